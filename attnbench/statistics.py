@@ -1,0 +1,54 @@
+"""Medians and their intervals. NumPy only: everyone above may use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+class Summary(NamedTuple):
+    """A sample in six numbers."""
+
+    median: float
+    low: float
+    high: float
+    q25: float
+    q75: float
+    least: float
+
+
+@lru_cache(maxsize=1024)
+def _interval_rank(n: int, confidence: float) -> int:
+    """The largest r such that the r-th smallest and r-th largest hold the median often enough.
+
+    The number of samples below the median is binomial(n, 1/2), whatever the distribution.
+    """
+    tail, rank = 0.0, 0
+    for below in range(n // 2):
+        tail += comb(n, below) / 2**n
+        if 2 * tail > 1 - confidence:
+            break
+        rank = below + 1
+    return max(rank, 1)
+
+
+def median_interval(
+    samples: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """The interval of the median from order statistics; below six samples, the whole range."""
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    rank = _interval_rank(len(ordered), confidence)
+    return float(ordered[rank - 1]), float(ordered[-rank])
+
+
+def summary(samples: Sequence[float]) -> Summary:
+    """Median, its interval, quartiles and minimum."""
+    low, high = median_interval(samples)
+    q25, median, q75 = (float(q) for q in np.quantile(samples, [0.25, 0.5, 0.75]))
+    return Summary(median, low, high, q25, q75, float(np.min(samples)))

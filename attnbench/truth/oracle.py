@@ -1,0 +1,147 @@
+"""The oracle: exact softmax attention and its gradients in float64, for some rows of queries.
+
+Rows of attention are independent, so a few hundred of them judge a million. With the upstream
+gradient zero outside those rows, dk and dv are exact too, over all keys:
+
+    p = softmax(s)   out = p v   dv = p^T dout   ds = p (dout v^T - sum(dout out))
+    dq = scale ds k  dk = scale ds^T q
+
+One key/value head at a time, one block of rows at a time, keys only as far as the mask lets those
+rows see. Legend: g query heads to a key/value head, r rows, m keys in sight, d head_dim,
+e v_head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from impls.problem import Problem
+
+BLOCK_BYTES = 64 << 20
+"""Roughly what one block of float64 scores may take."""
+
+
+class Exact(NamedTuple):
+    """What softmax attention is, in float64. Gradients are None where no dout was given."""
+
+    out: Tensor
+    """[batch, heads, rows, v_head_dim], as dq is [batch, heads, rows, head_dim]."""
+    dq: Tensor | None
+    dk: Tensor | None
+    dv: Tensor | None
+    entropy: float
+    """Mean over rows that see two keys or more, as a share of that of uniform weights."""
+
+
+class _Block(NamedTuple):
+    """Some of the rows: where they stand among the sampled ones, what they see, what is added."""
+
+    at: slice
+    keys: slice
+    seen: Tensor
+    bias: Tensor | None
+
+
+def exact(problem: Problem, q: Tensor, k: Tensor, v: Tensor, rows: Tensor,
+          dout: Tensor | None = None, *, uniform: bool = False) -> Exact:  # fmt: skip
+    """Softmax attention of the sampled rows. ``dout`` is [batch, heads, rows, v_head_dim].
+
+    ``uniform`` gives every key in sight the same weight: what ``mean_v`` computes.
+    """
+    b, h, c, g = problem.batch, problem.heads, problem.kv_heads, problem.group
+    wide = {"dtype": torch.float64, "device": q.device}
+    out = torch.zeros(b, h, len(rows), problem.v_head_dim, **wide)
+    entropies: list[Tensor] = []
+    dq = dk = dv = None
+    if dout is not None:
+        dq = torch.zeros(b, h, len(rows), problem.head_dim, **wide)
+        dk = torch.zeros(b, c, problem.kv_len, problem.head_dim, **wide)
+        dv = torch.zeros(b, c, problem.kv_len, problem.v_head_dim, **wide)
+    blocks = list(_blocks(problem, rows, plain=uniform))
+    for element in range(b):
+        for head in range(c):
+            own = slice(head * g, (head + 1) * g)
+            q_grd = q[element, own][:, rows].double() * (0.0 if uniform else 1.0)
+            k_md, v_me = k[element, head].double(), v[element, head].double()
+            for block in blocks:
+                k_in, v_in, q_in = k_md[block.keys], v_me[block.keys], q_grd[:, block.at]
+                p = _weights(problem, q_in, k_in, block, element, own)
+                o = p @ v_in
+                out[element, own, block.at] = o
+                entropies.append(_entropy_shares(p, block, element, own))
+                if dout is None or dq is None or dk is None or dv is None:
+                    continue
+                do = dout[element, own, block.at].double()
+                dv[element, head, block.keys] += torch.einsum("grm,gre->me", p, do)
+                ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
+                dq[element, own, block.at] = (ds @ k_in).mul_(problem.scale)
+                dk[element, head, block.keys] += torch.einsum("grm,grd->md", ds, q_in).mul_(
+                    problem.scale
+                )
+    shares = torch.cat(entropies)
+    entropy = float(shares.mean()) if len(shares) else 0.0
+    return Exact(out, dq, dk, dv, entropy)
+
+
+def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
+    """Rows in blocks that see about as much of the keys as each other."""
+    shape, mask, device = problem.shape, problem.mask, rows.device
+    widest = problem.group + (problem.heads if "alibi" in mask.kinds or "bias" in mask.kinds else 0)
+    step = max(1, BLOCK_BYTES // (8 * widest * problem.kv_len))
+    picked = rows.cpu().numpy()
+    for start in range(0, len(picked), step):
+        some = picked[start : start + step]
+        first, past = mask.spans(shape, some)
+        keys = slice(int(first.min()), max(int(past.max()), int(first.min()) + 1))
+        keys = slice(min(keys.start, shape.kv_len - 1), min(keys.stop, shape.kv_len))
+        seen = torch.from_numpy(np.ascontiguousarray(mask.visible(shape, some)[..., keys]))
+        added = None if plain else mask.bias(shape, some)
+        bias = None if added is None else torch.from_numpy(added[..., keys].copy()).to(device)
+        yield _Block(slice(start, start + len(some)), keys, seen.to(device), bias)
+
+
+def _own(table: Tensor, element: int, heads: slice) -> Tensor:
+    """The part of a [b|1, h|1, …] table that belongs to some heads of one batch element."""
+    part = table[element if table.shape[0] > 1 else 0]
+    return part[heads] if part.shape[0] > 1 else part
+
+
+def _weights(problem: Problem, q_grd: Tensor, k_md: Tensor, block: _Block, element: int,
+             own: slice) -> Tensor:  # fmt: skip
+    scores = (q_grd @ k_md.mT).mul_(problem.scale)
+    if block.bias is not None:
+        scores += _own(block.bias, element, own)
+    seen = _own(block.seen, element, own)
+    scores.masked_fill_(~seen, -torch.inf)
+    top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float64).min)
+    powers = scores.sub_(top).exp_()
+    return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny))
+
+
+def _entropy_shares(p: Tensor, block: _Block, element: int, own: slice) -> Tensor:
+    """Entropy of each row over the logarithm of how many keys it sees; rows of one key left out."""
+    counts = _own(block.seen, element, own).sum(-1).expand(p.shape[:2])
+    several = counts > 1
+    entropy = torch.special.entr(p).sum(-1)
+    return entropy[several] / counts[several].double().log()
+
+
+EDGES = (0, 1, 127, 128, -2, -1)
+"""Rows always sampled: where blocks and sequences begin and end."""
+
+
+def sample_rows(q_len: int, count: int, seed: int) -> Tensor:
+    """All rows where there are few, else the edges and a random rest, in order."""
+    if q_len <= count:
+        return torch.arange(q_len)
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.tensor([e % q_len for e in EDGES])
+    rest = torch.randint(q_len, (count,), generator=generator)
+    rest = rest[~torch.isin(rest, edges)].unique()
+    few = rest[torch.randperm(len(rest), generator=generator)][: count - len(edges)]
+    return torch.cat([edges, few]).unique()

@@ -1,0 +1,91 @@
+"""What is measured: the plugin table and one file a variant. Nothing here knows the ruler.
+
+``table()`` reads the plates on the families' doors, the entry points of other distributions in the
+group ``attnbench.variants``, and the files named on the command line. No kernel is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from impls.spec import Variant
+
+FAMILIES = ("dense", "lowrank")
+"""In the order in which the table is shown."""
+
+
+@dataclass(frozen=True)
+class BrokenRow:
+    """A row that could not be read: it costs itself, nothing else."""
+
+    name: str
+    reason: str
+    remedy: str = ""
+
+
+class UnknownVariant(LookupError):
+    """No row has this name. The message names the nearest."""
+
+
+@dataclass
+class Table:
+    """The rows by name, and what could not be read."""
+
+    rows: dict[str, Variant] = field(default_factory=dict)
+    broken: list[BrokenRow] = field(default_factory=list)
+
+    def find(self, text: str) -> Variant:
+        """The row that ``name`` or ``name?option=value&…`` asks for."""
+        name, _, options = text.partition("?")
+        if name not in self.rows:
+            raise UnknownVariant(self._unknown(name))
+        given = {}
+        for pair in filter(None, options.split("&")):
+            key, _, value = pair.partition("=")
+            given[key] = value
+        return self.rows[name].with_options(given)
+
+    def _unknown(self, name: str) -> str:
+        import difflib
+
+        for row in self.broken:
+            if row.name == name:
+                return f"the row {name!r} is broken: {row.reason}"
+        near = difflib.get_close_matches(name, self.rows, n=3, cutoff=0.5)
+        near = near or [n for n in self.rows if name in n][:3]
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        return f"there is no variant {name!r}; {hint}'attnbench list' shows all {len(self.rows)}"
+
+    def add(self, row: Variant) -> None:
+        """Take a row in; a name already taken costs the newcomer its place."""
+        if row.name in self.rows:
+            where = self.rows[row.name].origin
+            reason = f"the name {row.name} is taken by a row of {where}"
+            self.broken.append(BrokenRow(row.name, reason, "give the row another name"))
+        else:
+            self.rows[row.name] = row
+
+
+def table(files: Sequence[str | Path] = ()) -> Table:
+    """All the rows: built in, of other distributions, and of the files named.
+
+    Raises :class:`impls.outside.BrokenTable` for a file that can't be read at all.
+    """
+    found = Table()
+    for family in FAMILIES:
+        for row in importlib.import_module(f"impls.{family}").ROWS:
+            found.add(row)
+    from impls import outside
+
+    for rows in (outside.entry_point_rows(), outside.file_rows(files)):
+        for row in rows:
+            if isinstance(row, BrokenRow):
+                found.broken.append(row)
+            else:
+                found.add(row)
+    return found

@@ -1,0 +1,63 @@
+"""What a problem costs whoever solves it: the work of the mathematics and the bytes of the ends.
+
+``flops`` counts the matrix products that the definition needs on the pairs its mask lets meet: two
+forward (scores, output), four more backward (dq, dk, dv and the gradient of the weights). What an
+implementation computes again, or computes and throws away, is its own affair; so a rate in FLOP/s
+compares implementations. (Published backward figures often count a fifth product, the recomputed
+scores: multiply our backward by 5/4 to compare.) ``bytes`` reads every input that is seen once and
+writes every output once: nobody can move less.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from impls.problem import Problem
+
+
+class Cost(NamedTuple):
+    """Work, traffic, and the memory an implementation expects to need above its inputs."""
+
+    flops: int
+    bytes: int
+    peak_bytes: int | None = None
+    """At the worst instant, output included; None where no formula is known."""
+
+
+def softmax(problem: Problem) -> Cost:
+    """Softmax attention under the problem's mask."""
+    pairs = problem.mask.pairs(problem.shape)
+    product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
+    return Cost(_by_phase(problem, product_pair), end_bytes(problem))
+
+
+def mean(problem: Problem) -> Cost:
+    """The mean of the values a row may see: one addition a pair and column, at most."""
+    keys = problem.mask.keys_seen(problem.shape)
+    adds = keys * problem.kv_heads * problem.v_head_dim
+    return Cost(_by_phase(problem, adds), end_bytes(problem))
+
+
+def _by_phase(problem: Problem, forward: int) -> int:
+    return forward * {"forward": 1, "decode": 1, "backward": 2, "train": 3}[problem.phase]
+
+
+def output_bytes(problem: Problem) -> int:
+    """The output alone."""
+    rows = problem.batch * problem.heads * problem.q_len
+    return rows * problem.v_head_dim * problem.item_bytes
+
+
+def end_bytes(problem: Problem) -> int:
+    """Inputs read once and outputs written once; keys that no row sees are not read."""
+    rows = problem.batch * problem.heads * problem.q_len
+    keys = problem.mask.keys_seen(problem.shape) * problem.kv_heads
+    inputs = rows * problem.head_dim + keys * (problem.head_dim + problem.v_head_dim)
+    outputs = rows * problem.v_head_dim
+    if problem.phase == "train":  # and reads dout, writes dq, dk, dv
+        numbers = 2 * (inputs + outputs)
+    elif problem.phase == "backward":  # the forward's output need not be read
+        numbers = 2 * inputs + outputs
+    else:
+        numbers = inputs + outputs
+    return numbers * problem.item_bytes

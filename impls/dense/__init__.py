@@ -1,0 +1,65 @@
+"""Dense: exact softmax attention over every pair the mask lets meet."""
+
+from impls.spec import DTYPES, MASK_KINDS, NO_GRADIENT, Variant
+
+_HALF = ("bfloat16", "float16")
+
+
+def _row(name: str, title: str, build: str, cost: str, **more: object) -> Variant:
+    values = {"family": "dense", "computes": "softmax", **more}
+    return Variant(
+        name=name, title=title, build=f"impls.dense.{build}",
+        cost=f"impls.dense.cost:{cost}", **values,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+ROWS = [
+    _row("einsum", "two einsums around a softmax", "einsum:build", "two_matrices"),
+    _row("bmm", "bmm over flattened heads", "bmm:build", "two_matrices"),
+    _row("baddbmm", "scale and mask folded into the product", "bmm:build_folded", "two_matrices"),
+    _row("matmul", "broadcasting matmul, scores scaled after", "matmul:build", "two_matrices"),
+    _row(
+        "matmul.prescale", "broadcasting matmul, queries scaled before",
+        "matmul:build_prescale", "two_matrices_prescale",
+    ),
+    _row(
+        "inplace", "one matrix of scores, overwritten by its softmax", "inplace:build",
+        "one_matrix", phases=NO_GRADIENT,
+    ),
+    _row(
+        "exp.naive", "exponentials without subtracting the maximum", "exp_naive:build",
+        "two_matrices",
+    ),
+    _row(
+        "numpy", "NumPy on the CPU", "numpy_:build", "numpy_matrices", devices=("cpu",),
+        dtypes=("float32", "float64"), phases=NO_GRADIENT, requires=("numpy>=1.24",),
+    ),
+    _row(
+        "compiled", "torch.compile of the scores-softmax-values chain", "compiled:build",
+        "unknown", requires=("c++",),
+    ),
+    _row(
+        "chunked", "a block of queries at a time", "chunked:build", "chunked",
+        options={"block": 256},
+    ),
+    _row(
+        "online", "running maximum and sum over blocks of keys", "online:build", "online",
+        options={"q_block": 512, "k_block": 512}, paper="arXiv:2112.05682",
+    ),
+    _row("sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown"),
+    _row("sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math"),
+    _row(
+        "sdpa.flash", "scaled_dot_product_attention, FLASH_ATTENTION forced", "sdpa:build_flash",
+        "fused", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
+        dtypes={"cpu": DTYPES, "cuda": _HALF}, value_dim=False,
+        paper="arXiv:2205.14135, arXiv:2307.08691",
+    ),
+    _row(
+        "sdpa.efficient", "scaled_dot_product_attention, EFFICIENT_ATTENTION forced",
+        "sdpa:build_efficient", "fused", devices=("cuda",), dtypes=("float32", *_HALF),
+    ),
+    _row(
+        "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",
+        "fused", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",),
+    ),
+]  # fmt: skip

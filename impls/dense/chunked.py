@@ -1,0 +1,37 @@
+"""Attention over a block of queries at a time.
+
+    out_I = softmax( q_I k^T d^-1/2 + mask_I ) v     for each block I of rows
+
+Each block reads only the span of keys that one of its rows sees, so a causal mask costs half and a
+window costs its width. The plain way to bound memory: one block of rows of scores, forward. With
+gradients, autograd keeps every block's weights.
+
+Cost: 4 n m d FLOPs a head forward over the keys read; two matrices of block x m scores.
+"""
+
+from torch import Tensor
+
+from impls.dense.common import Attend, Tiles, ungrouped
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+
+def build(problem: Problem, block: int) -> Attend:
+    """Legend in :mod:`impls.dense.common`; r = g n rows, n of them in a block."""
+    if block < 1:
+        raise Unsupported(f"block={block} must be 1 or more")
+    tiles = Tiles(problem, block)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        outs = []
+        for rows, blocks in tiles.blocks:
+            if not blocks:
+                outs.append(tiles.nothing(q_bhnd, rows))
+                continue
+            (tile,) = blocks
+            q_bcrd = tiles.queries(q_bhnd, rows)
+            weights_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile).softmax(-1)
+            outs.append(ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem))
+        return tiles.close(outs)
+
+    return attend

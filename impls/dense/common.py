@@ -1,0 +1,160 @@
+"""What the dense variants share: heads in groups, and the mask in the form they add.
+
+Legend: b batch, c key/value heads, g query heads to each of them, h = c g query heads,
+n queries, m keys, d head_dim, e v_head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from impls.masks import alibi_slopes
+from impls.problem import Problem
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def grouped(x_bhnd: Tensor, problem: Problem) -> Tensor:
+    """The query heads of one key/value head laid end to end as rows: [b, c, g n, d], no copy."""
+    if problem.group == 1:
+        return x_bhnd
+    return x_bhnd.reshape(problem.batch, problem.kv_heads, -1, x_bhnd.shape[-1])
+
+
+def ungrouped(x_bcre: Tensor, problem: Problem) -> Tensor:
+    """Back from :func:`grouped`: [b, h, n, e]."""
+    if problem.group == 1:
+        return x_bcre
+    return x_bcre.reshape(problem.batch, problem.heads, -1, x_bcre.shape[-1])
+
+
+def grouped_mask(bias: Tensor, problem: Problem) -> Tensor:
+    """What is added to scores, [b|1, h|1, n, m], in the shape of grouped ones: [b|1, c|1, g n, m]."""
+    if problem.group == 1:
+        return bias
+    b, heads, n, m = bias.shape
+    if heads == 1:
+        return bias[:, :, None].expand(b, 1, problem.group, n, m).reshape(b, 1, -1, m)
+    return bias.reshape(b, problem.kv_heads, -1, m)
+
+
+class ScoreMask:
+    """The problem's mask as a tensor to add to the scores, made once.
+
+    ``bias`` is None, or 0 and -inf (and whatever the mask adds) in the shape of the grouped
+    scores. Rows that may see nothing are left open, since a softmax of nothing is NaN and its
+    gradient spreads; :meth:`close` sets them to zero at the end.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.bias: Tensor | None = None
+        self.blind: Tensor | None = None
+        mask, shape = problem.mask, problem.shape
+        if mask.plain:
+            return
+        blind = blind_rows(problem)
+        seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+        if blind is not None:
+            self.blind, seen = blind, seen | blind
+        added = mask.bias(shape)
+        base = torch.zeros(()) if added is None else torch.from_numpy(added)
+        base = base.to(problem.device, getattr(torch, problem.dtype))
+        base = torch.where(seen, base.nan_to_num(neginf=0.0), -torch.inf)
+        self.bias = grouped_mask(base, problem)
+
+    def add_(self, scores_bcrm: Tensor) -> Tensor:
+        """The scores with the mask added in place."""
+        return scores_bcrm if self.bias is None else scores_bcrm.add_(self.bias)
+
+    def close(self, out_bcre: Tensor) -> Tensor:
+        """The output by query heads, zero where a row may see nothing."""
+        out = ungrouped(out_bcre, self.problem)
+        return out if self.blind is None else out.masked_fill(self.blind, 0.0)
+
+
+def blind_rows(problem: Problem) -> Tensor | None:
+    """True for rows that may see nothing, [b|1, h|1, n, 1]; None where there are none."""
+    blind = torch.from_numpy(problem.mask.blind_rows(problem.shape).copy())
+    return blind[..., None].to(problem.device) if bool(blind.any()) else None
+
+
+class Tile(NamedTuple):
+    """A block of scores: its keys, and what to add to hide some of them from some rows."""
+
+    keys: slice
+    hidden: Tensor | None
+
+
+class Tiles:
+    """The scores cut into blocks of queries and of keys, the blocks that nobody sees left out.
+
+    What hides keys inside a block is made once. A slope is added as it is needed, so that memory
+    stays in proportion to a block of rows. Rows that see nothing are treated as in
+    :class:`ScoreMask`.
+    """
+
+    def __init__(self, problem: Problem, q_block: int, k_block: int | None = None) -> None:
+        self.problem = problem
+        shape, mask = problem.shape, problem.mask
+        self.blind = blind_rows(problem)
+        first, past = mask.spans(shape)
+        self._slopes: Tensor | None = None
+        offset = 0 if mask.upper_left else shape.kv_len - shape.q_len
+        self._at = torch.arange(shape.q_len, device=problem.device) + offset
+        if "alibi" in mask.kinds:
+            slopes = torch.from_numpy(alibi_slopes(problem.heads)).to(problem.device)
+            self._slopes = slopes.reshape(1, problem.heads, 1, 1)
+        self.blocks: list[tuple[slice, list[Tile]]] = []
+        for start in range(0, shape.q_len, q_block):
+            rows = slice(start, min(start + q_block, shape.q_len))
+            low, high = int(first[:, rows].min()), int(past[:, rows].max())
+            step = k_block or max(high - low, 1)
+            keys = [slice(k, min(k + step, high)) for k in range(low, high, step)]
+            self.blocks.append((rows, list(self._tiles(rows, keys))))
+
+    def _tiles(self, rows: slice, blocks: list[slice]) -> Iterator[Tile]:
+        problem = self.problem
+        picked = np.arange(rows.start, rows.stop)
+        visible = torch.from_numpy(problem.mask.visible(problem.shape, picked))
+        added = problem.mask.only("bias").bias(problem.shape, picked)
+        open_rows = None if self.blind is None else self.blind[:, :, rows].cpu()
+        for keys in blocks:
+            seen = visible[..., keys]
+            if not bool(seen.any()):
+                continue
+            seen = seen if open_rows is None else seen | open_rows
+            if added is None and bool(seen.all()):
+                yield Tile(keys, None)
+                continue
+            base = torch.zeros(()) if added is None else torch.from_numpy(added[..., keys].copy())
+            base = torch.where(seen, base.nan_to_num(neginf=0.0), -torch.inf)
+            base = base.to(problem.device, getattr(torch, problem.dtype))
+            yield Tile(keys, grouped_mask(base, problem))
+
+    def queries(self, q_bhnd: Tensor, rows: slice) -> Tensor:
+        """The block's queries, grouped: [b, c, g n, d]."""
+        return grouped(q_bhnd[:, :, rows], self.problem)
+
+    def scores(self, q_bcrd: Tensor, k_bcmd: Tensor, rows: slice, tile: Tile) -> Tensor:
+        """Masked scores of one tile: [b, c, g n, m]."""
+        scores = (q_bcrd @ k_bcmd[:, :, tile.keys].mT).mul_(self.problem.scale)
+        if self._slopes is not None:
+            key = torch.arange(tile.keys.start, tile.keys.stop, device=scores.device)
+            away = (self._at[rows, None] - key).abs()
+            scores = scores.sub_(grouped_mask((self._slopes * away).to(scores.dtype), self.problem))
+        return scores if tile.hidden is None else scores.add_(tile.hidden)
+
+    def nothing(self, q_bhnd: Tensor, rows: slice) -> Tensor:
+        """The output of a block that sees no key: zeros that still depend on the queries."""
+        return (q_bhnd[:, :, rows, :1] * 0.0).expand(-1, -1, -1, self.problem.v_head_dim)
+
+    def close(self, out_blocks_bhne: list[Tensor]) -> Tensor:
+        """The blocks of output end to end, zero where a row may see nothing."""
+        out = torch.cat(out_blocks_bhne, 2) if len(out_blocks_bhne) > 1 else out_blocks_bhne[0]
+        return out if self.blind is None else out.masked_fill(self.blind, 0.0)

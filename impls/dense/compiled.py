@@ -1,0 +1,53 @@
+"""torch.compile of the plain chain.
+
+    softmax( (q k^T) d^-1/2 + mask ) v
+
+Inductor knows this chain: where its pattern matcher recognises it, the whole is rewritten into
+fused attention and no matrix of scores is ever made; where it does not, the elementwise steps are
+fused and the products stay. Which of the two ran is said beside every number.
+
+Cost: 4 n m d FLOPs a head forward; memory according to what was recognised.
+"""
+
+import torch
+from torch import Tensor
+
+from impls.dense.common import ScoreMask, grouped
+from impls.problem import Problem
+
+
+def _chain(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, bias: Tensor | None,
+           scale: float) -> Tensor:  # fmt: skip
+    scores_bcrm = torch.matmul(q_bcrd, k_bcmd.transpose(-2, -1)) * scale
+    if bias is not None:
+        scores_bcrm = scores_bcrm + bias
+    return torch.matmul(scores_bcrm.softmax(-1), v_bcme)
+
+
+class Compiled:
+    """The compiled chain, and what the compiler made of it."""
+
+    def __init__(self, problem: Problem) -> None:
+        torch._dynamo.reset()  # a recompile limit reached earlier would run this eager, unsaid
+        torch._dynamo.utils.counters.clear()
+        self._problem, self._mask = problem, ScoreMask(problem)
+        self._run = torch.compile(_chain, fullgraph=True, dynamic=False)
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        q_bcrd = grouped(q_bhnd, self._problem)
+        out = self._run(q_bcrd, k_bcmd, v_bcme, self._mask.bias, self._problem.scale)
+        return self._mask.close(out)
+
+    def note(self) -> str:
+        """Whether inductor rewrote the chain into fused attention."""
+        fused = torch._dynamo.utils.counters["inductor"]["fuse_attention"]
+        if fused:
+            return f"inductor rewrote it into fused attention (fuse_attention={fused})"
+        return "inductor did not recognise it: the scores are materialised"
+
+
+def build(problem: Problem) -> Compiled:
+    """Compiles at the first call. Legend in :mod:`impls.dense.common`; r = g n."""
+    import torch._dynamo.utils
+
+    return Compiled(problem)

@@ -1,0 +1,25 @@
+"""Attention as two einsums around a softmax.
+
+    out_ne = sum_m softmax_m( d^-1/2 sum_d q_nd k_md + mask_nm ) v_me
+
+Cost: 4 n m d FLOPs a head forward, two matrices of scores at the worst instant.
+"""
+
+import torch
+from torch import Tensor
+
+from impls.dense.common import Attend, ScoreMask, grouped
+from impls.problem import Problem
+
+
+def build(problem: Problem) -> Attend:
+    """Legend in :mod:`impls.dense.common`; r = g n grouped rows."""
+    mask = ScoreMask(problem)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        weights_bcrm = mask.add_(
+            torch.einsum("bcrd,bcmd->bcrm", grouped(q_bhnd, problem), k_bcmd).mul_(problem.scale)
+        ).softmax(-1)
+        return mask.close(torch.einsum("bcrm,bcme->bcre", weights_bcrm, v_bcme))
+
+    return attend

@@ -1,0 +1,41 @@
+"""Attention as broadcasting matmuls, with the scale on the scores or on the queries.
+
+    scale after:   softmax( (q k^T) d^-1/2 + mask ) v
+    scale before:  softmax( (q d^-1/2) k^T + mask ) v
+
+The second scales n d numbers in place of n m; it rounds elsewhere, and keeps a scaled copy of the
+queries for backward.
+
+Cost: 4 n m d FLOPs a head forward, two matrices of scores at the worst instant.
+"""
+
+from torch import Tensor
+
+from impls.dense.common import Attend, ScoreMask, grouped
+from impls.problem import Problem
+
+
+def build(problem: Problem) -> Attend:
+    """Scale after. Legend in :mod:`impls.dense.common`; r = g n."""
+    mask = ScoreMask(problem)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        weights_bcrm = mask.add_(
+            (grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale)
+        ).softmax(-1)
+        return mask.close(weights_bcrm @ v_bcme)
+
+    return attend
+
+
+def build_prescale(problem: Problem) -> Attend:
+    """Scale before."""
+    mask = ScoreMask(problem)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        weights_bcrm = mask.add_(
+            (grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT
+        ).softmax(-1)
+        return mask.close(weights_bcrm @ v_bcme)
+
+    return attend

@@ -1,0 +1,72 @@
+"""torch's scaled_dot_product_attention: its own choice, and each of its backends forced.
+
+    softmax( q k^T d^-1/2 + mask ) v, in one call
+
+A forced backend that can't take the call raises; nothing falls back. What ran is attested by the
+kernels in the record. torch's ``is_causal`` is upper-left, so a lower-right causal mask over
+unequal lengths is passed as a mask.
+
+Cost: 4 n m d FLOPs a head forward; the fused backends hold no matrix of scores.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from impls.dense.common import Attend
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+
+def _mask_arguments(problem: Problem) -> dict[str, object]:
+    """The problem's mask as the call wants it: nothing, ``is_causal``, or a tensor."""
+    mask, shape = problem.mask, problem.shape
+    if mask.plain:
+        return {}
+    if mask.is_causal(shape):
+        return {"is_causal": True}
+    seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+    added = mask.bias(shape)
+    if added is None:
+        return {"attn_mask": seen}
+    bias = torch.from_numpy(added).to(problem.device, getattr(torch, problem.dtype))
+    return {"attn_mask": bias.masked_fill(~seen, -torch.inf)}
+
+
+def build(problem: Problem) -> Attend:
+    """torch chooses."""
+    arguments = _mask_arguments(problem)
+    if problem.group > 1:
+        arguments["enable_gqa"] = True
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q_bhnd, k_bcmd, v_bcme, **arguments)  # type: ignore[arg-type]
+
+    return attend
+
+
+def _forced(backend: SDPBackend) -> Callable[[Problem], Attend]:
+    def build_forced(problem: Problem) -> Attend:
+        call = build(problem)
+
+        def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+            try:
+                with sdpa_kernel(backend):
+                    return call(q_bhnd, k_bcmd, v_bcme)
+            except RuntimeError as error:
+                if "No available kernel" in str(error) or "No viable backend" in str(error):
+                    raise Unsupported(f"torch's {backend.name} has no kernel for {problem}") from None
+                raise
+
+        return attend
+
+    return build_forced
+
+
+build_math = _forced(SDPBackend.MATH)
+build_flash = _forced(SDPBackend.FLASH_ATTENTION)
+build_efficient = _forced(SDPBackend.EFFICIENT_ATTENTION)
+build_cudnn = _forced(SDPBackend.CUDNN_ATTENTION)

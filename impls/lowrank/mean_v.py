@@ -1,0 +1,78 @@
+"""The mean of the values a row may see: softmax attention of rank one, with no scores at all.
+
+    out_n = mean over the visible m of v_m
+
+What an approximation must beat to know anything about the scores. A span that begins at the first
+key is a running sum; another is a product with the matrix of 1 / count.
+
+Cost: m e additions a head for running sums, else 2 n m e.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from impls import cost as costs
+from impls.problem import Problem
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def build(problem: Problem) -> Attend:
+    """Legend: b batch, h query heads, c key/value heads, n queries, m keys, d head_dim, e v_head_dim."""
+    first, past = problem.mask.spans(problem.shape)
+    if first.any() or any(p.file for p in problem.mask.parts):
+        return _product(problem)
+    ends_bn = torch.from_numpy(past.copy()).to(problem.device)
+    wide = torch.float64 if problem.dtype == "float64" else torch.float32
+    same_end = bool((ends_bn == ends_bn[0, 0]).all())
+    counts_bn = ends_bn.clamp(min=1).to(wide)[:, None, :, None]
+    pick_bn = (ends_bn - 1).clamp(min=0)
+    blind = (ends_bn == 0)[:, None, :, None]
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        if same_end and ends_bn.shape[1] > 0:
+            total = v_bcme[:, :, : int(past[0, 0])].sum(2, keepdim=True, dtype=wide)
+            mean_bcne = (total / counts_bn).to(v_bcme.dtype)
+        else:
+            sums = v_bcme.cumsum(2, dtype=wide)
+            where = pick_bn[:, None, :, None].expand(*sums.shape[:2], -1, sums.shape[3])
+            mean_bcne = (sums.gather(2, where) / counts_bn).to(v_bcme.dtype)
+        return _to_heads(mean_bcne.masked_fill(blind, 0.0), problem)
+
+    return attend
+
+
+def _product(problem: Problem) -> Attend:
+    rows = torch.arange(problem.q_len, device=problem.device)
+    weights = _weights(problem, rows, getattr(torch, problem.dtype))
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        return weights @ _to_heads(v_bcme, problem)
+
+    return attend
+
+
+def _weights(problem: Problem, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    seen = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
+    return (seen / seen.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
+
+
+def _to_heads(x_bcne: Tensor, problem: Problem) -> Tensor:
+    return x_bcne if problem.group == 1 else x_bcne.repeat_interleave(problem.group, 1)
+
+
+def definition(problem: Problem) -> Define:
+    """The plain form: visible / count, times v."""
+
+    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
+        return _weights(problem, rows, v_bcme.dtype) @ _to_heads(v_bcme, problem)
+
+    return define
+
+
+def cost(problem: Problem) -> costs.Cost:
+    """The additions, and the ends."""
+    return costs.mean(problem)

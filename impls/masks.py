@@ -1,0 +1,351 @@
+"""Masks: which keys a query may see. One object owns everything that follows from that.
+
+Written as text, joined by ``+`` where several must allow a pair:
+
+    none  causal  window:LEFT,RIGHT  prefix:P  document:N1,N2,…  padding:N1,N2,…  alibi
+    dense:FILE.npy  bias:FILE.npy        causal+document:100,156     causal@upper-left
+
+A query stands at a position among the keys. Lower-right alignment, the default, puts the last
+query at the last key, as decoding needs; ``@upper-left`` puts the first query at the first key.
+A window counts keys to the left and to the right of that position, the position itself besides.
+``document`` lets a query see all of its own document, ``padding`` the first so many keys of its
+batch element, ``prefix`` the first P keys and those up to its own. ``alibi`` hides nothing: it
+adds -m_h |i - j| to the scores, m_h the slopes of arXiv:2108.12409. A ``dense`` file holds
+booleans (true: may see), a ``bias`` file numbers to add (-inf hides); both broadcast to
+[batch, heads, q_len, kv_len]. A row that may see nothing gives zeros.
+
+All but the files give each row one span of keys, so that counting pairs, skipping blocks and
+checking a million tokens never need the N x N form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from impls.spec import MASK_KINDS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class Shape(NamedTuple):
+    """The extent of a problem's scores."""
+
+    batch: int
+    heads: int
+    q_len: int
+    kv_len: int
+
+
+class InvalidMask(ValueError):
+    """A mask that can't exist. The message is a sentence with the valid choices."""
+
+
+SPELLINGS = (
+    "none, causal, window:LEFT,RIGHT, prefix:P, document:N1,N2,…, padding:N1,N2,…, alibi, "
+    "dense:FILE.npy, bias:FILE.npy, joined by + (causal+alibi), with @upper-left at the end "
+    "where the first query stands at the first key"
+)
+_NUMBERS = {"causal": 0, "alibi": 0, "window": 2, "prefix": 1, "document": None, "padding": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One condition of a mask: its kind, and its numbers or its file."""
+
+    kind: str
+    numbers: tuple[int, ...] = ()
+    file: str = ""
+
+    def __str__(self) -> str:
+        tail = self.file or ",".join(str(n) for n in self.numbers)
+        return f"{self.kind}:{tail}" if tail else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The conditions that must all allow a pair; no condition, and every key is seen."""
+
+    parts: tuple[Part, ...] = ()
+    upper_left: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        """The mask that the text spells."""
+        words, at, corner = text.strip().partition("@")
+        if at and corner not in ("upper-left", "lower-right"):
+            raise InvalidMask(f"mask {text!r}: after @ comes upper-left or lower-right")
+        parts = tuple(_part(text, word) for word in words.split("+") if word != "none")
+        if len({p.kind for p in parts}) < len(parts):
+            raise InvalidMask(f"mask {text!r} names the same kind twice")
+        return cls(parts, upper_left=corner == "upper-left")
+
+    def __str__(self) -> str:
+        text = "+".join(str(p) for p in self.parts) or "none"
+        return text + "@upper-left" * self.upper_left
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of condition, for a variant to accept or refuse."""
+        return tuple(p.kind for p in self.parts) or ("none",)
+
+    @property
+    def plain(self) -> bool:
+        """True where every key is seen and nothing is added: no mask at all."""
+        return not self.parts
+
+    def only(self, *kinds: str) -> Mask:
+        """The conditions of these kinds alone."""
+        return replace(self, parts=tuple(p for p in self.parts if p.kind in kinds))
+
+    def is_causal(self, shape: Shape) -> bool:
+        """True where this is the causal mask alone and both corners mean the same."""
+        return self.kinds == ("causal",) and (self.upper_left or shape.q_len == shape.kv_len)
+
+    def wrong_for(self, shape: Shape) -> str | None:
+        """None where the mask fits the shape, else a sentence."""
+        for part in self.parts:
+            total = sum(part.numbers)
+            if part.kind == "document" and (total != shape.kv_len or shape.q_len != shape.kv_len):
+                return (
+                    f"mask {part}: the document lengths add up to {total}, but the problem has "
+                    f"{shape.q_len} queries and {shape.kv_len} keys; both must equal the sum"
+                )
+            if part.kind == "padding" and len(part.numbers) not in (1, shape.batch):
+                return (
+                    f"mask {part}: {len(part.numbers)} lengths for a batch of {shape.batch}; "
+                    "give one for each batch element, or one for all"
+                )
+            if part.kind == "padding" and max(part.numbers) > shape.kv_len:
+                return f"mask {part}: a length above kv_len={shape.kv_len}; the most is kv_len"
+            if part.kind == "prefix" and part.numbers[0] > shape.kv_len:
+                return f"mask {part}: the prefix is longer than kv_len={shape.kv_len}"
+            if part.file and (wrong := _file_wrong(part, shape)):
+                return wrong
+        return None
+
+    # ---- what a row sees -----------------------------------------------------------------------
+
+    def spans(self, shape: Shape, rows: NDArray[np.int64] | None = None) -> Spans:
+        """First and past-the-last key each row may see: two arrays [batch or 1, rows].
+
+        Files can only narrow it: see :meth:`visible`.
+        """
+        import numpy as np
+
+        row = np.arange(shape.q_len) if rows is None else np.asarray(rows, dtype=np.int64)
+        at = row + (0 if self.upper_left else shape.kv_len - shape.q_len)
+        first, past = np.zeros((1, len(at)), np.int64), np.full((1, len(at)), shape.kv_len)
+        for part in self.parts:
+            low, high = _span(part, at)
+            first = first if low is None else np.maximum(first, low)
+            past = past if high is None else np.minimum(past, high)
+        first, past = np.broadcast_arrays(np.minimum(first, shape.kv_len), past)
+        return first, np.maximum(past, first)
+
+    def visible(self, shape: Shape, rows: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+        """True where the row may see the key: [batch or 1, heads or 1, rows, kv_len]."""
+        import numpy as np
+
+        first, past = self.spans(shape, rows)
+        key = np.arange(shape.kv_len)
+        seen = ((key >= first[..., None]) & (key < past[..., None]))[:, None]
+        for part in self.parts:
+            if part.file:
+                table = _file(part, shape, rows)
+                seen = seen & (table if part.kind == "dense" else table != -np.inf)
+        return seen
+
+    def sees(self, shape: Shape, key: int) -> NDArray[np.bool_]:
+        """True for the rows that may see one key: [batch or 1, heads or 1, q_len]."""
+        if any(p.file for p in self.parts):
+            return self.visible(shape)[..., key]
+        first, past = self.spans(shape)
+        return ((first <= key) & (key < past))[:, None]
+
+    def bias(
+        self, shape: Shape, rows: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64] | None:
+        """What is added to the scores, [batch or 1, heads or 1, rows, kv_len]; None for nothing."""
+        import numpy as np
+
+        total: NDArray[np.float64] | None = None
+        for part in self.parts:
+            if part.kind == "alibi":
+                row = np.arange(shape.q_len) if rows is None else np.asarray(rows)
+                at = row + (0 if self.upper_left else shape.kv_len - shape.q_len)
+                away = np.abs(at[:, None] - np.arange(shape.kv_len))
+                added = -alibi_slopes(shape.heads)[None, :, None, None] * away
+            elif part.kind == "bias":
+                added = _file(part, shape, rows).astype(np.float64)
+            else:
+                continue
+            total = added if total is None else total + added
+        return total
+
+    def blind_rows(self, shape: Shape) -> NDArray[np.bool_]:
+        """True where a row may see nothing: [batch or 1, heads or 1, q_len]."""
+        if any(p.file for p in self.parts):
+            blind: NDArray[np.bool_] = ~self.visible(shape).any(-1)
+            return blind
+        first, past = self.spans(shape)
+        return (past <= first)[:, None]
+
+    def pairs(self, shape: Shape) -> int:
+        """Pairs of query and key that may meet, over the batch and the heads."""
+        each = shape.batch * shape.heads
+        if any(p.file for p in self.parts):
+            seen = self.visible(shape)
+            return int(seen.sum()) * each // (seen.shape[0] * seen.shape[1])
+        first, past = self.spans(shape)
+        return int((past - first).sum()) * each // first.shape[0]
+
+    def keys_seen(self, shape: Shape) -> int:
+        """Keys that at least one row sees, over the batch: what any implementation must read."""
+        if any(p.file for p in self.parts):
+            seen = self.visible(shape).any((1, 2))
+            return int(seen.sum()) * shape.batch // seen.shape[0]
+        import numpy as np
+
+        first, past = self.spans(shape)
+        steps = np.zeros((first.shape[0], shape.kv_len + 1), np.int64)
+        for element, (low, high) in enumerate(zip(first, past, strict=True)):
+            np.add.at(steps[element], low, 1)
+            np.add.at(steps[element], high, -1)
+        return int((steps.cumsum(1) > 0).sum()) * shape.batch // first.shape[0]
+
+    # ---- as FlexAttention wants it -------------------------------------------------------------
+
+    def flex_mask(self, shape: Shape, device: str) -> Callable[..., Any] | None:
+        """A ``mask_mod(b, h, q, k)`` for FlexAttention; None where every key is seen."""
+        import torch
+
+        if self.plain or self.kinds == ("alibi",):
+            return None
+        if any(p.file for p in self.parts):
+            table = torch.from_numpy(self.visible(shape)).to(device)
+            batches, heads = table.shape[0] > 1, table.shape[1] > 1
+
+            def may_see(b: Any, h: Any, q: Any, k: Any) -> Any:
+                return table[b if batches else 0, h if heads else 0, q, k]
+
+            return may_see
+        first, past = (torch.from_numpy(x.copy()).to(device) for x in self.spans(shape))
+        batches = first.shape[0] > 1
+
+        def in_span(b: Any, h: Any, q: Any, k: Any) -> Any:
+            element = b if batches else 0
+            return (k >= first[element, q]) & (k < past[element, q])
+
+        return in_span
+
+    def flex_score(self, shape: Shape, device: str) -> Callable[..., Any] | None:
+        """A ``score_mod(score, b, h, q, k)`` for FlexAttention; None where nothing is added."""
+        import torch
+
+        if "bias" in self.kinds:
+            added = self.bias(shape)
+            table = torch.from_numpy(added).to(device, torch.float32)
+            batches, heads = table.shape[0] > 1, table.shape[1] > 1
+
+            def add(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+                return score + table[b if batches else 0, h if heads else 0, q, k]
+
+            return add
+        if "alibi" not in self.kinds:
+            return None
+        slopes = torch.from_numpy(alibi_slopes(shape.heads)).to(device, torch.float32)
+        offset = 0 if self.upper_left else shape.kv_len - shape.q_len
+
+        def slope(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            away = q + offset - k
+            # two comparisons instead of abs(): ptxas of CUDA 13 miscompiles abs in dQ on Hopper
+            return score - slopes[h] * torch.where(away >= 0, away, -away)
+
+        return slope
+
+
+def alibi_slopes(heads: int) -> NDArray[np.float64]:
+    """m_h of arXiv:2108.12409: a geometric series; between powers of two, every second of the next."""
+    import numpy as np
+
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = 2.0 ** (-8.0 / whole * np.arange(1, whole + 1))
+    between = 2.0 ** (-4.0 / whole * np.arange(1, 2 * whole + 1, 2))
+    return np.concatenate([slopes, between[: heads - whole]])
+
+
+def _part(text: str, word: str) -> Part:
+    kind, _, tail = word.partition(":")
+    if kind not in MASK_KINDS:
+        raise InvalidMask(f"mask {text!r}: {kind!r} is no mask; the masks are {SPELLINGS}")
+    if kind in ("dense", "bias"):
+        if not tail:
+            raise InvalidMask(f"mask {text!r}: {kind} needs a file, as in {kind}:FILE.npy")
+        return Part(kind, file=tail)
+    try:
+        numbers = tuple(int(n) for n in tail.split(",")) if tail else ()
+    except ValueError:
+        raise InvalidMask(f"mask {text!r}: {tail!r} is not whole numbers split by commas") from None
+    wanted = _NUMBERS[kind]
+    if (wanted is None and not numbers) or (wanted is not None and len(numbers) != wanted):
+        count = "at least one number" if wanted is None else f"{wanted} numbers"
+        raise InvalidMask(f"mask {text!r}: {kind} takes {count}; the masks are {SPELLINGS}")
+    least = 1 if kind in ("document", "prefix") else 0
+    if any(n < least for n in numbers):
+        raise InvalidMask(f"mask {text!r}: {min(numbers)} is below {least}, the least {kind} takes")
+    return Part(kind, numbers)
+
+
+def _span(part: Part, at: NDArray[np.int64]) -> tuple[Any, Any]:
+    """The first and past-the-last key that one condition allows a query at each position."""
+    import numpy as np
+
+    match part.kind:
+        case "causal":
+            return None, at + 1
+        case "window":
+            return at - part.numbers[0], at + part.numbers[1] + 1
+        case "prefix":
+            return None, np.maximum(part.numbers[0], at + 1)
+        case "document":
+            edges = np.concatenate([[0], np.cumsum(part.numbers)])
+            own = np.searchsorted(edges, at, side="right") - 1
+            return edges[own], edges[own + 1]
+        case "padding":
+            return None, np.array(part.numbers)[:, None]
+    return None, None
+
+
+def _file(part: Part, shape: Shape, rows: NDArray[np.int64] | None) -> NDArray[Any]:
+    """A file's table, broadcast over queries and keys, its rows picked."""
+    import numpy as np
+
+    table = np.load(part.file, mmap_mode="r")
+    table = table.reshape((1,) * (4 - table.ndim) + table.shape)
+    table = np.broadcast_to(table, (*table.shape[:2], shape.q_len, shape.kv_len))
+    return np.asarray(table if rows is None else table[:, :, rows])
+
+
+def _file_wrong(part: Part, shape: Shape) -> str | None:
+    import numpy as np
+
+    if not Path(part.file).is_file():
+        return f"mask {part}: there is no file {part.file}"
+    try:
+        table = np.load(part.file, mmap_mode="r")
+        np.broadcast_shapes(table.shape, shape)
+    except (ValueError, OSError) as error:
+        return f"mask {part}: {error}; it must broadcast to {tuple(shape)}"
+    if table.ndim > 4 or any(a not in (1, b) for a, b in zip(table.shape[::-1], shape[::-1], strict=False)):
+        return f"mask {part}: its shape {table.shape} does not broadcast to {tuple(shape)}"
+    if (part.kind == "dense") != (table.dtype == bool):
+        need = "booleans" if part.kind == "dense" else "numbers"
+        return f"mask {part}: the file holds {table.dtype}; a {part.kind} mask needs {need}"
+    return None

@@ -1,0 +1,172 @@
+"""Rows from outside the tree: entry points of other distributions, and files named by the user.
+
+Their code is run in a child process that sends the rows back as data. So a row file may import
+torch, exit, hang or print at import, and the process that plans a sweep neither pays nor falls.
+
+    python -m impls.outside file PATH          python -m impls.outside entry-points
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from impls import BrokenRow
+from impls.spec import Variant
+
+GROUP = "attnbench.variants"
+PATIENCE_S = 60
+"""How long reading rows may take; importing torch takes one or two seconds."""
+
+
+class BrokenTable(Exception):
+    """A table file that can't be read: the message says why, and what a table file holds."""
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """The function at ``package.module:function`` or ``/folder/file.py:function``."""
+    place, _, name = path.rpartition(":")
+    module = load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def load_file(file: Path) -> ModuleType:
+    """A file as a module, run once a process."""
+    name = "attnbench_table_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:
+    """The rows of each file; raises :class:`BrokenTable` where a file gives none."""
+    for file in files:
+        if not Path(file).is_file():
+            raise BrokenTable(f"there is no table file {file}")
+        yield from _asked(str(file), ["file", str(Path(file).resolve())])
+
+
+def entry_point_rows() -> Iterator[Variant | BrokenRow]:
+    """The rows of installed distributions; a broken one costs its own row."""
+    if not importlib.metadata.entry_points(group=GROUP):
+        return
+    try:
+        yield from _asked(f"the entry points in {GROUP}", ["entry-points"])
+    except BrokenTable as broken:
+        remedy = "uninstall the distributions in that group one by one to find which"
+        yield BrokenRow(GROUP, str(broken), remedy)
+
+
+def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
+    """Rows as the child process sent them."""
+    here = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "impls.outside", *arguments, str(write)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        pass_fds=[write], env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+    ) as child:  # fmt: skip
+        os.close(write)
+        try:
+            said, _ = child.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, 9)
+            os.close(read)
+            raise BrokenTable(f"{what} was still importing after {PATIENCE_S} s") from None
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    if not text:
+        last = said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        raise BrokenTable(
+            f"{what} could not be read: it ended with status {child.returncode} at import "
+            f"({last[0]}); a table file defines ROWS, a list of impls.spec.Variant"
+        )
+    sent = json.loads(text)
+    if "error" in sent:
+        raise BrokenTable(
+            f"{what} could not be read: {sent['error']}; "
+            "a table file defines ROWS, a list of impls.spec.Variant"
+        )
+    rows = [Variant.from_dict(row) for row in sent["rows"]]
+    return [*rows, *(BrokenRow(**row) for row in sent["broken"])]
+
+
+# ---- in the child ----------------------------------------------------------------------------
+
+
+def _send(source: str, where: str) -> dict[str, Any]:
+    if source == "entry-points":
+        return _entry_points()
+    file = Path(where)
+    try:
+        rows = load_file(file).ROWS
+        rows = list(rows)
+    except AttributeError:
+        return {"error": f"{file.name} defines no ROWS"}
+    except (Exception, SystemExit) as error:
+        return {"error": f"{file.name} raised {type(error).__name__}: {error}"}
+    return _plain(rows, str(file), str(file))
+
+
+def _entry_points() -> dict[str, Any]:
+    sent: dict[str, Any] = {"rows": [], "broken": []}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        try:
+            loaded = point.load()
+            rows = [loaded] if isinstance(loaded, Variant) else list(loaded)
+        except (Exception, SystemExit) as error:
+            reason = f"the entry point {point.value} raised {type(error).__name__}: {error}"
+            remedy = f"update or uninstall {origin}"
+            sent["broken"].append({"name": point.name, "reason": reason, "remedy": remedy})
+            continue
+        part = _plain(rows, origin, "")
+        sent["rows"] += part["rows"]
+        sent["broken"] += part["broken"]
+    return sent
+
+
+def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
+    """Rows as data. A path that begins with a colon is in the file itself."""
+    sent: dict[str, Any] = {"rows": [], "broken": []}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Variant):
+            reason = f"row {number} of {origin} is {type(row).__name__}, not a Variant"
+            sent["broken"].append({"name": f"{origin}[{number}]", "reason": reason})
+            continue
+        paths = {w: getattr(row, w) for w in ("build", "definition", "cost")}
+        own = {w: file + path for w, path in paths.items() if path and path.startswith(":")}
+        row = replace(row, origin=origin, **own)
+        try:
+            json.dumps(row.to_dict())
+        except (TypeError, ValueError) as error:
+            reason = f"row {row.name} of {origin} is not plain data: {error}"
+            sent["broken"].append({"name": row.name, "reason": reason})
+            continue
+        sent["rows"].append(row.to_dict())
+    return sent
+
+
+if __name__ == "__main__":
+    answer_to = int(sys.argv[-1])
+    answer = json.dumps(_send(sys.argv[1], sys.argv[2]))
+    with os.fdopen(answer_to, "w") as pipe:
+        pipe.write(answer)

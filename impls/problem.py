@@ -1,0 +1,124 @@
+"""A problem: one attention call to be computed, with nothing left to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from impls.masks import Mask, Shape
+from impls.spec import DEVICES, DTYPES, PHASES
+
+INPUTS = ("normal", "peaky", "outliers", "equal_keys")
+"""The kinds of inputs made from a seed; ``captured:FILE.npz`` takes them from a file."""
+
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+
+
+class InvalidProblem(ValueError):
+    """A problem that can't exist. The message is a sentence with the valid choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One attention call. Hashable; prints as a short slug."""
+
+    batch: int = 1
+    heads: int = 8
+    kv_heads: int = 8
+    q_len: int = 256
+    kv_len: int = 256
+    head_dim: int = 64
+    v_head_dim: int = 64
+    dtype: str = "float32"
+    mask: Mask = field(default_factory=Mask)
+    phase: str = "forward"
+    inputs: str = "normal"
+    level: str = "core"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidProblem(f"{name} is {value!r}; it must be a whole number, 1 or more")
+        if self.heads % self.kv_heads:
+            raise InvalidProblem(
+                f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; "
+                f"each key/value head serves the same number of query heads, so kv_heads must be "
+                f"one of {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}"
+            )
+        self._check_words()
+        if (wrong := self.mask.wrong_for(self.shape)) is not None:
+            raise InvalidProblem(wrong)
+
+    def _check_words(self) -> None:
+        choices = (("dtype", DTYPES), ("phase", PHASES), ("level", ("core", "layer", "block")))
+        for name, valid in choices:
+            if getattr(self, name) not in valid:
+                raise InvalidProblem(
+                    f"{name}={getattr(self, name)!r} is not one of {', '.join(valid)}"
+                )
+        kind, _, number = self.device.partition(":")
+        if kind not in DEVICES or (number and not number.isdigit()):
+            raise InvalidProblem(f"device={self.device!r} is not cpu, cuda or cuda:NUMBER")
+        if self.inputs not in INPUTS and not self.inputs.startswith("captured:"):
+            raise InvalidProblem(
+                f"inputs={self.inputs!r} is not one of {', '.join(INPUTS)} or captured:FILE.npz"
+            )
+
+    @property
+    def shape(self) -> Shape:
+        """What a mask needs to know."""
+        return Shape(self.batch, self.heads, self.q_len, self.kv_len)
+
+    @property
+    def scale(self) -> float:
+        """What the scores are multiplied by before the softmax."""
+        return float(self.head_dim**-0.5)
+
+    @property
+    def group(self) -> int:
+        """Query heads to one key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one number."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def gradients(self) -> bool:
+        """True where the phase runs backward."""
+        return self.phase in ("train", "backward")
+
+    @property
+    def slug(self) -> str:
+        """``b2 h16/16 n4096 d128 bf16 causal train``; what is ordinary is left out."""
+        length = f"n{self.q_len}" if self.q_len == self.kv_len else f"n{self.q_len}x{self.kv_len}"
+        width = f"d{self.head_dim}"
+        if self.v_head_dim != self.head_dim:
+            width += f"/{self.v_head_dim}"
+        words = [f"b{self.batch}", f"h{self.heads}/{self.kv_heads}", length, width]
+        words += [SHORT[self.dtype], str(self.mask), self.phase]
+        words += [self.inputs] * (self.inputs != "normal")
+        words += [self.level] * (self.level != "core")
+        words += [self.device] * (self.device != "cpu")
+        return " ".join(words)
+
+    def __str__(self) -> str:
+        return self.slug
+
+    def with_(self, **changes: Any) -> Problem:
+        """This problem with some fields changed."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The problem as plain JSON values; the mask as its text."""
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "mask": str(self.mask)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Problem:
+        """The problem back from :meth:`to_dict`."""
+        return cls(**{**values, "mask": Mask.parse(values["mask"])})

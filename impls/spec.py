@@ -1,0 +1,234 @@
+"""What a row of the table says: one way to compute attention, as data.
+
+A row names its code by dotted path, so that reading the table imports no kernel. The code behind
+it is two functions deep: ``build(problem, **options) -> attend`` does once what is done once, and
+``attend(q, k, v) -> out`` does what is done at every call. Layouts are
+
+    q [batch, heads, q_len, head_dim]      k [batch, kv_heads, kv_len, head_dim]
+    out [batch, heads, q_len, v_head_dim]  v [batch, kv_heads, kv_len, v_head_dim]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from impls.problem import Problem
+
+INTERFACE = 1
+"""Version of the contract between the table and the ruler."""
+
+Computes = Literal[
+    "softmax",
+    "softmax on its own pattern",
+    "approximates softmax",
+    "its own operator",
+]
+Level = Literal["core", "layer", "block"]
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+PHASES = ("forward", "train", "backward", "decode")
+DEVICES = ("cpu", "cuda")
+MASK_KINDS = (
+    "none", "causal", "window", "prefix", "document", "padding", "alibi", "dense", "bias",
+)  # fmt: skip
+NO_GRADIENT = ("forward", "decode")
+"""The phases of a variant that has no backward."""
+
+_NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+
+PerDevice = Mapping[str, tuple[str, ...]]
+
+
+class Unsupported(Exception):
+    """Raised by ``build``: this variant can't serve this problem. The message is a sentence."""
+
+
+class Unavailable(Exception):
+    """This variant can't run on this machine: why, and what would change that."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+class InvalidRow(ValueError):
+    """A row that says something no row may say. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row: what it computes, where its code is, what it takes and what it costs.
+
+    ``masks`` and ``dtypes`` may be given once for all devices, or as ``{"cpu": …, "cuda": …}``.
+    """
+
+    name: str
+    title: str
+    family: str
+    computes: Computes
+    build: str
+    """Dotted path of ``build(problem, **options) -> attend``: ``package.module:function``."""
+    level: Level = "core"
+    definition: str | None = None
+    """``definition(problem, **options) -> define(q, k, v, rows)``: the plain form, any dtype."""
+    cost: str | None = None
+    """``cost(problem, **options) -> impls.cost.Cost``, in a module without torch."""
+    devices: tuple[str, ...] = DEVICES
+    dtypes: PerDevice | Sequence[str] = DTYPES
+    masks: PerDevice | Sequence[str] = MASK_KINDS
+    phases: tuple[str, ...] = PHASES
+    gqa: bool = True
+    cross: bool = True
+    """Takes q_len different from kv_len."""
+    value_dim: bool = True
+    """Takes v_head_dim different from head_dim."""
+    head_dims: tuple[int, int] | None = None
+    """Smallest and largest head_dim."""
+    requires: tuple[str, ...] = ()
+    """Distributions (``flash-attn>=2.6``), ``sm>=80`` for compute capability, ``c++`` for a compiler."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    paper: str = ""
+    origin: str = "attnbench"
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The options that were asked for, where they differ from the defaults."""
+
+    def __post_init__(self) -> None:
+        for name in ("dtypes", "masks"):
+            given = getattr(self, name)
+            if not isinstance(given, Mapping):
+                given = dict.fromkeys(self.devices, tuple(given))
+            object.__setattr__(self, name, {d: tuple(v) for d, v in given.items()})
+        for name in ("devices", "phases", "requires"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._check()
+
+    def _check(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise InvalidRow(
+                f"the name {self.name!r} is not lower-case words, digits and _ joined by dots"
+            )
+        _one_of(self.name, "computes", [self.computes], get_args(Computes))
+        _one_of(self.name, "level", [self.level], get_args(Level))
+        _one_of(self.name, "devices", self.devices, DEVICES)
+        _one_of(self.name, "phases", self.phases, PHASES)
+        for device in self.devices:
+            _one_of(self.name, "dtypes", self.on(device, "dtypes"), DTYPES)
+            _one_of(self.name, "masks", self.on(device, "masks"), MASK_KINDS)
+        for name in ("build", "definition", "cost"):
+            path = getattr(self, name)
+            if path is not None and (not isinstance(path, str) or ":" not in path):
+                raise InvalidRow(
+                    f"{self.name}: {name}={path!r} is not a dotted path 'package.module:function'"
+                )
+        if self.computes != "softmax" and self.definition is None:
+            raise InvalidRow(
+                f"{self.name} computes {self.computes!r}, so it needs a definition: "
+                "the plain form that its implementation error is measured against"
+            )
+
+    def on(self, device: str, what: Literal["dtypes", "masks"]) -> tuple[str, ...]:
+        """The dtypes or masks this variant takes on a device (``cuda:1`` counts as ``cuda``)."""
+        table: Mapping[str, tuple[str, ...]] = getattr(self, what)
+        return tuple(table.get(device.split(":")[0], ()))
+
+    @property
+    def label(self) -> str:
+        """The name with the options that differ from the defaults: ``chunked?block=64``."""
+        if not self.given:
+            return self.name
+        return self.name + "?" + "&".join(f"{k}={v}" for k, v in sorted(self.given.items()))
+
+    @property
+    def exact(self) -> bool:
+        """True where it computes softmax attention under the problem's mask and nothing else."""
+        return self.computes == "softmax"
+
+    def with_options(self, given: Mapping[str, str]) -> Variant:
+        """This row with some options set from text; raises a sentence for what it doesn't take."""
+        values: dict[str, Any] = {}
+        for key, text in given.items():
+            if key not in self.options:
+                valid = ", ".join(sorted(self.options)) or "none"
+                raise InvalidRow(f"{self.name} has no option {key!r} (its options: {valid})")
+            values[key] = _typed(self.name, key, text, self.options[key])
+        changed = {k: v for k, v in values.items() if v != self.options[k]}
+        return replace(self, options={**self.options, **values}, given=changed)
+
+    def supports(self, problem: Problem) -> str | None:
+        """None where this variant takes the problem, else a sentence that says why not."""
+        device = problem.device.split(":")[0]
+        if problem.level != self.level:
+            return f"{self.name} works at level {self.level}, not {problem.level}"
+        if device not in self.devices:
+            return f"{self.name} runs on {_listed(self.devices)}, not on {device}"
+        if problem.dtype not in self.on(device, "dtypes"):
+            taken = _listed(self.on(device, "dtypes"))
+            return f"{self.name} takes {taken} on {device}, not {problem.dtype}"
+        if problem.phase not in self.phases:
+            why = "it has no backward" if set(self.phases) <= set(NO_GRADIENT) else "see its row"
+            return f"{self.name} serves {_listed(self.phases)}, not {problem.phase}: {why}"
+        refused = [kind for kind in problem.mask.kinds if kind not in self.on(device, "masks")]
+        if refused:
+            taken = _listed(self.on(device, "masks"))
+            return f"{self.name} takes the masks {taken} on {device}, not {_listed(refused)}"
+        return self._supports_shape(problem)
+
+    def _supports_shape(self, problem: Problem) -> str | None:
+        if problem.heads != problem.kv_heads and not self.gqa:
+            return f"{self.name} has no grouped-query form: it needs as many kv_heads as heads"
+        if problem.q_len != problem.kv_len and not self.cross:
+            return f"{self.name} needs q_len equal to kv_len"
+        if problem.v_head_dim != problem.head_dim and not self.value_dim:
+            return f"{self.name} needs v_head_dim equal to head_dim"
+        if self.head_dims and not self.head_dims[0] <= problem.head_dim <= self.head_dims[1]:
+            return f"{self.name} takes head_dim {self.head_dims[0]} to {self.head_dims[1]}"
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Variant:
+        """The row back from :meth:`to_dict`."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(row) - known)
+        if unknown:
+            raise InvalidRow(f"a row has no field {_listed(unknown)}")
+        values = dict(row)
+        if values.get("head_dims"):
+            values["head_dims"] = tuple(values["head_dims"])
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words) or "nothing"
+
+
+def _one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
+    wrong = [g for g in given if g not in valid]
+    if wrong:
+        raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {_listed(valid)}")
+
+
+def _typed(row: str, key: str, text: str, default: Any) -> Any:
+    """An option's text as the type of its default."""
+    if isinstance(default, bool):
+        if text.lower() in ("true", "1", "yes", "false", "0", "no"):
+            return text.lower() in ("true", "1", "yes")
+        raise InvalidRow(f"{row}: option {key}={text!r} is neither true nor false")
+    try:
+        return type(default)(text)
+    except ValueError:
+        kind = type(default).__name__
+        raise InvalidRow(f"{row}: option {key}={text!r} is not {kind}, like {default!r}") from None
