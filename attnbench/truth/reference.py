@@ -7,16 +7,17 @@ computed once. For the others the definition is their own, differentiated by aut
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnbench.record import Error
-from attnbench.truth.errors import compare
+from attnbench.truth.errors import compare, worse
 from attnbench.truth.inputs import Inputs, cast
-from attnbench.truth.oracle import Exact, exact, sample_rows
+from attnbench.truth.oracle import exact, sample_rows
+from attnbench.truth.plain import Define, recomputed, softmax_define
 from impls.problem import Problem
 
 ROWS = 256
@@ -24,7 +25,7 @@ ROWS = 256
 
 BLOCK_BYTES = 128 << 20
 
-Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Reference:
     rows: Tensor
     dout: Tensor | None
     """The upstream gradient, full size, zero outside the rows."""
-    want: dict[str, Tensor]
+    want: Tensors
     """``forward`` and, with gradients, ``dq``, ``dk``, ``dv``, in float64. dq over the rows."""
     plain: dict[str, Error]
 
@@ -56,8 +57,14 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
     dout = _upstream(problem, rows, seed) if problem.gradients else None
     truth = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
-    want = _named(truth)
-    plain = _plain_errors(problem, inputs, rows, dout, softmax_define(problem), want)
+    given = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
+    want = {name: tensor for name, tensor in given.items() if tensor is not None}
+    kept = _differentiated(problem, inputs, rows, dout, softmax_define(problem))
+    again = _recomputed(problem, inputs, rows, dout)
+    plain = {
+        name: worse(compare(kept[name], want[name]), compare(again[name], want[name]))
+        for name in want
+    }
     mean = exact(problem, *inputs, rows, uniform=True).out
     return Judged(problem, inputs, Reference(rows, dout, want, plain), mean, truth.entropy)
 
@@ -67,28 +74,9 @@ def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define
     rows, dout = softmax.rows, softmax.dout
     wide = Inputs(*(x.double() for x in inputs))
     want = _differentiated(problem, wide, rows, dout, define)
-    plain = _plain_errors(problem, inputs, rows, dout, define, want)
+    got = _differentiated(problem, inputs, rows, dout, define)
+    plain = {name: compare(got[name], want[name]) for name in want}
     return Reference(rows, dout, want, plain)
-
-
-def softmax_define(problem: Problem) -> Define:
-    """Softmax attention of some rows as one would write it, in whatever dtype comes."""
-
-    def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
-        picked = rows.cpu().numpy()
-        seen = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q.device)
-        added = problem.mask.bias(problem.shape, picked)
-        if problem.group > 1:
-            k = k.repeat_interleave(problem.group, 1)
-            v = v.repeat_interleave(problem.group, 1)
-        scores = (q[:, :, rows] @ k.mT) * problem.scale
-        if added is not None:
-            scores = scores + torch.from_numpy(added).to(q.device, q.dtype)
-        blind = ~seen.any(-1, keepdim=True)
-        weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
-        return (weights @ v).masked_fill(blind, 0.0)
-
-    return define
 
 
 def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
@@ -100,26 +88,26 @@ def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
     return dout
 
 
-def _named(truth: Exact) -> dict[str, Tensor]:
-    given = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
-    return {name: tensor for name, tensor in given.items() if tensor is not None}
-
-
-def _differentiated(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
-                    define: Define) -> dict[str, Tensor]:  # fmt: skip
-    """A definition's output and gradients, a block of rows at a time, summed in float64."""
-    leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
-    scores = problem.batch * problem.heads * problem.kv_len * leaves[0].element_size()
+def _blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[slice]:
+    """The sampled rows in blocks whose scores stay small."""
+    scores = problem.batch * problem.heads * problem.kv_len * item_bytes
     step = max(1, BLOCK_BYTES // scores)
-    outs: list[Tensor] = []
-    sums = [torch.zeros_like(x, dtype=torch.float64) for x in leaves] if dout is not None else []
     for start in range(0, len(rows), step):
-        some = rows[start : start + step]
-        out = define(*leaves, some)
+        yield slice(start, min(start + step, len(rows)))
+
+
+def _differentiated(problem: Problem, inputs: Sequence[Tensor], rows: Tensor, dout: Tensor | None,
+                    define: Define) -> Tensors:  # fmt: skip
+    """A definition's output and gradients, block by block, summed in float64."""
+    leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
+    sums = [torch.zeros_like(x, dtype=torch.float64) for x in leaves] if dout is not None else []
+    outs: list[Tensor] = []
+    for block in _blocks(problem, rows, leaves[0].element_size()):
+        out = define(*leaves, rows[block])
         outs.append(out.detach())
         if dout is not None:
-            parts = torch.autograd.grad(out, leaves, dout[:, :, some].to(out.dtype),
-                                        materialize_grads=True)  # fmt: skip
+            upstream = dout[:, :, rows[block]].to(out.dtype)
+            parts = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
             for total, part in zip(sums, parts, strict=True):
                 total += part
     made = {"forward": torch.cat(outs, 2)}
@@ -128,7 +116,19 @@ def _differentiated(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor
     return made
 
 
-def _plain_errors(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
-                  define: Define, want: dict[str, Tensor]) -> dict[str, Error]:  # fmt: skip
-    got = _differentiated(problem, inputs, rows, dout, define)
-    return {name: compare(got[name], want[name]) for name in want}
+def _recomputed(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None) -> Tensors:
+    """The same from :func:`attnbench.truth.plain.recomputed`."""
+    by_row: dict[str, list[Tensor]] = {"forward": [], "dq": []}
+    sums = {
+        name: torch.zeros_like(x, dtype=torch.float64)
+        for name, x in (("dk", inputs.k), ("dv", inputs.v))
+    }
+    for block in _blocks(problem, rows, max(4, inputs.q.element_size())):
+        some = rows[block]
+        upstream = None if dout is None else dout[:, :, some]
+        for name, part in recomputed(problem, *inputs, some, upstream).items():
+            if name in sums:
+                sums[name] += part
+            else:
+                by_row[name].append(part)
+    return sums | {name: torch.cat(parts, 2) for name, parts in by_row.items() if parts}

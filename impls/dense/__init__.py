@@ -14,7 +14,7 @@ def _row(name: str, title: str, build: str, cost: str, **more: object) -> Varian
 
 
 ROWS = [
-    _row("einsum", "two einsums around a softmax", "einsum:build", "two_matrices"),
+    _row("einsum", "two einsums around a softmax", "einsum:build", "einsum"),
     _row("bmm", "bmm over flattened heads", "bmm:build", "two_matrices"),
     _row("baddbmm", "scale and mask folded into the product", "bmm:build_folded", "two_matrices"),
     _row("matmul", "broadcasting matmul, scores scaled after", "matmul:build", "two_matrices"),
@@ -28,10 +28,10 @@ ROWS = [
     ),
     _row(
         "exp.naive", "exponentials without subtracting the maximum", "exp_naive:build",
-        "two_matrices",
+        "one_matrix_divided",
     ),
     _row(
-        "numpy", "NumPy on the CPU", "numpy_:build", "numpy_matrices", devices=("cpu",),
+        "numpy", "NumPy on the CPU", "numpy_:build", "one_matrix", devices=("cpu",),
         dtypes=("float32", "float64"), phases=NO_GRADIENT, requires=("numpy>=1.24",),
     ),
     _row(
@@ -50,13 +50,13 @@ ROWS = [
     _row("sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math"),
     _row(
         "sdpa.flash", "scaled_dot_product_attention, FLASH_ATTENTION forced", "sdpa:build_flash",
-        "fused", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
+        "flash", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
         dtypes={"cpu": DTYPES, "cuda": _HALF}, value_dim=False,
         paper="arXiv:2205.14135, arXiv:2307.08691",
     ),
     _row(
         "sdpa.efficient", "scaled_dot_product_attention, EFFICIENT_ATTENTION forced",
-        "sdpa:build_efficient", "fused", devices=("cuda",), dtypes=("float32", *_HALF),
+        "sdpa:build_efficient", "fused", gqa=False, devices=("cuda",), dtypes=("float32", *_HALF),
     ),
     _row(
         "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",

@@ -11,7 +11,7 @@ Cost: 4 n m d FLOPs a head forward over the keys read; two matrices of block x m
 
 from torch import Tensor
 
-from impls.dense.common import Attend, Tiles, ungrouped
+from impls.dense.common import Attend, Tile, Tiles, ungrouped
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -22,16 +22,19 @@ def build(problem: Problem, block: int) -> Attend:
         raise Unsupported(f"block={block} must be 1 or more")
     tiles = Tiles(problem, block)
 
+    def block_out(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: slice, tile: Tile) -> Tensor:
+        """In a function of its own, so that a block's weights are gone before the next begins."""
+        weights_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile).softmax(-1)
+        return ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem)
+
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         outs = []
         for rows, blocks in tiles.blocks:
-            if not blocks:
+            if blocks:
+                q_bcrd = tiles.queries(q_bhnd, rows)
+                outs.append(block_out(q_bcrd, k_bcmd, v_bcme, rows, blocks[0]))
+            else:
                 outs.append(tiles.nothing(q_bhnd, rows))
-                continue
-            (tile,) = blocks
-            q_bcrd = tiles.queries(q_bhnd, rows)
-            weights_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile).softmax(-1)
-            outs.append(ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem))
         return tiles.close(outs)
 
     return attend

@@ -8,6 +8,9 @@ with the output and dv already there.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 from impls.cost import Cost, output_bytes, softmax
 from impls.problem import Problem
 
@@ -30,28 +33,109 @@ def _with_peak(problem: Problem, peak: int | None) -> Cost:
 
 
 def two_matrices(problem: Problem) -> Cost:
-    """Scores and weights: einsum, bmm, baddbmm, matmul."""
+    """Scores and weights: bmm, baddbmm, matmul."""
     s, o = scores_bytes(problem), output_bytes(problem)
-    forward = max(2 * s, s + o)
-    peak = 3 * s + o + _value_bytes(problem) if problem.gradients else forward
+    peak = 3 * s + o + _value_bytes(problem) if problem.gradients else max(2 * s, s + o)
     return _with_peak(problem, peak)
+
+
+def einsum(problem: Problem) -> Cost:
+    """The same, and backward one more matrix: einsum lays the gradient out anew."""
+    more = scores_bytes(problem) if problem.gradients else 0
+    cost = two_matrices(problem)
+    return cost._replace(peak_bytes=(cost.peak_bytes or 0) + more)
 
 
 def two_matrices_prescale(problem: Problem) -> Cost:
     """The same with a scaled copy of the queries: gone before the softmax, kept for backward."""
-    s, o, q = scores_bytes(problem), output_bytes(problem), _query_bytes(problem)
-    if problem.gradients:
-        return _with_peak(problem, 3 * s + o + q + _value_bytes(problem))
-    return _with_peak(problem, max(2 * s, s + o, s + q))
+    s, q = scores_bytes(problem), _query_bytes(problem)
+    cost = two_matrices(problem)
+    peak = cost.peak_bytes or 0
+    return cost._replace(peak_bytes=peak + q if problem.gradients else max(peak, s + q))
 
 
 def one_matrix(problem: Problem) -> Cost:
-    """Scores overwritten by their exponentials; the sums are a column; the output."""
+    """Scores overwritten by their exponentials; a column of sums; the output."""
     s, o = scores_bytes(problem), output_bytes(problem)
-    column = o // problem.v_head_dim
-    return _with_peak(problem, s + o + column)
+    return _with_peak(problem, s + o + _column_bytes(problem))
+
+
+def one_matrix_divided(problem: Problem) -> Cost:
+    """The same with the quotient in a tensor of its own; backward as with two."""
+    s, o, column = scores_bytes(problem), output_bytes(problem), _column_bytes(problem)
+    if problem.gradients:
+        return _with_peak(problem, 3 * s + o + _value_bytes(problem) + column)
+    return _with_peak(problem, s + 2 * o + column)
+
+
+def sdpa_math(problem: Problem) -> Cost:
+    """Scores, weights, a byte a score for the rows that see nothing, the output."""
+    s, o = scores_bytes(problem), output_bytes(problem)
+    if problem.gradients or problem.dtype not in ("float32", "float64"):
+        return softmax(problem)
+    return _with_peak(problem, 2 * s + s // problem.item_bytes + o)
+
+
+def fused(problem: Problem) -> Cost:
+    """The output and a float32 log-sum a row; backward is the library's own affair."""
+    peak = output_bytes(problem) + _log_sums(problem)
+    return _with_peak(problem, None if problem.gradients else peak)
+
+
+def flash(problem: Problem) -> Cost:
+    """On the CPU also the scratch of each thread: a tile of scores and a block of output.
+
+    The tile is 32, 64 or 256 queries by 512 keys (aten/native/cpu/FlashAttentionKernel.cpp).
+    """
+    if problem.device != "cpu" or problem.item_bytes < 4 or problem.gradients:
+        return fused(problem) if not problem.gradients else softmax(problem)
+    queries = 256 if problem.q_len >= 768 else 64 if problem.q_len >= 192 else 32
+    queries, keys = min(queries, problem.q_len), min(512, problem.kv_len)
+    scratch = queries * (keys + 2 + problem.head_dim) * problem.item_bytes
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    peak = output_bytes(problem) + _log_sums(problem) + threads * scratch
+    return _with_peak(problem, peak)
+
+
+def chunked(problem: Problem, block: int) -> Cost:
+    """The blocks of output so far, and a block's scores and weights; at the end two outputs."""
+    return _blocked(problem, block, lambda rows, keys: 2 * rows * keys)
+
+
+def online(problem: Problem, q_block: int, k_block: int) -> Cost:
+    """The same with tiles, and four blocks of output while a tile is added."""
+    width = problem.v_head_dim
+
+    def tile(rows: int, keys: int) -> int:
+        accumulators = 4 if keys > k_block else 2
+        return rows * (2 * min(keys, k_block) + accumulators * width)
+
+    return _blocked(problem, q_block, tile)
+
+
+def _blocked(problem: Problem, block: int, numbers: Callable[[int, int], int]) -> Cost:
+    if problem.gradients or block < 1:
+        return softmax(problem)
+    first, past = problem.mask.spans(problem.shape)
+    each = problem.batch * problem.heads * problem.item_bytes
+    peak = 2 * output_bytes(problem)
+    for start in range(0, problem.q_len, block):
+        stop = min(start + block, problem.q_len)
+        keys = int(past[:, start:stop].max() - first[:, start:stop].min())
+        done = start * problem.v_head_dim
+        peak = max(peak, each * (done + numbers(stop - start, max(keys, 0))))
+    return _with_peak(problem, peak)
 
 
 def unknown(problem: Problem) -> Cost:
     """The work is known, the memory is whatever was chosen underneath."""
     return softmax(problem)
+
+
+def _column_bytes(problem: Problem) -> int:
+    return problem.batch * problem.heads * problem.q_len * problem.item_bytes
+
+
+def _log_sums(problem: Problem) -> int:
+    wide = 8 if problem.dtype == "float64" else 4
+    return problem.batch * problem.heads * problem.q_len * wide

@@ -9,12 +9,22 @@ skipped. With gradients, autograd keeps every tile.
 Cost: 4 n m d FLOPs a head forward over the tiles read; two tiles of q_block x k_block scores.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from impls.dense.common import Attend, Tiles, ungrouped
+from impls.dense.common import Attend, Tile, Tiles, ungrouped
 from impls.problem import Problem
 from impls.spec import Unsupported
+
+
+class Running(NamedTuple):
+    """What the tiles so far have made of a block of rows."""
+
+    top_bcr1: Tensor
+    total_bcr1: Tensor
+    out_bcre: Tensor
 
 
 def build(problem: Problem, q_block: int, k_block: int) -> Attend:
@@ -23,29 +33,31 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
         raise Unsupported(f"q_block={q_block} and k_block={k_block} must be 1 or more")
     tiles = Tiles(problem, q_block, k_block)
 
+    def add_tile(so_far: Running | None, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
+                 rows: slice, tile: Tile) -> Running:  # fmt: skip
+        scores_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile)
+        top = scores_bcrm.detach().amax(-1, keepdim=True)
+        if so_far is not None:
+            top = torch.maximum(top, so_far.top_bcr1)
+        shift = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that has seen nothing yet
+        p_bcrm = (scores_bcrm - shift).exp_()
+        del scores_bcrm
+        total, out = p_bcrm.sum(-1, keepdim=True), p_bcrm @ v_bcme[:, :, tile.keys]
+        if so_far is not None:
+            kept = (so_far.top_bcr1 - shift).exp()
+            total, out = total + so_far.total_bcr1 * kept, out + so_far.out_bcre * kept
+        return Running(top, total, out)
+
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         outs = []
         for rows, blocks in tiles.blocks:
-            if not blocks:
-                outs.append(tiles.nothing(q_bhnd, rows))
-                continue
-            q_bcrd = tiles.queries(q_bhnd, rows)
-            top = total = out = None
+            q_bcrd, so_far = tiles.queries(q_bhnd, rows), None
             for tile in blocks:
-                scores_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile)
-                peak = scores_bcrm.detach().amax(-1, keepdim=True)
-                if top is not None:
-                    peak = torch.maximum(peak, top)
-                shift = peak.clamp(min=torch.finfo(peak.dtype).min)  # a row that saw nothing yet
-                p_bcrm = (scores_bcrm - shift).exp_()
-                added, value = p_bcrm.sum(-1, keepdim=True), p_bcrm @ v_bcme[:, :, tile.keys]
-                if top is None:
-                    total, out = added, value
-                else:
-                    kept = (top - shift).exp()
-                    total, out = total * kept + added, out * kept + value
-                top = peak
-            outs.append(ungrouped(out / total, problem))
+                so_far = add_tile(so_far, q_bcrd, k_bcmd, v_bcme, rows, tile)
+            if so_far is None:
+                outs.append(tiles.nothing(q_bhnd, rows))
+            else:
+                outs.append(ungrouped(so_far.out_bcre / so_far.total_bcr1, problem))
         return tiles.close(outs)
 
     return attend

@@ -57,7 +57,7 @@ def _product(problem: Problem) -> Attend:
 
 def _weights(problem: Problem, rows: Tensor, dtype: torch.dtype) -> Tensor:
     seen = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
-    return (seen / seen.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
+    return (seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
 
 
 def _to_heads(x_bcne: Tensor, problem: Problem) -> Tensor:

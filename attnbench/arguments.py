@@ -1,0 +1,156 @@
+"""The words of the command line: verbs in groups, options, and how they become a grid."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+GROUPS = {
+    "see": {
+        "list": "the table: every variant, what it computes, whether it can run here, or why not",
+        "show": "one variant: mathematics, cost, support; with --text, the map it makes",
+        "env": "the machine: fingerprint, versions, settings, measured ceilings",
+    },
+    "trust": {
+        "check": "is each variant computing what it says?",
+    },
+    "measure": {
+        "run": "measure a grid: speed, memory and accuracy; the answer at the end",
+    },
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors as one sentence and a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"attnbench: {message} ('{self.prog} --help' shows what there is)\n")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """``1,2,4``"""
+    try:
+        return tuple(int(n) for n in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers split by commas") from None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """``forward,train``"""
+    return tuple(w for w in text.split(",") if w)
+
+
+def seconds(text: str) -> float:
+    """A number above zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def parser() -> Parser:
+    """The whole command line."""
+    top = Parser(
+        prog="attnbench", add_help=False, usage="attnbench VERB [options]",
+        description="attnbench tells an engineer which attention to use, and proves it.",
+    )  # fmt: skip
+    top.add_argument("-h", "--help", action="store_true")
+    top.add_argument("--version", action="store_true")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+    made = {
+        name: verbs.add_parser(name, description=line, help=line)
+        for group in GROUPS.values()
+        for name, line in group.items()
+    }
+    for each in made.values():
+        each.add_argument("--json", action="store_true", help="data as JSON on stdout")
+        each.add_argument(
+            "--table", action="append", default=[], metavar="FILE",
+            help="a Python file with ROWS of variants; may be given several times",
+        )  # fmt: skip
+    _show(made["show"])
+    _grid(made["check"])
+    _grid(made["run"])
+    _run(made["run"])
+    made["env"].add_argument(
+        "--dtype", type=words, default=("float32",), metavar="T,…",
+        help="dtypes whose matrix product is measured",
+    )  # fmt: skip
+    made["env"].add_argument("--device", default=None, metavar="DEVICE")
+    made["env"].add_argument("--threads", type=int, default=None, metavar="N")
+    return top
+
+
+def _show(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("name", metavar="NAME", help="a variant, as 'list' names it")
+    verb.add_argument("--text", metavar="SENTENCE", help="draw the attention map of a sentence")
+    verb.add_argument(
+        "--embeddings", metavar="FILE",
+        help="word vectors in GloVe's format; without it, hashed ones",
+    )  # fmt: skip
+    verb.add_argument("--mask", default="none", metavar="MASK")
+    verb.add_argument("--out", metavar="FILE", help="also draw the map into a .png or .svg")
+
+
+def _grid(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("variants", nargs="*", metavar="VARIANT", help="all of the table if none")
+    grid = verb.add_argument_group("the grid", "values split by commas; every combination is run")
+    grid.add_argument("--preset", metavar="NAME", help="a named grid to start from")
+    grid.add_argument("--seq", type=words, metavar="N,…", help="N tokens, or QxK: queries x keys")
+    grid.add_argument("--batch", type=numbers, metavar="N,…")
+    grid.add_argument("--heads", type=numbers, metavar="N,…")
+    grid.add_argument("--kv-heads", type=numbers, metavar="N,…", help="as many as heads if not given")
+    grid.add_argument("--head-dim", type=numbers, metavar="N,…")
+    grid.add_argument("--v-head-dim", type=numbers, metavar="N,…", help="as head-dim if not given")
+    grid.add_argument("--dtype", type=words, metavar="T,…", help="float32, bfloat16, float16, float64")
+    grid.add_argument(
+        "--mask", action="append", metavar="MASK",
+        help="none, causal, window:255,0, prefix:64, document:100,156, padding:90,128, alibi, "
+        "dense:FILE.npy, bias:FILE.npy; causal+alibi; causal@upper-left. May be given several times",
+    )  # fmt: skip
+    grid.add_argument("--phase", type=words, metavar="P,…", help="forward, train, backward, decode")
+    grid.add_argument(
+        "--inputs", type=words, metavar="KIND,…",
+        help="normal, peaky, outliers, equal_keys, captured:FILE.npz",
+    )  # fmt: skip
+    grid.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:1")
+    verb.add_argument("--seed", type=int, default=0, help="of the inputs")
+    verb.add_argument("--threads", type=int, metavar="N", help="all cores but one if not given")
+
+
+def _run(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--budget", type=seconds, metavar="S", help="seconds of sampling a cell")
+    verb.add_argument("--out", default="results", metavar="DIR", help="where runs are kept")
+    verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is done")
+
+
+def help_text() -> str:
+    """All verbs, in their groups, a line each."""
+    lines = ["attnbench tells an engineer which attention to use, and proves it.", ""]
+    for group, verbs in GROUPS.items():
+        lines.append(f"{group}:")
+        lines += [f"  {name:12}{line}" for name, line in verbs.items()]
+    lines += [
+        "",
+        "attnbench VERB --help shows a verb's options; every verb takes --json and --table FILE.",
+        "Exit status: 0 done, 1 a finding, 2 usage or environment.",
+    ]
+    return "\n".join(lines)
+
+
+GRID = (
+    "seq", "batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase",
+    "inputs", "device", "budget",
+)  # fmt: skip
+"""The options that are values of a grid."""
+
+
+def grid_changes(given: argparse.Namespace) -> dict[str, Any]:
+    """The values of a grid that the command line sets."""
+    changes = {name: getattr(given, name, None) for name in GRID}
+    if changes["mask"] is not None:
+        changes["mask"] = tuple(changes["mask"])
+    return {name: value for name, value in changes.items() if value is not None}

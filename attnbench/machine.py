@@ -1,0 +1,182 @@
+"""The machine: what it is, what it can run, and why it can't run the rest. Without torch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from impls.spec import Unavailable, Variant
+
+DISTRIBUTIONS = ("torch", "numpy", "triton", "asv", "attnbench")
+COMPILERS = ("g++", "c++", "clang++")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA GPU as its driver describes it."""
+
+    name: str
+    uuid: str
+    capability: float
+    memory_bytes: int
+    driver: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The fingerprint that goes with every run."""
+
+    name: str
+    """Short, for folders: ``amd-epyc-2c`` or the GPU's name."""
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    python: str
+    versions: dict[str, str]
+    torch_cuda: str | None
+    """The CUDA that torch was built for; None for a build without."""
+    compiler: str | None
+    gpus: tuple[Gpu, ...] = field(default=())
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of device that torch can use here."""
+        return ("cpu", "cuda") if self.gpus and self.torch_cuda else ("cpu",)
+
+    @property
+    def threads(self) -> int:
+        """How many threads a measurement takes: one core is left for everybody else."""
+        return max(1, self.cores - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "devices": list(self.devices)}
+
+
+@cache
+def this_machine() -> Machine:
+    """Where this process runs."""
+    gpus, cpu = tuple(_gpus()), _cpu_name()
+    cores = len(os.sched_getaffinity(0))
+    name = gpus[0].name if gpus else f"{cpu} {cores}c"
+    return Machine(
+        name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"),
+        cpu=cpu,
+        cores=cores,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        versions={d: v for d in DISTRIBUTIONS if (v := _version(d))},
+        torch_cuda=_torch_cuda(),
+        compiler=next(filter(None, map(shutil.which, COMPILERS)), None),
+        gpus=gpus,
+    )
+
+
+def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
+    """None where the machine can run the variant, else why not and what to do."""
+    if not set(variant.devices) & set(machine.devices):
+        if machine.gpus and not machine.torch_cuda:
+            reason = f"{variant.name} needs CUDA, and the torch installed here has none"
+            return Unavailable(reason, "install a CUDA build of torch")
+        devices = ", ".join(variant.devices)
+        return Unavailable(
+            f"{variant.name} runs on {devices}; this machine has {', '.join(machine.devices)}",
+            "run it on a machine with an NVIDIA GPU",
+        )
+    for requirement in variant.requires:
+        if (missing := _missing(variant, requirement, machine)) is not None:
+            return missing
+    return None
+
+
+def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailable | None:
+    if requirement == "c++":
+        if machine.compiler:
+            return None
+        reason = f"{variant.name} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
+        return Unavailable(reason, "install one, for example Debian's package g++")
+    name, bound, wanted = (*re.split(r"(>=)", requirement), "", "")[:3]
+    if name == "sm":
+        if any(gpu.capability >= float(wanted) / 10 for gpu in machine.gpus):
+            return None
+        reason = f"{variant.name} needs compute capability {float(wanted) / 10} or more"
+        return Unavailable(reason, "run it on a newer GPU")
+    found = _version(name)
+    if found is None or (bound and _numbers(found) < _numbers(wanted)):
+        state = "is not installed" if found is None else f"is at {found}"
+        return Unavailable(f"{variant.name} needs {requirement}; {name} {state}",
+                           f"pip install '{requirement}'")  # fmt: skip
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    release = re.match(r"[0-9.]*", version)
+    return tuple(int(n) for n in (release[0] if release else "").split(".") if n)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch_cuda() -> str | None:
+    """Read from torch's version file, so that torch need not be imported."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    found = re.search(r"^cuda\b.*=\s*'([^']+)'", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _gpus() -> list[Gpu]:
+    try:
+        import pynvml
+    except ImportError:
+        return []
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            gpus.append(Gpu(
+                name=_text(pynvml.nvmlDeviceGetName(handle)),
+                uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+                capability=major + minor / 10,
+                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                driver=driver,
+            ))  # fmt: skip
+        return gpus
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,1 @@
+"""How much? Clocks, time, memory, cost and ceilings; ``cell`` makes one record of them."""

@@ -1,0 +1,59 @@
+"""The ceilings of this device, measured: a matrix product in each dtype, and a copy.
+
+No call can do its work faster than a good product does it, nor move its bytes faster than a copy.
+A copy that fits a cache is faster than memory, so copies of several sizes are timed, and a cell is
+held against the fastest that its own bytes could have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from attnbench.measure.clocks import clock_for
+from impls.cost import Cost
+
+PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
+COPY_BYTES = {"cpu": (1 << 18, 1 << 21, 1 << 25, 1 << 28), "cuda": (1 << 22, 1 << 26, 1 << 30)}
+TRIES = 5
+
+
+def measure(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
+    """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries."""
+    kind = device.split(":")[0]
+    clock = clock_for(device, "forward")
+
+    def best(call: Any) -> float:
+        clock.samples(_nothing, call, 2)
+        return min(clock.samples(_nothing, call, TRIES))
+
+    flops = {}
+    for name in sorted(set(dtypes)):
+        rates = []
+        for n in PRODUCT_SIZES[kind]:
+            a, b = (torch.randn(n, n, device=device).to(getattr(torch, name)) for _ in range(2))
+            rates.append(2 * n**3 / best(lambda a=a, b=b: a @ b))
+        flops[name] = max(rates)
+    copy = {}
+    for size in COPY_BYTES[kind]:
+        source = torch.ones(size // 2, dtype=torch.int8, device=device)
+        target = torch.empty_like(source)
+        copy[str(size)] = size / best(lambda s=source, t=target: t.copy_(s))
+    return {"flops": flops, "copy": copy}
+
+
+def _nothing() -> None:
+    pass
+
+
+def least_time(cost: Cost, dtype: str, ceilings: Mapping[str, Any]) -> float | None:
+    """The least seconds that the ceilings allow; None where the product was not measured."""
+    rate = ceilings.get("flops", {}).get(dtype)
+    if rate is None:
+        return None
+    copies = {int(size): speed for size, speed in ceilings["copy"].items()}
+    reachable = [speed for size, speed in copies.items() if size >= cost.bytes]
+    bandwidth = max(reachable or [copies[max(copies)]])
+    return max(cost.flops / rate, cost.bytes / bandwidth)

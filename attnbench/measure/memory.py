@@ -1,0 +1,149 @@
+"""Memory: bytes live above the inputs at the worst instant, and what stays saved for backward.
+
+On CUDA the caching allocator counts the bytes that were asked for. On the CPU the profiler reports
+every allocation and release of torch's allocator, scratch inside kernels included, and their
+running sum is exact; the process's own high-water mark checks it, since memory taken past that
+allocator (NumPy's, a library's) is seen there alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from attnbench.record import Memory
+from attnbench.truth.call import Attend, Call
+from attnbench.truth.inputs import Inputs
+from impls.cost import output_bytes
+from impls.problem import Problem
+
+BETWEEN = "attnbench: between forward and backward"
+ARRAY_BYTES = 1 << 18
+"""Beyond this, what Python's own tracing saw is arrays and not small objects; and where torch's
+allocator gave less than the output, that came from elsewhere too."""
+UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
+"""A high-water mark beyond the sum by both of these: memory that torch's allocator did not give."""
+
+
+OPERATORS = ("aten::", "torch_", "triton_", "mkldnn::", "quantized::", "Torch-Compiled")
+MOST_KERNELS = 12
+
+
+class Observed(NamedTuple):
+    """One profiled call: its memory, and the kernels or operators that ran, by time."""
+
+    memory: Memory
+    kernels: list[str]
+
+
+def observe(problem: Problem, attend: Attend, inputs: Inputs, dout: torch.Tensor | None,
+            expected: int | None) -> Observed:  # fmt: skip
+    """One call under the profiler, after others have warmed every cache."""
+    call = Call(problem, attend, inputs)
+    on_cuda = problem.device != "cpu"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_cuda
+    if on_cuda:
+        gc.collect()
+        base = _cuda_base(problem.device)
+        with profile(activities=activities) as seen:
+            _run(call, dout)
+            torch.cuda.synchronize(problem.device)
+        peak = torch.cuda.memory_stats(problem.device)["requested_bytes.all.peak"] - base
+        saved = _cuda_saved(call, problem.device) if problem.gradients else None
+        memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected,
+                        method="requested bytes of the caching allocator")  # fmt: skip
+        return Observed(memory, _kernels(seen, cuda=True))
+    resident = _reset_high_water()
+    tracemalloc.start()
+    with profile(activities=activities, profile_memory=True) as seen:
+        _run(call, dout)
+    arrays = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    high = _resident("VmHWM") - resident
+    peak, between = _replay(seen)
+    method, flags = "allocation events", []
+    if arrays > ARRAY_BYTES or peak < output_bytes(problem):
+        peak, method = peak + arrays, "allocation events and traced arrays"
+    if high > peak * (1 + UNSEEN_SHARE) + UNSEEN_BYTES:
+        flags.append(f"the process grew by {high} bytes: memory taken past torch's allocator")
+        peak, method = high, "high-water mark"
+    saved = None if between is None else between - output_bytes(problem)
+    memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method,
+                    flags=flags)  # fmt: skip
+    return Observed(memory, _kernels(seen, cuda=False))
+
+
+def _run(call: Call, dout: torch.Tensor | None) -> None:
+    out = call.forward()
+    if call.problem.gradients:
+        assert dout is not None
+        with record_function(BETWEEN):
+            pass
+        call.backward(out, dout)
+
+
+def _replay(seen: profile) -> tuple[int, int | None]:
+    """The highest running sum of allocations, and the sum between forward and backward."""
+    results: Any = seen.profiler.kineto_results  # type: ignore[union-attr]
+    steps: list[tuple[int, int]] = []
+    between_at: int | None = None
+    for event in results.events():
+        if event.name() == "[memory]":
+            steps.append((event.start_ns(), event.nbytes()))
+        elif event.name() == BETWEEN:
+            between_at = event.start_ns()
+    total = peak = 0
+    between: int | None = None
+    for at, nbytes in sorted(steps, key=lambda step: step[0]):
+        if between_at is not None and between is None and at >= between_at:
+            between = total
+        total += nbytes
+        peak = max(peak, total)
+    if between_at is not None and between is None:
+        between = total
+    return peak, between
+
+
+def _kernels(seen: profile, *, cuda: bool) -> list[str]:
+    """Names of the kernels (CUDA) or operators (CPU) that ran, longest time of their own first."""
+    spent: dict[str, float] = {}
+    for event in seen.key_averages():
+        on_cuda = event.device_type == torch.autograd.DeviceType.CUDA
+        time = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if time > 0 and (on_cuda if cuda else event.key.startswith(OPERATORS)):
+            spent[event.key] = spent.get(event.key, 0.0) + time
+    return sorted(spent, key=lambda name: -spent[name])[:MOST_KERNELS]
+
+
+def _cuda_base(device: str) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_stats(device)["requested_bytes.all.current"])
+
+
+def _cuda_saved(call: Call, device: str) -> int:
+    base = _cuda_base(device)
+    out = call.forward()
+    torch.cuda.synchronize(device)
+    live = int(torch.cuda.memory_stats(device)["requested_bytes.all.current"]) - base
+    return live - out.numel() * out.element_size()
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _reset_high_water() -> int:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return _resident("VmHWM")
+    return _resident("VmRSS")

@@ -1,0 +1,66 @@
+"""The numerical settings of a measurement: set, never inherited, and recorded.
+
+What must stand before torch is loaded is in :func:`environment`, for whoever starts the process;
+the rest is set by :func:`apply` inside it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+HUGE = 1 << 33
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker is told."""
+
+    threads: int = 1
+    tf32: bool = False
+    """Float32 products keep float32; attention in TF32 would be another dtype."""
+    reduced_precision_reduction: bool = True
+    """torch's default for half-precision products on CUDA."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the run's header."""
+        return {**asdict(self), "environment": environment(self.threads)}
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Variables that count only before the process starts.
+
+    Waiting threads sleep: on a shared machine a spinning one takes the core from the one at work.
+    glibc keeps freed memory: giving a score matrix back to the system at every call and faulting
+    it in again is half of a dense variant's time.
+    """
+    count = str(threads)
+    return {
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "passive",
+        "MALLOC_MMAP_THRESHOLD_": str(HUGE),
+        "MALLOC_TRIM_THRESHOLD_": str(HUGE * 2),
+        "MALLOC_TOP_PAD_": str(1 << 26),
+        "KINETO_LOG_LEVEL": "5",
+    }
+
+
+def apply(settings: Settings) -> None:
+    """Set what is set inside the process."""
+    import torch
+
+    torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = settings.tf32
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_fp16_reduced_precision_reduction = settings.reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = settings.reduced_precision_reduction
+
+
+def wrong_environment(settings: Settings) -> list[str]:
+    """The variables that are not as they should be in this process."""
+    wanted = environment(settings.threads)
+    return [name for name, value in wanted.items() if os.environ.get(name) != value]

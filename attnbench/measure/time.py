@@ -1,0 +1,133 @@
+"""Time: warm up until steady, sample until the median is known well enough, say why it stopped.
+
+Values are put in afresh before every call, two sets in turn, at the same addresses: what was
+remembered from the last call is wrong for this one.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter, process_time
+
+import torch
+from torch import Tensor
+
+from attnbench.measure.clocks import Clock
+from attnbench.record import Time
+from attnbench.statistics import median_interval, summary
+from attnbench.truth.call import Attend, Call
+from attnbench.truth.inputs import Inputs
+from impls.problem import Problem
+
+LEAST = 7
+"""Samples in any case: the fewest whose range holds the median 98 times in 100."""
+ENOUGH = 20
+MOST = 400
+NARROW = 0.01
+"""Converged: the interval of the median is within this of it on either side."""
+PLATEAU = 64
+"""Noise that did not change over so many samples will not get better."""
+CONTENDED = 0.9
+"""Below this share of the processor a single thread was waiting for somebody else."""
+
+
+class Timed:
+    """A variant's call in one phase, ready to be timed: what goes before, and what counts."""
+
+    def __init__(self, problem: Problem, attend: Attend, sets: tuple[Inputs, ...],
+                 dout: Tensor | None) -> None:  # fmt: skip
+        self.problem, self.sets, self.dout = problem, sets, dout
+        self.call = Call(problem, attend, sets[0])
+        self.judged_out: Tensor | None = None
+        """The latest output on the first set of inputs, the one that the gate judged."""
+        self._turn = 0
+        self._graph: Tensor | None = None
+
+    def before(self) -> None:
+        """Fresh values; for ``backward``, the forward pass."""
+        self._turn = (self._turn + 1) % len(self.sets)
+        self.call.load(self.sets[self._turn])
+        if self.problem.phase == "backward":
+            self._graph = self._forward()
+
+    def run(self) -> object:
+        """What the clock sees."""
+        if self.problem.phase == "backward":
+            assert self._graph is not None and self.dout is not None
+            graph, self._graph = self._graph, None
+            return self.call.backward(graph, self.dout)
+        out = self._forward()
+        if self.problem.phase == "train":
+            assert self.dout is not None
+            return self.call.backward(out, self.dout)
+        return out
+
+    def _forward(self) -> Tensor:
+        out = self.call.forward()
+        if self._turn == 0:
+            self.judged_out = out.detach()
+        return out
+
+
+def other_set(inputs: Inputs) -> Inputs:
+    """Other values of the same kind: the same heads, one place on (with one head, the same rows)."""
+    if inputs.k.shape[1] > 1:
+        group = inputs.q.shape[1] // inputs.k.shape[1]
+        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
+    if inputs.q.shape[0] > 1:
+        return Inputs(*(x.roll(1, 0) for x in inputs))
+    return Inputs(inputs.q.flip(2), inputs.k, inputs.v.flip(3))
+
+
+def warm_up(timed: Timed, clock: Clock, budget_s: float) -> tuple[float, list[str]]:
+    """Call until the second half is as fast as the first, or the budget is spent."""
+    taken: list[float] = []
+    start = perf_counter()
+    while True:
+        taken += clock.samples(timed.before, timed.run, 2)
+        half = len(taken) // 2
+        first, second = (torch.tensor(x).median().item() for x in (taken[:half], taken[half:]))
+        steady = len(taken) >= 4 and abs(first - second) <= 0.05 * second
+        spent = perf_counter() - start
+        if steady and spent >= budget_s / 4:
+            return spent, []
+        if spent >= budget_s:
+            return spent, [] if steady or len(taken) < 8 else ["not steady"]
+
+
+def measure_time(timed: Timed, clock: Clock, budget_s: float,
+                 flags: list[str]) -> Time:  # fmt: skip
+    """Samples until converged, on a plateau, or at the budget (after seven at the least)."""
+    samples: list[float] = []
+    wall, cpu = perf_counter(), process_time()
+    stop = ""
+    while not stop:
+        samples += clock.samples(timed.before, timed.run, 1 if len(samples) < ENOUGH else 5)
+        stop = _why_stop(samples, perf_counter() - wall, budget_s)
+    share = (process_time() - cpu) / max(perf_counter() - wall, 1e-9)
+    if clock.name == "host" and share < CONTENDED:
+        flags = [*flags, f"contended: {share:.0%} of a processor"]
+    s = summary(samples)
+    return Time(median_s=s.median, low_s=s.low, high_s=s.high, q25_s=s.q25, q75_s=s.q75,
+                min_s=s.least, n=len(samples), clock=clock.name, stop=stop, samples_s=samples,
+                flags=flags)  # fmt: skip
+
+
+def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
+    n = len(samples)
+    if n < LEAST:
+        return ""
+    if n >= ENOUGH and spent_s >= budget_s / 2:
+        low, high = median_interval(samples)
+        middle = summary(samples).median
+        if high - middle <= NARROW * middle and middle - low <= NARROW * middle:
+            return "converged"
+        if n >= 2 * PLATEAU and abs(_noise(samples) - _noise(samples[:-PLATEAU])) < 0.05 * _noise(samples):
+            return "plateau"
+    return "budget" if spent_s >= budget_s or n >= MOST else ""
+
+
+def _noise(samples: list[float]) -> float:
+    s = summary(samples)
+    return (s.q75 - s.q25) / s.median
+
+

@@ -1,0 +1,229 @@
+"""Tables for the terminal: the plugin table, a check, a run's results, one variant, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from attnbench.record import Record, Status
+from impls import BrokenRow
+from impls.spec import Variant
+
+GOOD, BAD, FAINT = "green", "red", "dim"
+
+
+def console() -> Console:
+    """Standard output; where it is no terminal, wide enough that nothing is cut."""
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out = Console(highlight=False, width=160)
+    return out
+
+
+def _grid(*columns: str, right: Sequence[str] = ()) -> Grid:
+    grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        grid.add_column(column, justify="right" if column in right else "left", no_wrap=column == "variant")
+    return grid
+
+
+def variants(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[BrokenRow]) -> None:
+    """``list``: family by family, each row available or with its reason and remedy."""
+    grid = _grid("variant", "family", "computes", "here", "")
+    last = ""
+    for row, reason, remedy in rows:
+        if last and row.family != last:
+            grid.add_section()
+        here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]"
+        why = row.title if reason is None else reason + f" → {remedy}" * bool(remedy)
+        family = row.family if row.family != last else ""
+        grid.add_row(row.name, family, row.computes, here, escape(why))
+        last = row.family
+    for bad in broken:
+        why = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
+        grid.add_row(escape(bad.name), "", "", f"[{BAD}]broken[/]", escape(why))
+    console().print(grid)
+
+
+def checks(records: Sequence[Record]) -> None:
+    """``check``: a line a variant, the problems it was right on, and each that it was not."""
+    grid = _grid("variant", "right", "worst error", "")
+    by_variant: dict[str, list[Record]] = {}
+    for record in records:
+        by_variant.setdefault(record.variant, []).append(record)
+    for name, some in by_variant.items():
+        asked = [r for r in some if r.status not in (Status.UNSUPPORTED, Status.UNAVAILABLE)]
+        right = [r for r in asked if r.status is Status.MEASURED]
+        bad = [r for r in asked if r.status is not Status.MEASURED]
+        ratios = [e.ratio for r in right for e in (r.error or {}).values() if e.ratio is not None]
+        worst = f"{max(ratios):.2f} × plain" if ratios else ""
+        count = f"{len(right)} of {len(asked)}" if asked else "–"
+        style = BAD if bad else GOOD if asked else FAINT
+        why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))
+        grid.add_row(name, f"[{style}]{count}[/]", worst, "" if asked else escape(why))
+        for record in bad:
+            where = f"  {_where(record.problem)}"
+            grid.add_row("", f"[{BAD}]{record.status}[/]", "", escape(f"{where}: {record.reason}"))
+    console().print(grid)
+
+
+def _where(problem: Mapping[str, Any]) -> str:
+    words = [problem["mask"], problem["phase"], problem["dtype"]]
+    words += [problem["inputs"]] * (problem["inputs"] != "normal")
+    return " ".join(words)
+
+
+def results(records: Sequence[Record]) -> None:
+    """``run``: for each regime the times by length, then memory and error at the longest."""
+    out = console()
+    regimes: dict[str, list[Record]] = {}
+    for record in records:
+        regimes.setdefault(_regime(record.problem), []).append(record)
+    for regime, some in regimes.items():
+        out.print(f"\n[bold]{escape(regime)}[/]  median ms (interval of the median ± %)")
+        out.print(_regime_grid(some))
+    for line in _unmeasured(records):
+        out.print(escape(line), style=FAINT)
+
+
+def _regime(problem: Mapping[str, Any]) -> str:
+    p = problem
+    width = f"d{p['head_dim']}" + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
+    heads = f"b{p['batch']} h{p['heads']}/{p['kv_heads']} {width} {p['dtype']} {p['device']}"
+    return f"{p['phase']} · mask {p['mask']} · {p['inputs']} inputs · {heads}"
+
+
+def _length(problem: Mapping[str, Any]) -> str:
+    q, k = problem["q_len"], problem["kv_len"]
+    return str(k) if q == k else f"{q}x{k}"
+
+
+def _regime_grid(records: Sequence[Record]) -> Grid:
+    lengths = list(dict.fromkeys(_length(r.problem) for r in records))
+    last = lengths[-1]
+    tail = (f"MiB at {last}", f"error at {last}", "of ceiling")
+    grid = _grid("variant", *lengths, *tail, right=(*lengths, *tail))
+    cells = {(r.variant, _length(r.problem)): r for r in records}
+    best = {
+        n: min((r.time.median_s for r in records if r.time and _length(r.problem) == n
+                and r.computes == "softmax"), default=None)
+        for n in lengths
+    }  # fmt: skip
+    timed = [r.variant for r in records if r.time is not None]
+    for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
+        row = [_time_cell(cells.get((name, n)), best[n]) for n in lengths]
+        grid.add_row(name, *row, *_tail_cells(cells.get((name, last))))
+    return grid
+
+
+def _time_cell(record: Record | None, best: float | None) -> str:
+    if record is None:
+        return f"[{FAINT}]not run[/]"
+    if record.time is None:
+        style = BAD if record.status in (Status.WRONG, Status.FAILED, Status.CRASHED) else FAINT
+        return f"[{style}]{record.status}[/]"
+    t = record.time
+    spread = 50 * (t.high_s - t.low_s) / t.median_s
+    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}"
+    return f"[bold {GOOD}]{text}[/]" if t.median_s == best else text
+
+
+def _tail_cells(record: Record | None) -> tuple[str, str, str]:
+    if record is None or record.memory is None:
+        return "–", "–", "–"
+    forward = (record.error or {}).get("forward")
+    error = "–" if forward is None or forward.relative is None else f"{forward.relative:.1e}"
+    if record.distance is not None and record.distance.relative is not None:
+        error += f" (from softmax {record.distance.relative:.2f})"
+    share = "–" if record.share_of_ceiling is None else f"{record.share_of_ceiling:.0%}"
+    return f"{record.memory.peak_bytes / 2**20:.4g}", error, share
+
+
+def _unmeasured(records: Sequence[Record]) -> Iterable[str]:
+    """Each reason once, with the variants it stopped and what to do."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        if record.status is not Status.MEASURED:
+            key = (record.status, record.reason, record.remedy)
+            reasons.setdefault(key, []).append(f"{record.variant} {_length(record.problem)}")
+    for (status, reason, remedy), cells in reasons.items():
+        where = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
+        yield f"{status}: {where}: {reason}" + f" → {remedy}" * bool(remedy)
+
+
+def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> None:
+    """``show NAME``: what it is, what it takes, what it costs."""
+    out = console()
+    out.print(f"[bold]{row.name}[/]  {escape(row.title)}")
+    out.print(f"{row.family}, level {row.level}, computes: {row.computes}\n")
+    out.print(escape(mathematics) + "\n")
+    grid = _grid("", "")
+    for device in row.devices:
+        taken = f"{', '.join(row.on(device, 'dtypes'))}; masks {', '.join(row.on(device, 'masks'))}"
+        grid.add_row(f"on {device}", taken)
+    grid.add_row("phases", ", ".join(row.phases))
+    limits = [
+        ("grouped-query heads", row.gqa), ("q_len ≠ kv_len", row.cross),
+        ("v_head_dim ≠ head_dim", row.value_dim),
+    ]  # fmt: skip
+    grid.add_row("shapes", ", ".join(f"{what}: {'yes' if can else 'no'}" for what, can in limits))
+    if row.head_dims:
+        grid.add_row("head_dim", f"{row.head_dims[0]} to {row.head_dims[1]}")
+    if row.options:
+        grid.add_row("options", ", ".join(f"{k}={v}" for k, v in row.options.items()))
+    if row.requires:
+        grid.add_row("requires", ", ".join(row.requires))
+    if row.paper:
+        grid.add_row("paper", row.paper)
+    grid.add_row("code", row.build)
+    grid.add_row("from", row.origin)
+    here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]: {escape(reason)} → {remedy}"
+    grid.add_row("runs here", here)
+    out.print(grid)
+
+
+def attention_map(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> None:
+    """Rows look at columns; the darker, the more."""
+    grid = _grid("", *words, right=words)
+    for word, row in zip(words, weights, strict=True):
+        top = max((abs(w) for w in row if w is not None), default=0.0) or 1.0
+        grid.add_row(f"[bold]{escape(word)}[/]", *(_shade(w, top) for w in row))
+    console().print(grid)
+
+
+def _shade(weight: float | None, top: float) -> str:
+    if weight is None:
+        return f"[{BAD}]nan[/]"
+    level = round(16 * abs(weight) / top)
+    ground = 255 - level
+    ink = "black" if ground > 243 else "white"
+    return f"[{ink} on color({max(232, ground)})] {weight:5.2f} [/]"
+
+
+def machine(facts: Mapping[str, Any]) -> None:
+    """``env``: the fingerprint, the settings, the ceilings."""
+    grid = _grid("", "")
+    m = facts["machine"]
+    grid.add_row("machine", m["name"])
+    grid.add_row("cpu", f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB")
+    for gpu in m["gpus"]:
+        memory = f"{gpu['memory_bytes'] / 2**30:.0f} GiB"
+        grid.add_row("gpu", f"{gpu['name']}, sm {gpu['capability']}, {memory}, driver {gpu['driver']}")
+    if not m["gpus"]:
+        grid.add_row("gpu", "none that NVIDIA's driver library shows")
+    grid.add_row("system", f"{m['system']}, Python {m['python']}")
+    grid.add_row("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items()))
+    grid.add_row("torch's CUDA", m["torch_cuda"] or "none: a CPU build")
+    grid.add_row("C++ compiler", m["compiler"] or "none: compiled variants are unavailable")
+    settings = facts["settings"]
+    grid.add_row("threads", str(settings["threads"]))
+    grid.add_row("environment", ", ".join(f"{k}={v}" for k, v in settings["environment"].items()))
+    for dtype, rate in facts["ceilings"]["flops"].items():
+        grid.add_row(f"product {dtype}", f"{rate / 1e9:.1f} GFLOP/s")
+    for size, rate in facts["ceilings"]["copy"].items():
+        grid.add_row(f"copy of {int(size) / 2**20:g} MiB", f"{rate / 1e9:.1f} GB/s")
+    console().print(grid)

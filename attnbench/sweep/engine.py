@@ -1,0 +1,134 @@
+"""The local engine: one worker process that measures many cells, replaced when it dies.
+
+The parent never loads torch or a kernel. It starts the worker with the environment that has to
+stand before torch is loaded, in a session of its own, so that Ctrl-C reaches the parent alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import IO, Any
+
+from attnbench.measure.settings import Settings, environment
+
+LAST_WORDS = 2000
+"""Bytes of a dead worker's error stream that go into the record."""
+
+
+class WorkerLost(Exception):
+    """The worker died or had to be killed; ``said`` is the end of its error stream."""
+
+    def __init__(self, reason: str, said: str, *, timed_out: bool) -> None:
+        super().__init__(reason)
+        self.reason, self.said, self.timed_out = reason, said, timed_out
+
+
+class LocalEngine:
+    """Asks a worker; starts one when there is none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._to: IO[str] | None = None
+        self._from = -1
+        self._buffer = b""
+        self._errors: IO[bytes] | None = None
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer; raises :class:`WorkerLost` if there is none within the limit."""
+        if self._process is None:
+            self._start()
+            self._exchange({"apply": asdict(self.settings)}, limit_s)
+        return self._exchange(question, limit_s)
+
+    def close(self) -> None:
+        """End the worker, whatever it is doing."""
+        if self._process is None:
+            return
+        if self._to is not None:
+            try:
+                self._to.close()
+            except OSError:
+                pass
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        os.close(self._from)
+        if self._errors is not None:
+            self._errors.close()
+        self._process, self._to, self._buffer = None, None, b""
+
+    def _start(self) -> None:
+        ask_read, ask_write = os.pipe()
+        answer_read, answer_write = os.pipe()
+        self._errors = tempfile.TemporaryFile()
+        here = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+        variables = {**os.environ, **environment(self.settings.threads), "PYTHONPATH": path}
+        command = [sys.executable, "-m", "attnbench.sweep.worker", str(ask_read), str(answer_write)]
+        self._process = subprocess.Popen(
+            command, env=variables, pass_fds=(ask_read, answer_write), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+        os.close(ask_read)
+        os.close(answer_write)
+        self._to, self._from = os.fdopen(ask_write, "w"), answer_read
+
+    def _exchange(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        assert self._to is not None
+        try:
+            self._to.write(json.dumps(question) + "\n")
+            self._to.flush()
+            line = self._read_line(monotonic() + limit_s)
+        except BrokenPipeError:
+            line = b""
+        if line is None:
+            raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
+        if not line:
+            raise self._lost(self._how_it_ended(), timed_out=False)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _read_line(self, deadline: float) -> bytes | None:
+        """A line; empty at the end of the stream, None past the deadline."""
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - monotonic()))
+            if not ready:
+                return None
+            part = os.read(self._from, 1 << 20)
+            if not part:
+                return b""
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _how_it_ended(self) -> str:
+        assert self._process is not None
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "the worker closed its pipe"
+        if status < 0:
+            return f"the worker died of {signal.Signals(-status).name}"
+        return f"the worker ended with status {status}"
+
+    def _lost(self, reason: str, *, timed_out: bool) -> WorkerLost:
+        said = ""
+        if self._errors is not None:
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - LAST_WORDS))
+            said = self._errors.read().decode(errors="replace")
+        self.close()
+        return WorkerLost(reason, said, timed_out=timed_out)

@@ -1,0 +1,161 @@
+"""What a sweep will do, known before it starts: cells, what is left out and why, and how long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from attnbench.machine import Machine, why_not
+from attnbench.record import Record, Status, cell_key
+from attnbench.sweep.presets import Preset
+from impls import Table
+from impls.masks import Mask
+from impls.problem import InvalidProblem, Problem
+from impls.spec import Variant
+
+CALLS_BESIDE_SAMPLES = 14
+"""Calls that a cell makes in the gate, the memory meter and the first call, and seven samples."""
+NOMINAL_FLOPS = {"cpu": 3e10, "cuda": 1e14}
+"""A guess at the speed of one thread or one GPU, until the run itself has shown better."""
+COMPILING_S = 3.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A variant on a problem; ``left_out`` is the record of one that can't be run."""
+
+    variant: Variant
+    problem: Problem
+    left_out: Record | None
+    guess_s: float
+
+    @property
+    def key(self) -> str:
+        """As in its record."""
+        return cell_key(self.variant.label, self.problem.to_dict())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All the cells, the variants of one problem side by side."""
+
+    cells: list[Cell]
+
+    @property
+    def to_run(self) -> list[Cell]:
+        """The cells that a worker will see."""
+        return [c for c in self.cells if c.left_out is None]
+
+    def sentence(self) -> str:
+        """One line: how many cells, how many are left out and why, about how long."""
+        runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
+        variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
+        text = f"{len(runs)} cells: {variants} variants on {problems} problems"
+        if left:
+            why = Counter(record.reason for record in left).most_common(3)
+            more = len(left) - sum(n for _, n in why)
+            reasons = "; ".join(f"{n} × {reason}" for reason, n in why)
+            text += f"; {len(left)} left out ({reasons}" + f"; {more} others" * bool(more) + ")"
+        return f"{text}; about {duration(sum(c.guess_s for c in runs))}"
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def problems(grid: Preset) -> Iterator[Problem]:
+    """Every problem of a grid; raises a sentence for one that can't exist."""
+    for phase, mask_text, seq in product(grid.phase, grid.mask, grid.seq):
+        mask = Mask.parse(mask_text)
+        q_len, kv_len = _lengths(seq, phase)
+        for batch, heads, width, dtype, inputs in product(
+            grid.batch, grid.heads, grid.head_dim, grid.dtype, grid.inputs
+        ):
+            for kv_heads, v_width in product(grid.kv_heads or (heads,), grid.v_head_dim or (width,)):
+                yield Problem(
+                    batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
+                    head_dim=width, v_head_dim=v_width, dtype=dtype, mask=mask, phase=phase,
+                    inputs=inputs, device=grid.device,
+                )  # fmt: skip
+
+
+def _lengths(seq: str, phase: str) -> tuple[int, int]:
+    """``N`` is as many queries as keys, but one query in ``decode``; ``QxK`` says both."""
+    words = seq.lower().split("x")
+    if len(words) > 2 or not all(w.isdigit() for w in words):
+        raise InvalidProblem(f"--seq {seq!r} is neither a length N nor QxK (queries x keys)")
+    if len(words) == 2:
+        return int(words[0]), int(words[1])
+    return (1 if phase == "decode" else int(seq)), int(seq)
+
+
+def _captured_wrong(problem: Problem) -> str | None:
+    """None where captured inputs fit the problem, or none are asked for; else a sentence."""
+    if not problem.inputs.startswith("captured:"):
+        return None
+    import numpy as np
+
+    file = Path(problem.inputs.removeprefix("captured:"))
+    b, c, d = problem.batch, problem.kv_heads, problem.head_dim
+    wanted = {
+        "q": (b, problem.heads, problem.q_len, d), "k": (b, c, problem.kv_len, d),
+        "v": (b, c, problem.kv_len, problem.v_head_dim),
+    }  # fmt: skip
+    try:
+        with np.load(file) as arrays:
+            for name, shape in wanted.items():
+                if arrays[name].shape != shape:
+                    return (
+                        f"{file}: {name} has the shape {arrays[name].shape}, and the problem "
+                        f"{problem} needs {shape}; set --seq, --heads, --head-dim to fit the file"
+                    )
+    except (OSError, KeyError, ValueError) as error:
+        return f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
+    return None
+
+
+def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine) -> Plan:
+    """The cells of some variants (all, if none is named) over a grid."""
+    variants = [table.find(name) for name in names or grid.variants or table.rows]
+    asked = list(dict.fromkeys(problems(grid)))
+    for problem in asked:
+        if (wrong := _captured_wrong(problem)) is not None:
+            raise InvalidProblem(wrong)
+    kind = grid.device.split(":")[0]
+    if kind not in machine.devices:
+        raise InvalidProblem(
+            f"device {grid.device} is not here; this machine has {', '.join(machine.devices)}"
+        )
+    variants = list({v.label: v for v in variants if v.level == asked[0].level}.values())
+    return Plan([_cell(v, p, grid, machine) for p in asked for v in variants])
+
+
+def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
+    left_out: Record | None = None
+    about = {
+        "variant": variant.label, "problem": problem.to_dict(), "family": variant.family,
+        "computes": variant.computes, "options": dict(variant.options),
+    }  # fmt: skip
+    if (missing := why_not(variant, machine)) is not None:
+        left_out = Record(
+            status=Status.UNAVAILABLE, reason=missing.reason, remedy=missing.remedy, **about
+        )  # type: ignore[arg-type]
+    elif (refusal := variant.supports(problem)) is not None:
+        left_out = Record(status=Status.UNSUPPORTED, reason=refusal, **about)  # type: ignore[arg-type]
+    return Cell(variant, problem, left_out, 0.0 if left_out else _guess(variant, problem, grid, machine))
+
+
+def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> float:
+    """Seconds for a cell, from the work of dense attention at a nominal speed."""
+    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
+    work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
+    rate = NOMINAL_FLOPS[problem.device.split(":")[0]]
+    rate *= machine.threads if problem.device == "cpu" else 1
+    once = COMPILING_S if "c++" in variant.requires else 0.15
+    return once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate

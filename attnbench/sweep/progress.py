@@ -1,0 +1,99 @@
+"""Progress on the error stream: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from attnbench.record import Record, Status
+from attnbench.sweep.plan import duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LINES = 8
+"""Cells shown at once."""
+
+
+def describe(record: Record) -> str:
+    """What a cell came to, in a few words."""
+    if record.time is None:
+        return f"{record.status}: {record.reason}" if record.reason else "right"
+    t = record.time
+    text = f"{t.median_s * 1e3:.3g} ms [{t.low_s * 1e3:.3g}, {t.high_s * 1e3:.3g}]"
+    if record.memory is not None:
+        text += f" · {record.memory.peak_bytes / 2**20:.3g} MiB"
+    forward = (record.error or {}).get("forward")
+    if forward is not None and forward.relative is not None:
+        text += f" · error {forward.relative:.1e}"
+    return text
+
+
+def problem_words(problem: dict[str, Any]) -> str:
+    """What tells one problem of a sweep from another."""
+    q, k = problem["q_len"], problem["kv_len"]
+    return f"n{k if q == k else f'{q}x{k}'} {problem['mask']} {problem['phase']}"
+
+
+class PlainLines:
+    """One line a cell, no control codes."""
+
+    def __enter__(self) -> PlainLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
+        """Print the line."""
+        what = f"{record.variant:16} {problem_words(record.problem)}"
+        left = f"{duration(left_s)} left"
+        print(f"[{done}/{total}, {left}] {what}: {describe(record)}", file=sys.stderr, flush=True)
+
+
+class LiveTable:
+    """The latest cells, a bar and the time left, redrawn in place."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._latest: deque[Record] = deque(maxlen=LINES)
+        self._bar = Progress(
+            BarColumn(), MofNCompleteColumn(), TextColumn("cells · {task.fields[left]}")
+        )
+        self._task = self._bar.add_task("", total=total, left="starting")
+        self._live = Live(self._draw(), console=Console(stderr=True), transient=True)
+
+    def __enter__(self) -> LiveTable:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._live.__exit__(None, None, None)
+
+    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
+        """Redraw with this cell as the latest."""
+        self._latest.append(record)
+        self._bar.update(self._task, completed=done, left=f"{duration(left_s)} left")
+        self._live.update(self._draw())
+
+    def _draw(self) -> Table:
+        from rich.table import Table
+
+        cells = Table.grid(padding=(0, 2))
+        for record in self._latest:
+            style = "" if record.status is Status.MEASURED else "yellow"
+            words = (record.variant, problem_words(record.problem), describe(record))
+            cells.add_row(*words, style=style)
+        whole = Table.grid()
+        whole.add_row(cells)
+        whole.add_row(self._bar)
+        return whole
+
+
+def watcher(total: int) -> PlainLines | LiveTable:
+    """The live table where somebody watches a terminal."""
+    return LiveTable(total) if sys.stderr.isatty() else PlainLines()

@@ -1,0 +1,103 @@
+"""How a run begins: a new folder with its header, or an old one to go on with."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import impls
+from attnbench.machine import Machine, this_machine
+from attnbench.measure.settings import Settings
+from attnbench.record import PROTOCOL, Record
+from attnbench.store import RunFolder, StoreError, read_header, read_records
+from attnbench.sweep.plan import Plan, make_plan
+from attnbench.sweep.presets import PRESETS, Preset, default_preset
+
+
+class UnknownPreset(LookupError):
+    """No preset has this name; a sentence."""
+
+
+@dataclass
+class Run:
+    """A plan, the folder its records go to, and what that folder already holds."""
+
+    plan: Plan
+    folder: RunFolder
+    done: dict[str, Record]
+    settings: Settings
+
+
+def find_preset(name: str | None, machine: Machine) -> Preset:
+    """A preset by name; the default for what is there if no name is given."""
+    name = name or default_preset(machine.devices)
+    if name not in PRESETS:
+        raise UnknownPreset(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, *, seed: int,
+          threads: int | None) -> Run:  # fmt: skip
+    """A new run. Everything that can be refused is refused before the folder is made."""
+    machine = this_machine()
+    settings = Settings(threads=threads or machine.threads)
+    plan = make_plan(impls.table(tables), names, grid, machine)
+    header = {
+        "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
+        "grid": asdict(grid), "tables": [str(Path(t).resolve()) for t in tables],
+        "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
+        "command": shlex.join(["attnbench", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    return Run(plan, RunFolder.create(out, machine.name, header), {}, settings)
+
+
+def resume(path: Path) -> Run:
+    """A run to go on with: the same grid, without the cells that have a record."""
+    header, machine = read_header(path), this_machine()
+    try:
+        if header["protocol"] != PROTOCOL:
+            raise StoreError(
+                f"{path} was measured with protocol {header['protocol']} and this attnbench has "
+                f"{PROTOCOL}: numbers of unlike protocols can't share a run; start a new one"
+            )
+        if header["machine"]["name"] != machine.name:
+            raise StoreError(
+                f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
+                "start a new run"
+            )
+        stored = header["grid"]
+        grid = Preset(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+        table = impls.table(header["tables"])
+        plan = make_plan(table, header["variants"], grid, machine)
+        settings = Settings(
+            **{k: v for k, v in header["settings"].items() if k != "environment"}
+        )
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
+    folder = RunFolder.reopen(path)
+    done = {record.key: record for record in read_records(path)}
+    return Run(plan, folder, done, settings)
+
+
+def _code() -> dict[str, Any]:
+    """The commit of the checkout that this code lies in, and whether it was changed since."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".", "../impls")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}

@@ -1,0 +1,99 @@
+"""The gate: nothing is timed that has not passed it.
+
+In the order of what tells most: mask truth, form and finiteness, error against what the variant
+should compute, and for those that compute something else the distance from softmax attention.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnbench.record import Distance, Error
+from attnbench.truth import budget, mask_probe
+from attnbench.truth.call import Attend, Call
+from attnbench.truth.errors import compare
+from attnbench.truth.findings import Wrong
+from attnbench.truth.hygiene import (
+    check_finite,
+    check_form,
+    check_inputs_kept,
+    check_nothing_left,
+)
+from attnbench.truth.plain import Define
+from attnbench.truth.reference import Judged, Reference, defined
+
+
+
+@dataclass
+class Verdict:
+    """What the gate found. ``reason`` is None where everything held."""
+
+    reason: str | None = None
+    error: dict[str, Error] = field(default_factory=dict)
+    distance: Distance | None = None
+    out: Tensor | None = None
+    """The output on the problem's inputs, to hold against what the timed calls return."""
+
+
+def gate(judged: Judged, attend: Attend, define: Define | None, seed: int) -> Verdict:
+    """Judge a variant. ``define`` is its own definition; None for exact softmax."""
+    verdict = Verdict()
+    try:
+        threads = threading.active_count()
+        mask_probe.probe(judged.problem, attend, seed, exact=define is None)
+        reference = judged.softmax
+        if define is not None:
+            reference = defined(judged.problem, judged.inputs, reference, define)
+        _check_values(judged, attend, reference, verdict)
+        if define is not None:
+            verdict.distance = _distance(judged, verdict)
+        check_nothing_left(threads)
+    except Wrong as wrong:
+        verdict.reason = str(wrong)
+    return verdict
+
+
+def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict: Verdict) -> None:
+    problem = judged.problem
+    call = Call(problem, attend, judged.inputs)
+    out = check_form(problem, call.forward())
+    got = {"forward": out.detach()[:, :, reference.rows]}
+    whole = {"the output": out.detach()}
+    if reference.dout is not None:
+        dq, dk, dv = call.backward(out, reference.dout)
+        got |= {"dq": dq[:, :, reference.rows], "dk": dk, "dv": dv}
+        whole |= {"dq": dq, "dk": dk, "dv": dv}
+    verdict.out = out.detach()
+    for name, tensor in got.items():
+        error = compare(tensor, reference.want[name])
+        verdict.error[name] = budget.with_ratio(error, reference.plain[name])
+    for name, tensor in whole.items():
+        check_finite(name, tensor)
+    check_inputs_kept(call, judged.inputs)
+    for name, error in verdict.error.items():
+        rows = reference.rows if name in ("forward", "dq") else None
+        budget.check(name, error, reference.plain[name], problem.dtype, rows)
+
+
+def _distance(judged: Judged, verdict: Verdict) -> Distance:
+    assert verdict.out is not None
+    want = judged.softmax.want["forward"]
+    far = compare(verdict.out[:, :, judged.softmax.rows], want)
+    trivial = compare(judged.mean, want).relative
+    skill = None  # where the mean is the answer, knowing the scores is worth nothing
+    if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:
+        skill = 1.0 - far.relative / trivial
+    return Distance(relative=far.relative, max=far.max, worst_row=far.worst_row,
+                    cosine=far.cosine, skill=skill)  # fmt: skip
+
+
+def same_result(problem_dtype: str, first: Tensor, later: Tensor) -> bool:
+    """Whether a later output on the same inputs is the same, up to the order of its sums."""
+    if torch.equal(first, later):
+        return True
+    error = compare(later, first.double())
+    return error.relative is not None and error.relative <= 8 * budget.EPSILON[problem_dtype]

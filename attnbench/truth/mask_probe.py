@@ -1,0 +1,121 @@
+"""Mask truth: change one key, and see which rows move.
+
+Rows that may not see the key must stay equal to the last bit, rows that may see it must move.
+Backward, the upstream gradient of one row must reach exactly the keys that this row sees. This
+catches inverted masks, a causal mask ignored, the corner mixed up, a window that is off by one,
+a last key dropped, and results remembered from the call before.
+
+The probe uses inputs of its own, with nearly flat logits, so that every key in sight has a weight
+that shows; where the mask adds a slope, only pairs near the top of it are asked to move.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbench.truth.call import Attend, Call
+from attnbench.truth.findings import Wrong, place
+from attnbench.truth.hygiene import check_finite, check_form
+from attnbench.truth.inputs import Inputs, make
+from attnbench.truth.oracle import sample_rows
+from impls.problem import Problem
+
+SLOPE_ROWS = 64
+NEAR_TOP = 3.0
+"""A pair is asked to move where its added bias is within this of the row's largest."""
+
+
+def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
+    """Raise :class:`Wrong` with the row and the key that betray the mask."""
+    flat = make(problem.with_(inputs="normal"), seed + 2)
+    inputs = Inputs(flat.q * 0.1, flat.k, flat.v)
+    call = Call(problem, attend, inputs)
+    base = check_form(problem, call.forward()).detach().clone()
+    middle = int(np.random.default_rng(seed).integers(problem.kv_len))
+    for key in dict.fromkeys((middle, 0, problem.kv_len - 1)):
+        _one_key(call, base, inputs, key, exact=exact)
+    if problem.gradients:
+        rows = (problem.q_len - 1, int(np.random.default_rng(seed + 1).integers(problem.q_len)))
+        for row in dict.fromkeys(rows):
+            _one_row(call, row, exact=exact)
+
+
+def _one_key(call: Call, base: Tensor, inputs: Inputs, key: int, *, exact: bool) -> None:
+    problem = call.problem
+    _, k, v = call.leaves
+    with torch.no_grad():
+        k[:, :, key].neg_()
+        v[:, :, key] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+    out = call.forward().detach()
+    call.load(inputs)
+    moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
+    sees = _spread(problem.mask.sees(problem.shape, key), moved)
+    _refuse(moved & ~sees, problem, f"moved when key {key} changed, which {{}} hides from it")
+    check_finite("the output on mild inputs", base)
+    if exact:
+        must = sees & _spread(_near_top(problem)[..., key], moved)
+        what = f"did not move when key {key} changed, which it may see under {{}}"
+        _refuse(must & ~moved, problem, what)
+
+
+def _one_row(call: Call, row: int, *, exact: bool) -> None:
+    """Send a gradient into one row of the output: which keys does it reach?"""
+    problem = call.problem
+    out = call.forward()
+    dout = torch.zeros_like(out)
+    dout[:, :, row] = min(1024.0, 1.0 + problem.kv_len / 16)
+    dq, dk, dv = call.backward(out, dout)
+    rows = np.array([row])
+    seen = torch.from_numpy(problem.mask.visible(problem.shape, rows)[:, :, 0])
+    near = torch.from_numpy(_near_top(problem, rows)[:, :, 0])
+    sees = _by_kv_head(seen, problem).to(dk.device)
+    must = _by_kv_head(seen & near, problem).to(dk.device)
+    for name, gradient in (("dk", dk), ("dv", dv)):
+        reached = (gradient != 0).any(-1)
+        what = f"has a {name} from row {row}, from which {{}} hides it"
+        _refuse(reached & ~sees, problem, what, "key")
+        if exact and name == "dv":
+            what = f"has no {name} from row {row}, which may see it under {{}}"
+            _refuse(must & ~reached, problem, what, "key")
+    if exact:
+        elsewhere = (dq != 0).any(-1)
+        elsewhere[:, :, row] = False
+        what = f"has a dq though only row {row} of the output had a gradient, under {{}}"
+        _refuse(elsewhere, problem, what)
+
+
+def _refuse(wrong: Tensor, problem: Problem, what: str, kind: str = "row") -> None:
+    if bool(wrong.any()):
+        where = place(*(int(i) for i in wrong.nonzero()[0])).replace("row", kind, 1)
+        mask = "the empty mask" if problem.mask.plain else f"the mask {problem.mask}"
+        raise Wrong(f"{where} {what.format(mask)}")
+
+
+def _spread(table: np.ndarray, like: Tensor) -> Tensor:
+    """A [b|1, h|1, rows] table over every batch element and head."""
+    return torch.from_numpy(np.array(table)).to(like.device).expand(like.shape)
+
+
+def _by_kv_head(table_bhm: Tensor, problem: Problem) -> Tensor:
+    """True where any query head of the group has it: [batch, kv_heads, keys]."""
+    full = table_bhm.expand(problem.batch, problem.heads, problem.kv_len)
+    return full.reshape(problem.batch, problem.kv_heads, problem.group, -1).any(2)
+
+
+def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:
+    """Pairs whose weight shows. Without a bias all; with one, near the top, for some rows."""
+    shape, mask = problem.shape, problem.mask
+    if not {"alibi", "bias"} & set(mask.kinds):
+        return np.ones((1, 1, 1, problem.kv_len), bool)
+    picked = sample_rows(shape.q_len, SLOPE_ROWS, 0).numpy() if rows is None else rows
+    added = np.where(mask.visible(shape, picked), mask.bias(shape, picked), -np.inf)
+    near = added >= added.max(-1, keepdims=True) - NEAR_TOP
+    if rows is not None:
+        return near
+    table = np.zeros((*near.shape[:2], shape.q_len, shape.kv_len), bool)
+    table[:, :, picked] = near
+    return table
