@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
+from impls.spec import DTYPES
+
 GROUPS = {
     "see": {
         "list": "the table: every variant, what it computes, whether it can run here, or why not",
@@ -24,6 +26,8 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors as one sentence and a hint."""
 
     def error(self, message: str) -> NoReturn:
+        """One sentence, status 2."""
+        message = message.removeprefix("argument VERB: ")
         self.exit(2, f"attnbench: {message} ('{self.prog} --help' shows what there is)\n")
 
 
@@ -59,7 +63,7 @@ def parser() -> Parser:
     )  # fmt: skip
     top.add_argument("-h", "--help", action="store_true")
     top.add_argument("--version", action="store_true")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser, prog="attnbench")
     made = {
         name: verbs.add_parser(name, description=line, help=line)
         for group in GROUPS.values()
@@ -102,14 +106,16 @@ def _grid(verb: argparse.ArgumentParser) -> None:
     grid.add_argument("--seq", type=words, metavar="N,…", help="N tokens, or QxK: queries x keys")
     grid.add_argument("--batch", type=numbers, metavar="N,…")
     grid.add_argument("--heads", type=numbers, metavar="N,…")
-    grid.add_argument("--kv-heads", type=numbers, metavar="N,…", help="as many as heads if not given")
+    grid.add_argument(
+        "--kv-heads", type=numbers, metavar="N,…", help="as many as heads if not given"
+    )
     grid.add_argument("--head-dim", type=numbers, metavar="N,…")
     grid.add_argument("--v-head-dim", type=numbers, metavar="N,…", help="as head-dim if not given")
-    grid.add_argument("--dtype", type=words, metavar="T,…", help="float32, bfloat16, float16, float64")
+    grid.add_argument("--dtype", type=words, metavar="T,…", help=", ".join(DTYPES))
     grid.add_argument(
         "--mask", action="append", metavar="MASK",
         help="none, causal, window:255,0, prefix:64, document:100,156, padding:90,128, alibi, "
-        "dense:FILE.npy, bias:FILE.npy; causal+alibi; causal@upper-left. May be given several times",
+        "dense:FILE.npy, bias:FILE.npy; causal+alibi; causal@upper-left. Give it again for more",
     )  # fmt: skip
     grid.add_argument("--phase", type=words, metavar="P,…", help="forward, train, backward, decode")
     grid.add_argument(

@@ -75,10 +75,10 @@ def show_list(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine, why_not
 
     table = impls.table(given.table)
-    rows = []
+    rows: list[tuple[Any, str | None, str]] = []
     for row in table.rows.values():
         missing = why_not(row, this_machine())
-        rows.append((row, missing and missing.reason, missing.remedy if missing else ""))
+        rows.append((row, missing.reason if missing else None, missing.remedy if missing else ""))
     if given.json:
         listed: list[dict[str, Any]] = [
             {**row.to_dict(), "available": reason is None, "reason": reason or "", "remedy": remedy}
@@ -109,7 +109,11 @@ def show(given: argparse.Namespace) -> int:
     missing = why_not(row, this_machine())
     reason, remedy = (missing.reason, missing.remedy) if missing else (None, "")
     if given.json:
-        about = {"mathematics": mathematics(row), "available": missing is None, "reason": reason or ""}
+        about = {
+            "mathematics": mathematics(row),
+            "available": missing is None,
+            "reason": reason or "",
+        }
         print(json.dumps({**row.to_dict(), **about, "remedy": remedy}, indent=1))
     else:
         from attnbench.report import terminal

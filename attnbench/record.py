@@ -12,7 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from impls.problem import Problem
+    from impls.spec import Variant
 
 SCHEMA = 1
 """Version of the record's form."""
@@ -189,6 +193,15 @@ class Record(_Part):
         if self.status is Status.MEASURED and self.reason:
             raise InvalidRecord("a measured record has no reason to give; use note")
 
+    @classmethod
+    def of(cls, variant: Variant, problem: Problem, status: Status, reason: str = "",
+           **more: Any) -> Record:  # fmt: skip
+        """A record about a variant on a problem."""
+        return cls(
+            status=status, reason=reason, variant=variant.label, problem=problem.to_dict(),
+            family=variant.family, computes=variant.computes, options=dict(variant.options), **more,
+        )  # fmt: skip
+
     @property
     def key(self) -> str:
         """Which cell this is, for resuming and merging."""
@@ -208,7 +221,12 @@ class Record(_Part):
                 "update attnbench, or measure again with this one"
             )
         given = dict(values)
-        parts = {"time": Time, "memory": Memory, "distance": Distance, "cost": Work}
+        parts: dict[str, type[_Part]] = {
+            "time": Time,
+            "memory": Memory,
+            "distance": Distance,
+            "cost": Work,
+        }
         try:
             for name, part in parts.items():
                 if given.get(name) is not None:
@@ -226,5 +244,3 @@ class Record(_Part):
 def cell_key(variant: str, problem: Mapping[str, Any]) -> str:
     """One text for a variant on a problem."""
     return variant + " " + json.dumps(dict(problem), sort_keys=True)
-
-

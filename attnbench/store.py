@@ -159,7 +159,7 @@ def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def load(paths: Iterable[str | Path] = ("results",)) -> pd.DataFrame:
-    """Records as a DataFrame, a row each: ``time.median_s``, ``problem.q_len`` …, and ``machine``."""
+    """Records as a DataFrame, a row each: ``time.median_s``, ``problem.q_len`` …, ``machine``."""
     import pandas as pd
 
     rows = []

@@ -191,9 +191,10 @@ class Mask:
 
     def blind_rows(self, shape: Shape) -> NDArray[np.bool_]:
         """True where a row may see nothing: [batch or 1, heads or 1, q_len]."""
+        import numpy as np
+
         if any(p.file for p in self.parts):
-            blind: NDArray[np.bool_] = ~self.visible(shape).any(-1)
-            return blind
+            return np.logical_not(self.visible(shape).any(-1))
         first, past = self.spans(shape)
         return (past <= first)[:, None]
 
@@ -272,7 +273,7 @@ class Mask:
 
 
 def alibi_slopes(heads: int) -> NDArray[np.float64]:
-    """m_h of arXiv:2108.12409: a geometric series; between powers of two, every second of the next."""
+    """m_h of arXiv:2108.12409: a geometric series; past a power of two, each second of the next."""
     import numpy as np
 
     whole = 1 << (heads.bit_length() - 1)
@@ -343,7 +344,9 @@ def _file_wrong(part: Part, shape: Shape) -> str | None:
         np.broadcast_shapes(table.shape, shape)
     except (ValueError, OSError) as error:
         return f"mask {part}: {error}; it must broadcast to {tuple(shape)}"
-    if table.ndim > 4 or any(a not in (1, b) for a, b in zip(table.shape[::-1], shape[::-1], strict=False)):
+    if table.ndim > 4 or any(
+        a not in (1, b) for a, b in zip(table.shape[::-1], shape[::-1], strict=False)
+    ):
         return f"mask {part}: its shape {table.shape} does not broadcast to {tuple(shape)}"
     if (part.kind == "dense") != (table.dtype == bool):
         need = "booleans" if part.kind == "dense" else "numbers"

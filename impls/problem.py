@@ -44,10 +44,11 @@ class Problem:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidProblem(f"{name} is {value!r}; it must be a whole number, 1 or more")
         if self.heads % self.kv_heads:
+            divisors = [str(n) for n in range(1, self.heads + 1) if self.heads % n == 0]
             raise InvalidProblem(
                 f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; "
                 f"each key/value head serves the same number of query heads, so kv_heads must be "
-                f"one of {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}"
+                f"one of {', '.join(divisors)}"
             )
         self._check_words()
         if (wrong := self.mask.wrong_for(self.shape)) is not None:

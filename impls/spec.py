@@ -89,7 +89,7 @@ class Variant:
     head_dims: tuple[int, int] | None = None
     """Smallest and largest head_dim."""
     requires: tuple[str, ...] = ()
-    """Distributions (``flash-attn>=2.6``), ``sm>=80`` for compute capability, ``c++`` for a compiler."""
+    """Distributions (``flash-attn>=2.6``), ``sm>=80`` (capability), ``c++`` (a compiler)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     paper: str = ""
     origin: str = "attnbench"

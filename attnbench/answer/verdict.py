@@ -38,6 +38,8 @@ class Answer:
         taken = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
         if self.equal:
             who = f"{self.winner} and {', '.join(self.equal)} can't be told apart, at {taken}"
+        elif self.next is None:
+            who = f"{self.winner} is the only exact variant measured, at {taken}"
         else:
             who = f"{self.winner} is the fastest exact variant, at {taken}"
         ahead = f", {self.lead:.2f}x ahead of {self.next}" if self.next else ""

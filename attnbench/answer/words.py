@@ -73,4 +73,4 @@ def _hashed(words: list[str]) -> list[list[float]]:
 def _noise(text: str) -> list[float]:
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     source = random.Random(seed)
-    return [source.gauss(0.0, 1.4) for _ in range(WIDTH)]
+    return [source.gauss(0.0, 0.8) for _ in range(WIDTH)]

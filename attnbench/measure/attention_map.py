@@ -15,7 +15,9 @@ from impls.problem import Problem
 from impls.spec import Variant
 
 
-def attention_map(variant: Variant, problem: Problem, vectors: list[list[float]]) -> list[list[Any]]:
+def attention_map(
+    variant: Variant, problem: Problem, vectors: list[list[float]]
+) -> list[list[Any]]:
     """Weights [words, words] of self-attention over word vectors, without projections."""
     x = torch.tensor(vectors, dtype=getattr(torch, problem.dtype))
     x_bhnd = x[None, None].to(problem.device)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -97,12 +98,10 @@ class Bench:
     def measure(self, job: Job) -> Record:
         """The cell's record, whatever happens short of the process dying."""
         spent, variant = Spent(), job.variant
-        blank = Record(
-            status=Status.FAILED, reason="nothing was said", variant=variant.label,
-            problem=job.problem.to_dict(), family=variant.family, computes=variant.computes,
-            options=dict(variant.options), seed=job.seed,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-        )  # fmt: skip
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        blank = Record.of(
+            variant, job.problem, Status.FAILED, "nothing was said", seed=job.seed, started=now
+        )
         try:
             record = self._measured(job, blank, spent)
         except Unsupported as error:
@@ -122,7 +121,8 @@ class Bench:
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
         cost = _cost(variant, problem)
-        record = blank if cost is None else replace(blank, cost=Work(flops=cost.flops, bytes=cost.bytes))
+        work = Work(flops=cost.flops, bytes=cost.bytes) if cost else None
+        record = replace(blank, cost=work)
         _refuse_what_cannot_fit(problem, cost)
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
@@ -146,8 +146,10 @@ class Bench:
         return _metered(job, record, spent, attend, judged, verdict, cost, (built_s, first_s))
 
 
-def _metered(job: Job, record: Record, spent: Spent, attend: Attend, judged: Judged,
-             verdict: Verdict, cost: Cost | None, setup: tuple[float, float]) -> Record:  # fmt: skip
+def _metered(
+    job: Job, record: Record, spent: Spent, attend: Attend, judged: Judged, verdict: Verdict,
+    cost: Cost | None, setup: tuple[float, float],
+) -> Record:  # fmt: skip
     """Memory and time of a variant that passed the gate."""
     problem, dout = job.problem, judged.softmax.dout
     with spent.on("memory"):
@@ -210,7 +212,7 @@ def _refuse_what_cannot_fit(problem: Problem, cost: Cost | None) -> None:
 def _free_bytes(device: str) -> int:
     if device != "cpu":
         return int(torch.cuda.mem_get_info(device)[0])
-    with open("/proc/meminfo") as lines:
+    with Path("/proc/meminfo").open() as lines:
         return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable"))
 
 
@@ -228,5 +230,3 @@ def _failure(error: Exception) -> dict[str, Any]:
         "status": Status.FAILED, "reason": f"it raised {type(error).__name__}: {text}",
         "detail": trace,
     }  # fmt: skip
-
-

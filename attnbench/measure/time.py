@@ -69,7 +69,7 @@ class Timed:
 
 
 def other_set(inputs: Inputs) -> Inputs:
-    """Other values of the same kind: the same heads, one place on (with one head, the same rows)."""
+    """Other values of the same kind: the heads one place on; with one head, queries reversed."""
     if inputs.k.shape[1] > 1:
         group = inputs.q.shape[1] // inputs.k.shape[1]
         return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
@@ -121,7 +121,9 @@ def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
         middle = summary(samples).median
         if high - middle <= NARROW * middle and middle - low <= NARROW * middle:
             return "converged"
-        if n >= 2 * PLATEAU and abs(_noise(samples) - _noise(samples[:-PLATEAU])) < 0.05 * _noise(samples):
+        if n >= 2 * PLATEAU and abs(_noise(samples) - _noise(samples[:-PLATEAU])) < 0.05 * _noise(
+            samples
+        ):
             return "plateau"
     return "budget" if spent_s >= budget_s or n >= MOST else ""
 
@@ -129,5 +131,3 @@ def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
 def _noise(samples: list[float]) -> float:
     s = summary(samples)
     return (s.q75 - s.q25) / s.median
-
-

@@ -27,7 +27,9 @@ def console() -> Console:
 def _grid(*columns: str, right: Sequence[str] = ()) -> Grid:
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        grid.add_column(column, justify="right" if column in right else "left", no_wrap=column == "variant")
+        grid.add_column(
+            column, justify="right" if column in right else "left", no_wrap=column == "variant"
+        )
     return grid
 
 
@@ -149,7 +151,8 @@ def _unmeasured(records: Sequence[Record]) -> Iterable[str]:
     for record in records:
         if record.status is not Status.MEASURED:
             key = (record.status, record.reason, record.remedy)
-            reasons.setdefault(key, []).append(f"{record.variant} {_length(record.problem)}")
+            where = f"{record.variant} {_length(record.problem)} {record.problem['phase']}"
+            reasons.setdefault(key, []).append(where)
     for (status, reason, remedy), cells in reasons.items():
         where = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
         yield f"{status}: {where}: {reason}" + f" → {remedy}" * bool(remedy)
@@ -212,7 +215,9 @@ def machine(facts: Mapping[str, Any]) -> None:
     grid.add_row("cpu", f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB")
     for gpu in m["gpus"]:
         memory = f"{gpu['memory_bytes'] / 2**30:.0f} GiB"
-        grid.add_row("gpu", f"{gpu['name']}, sm {gpu['capability']}, {memory}, driver {gpu['driver']}")
+        grid.add_row(
+            "gpu", f"{gpu['name']}, sm {gpu['capability']}, {memory}, driver {gpu['driver']}"
+        )
     if not m["gpus"]:
         grid.add_row("gpu", "none that NVIDIA's driver library shows")
     grid.add_row("system", f"{m['system']}, Python {m['python']}")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -56,14 +57,10 @@ class LocalEngine:
         if self._process is None:
             return
         if self._to is not None:
-            try:
+            with suppress(OSError):
                 self._to.close()
-            except OSError:
-                pass
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         os.close(self._from)
         if self._errors is not None:
@@ -73,7 +70,7 @@ class LocalEngine:
     def _start(self) -> None:
         ask_read, ask_write = os.pipe()
         answer_read, answer_write = os.pipe()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the worker
         here = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
         variables = {**os.environ, **environment(self.settings.threads), "PYTHONPATH": path}

@@ -77,7 +77,9 @@ def problems(grid: Preset) -> Iterator[Problem]:
         for batch, heads, width, dtype, inputs in product(
             grid.batch, grid.heads, grid.head_dim, grid.dtype, grid.inputs
         ):
-            for kv_heads, v_width in product(grid.kv_heads or (heads,), grid.v_head_dim or (width,)):
+            for kv_heads, v_width in product(
+                grid.kv_heads or (heads,), grid.v_head_dim or (width,)
+            ):
                 yield Problem(
                     batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
                     head_dim=width, v_head_dim=v_width, dtype=dtype, mask=mask, phase=phase,
@@ -130,7 +132,8 @@ def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine
     kind = grid.device.split(":")[0]
     if kind not in machine.devices:
         raise InvalidProblem(
-            f"device {grid.device} is not here; this machine has {', '.join(machine.devices)}"
+            f"device {grid.device} is not here; this machine has {', '.join(machine.devices)}: "
+            f"use --device {machine.devices[-1]}"
         )
     variants = list({v.label: v for v in variants if v.level == asked[0].level}.values())
     return Plan([_cell(v, p, grid, machine) for p in asked for v in variants])
@@ -138,17 +141,14 @@ def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine
 
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
     left_out: Record | None = None
-    about = {
-        "variant": variant.label, "problem": problem.to_dict(), "family": variant.family,
-        "computes": variant.computes, "options": dict(variant.options),
-    }  # fmt: skip
     if (missing := why_not(variant, machine)) is not None:
-        left_out = Record(
-            status=Status.UNAVAILABLE, reason=missing.reason, remedy=missing.remedy, **about
-        )  # type: ignore[arg-type]
+        left_out = Record.of(
+            variant, problem, Status.UNAVAILABLE, missing.reason, remedy=missing.remedy
+        )
     elif (refusal := variant.supports(problem)) is not None:
-        left_out = Record(status=Status.UNSUPPORTED, reason=refusal, **about)  # type: ignore[arg-type]
-    return Cell(variant, problem, left_out, 0.0 if left_out else _guess(variant, problem, grid, machine))
+        left_out = Record.of(variant, problem, Status.UNSUPPORTED, refusal)
+    guess = 0.0 if left_out else _guess(variant, problem, grid, machine)
+    return Cell(variant, problem, left_out, guess)
 
 
 def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> float:

@@ -93,12 +93,10 @@ def measure(cell: Cell, header: dict[str, Any], engine: LocalEngine, *,
     try:
         return Record.from_dict(engine.ask({"job": job}, CELL_LIMIT_S)["record"])
     except WorkerLost as lost:
-        return Record(
-            status=Status.TIMED_OUT if lost.timed_out else Status.CRASHED, reason=lost.reason,
-            detail=lost.said, variant=cell.variant.label, problem=cell.problem.to_dict(),
-            family=cell.variant.family, computes=cell.variant.computes,
-            options=dict(cell.variant.options), seed=header["seed"],
-        )  # fmt: skip
+        status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
+        return Record.of(
+            cell.variant, cell.problem, status, lost.reason, detail=lost.said, seed=header["seed"]
+        )
 
 
 def _ceilings(plan: Plan, engine: LocalEngine) -> dict[str, Any]:

@@ -72,13 +72,13 @@ def resume(path: Path) -> Run:
                 f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
                 "start a new run"
             )
-        stored = header["grid"]
-        grid = Preset(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in header["grid"].items()
+        }
+        grid = Preset(**values)
         table = impls.table(header["tables"])
         plan = make_plan(table, header["variants"], grid, machine)
-        settings = Settings(
-            **{k: v for k, v in header["settings"].items() if k != "environment"}
-        )
+        settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
     except (KeyError, TypeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     folder = RunFolder.reopen(path)

@@ -1,4 +1,4 @@
-"""A variant as a phase calls it: its inputs at fixed addresses, its gradients where there are any."""
+"""A variant as a phase calls it: inputs at fixed addresses, gradients where there are any."""
 
 from __future__ import annotations
 

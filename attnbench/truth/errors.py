@@ -55,8 +55,16 @@ def _over(part: float, whole: float) -> float:
 
 def worse(a: Error, b: Error) -> Error:
     """The larger of each measure."""
-    high = [max(_or_inf(getattr(a, n)), _or_inf(getattr(b, n))) for n in ("relative", "max", "worst_row")]
-    return Error(relative=high[0], max=high[1], worst_row=high[2], cosine=min(a.cosine or 0.0, b.cosine or 0.0))
+    high = [
+        max(_or_inf(getattr(a, n)), _or_inf(getattr(b, n)))
+        for n in ("relative", "max", "worst_row")
+    ]
+    return Error(
+        relative=high[0],
+        max=high[1],
+        worst_row=high[2],
+        cosine=min(a.cosine or 0.0, b.cosine or 0.0),
+    )
 
 
 def _or_inf(value: float | None) -> float:

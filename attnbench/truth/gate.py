@@ -27,7 +27,6 @@ from attnbench.truth.plain import Define
 from attnbench.truth.reference import Judged, Reference, defined
 
 
-
 @dataclass
 class Verdict:
     """What the gate found. ``reason`` is None where everything held."""

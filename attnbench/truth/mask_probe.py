@@ -109,10 +109,11 @@ def _by_kv_head(table_bhm: Tensor, problem: Problem) -> Tensor:
 def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:
     """Pairs whose weight shows. Without a bias all; with one, near the top, for some rows."""
     shape, mask = problem.shape, problem.mask
-    if not {"alibi", "bias"} & set(mask.kinds):
-        return np.ones((1, 1, 1, problem.kv_len), bool)
     picked = sample_rows(shape.q_len, SLOPE_ROWS, 0).numpy() if rows is None else rows
-    added = np.where(mask.visible(shape, picked), mask.bias(shape, picked), -np.inf)
+    bias = mask.bias(shape, picked)
+    if bias is None:
+        return np.ones((1, 1, 1, problem.kv_len), bool)
+    added = np.where(mask.visible(shape, picked), bias, -np.inf)
     near = added >= added.max(-1, keepdims=True) - NEAR_TOP
     if rows is not None:
         return near

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from impls.problem import Problem
 
-BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 32 << 20
 """Roughly what one block of float64 scores may take."""
 
 
@@ -54,14 +54,17 @@ def exact(problem: Problem, q: Tensor, k: Tensor, v: Tensor, rows: Tensor,
     ``uniform`` gives every key in sight the same weight: what ``mean_v`` computes.
     """
     b, h, c, g = problem.batch, problem.heads, problem.kv_heads, problem.group
-    wide = {"dtype": torch.float64, "device": q.device}
-    out = torch.zeros(b, h, len(rows), problem.v_head_dim, **wide)
+
+    def zeros(heads: int, length: int, width: int) -> Tensor:
+        return torch.zeros(b, heads, length, width, dtype=torch.float64, device=q.device)
+
+    out = zeros(h, len(rows), problem.v_head_dim)
     entropies: list[Tensor] = []
     dq = dk = dv = None
     if dout is not None:
-        dq = torch.zeros(b, h, len(rows), problem.head_dim, **wide)
-        dk = torch.zeros(b, c, problem.kv_len, problem.head_dim, **wide)
-        dv = torch.zeros(b, c, problem.kv_len, problem.v_head_dim, **wide)
+        dq = zeros(h, len(rows), problem.head_dim)
+        dk = zeros(c, problem.kv_len, problem.head_dim)
+        dv = zeros(c, problem.kv_len, problem.v_head_dim)
     blocks = list(_blocks(problem, rows, plain=uniform))
     for element in range(b):
         for head in range(c):

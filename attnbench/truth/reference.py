@@ -24,6 +24,9 @@ ROWS = 256
 """How many rows of queries are judged; all of them where there are fewer."""
 
 BLOCK_BYTES = 128 << 20
+PLAIN_SCORES = 1 << 25
+"""Scores that the plain forms compute at most: their errors are a yardstick, and a few rows of a
+long sequence give it as well as many."""
 
 Tensors = dict[str, Tensor]
 
@@ -56,27 +59,42 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     """Everything about a problem that its variants share."""
     rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
     dout = _upstream(problem, rows, seed) if problem.gradients else None
-    truth = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
-    given = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
-    want = {name: tensor for name, tensor in given.items() if tensor is not None}
-    kept = _differentiated(problem, inputs, rows, dout, softmax_define(problem))
-    again = _recomputed(problem, inputs, rows, dout)
-    plain = {
-        name: worse(compare(kept[name], want[name]), compare(again[name], want[name]))
-        for name in want
-    }
+    want, entropy = _exact(problem, inputs, rows, dout)
+    few = _few(problem, rows)
+    want_few = want if len(few) == len(rows) else _exact(problem, inputs, few, dout)[0]
+    kept = _differentiated(problem, inputs, few, dout, softmax_define(problem))
+    plain = {name: compare(kept.pop(name), want_few[name]) for name in want}
+    again = _recomputed(problem, inputs, few, dout)
+    plain = {name: worse(plain[name], compare(again.pop(name), want_few[name])) for name in want}
     mean = exact(problem, *inputs, rows, uniform=True).out
-    return Judged(problem, inputs, Reference(rows, dout, want, plain), mean, truth.entropy)
+    return Judged(problem, inputs, Reference(rows, dout, want, plain), mean, entropy)
 
 
 def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define) -> Reference:
     """The reference of a variant that has a definition of its own."""
-    rows, dout = softmax.rows, softmax.dout
+    rows, dout, few = softmax.rows, softmax.dout, _few(problem, softmax.rows)
     wide = Inputs(*(x.double() for x in inputs))
     want = _differentiated(problem, wide, rows, dout, define)
-    got = _differentiated(problem, inputs, rows, dout, define)
-    plain = {name: compare(got[name], want[name]) for name in want}
+    want_few = want
+    if len(few) < len(rows):
+        want_few = _differentiated(problem, wide, few, dout, define)
+    got = _differentiated(problem, inputs, few, dout, define)
+    plain = {name: compare(got[name], want_few[name]) for name in want}
     return Reference(rows, dout, want, plain)
+
+
+def _exact(problem: Problem, inputs: Inputs, rows: Tensor,
+           dout: Tensor | None) -> tuple[Tensors, float]:  # fmt: skip
+    truth = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
+    given = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
+    return {name: x for name, x in given.items() if x is not None}, truth.entropy
+
+
+def _few(problem: Problem, rows: Tensor) -> Tensor:
+    """The rows that the plain forms are tried on: all, or a spread of them where rows are long."""
+    scores_per_row = problem.batch * problem.heads * problem.kv_len
+    count = min(len(rows), max(8, PLAIN_SCORES // scores_per_row))
+    return rows[torch.linspace(0, len(rows) - 1, count, device=rows.device).long()]
 
 
 def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
@@ -99,11 +117,11 @@ def _blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[slice]:
 def _differentiated(problem: Problem, inputs: Sequence[Tensor], rows: Tensor, dout: Tensor | None,
                     define: Define) -> Tensors:  # fmt: skip
     """A definition's output and gradients, block by block, summed in float64."""
-    leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
+    q, k, v = leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
     sums = [torch.zeros_like(x, dtype=torch.float64) for x in leaves] if dout is not None else []
     outs: list[Tensor] = []
     for block in _blocks(problem, rows, leaves[0].element_size()):
-        out = define(*leaves, rows[block])
+        out = define(q, k, v, rows[block])
         outs.append(out.detach())
         if dout is not None:
             upstream = dout[:, :, rows[block]].to(out.dtype)

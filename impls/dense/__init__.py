@@ -1,16 +1,17 @@
 """Dense: exact softmax attention over every pair the mask lets meet."""
 
+from typing import Any
+
 from impls.spec import DTYPES, MASK_KINDS, NO_GRADIENT, Variant
 
 _HALF = ("bfloat16", "float16")
 
 
-def _row(name: str, title: str, build: str, cost: str, **more: object) -> Variant:
-    values = {"family": "dense", "computes": "softmax", **more}
+def _row(name: str, title: str, build: str, cost: str, **more: Any) -> Variant:
     return Variant(
-        name=name, title=title, build=f"impls.dense.{build}",
-        cost=f"impls.dense.cost:{cost}", **values,
-    )  # type: ignore[arg-type]  # fmt: skip
+        name=name, title=title, family="dense", computes="softmax",
+        build=f"impls.dense.{build}", cost=f"impls.dense.cost:{cost}", **more,
+    )  # fmt: skip
 
 
 ROWS = [

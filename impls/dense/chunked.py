@@ -22,7 +22,9 @@ def build(problem: Problem, block: int) -> Attend:
         raise Unsupported(f"block={block} must be 1 or more")
     tiles = Tiles(problem, block)
 
-    def block_out(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: slice, tile: Tile) -> Tensor:
+    def block_out(
+        q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: slice, tile: Tile
+    ) -> Tensor:
         """In a function of its own, so that a block's weights are gone before the next begins."""
         weights_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile).softmax(-1)
         return ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem)

@@ -34,7 +34,7 @@ def ungrouped(x_bcre: Tensor, problem: Problem) -> Tensor:
 
 
 def grouped_mask(bias: Tensor, problem: Problem) -> Tensor:
-    """What is added to scores, [b|1, h|1, n, m], in the shape of grouped ones: [b|1, c|1, g n, m]."""
+    """What is added to scores, [b|1, h|1, n, m], as grouped ones need it: [b|1, c|1, g n, m]."""
     if problem.group == 1:
         return bias
     b, heads, n, m = bias.shape

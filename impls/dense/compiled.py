@@ -10,7 +10,9 @@ Cost: 4 n m d FLOPs a head forward; memory according to what was recognised.
 """
 
 import torch
+import torch._dynamo
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from impls.dense.common import ScoreMask, grouped
 from impls.problem import Problem
@@ -29,18 +31,19 @@ class Compiled:
 
     def __init__(self, problem: Problem) -> None:
         torch._dynamo.reset()  # a recompile limit reached earlier would run this eager, unsaid
-        torch._dynamo.utils.counters.clear()
+        counters.clear()
         self._problem, self._mask = problem, ScoreMask(problem)
         self._run = torch.compile(_chain, fullgraph=True, dynamic=False)
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """One call; the first compiles."""
         q_bcrd = grouped(q_bhnd, self._problem)
         out = self._run(q_bcrd, k_bcmd, v_bcme, self._mask.bias, self._problem.scale)
         return self._mask.close(out)
 
     def note(self) -> str:
         """Whether inductor rewrote the chain into fused attention."""
-        fused = torch._dynamo.utils.counters["inductor"]["fuse_attention"]
+        fused = counters["inductor"]["fuse_attention"]
         if fused:
             return f"inductor rewrote it into fused attention (fuse_attention={fused})"
         return "inductor did not recognise it: the scores are materialised"
@@ -48,6 +51,4 @@ class Compiled:
 
 def build(problem: Problem) -> Compiled:
     """Compiles at the first call. Legend in :mod:`impls.dense.common`; r = g n."""
-    import torch._dynamo.utils
-
     return Compiled(problem)

@@ -21,7 +21,9 @@ def scores_bytes(problem: Problem) -> int:
 
 
 def _value_bytes(problem: Problem) -> int:
-    return problem.batch * problem.kv_heads * problem.kv_len * problem.v_head_dim * problem.item_bytes
+    return (
+        problem.batch * problem.kv_heads * problem.kv_len * problem.v_head_dim * problem.item_bytes
+    )
 
 
 def _query_bytes(problem: Problem) -> int:

@@ -19,9 +19,7 @@ def build(problem: Problem) -> Attend:
     mask = ScoreMask(problem)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        powers_bcrm = mask.add_(
-            (grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale)
-        ).exp_()
+        powers_bcrm = mask.add_((grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale)).exp_()
         sums_bcr1 = powers_bcrm.sum(-1, keepdim=True)
         return mask.close((powers_bcrm @ v_bcme) / sums_bcr1)
 

@@ -33,9 +33,7 @@ def build_prescale(problem: Problem) -> Attend:
     mask = ScoreMask(problem)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        weights_bcrm = mask.add_(
-            (grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT
-        ).softmax(-1)
+        weights_bcrm = mask.add_((grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT).softmax(-1)
         return mask.close(weights_bcrm @ v_bcme)
 
     return attend

@@ -58,7 +58,9 @@ def _forced(backend: SDPBackend) -> Callable[[Problem], Attend]:
                     return call(q_bhnd, k_bcmd, v_bcme)
             except RuntimeError as error:
                 if "No available kernel" in str(error) or "No viable backend" in str(error):
-                    raise Unsupported(f"torch's {backend.name} has no kernel for {problem}") from None
+                    raise Unsupported(
+                        f"torch's {backend.name} has no kernel for {problem}"
+                    ) from None
                 raise
 
         return attend

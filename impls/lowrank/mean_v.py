@@ -21,7 +21,7 @@ Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def build(problem: Problem) -> Attend:
-    """Legend: b batch, h query heads, c key/value heads, n queries, m keys, d head_dim, e v_head_dim."""
+    """Legend: b batch, h query heads, c key/value heads, n queries, m keys, d and e widths."""
     first, past = problem.mask.spans(problem.shape)
     if first.any() or any(p.file for p in problem.mask.parts):
         return _product(problem)

@@ -1,0 +1,150 @@
+"""The floors of the house, checked from the imports themselves: ``python proofs/floors.py``.
+
+An import points down or stays in its own room. Every import statement counts, also one inside a
+function or under ``if TYPE_CHECKING``; a module named in a string and loaded later is not seen.
+"""
+
+import ast
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+DATA = ("impls.spec", "impls.masks", "impls.problem", "impls.cost")
+FAMILY = "impls.<family>"
+TABLE = ("impls", "impls.outside")
+WORDS = ("attnbench", "attnbench.statistics", "attnbench.record", "attnbench.machine")
+FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
+    DATA, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
+    ("attnbench.store",), ("attnbench.sweep",),
+    ("attnbench.answer", "attnbench.claims", "attnbench.models", "attnbench.selfcheck",
+     "attnbench.history"),
+    ("attnbench.report",), ("attnbench.arguments",), ("attnbench.cli", "benchmarks"),
+    ("attnbench.__main__",),
+)  # fmt: skip
+OPEN = {*DATA, *TABLE, *WORDS}  # may import others of their floor, so long as no circle comes of it
+SHARED = ("common", "cost")  # what a variant's file may import of its own family
+TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
+    *OPEN, "attnbench.store", "attnbench.sweep", "attnbench.answer", "attnbench.report",
+    "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
+}  # fmt: skip
+NEEDS_TORCH = {"attnbench.sweep.worker"}
+TORCH_IN_FUNCTIONS = {"impls.masks"}
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+Statement = ast.Import | ast.ImportFrom
+Import = namedtuple("Import", "source target place when")
+"""``when`` is "loading", "calling" (inside a function) or "typing" (never carried out)."""
+
+
+class House:
+    """The modules under a root, their imports, and what is wrong with them."""
+
+    def __init__(self, root: Path) -> None:
+        self.files: dict[str, Path] = {}
+        tops = [root / top for top in ("impls", "attnbench", "benchmarks")]
+        for file in sorted(f for top in tops for f in top.rglob("*.py")):
+            name = ".".join(file.relative_to(root).with_suffix("").parts)
+            self.files[name.removesuffix(".__init__")] = file
+        self.packages = {name for name, f in self.files.items() if f.name == "__init__.py"}
+        self.imports: dict[Import, None] = {}  # a dict, as an ordered set
+        self.loads: dict[str, dict[str, str]] = {}  # source -> target -> place
+        for source, file in self.files.items():
+            for node, when in _statements(file):
+                place = f"{file.relative_to(root)}:{node.lineno}"
+                for target in self._targets(node, source):
+                    self.imports[Import(source, target, place, when)] = None
+                    if when == "loading":
+                        self.loads.setdefault(source, {})[target] = place
+
+    def _targets(self, node: Statement, source: str) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        package = source if source in self.packages else source.rpartition(".")[0]
+        above = package.rsplit(".", node.level - 1)[:1] if node.level else []
+        base = ".".join([*above, *filter(None, [node.module])])
+        inner = [f"{base}.{alias.name}" for alias in node.names]  # ``from a import b``: a.b, or a
+        return [name if name in self.files else base for name in inner]
+
+    def room(self, module: str) -> str | None:
+        """The room a module is in; None where the house has none for it."""
+        place = ".".join(module.split(".")[: 1 if module.startswith("benchmarks") else 2])
+        family = place.startswith("impls.") and place in self.packages
+        return place if place in FLOOR or family else None
+
+    def torch_free(self, module: str) -> bool:
+        """True for a module that must load where there is no torch."""
+        place = self.room(module)
+        named = place in TORCH_FREE and module not in NEEDS_TORCH
+        return named or (place not in FLOOR and module in (place, f"{place}.cost"))
+
+    def violations(self) -> list[str]:
+        """A line for each broken rule."""
+        found = [f"{m}: stands on no floor" for m in self.files if self.room(m) is None]
+        for one in self.imports:
+            for why in filter(None, (self._points_up(one), self._wants_torch(one))):
+                found.append(f"{one.place}: {one.source} imports {one.target}: {why}")
+        return [*found, *self._circles()]
+
+    def _points_up(self, one: Import) -> str | None:
+        here, there = self.room(one.source), self.room(one.target)
+        if here is None or there is None:
+            return None
+        if here == there:
+            shared = here in FLOOR or one.target in [f"{here}.{name}" for name in SHARED]
+            return None if shared else f"of its family it may import {' and '.join(SHARED)} alone"
+        low, high = (FLOOR.get(place, FLOOR[FAMILY]) for place in (here, there))
+        down = high < low or (high == low and here in OPEN)
+        return None if down else f"{there} does not stand below {here}"
+
+    def _wants_torch(self, one: Import) -> str | None:
+        if one.when == "typing" or not self.torch_free(one.source):
+            return None
+        if one.when == "calling":
+            direct = one.target.split(".")[0] == "torch" and one.source not in TORCH_IN_FUNCTIONS
+            return "it must do without torch" if direct else None
+        reached = not self.torch_free(one.target) and self._loads_torch(one.target)
+        return "it must load without torch" if reached else None
+
+    def _loads_torch(self, start: str) -> bool:
+        seen, todo = set[str](), [start]
+        while todo:  # a module loads what it imports, and the packages it is in
+            if (module := todo.pop()) not in seen:
+                seen.add(module)
+                todo += [*self.loads.get(module, ()), module.rpartition(".")[0]]
+        return "torch" in seen
+
+    def _circles(self) -> Iterator[str]:
+        loads = {source: dict(targets) for source, targets in self.loads.items()}
+        while True:
+            try:
+                return TopologicalSorter(loads).prepare()
+            except CycleError as error:
+                target, source, *_ = circle = error.args[1]
+                place = loads[source].pop(target)
+                yield f"{place}: a circle: {' imports '.join(reversed(circle))}"
+
+
+def _statements(file: Path) -> Iterator[tuple[Statement, str]]:
+    nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    calling = {n for function in functions for n in ast.walk(function)}
+    guards = [n for n in nodes if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    typing = {n for guard in guards for statement in guard.body for n in ast.walk(statement)}
+    for n in nodes:
+        if isinstance(n, Statement):
+            yield n, "typing" if n in typing else "calling" if n in calling else "loading"
+
+
+def main(root: Path) -> int:
+    """Print what is wrong under ``root``; 1 where something is."""
+    house = House(root)
+    wrong = house.violations()
+    inside = sum(house.room(one.target) is not None for one in house.imports)
+    good = f"floors: {len(house.files)} modules, {inside} imports, none points up"
+    print("\n".join(wrong) or good)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).resolve().parent.parent))

@@ -1,0 +1,123 @@
+"""References for the tests of ``impls``: plain loops, written from the docstrings alone.
+
+A mask is given here as ``conditions``, a list of ``(kind, payload)``: the payload is a tuple of
+numbers, or an array where the mask reads a file. Everything is in float64 and nothing is shared
+with the code under test.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+
+class Brute:
+    """Double loops over queries and keys, and the spelling of the mask they stand for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._number = itertools.count()
+
+    def text(self, conditions, upper_left=False):
+        """The mask as the user would write it; arrays are saved to files of their own."""
+        words = [self._word(kind, payload) for kind, payload in conditions]
+        return ("+".join(words) or "none") + ("@upper-left" if upper_left else "")
+
+    def _word(self, kind, payload):
+        if isinstance(payload, np.ndarray):
+            file = self.folder / f"{kind}{next(self._number)}.npy"
+            np.save(file, payload)
+            return f"{kind}:{file}"
+        return kind + (":" + ",".join(str(n) for n in payload) if payload else "")
+
+    @staticmethod
+    def visible(conditions, shape, upper_left=False):
+        """True where a query may see a key: bool [batch, heads, q_len, kv_len]."""
+        batch, heads, q_len, kv_len = shape
+        seen = np.zeros(shape, bool)
+        for b, h, i, j in itertools.product(*map(range, (batch, heads, q_len, kv_len))):
+            at = i if upper_left else i + kv_len - q_len
+            seen[b, h, i, j] = all(
+                _allows(kind, payload, shape, (b, h, i, j), at) for kind, payload in conditions
+            )
+        return seen
+
+    @staticmethod
+    def bias(conditions, shape, upper_left=False):
+        """What is added to the scores: float64 [batch, heads, q_len, kv_len], zeros for nothing."""
+        batch, heads, q_len, kv_len = shape
+        total = np.zeros(shape)
+        for kind, payload in conditions:
+            if kind == "bias":
+                total = total + np.broadcast_to(payload, shape)
+            if kind != "alibi":
+                continue
+            slopes = alibi_slopes(heads)
+            for b, h, i, j in itertools.product(*map(range, (batch, heads, q_len, kv_len))):
+                at = i if upper_left else i + kv_len - q_len
+                total[b, h, i, j] -= slopes[h] * abs(at - j)
+        return total
+
+    @staticmethod
+    def attention(q, k, v, seen, bias, scale):
+        """Softmax over the visible keys of each row; zeros for a row that sees none."""
+        batch, heads, q_len, _ = q.shape
+        group = heads // k.shape[1]
+        out = np.zeros((batch, heads, q_len, v.shape[-1]))
+        for b, h, i in itertools.product(range(batch), range(heads), range(q_len)):
+            keys = np.flatnonzero(seen[b, h, i])
+            if not len(keys):
+                continue
+            scores = k[b, h // group, keys] @ q[b, h, i] * scale + bias[b, h, i, keys]
+            weights = np.exp(scores - scores.max())
+            out[b, h, i] = weights @ v[b, h // group, keys] / weights.sum()
+        return out
+
+    @staticmethod
+    def mean(v, seen):
+        """The mean of the visible values of each row; zeros for a row that sees none."""
+        batch, heads, q_len, _ = seen.shape
+        group = heads // v.shape[1]
+        out = np.zeros((batch, heads, q_len, v.shape[-1]))
+        for b, h, i in itertools.product(range(batch), range(heads), range(q_len)):
+            keys = np.flatnonzero(seen[b, h, i])
+            if len(keys):
+                out[b, h, i] = v[b, h // group, keys].sum(0) / len(keys)
+        return out
+
+
+def _allows(kind, payload, shape, where, at):
+    b, _, _, j = where
+    if kind == "causal":
+        return j <= at
+    if kind == "window":
+        return at - payload[0] <= j <= at + payload[1]
+    if kind == "prefix":
+        return j < payload[0] or j <= at
+    if kind == "document":
+        owner = [document for document, length in enumerate(payload) for _ in range(length)]
+        return owner[at] == owner[j]
+    if kind == "padding":
+        return j < payload[b if len(payload) > 1 else 0]
+    if kind == "dense":
+        return bool(np.broadcast_to(payload, shape)[where])
+    if kind == "bias":
+        return np.broadcast_to(payload, shape)[where] != -np.inf
+    assert kind == "alibi"
+    return True
+
+
+def alibi_slopes(heads):
+    """The rule of arXiv:2108.12409: powers of 2^(-8/n), or two such series where n is no power."""
+    if heads & (heads - 1) == 0:
+        start = 2.0 ** (-8.0 / heads)
+        return [start ** (n + 1) for n in range(heads)]
+    power = 1
+    while power * 2 < heads:
+        power *= 2
+    return alibi_slopes(power) + alibi_slopes(2 * power)[::2][: heads - power]
+
+
+@pytest.fixture(scope="session")
+def brute(tmp_path_factory):
+    return Brute(tmp_path_factory.mktemp("masks"))

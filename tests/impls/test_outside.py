@@ -1,0 +1,411 @@
+"""Rows from outside the tree: whatever their code does, it does it to itself."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import impls
+from impls import outside
+from impls.outside import BrokenTable, load_function
+from impls.problem import Problem
+
+ROOT = Path(impls.__file__).parents[1]
+
+HEAD = """
+from impls.spec import Variant
+
+def row(name, **more):
+    plain = {"title": "mine", "family": "mine", "computes": "softmax", "build": ":build"}
+    return Variant(name=name, **{**plain, **more})
+"""
+
+
+def write(file, *parts):
+    file.write_text("\n".join(textwrap.dedent(part) for part in parts))
+    return file
+
+
+def rows_of(file):
+    return list(outside.file_rows([file]))
+
+
+def python(code, *paths, cwd=ROOT):
+    """What a fresh interpreter, with these folders on its path, prints as JSON."""
+    path = os.pathsep.join(str(p) for p in (ROOT, *paths))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def hurry(monkeypatch):
+    monkeypatch.setattr(outside, "PATIENCE_S", 2)
+
+
+# ---- a file that is well -------------------------------------------------------------------------
+
+WELL = """
+import torch
+
+def build(problem, twice=False):
+    return lambda q, k, v: torch.full_like(q, 2.0 if twice else 1.0)
+
+def define(problem, twice=False):
+    return None
+
+ROWS = [
+    row("mine.plain"),
+    row("mine.own", computes="its own operator", definition=":define", cost="impls.cost:softmax",
+        options={"twice": False}, dtypes=("float32",), head_dims=(8, 64)),
+]
+"""
+
+
+@pytest.fixture
+def well(tmp_path):
+    return write(tmp_path / "my_rows.py", HEAD, WELL)
+
+
+def test_a_file_that_imports_torch_is_read_without_torch_in_the_parent(well):
+    said = python(
+        f"""
+        import json, sys, impls
+        table = impls.table([{str(well)!r}])
+        ours = {{n: r.to_dict() for n, r in table.rows.items() if n.startswith("mine.")}}
+        torch_here = "torch" in sys.modules
+        print(json.dumps([ours, len(table.rows), len(table.broken), torch_here]))
+        """
+    )
+    ours, count, broken, torch_here = said
+    assert list(ours) == ["mine.plain", "mine.own"]
+    assert (count, broken) == (len(impls.table().rows) + 2, 0)
+    assert not torch_here
+    assert {row["origin"] for row in ours.values()} == {str(well)}
+
+
+def test_a_row_of_a_file_is_built_from_the_file_as_any_other(well):
+    table = impls.table([well])
+    plain, own = table.find("mine.plain"), table.find("mine.own?twice=yes")
+    assert (own.dtypes["cpu"], own.head_dims) == (("float32",), (8, 64))
+    assert own.cost == "impls.cost:softmax"
+    assert load_function(own.definition)(Problem(), **own.options) is None
+    import torch
+
+    q = torch.zeros(1, 1, 2, 4)
+    assert load_function(plain.build)(Problem(), **plain.options)(q, q, q).eq(1).all()
+    assert load_function(own.build)(Problem(), **own.options)(q, q, q).eq(2).all()
+
+
+def test_a_relative_path_is_read_where_the_reader_stands(tmp_path, monkeypatch):
+    write(tmp_path / "near.py", HEAD, 'def build(problem): ...\nROWS = [row("near")]')
+    monkeypatch.chdir(tmp_path)
+    (row,) = rows_of("near.py")
+    monkeypatch.chdir("/")
+    assert load_function(row.build)(Problem()) is None
+
+
+def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_path):
+    one = write(tmp_path / "one.py", HEAD, 'ROWS = [row("einsum"), row("zeta")]')
+    two = write(tmp_path / "two.py", HEAD, 'ROWS = (row(n) for n in ("zeta", "alpha"))')
+    table = impls.table([one, two])
+    assert list(table.rows)[-2:] == ["zeta", "alpha"]
+    assert table.rows["einsum"].origin == "attnbench"
+    assert table.rows["zeta"].origin == str(one)
+    reasons = {row.name: row.reason for row in table.broken}
+    assert reasons == {
+        "einsum": "the name einsum is taken by a row of attnbench",
+        "zeta": f"the name zeta is taken by a row of {one}",
+    }
+
+
+def test_a_path_to_elsewhere_stays_as_it_is(tmp_path):
+    code = 'ROWS = [row("far", build="impls.dense.einsum:build")]'
+    (row,) = rows_of(write(tmp_path / "far.py", HEAD, code))
+    assert row.build == "impls.dense.einsum:build"
+    assert load_function(row.build).__module__ == "impls.dense.einsum"
+
+
+def test_the_interface_read_is_the_readers_own_wherever_it_stands(tmp_path):
+    """A folder called impls where the reader stands is not the package that reads."""
+    well = write(tmp_path / "rows.py", HEAD, 'ROWS = [row("mine")]')
+    decoy = tmp_path / "impls"
+    decoy.mkdir()
+    write(decoy / "__init__.py", "raise ImportError('this is not the package')")
+    said = python(
+        f"""
+        import sys
+        sys.path = [p for p in sys.path if p]  # as an installed command is started
+        import json, impls
+        print(json.dumps([r.name for r in impls.table([{str(well)!r}]).rows.values()][-1]))
+        """,
+        cwd=tmp_path,
+    )
+    assert said == "mine"
+
+
+# ---- a file that costs itself --------------------------------------------------------------------
+
+ENDINGS = {
+    "raises": ("raise ValueError('no good')", ["bad.py raised ValueError: no good"]),
+    "does not parse": ("def :", ["bad.py raised SyntaxError"]),
+    "imports what is missing": ("import not_there_at_all", ["ModuleNotFoundError", "not_there_at"]),
+    "misspells an attribute": (
+        "import math\nROWS = [math.not_there]", ["AttributeError", "not_there"],
+    ),
+    "exits with 0": ("import sys\nsys.exit(0)", ["bad.py raised SystemExit: 0"]),
+    "exits with 3": ("import sys\nsys.exit(3)", ["bad.py raised SystemExit: 3"]),
+    "exits with a sentence": ("raise SystemExit('not today')", ["SystemExit: not today"]),
+    "dies with 0": ("import os\nos._exit(0)", ["ended with status 0", "it said nothing"]),
+    "dies with 7 and last words": (
+        "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
+        ["ended with status 7 at import (last words)"],
+    ),
+    "is killed": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", ["ended with status -9"],
+    ),
+    "is interrupted": ("raise KeyboardInterrupt", ["KeyboardInterrupt"]),
+    "defines no ROWS": ("rows = []", ["bad.py defines no ROWS"]),
+    "has one number for ROWS": ("ROWS = 5", ["bad.py raised TypeError"]),
+    "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", ["ZeroDivisionError"]),
+    "holds a row that no row may be": ("ROWS = [row('Bad Name')]", ["InvalidRow", "Bad Name"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_that_ends_badly_is_a_sentence(tmp_path, ending):
+    code, says = ENDINGS[ending]
+    file = write(tmp_path / "bad.py", HEAD, code)
+    with pytest.raises(BrokenTable) as caught:
+        rows_of(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file} could not be read: ")
+    assert "a table file defines ROWS, a list of impls.spec.Variant" in message
+    for words in says:
+        assert words in message
+
+
+def test_a_broken_file_is_raised_by_the_table(tmp_path):
+    with pytest.raises(BrokenTable, match="no good"):
+        impls.table([write(tmp_path / "bad.py", "raise ValueError('no good')")])
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(BrokenTable, match=r"there is no table file .*absent\.py"):
+        rows_of(tmp_path / "absent.py")
+
+
+def test_a_folder_is_no_table_file(tmp_path):
+    with pytest.raises(BrokenTable, match="there is no table file"):
+        rows_of(tmp_path)
+
+
+def test_a_file_that_is_not_python_says_what_it_should_be(tmp_path):
+    file = write(tmp_path / "rows.txt", HEAD, "ROWS = []")
+    with pytest.raises(BrokenTable, match=r"\.py"):
+        rows_of(file)
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_file_that_hangs_is_ended(tmp_path, hurry):
+    note = tmp_path / "pid"
+    code = f"""
+        import os, pathlib, time
+        pathlib.Path({str(note)!r}).write_text(str(os.getpid()))
+        time.sleep(600)
+        """
+    began = time.monotonic()
+    with pytest.raises(BrokenTable, match=r"slow\.py was still importing after 2 s"):
+        rows_of(write(tmp_path / "slow.py", code))
+    assert time.monotonic() - began < 20
+    assert not _alive(int(note.read_text()))
+
+
+def test_a_file_that_prints_is_read_all_the_same(tmp_path):
+    code = """
+        import os, sys
+        print('{"rows": [], "broken": []}')
+        print("x" * 300_000)
+        print("and on stderr", file=sys.stderr)
+        os.write(1, b"past Python's own buffer")
+        ROWS = [row("loud")]
+        """
+    (row,) = rows_of(write(tmp_path / "loud.py", HEAD, code))
+    assert row.name == "loud"
+
+
+def test_a_file_that_prints_leaves_the_parents_output_alone(tmp_path, capfd):
+    rows_of(write(tmp_path / "loud.py", HEAD, 'print("noise")\nROWS = [row("loud")]'))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path, hurry):
+    code = "import sys\nassert sys.stdin.read() == ''\nROWS = [row('reader')]"
+    assert [r.name for r in rows_of(write(tmp_path / "reader.py", HEAD, code))] == ["reader"]
+
+
+def test_a_file_of_many_rows_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(outside, "PATIENCE_S", 6)
+    code = "ROWS = [row(f'many.n{n}', title='t' * 400) for n in range(300)]"
+    rows = rows_of(write(tmp_path / "many.py", HEAD, code))
+    assert [r.name for r in rows] == [f"many.n{n}" for n in range(300)]
+
+
+# ---- a row that costs itself ---------------------------------------------------------------------
+
+BAD_ROWS = {
+    "a number": ("5", "row 1 of {file} is int, not a Variant"),
+    "a dict": ("{'name': 'x'}", "row 1 of {file} is dict, not a Variant"),
+    "the class": ("Variant", "row 1 of {file} is type, not a Variant"),
+    "an option that is a set": ("row('bad', options={'s': {1}})", "row bad of {file} is not"),
+    "an option that is code": ("row('bad', options={'f': print})", "row bad of {file} is not"),
+    "a title of bytes": ("row('bad', title=b'x')", "row bad of {file} is not"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_row_costs_only_itself(tmp_path, case):
+    bad, says = BAD_ROWS[case]
+    file = write(tmp_path / "mixed.py", HEAD, f"ROWS = [row('first'), {bad}, row('last')]")
+    table = impls.table([file])
+    assert list(table.rows)[-2:] == ["first", "last"]
+    (broken,) = table.broken
+    assert says.format(file=file) in broken.reason
+
+
+# ---- entry points --------------------------------------------------------------------------------
+
+BUILT_IN = [row.name for f in impls.FAMILIES for row in import_module(f"impls.{f}").ROWS]
+
+
+def install(folder, name, points, **modules):
+    """A distribution as an installer leaves it: modules, and what it says about itself."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{point} = {target}" for point, target in points.items()]
+    write(info / "entry_points.txt", "[attnbench.variants]", *lines)
+    for module, code in modules.items():
+        write(folder / f"{module}.py", HEAD, code)
+    return folder
+
+
+def table_with(*folders):
+    """What a process with these distributions finds in the table besides the built-in rows."""
+    said = python(
+        """
+        import json, sys, impls
+        table = impls.table()
+        rows = {row.name: row.to_dict() for row in table.rows.values()}
+        broken = [[b.name, b.reason, b.remedy] for b in table.broken]
+        foreign = [m for m in sys.modules if m.endswith("_pkg") or m == "torch"]
+        print(json.dumps({"rows": rows, "broken": broken, "imported": foreign}))
+        """,
+        *folders,
+    )
+    built_in = {name: said["rows"].pop(name) for name in BUILT_IN}
+    assert {row["origin"] for row in built_in.values()} == {"attnbench"}
+    return said
+
+
+GOOD = 'def build(problem): ...\nROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two")]'
+
+
+@pytest.fixture
+def good(tmp_path):
+    points = {"all": "fake_pkg:ROWS"}
+    return install(tmp_path / "good", "fake", points, fake_pkg=GOOD)
+
+
+def test_the_rows_of_an_entry_point_are_in_the_table(good):
+    said = table_with(good)
+    assert list(said["rows"]) == ["fake.one", "fake.two"]
+    assert {row["origin"] for row in said["rows"].values()} == {"fake 1.0"}
+    assert said["rows"]["fake.one"]["build"] == "fake_pkg:build"
+    assert said["broken"] == []
+    assert said["imported"] == []
+
+
+def test_an_entry_point_may_name_one_row(tmp_path):
+    code = 'ONE = row("fake.single", build="one_pkg:build")'
+    said = table_with(install(tmp_path, "single", {"x": "one_pkg:ONE"}, one_pkg=code))
+    assert list(said["rows"]) == ["fake.single"]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise ValueError('no good')", "raised ValueError: no good"),
+        ("import sys\nsys.exit(0)", "raised SystemExit: 0"),
+        ("import sys\nsys.exit(3)", "raised SystemExit: 3"),
+        ("rows = []", "raised AttributeError"),
+        ("def ROWS(): ...", "raised TypeError"),
+    ],
+    ids=["raises", "exits with 0", "exits with 3", "has no ROWS", "is a function"],
+)
+def test_an_entry_point_that_fails_costs_its_own_row(tmp_path, good, code, says):
+    bad = install(tmp_path / "bad", "worse", {"worse.row": "bad_pkg:ROWS"}, bad_pkg=code)
+    said = table_with(bad, good)
+    assert list(said["rows"]) == ["fake.one", "fake.two"]
+    ((name, reason, remedy),) = said["broken"]
+    assert name == "worse.row"
+    assert says in reason
+    assert "bad_pkg:ROWS" in reason
+    assert "worse 1.0" in remedy
+
+
+def test_an_entry_point_that_dies_leaves_the_built_in_rows(tmp_path):
+    code = "import os\nos._exit(0)"
+    said = table_with(install(tmp_path, "dead", {"dead": "dead_pkg:ROWS"}, dead_pkg=code))
+    assert said["rows"] == {}
+    ((name, reason, remedy),) = said["broken"]
+    assert name == "attnbench.variants"
+    assert "ended with status 0" in reason
+    assert remedy
+
+
+def test_a_bad_row_of_an_entry_point_costs_only_itself(tmp_path):
+    code = 'ROWS = [5, row("fake.kept", build="mixed_pkg:build")]'
+    said = table_with(install(tmp_path, "mixed", {"x": "mixed_pkg:ROWS"}, mixed_pkg=code))
+    assert list(said["rows"]) == ["fake.kept"]
+    ((_, reason, _),) = said["broken"]
+    assert "row 0 of mixed 1.0 is int, not a Variant" in reason
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def test_a_file_is_run_once_however_often_its_functions_are_asked_for(tmp_path):
+    file = write(tmp_path / "once.py", "def f(): ...\ndef g(): return f")
+    assert load_function(f"{file}:g")() is load_function(f"{file}:f")
+
+
+def test_a_file_that_raised_is_run_again_when_it_is_asked_for_again(tmp_path):
+    file = write(tmp_path / "mended.py", "raise ValueError")
+    with pytest.raises(ValueError):
+        load_function(f"{file}:f")
+    write(file, "def f(): return 'mended now'")
+    assert load_function(f"{file}:f")() == "mended now"
+
+
+def test_two_files_of_one_name_are_two_modules(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "rows.py", f"def f(): return {folder!r}")
+    assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]

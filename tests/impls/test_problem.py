@@ -1,0 +1,170 @@
+"""Problems: what may exist, and how it is written down."""
+
+import json
+
+import numpy as np
+import pytest
+
+from impls.masks import Mask, Shape
+from impls.problem import InvalidProblem, Problem
+
+FULL = Problem(
+    batch=2, heads=6, kv_heads=3, q_len=9, kv_len=17, head_dim=16, v_head_dim=24,
+    dtype="bfloat16", mask=Mask.parse("window:4,0+alibi@upper-left"), phase="train",
+    inputs="captured:calls.npz", level="layer", device="cuda:1",
+)  # fmt: skip
+
+EXTENTS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, "8", None, True], ids=repr)
+@pytest.mark.parametrize("name", EXTENTS)
+def test_an_extent_is_a_whole_number_of_one_or_more(name, value):
+    with pytest.raises(InvalidProblem) as caught:
+        Problem(**{name: value})
+    assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
+
+
+IMPOSSIBLE = [
+    ({"heads": 12, "kv_heads": 5}, ["heads=12", "kv_heads=5", "one of 1, 2, 3, 4, 6, 12"]),
+    ({"heads": 4, "kv_heads": 8}, ["heads=4", "kv_heads=8", "one of 1, 2, 4"]),
+    ({"dtype": "float8"}, ["dtype='float8'", "float32, bfloat16, float16, float64"]),
+    ({"dtype": "bf16"}, ["dtype='bf16'", "bfloat16"]),
+    ({"phase": "both"}, ["phase='both'", "forward, train, backward, decode"]),
+    ({"level": "model"}, ["level='model'", "core, layer, block"]),
+    ({"device": "gpu"}, ["device='gpu'", "cpu, cuda or cuda:NUMBER"]),
+    ({"device": "cuda:first"}, ["device='cuda:first'", "cuda:NUMBER"]),
+    ({"device": "cuda:-1"}, ["device='cuda:-1'", "cuda:NUMBER"]),
+    ({"device": "cuda:"}, ["device='cuda:'", "cuda:NUMBER"]),
+    ({"device": "cpu:1"}, ["device='cpu:1'", "cpu, cuda or cuda:NUMBER"]),
+    ({"device": ""}, ["device=''", "cpu, cuda or cuda:NUMBER"]),
+    ({"inputs": "uniform"}, ["inputs='uniform'", "normal, peaky, outliers, equal_keys"]),
+    ({"inputs": "captured"}, ["inputs='captured'", "captured:FILE.npz"]),
+    ({"inputs": "captured:"}, ["inputs='captured:'", "captured:FILE.npz"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    IMPOSSIBLE,
+    ids=["-".join(f"{k}={v}" for k, v in changes.items()) for changes, _ in IMPOSSIBLE],
+)
+def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
+    with pytest.raises(InvalidProblem) as caught:
+        Problem(**changes)
+    for words in says:
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mask", "changes", "says"),
+    [
+        ("document:100,157", {}, "add up to 257, but the problem has 256 queries and 256 keys"),
+        ("document:100,156", {"q_len": 8}, "has 8 queries and 256 keys"),
+        ("padding:3,4", {"batch": 3}, "2 lengths for a batch of 3"),
+        ("padding:257", {}, "a length above kv_len=256"),
+        ("prefix:300", {}, "longer than kv_len=256"),
+        ("bias:nowhere.npy", {}, "there is no file nowhere.npy"),
+    ],
+)
+def test_a_mask_that_does_not_fit_the_problem_is_refused_with_its_sentence(mask, changes, says):
+    with pytest.raises(InvalidProblem, match=r"^mask ") as caught:
+        Problem(mask=Mask.parse(mask), **changes)
+    assert says in str(caught.value)
+
+
+def test_a_mask_file_is_checked_against_the_extent_of_the_scores(brute):
+    mask = Mask.parse(brute.text([("dense", np.ones((4, 5), bool))]))
+    assert Problem(q_len=4, kv_len=5, mask=mask).mask == mask
+    with pytest.raises(InvalidProblem, match="broadcast"):
+        Problem(q_len=5, kv_len=4, mask=mask)
+
+
+def test_changing_a_field_checks_the_problem_again():
+    problem = Problem(heads=8, kv_heads=4)
+    assert problem.with_(kv_heads=2).kv_heads == 2
+    assert problem.kv_heads == 4
+    with pytest.raises(InvalidProblem, match="not a multiple"):
+        problem.with_(kv_heads=3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "slug"),
+    [
+        (
+            Problem(
+                batch=2, heads=16, kv_heads=16, q_len=4096, kv_len=4096, head_dim=128,
+                v_head_dim=128, dtype="bfloat16", mask=Mask.parse("causal"), phase="train",
+            ),
+            "b2 h16/16 n4096 d128 bf16 causal train",
+        ),
+        (Problem(), "b1 h8/8 n256 d64 f32 none forward"),
+        (Problem(kv_heads=2, q_len=1, phase="decode"), "b1 h8/2 n1x256 d64 f32 none decode"),
+        (Problem(v_head_dim=32, dtype="float64"), "b1 h8/8 n256 d64/32 f64 none forward"),
+        (
+            Problem(dtype="float16", inputs="peaky", device="cuda"),
+            "b1 h8/8 n256 d64 f16 none forward peaky cuda",
+        ),
+        (
+            FULL,
+            "b2 h6/3 n9x17 d16/24 bf16 window:4,0+alibi@upper-left train "
+            "captured:calls.npz layer cuda:1",
+        ),
+    ],
+    ids=["design", "default", "decode", "value_dim", "inputs", "full"],
+)  # fmt: skip
+def test_the_slug_says_what_is_not_ordinary(problem, slug):
+    assert problem.slug == slug
+    assert str(problem) == slug
+
+
+@pytest.mark.parametrize("problem", [Problem(), FULL], ids=["default", "full"])
+def test_a_problem_survives_json(problem):
+    values = json.loads(json.dumps(problem.to_dict()))
+    assert Problem.from_dict(values) == problem
+    assert values["mask"] == str(problem.mask)
+
+
+def test_every_field_is_written_down():
+    changed = FULL.to_dict()
+    assert {name for name, value in Problem().to_dict().items() if value == changed[name]} == set()
+
+
+def test_equal_problems_are_one_key_of_a_dict():
+    one, same = Problem(mask=Mask.parse("causal")), Problem(mask=Mask.parse("causal@lower-right"))
+    other = Problem(mask=Mask.parse("causal@upper-left"))
+    assert {one: 1, same: 2, other: 3} == {one: 2, other: 3}
+
+
+def test_a_problem_does_not_change():
+    with pytest.raises(AttributeError):
+        Problem().q_len = 3
+
+
+@pytest.mark.parametrize(("head_dim", "scale"), [(64, 0.125), (16, 0.25), (1, 1.0), (2, 0.5**0.5)])
+def test_the_scale_is_one_over_the_root_of_head_dim(head_dim, scale):
+    assert Problem(head_dim=head_dim).scale == pytest.approx(scale, rel=1e-15)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "group"), [(8, 8, 1), (8, 2, 4), (6, 1, 6)])
+def test_the_group_is_the_query_heads_of_one_key_value_head(heads, kv_heads, group):
+    assert Problem(heads=heads, kv_heads=kv_heads).group == group
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2)]
+)
+def test_item_bytes_are_those_of_the_dtype(dtype, size):
+    assert Problem(dtype=dtype).item_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [("forward", False), ("decode", False), ("train", True), ("backward", True)],
+)
+def test_gradients_are_wanted_in_the_phases_that_run_backward(phase, expected):
+    assert Problem(phase=phase).gradients is expected
+
+
+def test_the_shape_is_the_extent_of_the_scores():
+    assert FULL.shape == Shape(batch=2, heads=6, q_len=9, kv_len=17)

@@ -1,0 +1,300 @@
+"""Rows: what a row may say, what it refuses, and how it is written down."""
+
+import json
+
+import pytest
+
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import DEVICES, DTYPES, MASK_KINDS, PHASES, InvalidRow, Variant
+
+
+def row(**changes):
+    values = {
+        "name": "some.row", "title": "a row", "family": "dense", "computes": "softmax",
+        "build": "some.module:build",
+    }  # fmt: skip
+    return Variant(**{**values, **changes})
+
+
+# ---- what a row may say --------------------------------------------------------------------------
+
+
+def test_a_row_that_says_little_takes_everything():
+    plain = row()
+    assert plain.devices == DEVICES
+    assert plain.phases == PHASES
+    for device in DEVICES:
+        assert plain.on(device, "dtypes") == DTYPES
+        assert plain.on(device, "masks") == MASK_KINDS
+    assert plain.supports(Problem(kv_heads=2, q_len=3, v_head_dim=5, head_dim=999)) is None
+
+
+IMPOSSIBLE = [
+    ({"name": "Upper"}, "the name 'Upper' is not lower-case words"),
+    ({"name": "a b"}, "the name 'a b'"),
+    ({"name": ""}, "the name ''"),
+    ({"name": ".a"}, "the name '.a'"),
+    ({"name": "a..b"}, "the name 'a..b'"),
+    ({"name": "a?b=1"}, "the name 'a?b=1'"),
+    ({"name": "a\n"}, "the name"),
+    ({"name": 3}, "the name 3"),
+    ({"computes": "magic"}, "computes 'magic' is not one of softmax, softmax on its own"),
+    ({"level": "model"}, "level 'model' is not one of core, layer, block"),
+    ({"devices": ("cpu", "tpu")}, "devices 'tpu' is not one of cpu, cuda"),
+    ({"phases": ("training",)}, "phases 'training' is not one of forward, train"),
+    ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
+    ({"dtypes": {"cuda": ("fp16",)}}, "dtypes 'fp16' is not one of"),
+    ({"masks": ("causal", "banded")}, "masks 'banded' is not one of none, causal"),
+    ({"masks": {"cpu": ("banded",)}}, "masks 'banded' is not one of"),
+    ({"build": "some.module"}, "build='some.module' is not a dotted path"),
+    ({"build": print}, "is not a dotted path 'package.module:function'"),
+    ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
+    ({"cost": "cost"}, "cost='cost' is not a dotted path"),
+    ({"computes": "its own operator"}, "needs a definition"),
+    ({"computes": "approximates softmax"}, "needs a definition"),
+    ({"computes": "softmax on its own pattern"}, "needs a definition"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    IMPOSSIBLE,
+    ids=["-".join(f"{k}={v!r}" for k, v in changes.items()) for changes, _ in IMPOSSIBLE],
+)
+def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
+    with pytest.raises(InvalidRow) as caught:
+        row(**changes)
+    assert says in str(caught.value)
+    assert str(changes.get("name", "some.row")).strip() in str(caught.value)
+
+
+def test_a_row_that_computes_something_else_stands_with_its_definition():
+    own = row(computes="its own operator", definition="some.module:definition")
+    assert not own.exact
+    assert row().exact
+
+
+def test_dtypes_and_masks_given_once_hold_on_every_device_of_the_row():
+    both = row(dtypes=["float32"], masks=["causal"])
+    assert both.on("cpu", "dtypes") == both.on("cuda", "dtypes") == ("float32",)
+    assert both.on("cpu", "masks") == both.on("cuda", "masks") == ("causal",)
+    one = row(devices=["cuda"], dtypes=["float32"])
+    assert one.on("cuda", "dtypes") == ("float32",)
+    assert one.on("cpu", "dtypes") == ()
+
+
+def test_dtypes_and_masks_can_differ_by_device():
+    two = row(
+        dtypes={"cpu": ["float64"], "cuda": ["float16"]},
+        masks={"cpu": MASK_KINDS, "cuda": ["none", "causal"]},
+    )
+    assert two.on("cpu", "dtypes") == ("float64",)
+    assert two.on("cuda:3", "dtypes") == ("float16",)
+    assert two.on("cuda", "masks") == ("none", "causal")
+    causal = Problem(mask=Mask.parse("window:1,1"), dtype="float16", device="cuda:3")
+    assert "not window" in two.supports(causal)
+    assert two.supports(causal.with_(device="cpu", dtype="float64")) is None
+
+
+# ---- what a row refuses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "sentence"),
+    [
+        (
+            {"level": "layer"}, {},
+            "some.row works at level layer, not core",
+        ),
+        (
+            {"devices": ("cuda",)}, {},
+            "some.row runs on cuda, not on cpu",
+        ),
+        (
+            {"devices": ("cpu",)}, {"device": "cuda:1"},
+            "some.row runs on cpu, not on cuda",
+        ),
+        (
+            {"dtypes": {"cpu": ("float32", "float64"), "cuda": DTYPES}}, {"dtype": "float16"},
+            "some.row takes float32, float64 on cpu, not float16",
+        ),
+        (
+            {"phases": ("forward", "decode")}, {"phase": "train"},
+            "some.row serves forward, decode, not train: it has no backward",
+        ),
+        (
+            {"phases": ("train",)}, {"phase": "decode"},
+            "some.row serves train, not decode: see its row",
+        ),
+        (
+            {"masks": ("none", "causal")}, {"mask": Mask.parse("causal+alibi+window:1,2")},
+            "some.row takes the masks none, causal on cpu, not alibi, window",
+        ),
+        (
+            {"masks": ("causal",)}, {},
+            "some.row takes the masks causal on cpu, not none",
+        ),
+        (
+            {"gqa": False}, {"kv_heads": 4},
+            "some.row has no grouped-query form: it needs as many kv_heads as heads",
+        ),
+        (
+            {"cross": False}, {"q_len": 255},
+            "some.row needs q_len equal to kv_len",
+        ),
+        (
+            {"value_dim": False}, {"v_head_dim": 32},
+            "some.row needs v_head_dim equal to head_dim",
+        ),
+        (
+            {"head_dims": (16, 63)}, {},
+            "some.row takes head_dim 16 to 63",
+        ),
+        (
+            {"head_dims": (65, 128)}, {},
+            "some.row takes head_dim 65 to 128",
+        ),
+    ],
+    ids=[
+        "level", "device", "device-number", "dtype", "no-backward", "phase", "mask", "no-mask",
+        "grouped", "cross", "value-dim", "head-dim-above", "head-dim-below",
+    ],
+)  # fmt: skip
+def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none(changes, problem, sentence):
+    problem = Problem(**problem)
+    assert row(**changes).supports(problem) == sentence
+    taken = row(level=problem.level)
+    assert taken.supports(problem) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"gqa": False}, {}),
+        ({"cross": False}, {"q_len": 256}),
+        ({"value_dim": False}, {"head_dim": 8, "v_head_dim": 8}),
+        ({"head_dims": (64, 64)}, {}),
+        ({"devices": ("cuda",)}, {"device": "cuda:7"}),
+        ({"phases": ("forward",)}, {}),
+    ],
+    ids=["grouped", "cross", "value-dim", "head-dim", "device-number", "phase"],
+)
+def test_a_limit_that_the_problem_keeps_refuses_nothing(changes, problem):
+    assert row(**changes).supports(Problem(**problem)) is None
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("block", "64", 64),
+        ("block", "-1", -1),
+        ("ratio", "0.25", 0.25),
+        ("ratio", "2", 2.0),
+        ("sorted", "false", False),
+        ("sorted", "No", False),
+        ("sorted", "0", False),
+        ("sorted", "yes", True),
+        ("sorted", "1", True),
+        ("sorted", "True", True),
+        ("kernel", "elu", "elu"),
+        ("kernel", "3", "3"),
+    ],
+)
+def test_an_option_from_text_has_the_type_of_its_default(key, text, value):
+    options = row(options=OPTIONS).with_options({key: text}).options
+    assert options == {**OPTIONS, key: value}
+    assert type(options[key]) is type(OPTIONS[key])
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        ("blok", "64", "has no option 'blok' (its options: block, kernel, ratio, sorted)"),
+        ("block", "2.5", "option block='2.5' is not int, like 256"),
+        ("block", "", "option block='' is not int, like 256"),
+        ("ratio", "half", "option ratio='half' is not float, like 0.5"),
+        ("sorted", "maybe", "option sorted='maybe' is neither true nor false"),
+    ],
+)
+def test_an_option_that_the_row_does_not_take_is_refused_with_a_sentence(key, text, says):
+    with pytest.raises(InvalidRow) as caught:
+        row(options=OPTIONS).with_options({key: text})
+    assert str(caught.value).startswith("some.row")
+    assert says in str(caught.value)
+
+
+def test_a_row_without_options_says_so():
+    with pytest.raises(InvalidRow, match=r"\(its options: none\)"):
+        row().with_options({"block": "64"})
+
+
+@pytest.mark.parametrize("default", [None, [1, 2]], ids=repr)
+def test_an_option_that_text_cannot_spell_is_refused_or_keeps_its_kind(default):
+    try:
+        value = row(options={"sizes": default}).with_options({"sizes": "3,4"}).options["sizes"]
+    except InvalidRow as refused:
+        assert "sizes" in str(refused)
+    else:
+        assert value in ("3,4", [3, 4]), "the text fell apart into characters"
+
+
+def test_the_label_names_the_options_that_differ_from_the_defaults():
+    base = row(options=OPTIONS)
+    assert base.label == "some.row"
+    assert base.with_options({"block": "256"}).label == "some.row"
+    changed = base.with_options({"sorted": "no", "ratio": "0.5", "block": "64"})
+    assert changed.label == "some.row?block=64&sorted=False"
+    assert dict(changed.given) == {"block": 64, "sorted": False}
+
+
+def test_options_set_one_after_the_other_are_all_in_the_label():
+    twice = row(options=OPTIONS).with_options({"block": "64"}).with_options({"kernel": "elu"})
+    assert twice.options == {**OPTIONS, "block": 64, "kernel": "elu"}
+    assert twice.label == "some.row?block=64&kernel=elu"
+
+
+def test_an_option_set_back_to_its_default_leaves_the_label():
+    back = row(options=OPTIONS).with_options({"block": "64"}).with_options({"block": "256"})
+    assert back.options == OPTIONS
+    assert back.label == "some.row"
+
+
+# ---- written down --------------------------------------------------------------------------------
+
+FULL = row(
+    computes="its own operator", definition="some.module:definition", cost="some.cost:cost",
+    level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
+    phases=("forward",), gqa=False, cross=False, value_dim=False, head_dims=(16, 128),
+    requires=("triton>=3", "sm>=80"), options=OPTIONS, paper="arXiv:1706.03762", origin="else 1.0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "written", [row(), FULL, FULL.with_options({"block": "8"})], ids=["plain", "full", "options"]
+)
+def test_a_row_survives_json(written):
+    read = Variant.from_dict(json.loads(json.dumps(written.to_dict())))
+    assert read == written
+    assert read.label == written.label
+
+
+def test_every_field_of_a_row_is_written_down():
+    changed = FULL.with_options({"block": "8"}).to_dict()
+    same = {name for name, value in row().to_dict().items() if value == changed[name]}
+    assert same == {"name", "title", "family", "build"}
+
+
+def test_a_field_that_no_row_has_is_refused_with_a_sentence():
+    with pytest.raises(InvalidRow, match="a row has no field color, speed"):
+        Variant.from_dict({**row().to_dict(), "speed": 3, "color": "red"})
+
+
+def test_a_row_does_not_change():
+    with pytest.raises(AttributeError):
+        row().name = "other"

@@ -1,0 +1,176 @@
+"""The table: every row stands on code that exists, and listing it costs nothing."""
+
+import difflib
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import impls
+from impls.outside import load_function
+from impls.spec import InvalidRow, Variant
+
+ROOT = Path(impls.__file__).parents[1]
+ROWS = impls.table().rows
+PATHS = [
+    (name, what, path)
+    for name, row in ROWS.items()
+    for what in ("build", "definition", "cost")
+    if (path := getattr(row, what)) is not None
+]
+REQUIRED = (
+    "einsum bmm baddbmm matmul matmul.prescale inplace exp.naive numpy compiled chunked online "
+    "sdpa sdpa.math sdpa.flash sdpa.efficient sdpa.cudnn mean_v"
+)
+
+
+def python(code):
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", REQUIRED.split())
+def test_the_table_has_the_row(name):
+    assert impls.table().rows[name].name == name
+
+
+def test_nothing_in_the_table_is_broken():
+    assert impls.table().broken == []
+
+
+def test_a_row_belongs_to_the_family_whose_plate_it_is_on():
+    for family in impls.FAMILIES:
+        module = sys.modules[f"impls.{family}"]
+        assert {row.family for row in module.ROWS} == {family}
+
+
+@pytest.mark.parametrize(("name", "what", "path"), PATHS, ids=[f"{n}-{w}" for n, w, _ in PATHS])
+def test_the_code_that_a_row_names_exists_and_takes_its_options(name, what, path):
+    function = load_function(path)
+    inspect.signature(function).bind("the problem", **ROWS[name].options)
+
+
+def test_reading_the_table_imports_no_torch_and_no_kernel():
+    loaded = python("import sys, impls; impls.table(); print(*sys.modules)")
+    assert "impls.dense" in loaded
+    assert "torch" not in loaded
+    kernels = [m for m in loaded if any(m.startswith(f"impls.{f}.") for f in impls.FAMILIES)]
+    assert kernels == []
+
+
+def test_a_cost_is_read_without_torch():
+    rows_that_need_torch = python(
+        "import sys\n"
+        "sys.modules['torch'] = None  # from here on, importing it raises\n"
+        "import impls\n"
+        "from impls.outside import load_function\n"
+        "for row in impls.table().rows.values():\n"
+        "    try:\n"
+        "        load_function(row.cost)\n"
+        "    except ImportError:\n"
+        "        print(row.name)\n"
+        "    except AttributeError:\n"
+        "        pass  # a path that leads nowhere is another test's finding\n"
+    )
+    assert rows_that_need_torch == []
+
+
+# ---- asking for a row ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "options"),
+    [
+        ("chunked", "chunked", {"block": 256}),
+        ("chunked?", "chunked", {"block": 256}),
+        ("chunked?block=256", "chunked", {"block": 256}),
+        ("chunked?block=64", "chunked?block=64", {"block": 64}),
+        ("online?k_block=8", "online?k_block=8", {"q_block": 512, "k_block": 8}),
+        (
+            "online?q_block=4&k_block=8", "online?k_block=8&q_block=4",
+            {"q_block": 4, "k_block": 8},
+        ),
+    ],
+)  # fmt: skip
+def test_a_row_is_found_with_the_options_asked_for(text, label, options):
+    table = impls.table()
+    row = table.find(text)
+    assert row.options == options
+    assert row.label == label
+    assert table.find(row.label) == row
+    assert table.rows[row.name].given == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("chunked?blok=3", "chunked has no option 'blok' (its options: block)"),
+        ("chunked?block", "chunked: option block='' is not int"),
+        ("chunked?block=many", "chunked: option block='many' is not int, like 256"),
+        ("einsum?block=3", "einsum has no option 'block' (its options: none)"),
+    ],
+)
+def test_an_option_that_a_row_does_not_take_is_refused_with_a_sentence(text, says):
+    with pytest.raises(InvalidRow) as caught:
+        impls.table().find(text)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ("einsun", "einsum"),
+        ("sdpa.flsh", "sdpa.flash"),
+        ("chunk", "chunked"),
+        ("matmul.pre", "matmul.prescale"),
+        ("flash", "sdpa.flash"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(asked, near):
+    with pytest.raises(impls.UnknownVariant) as caught:
+        impls.table().find(f"{asked}?block=3")
+    message = str(caught.value)
+    assert message.startswith(f"there is no variant {asked!r}; did you mean ")
+    suggested = message.partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert near in suggested
+    assert set(suggested) <= set(ROWS)
+
+
+def test_a_name_like_no_other_is_told_where_all_are_shown():
+    with pytest.raises(impls.UnknownVariant) as caught:
+        impls.table().find("zzzzzz")
+    assert not difflib.get_close_matches("zzzzzz", ROWS)
+    assert "did you mean" not in str(caught.value)
+    assert f"'attnbench list' shows all {len(ROWS)}" in str(caught.value)
+
+
+def _row(name, origin):
+    return Variant(
+        name=name, title="", family="dense", computes="softmax", build="a:b", origin=origin
+    )
+
+
+def test_a_name_taken_twice_costs_the_newcomer_its_place():
+    table = impls.Table()
+    first, second, third = _row("a", "here"), _row("a", "elsewhere"), _row("b", "elsewhere")
+    for row in (first, second, third):
+        table.add(row)
+    assert table.rows == {"a": first, "b": third}
+    (broken,) = table.broken
+    assert broken.name == "a"
+    assert broken.reason == "the name a is taken by a row of here"
+    assert broken.remedy
+
+
+def test_asking_for_a_broken_row_says_why_it_is_broken():
+    table = impls.Table(broken=[impls.BrokenRow("far", "its module is gone")])
+    with pytest.raises(impls.UnknownVariant, match="the row 'far' is broken: its module is gone"):
+        table.find("far")
