@@ -15,6 +15,7 @@ from attnbench import __version__, arguments
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from attnbench.record import Record
 
@@ -233,16 +234,22 @@ def run(given: argparse.Namespace) -> int:
     finally:
         engine.close()
         folder.close()
-    return _conclude(list(read_records(folder.path)), str(folder.path), as_json=given.json)
+    return _conclude(list(read_records(folder.path)), folder.path, as_json=given.json)
 
 
-def _conclude(records: list[Record], where: str, *, as_json: bool) -> int:
-    """The table and the answer."""
+def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
+    """The picture, the table and the answer."""
     from attnbench.answer.verdict import answers
+    from attnbench.report import scaling_picture
 
     found = list(answers(records))
+    pictures = [where / "scaling.png", where / "scaling.svg"]
+    if scaling_picture.draw(
+        records, f"attnbench run {where.name} on {where.parent.name}", pictures
+    ):
+        say(f"drawn in {pictures[0]}")
     if as_json:
-        sent = {"run": where, "records": [r.to_dict() for r in records],
+        sent = {"run": str(where), "records": [r.to_dict() for r in records],
                 "answers": [a.to_dict() for a in found]}  # fmt: skip
         print(json.dumps(sent))
     else:

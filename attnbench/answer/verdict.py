@@ -31,6 +31,8 @@ class Answer:
     """The first that can."""
     lead: float | None
     """Its median over the winner's."""
+    flags: tuple[str, ...] = ()
+    """What was amiss while the variants of this problem were timed."""
 
     def sentence(self) -> str:
         """The answer with its interval."""
@@ -43,14 +45,15 @@ class Answer:
         else:
             who = f"{self.winner} is the fastest exact variant, at {taken}"
         ahead = f", {self.lead:.2f}x ahead of {self.next}" if self.next else ""
-        return f"{regime(self.problem)}: {who}{ahead}"
+        doubt = f" (in doubt: {'; '.join(self.flags)})" if self.flags else ""
+        return f"{regime(self.problem)}: {who}{ahead}{doubt}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
         return {
             "problem": self.problem, "winner": self.winner, "median_s": self.time.median_s,
             "low_s": self.time.low_s, "high_s": self.time.high_s, "equal": list(self.equal),
-            "next": self.next, "lead": self.lead, "sentence": self.sentence(),
+            "next": self.next, "lead": self.lead, "flags": list(self.flags), "sentence": self.sentence(),
         }  # fmt: skip
 
 
@@ -72,7 +75,8 @@ def answers(records: Iterable[Record]) -> Iterator[Answer]:
     for some in by_problem.values():
         exact = [(r.time, r.variant) for r in some if r.computes == "softmax" and r.time]
         if exact:
-            yield _answer(some[0].problem, sorted(exact, key=lambda e: e[0].median_s))
+            ranked = sorted(exact, key=lambda e: e[0].median_s)
+            yield _answer(some[0].problem, ranked)
 
 
 def _answer(problem: dict[str, Any], ranked: list[tuple[Time, str]]) -> Answer:
@@ -80,7 +84,9 @@ def _answer(problem: dict[str, Any], ranked: list[tuple[Time, str]]) -> Answer:
     equal = tuple(v for t, v in ranked[1:] if t.low_s <= best.high_s * (1 + MARGIN))
     rest = [(t, v) for t, v in ranked[1:] if v not in equal]
     lead = rest[0][0].median_s / best.median_s if rest else None
-    return Answer(problem, winner, best, equal, rest[0][1] if rest else None, lead)
+    busy = [variant for time, variant in ranked if time.flags]
+    flags = (f"the machine was busy while {', '.join(busy)} ran",) if busy else ()
+    return Answer(problem, winner, best, equal, rest[0][1] if rest else None, lead, flags)
 
 
 def _ms(seconds: float) -> str:

@@ -88,6 +88,8 @@ def results(records: Sequence[Record]) -> None:
     for regime, some in regimes.items():
         out.print(f"\n[bold]{escape(regime)}[/]  median ms (interval of the median ± %)")
         out.print(_regime_grid(some))
+    for flag, cells in _flags(records).items():
+        out.print(escape(f"! {flag}: {', '.join(cells)}"), style=FAINT)
     for line in _unmeasured(records):
         out.print(escape(line), style=FAINT)
 
@@ -130,7 +132,7 @@ def _time_cell(record: Record | None, best: float | None) -> str:
         return f"[{style}]{record.status}[/]"
     t = record.time
     spread = 50 * (t.high_s - t.low_s) / t.median_s
-    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}"
+    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}" + "!" * bool(t.flags)
     return f"[bold {GOOD}]{text}[/]" if t.median_s == best else text
 
 
@@ -143,6 +145,16 @@ def _tail_cells(record: Record | None) -> tuple[str, str, str]:
         error += f" (from softmax {record.distance.relative:.2f})"
     share = "–" if record.share_of_ceiling is None else f"{record.share_of_ceiling:.0%}"
     return f"{record.memory.peak_bytes / 2**20:.4g}", error, share
+
+
+def _flags(records: Sequence[Record]) -> dict[str, list[str]]:
+    """What was amiss while timing, with the cells."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        for flag in record.time.flags if record.time else ():
+            where = f"{record.variant} {_length(record.problem)} {record.problem['phase']}"
+            found.setdefault(flag.split(":")[0], []).append(where)
+    return found
 
 
 def _unmeasured(records: Sequence[Record]) -> Iterable[str]:

@@ -18,13 +18,13 @@ from typing import Any
 
 
 def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.measure import ceilings, settings
+    from attnbench.measure import ceilings, memory, settings
     from attnbench.measure.cell import Job
 
     if "apply" in asked:
         wanted = settings.Settings(**asked["apply"])
         settings.apply(wanted)
-        _warm_profiler()
+        memory.warm_profiler()
         return {"ready": {"wrong_environment": settings.wrong_environment(wanted)}}
     if "ceilings" in asked:
         return {"ceilings": ceilings.measure(asked["device"], asked["ceilings"])}
@@ -37,19 +37,6 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
     return {"record": bench.measure(Job.from_dict(asked["job"])).to_dict()}
-
-
-def _warm_profiler() -> None:
-    """The first profile takes most of a second, and memory of its own."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    for _ in range(2):
-        with profile(activities=activities, profile_memory=True):
-            torch.ones(8, 8) @ torch.ones(8, 8)
 
 
 def main(read: int, write: int) -> None:

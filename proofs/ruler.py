@@ -1,0 +1,204 @@
+"""What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
+
+Parts: startup, sweep, timer, memory, oracle; all of them if none is named. Each figure is printed
+beside its limit; the exit status is 1 if one is beyond it. Leave the machine alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
+
+Figure = tuple[str, float, float, str]
+"""What, how much, the most it may be, the unit."""
+
+
+def startup() -> Iterator[Figure]:
+    """The verbs that only look answer at once, and never import torch."""
+    for words, limit in ((["--help"], 0.10), (["list"], 0.25)):
+        command = [sys.executable, "-m", "attnbench", *words]
+        taken = []
+        for _ in range(7):
+            start = time.perf_counter()
+            subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+            taken.append(time.perf_counter() - start)
+        yield f"attnbench {' '.join(words)}, median of 7", statistics.median(taken), limit, "s"
+        told = [sys.executable, "-X", "importtime", "-m", "attnbench", *words]
+        seen = subprocess.run(told, cwd=ROOT, check=True, capture_output=True, text=True).stderr
+        loaded = sum(line.split("|")[-1].strip() == "torch" for line in seen.splitlines())
+        yield f"attnbench {' '.join(words)}: imports of torch", loaded, 0, ""
+
+
+def sweep() -> Iterator[Figure]:
+    """The default run: how long, how wide, every number gated, what the ruler adds to a cell."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "attnbench", "run", "--out", folder, "--json"]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        taken = time.perf_counter() - start
+    records = json.loads(done.stdout)["records"]
+    measured = [r for r in records if r["status"] == "measured"]
+    yield "default run", taken, 180, "s"
+    yield "variants missing to 10", max(0, 10 - len({r["variant"] for r in measured})), 0, ""
+    lengths = {r["problem"]["kv_len"] for r in measured}
+    yield "lengths missing to 4", max(0, 4 - len(lengths)), 0, ""
+    phases = {"forward", "train"} - {r["problem"]["phase"] for r in measured}
+    yield "phases missing of forward and train", len(phases), 0, ""
+    ungated = sum(not r["error"] or r["error"]["forward"]["ratio"] is None for r in measured)
+    yield f"of {len(measured)} measured cells, not gated", ungated, 0, ""
+    own = statistics.median(r["spent_s"]["own"] for r in measured)
+    memory = statistics.median(r["spent_s"]["memory"] for r in measured)
+    yield "the ruler's own time a cell, median", own * 1e3, 20, "ms"
+    yield "for information: the memory meter's call, median", memory * 1e3, float("inf"), "ms"
+
+
+def timer() -> Iterator[Figure]:
+    """Our samples and torch.utils.benchmark's, turn about, on the same calls."""
+    from torch.utils.benchmark import Timer
+
+    from attnbench.measure.clocks import clock_for
+    from attnbench.measure.time import Timed
+    from attnbench.truth.inputs import make
+    from attnbench.truth.reference import judge
+    from impls import table
+    from impls.masks import Mask
+    from impls.outside import load_function
+    from impls.problem import Problem
+
+    apply(Settings())
+    ratios = []
+    for n in (128, 256, 512):
+        for phase in ("forward", "train"):
+            problem = Problem(q_len=n, kv_len=n, phase=phase, mask=Mask.parse("causal"))
+            judged = judge(problem, make(problem, 0), 0)
+            for name in ("einsum", "matmul", "chunked", "sdpa.math", "sdpa.flash", "mean_v"):
+                row = table().rows[name]
+                attend = load_function(row.build)(problem, **row.options)
+                timed = Timed(problem, attend, (judged.inputs,), judged.softmax.dout)
+                theirs = Timer("run()", globals={"run": timed.run}, num_threads=1)
+                clock = clock_for("cpu", phase)
+                ours_s, theirs_s = [], []
+                for _ in range(40):
+                    ours_s += clock.samples(_nothing, timed.run, 1)
+                    theirs_s.append(theirs.timeit(1).median)
+                ratio = statistics.median(ours_s) / statistics.median(theirs_s)
+                ratios.append(ratio)
+                print(f"    {name:12} {problem}: ours / theirs {ratio:.4f}", file=sys.stderr)
+    off = [abs(r - 1) for r in ratios]
+    yield (
+        f"against torch.utils.benchmark, {len(off)} cells: median |ratio - 1|",
+        (statistics.median(off)) * 100,
+        2,
+        "%",
+    )
+    yield "the worst of them", max(off) * 100, 5, "%"
+
+
+def _nothing() -> None:
+    pass
+
+
+def memory() -> Iterator[Figure]:
+    """The meter's peak against closed forms written out here."""
+    from attnbench.measure.memory import observe, warm_profiler
+    from attnbench.truth.inputs import make
+    from impls import table
+    from impls.outside import load_function
+    from impls.problem import Problem
+
+    apply(Settings())
+    warm_profiler()
+    tile = 256 * (512 + 2 + 64) * 4  # flash: a thread's scores, two columns and output, 256 queries
+    for n in (2048, 4096):
+        scores, out, log_sums = 8 * n * n * 4, 8 * n * 64 * 4, 8 * n * 4
+        closed = {
+            "einsum": 2 * scores,
+            "matmul": 2 * scores,
+            "sdpa.flash": out + log_sums + tile,
+        }
+        problem = Problem(q_len=n, kv_len=n)
+        inputs = make(problem, 0)
+        for name, wanted in closed.items():
+            attend = load_function(table().rows[name].build)(problem)
+            attend(*inputs)
+            peak = observe(problem, attend, inputs, None, None).memory.peak_bytes
+            off = abs(peak / wanted - 1) * 100
+            yield f"{name} at {n}: {peak / 2**20:.2f} MiB, off the closed form by", off, 1, "%"
+
+
+def oracle() -> Iterator[Figure]:
+    """A million scores a row: 131,072 tokens, 8 heads of 64, causal, 256 rows, all gradients."""
+    import torch
+
+    from attnbench.truth.errors import compare
+    from attnbench.truth.inputs import make
+    from attnbench.truth.oracle import exact, sample_rows
+    from impls.masks import Mask
+    from impls.problem import Problem
+
+    torch.set_num_threads(1)
+    n = 131072
+    problem = Problem(q_len=n, kv_len=n, phase="train", mask=Mask.parse("causal"))
+    inputs = make(problem, 0)
+    rows = sample_rows(n, 256, 0)
+    dout = torch.randn(1, 8, len(rows), 64)
+    start = time.perf_counter()
+    truth = exact(problem, *inputs, rows, dout)
+    assert truth.dq is not None and truth.dk is not None and truth.dv is not None
+    for tensor in (truth.out, truth.dq, truth.dk, truth.dv):
+        assert compare(tensor.float(), tensor).relative < 1e-6
+    taken = time.perf_counter() - start
+    yield "131,072 tokens checked, forward and three gradients", taken, 40, "s"
+    high = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    yield "memory of the whole process", high, 3, "GiB"
+
+
+PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
+    "startup": startup, "sweep": sweep, "timer": timer, "memory": memory, "oracle": oracle,
+}  # fmt: skip
+PLAIN_ENVIRONMENT = ("oracle",)
+"""Parts whose memory is the figure: the worker's allocator settings would keep what is freed."""
+
+
+def main(names: list[str]) -> int:
+    """Each part in a process of its own, under the worker's environment."""
+    if unknown := set(names) - set(PARTS):
+        print(f"there is no part {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
+        return 2
+    if os.environ.get("ATTNBENCH_PROOF") in PARTS:
+        return _print(PARTS[os.environ["ATTNBENCH_PROOF"]]())
+    status = 0
+    for name in names or PARTS:
+        print(f"{name}: {PARTS[name].__doc__}", flush=True)
+        variables = {} if name in PLAIN_ENVIRONMENT else environment(1)
+        told = {**os.environ, **variables, "ATTNBENCH_PROOF": name}
+        status |= subprocess.run([sys.executable, __file__, name], env=told).returncode
+    return status
+
+
+def _print(figures: Iterator[Figure]) -> int:
+    beyond = 0
+    for what, value, limit, unit in figures:
+        holds = value <= limit
+        beyond += not holds
+        bound = "" if limit == float("inf") else f"(at most {limit:g} {unit})".replace(" )", ")")
+        mark = "holds" if holds else "BEYOND"
+        print(f"  {mark:7} {what}: {value:.3g} {unit} {bound}", flush=True)
+    return int(beyond > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
