@@ -157,12 +157,9 @@ def env(given: argparse.Namespace) -> int:
     settings = Settings(threads=given.threads or machine.threads)
     device = given.device or machine.devices[-1]
     say("measuring the ceilings …")
-    engine = LocalEngine(settings)
-    try:
+    with LocalEngine(settings) as engine:
         asked = {"ceilings": list(given.dtype), "device": device}
         ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
-    finally:
-        engine.close()
     facts = {"machine": machine.to_dict(), "settings": settings.to_dict(), "ceilings": ceilings}
     if given.json:
         print(json.dumps(facts, indent=1))
@@ -178,6 +175,7 @@ def check(given: argparse.Namespace) -> int:
     import impls
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
+    from attnbench.sweep import progress
     from attnbench.sweep.engine import LocalEngine
     from attnbench.sweep.plan import make_plan
     from attnbench.sweep.run import check_cells
@@ -186,11 +184,9 @@ def check(given: argparse.Namespace) -> int:
     machine = this_machine()
     grid = find_preset(given.preset or "check", machine).with_(**arguments.grid_changes(given))
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
-    engine = LocalEngine(Settings(threads=given.threads or machine.threads))
-    try:
-        records = list(check_cells(plan, engine, given.seed))
-    finally:
-        engine.close()
+    settings = Settings(threads=given.threads or machine.threads)
+    with LocalEngine(settings) as engine, progress.watcher(len(plan.to_run)) as watcher:
+        records = check_cells(plan, engine, given.seed, watcher)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
     else:
@@ -224,15 +220,13 @@ def run(given: argparse.Namespace) -> int:
     folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
     say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
     say(f"records go to {folder.path}")
-    engine = LocalEngine(begun.settings)
     try:
-        with progress.watcher(len(left)) as watcher:
+        with LocalEngine(begun.settings) as engine, progress.watcher(len(left)) as watcher:
             sweep(begun.plan, begun.done, folder, engine, watcher, Interrupt(say))
     except (Stopped, KeyboardInterrupt):
         say(f"stopped; what was measured is kept. Go on with: attnbench run --resume {folder.path}")
         return INTERRUPTED
     finally:
-        engine.close()
         folder.close()
     return _conclude(list(read_records(folder.path)), folder.path, as_json=given.json)
 

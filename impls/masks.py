@@ -22,10 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from impls.spec import MASK_KINDS
+from impls.mask_parts import (
+    InvalidMask,
+    Part,
+    Shape,
+    alibi_slopes,
+    file_table,
+    file_wrong,
+    parse_part,
+    span,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,39 +41,7 @@ if TYPE_CHECKING:
 
     Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-
-class Shape(NamedTuple):
-    """The extent of a problem's scores."""
-
-    batch: int
-    heads: int
-    q_len: int
-    kv_len: int
-
-
-class InvalidMask(ValueError):
-    """A mask that can't exist. The message is a sentence with the valid choices."""
-
-
-SPELLINGS = (
-    "none, causal, window:LEFT,RIGHT, prefix:P, document:N1,N2,…, padding:N1,N2,…, alibi, "
-    "dense:FILE.npy, bias:FILE.npy, joined by + (causal+alibi), with @upper-left at the end "
-    "where the first query stands at the first key"
-)
-_NUMBERS = {"causal": 0, "alibi": 0, "window": 2, "prefix": 1, "document": None, "padding": None}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One condition of a mask: its kind, and its numbers or its file."""
-
-    kind: str
-    numbers: tuple[int, ...] = ()
-    file: str = ""
-
-    def __str__(self) -> str:
-        tail = self.file or ",".join(str(n) for n in self.numbers)
-        return f"{self.kind}:{tail}" if tail else self.kind
+__all__ = ["InvalidMask", "Mask", "Part", "Shape", "alibi_slopes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +57,7 @@ class Mask:
         words, at, corner = text.strip().partition("@")
         if at and corner not in ("upper-left", "lower-right"):
             raise InvalidMask(f"mask {text!r}: after @ comes upper-left or lower-right")
-        parts = tuple(_part(text, word) for word in words.split("+") if word != "none")
+        parts = tuple(parse_part(text, word) for word in words.split("+") if word != "none")
         if len({p.kind for p in parts}) < len(parts):
             raise InvalidMask(f"mask {text!r} names the same kind twice")
         return cls(parts, upper_left=corner == "upper-left")
@@ -126,7 +102,7 @@ class Mask:
                 return f"mask {part}: a length above kv_len={shape.kv_len}; the most is kv_len"
             if part.kind == "prefix" and part.numbers[0] > shape.kv_len:
                 return f"mask {part}: the prefix is longer than kv_len={shape.kv_len}"
-            if part.file and (wrong := _file_wrong(part, shape)):
+            if part.file and (wrong := file_wrong(part, shape)):
                 return wrong
         return None
 
@@ -143,7 +119,7 @@ class Mask:
         at = row + (0 if self.upper_left else shape.kv_len - shape.q_len)
         first, past = np.zeros((1, len(at)), np.int64), np.full((1, len(at)), shape.kv_len)
         for part in self.parts:
-            low, high = _span(part, at)
+            low, high = span(part, at)
             first = first if low is None else np.maximum(first, low)
             past = past if high is None else np.minimum(past, high)
         first, past = np.broadcast_arrays(np.minimum(first, shape.kv_len), past)
@@ -158,7 +134,7 @@ class Mask:
         seen = ((key >= first[..., None]) & (key < past[..., None]))[:, None]
         for part in self.parts:
             if part.file:
-                table = _file(part, shape, rows)
+                table = file_table(part, shape, rows)
                 seen = seen & (table if part.kind == "dense" else table != -np.inf)
         return seen
 
@@ -183,7 +159,7 @@ class Mask:
                 away = np.abs(at[:, None] - np.arange(shape.kv_len))
                 added = -alibi_slopes(shape.heads)[None, :, None, None] * away
             elif part.kind == "bias":
-                added = _file(part, shape, rows).astype(np.float64)
+                added = file_table(part, shape, rows).astype(np.float64)
             else:
                 continue
             total = added if total is None else total + added
@@ -270,85 +246,3 @@ class Mask:
             return score - slopes[h] * torch.where(away >= 0, away, -away)
 
         return slope
-
-
-def alibi_slopes(heads: int) -> NDArray[np.float64]:
-    """m_h of arXiv:2108.12409: a geometric series; past a power of two, each second of the next."""
-    import numpy as np
-
-    whole = 1 << (heads.bit_length() - 1)
-    slopes = 2.0 ** (-8.0 / whole * np.arange(1, whole + 1))
-    between = 2.0 ** (-4.0 / whole * np.arange(1, 2 * whole + 1, 2))
-    return np.concatenate([slopes, between[: heads - whole]])
-
-
-def _part(text: str, word: str) -> Part:
-    kind, _, tail = word.partition(":")
-    if kind not in MASK_KINDS:
-        raise InvalidMask(f"mask {text!r}: {kind!r} is no mask; the masks are {SPELLINGS}")
-    if kind in ("dense", "bias"):
-        if not tail:
-            raise InvalidMask(f"mask {text!r}: {kind} needs a file, as in {kind}:FILE.npy")
-        return Part(kind, file=tail)
-    try:
-        numbers = tuple(int(n) for n in tail.split(",")) if tail else ()
-    except ValueError:
-        raise InvalidMask(f"mask {text!r}: {tail!r} is not whole numbers split by commas") from None
-    wanted = _NUMBERS[kind]
-    if (wanted is None and not numbers) or (wanted is not None and len(numbers) != wanted):
-        count = "at least one number" if wanted is None else f"{wanted} numbers"
-        raise InvalidMask(f"mask {text!r}: {kind} takes {count}; the masks are {SPELLINGS}")
-    least = 1 if kind in ("document", "prefix") else 0
-    if any(n < least for n in numbers):
-        raise InvalidMask(f"mask {text!r}: {min(numbers)} is below {least}, the least {kind} takes")
-    return Part(kind, numbers)
-
-
-def _span(part: Part, at: NDArray[np.int64]) -> tuple[Any, Any]:
-    """The first and past-the-last key that one condition allows a query at each position."""
-    import numpy as np
-
-    match part.kind:
-        case "causal":
-            return None, at + 1
-        case "window":
-            return at - part.numbers[0], at + part.numbers[1] + 1
-        case "prefix":
-            return None, np.maximum(part.numbers[0], at + 1)
-        case "document":
-            edges = np.concatenate([[0], np.cumsum(part.numbers)])
-            own = np.searchsorted(edges, at, side="right") - 1
-            return edges[own], edges[own + 1]
-        case "padding":
-            return None, np.array(part.numbers)[:, None]
-    return None, None
-
-
-def _file(part: Part, shape: Shape, rows: NDArray[np.int64] | None) -> NDArray[Any]:
-    """A file's table, broadcast over queries and keys, its rows picked."""
-    import numpy as np
-
-    table = np.load(part.file, mmap_mode="r")
-    table = table.reshape((1,) * (4 - table.ndim) + table.shape)
-    table = np.broadcast_to(table, (*table.shape[:2], shape.q_len, shape.kv_len))
-    return np.asarray(table if rows is None else table[:, :, rows])
-
-
-def _file_wrong(part: Part, shape: Shape) -> str | None:
-    import numpy as np
-
-    if not Path(part.file).is_file():
-        return f"mask {part}: there is no file {part.file}"
-    try:
-        table = np.load(part.file, mmap_mode="r")
-        np.broadcast_shapes(table.shape, shape)
-    except (ValueError, OSError) as error:
-        return f"mask {part}: {error}; it must broadcast to {tuple(shape)}"
-    if table.ndim > 4 or any(
-        a not in (1, b) for a, b in zip(table.shape[::-1], shape[::-1], strict=False)
-    ):
-        return f"mask {part}: its shape {table.shape} does not broadcast to {tuple(shape)}"
-    if (part.kind == "dense") != (table.dtype == bool):
-        need = "booleans" if part.kind == "dense" else "numbers"
-        return f"mask {part}: the file holds {table.dtype}; a {part.kind} mask needs {need}"
-    return None

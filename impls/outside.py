@@ -12,8 +12,10 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,11 +43,13 @@ def load_function(path: str) -> Callable[..., Any]:
 
 
 def load_file(file: Path) -> ModuleType:
-    """A file as a module, run once a process."""
+    """A file as a module, run once a process; files beside it can be imported by it."""
     name = "attnbench_table_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None
+        if (folder := str(file.resolve().parent)) not in sys.path:
+            sys.path.append(folder)
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
@@ -60,6 +64,8 @@ def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:
     for file in files:
         if not Path(file).is_file():
             raise BrokenTable(f"there is no table file {file}")
+        if Path(file).suffix != ".py":
+            raise BrokenTable(f"{file} is no Python file: a table file's name ends in .py")
         yield from _asked(str(file), ["file", str(Path(file).resolve())])
 
 
@@ -78,20 +84,18 @@ def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
     """Rows as the child process sent them."""
     here = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    read, write = os.pipe()
-    command = [sys.executable, "-m", "impls.outside", *arguments, str(write)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        pass_fds=[write], env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
-    ) as child:  # fmt: skip
-        os.close(write)
-        try:
-            said, _ = child.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, 9)
-            os.close(read)
-            raise BrokenTable(f"{what} was still importing after {PATIENCE_S} s") from None
-    with os.fdopen(read) as answer:
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+        # -P: what lies in the current folder is not the package
+        command = [sys.executable, "-P", "-m", "impls.outside", *arguments, answer.name]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+        ) as child:  # fmt: skip
+            try:
+                said, _ = child.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                raise BrokenTable(f"{what} was still importing after {PATIENCE_S} s") from None
         text = answer.read()
     if not text:
         last = said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
@@ -117,10 +121,10 @@ def _send(source: str, where: str) -> dict[str, Any]:
         return _entry_points()
     file = Path(where)
     try:
-        rows = load_file(file).ROWS
-        rows = list(rows)
-    except AttributeError:
-        return {"error": f"{file.name} defines no ROWS"}
+        module = load_file(file)
+        if not hasattr(module, "ROWS"):
+            return {"error": f"{file.name} defines no ROWS"}
+        rows = list(module.ROWS)
     except (Exception, SystemExit) as error:
         return {"error": f"{file.name} raised {type(error).__name__}: {error}"}
     return _plain(rows, str(file), str(file))
@@ -166,7 +170,4 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer_to = int(sys.argv[-1])
-    answer = json.dumps(_send(sys.argv[1], sys.argv[2]))
-    with os.fdopen(answer_to, "w") as pipe:
-        pipe.write(answer)
+    Path(sys.argv[-1]).write_text(json.dumps(_send(sys.argv[1], sys.argv[2])))

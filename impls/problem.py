@@ -61,10 +61,11 @@ class Problem:
                 raise InvalidProblem(
                     f"{name}={getattr(self, name)!r} is not one of {', '.join(valid)}"
                 )
-        kind, _, number = self.device.partition(":")
-        if kind not in DEVICES or (number and not number.isdigit()):
+        kind, colon, number = self.device.partition(":")
+        if kind not in DEVICES or (colon and not (kind == "cuda" and number.isdigit())):
             raise InvalidProblem(f"device={self.device!r} is not cpu, cuda or cuda:NUMBER")
-        if self.inputs not in INPUTS and not self.inputs.startswith("captured:"):
+        kind, _, file = self.inputs.partition(":")
+        if self.inputs not in INPUTS and not (kind == "captured" and file):
             raise InvalidProblem(
                 f"inputs={self.inputs!r} is not one of {', '.join(INPUTS)} or captured:FILE.npz"
             )

@@ -90,10 +90,11 @@ class Variant:
     """Smallest and largest head_dim."""
     requires: tuple[str, ...] = ()
     """Distributions (``flash-attn>=2.6``), ``sm>=80`` (capability), ``c++`` (a compiler)."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """What ``build`` can be told, with the defaults."""
     paper: str = ""
     origin: str = "attnbench"
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults."""
 
     def __post_init__(self) -> None:
@@ -118,6 +119,11 @@ class Variant:
         for device in self.devices:
             _one_of(self.name, "dtypes", self.on(device, "dtypes"), DTYPES)
             _one_of(self.name, "masks", self.on(device, "masks"), MASK_KINDS)
+        for key, default in self.options.items():
+            if not isinstance(default, bool | int | float | str):
+                raise InvalidRow(
+                    f"{self.name}: option {key}={default!r} is no number, text or yes-or-no"
+                )
         for name in ("build", "definition", "cost"):
             path = getattr(self, name)
             if path is not None and (not isinstance(path, str) or ":" not in path):
@@ -136,6 +142,11 @@ class Variant:
         return tuple(table.get(device.split(":")[0], ()))
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """Every option as ``build`` will be told it."""
+        return {**self.options, **self.given}
+
+    @property
     def label(self) -> str:
         """The name with the options that differ from the defaults: ``chunked?block=64``."""
         if not self.given:
@@ -149,14 +160,14 @@ class Variant:
 
     def with_options(self, given: Mapping[str, str]) -> Variant:
         """This row with some options set from text; raises a sentence for what it doesn't take."""
-        values: dict[str, Any] = {}
+        values = dict(self.given)
         for key, text in given.items():
             if key not in self.options:
                 valid = ", ".join(sorted(self.options)) or "none"
                 raise InvalidRow(f"{self.name} has no option {key!r} (its options: {valid})")
             values[key] = _typed(self.name, key, text, self.options[key])
         changed = {k: v for k, v in values.items() if v != self.options[k]}
-        return replace(self, options={**self.options, **values}, given=changed)
+        return replace(self, given=changed)
 
     def supports(self, problem: Problem) -> str | None:
         """None where this variant takes the problem, else a sentence that says why not."""

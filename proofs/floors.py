@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-DATA = ("impls.spec", "impls.masks", "impls.problem", "impls.cost")
+DATA = ("impls.spec", "impls.mask_parts", "impls.masks", "impls.problem", "impls.cost")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = ("attnbench", "attnbench.statistics", "attnbench.record", "attnbench.machine")

@@ -41,12 +41,9 @@ def map_of(row: Variant, mask: str, vectors: list[list[float]]) -> list[list[Any
     refusal = missing.reason if missing else row.supports(problem)
     if refusal is not None:
         raise InvalidProblem(f"no map can be drawn here: {refusal}")
-    engine = LocalEngine(Settings())
     job = {"variant": row.to_dict(), "problem": problem.to_dict()}
-    try:
+    with LocalEngine(Settings()) as engine:
         answer = engine.ask({"map": job, "words": vectors}, START_LIMIT_S)
-    finally:
-        engine.close()
     if "error" in answer:
         raise InvalidProblem(f"no map can be drawn: {answer['error']}")
     weights: list[list[Any]] = answer["map"]

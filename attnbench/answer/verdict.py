@@ -38,13 +38,12 @@ class Answer:
         """The answer with its interval."""
         t = self.time
         taken = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
+        alone = not self.equal and self.next is None
+        rank = "the only exact variant measured" if alone else "the fastest exact variant"
+        who = f"{self.winner} is {rank}, at {taken}"
         if self.equal:
-            who = f"{self.winner} and {', '.join(self.equal)} can't be told apart, at {taken}"
-        elif self.next is None:
-            who = f"{self.winner} is the only exact variant measured, at {taken}"
-        else:
-            who = f"{self.winner} is the fastest exact variant, at {taken}"
-        ahead = f", {self.lead:.2f}x ahead of {self.next}" if self.next else ""
+            who += f", and {', '.join(self.equal)} can't be told from it"
+        ahead = f"; {self.lead:.2f}x ahead of {self.next}" if self.next else ""
         doubt = f" (in doubt: {'; '.join(self.flags)})" if self.flags else ""
         return f"{regime(self.problem)}: {who}{ahead}{doubt}"
 
@@ -53,7 +52,8 @@ class Answer:
         return {
             "problem": self.problem, "winner": self.winner, "median_s": self.time.median_s,
             "low_s": self.time.low_s, "high_s": self.time.high_s, "equal": list(self.equal),
-            "next": self.next, "lead": self.lead, "flags": list(self.flags), "sentence": self.sentence(),
+            "next": self.next, "lead": self.lead, "flags": list(self.flags),
+            "sentence": self.sentence(),
         }  # fmt: skip
 
 

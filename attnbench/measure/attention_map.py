@@ -22,7 +22,7 @@ def attention_map(
     x = torch.tensor(vectors, dtype=getattr(torch, problem.dtype))
     x_bhnd = x[None, None].to(problem.device)
     words, width = x.shape
-    attend = load_function(variant.build)(problem, **variant.options)
+    attend = load_function(variant.build)(problem, **variant.chosen)
     columns = []
     with torch.no_grad():
         for start in range(0, words, width):

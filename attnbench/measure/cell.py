@@ -126,15 +126,15 @@ class Bench:
         _refuse_what_cannot_fit(problem, cost)
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
-        start = perf_counter()
+        build = load_function(variant.build)
         with spent.on("setup"):
-            attend: Attend = load_function(variant.build)(problem, **variant.options)
-            built_s = perf_counter() - start
+            attend: Attend = build(problem, **variant.chosen)
+        with spent.on("warmup"):
             first_s = _first_call(problem, attend, judged)
         with spent.on("gate"):
             define = None
             if variant.definition is not None:
-                define = load_function(variant.definition)(problem, **variant.options)
+                define = load_function(variant.definition)(problem, **variant.chosen)
             verdict = gate(judged, attend, define, job.seed)
         record = replace(record, error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
@@ -143,12 +143,12 @@ class Bench:
         record = replace(record, note=note() if callable(note) else "")
         if not job.timed:
             return replace(record, status=Status.MEASURED, reason="")
-        return _metered(job, record, spent, attend, judged, verdict, cost, (built_s, first_s))
+        return _metered(job, record, spent, attend, judged, verdict, cost, first_s)
 
 
 def _metered(
     job: Job, record: Record, spent: Spent, attend: Attend, judged: Judged, verdict: Verdict,
-    cost: Cost | None, setup: tuple[float, float],
+    cost: Cost | None, first_s: float,
 ) -> Record:  # fmt: skip
     """Memory and time of a variant that passed the gate."""
     problem, dout = job.problem, judged.softmax.dout
@@ -164,10 +164,9 @@ def _metered(
     if (changed := _changed(problem, verdict, timed)) is not None:
         return replace(record, status=Status.WRONG, reason=changed)
     least = ceiling.least_time(cost, problem.dtype, job.ceilings) if cost else None
-    built_s, first_s = setup
     return replace(
         record, status=Status.MEASURED, reason="", time=time, memory=seen.memory,
-        kernels=seen.kernels, setup_s=built_s + max(0.0, first_s - time.median_s),
+        kernels=seen.kernels, setup_s=spent.seconds["setup"] + max(0.0, first_s - time.median_s),
         share_of_ceiling=None if least is None else least / time.median_s,
     )  # fmt: skip
 
@@ -194,7 +193,7 @@ def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
 def _cost(variant: Variant, problem: Problem) -> Cost | None:
     if variant.cost is None:
         return None
-    cost: Cost = load_function(variant.cost)(problem, **variant.options)
+    cost: Cost = load_function(variant.cost)(problem, **variant.chosen)
     return cost
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from attnbench.measure.settings import Settings, environment
 
@@ -44,6 +44,12 @@ class LocalEngine:
         self._from = -1
         self._buffer = b""
         self._errors: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         """The worker's answer; raises :class:`WorkerLost` if there is none within the limit."""
@@ -74,7 +80,14 @@ class LocalEngine:
         here = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
         variables = {**os.environ, **environment(self.settings.threads), "PYTHONPATH": path}
-        command = [sys.executable, "-m", "attnbench.sweep.worker", str(ask_read), str(answer_write)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "attnbench.sweep.worker",
+            str(ask_read),
+            str(answer_write),
+        ]
         self._process = subprocess.Popen(
             command, env=variables, pass_fds=(ask_read, answer_write), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True,

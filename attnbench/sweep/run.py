@@ -76,10 +76,18 @@ def sweep(plan: Plan, done: dict[str, Record], folder: RunFolder, engine: LocalE
                 raise Stopped
 
 
-def check_cells(plan: Plan, engine: LocalEngine, seed: int) -> Iterator[Record]:
+def check_cells(plan: Plan, engine: LocalEngine, seed: int, watcher: Watcher) -> list[Record]:
     """Every cell through the gate alone."""
+    header = {"seed": seed, "budget_s": 0.0}
+    eta, total, records = Eta([c.guess_s for c in plan.to_run]), len(plan.to_run), []
+    done = 0
     for cell in plan.cells:
-        yield cell.left_out or measure(cell, {"seed": seed, "budget_s": 0.0}, engine, timed=False)
+        record = cell.left_out or measure(cell, header, engine, timed=False)
+        records.append(record)
+        if cell.left_out is None:
+            done += 1
+            watcher.cell(record, done, total, eta.after(cell.guess_s))
+    return records
 
 
 def measure(cell: Cell, header: dict[str, Any], engine: LocalEngine, *,

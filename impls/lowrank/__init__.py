@@ -10,6 +10,6 @@ ROWS = [
         computes="approximates softmax",
         build="impls.lowrank.mean_v:build",
         definition="impls.lowrank.mean_v:definition",
-        cost="impls.lowrank.mean_v:cost",
+        cost="impls.cost:mean",
     ),
 ]

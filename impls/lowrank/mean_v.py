@@ -13,7 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from impls import cost as costs
 from impls.problem import Problem
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -71,8 +70,3 @@ def definition(problem: Problem) -> Define:
         return _weights(problem, rows, v_bcme.dtype) @ _to_heads(v_bcme, problem)
 
     return define
-
-
-def cost(problem: Problem) -> costs.Cost:
-    """The additions, and the ends."""
-    return costs.mean(problem)

@@ -36,12 +36,12 @@ def rows_of(file):
     return list(outside.file_rows([file]))
 
 
-def python(code, *paths, cwd=ROOT):
+def python(code, *paths, cwd=ROOT, stdin=None):
     """What a fresh interpreter, with these folders on its path, prints as JSON."""
     path = os.pathsep.join(str(p) for p in (ROOT, *paths))
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": path}, timeout=60,
+        env={**os.environ, "PYTHONPATH": path}, timeout=60, stdin=stdin,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -98,12 +98,12 @@ def test_a_row_of_a_file_is_built_from_the_file_as_any_other(well):
     plain, own = table.find("mine.plain"), table.find("mine.own?twice=yes")
     assert (own.dtypes["cpu"], own.head_dims) == (("float32",), (8, 64))
     assert own.cost == "impls.cost:softmax"
-    assert load_function(own.definition)(Problem(), **own.options) is None
+    assert load_function(own.definition)(Problem(), **own.chosen) is None
     import torch
 
     q = torch.zeros(1, 1, 2, 4)
-    assert load_function(plain.build)(Problem(), **plain.options)(q, q, q).eq(1).all()
-    assert load_function(own.build)(Problem(), **own.options)(q, q, q).eq(2).all()
+    assert load_function(plain.build)(Problem(), **plain.chosen)(q, q, q).eq(1).all()
+    assert load_function(own.build)(Problem(), **own.chosen)(q, q, q).eq(2).all()
 
 
 def test_a_relative_path_is_read_where_the_reader_stands(tmp_path, monkeypatch):
@@ -133,6 +133,13 @@ def test_a_path_to_elsewhere_stays_as_it_is(tmp_path):
     (row,) = rows_of(write(tmp_path / "far.py", HEAD, code))
     assert row.build == "impls.dense.einsum:build"
     assert load_function(row.build).__module__ == "impls.dense.einsum"
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path):
+    write(tmp_path / "beside_the_rows.py", "def build(problem): return 'from beside'")
+    code = 'from beside_the_rows import build\nROWS = [row("helped")]'
+    (row,) = rows_of(write(tmp_path / "helped.py", HEAD, code))
+    assert load_function(row.build)(Problem()) == "from beside"
 
 
 def test_the_interface_read_is_the_readers_own_wherever_it_stands(tmp_path):
@@ -178,6 +185,9 @@ ENDINGS = {
     "has one number for ROWS": ("ROWS = 5", ["bad.py raised TypeError"]),
     "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", ["ZeroDivisionError"]),
     "holds a row that no row may be": ("ROWS = [row('Bad Name')]", ["InvalidRow", "Bad Name"]),
+    "holds an option that is no plain value": (
+        "ROWS = [row('one', options={'sizes': {1, 2}})]", ["InvalidRow", "one", "sizes"],
+    ),
 }  # fmt: skip
 
 
@@ -255,9 +265,24 @@ def test_a_file_that_prints_leaves_the_parents_output_alone(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path, hurry):
+def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path):
     code = "import sys\nassert sys.stdin.read() == ''\nROWS = [row('reader')]"
-    assert [r.name for r in rows_of(write(tmp_path / "reader.py", HEAD, code))] == ["reader"]
+    file = write(tmp_path / "reader.py", HEAD, code)
+    read, write_end = os.pipe()  # an input that stays open and silent, as a terminal does
+    try:
+        said = python(
+            f"""
+            import json
+            from impls import outside
+            outside.PATIENCE_S = 5
+            print(json.dumps([row.name for row in outside.file_rows([{str(file)!r}])]))
+            """,
+            stdin=read,
+        )
+    finally:
+        os.close(read)
+        os.close(write_end)
+    assert said == ["reader"]
 
 
 def test_a_file_of_many_rows_is_read_whole(tmp_path, monkeypatch):
@@ -273,9 +298,8 @@ BAD_ROWS = {
     "a number": ("5", "row 1 of {file} is int, not a Variant"),
     "a dict": ("{'name': 'x'}", "row 1 of {file} is dict, not a Variant"),
     "the class": ("Variant", "row 1 of {file} is type, not a Variant"),
-    "an option that is a set": ("row('bad', options={'s': {1}})", "row bad of {file} is not"),
-    "an option that is code": ("row('bad', options={'f': print})", "row bad of {file} is not"),
-    "a title of bytes": ("row('bad', title=b'x')", "row bad of {file} is not"),
+    "a paper that is code": ("row('bad', paper=print)", "row bad of {file} is not plain data"),
+    "a title of bytes": ("row('bad', title=b'x')", "row bad of {file} is not plain data"),
 }
 
 

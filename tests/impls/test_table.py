@@ -55,7 +55,7 @@ def test_a_row_belongs_to_the_family_whose_plate_it_is_on():
 @pytest.mark.parametrize(("name", "what", "path"), PATHS, ids=[f"{n}-{w}" for n, w, _ in PATHS])
 def test_the_code_that_a_row_names_exists_and_takes_its_options(name, what, path):
     function = load_function(path)
-    inspect.signature(function).bind("the problem", **ROWS[name].options)
+    inspect.signature(function).bind("the problem", **ROWS[name].chosen)
 
 
 def test_reading_the_table_imports_no_torch_and_no_kernel():
@@ -103,10 +103,10 @@ def test_a_cost_is_read_without_torch():
 def test_a_row_is_found_with_the_options_asked_for(text, label, options):
     table = impls.table()
     row = table.find(text)
-    assert row.options == options
+    assert row.chosen == options
     assert row.label == label
     assert table.find(row.label) == row
-    assert table.rows[row.name].given == {}
+    assert table.rows[row.name].chosen == table.rows[row.name].options == row.options
 
 
 @pytest.mark.parametrize(

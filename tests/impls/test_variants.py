@@ -191,7 +191,7 @@ def true_gradients(brute, case, dtype, exact):
 def built(name, problem):
     row = TABLE.find(name)
     assert row.supports(problem) is None
-    return load_function(row.build)(problem, **row.options)
+    return load_function(row.build)(problem, **row.chosen)
 
 
 def error(ours, true, least=0.0):
@@ -377,7 +377,7 @@ CUT = ["none", "causal", "window", "padding-grouped", "bias", "alibi-long-q"]
 @pytest.mark.parametrize("k_block", BLOCKS)
 def test_online_is_the_same_whatever_its_blocks(brute, case, q_block, k_block):
     row = TABLE.find(f"online?q_block={q_block}&k_block={k_block}")
-    out = load_function(row.build)(problem_of(brute, case), **row.options)(*tensors(case)[:3])
+    out = load_function(row.build)(problem_of(brute, case), **row.chosen)(*tensors(case)[:3])
     assert error(out, truth(brute, case, "float64", True)) <= 1e-13
 
 
@@ -493,5 +493,5 @@ def test_keys_that_no_row_sees_are_not_read():
 @pytest.mark.parametrize("name", [n for n, r in TABLE.rows.items() if r.exact])
 def test_every_exact_row_is_charged_the_work_of_the_mathematics(name, phase):
     row, problem = TABLE.rows[name], Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
-    charged = load_function(row.cost)(problem, **row.options)
+    charged = load_function(row.cost)(problem, **row.chosen)
     assert charged[:2] == costs.softmax(problem)[:2]
