@@ -39,7 +39,24 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def words(text: str) -> tuple[str, ...]:
     """``forward,train``"""
-    return tuple(w for w in text.split(",") if w)
+    found = tuple(w.strip() for w in text.split(",") if w.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} holds nothing")
+    return found
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or more."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """A whole number that fits a random generator's state."""
+    if not (text.isascii() and text.isdigit() and int(text) < 2**62):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**62")
+    return int(text)
 
 
 def seconds(text: str) -> float:
@@ -82,7 +99,7 @@ def parser() -> Parser:
         help="dtypes whose matrix product is measured",
     )  # fmt: skip
     made["env"].add_argument("--device", default=None, metavar="DEVICE")
-    made["env"].add_argument("--threads", type=int, default=None, metavar="N")
+    made["env"].add_argument("--threads", type=count, default=None, metavar="N")
     return top
 
 
@@ -121,8 +138,8 @@ def _grid(verb: argparse.ArgumentParser) -> None:
         help="normal, peaky, outliers, equal_keys, captured:FILE.npz",
     )  # fmt: skip
     grid.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:1")
-    verb.add_argument("--seed", type=int, default=0, help="of the inputs")
-    verb.add_argument("--threads", type=int, metavar="N", help="all cores but one if not given")
+    verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
+    verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
 
 
 def _run(verb: argparse.ArgumentParser) -> None:

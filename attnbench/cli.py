@@ -101,10 +101,13 @@ def show_list(given: argparse.Namespace) -> int:
 def show(given: argparse.Namespace) -> int:
     """``attnbench show NAME``"""
     import impls
+    from attnbench.answer import words
     from attnbench.answer.variant import mathematics
     from attnbench.machine import this_machine, why_not
 
     row = impls.table(given.table).find(given.name)
+    if given.text is None and (given.out or given.embeddings):
+        raise words.BadEmbeddings("--out and --embeddings go with --text: a map needs a sentence")
     if given.text is not None:
         return _show_map(given, row)
     missing = why_not(row, this_machine())
@@ -151,11 +154,15 @@ def env(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.plan import here
     from attnbench.sweep.run import START_LIMIT_S
+    from impls.problem import Problem
 
     machine = this_machine()
     settings = Settings(threads=given.threads or machine.threads)
     device = given.device or machine.devices[-1]
+    for dtype in given.dtype:  # refuses what can't be, in the words of a problem
+        here(Problem(dtype=dtype, device=device).device, machine)
     say("measuring the ceilings …")
     with LocalEngine(settings) as engine:
         asked = {"ceilings": list(given.dtype), "device": device}
@@ -186,7 +193,7 @@ def check(given: argparse.Namespace) -> int:
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
     settings = Settings(threads=given.threads or machine.threads)
     with LocalEngine(settings) as engine, progress.watcher(len(plan.to_run)) as watcher:
-        records = check_cells(plan, engine, given.seed, watcher)
+        records = check_cells(plan, engine, given.seed or 0, watcher)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
     else:
@@ -207,14 +214,15 @@ def run(given: argparse.Namespace) -> int:
     from attnbench.sweep.run import Interrupt, Stopped, sweep
 
     changes = arguments.grid_changes(given)
-    if given.resume:
-        if changes or given.variants or given.preset or given.table:
+    if given.resume is not None:
+        rest = (given.variants, given.preset, given.table, given.seed, given.threads)
+        if changes or any(x not in (None, []) for x in rest):
             raise StoreError("--resume takes the grid of the run it names; leave the rest out")
         begun = start.resume(Path(given.resume))
     else:
         grid = start.find_preset(given.preset, this_machine()).with_(**changes)
         begun = start.begin(
-            given.variants, grid, given.table, Path(given.out), seed=given.seed,
+            given.variants, grid, given.table, Path(given.out), seed=given.seed or 0,
             threads=given.threads,
         )  # fmt: skip
     folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]

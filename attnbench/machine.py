@@ -121,7 +121,10 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
 
 def _numbers(version: str) -> tuple[int, ...]:
     release = re.match(r"[0-9.]*", version)
-    return tuple(int(n) for n in (release[0] if release else "").split(".") if n)
+    parts = [int(n) for n in (release[0] if release else "").split(".") if n]
+    while parts and parts[-1] == 0:  # 2.6 and 2.6.0 are the same
+        parts.pop()
+    return tuple(parts)
 
 
 def _version(distribution: str) -> str | None:

@@ -214,6 +214,8 @@ class Record(_Part):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         """The record back from plain values; what isn't a record is refused in a sentence."""
+        if not isinstance(values, Mapping):
+            raise InvalidRecord("it is no JSON object")
         schema = values.get("schema")
         if not isinstance(schema, int) or schema > SCHEMA:
             raise InvalidRecord(

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -75,8 +76,11 @@ class RunFolder:
     def save_header(self) -> None:
         """Write the header whole, or not at all."""
         draft = self.path / (HEADER + ".new")
-        draft.write_text(json.dumps(self.header, indent=1) + "\n")
-        draft.replace(self.path / HEADER)
+        try:
+            draft.write_text(json.dumps(self.header, indent=1) + "\n")
+            draft.replace(self.path / HEADER)
+        except OSError as error:
+            raise StoreError(f"can't write to {self.path}: {error.strerror}") from None
 
     def append(self, record: Record) -> None:
         """One record, on disk when this returns."""
@@ -94,7 +98,8 @@ class RunFolder:
     def close(self) -> None:
         """Let the next process have it."""
         if self._lines is not None:
-            self._lines.close()
+            with suppress(OSError):  # a line that did not fit is still in the buffer
+                self._lines.close()
             self._lines = None
 
     def _open(self) -> None:
@@ -102,6 +107,7 @@ class RunFolder:
             self._lines = (self.path / RECORDS).open("a")
             fcntl.flock(self._lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.close()
             raise StoreError(f"another process is writing to {self.path}; wait for it") from None
         except OSError as error:
             raise StoreError(f"can't write to {self.path}: {error.strerror}") from None
@@ -111,7 +117,8 @@ class RunFolder:
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
-            (self.path / "torn.txt").open("ab").write(data[whole:] + b"\n")
+            with (self.path / "torn.txt").open("ab") as aside:
+                aside.write(data[whole:] + b"\n")
             os.truncate(path, whole)
 
 
@@ -139,9 +146,9 @@ def read_records(path: Path) -> Iterator[Record]:
     file = path / RECORDS
     if not file.exists():
         return
-    with file.open() as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             try:
                 yield Record.from_dict(json.loads(line))
@@ -152,6 +159,8 @@ def read_records(path: Path) -> Iterator[Record]:
 def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
     """The run folders that are, or lie below, the paths given."""
     for path in paths:
+        if not path.exists():
+            raise StoreError(f"there is no {path}; runs lie in results/<machine>/<run>")
         if (path / HEADER).exists():
             yield path
         else:

@@ -57,13 +57,14 @@ class Answer:
         }  # fmt: skip
 
 
-def regime(problem: dict[str, Any]) -> str:
-    """A problem in the words of a sentence: ``forward, causal, 1024 tokens``."""
-    q, k = problem["q_len"], problem["kv_len"]
+def regime(p: dict[str, Any]) -> str:
+    """A problem in the words of a sentence: ``forward, mask causal, 1024 tokens, …``."""
+    q, k = p["q_len"], p["kv_len"]
     length = f"{k} tokens" if q == k else f"{q} queries on {k} keys"
-    words = [problem["phase"], f"mask {problem['mask']}", length]
-    if problem["inputs"] != "normal":
-        words.append(f"{problem['inputs']} inputs")
+    width = f"d{p['head_dim']}" + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
+    words = [p["phase"], f"mask {p['mask']}", length]
+    words += [f"{p['inputs']} inputs"] * (p["inputs"] != "normal")
+    words += [f"b{p['batch']} h{p['heads']}/{p['kv_heads']} {width} {p['dtype']}"]
     return ", ".join(words)
 
 

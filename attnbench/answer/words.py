@@ -31,16 +31,18 @@ def vectors(words: list[str], file: str | None) -> list[list[float]]:
 
 
 def _from_file(words: list[str], file: Path) -> list[list[float]]:
-    wanted, found, width = set(words), {}, 0
+    wanted, found, width = set(words), {}, -1
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
-                word, *numbers = line.rstrip().split(" ")
-                width = width or len(numbers)
-                if len(numbers) != width:
+                word, *numbers = line.rstrip().rsplit(" ", width)  # a word may hold spaces
+                width = len(numbers) if number == 1 else width
+                one_too_many = " " in word and _is_number(word.rpartition(" ")[2])
+                if not width or len(numbers) != width or one_too_many:
                     raise BadEmbeddings(
-                        f"{file}, line {number}: {len(numbers)} numbers where the first line has "
-                        f"{width}; a GloVe file is a word and as many numbers on each line"
+                        f"{file}, line {number}: {len(numbers) + one_too_many} numbers where the "
+                        f"first line has {width}; a GloVe file is a word and as many numbers, at "
+                        "least one, on each line"
                     )
                 if word in wanted:
                     found[word] = [float(n) for n in numbers]
@@ -57,6 +59,14 @@ def _from_file(words: list[str], file: Path) -> list[list[float]]:
             "use other words, or leave --embeddings out for hashed vectors"
         )
     return [found[w] for w in words]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _hashed(words: list[str]) -> list[list[float]]:

@@ -44,7 +44,6 @@ def environment(threads: int) -> dict[str, str]:
         "MALLOC_MMAP_THRESHOLD_": str(HUGE),
         "MALLOC_TRIM_THRESHOLD_": str(HUGE * 2),
         "MALLOC_TOP_PAD_": str(1 << 26),
-        "KINETO_LOG_LEVEL": "5",
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,25 +11,33 @@ from rich.table import Table as Grid
 
 from attnbench.record import Record, Status
 from impls import BrokenRow
+from impls.problem import Problem
 from impls.spec import Variant
 
 GOOD, BAD, FAINT = "green", "red", "dim"
 
 
+WIDE = 4000
+"""Columns where nobody's terminal sets a limit."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """A reader that has seen enough is no error."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Standard output; where it is no terminal, wide enough that nothing is cut."""
-    out = Console(highlight=False)
-    if not out.is_terminal:
-        out = Console(highlight=False, width=160)
-    return out
+    out = _Console(highlight=False)
+    return out if out.is_terminal else _Console(highlight=False, width=WIDE)
 
 
 def _grid(*columns: str, right: Sequence[str] = ()) -> Grid:
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        grid.add_column(
-            column, justify="right" if column in right else "left", no_wrap=column == "variant"
-        )
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        grid.add_column(escape(column), justify=justify, overflow="fold")
     return grid
 
 
@@ -42,7 +50,7 @@ def variants(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[B
             grid.add_section()
         here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]"
         why = row.title if reason is None else reason + f" → {remedy}" * bool(remedy)
-        family = row.family if row.family != last else ""
+        family = escape(row.family) if row.family != last else ""
         grid.add_row(row.name, family, row.computes, here, escape(why))
         last = row.family
     for bad in broken:
@@ -163,7 +171,7 @@ def _unmeasured(records: Sequence[Record]) -> Iterable[str]:
     for record in records:
         if record.status is not Status.MEASURED:
             key = (record.status, record.reason, record.remedy)
-            where = f"{record.variant} {_length(record.problem)} {record.problem['phase']}"
+            where = f"{record.variant} on {Problem.from_dict(record.problem)}"
             reasons.setdefault(key, []).append(where)
     for (status, reason, remedy), cells in reasons.items():
         where = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
@@ -174,30 +182,32 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
     """``show NAME``: what it is, what it takes, what it costs."""
     out = console()
     out.print(f"[bold]{row.name}[/]  {escape(row.title)}")
-    out.print(f"{row.family}, level {row.level}, computes: {row.computes}\n")
+    out.print(escape(f"{row.family}, level {row.level}, computes: {row.computes}\n"))
     out.print(escape(mathematics) + "\n")
-    grid = _grid("", "")
-    for device in row.devices:
-        taken = f"{', '.join(row.on(device, 'dtypes'))}; masks {', '.join(row.on(device, 'masks'))}"
-        grid.add_row(f"on {device}", taken)
-    grid.add_row("phases", ", ".join(row.phases))
     limits = [
         ("grouped-query heads", row.gqa), ("q_len ≠ kv_len", row.cross),
         ("v_head_dim ≠ head_dim", row.value_dim),
     ]  # fmt: skip
-    grid.add_row("shapes", ", ".join(f"{what}: {'yes' if can else 'no'}" for what, can in limits))
-    if row.head_dims:
-        grid.add_row("head_dim", f"{row.head_dims[0]} to {row.head_dims[1]}")
-    if row.options:
-        grid.add_row("options", ", ".join(f"{k}={v}" for k, v in row.options.items()))
-    if row.requires:
-        grid.add_row("requires", ", ".join(row.requires))
-    if row.paper:
-        grid.add_row("paper", row.paper)
-    grid.add_row("code", row.build)
-    grid.add_row("from", row.origin)
-    here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]: {escape(reason)} → {remedy}"
-    grid.add_row("runs here", here)
+    facts = {
+        f"on {device}": f"{', '.join(row.on(device, 'dtypes'))}; "
+        f"masks {', '.join(row.on(device, 'masks'))}"
+        for device in row.devices
+    }
+    facts |= {
+        "phases": ", ".join(row.phases),
+        "shapes": ", ".join(f"{what}: {'yes' if can else 'no'}" for what, can in limits),
+        "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
+        "options": ", ".join(f"{k}={v}" for k, v in row.options.items()),
+        "requires": ", ".join(row.requires),
+        "paper": row.paper,
+        "code": row.build,
+        "from": row.origin,
+        "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
+    }
+    grid = _grid("", "")
+    for what, fact in facts.items():
+        if fact:
+            grid.add_row(what, escape(fact))
     out.print(grid)
 
 

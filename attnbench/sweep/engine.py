@@ -26,6 +26,11 @@ LAST_WORDS = 2000
 """Bytes of a dead worker's error stream that go into the record."""
 
 
+PROFILER_CHATTER = "USDT:"
+"""How torch's profiler begins the lines that it writes to the error stream, asked or not."""
+POLL_S = 1.0
+
+
 class WorkerLost(Exception):
     """The worker died or had to be killed; ``said`` is the end of its error stream."""
 
@@ -44,6 +49,7 @@ class LocalEngine:
         self._from = -1
         self._buffer = b""
         self._errors: IO[bytes] | None = None
+        self._errors_from = 0
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +103,8 @@ class LocalEngine:
         self._to, self._from = os.fdopen(ask_write, "w"), answer_read
 
     def _exchange(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        assert self._to is not None
+        assert self._to is not None and self._errors is not None
+        self._errors_from = self._errors.seek(0, os.SEEK_END)
         try:
             self._to.write(json.dumps(question) + "\n")
             self._to.flush()
@@ -112,15 +119,21 @@ class LocalEngine:
         return answer
 
     def _read_line(self, deadline: float) -> bytes | None:
-        """A line; empty at the end of the stream, None past the deadline."""
+        """A line; empty where none can come any more, None past the deadline."""
+        assert self._process is not None
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - monotonic()))
-            if not ready:
-                return None
-            part = os.read(self._from, 1 << 20)
-            if not part:
+            gone = self._process.poll() is not None  # though a child of it may hold the pipe
+            patience = min(POLL_S, max(0.0, deadline - monotonic()))
+            ready, _, _ = select.select([self._from], [], [], 0.0 if gone else patience)
+            if ready:
+                part = os.read(self._from, 1 << 20)
+                if not part:
+                    return b""
+                self._buffer += part
+            elif gone:
                 return b""
-            self._buffer += part
+            elif monotonic() >= deadline:
+                return None
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
@@ -138,7 +151,8 @@ class LocalEngine:
         said = ""
         if self._errors is not None:
             size = self._errors.seek(0, os.SEEK_END)
-            self._errors.seek(max(0, size - LAST_WORDS))
-            said = self._errors.read().decode(errors="replace")
+            self._errors.seek(max(self._errors_from, size - LAST_WORDS))
+            lines = self._errors.read().decode(errors="replace").splitlines()
+            said = "\n".join(line for line in lines if not line.startswith(PROFILER_CHATTER))
         self.close()
         return WorkerLost(reason, said, timed_out=timed_out)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from zipfile import BadZipFile
 
 from attnbench.machine import Machine, why_not
 from attnbench.record import Record, Status, cell_key
@@ -90,7 +91,7 @@ def problems(grid: Preset) -> Iterator[Problem]:
 def _lengths(seq: str, phase: str) -> tuple[int, int]:
     """``N`` is as many queries as keys, but one query in ``decode``; ``QxK`` says both."""
     words = seq.lower().split("x")
-    if len(words) > 2 or not all(w.isdigit() for w in words):
+    if len(words) > 2 or not all(w.isascii() and w.isdigit() for w in words):
         raise InvalidProblem(f"--seq {seq!r} is neither a length N nor QxK (queries x keys)")
     if len(words) == 2:
         return int(words[0]), int(words[1])
@@ -110,32 +111,48 @@ def _captured_wrong(problem: Problem) -> str | None:
         "v": (b, c, problem.kv_len, problem.v_head_dim),
     }  # fmt: skip
     try:
-        with np.load(file) as arrays:
+        with file.open("rb") as opened, np.load(opened) as arrays:
             for name, shape in wanted.items():
                 if arrays[name].shape != shape:
                     return (
                         f"{file}: {name} has the shape {arrays[name].shape}, and the problem "
                         f"{problem} needs {shape}; set --seq, --heads, --head-dim to fit the file"
                     )
-    except (OSError, KeyError, ValueError) as error:
+    except (
+        OSError,
+        KeyError,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        BadZipFile,
+    ) as error:
         return f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
     return None
+
+
+def here(device: str, machine: Machine) -> None:
+    """Raise a sentence where the machine has no such device."""
+    if device.split(":")[0] not in machine.devices:
+        raise InvalidProblem(
+            f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
+            f"use --device {machine.devices[-1]}"
+        )
 
 
 def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine) -> Plan:
     """The cells of some variants (all, if none is named) over a grid."""
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     asked = list(dict.fromkeys(problems(grid)))
+    if not asked:
+        raise InvalidProblem("the grid is empty: give at least one value for each of its axes")
     for problem in asked:
         if (wrong := _captured_wrong(problem)) is not None:
             raise InvalidProblem(wrong)
-    kind = grid.device.split(":")[0]
-    if kind not in machine.devices:
-        raise InvalidProblem(
-            f"device {grid.device} is not here; this machine has {', '.join(machine.devices)}: "
-            f"use --device {machine.devices[-1]}"
-        )
-    variants = list({v.label: v for v in variants if v.level == asked[0].level}.values())
+    here(grid.device, machine)
+    if not (names or grid.variants):  # of all the table, what works at the level asked
+        variants = [v for v in variants if v.level == asked[0].level]
+    variants = list({v.label: v for v in variants}.values())
     return Plan([_cell(v, p, grid, machine) for p in asked for v in variants])
 
 

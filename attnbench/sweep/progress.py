@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.record import Record, Status
 from attnbench.sweep.plan import duration
+from impls.problem import Problem
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,12 +31,6 @@ def describe(record: Record) -> str:
     return text
 
 
-def problem_words(problem: dict[str, Any]) -> str:
-    """What tells one problem of a sweep from another."""
-    q, k = problem["q_len"], problem["kv_len"]
-    return f"n{k if q == k else f'{q}x{k}'} {problem['mask']} {problem['phase']}"
-
-
 class PlainLines:
     """One line a cell, no control codes."""
 
@@ -47,7 +42,7 @@ class PlainLines:
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """Print the line."""
-        what = f"{record.variant:16} {problem_words(record.problem)}"
+        what = f"{record.variant:16} {Problem.from_dict(record.problem)}"
         left = f"{duration(left_s)} left"
         print(f"[{done}/{total}, {left}] {what}: {describe(record)}", file=sys.stderr, flush=True)
 
@@ -82,12 +77,13 @@ class LiveTable:
 
     def _draw(self) -> Table:
         from rich.table import Table
+        from rich.text import Text
 
         cells = Table.grid(padding=(0, 2))
         for record in self._latest:
             style = "" if record.status is Status.MEASURED else "yellow"
-            words = (record.variant, problem_words(record.problem), describe(record))
-            cells.add_row(*words, style=style)
+            problem = Problem.from_dict(record.problem)
+            cells.add_row(record.variant, problem.slug, Text(describe(record)), style=style)
         whole = Table.grid()
         whole.add_row(cells)
         whole.add_row(self._bar)

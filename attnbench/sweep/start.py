@@ -52,6 +52,7 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
         "grid": asdict(grid), "tables": [str(Path(t).resolve()) for t in tables],
         "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
+        "folder": str(Path.cwd()),
         "command": shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
@@ -76,6 +77,9 @@ def resume(path: Path) -> Run:
             k: tuple(v) if isinstance(v, list) else v for k, v in header["grid"].items()
         }
         grid = Preset(**values)
+        for needed in ("seed", "budget_s"):
+            header[needed]
+        _same_folder(header)
         table = impls.table(header["tables"])
         plan = make_plan(table, header["variants"], grid, machine)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
@@ -84,6 +88,15 @@ def resume(path: Path) -> Run:
     folder = RunFolder.reopen(path)
     done = {record.key: record for record in read_records(path)}
     return Run(plan, folder, done, settings)
+
+
+def _same_folder(header: dict[str, Any]) -> None:
+    """Refuse to look for a mask's or an input's file in another folder than the run did."""
+    grid = header["grid"]
+    files = [x for x in grid["mask"] if "dense:" in x or "bias:" in x]
+    files += [x for x in grid["inputs"] if x.startswith("captured:")]
+    if files and header["folder"] != str(Path.cwd()):
+        raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")
 
 
 def _code() -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""Verdicts on made-up records: who is fastest, who can't be told apart, and what is not ranked."""
+
+import re
+
+import pytest
+
+from attnbench.answer.verdict import answers, regime
+from attnbench.record import Record, Status, Time
+from impls.problem import Problem
+
+PROBLEM = Problem(q_len=64, kv_len=64)
+
+
+def timed(variant, median, low=None, high=None, *, problem=PROBLEM, computes="softmax"):
+    low, high = low or median, high or median
+    time = Time(
+        median_s=median, low_s=low, high_s=high, q25_s=low, q75_s=high, min_s=low, n=1,
+        clock="host", stop="budget", samples_s=[median],
+    )  # fmt: skip
+    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
+                  computes=computes)  # fmt: skip
+
+
+def untimed(variant, status):
+    return Record(status=status, reason="why", variant=variant, problem=PROBLEM.to_dict(),
+                  computes="softmax")  # fmt: skip
+
+
+def only(*records):
+    (answer,) = answers(records)
+    return answer
+
+
+def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
+    answer = only(timed("slow", 3e-3), timed("fast", 1e-3), timed("middle", 2e-3))
+    assert (answer.winner, answer.equal, answer.next) == ("fast", (), "middle")
+    assert answer.lead == pytest.approx(2.0)
+    assert "fast is the fastest exact variant" in answer.sentence()
+    assert "2.00x ahead of middle" in answer.sentence()
+    assert "slow" not in answer.sentence()
+
+
+@pytest.mark.parametrize(
+    ("low", "tied"), [(1.04e-3, True), (1.05e-3, True), (1.055e-3, True), (1.08e-3, False)]
+)
+def test_intervals_that_come_within_a_hundredth_are_a_tie(low, tied):
+    answer = only(timed("a", 1e-3, 0.95e-3, 1.05e-3), timed("b", 1.2e-3, low, 1.3e-3))
+    assert answer.winner == "a"
+    assert answer.equal == (("b",) if tied else ())
+    assert answer.next == (None if tied else "b")
+
+
+@pytest.mark.parametrize(("median", "tied"), [(1.005e-3, True), (1.02e-3, False)])
+def test_less_than_a_hundredth_apart_is_no_difference_however_narrow(median, tied):
+    answer = only(timed("a", 1e-3), timed("b", median))
+    assert answer.equal == (("b",) if tied else ())
+
+
+def test_the_lead_is_over_the_first_that_can_be_told_apart():
+    answer = only(timed("a", 1e-3, 0.9e-3, 1.1e-3), timed("b", 1.2e-3, 1.05e-3, 1.4e-3),
+                  timed("c", 4e-3))  # fmt: skip
+    assert (answer.equal, answer.next, answer.lead) == (("b",), "c", pytest.approx(4.0))
+    assert re.search(r"\bb\b.*can't be told", answer.sentence())
+    assert "4.00x ahead of c" in answer.sentence()
+
+
+def test_where_all_are_tied_nobody_is_ahead():
+    answer = only(timed("a", 1e-3), timed("b", 1.001e-3), timed("c", 1.002e-3))
+    assert (answer.equal, answer.next, answer.lead) == (("b", "c"), None, None)
+    assert "ahead" not in answer.sentence()
+
+
+def test_only_what_is_exact_is_ranked():
+    others = ("approximates softmax", "its own operator", "softmax on its own pattern")
+    wild = [timed(f"x{n}", 1e-6, computes=c) for n, c in enumerate(others)]
+    answer = only(*wild, timed("a", 2e-3), timed("b", 4e-3))
+    assert (answer.winner, answer.next, answer.equal) == ("a", "b", ())
+
+
+def test_a_variant_without_a_time_is_not_ranked():
+    bad = [untimed(f"x{n}", s) for n, s in enumerate(Status) if s is not Status.MEASURED]
+    answer = only(*bad, timed("a", 2e-3))
+    assert answer.winner == "a"
+    assert "a is the only exact variant measured" in answer.sentence()
+    assert "ahead" not in answer.sentence()
+
+
+def test_where_nothing_exact_was_measured_there_is_no_answer():
+    assert list(answers([])) == []
+    assert list(answers([untimed("a", Status.WRONG)])) == []
+    assert list(answers([timed("x", 1e-3, computes="its own operator")])) == []
+
+
+def test_each_problem_has_its_own_answer_in_the_order_of_the_records():
+    long = PROBLEM.with_(q_len=128, kv_len=128)
+    found = list(answers([
+        timed("a", 2e-3, problem=long), timed("a", 1e-3), timed("b", 1e-3, problem=long),
+        timed("b", 2e-3),
+    ]))  # fmt: skip
+    assert [(a.problem["kv_len"], a.winner) for a in found] == [(128, "b"), (64, "a")]
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "high", "text"),
+    [(1.234e-3, 1.2e-3, 1.3e-3, "1.23 [1.2, 1.3] ms"),
+     (1.5e-5, 1.4e-5, 1.6e-5, "0.015 [0.014, 0.016] ms"),
+     (2.5, 2.25, 3.125, "2500 [2250, 3125] ms")],
+)  # fmt: skip
+def test_the_sentence_gives_the_median_with_its_interval_in_milliseconds(median, low, high, text):
+    assert text in only(timed("a", median, low, high)).sentence()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ["forward", "mask none", "64 tokens"]),
+        ({"q_len": 1, "phase": "decode"}, ["decode", "1 queries on 64 keys"]),
+        ({"inputs": "peaky"}, ["peaky inputs"]),
+    ],
+)
+def test_a_problem_is_said_in_words(changes, words):
+    text = regime(PROBLEM.with_(**changes).to_dict())
+    for word in words:
+        assert word in text
+
+
+def test_answers_about_unlike_problems_can_be_told_apart():
+    changes = [
+        {}, {"dtype": "bfloat16"}, {"batch": 2}, {"heads": 16, "kv_heads": 16}, {"kv_heads": 2},
+        {"head_dim": 32, "v_head_dim": 32}, {"v_head_dim": 32}, {"phase": "train"},
+    ]  # fmt: skip
+    found = answers([timed("a", 1e-3, problem=PROBLEM.with_(**c)) for c in changes])
+    assert len({a.sentence() for a in found}) == len(changes)
+
+
+def test_as_plain_values_an_answer_says_the_same():
+    answer = only(timed("a", 1e-3, 0.9e-3, 1.1e-3), timed("b", 3e-3))
+    said = answer.to_dict()
+    assert said["sentence"] == answer.sentence()
+    assert (said["winner"], said["next"], said["equal"]) == ("a", "b", [])
+    assert (said["median_s"], said["low_s"], said["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
+    assert said["lead"] == pytest.approx(3.0)
+    assert said["problem"] == PROBLEM.to_dict()

@@ -1,0 +1,73 @@
+"""The host clock reads what passes, and lets nothing else into the sample."""
+
+import gc
+import time
+
+import pytest
+
+from attnbench.measure.clocks import HostClock, clock_for
+
+
+def busy(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def test_a_busy_wait_of_five_milliseconds_reads_as_five_milliseconds():
+    taken = HostClock().samples(lambda: None, lambda: busy(0.005), 20)
+    assert len(taken) == 20
+    assert 0.005 * 0.999 <= min(taken) <= 0.005 * 1.02
+
+
+def test_what_goes_before_runs_ahead_of_each_call_and_is_not_timed():
+    steps = []
+
+    def before():
+        steps.append("before")
+        time.sleep(0.02)
+
+    taken = HostClock().samples(before, lambda: steps.append("call"), 5)
+    assert steps == ["before", "call"] * 5
+    assert min(taken) < 0.01
+
+
+def test_what_a_call_returned_is_freed_before_the_next_and_outside_the_sample():
+    class Slow:
+        alive = 0
+
+        def __init__(self):
+            Slow.alive += 1
+
+        def __del__(self):
+            Slow.alive -= 1
+            time.sleep(0.02)
+
+    seen = []
+    taken = HostClock().samples(lambda: seen.append(Slow.alive), Slow, 3)
+    assert seen == [0, 0, 0]
+    assert min(taken) < 0.01
+
+
+def test_the_collector_waits_and_is_put_back_even_after_an_error():
+    seen = []
+    HostClock().samples(lambda: None, lambda: seen.append(gc.isenabled()), 2)
+    assert seen == [False, False]
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        HostClock().samples(lambda: None, lambda: 1 / 0, 2)
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        HostClock().samples(lambda: None, lambda: None, 1)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
+def test_the_processor_is_timed_by_the_host_clock(phase):
+    assert clock_for("cpu", phase).name == "host"

@@ -1,0 +1,182 @@
+"""A sweep over variants that die, hang and shout: each costs its own cell and no other."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import impls
+from attnbench.machine import this_machine
+from attnbench.measure.settings import Settings
+from attnbench.record import Status
+from attnbench.store import RunFolder, read_records
+from attnbench.sweep import run
+from attnbench.sweep.engine import LAST_WORDS, LocalEngine, WorkerLost
+from attnbench.sweep.plan import make_plan
+from attnbench.sweep.presets import Preset
+
+GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
+              budget=0.01)  # fmt: skip
+ORDER = [
+    "einsum", "h.exits", "h.honest", "h.exits_in_build", "h.segfaults", "matmul", "h.hangs", "bmm",
+    "h.chatters", "h.raises", "h.quits", "h.closes", "sdpa",
+]  # fmt: skip
+LIMIT_S = 8.0
+
+
+class Watched:
+    """A watcher that keeps what it was told."""
+
+    def __init__(self):
+        self.cells = []
+
+    def cell(self, record, done, total, left_s):
+        self.cells.append((record.variant, done, total, left_s))
+
+
+def alive(pid):
+    """Whether the process is there and not a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.fixture(scope="module")
+def swept(hostile, tmp_path_factory):
+    """The records by variant, in order, and the watcher."""
+    out = tmp_path_factory.mktemp("results")
+    plan = make_plan(impls.table([hostile]), ORDER, GRID, this_machine())
+    folder = RunFolder.create(out, "box", {"seed": 0, "budget_s": GRID.budget, "ceilings": {}})
+    engine, watcher = LocalEngine(Settings()), Watched()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "CELL_LIMIT_S", LIMIT_S)
+        try:
+            run.sweep(plan, {}, folder, engine, watcher, run.Interrupt(print))
+        finally:
+            engine.close()
+            folder.close()
+    return {r.variant: r for r in read_records(folder.path)}, watcher, folder
+
+
+def test_every_cell_has_its_record_in_the_order_of_the_plan(swept):
+    records, _, folder = swept
+    assert list(records) == ORDER
+    assert {r.run for r in records.values()} == {folder.name}
+
+
+@pytest.mark.parametrize("name", ["einsum", "h.honest", "matmul", "bmm", "sdpa"])
+def test_what_is_honest_is_measured_whoever_went_before(swept, name):
+    record = swept[0][name]
+    assert record.status is Status.MEASURED, record.reason
+    assert record.time.n >= 7
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("h.exits", "status 3"), ("h.exits_in_build", "status 4"), ("h.segfaults", "SIGSEGV")],
+)
+def test_a_variant_that_kills_its_process_has_crashed_and_how_is_said(swept, name, reason):
+    record = swept[0][name]
+    assert record.status is Status.CRASHED
+    assert reason in record.reason
+    assert record.time is None
+
+
+def test_the_last_words_of_a_dead_worker_are_kept(swept):
+    detail = swept[0]["h.exits"].detail
+    assert "my last words are xyzzy" in detail
+    assert len(detail.encode()) <= LAST_WORDS
+
+
+def test_the_last_words_are_those_of_the_cell_and_not_of_its_neighbours(swept):
+    assert "err err" not in swept[0]["h.quits"].detail  # h.chatters had the same worker before
+    assert "USDT" not in swept[0]["h.segfaults"].detail  # nor of the profiler that the ruler warms
+
+
+def test_a_variant_that_hangs_is_ended_and_has_timed_out(swept, hostile):
+    record = swept[0]["h.hangs"]
+    assert record.status is Status.TIMED_OUT
+    assert f"{LIMIT_S:.0f} s" in record.reason
+    assert not alive(int((hostile.parent / "hangs.pid").read_text()))
+
+
+def test_a_variant_that_shouts_on_both_streams_is_measured(swept, capfd):
+    record = swept[0]["h.chatters"]
+    assert record.status is Status.MEASURED, record.reason
+
+
+def test_a_variant_that_closes_the_pipes_has_a_record_without_a_time(swept):
+    record = swept[0]["h.closes"]
+    assert record.status in (Status.CRASHED, Status.TIMED_OUT, Status.FAILED)
+    assert record.reason
+
+
+def test_a_variant_that_raises_has_failed_with_the_first_line_and_the_traceback(swept):
+    record = swept[0]["h.raises"]
+    assert record.status is Status.FAILED
+    assert record.reason == "it raised RuntimeError: first line"
+    assert "Traceback" in record.detail
+    assert "second line" in record.detail
+
+
+def test_a_variant_that_calls_sys_exit_costs_its_own_cell(swept):
+    record = swept[0]["h.quits"]
+    assert record.status in (Status.CRASHED, Status.FAILED)
+    assert "5" in record.reason
+
+
+def test_the_watcher_counts_up_to_the_total_and_the_time_left_reaches_zero(swept):
+    cells = swept[1].cells
+    assert [c[0] for c in cells] == ORDER
+    assert [c[1] for c in cells] == list(range(1, len(ORDER) + 1))
+    assert {c[2] for c in cells} == {len(ORDER)}
+    assert all(c[3] >= 0 for c in cells)
+    assert cells[-1][3] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_sweep_measures_nothing_that_has_a_record(swept, hostile, tmp_path):
+    plan = make_plan(impls.table([hostile]), ORDER, GRID, this_machine())
+    folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 1.0, "ceilings": {}})
+    done = {r.key: r for r in swept[0].values()}
+    engine, watcher = LocalEngine(Settings()), Watched()
+    run.sweep(plan, done, folder, engine, watcher, run.Interrupt(print))
+    folder.close()
+    assert watcher.cells == []
+    assert list(read_records(folder.path)) == []
+
+
+# ---- the engine alone ----------------------------------------------------------------------------
+
+
+def test_closing_an_engine_ends_its_worker_and_it_can_be_closed_again():
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the names are all that is asked
+    engine = LocalEngine(Settings())
+    engine._start()
+    pid = engine._process.pid
+    assert alive(pid)
+    engine.close()
+    engine.close()
+    assert not alive(pid)
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_worker_that_is_killed_from_outside_is_lost_with_the_signal_named():
+    engine = LocalEngine(Settings())
+    engine._start()
+    os.kill(engine._process.pid, 9)
+    with pytest.raises(WorkerLost) as caught:
+        engine._exchange({"apply": {}}, 30)
+    assert "SIGKILL" in caught.value.reason
+    assert not caught.value.timed_out
+
+
+def test_an_engine_does_not_wait_past_the_limit():
+    engine = LocalEngine(Settings())
+    start = time.monotonic()
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 0.05)  # loading torch takes longer
+    assert caught.value.timed_out
+    assert time.monotonic() - start < 5

@@ -1,0 +1,335 @@
+"""The plan: which cells there are, which are left out and why, and what can't be planned."""
+
+import gc
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import impls
+from attnbench.machine import Gpu, Machine
+from attnbench.record import Status
+from attnbench.sweep.plan import Cell, Plan, duration, make_plan, problems
+from attnbench.sweep.presets import PRESETS, Preset, default_preset
+from impls import Table, UnknownVariant
+from impls.masks import InvalidMask
+from impls.problem import InvalidProblem, Problem
+from impls.spec import InvalidRow, Variant
+
+BOX = Machine(
+    name="box", cpu="a cpu", cores=2, memory_bytes=1 << 33, system="Linux", python="3.11.7",
+    versions={}, torch_cuda=None, compiler=None,
+)  # fmt: skip
+GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
+GRID = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))
+
+
+def row(name, **more):
+    plain = {"title": "", "family": "f", "computes": "softmax", "build": "a:b"}
+    return Variant(**{"name": name, **plain, **more})
+
+
+def table(*rows):
+    made = Table()
+    for each in rows:
+        made.add(each)
+    return made
+
+
+def plan(*rows, names=(), machine=BOX, **grid):
+    return make_plan(table(*(rows or [row("a")])), names, GRID.with_(**grid), machine)
+
+
+# ---- the combinations ----------------------------------------------------------------------------
+
+
+def test_every_combination_is_there_once():
+    grid = GRID.with_(
+        seq=("16", "32"), batch=(1, 2), heads=(4,), kv_heads=(1, 2, 4), head_dim=(8, 16),
+        dtype=("float32", "float64"), mask=("none", "causal"), phase=("forward", "train"),
+        inputs=("normal", "peaky"),
+    )  # fmt: skip
+    made = list(problems(grid))
+    assert len(made) == len(set(made)) == 2 * 2 * 3 * 2 * 2 * 2 * 2 * 2
+    for name, values in {
+        "q_len": {16, 32}, "kv_len": {16, 32}, "batch": {1, 2}, "kv_heads": {1, 2, 4},
+        "head_dim": {8, 16}, "dtype": {"float32", "float64"}, "phase": {"forward", "train"},
+        "inputs": {"normal", "peaky"},
+    }.items():  # fmt: skip
+        assert {getattr(p, name) for p in made} == values
+    assert {str(p.mask) for p in made} == {"none", "causal"}
+
+
+def test_what_is_not_given_follows_what_is():
+    assert {(p.heads, p.kv_heads) for p in problems(GRID.with_(heads=(2, 6)))} == {(2, 2), (6, 6)}
+    widths = {(p.head_dim, p.v_head_dim) for p in problems(GRID.with_(head_dim=(8, 24)))}
+    assert widths == {(8, 8), (24, 24)}
+
+
+def test_a_length_is_one_query_where_it_decodes():
+    made = list(problems(GRID.with_(seq=("64",), phase=("decode", "forward"))))
+    assert [(p.phase, p.q_len, p.kv_len) for p in made] == [
+        ("decode", 1, 64), ("forward", 64, 64),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["4x64", "4X64"])
+def test_queries_x_keys_says_both_in_every_phase(text):
+    made = problems(GRID.with_(seq=(text,), phase=("decode", "forward"), mask=("none",)))
+    assert [(p.q_len, p.kv_len) for p in made] == [(4, 64), (4, 64)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "4x", "x4", "1x2x3", "four", "1.5", "4 4", "-4", "²", "0", "0x4", "4x0"]
+)
+def test_a_length_that_is_none_is_refused(text):
+    with pytest.raises(InvalidProblem) as caught:
+        list(problems(GRID.with_(seq=(text,))))
+    assert "--seq" in str(caught.value) or "_len is 0" in str(caught.value)
+
+
+# ---- the cells -----------------------------------------------------------------------------------
+
+
+def test_the_variants_of_one_problem_stand_side_by_side():
+    made = plan(row("a"), row("b"), seq=("16", "32"))
+    assert [(c.variant.name, c.problem.q_len) for c in made.cells] == [
+        ("a", 16), ("b", 16), ("a", 32), ("b", 32),
+    ]  # fmt: skip
+
+
+def test_only_the_variants_named_are_there_in_the_order_given():
+    made = plan(row("a"), row("b"), row("c"), names=["c", "a"])
+    assert [c.variant.name for c in made.cells] == ["c", "a"]
+
+
+def test_a_variant_asked_for_twice_is_measured_once():
+    made = plan(row("a", options={"n": 4}), names=["a", "a", "a?n=4", "a?n=8", "a?n=8"])
+    assert [c.variant.label for c in made.cells] == ["a", "a?n=8"]
+
+
+def test_a_problem_asked_for_twice_is_measured_once():
+    made = plan(row("a"), seq=("16", "16", "16x16"), heads=(2, 2))
+    assert len(made.cells) == 1
+
+
+def test_every_cell_has_a_key_of_its_own():
+    made = plan(row("a", options={"n": 4}), row("b"), names=["a", "a?n=8", "b"], seq=("16", "32"),
+                phase=("forward", "train"), inputs=("normal", "peaky"))  # fmt: skip
+    assert len({c.key for c in made.cells}) == len(made.cells) == 3 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        ({"phases": ("forward",)}, "train"), ({"dtypes": ("float64",)}, "float32"),
+        ({"masks": ("none",)}, "causal"), ({"gqa": False}, "grouped-query"),
+        ({"value_dim": False}, "v_head_dim"), ({"head_dims": (128, 256)}, "head_dim 128 to 256"),
+        ({"cross": False}, "q_len equal to kv_len"),
+    ],
+)  # fmt: skip
+def test_what_a_row_does_not_take_is_left_out_as_unsupported(limits, word):
+    (cell,) = plan(row("a", **limits), seq=("8x16",), heads=(4,), kv_heads=(2,), v_head_dim=(32,),
+                   phase=("train",)).cells  # fmt: skip
+    assert cell.left_out.status is Status.UNSUPPORTED
+    assert "a " in cell.left_out.reason
+    assert word in cell.left_out.reason
+    assert cell.left_out.key == cell.key
+    assert cell.guess_s == 0
+
+
+@pytest.mark.parametrize(
+    "needs", [{"devices": ("cuda",)}, {"requires": ("no-such-thing>=1",)}, {"requires": ("c++",)}]
+)
+def test_what_the_machine_lacks_is_left_out_as_unavailable_with_a_remedy(needs):
+    (cell,) = plan(row("a", **needs)).cells
+    assert cell.left_out.status is Status.UNAVAILABLE
+    assert cell.left_out.reason
+    assert cell.left_out.remedy
+
+
+def test_a_row_of_another_level_that_was_asked_for_is_not_dropped_in_silence():
+    made = plan(row("deep", level="layer"), row("a"), names=["deep", "a"])
+    (left,) = [c.left_out for c in made.cells if c.variant.name == "deep"]
+    assert left.status is Status.UNSUPPORTED
+    assert "level layer" in left.reason
+
+
+def test_a_cell_left_out_is_not_to_run():
+    made = plan(row("a"), row("b", phases=("train",)))
+    assert [c.variant.name for c in made.to_run] == ["a"]
+    assert len(made.cells) == 2
+
+
+def test_the_built_in_table_has_a_cell_or_a_reason_for_every_row():
+    built_in = impls.table()
+    made = make_plan(built_in, [], GRID, BOX)
+    assert {c.variant.name for c in made.cells} == set(built_in.rows)
+    for cell in made.cells:
+        assert cell.left_out is None or cell.left_out.reason
+
+
+# ---- the sentence --------------------------------------------------------------------------------
+
+
+def cell(name, length, guess, left_out=None):
+    return Cell(row(name), Problem(q_len=length, kv_len=length), left_out, guess)
+
+
+def test_the_sentence_counts_cells_variants_and_problems():
+    made = Plan([cell("a", 8, 1.0), cell("b", 8, 1.0), cell("a", 16, 3.0), cell("b", 16, 5.0)])
+    assert made.sentence() == "4 cells: 2 variants on 2 problems; about 10 s"
+
+
+def test_the_sentence_says_what_is_left_out_and_why():
+    rows = [row("a"), *(row(f"c{n}", devices=("cuda",)) for n in range(2)),
+            *(row(f"d{n}", phases=("train",)) for n in range(3))]  # fmt: skip
+    text = plan(*rows, seq=("16", "32")).sentence()
+    assert text.startswith("2 cells: 1 variants on 2 problems; 10 left out (")
+    assert "2 × " in text
+    assert "4 others" in text  # five reasons twice, three of them told
+    assert "others" not in plan(*rows[:3]).sentence()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (40.2, "40 s"), (180, "3 min"), (9000, "2.5 h")]
+)
+def test_a_duration_is_said_in_its_own_unit(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_more_work_is_guessed_to_take_longer():
+    short, long, train = (
+        plan(row("a"), seq=(n,), phase=(phase,)).cells[0].guess_s
+        for n, phase in (("128", "forward"), ("4096", "forward"), ("4096", "train"))
+    )
+    assert 0 < short < long < train
+
+
+# ---- what can't be planned -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"heads": (4,), "kv_heads": (3,)}, ["heads=4", "kv_heads=3", "1, 2, 4"]),
+        ({"head_dim": (0,)}, ["head_dim is 0"]),
+        ({"batch": (0,)}, ["batch is 0"]),
+        ({"v_head_dim": (-1,)}, ["v_head_dim is -1"]),
+        ({"dtype": ("int8",)}, ["int8", "float32, bfloat16"]),
+        ({"phase": ("sideways",)}, ["sideways", "forward, train"]),
+        ({"inputs": ("odd",)}, ["odd", "normal, peaky"]),
+        ({"device": "tpu"}, ["tpu", "cpu, cuda"]),
+        ({"device": "cuda"}, ["device cuda is not here", "--device cpu"]),
+        ({"mask": ("document:4,4",)}, ["add up to 8", "16"]),
+        ({"mask": ("padding:99",)}, ["kv_len=16"]),
+        ({"mask": ("padding:1,2,3",)}, ["batch of 1"]),
+        ({"inputs": ("captured:/no/such.npz",)}, ["/no/such.npz"]),
+    ],
+)
+def test_a_grid_that_can_not_be_is_a_sentence(grid, words):
+    with pytest.raises(InvalidProblem) as caught:
+        plan(row("a"), **grid)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("mask", ["window:-1,0", "nonsense", "causal+causal", "window:1"])
+def test_a_mask_that_is_none_is_a_sentence(mask):
+    with pytest.raises(InvalidMask, match="mask '"):
+        plan(row("a"), mask=(mask,))
+
+
+@pytest.mark.parametrize(
+    "axis", ["seq", "dtype", "phase", "inputs"]
+)
+def test_a_grid_with_nothing_on_an_axis_is_a_sentence(axis):
+    with pytest.raises(InvalidProblem):
+        plan(row("a"), **{axis: ()})
+
+
+def test_one_impossible_problem_among_many_refuses_them_all():
+    with pytest.raises(InvalidProblem):
+        plan(row("a"), seq=("16", "32", "0"))
+
+
+def test_an_unknown_variant_or_option_is_a_sentence():
+    with pytest.raises(UnknownVariant, match="did you mean chunked"):
+        plan(row("chunked"), names=["chunkd"])
+    with pytest.raises(InvalidRow, match="has no option 'blok'"):
+        plan(row("chunked", options={"block": 4}), names=["chunked?blok=3"])
+    with pytest.raises(InvalidRow, match="'many' is not int"):
+        plan(row("chunked", options={"block": 4}), names=["chunked?block=many"])
+
+
+# ---- captured inputs -----------------------------------------------------------------------------
+
+SHAPES = {"q": (1, 4, 16, 8), "k": (1, 2, 16, 8), "v": (1, 2, 16, 24)}
+FITTING = {"heads": (4,), "kv_heads": (2,), "head_dim": (8,), "v_head_dim": (24,)}
+
+
+def captured(file, **shapes):
+    np.savez(file, **{name: np.zeros(shape) for name, shape in {**SHAPES, **shapes}.items()})
+    return {"inputs": (f"captured:{file}",), **FITTING}
+
+
+def test_captured_inputs_that_fit_are_planned(tmp_path):
+    (only,) = plan(row("a"), **captured(tmp_path / "x.npz")).to_run
+    assert only.problem.inputs == f"captured:{tmp_path / 'x.npz'}"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("q", (1, 4, 17, 8)), ("k", (1, 4, 16, 8)), ("v", (1, 2, 16, 8)), ("q", (4, 16, 8))],
+)
+def test_captured_inputs_of_another_shape_are_a_sentence(tmp_path, name, shape):
+    with pytest.raises(InvalidProblem) as caught:
+        plan(row("a"), **captured(tmp_path / "x.npz", **{name: shape}))
+    said = str(caught.value)
+    assert f"{name} has the shape {shape}" in said
+    assert f"needs {SHAPES[name]}" in said
+    assert "x.npz" in said
+
+
+def broken_files(folder):
+    whole = folder / "whole.npz"
+    captured(whole)
+    np.savez(folder / "no_q.npz", k=np.zeros(3))
+    np.save(folder / "array.npy", np.zeros(SHAPES["q"]))
+    (folder / "cut.npz").write_bytes(whole.read_bytes()[:200])
+    (folder / "empty.npz").write_bytes(b"")
+    (folder / "text.npz").write_text("no arrays here")
+    (folder / "folder.npz").mkdir()
+
+
+@pytest.mark.parametrize(
+    "name", ["no_q.npz", "array.npy", "cut.npz", "empty.npz", "text.npz", "folder.npz"]
+)
+def test_captured_inputs_that_can_not_be_read_are_a_sentence(tmp_path, name):
+    broken_files(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # NumPy leaves a broken .npz open
+        with pytest.raises(InvalidProblem, match=r"can't be read as an \.npz of q, k and v"):
+            plan(row("a"), inputs=(f"captured:{tmp_path / name}",), **FITTING)
+        gc.collect()
+
+
+# ---- presets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_planned_where_its_device_is(name):
+    here = replace(BOX, gpus=(GPU,), torch_cuda="13.0", compiler="/usr/bin/g++")
+    made = make_plan(impls.table(), [], PRESETS[name], here)
+    assert made.to_run
+
+
+def test_the_default_preset_is_for_what_is_there():
+    assert PRESETS[default_preset(("cpu",))].device == "cpu"
+    assert PRESETS[default_preset(("cpu", "cuda"))].device == "cuda"
+
+
+def test_a_change_that_is_none_leaves_the_preset_as_it_is():
+    assert GRID.with_(seq=None, heads=None) == GRID
+    assert GRID.with_(heads=(3,)).heads == (3,)

@@ -1,0 +1,215 @@
+"""A run that is stopped or killed goes on where it was, and every cell ends up there once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.record import Status
+from attnbench.store import read_records
+
+ROOT = Path(attnbench.__file__).parents[1]
+GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward",
+        "--budget", "0.01", "--mask", "none"]  # fmt: skip
+VARIANTS = ["einsum", "h.waits", "numpy", "sdpa.cudnn"]
+CELLS = {(name, n) for name in VARIANTS for n in (16, 24)}
+PATIENCE_S = 60
+
+
+def command(*words):
+    return [sys.executable, "-m", "attnbench", "run", *map(str, words)]
+
+
+def until(what, how_long=PATIENCE_S):
+    end = time.monotonic() + how_long
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Started:
+    """A run in a process of its own, held inside ``h.waits``."""
+
+    def __init__(self, hostile, *words):
+        self.hold, self.pid_file = hostile.parent / "hold", hostile.parent / "waits.pid"
+        self.pid_file.unlink(missing_ok=True)
+        self.hold.touch()
+        self.process = subprocess.Popen(
+            command(*words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until(lambda: self.pid_file.exists() and self.pid_file.read_text())
+        self.worker = int(self.pid_file.read_text())
+
+    def let_go(self):
+        self.hold.unlink(missing_ok=True)
+
+    def end(self):
+        """Standard output, standard error and the exit status."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return out, err, self.process.returncode
+
+
+def finish(path, *more):
+    return subprocess.run(
+        command("--resume", path, *more), cwd=ROOT, capture_output=True, text=True,
+        timeout=2 * PATIENCE_S,
+    )  # fmt: skip
+
+
+def cells(path):
+    return Counter((r.variant, r.problem["kv_len"]) for r in read_records(path))
+
+
+def only_run(out):
+    (path,) = out.glob("*/*")
+    return path
+
+
+@pytest.fixture(scope="module")
+def killed(hostile, tmp_path_factory):
+    """A run whose process got SIGKILL in its second cell, then resumed, then resumed again."""
+    out = tmp_path_factory.mktemp("killed")
+    started = Started(hostile, *VARIANTS, *GRID, "--table", hostile, "--out", out)
+    started.process.kill()
+    started.end()
+    worker_alive = alive(started.worker)
+    started.let_go()
+    path = only_run(out)
+    said = {"path": path, "at_death": cells(path), "worker_alive": worker_alive}
+    until(lambda: not alive(started.worker), 30)
+    with (path / "records.jsonl").open("a") as file:
+        file.write('{"status":"measured","vari')
+    said["second"] = finish(path)
+    said["after_second"] = (path / "records.jsonl").read_bytes()
+    said["third"] = finish(path)
+    said["fourth"] = finish(path, "--json")
+    return said
+
+
+def test_what_was_measured_before_the_kill_is_on_disk(killed):
+    assert killed["worker_alive"]
+    assert killed["at_death"][("einsum", 16)] == 1
+    assert ("h.waits", 16) not in killed["at_death"]
+
+
+def test_a_resumed_run_ends_with_every_cell_once(killed):
+    assert killed["second"].returncode == 0, killed["second"].stderr
+    assert cells(killed["path"]) == dict.fromkeys(CELLS, 1)
+    for record in read_records(killed["path"]):
+        left_out = record.variant == "sdpa.cudnn"
+        assert record.status is (Status.UNAVAILABLE if left_out else Status.MEASURED)
+        assert record.run == killed["path"].name
+
+
+def test_a_resumed_run_says_how_much_was_done_before(killed):
+    assert "3 done before" in killed["second"].stderr  # einsum and what is left out, twice
+    assert killed["second"].stderr.count("einsum") == 1
+
+
+def test_the_torn_line_was_set_aside(killed):
+    assert (killed["path"] / "torn.txt").read_text() == '{"status":"measured","vari\n'
+
+
+def test_resuming_what_is_complete_does_nothing_but_answer(killed):
+    third = killed["third"]
+    assert third.returncode == 0, third.stderr
+    assert (killed["path"] / "records.jsonl").read_bytes() == killed["after_second"]
+    assert third.stdout == killed["second"].stdout
+    assert "[1/" not in third.stderr
+
+
+def test_a_resumed_run_takes_json(killed):
+    sent = json.loads(killed["fourth"].stdout)
+    assert len(sent["records"]) == len(CELLS)
+    assert sent["answers"]
+
+
+@pytest.mark.parametrize("key", ["seed", "budget_s", "grid", "variants", "machine", "settings",
+                                 "tables", "protocol"])  # fmt: skip
+def test_a_header_that_lost_a_part_is_damaged_and_says_so(killed, tmp_path, key):
+    header = json.loads((killed["path"] / "run.json").read_text())
+    header["tables"] = []
+    header["variants"] = ["einsum"]
+    del header[key]
+    (tmp_path / "run.json").write_text(json.dumps(header))
+    done = finish(tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "damaged" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [({"protocol": 99}, "protocol 99"), ({"machine": {"name": "elsewhere"}}, "elsewhere"),
+     ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
+     ({"variants": ["gone"]}, "there is no variant 'gone'")],
+)  # fmt: skip
+def test_a_run_that_can_not_go_on_here_says_why(killed, tmp_path, changed, words):
+    header = json.loads((killed["path"] / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**header, **changed}))
+    done = finish(tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "records.jsonl").exists()
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(hostile, tmp_path_factory):
+    """A run that got one Ctrl-C while its second cell was running."""
+    out = tmp_path_factory.mktemp("stopped")
+    started = Started(hostile, *VARIANTS, *GRID, "--table", hostile, "--out", out)
+    os.kill(started.process.pid, signal.SIGINT)
+    time.sleep(0.3)
+    still = started.process.poll() is None and alive(started.worker)
+    started.let_go()
+    _, err, status = started.end()
+    return {"path": only_run(out), "err": err, "status": status, "still": still,
+            "worker": started.worker}  # fmt: skip
+
+
+def test_one_ctrl_c_lets_the_running_cell_end(stopped):
+    assert stopped["still"]
+    by_cell = {(r.variant, r.problem["kv_len"]): r for r in read_records(stopped["path"])}
+    assert by_cell[("h.waits", 16)].status is Status.MEASURED
+    assert ("numpy", 16) not in by_cell
+
+
+def test_one_ctrl_c_says_how_to_go_on_and_exits_130(stopped):
+    assert stopped["status"] == 130
+    assert f"attnbench run --resume {stopped['path']}" in stopped["err"]
+    assert "stopping after this cell" in stopped["err"]
+    assert "Traceback" not in stopped["err"]
+    assert not alive(stopped["worker"])
+
+
+def test_two_ctrl_c_stop_at_once_and_end_the_worker(hostile, tmp_path):
+    started = Started(hostile, *VARIANTS, *GRID, "--table", hostile, "--out", tmp_path)
+    os.kill(started.process.pid, signal.SIGINT)
+    time.sleep(0.3)
+    os.kill(started.process.pid, signal.SIGINT)
+    _, err, status = started.end()  # h.waits is still being held
+    started.let_go()
+    assert status == 130
+    assert "Traceback" not in err
+    assert f"--resume {only_run(tmp_path)}" in err
+    assert not alive(started.worker)
+    assert ("h.waits", 16) not in cells(only_run(tmp_path))
+    assert cells(only_run(tmp_path))[("einsum", 16)] == 1
