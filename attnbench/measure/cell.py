@@ -103,7 +103,11 @@ class Bench:
             variant, job.problem, Status.FAILED, "nothing was said", seed=job.seed, started=now
         )
         try:
-            record = self._measured(job, blank, spent)
+            if (refusal := variant.supports(job.problem)) is not None:
+                raise Unsupported(refusal)
+            cost = _cost(variant, job.problem)
+            blank = replace(blank, cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
+            record = self._measured(job, blank, spent, cost)
         except Unsupported as error:
             record = replace(blank, status=Status.UNSUPPORTED, reason=str(error))
         except Unavailable as error:
@@ -116,13 +120,8 @@ class Bench:
             record = replace(record, entropy=self._judged[1].entropy)
         return replace(record, spent_s=spent.closed())
 
-    def _measured(self, job: Job, blank: Record, spent: Spent) -> Record:
+    def _measured(self, job: Job, record: Record, spent: Spent, cost: Cost | None) -> Record:
         variant, problem = job.variant, job.problem
-        if (refusal := variant.supports(problem)) is not None:
-            raise Unsupported(refusal)
-        cost = _cost(variant, problem)
-        work = Work(flops=cost.flops, bytes=cost.bytes) if cost else None
-        record = replace(blank, cost=work)
         _refuse_what_cannot_fit(problem, cost)
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
@@ -173,17 +172,25 @@ def _metered(
 
 def _changed(problem: Problem, verdict: Verdict, timed: Timed) -> str | None:
     """A sentence where the calls that were timed did not return what the gate had judged."""
-    later = timed.judged_out
-    if later is None or verdict.out is None or same_result(problem.dtype, verdict.out, later):
+    judged, other = (*timed.outs, None)[:2]
+    if judged is None or verdict.out is None:
         return None
-    return "while it was timed it returned another result than when it was judged"
+    if not same_result(problem.dtype, verdict.out, judged):
+        return "while it was timed it returned another result than when it was judged"
+    if (
+        other is not None
+        and torch.equal(judged, other)
+        and not torch.equal(timed.sets[0].v, timed.sets[1].v)
+    ):
+        return "while it was timed it returned the same result for other inputs"
+    return None
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
     call, dout = Call(problem, attend, judged.inputs), judged.softmax.dout
     start = perf_counter()
     out = call.forward()
-    if dout is not None and type(out) is torch.Tensor and out.shape == dout.shape:
+    if dout is not None and getattr(out, "requires_grad", False) and out.shape == dout.shape:
         call.backward(out, dout.to(out.dtype))
     if problem.device != "cpu":
         torch.cuda.synchronize(problem.device)

@@ -37,17 +37,26 @@ class Timed:
                  dout: Tensor | None) -> None:  # fmt: skip
         self.problem, self.sets, self.dout = problem, sets, dout
         self.call = Call(problem, attend, sets[0])
-        self.judged_out: Tensor | None = None
-        """The latest output on the first set of inputs, the one that the gate judged."""
+        self.outs: list[Tensor | None] = [None] * len(sets)
+        """The latest output on each set of inputs; copied, as a variant may reuse its memory."""
+        self._out: Tensor | None = None
         self._turn = 0
         self._graph: Tensor | None = None
 
     def before(self) -> None:
         """Fresh values; for ``backward``, the forward pass."""
+        self.settle()
         self._turn = (self._turn + 1) % len(self.sets)
         self.call.load(self.sets[self._turn])
         if self.problem.phase == "backward":
-            self._graph = self._forward()
+            self._graph = self.call.forward()
+            self._out = self._graph
+
+    def settle(self) -> None:
+        """Put the last output aside, outside the clock."""
+        if self._out is not None:
+            self.outs[self._turn] = self._out.detach().clone()
+            self._out = None
 
     def run(self) -> object:
         """What the clock sees."""
@@ -55,16 +64,10 @@ class Timed:
             assert self._graph is not None and self.dout is not None
             graph, self._graph = self._graph, None
             return self.call.backward(graph, self.dout)
-        out = self._forward()
+        self._out = out = self.call.forward()
         if self.problem.phase == "train":
             assert self.dout is not None
             return self.call.backward(out, self.dout)
-        return out
-
-    def _forward(self) -> Tensor:
-        out = self.call.forward()
-        if self._turn == 0:
-            self.judged_out = out.detach()
         return out
 
 
@@ -103,6 +106,7 @@ def measure_time(timed: Timed, clock: Clock, budget_s: float,
     while not stop:
         samples += clock.samples(timed.before, timed.run, 1 if len(samples) < ENOUGH else 5)
         stop = _why_stop(samples, perf_counter() - wall, budget_s)
+    timed.settle()
     share = (process_time() - cpu) / max(perf_counter() - wall, 1e-9)
     if clock.name == "host" and share < CONTENDED:
         flags = [*flags, f"contended: {share:.0%} of a processor"]
@@ -116,16 +120,16 @@ def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
     n = len(samples)
     if n < LEAST:
         return ""
-    if n >= ENOUGH and spent_s >= budget_s / 2:
+    last = spent_s >= budget_s or n >= MOST
+    if n >= ENOUGH and (last or spent_s >= budget_s / 2):
         low, high = median_interval(samples)
         middle = summary(samples).median
         if high - middle <= NARROW * middle and middle - low <= NARROW * middle:
             return "converged"
-        if n >= 2 * PLATEAU and abs(_noise(samples) - _noise(samples[:-PLATEAU])) < 0.05 * _noise(
-            samples
-        ):
+        noise = _noise(samples)
+        if n >= 2 * PLATEAU and abs(noise - _noise(samples[:-PLATEAU])) < 0.05 * noise:
             return "plateau"
-    return "budget" if spent_s >= budget_s or n >= MOST else ""
+    return "budget" if last else ""
 
 
 def _noise(samples: list[float]) -> float:

@@ -8,7 +8,9 @@ DESIGN.md, "Budgets".
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -19,12 +21,16 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float
 
 RELATIVE_FACTOR = 4.0
 WORST_ROW_FACTOR = 8.0
+FEW_ROWS = 8.0
+"""The yardstick is a sample too: the factors grow by this over the root of the number of rows."""
 FLOOR_EPSILONS = {"float64": 64.0, "float32": 4.0, "bfloat16": 1.0, "float16": 1.0}
 """Allowed in any case, in units of the dtype's spacing at one. More in float64, since nothing wider
 judges it: there the definition may agree with itself to the last bit."""
+ZERO_EPSILONS = 16.0
+"""Allowed where the true gradient is zero, in spacings of what cancels there."""
 CEILING = 0.5
 """Never allowed of the output, however badly the plain form does: half of it is missing. Gradients
-have no such limit: where the weights are saturated or the keys equal, the true one is near zero."""
+have no such limit: where the weights are saturated the true one is near zero."""
 
 
 def with_ratio(error: Error, plain: Error) -> Error:
@@ -34,26 +40,49 @@ def with_ratio(error: Error, plain: Error) -> Error:
     return replace(error, ratio=error.relative / plain.relative)
 
 
-def allowed(name: str, plain: float | None, factor: float, dtype: str) -> float:
-    """The budget that goes with what the plain form makes."""
-    budget = max(factor * (plain or 0.0), FLOOR_EPSILONS[dtype] * EPSILON[dtype])
-    return min(budget, CEILING) if name == "forward" else budget
+def allowed(plain: float | None, factor: float, dtype: str, rows: int) -> float:
+    """The budget that goes with what the plain form makes of so many rows."""
+    factor *= 1.0 + FEW_ROWS / math.sqrt(rows)
+    return max(factor * (plain or 0.0), FLOOR_EPSILONS[dtype] * EPSILON[dtype])
 
 
-def check(name: str, error: Error, plain: Error, dtype: str, rows: Tensor | None) -> None:
+class Yardstick(NamedTuple):
+    """What an error is held against."""
+
+    plain: Error
+    """The plain form's own."""
+    rows: int
+    """How many rows it was taken over."""
+    cancels: float | None = None
+    """Where the true tensor is zero: the size of the terms that cancel. Else None."""
+
+
+def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tensor | None) -> None:
     """Raise :class:`Wrong` where the error is beyond the budget. ``rows``: what rows stand for."""
+    plain = yardstick.plain
+    if yardstick.cancels is not None:
+        most = ZERO_EPSILONS * EPSILON[dtype] * yardstick.cancels
+        if error.max is None or not error.max <= most:
+            said = _said(error.max)
+            raise Wrong(f"{name} is {said} where it is zero in truth, above the {most:.2g} allowed")
+        return
     tests = (
         ("relative error", error.relative, plain.relative, RELATIVE_FACTOR),
         ("error of the worst row", error.worst_row, plain.worst_row, WORST_ROW_FACTOR),
     )
     for what, got, base, factor in tests:
-        budget = allowed(name, base, factor, dtype)
+        budget = allowed(base, factor, dtype, yardstick.rows)
+        if name == "forward" and factor == RELATIVE_FACTOR:
+            budget = min(budget, CEILING)
         if got is None or not got <= budget:
             at = list(error.worst_at or (0, 0, 0))
             if rows is not None:
                 at[2] = int(rows[at[2]])
-            said = "not finite" if got is None else f"{got:.2g}"
             raise Wrong(
-                f"the {what} of {name} is {said}, above the {budget:.2g} allowed (the plain form "
-                f"in {dtype} makes {base or 0.0:.2g}); worst at {place(*at)}"
+                f"the {what} of {name} is {_said(got)}, above the {budget:.2g} allowed (the plain "
+                f"form in {dtype} makes {base or 0.0:.2g}); worst at {place(*at)}"
             )
+
+
+def _said(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2g}"

@@ -66,7 +66,7 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
         dq, dk, dv = call.backward(out, reference.dout)
         got |= {"dq": dq[:, :, reference.rows], "dk": dk, "dv": dv}
         whole |= {"dq": dq, "dk": dk, "dv": dv}
-    verdict.out = out.detach()
+    verdict.out = out.detach().clone()
     for name, tensor in got.items():
         error = compare(tensor, reference.want[name])
         verdict.error[name] = budget.with_ratio(error, reference.plain[name])
@@ -75,7 +75,9 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
     check_inputs_kept(call, judged.inputs)
     for name, error in verdict.error.items():
         rows = reference.rows if name in ("forward", "dq") else None
-        budget.check(name, error, reference.plain[name], problem.dtype, rows)
+        sampled = problem.batch * problem.heads * len(reference.rows)
+        yardstick = budget.Yardstick(reference.plain[name], sampled, reference.cancels.get(name))
+        budget.check(name, error, yardstick, problem.dtype, rows)
 
 
 def _distance(judged: Judged, verdict: Verdict) -> Distance:

@@ -24,6 +24,8 @@ def check_form(problem: Problem, out: object) -> Tensor:
         raise Wrong(f"the output is {str(out.dtype)[6:]}, not {problem.dtype}")
     if out.device.type != problem.device.split(":")[0]:
         raise Wrong(f"the output is on {out.device}, not on {problem.device}")
+    if problem.gradients and not out.requires_grad:
+        raise Wrong("the output is detached: no gradient can reach q, k and v")
     if out.layout is not torch.strided:
         raise Wrong(f"the output has the layout {out.layout}, not a strided one")
     return out
@@ -53,4 +55,4 @@ def check_nothing_left(threads_before: int) -> None:
     left = threading.active_count() - threads_before
     if left > 0:
         names = ", ".join(t.name for t in threading.enumerate()[-left:])
-        raise Wrong(f"it left {left} threads running: {names}")
+        raise Wrong(f"it left {left} thread{'s' * (left > 1)} running: {names}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong, place
-from attnbench.truth.hygiene import check_finite, check_form
+from attnbench.truth.hygiene import check_finite, check_form, check_inputs_kept
 from attnbench.truth.inputs import Inputs, make
 from attnbench.truth.oracle import sample_rows
 from impls.problem import Problem
@@ -35,6 +35,7 @@ def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
     inputs = Inputs(flat.q * 0.1, flat.k, flat.v)
     call = Call(problem, attend, inputs)
     base = check_form(problem, call.forward()).detach().clone()
+    check_inputs_kept(call, inputs)
     middle = int(np.random.default_rng(seed).integers(problem.kv_len))
     for key in dict.fromkeys((middle, 0, problem.kv_len - 1)):
         _one_key(call, base, inputs, key, exact=exact)

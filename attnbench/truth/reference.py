@@ -7,6 +7,7 @@ computed once. For the others the definition is their own, differentiated by aut
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ PLAIN_SCORES = 1 << 25
 """Scores that the plain forms compute at most: their errors are a yardstick, and a few rows of a
 long sequence give it as well as many."""
 
+ZERO_SHARE = 1e-10
+"""Of the terms that cancel: what is below this of them is the oracle's own rounding."""
+
 Tensors = dict[str, Tensor]
 
 
@@ -41,6 +45,8 @@ class Reference:
     want: Tensors
     """``forward`` and, with gradients, ``dq``, ``dk``, ``dv``, in float64. dq over the rows."""
     plain: dict[str, Error]
+    cancels: dict[str, float]
+    """Of those that are zero in truth, the size of the terms that cancel."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     again = _recomputed(problem, inputs, few, dout)
     plain = {name: worse(plain[name], compare(again.pop(name), want_few[name])) for name in want}
     mean = exact(problem, *inputs, rows, uniform=True).out
-    return Judged(problem, inputs, Reference(rows, dout, want, plain), mean, entropy)
+    cancels = _cancels(problem, inputs, rows, dout, want)
+    return Judged(problem, inputs, Reference(rows, dout, want, plain, cancels), mean, entropy)
 
 
 def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define) -> Reference:
@@ -80,7 +87,8 @@ def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define
         want_few = _differentiated(problem, wide, few, dout, define)
     got = _differentiated(problem, inputs, few, dout, define)
     plain = {name: compare(got[name], want_few[name]) for name in want}
-    return Reference(rows, dout, want, plain)
+    cancels = _cancels(problem, inputs, rows, dout, want)
+    return Reference(rows, dout, want, plain, cancels)
 
 
 def _exact(problem: Problem, inputs: Inputs, rows: Tensor,
@@ -88,6 +96,25 @@ def _exact(problem: Problem, inputs: Inputs, rows: Tensor,
     truth = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
     given = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
     return {name: x for name, x in given.items() if x is not None}, truth.entropy
+
+
+def _cancels(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
+             want: Tensors) -> dict[str, float]:  # fmt: skip
+    """Which tensors are zero in truth, and from terms of what size.
+
+    A row that sees one key has a weight of exactly one, so nothing flows into its scores; a
+    relative error would divide by the rounding of the oracle.
+    """
+    q, k, v = (float(x.double().norm(dim=-1).max()) for x in inputs)
+    out = float(dout[:, :, rows].double().norm(dim=-1).max()) if dout is not None else 0.0
+    many = math.sqrt(len(rows) * problem.group)
+    through = problem.scale * out * v
+    sizes = {"forward": v, "dq": through * k, "dk": through * q * many, "dv": out * many}
+    return {
+        name: sizes[name]
+        for name, tensor in want.items()
+        if float(tensor.abs().max()) <= ZERO_SHARE * sizes[name]
+    }
 
 
 def _few(problem: Problem, rows: Tensor) -> Tensor:

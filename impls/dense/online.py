@@ -4,7 +4,7 @@
     l' = c l + sum p;    a' = c a + p v;   out = a / l
 
 No row of scores is ever whole: the memory above the output is one tile. Tiles that nobody sees are
-skipped. With gradients, autograd keeps every tile.
+skipped. Half precisions sum in float32. With gradients, autograd keeps every tile.
 
 Cost: 4 n m d FLOPs a head forward over the tiles read; two tiles of q_block x k_block scores.
 """
@@ -32,6 +32,7 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
     if min(q_block, k_block) < 1:
         raise Unsupported(f"q_block={q_block} and k_block={k_block} must be 1 or more")
     tiles = Tiles(problem, q_block, k_block)
+    wide = torch.float64 if problem.dtype == "float64" else torch.float32
 
     def add_tile(so_far: Running | None, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
                  rows: slice, tile: Tile) -> Running:  # fmt: skip
@@ -42,9 +43,10 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
         shift = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that has seen nothing yet
         p_bcrm = (scores_bcrm - shift).exp_()
         del scores_bcrm
-        total, out = p_bcrm.sum(-1, keepdim=True), p_bcrm @ v_bcme[:, :, tile.keys]
+        total = p_bcrm.sum(-1, keepdim=True, dtype=wide)
+        out = (p_bcrm @ v_bcme[:, :, tile.keys]).to(wide)
         if so_far is not None:
-            kept = (so_far.top_bcr1 - shift).exp()
+            kept = (so_far.top_bcr1 - shift).exp().to(wide)
             total, out = total + so_far.total_bcr1 * kept, out + so_far.out_bcre * kept
         return Running(top, total, out)
 
@@ -57,7 +59,8 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
             if so_far is None:
                 outs.append(tiles.nothing(q_bhnd, rows))
             else:
-                outs.append(ungrouped(so_far.out_bcre / so_far.total_bcr1, problem))
+                out_bcre = (so_far.out_bcre / so_far.total_bcr1).to(q_bhnd.dtype)
+                outs.append(ungrouped(out_bcre, problem))
         return tiles.close(outs)
 
     return attend
