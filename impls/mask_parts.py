@@ -136,4 +136,6 @@ def file_wrong(part: Part, shape: Shape) -> str | None:
     if table.dtype.kind not in ("b" if part.kind == "dense" else "fiu"):
         need = "booleans" if part.kind == "dense" else "numbers"
         return f"mask {part}: the file holds {table.dtype}; a {part.kind} mask needs {need}"
+    if part.kind == "bias" and (np.isnan(table).any() or np.isposinf(table).any()):
+        return f"mask {part}: the file holds NaN or +inf; numbers are added, and -inf hides"
     return None

@@ -84,19 +84,24 @@ def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
     """Rows as the child process sent them."""
     here = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
+    with (
+        tempfile.NamedTemporaryFile("r", suffix=".json") as answer,
+        tempfile.TemporaryFile() as chatter,
+    ):
         # -P: what lies in the current folder is not the package
         command = [sys.executable, "-P", "-m", "impls.outside", *arguments, answer.name]
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command, stdin=subprocess.DEVNULL, stdout=chatter, stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
         ) as child:  # fmt: skip
             try:
-                said, _ = child.communicate(timeout=PATIENCE_S)
+                child.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 raise BrokenTable(f"{what} was still importing after {PATIENCE_S} s") from None
         text = answer.read()
+        chatter.seek(0)
+        said = chatter.read()
     if not text:
         last = said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise BrokenTable(
@@ -157,6 +162,11 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
             sent["broken"].append({"name": f"{origin}[{number}]", "reason": reason})
             continue
         paths = {w: getattr(row, w) for w in ("build", "definition", "cost")}
+        if not file and any(path and path.startswith(":") for path in paths.values()):
+            reason = f"row {row.name} of {origin} has a path that begins with a colon"
+            remedy = "name the module: package.module:function"
+            sent["broken"].append({"name": row.name, "reason": reason, "remedy": remedy})
+            continue
         own = {w: file + path for w, path in paths.items() if path and path.startswith(":")}
         row = replace(row, origin=origin, **own)
         try:

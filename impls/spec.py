@@ -116,9 +116,13 @@ class Variant:
         _one_of(self.name, "level", [self.level], get_args(Level))
         _one_of(self.name, "devices", self.devices, DEVICES)
         _one_of(self.name, "phases", self.phases, PHASES)
+        for what in ("dtypes", "masks"):
+            _one_of(self.name, f"device of {what}", tuple(getattr(self, what)), DEVICES)
         for device in self.devices:
             _one_of(self.name, "dtypes", self.on(device, "dtypes"), DTYPES)
             _one_of(self.name, "masks", self.on(device, "masks"), MASK_KINDS)
+        if not isinstance(self.options, Mapping):
+            raise InvalidRow(f"{self.name}: options is {self.options!r}, not names with defaults")
         for key, default in self.options.items():
             if not isinstance(default, bool | int | float | str):
                 raise InvalidRow(

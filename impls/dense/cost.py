@@ -9,6 +9,7 @@ with the output and dv already there.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 from impls.cost import Cost, output_bytes, softmax
@@ -94,7 +95,7 @@ def flash(problem: Problem) -> Cost:
     queries = 256 if problem.q_len >= 768 else 64 if problem.q_len >= 192 else 32
     queries, keys = min(queries, problem.q_len), min(512, problem.kv_len)
     scratch = queries * (keys + 2 + problem.head_dim) * problem.item_bytes
-    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    threads = _threads()
     peak = output_bytes(problem) + _log_sums(problem) + threads * scratch
     return _with_peak(problem, peak)
 
@@ -132,6 +133,12 @@ def _blocked(problem: Problem, block: int, numbers: Callable[[int, int], int]) -
 def unknown(problem: Problem) -> Cost:
     """The work is known, the memory is whatever was chosen underneath."""
     return softmax(problem)
+
+
+def _threads() -> int:
+    """How many threads torch will take: as OpenMP is told, else one a core."""
+    told = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
+    return int(told[1]) if told else len(os.sched_getaffinity(0))
 
 
 def _column_bytes(problem: Problem) -> int:

@@ -348,7 +348,10 @@ def table_with(*folders):
     return said
 
 
-GOOD = 'def build(problem): ...\nROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two")]'
+GOOD = """
+def build(problem): ...
+ROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two", build="fake_pkg:build")]
+"""
 
 
 @pytest.fixture
@@ -370,6 +373,16 @@ def test_an_entry_point_may_name_one_row(tmp_path):
     code = 'ONE = row("fake.single", build="one_pkg:build")'
     said = table_with(install(tmp_path, "single", {"x": "one_pkg:ONE"}, one_pkg=code))
     assert list(said["rows"]) == ["fake.single"]
+
+
+def test_a_row_of_an_entry_point_that_names_no_module_costs_itself(tmp_path):
+    code = 'ROWS = [row("fake.here"), row("fake.one", build="here_pkg:build")]'
+    said = table_with(install(tmp_path, "here", {"x": "here_pkg:ROWS"}, here_pkg=code))
+    assert list(said["rows"]) == ["fake.one"]
+    ((name, reason, remedy),) = said["broken"]
+    assert name == "fake.here"
+    assert "begins with a colon" in reason
+    assert "package.module:function" in remedy
 
 
 @pytest.mark.parametrize(

@@ -495,3 +495,12 @@ def test_every_exact_row_is_charged_the_work_of_the_mathematics(name, phase):
     row, problem = TABLE.rows[name], Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
     charged = load_function(row.cost)(problem, **row.chosen)
     assert charged[:2] == costs.softmax(problem)[:2]
+
+
+@pytest.mark.parametrize("threads", ["4", "4,2", ""])
+@pytest.mark.parametrize("name", [n for n in EXACT if "?" not in n])
+def test_a_cost_is_told_however_the_threads_are_spelled(monkeypatch, name, threads):
+    """OpenMP takes a list of thread counts, one for each level of nesting."""
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    row = TABLE.rows[name]
+    assert load_function(row.cost)(Problem(), **row.chosen).flops > 0

@@ -236,6 +236,7 @@ def build(problem):
     return attend
 """
 LATER = "while it was timed it returned another result than when it was judged"
+SAME = "while it was timed it returned the same result for other inputs"
 
 
 @pytest.mark.parametrize("deed", [
@@ -252,7 +253,59 @@ def test_a_variant_that_changes_after_fifteen_calls_is_wrong(cells, deed):
 
 def test_a_variant_that_stops_filling_its_own_buffer_after_fifteen_calls_is_wrong(cells):
     record = cells.run(AFTER.format(deed="return buffer if late else buffer.copy_(inner(q, k, v))"))
-    assert (record.status, record.reason) == (Status.WRONG, LATER)
+    assert record.status is Status.WRONG
+    assert record.reason in (LATER, SAME)  # by the set of values that happened to be in it last
+    unmeasured(record)
+
+
+HOLDING = """
+def build(problem):
+    inner, judged, held, calls = right(problem), [], [], []
+    def attend(q, k, v):
+        calls.append(1)
+        if not judged: judged.append(q.detach().clone())
+        out = inner(q, k, v)
+        if len(calls) > 10 and not held and torch.equal(q, judged[0]) is {on_judged}:
+            held.append(out.detach().clone())
+        return held[0] + (out - out.detach()) if held else out
+    return attend
+"""
+
+
+@pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
+@pytest.mark.parametrize(("on_judged", "reason"), [(True, SAME), (False, LATER)])
+def test_a_variant_that_returns_one_result_whatever_its_inputs_is_wrong(
+    cells, phase, on_judged, reason
+):
+    record = cells.run(HOLDING.format(on_judged=on_judged), cells.problem(phase=phase))
+    assert (record.status, record.reason) == (Status.WRONG, reason)
+    unmeasured(record)
+
+
+REFILLING = """
+def build(problem):
+    inner, judged, filled, calls = right(problem), [], [], []
+    buffer = torch.empty(problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
+    def attend(q, k, v):
+        calls.append(1)
+        if not judged: judged.append(q.clone())
+        if len(calls) > 10 and filled[-1] is {on_judged}: return buffer
+        filled.append(torch.equal(q, judged[0]))
+        return buffer.copy_(inner(q, k, v))
+    return attend
+"""
+
+
+@pytest.mark.parametrize(("on_judged", "reason"), [(True, SAME), (False, LATER)])
+def test_the_reason_tells_which_values_a_buffer_was_last_filled_with(cells, on_judged, reason):
+    record = cells.run(REFILLING.format(on_judged=on_judged))
+    assert (record.status, record.reason) == (Status.WRONG, reason)
+    unmeasured(record)
+
+
+def test_the_same_result_is_right_where_the_other_values_are_the_same(cells):
+    one = cells.problem(heads=1, kv_heads=1, q_len=1, v_head_dim=1)
+    assert cells.run(HONEST, one).status is Status.MEASURED
 
 
 def test_a_variant_that_hands_out_a_buffer_of_its_own_is_honest(cells):

@@ -14,7 +14,7 @@ from attnbench.truth.inputs import make
 from impls.dense.matmul import build
 from impls.problem import Problem
 
-NOTHING = SimpleNamespace(before=lambda: None, run=lambda: None)
+NOTHING = SimpleNamespace(before=lambda: None, run=lambda: None, settle=lambda: None)
 STEADY = [1.0, 1.001, 0.999, 1.0005, 0.9995]
 BIMODAL = [1.0, 2.0]
 
@@ -71,6 +71,12 @@ def test_short_calls_that_agree_have_converged_and_say_so(scripted):
     assert got.stop == "converged"
 
 
+def test_short_calls_that_do_not_agree_have_not_converged_at_the_most_samples(scripted):
+    growing = (1.0 + (i % 2) * i / 100 for i in itertools.count())
+    got = measure_time(NOTHING, scripted(growing, step_s=1e-6), 1.0, [])
+    assert (got.stop, got.n) == ("budget", 400)
+
+
 def test_the_time_keeps_every_sample_and_sums_them_up_as_numpy_does(scripted):
     readings = list(np.random.default_rng(0).lognormal(0, 0.5, 200))
     got = measure_time(NOTHING, scripted(readings, step_s=0.01), 1.0, ["not steady"])
@@ -83,7 +89,9 @@ def test_the_time_keeps_every_sample_and_sums_them_up_as_numpy_does(scripted):
 
 
 def test_a_call_that_leaves_the_processor_idle_is_flagged():
-    waiting = SimpleNamespace(before=lambda: None, run=lambda: time.sleep(0.005))
+    waiting = SimpleNamespace(
+        before=lambda: None, run=lambda: time.sleep(0.005), settle=lambda: None
+    )
     given = []
     got = measure_time(waiting, HostClock(), 0.01, given)
     assert len(got.flags) == 1
@@ -185,15 +193,74 @@ def test_the_sets_themselves_are_left_alone():
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("phase", ["forward", "train", "backward"])
-def test_the_latest_output_on_the_judged_values_is_kept(phase):
-    one, sets = timed(phase, [])
-    assert one.judged_out is None
-    for _ in range(3):  # the judged values are the second to come
+PHASES = ["forward", "train", "backward", "decode"]
+
+
+def turns(one, count):
+    for _ in range(count):
         one.before()
         one.run()
-    torch.testing.assert_close(one.judged_out, build(one.problem)(*sets[0]))
-    assert not one.judged_out.requires_grad
+    one.settle()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_output_on_each_set_of_values_is_kept(phase):
+    one, sets = timed(phase, [])
+    assert one.outs == [None, None]
+    turns(one, 1)  # the judged values are the second to come
+    assert one.outs[0] is None
+    turns(one, 2)
+    for out, inputs in zip(one.outs, sets, strict=True):
+        torch.testing.assert_close(out, build(one.problem)(*inputs))
+        assert not out.requires_grad
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_output_is_kept_as_a_copy_where_the_variant_reuses_its_buffer(phase, count):
+    one, sets = timed(phase, [])
+    inner, buffer = one.call.attend, torch.empty(1, 2, 6, 4)
+    one.call.attend = lambda q, k, v: buffer.detach().copy_(inner(q, k, v))
+    turns(one, count)
+    buffer.fill_(torch.nan)
+    for out, inputs in zip(one.outs, sets, strict=True):
+        torch.testing.assert_close(out, build(one.problem)(*inputs))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, [None, 1]), (2, [2, 1]), (5, [4, 5]), (6, [6, 5])])
+def test_the_output_that_is_kept_is_the_latest(count, kept):
+    one, _ = timed("forward", [])
+    numbers = itertools.count(1)
+    one.call.attend = lambda q, k, v: torch.full_like(v, next(numbers))
+    turns(one, count)
+    one.settle()  # a second time changes nothing
+    assert [None if out is None else int(out.unique()) for out in one.outs] == kept
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_output_is_copied_outside_the_clock(phase):
+    one, _ = timed(phase, [])
+    one.before()
+    one.run()
+    assert one.outs == [None, None]
+    one.before()
+    first = one.outs[1]
+    assert first is not None
+    one.run()
+    assert one.outs[0] is None
+    assert one.outs[1] is first
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_after_measuring_the_last_output_is_kept_too(phase, scripted):
+    one, sets = timed(phase, [])
+    numbers = itertools.count(1)
+    inner = one.call.attend
+    one.call.attend = lambda q, k, v: inner(q, k, v) + next(numbers)
+    got = measure_time(one, scripted(itertools.repeat(1.0), step_s=10.0), 1e-9, [])
+    assert got.n == 7
+    for out, inputs, number in zip(one.outs, sets, (6, 7), strict=True):
+        torch.testing.assert_close(out, build(one.problem)(*inputs) + number)
 
 
 def test_each_phase_runs_what_its_name_says_under_the_clock():

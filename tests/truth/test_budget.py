@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from attnbench.record import Error
-from attnbench.truth.budget import EPSILON, allowed, check, with_ratio
+from attnbench.truth.budget import EPSILON, Yardstick, allowed, check, with_ratio
 from attnbench.truth.errors import compare
 from attnbench.truth.findings import Wrong
+
+MANY = 10**12
+"""So many rows that the factors are what they are."""
 
 
 def error(relative, worst_row=None, worst_at=(0, 0, 0)):
@@ -16,9 +19,13 @@ def error(relative, worst_row=None, worst_at=(0, 0, 0)):
     return Error(relative=relative, max=1.0, worst_row=worst_row, cosine=1.0, worst_at=worst_at)
 
 
-def refusal(name, got, plain, dtype="float32", rows=None):
+def passes(name, got, plain, dtype="float32", over=MANY, cancels=None):
+    check(name, got, Yardstick(plain, over, cancels), dtype, None)
+
+
+def refusal(name, got, plain, dtype="float32", rows=None, over=MANY, cancels=None):
     with pytest.raises(Wrong) as wrong:
-        check(name, got, plain, dtype, rows)
+        check(name, got, Yardstick(plain, over, cancels), dtype, rows)
     return str(wrong.value)
 
 
@@ -28,27 +35,67 @@ def test_epsilon_is_the_spacing_at_one(dtype):
 
 
 def test_the_budget_is_a_multiple_of_what_the_plain_form_makes():
-    assert allowed("forward", 0.01, 4.0, "float32") == 0.04
-    assert allowed("dq", 0.01, 8.0, "bfloat16") == 0.08
+    assert allowed(0.01, 4.0, "float32", MANY) == pytest.approx(0.04, rel=1e-4)
+    assert allowed(0.01, 8.0, "bfloat16", MANY) == pytest.approx(0.08, rel=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "wider"), [(1, 9.0), (16, 3.0), (64, 2.0), (256, 1.5)])
+def test_few_rows_widen_the_budget(rows, wider):
+    assert allowed(0.01, 4.0, "float32", rows) == pytest.approx(0.04 * wider)
+    assert allowed(0.01, 8.0, "bfloat16", rows) == pytest.approx(0.08 * wider)
+
+
+def test_many_rows_do_not_widen_the_budget():
+    assert 0.04 <= allowed(0.01, 4.0, "float32", 10**6) < 0.0404
 
 
 @pytest.mark.parametrize(("dtype", "least"), [
     ("float32", 4 * 2**-23), ("bfloat16", 2**-7), ("float16", 2**-10), ("float64", 64 * 2**-52),
 ])  # fmt: skip
 @pytest.mark.parametrize("plain", [0.0, None, 1e-18])
-def test_some_spacings_of_the_dtype_are_allowed_in_any_case(dtype, least, plain):
-    assert allowed("forward", plain, 4.0, dtype) == least
+@pytest.mark.parametrize("rows", [1, MANY])
+def test_some_spacings_of_the_dtype_are_allowed_in_any_case(dtype, least, plain, rows):
+    assert allowed(plain, 4.0, dtype, rows) == least
 
 
-def test_half_of_the_output_may_never_be_missing_while_gradients_have_no_such_limit():
-    assert allowed("forward", 3.0, 4.0, "bfloat16") == 0.5
-    assert allowed("forward", math.inf, 4.0, "bfloat16") == 0.5
-    assert allowed("dk", 3.0, 4.0, "bfloat16") == 12.0
+@pytest.mark.parametrize("plain", [3.0, math.inf])
+@pytest.mark.parametrize("over", [1, MANY])
+def test_half_of_the_output_may_never_be_missing(plain, over):
+    passes("forward", error(0.49), error(plain), "bfloat16", over)
+    said = refusal("forward", error(0.51), error(plain), "bfloat16", over=over)
+    assert said.startswith("the relative error of forward is 0.51, above the 0.5 allowed")
+
+
+def test_few_rows_do_not_lift_the_ceiling_of_the_output():
+    passes("forward", error(0.49), error(0.1), over=4)  # which would be 2 without it
+    refusal("forward", error(0.51), error(0.1), over=4)
+
+
+def test_a_single_row_of_the_output_has_no_ceiling():
+    passes("forward", error(0.4, 23.9), error(3.0))
+    said = refusal("forward", error(0.4, 24.1), error(3.0))
+    assert said.startswith("the error of the worst row of forward is 24, above the 24 allowed")
+
+
+@pytest.mark.parametrize("name", ["dq", "dk", "dv"])
+def test_gradients_have_no_ceiling(name):
+    passes(name, error(11.9), error(3.0), "bfloat16")
+    said = refusal(name, error(12.2), error(3.0), "bfloat16")
+    assert said.startswith(f"the relative error of {name} is 12, above the 12 allowed")
 
 
 @pytest.mark.parametrize("name", ["forward", "dq", "dk", "dv"])
 def test_what_is_within_both_budgets_passes(name):
-    check(name, error(3.9e-3, 7.9e-3), error(1e-3), "float32", None)
+    passes(name, error(3.9e-3, 7.9e-3), error(1e-3))
+
+
+@pytest.mark.parametrize("name", ["forward", "dq", "dk", "dv"])
+def test_what_only_few_rows_could_excuse_is_refused_over_many(name):
+    passes(name, error(7.9e-3, 15.9e-3), error(1e-3), over=64)
+    refusal(name, error(8.1e-3, 8.1e-3), error(1e-3), over=64)
+    refusal(name, error(1e-3, 16.1e-3), error(1e-3), over=64)
+    refusal(name, error(4.1e-3, 4.1e-3), error(1e-3), over=10**6)
+    refusal(name, error(1e-3, 8.1e-3), error(1e-3), over=10**6)
 
 
 def test_a_relative_error_above_four_times_the_plain_one_is_refused_with_both_numbers():
@@ -78,7 +125,52 @@ def test_an_error_that_is_not_finite_is_refused(lost):
 
 
 def test_no_error_where_the_plain_form_makes_none_passes():
-    check("dq", error(0.0), error(0.0), "float64", None)
+    passes("dq", error(0.0), error(0.0), "float64")
+
+
+# ---- where the truth is zero ---------------------------------------------------------------------
+
+
+def off_by(most):
+    """What is not zero where zero is wanted: no relative error says how bad that is."""
+    return Error(relative=math.inf, max=most, worst_row=math.inf, cosine=math.inf,
+                 worst_at=[0, 0, 0])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+@pytest.mark.parametrize("cancels", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("over", [1, MANY])
+def test_a_true_zero_is_held_to_the_size_of_what_cancels(dtype, cancels, over):
+    most = 16 * EPSILON[dtype] * cancels
+    plain = off_by(most / 1e3)  # counts for nothing here, nor does the number of rows
+    for fine in (0.0, most / 2, most):
+        passes("dq", off_by(fine), plain, dtype, over, cancels)
+    for beyond in (1.01 * most, 1e3 * most):
+        refusal("dq", off_by(beyond), plain, dtype, over=over, cancels=cancels)
+
+
+def test_the_sentence_for_a_true_zero_has_both_numbers():
+    said = refusal("dk", off_by(0.25), off_by(1e-6), "float16", cancels=4.0)
+    assert said == "dk is 0.25 where it is zero in truth, above the 0.062 allowed"
+
+
+@pytest.mark.parametrize("lost", [None, math.nan, math.inf])
+def test_what_is_not_finite_where_the_truth_is_zero_is_refused(lost):
+    said = refusal("dq", off_by(lost), off_by(lost), cancels=1.0)
+    assert any(word in said for word in ("not finite", "nan", "inf"))
+
+
+def test_where_nothing_cancels_only_zero_is_zero():
+    passes("dq", off_by(0.0), off_by(0.0), cancels=0.0)
+    refusal("dq", off_by(1e-30), off_by(0.0), cancels=0.0)
+
+
+def test_what_is_not_zero_in_truth_is_held_to_its_relative_error():
+    nothing_left = Error(relative=1.0, max=1e-30, worst_row=1.0, cosine=0.0, worst_at=[0, 0, 0])
+    assert "relative error of dq" in refusal("dq", nothing_left, error(1e-7))
+
+
+# ---- the ratio, and rounding ---------------------------------------------------------------------
 
 
 def test_the_ratio_is_to_the_plain_form_and_absent_where_there_is_none():
@@ -95,6 +187,7 @@ def test_three_times_the_rounding_passes_and_many_times_does_not(dtype):
     plain = compare(want.to(kind), want)
     rounding = want.to(kind).double() - want
     many = {"float32": 40, "bfloat16": 8, "float16": 8}  # rounding lies below the spacing
-    check("forward", compare(want + 3 * rounding, want), plain, dtype, None)
-    with pytest.raises(Wrong, match="relative error of forward"):
-        check("forward", compare(want + many[dtype] * rounding, want), plain, dtype, None)
+    passes("forward", compare(want + 3 * rounding, want), plain, dtype, over=2 * 64)
+    bad = compare(want + many[dtype] * rounding, want)
+    for over in (2 * 64, MANY):
+        assert "relative error of forward" in refusal("forward", bad, plain, dtype, over=over)
