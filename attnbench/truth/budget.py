@@ -42,8 +42,8 @@ def with_ratio(error: Error, plain: Error) -> Error:
 
 def allowed(plain: float | None, factor: float, dtype: str, rows: int) -> float:
     """The budget that goes with what the plain form makes of so many rows."""
-    factor *= 1.0 + FEW_ROWS / math.sqrt(rows)
-    return max(factor * (plain or 0.0), FLOOR_EPSILONS[dtype] * EPSILON[dtype])
+    floor = FLOOR_EPSILONS[dtype] * EPSILON[dtype] * factor / RELATIVE_FACTOR
+    return max(factor * (1.0 + FEW_ROWS / math.sqrt(rows)) * (plain or 0.0), floor)
 
 
 class Yardstick(NamedTuple):

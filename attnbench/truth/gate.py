@@ -75,8 +75,8 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
     check_inputs_kept(call, judged.inputs)
     for name, error in verdict.error.items():
         rows = reference.rows if name in ("forward", "dq") else None
-        sampled = problem.batch * problem.heads * len(reference.rows)
-        yardstick = budget.Yardstick(reference.plain[name], sampled, reference.cancels.get(name))
+        plain, cancels = reference.plain[name], reference.cancels.get(name)
+        yardstick = budget.Yardstick(plain, reference.tried, cancels)
         budget.check(name, error, yardstick, problem.dtype, rows)
 
 

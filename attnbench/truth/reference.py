@@ -47,6 +47,8 @@ class Reference:
     plain: dict[str, Error]
     cancels: dict[str, float]
     """Of those that are zero in truth, the size of the terms that cancel."""
+    tried: int
+    """How many rows, over the batch and the heads, the plain form was tried on."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     plain = {name: worse(plain[name], compare(again.pop(name), want_few[name])) for name in want}
     mean = exact(problem, *inputs, rows, uniform=True).out
     cancels = _cancels(problem, inputs, rows, dout, want)
-    return Judged(problem, inputs, Reference(rows, dout, want, plain, cancels), mean, entropy)
+    tried = problem.batch * problem.heads * len(few)
+    softmax = Reference(rows, dout, want, plain, cancels, tried)
+    return Judged(problem, inputs, softmax, mean, entropy)
 
 
 def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define) -> Reference:
@@ -88,7 +92,7 @@ def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define
     got = _differentiated(problem, inputs, few, dout, define)
     plain = {name: compare(got[name], want_few[name]) for name in want}
     cancels = _cancels(problem, inputs, rows, dout, want)
-    return Reference(rows, dout, want, plain, cancels)
+    return Reference(rows, dout, want, plain, cancels, problem.batch * problem.heads * len(few))
 
 
 def _exact(problem: Problem, inputs: Inputs, rows: Tensor,
