@@ -45,7 +45,7 @@ PRESETS = {
     ),
     "check": Preset(
         "what 'attnbench check' asks: an odd length, grouped heads, the common masks",
-        seq=("129",), heads=(4,), kv_heads=(2,), head_dim=(32,),
+        seq=("129",), heads=(4,), kv_heads=(4, 2), head_dim=(32,),
         mask=("none", "causal", "window:31,0"), phase=("forward", "train"),
     ),
     "smoke": Preset(

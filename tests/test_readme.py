@@ -1,0 +1,53 @@
+"""What the README shows is what works."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnbench import arguments
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+LINES = [
+    line.split(" #")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("attnbench ")
+]
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_each_of_the_two_commands_stands_alone_in_its_block(name):
+    (command,) = re.findall(rf"<!-- command: {name} -->\n```sh\n(.*?)\n```", README)
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -c constraints.txt")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_line_of_the_command_line_is_understood(line):
+    given = arguments.parser().parse_args(shlex.split(line)[1:])
+    assert given.verb in {v for group in arguments.GROUPS.values() for v in group}
+
+
+def test_the_picture_is_there():
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    assert (ROOT / picture).stat().st_size > 10_000
+
+
+def test_no_placeholder_is_left():
+    assert not re.search(r"@[A-Z]+@", README + (ROOT / "DESIGN.md").read_text())
+
+
+def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path):
+    (code,) = re.findall(r"<!-- example: mine.py -->\n```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    (line,) = [x for x in LINES if x.startswith("attnbench check mine")]
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(line)], cwd=tmp_path, capture_output=True, text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"mine\s+6 of 6", done.stdout)
