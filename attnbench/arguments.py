@@ -117,7 +117,11 @@ def _show(verb: argparse.ArgumentParser) -> None:
 def _grid(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("variants", nargs="*", metavar="VARIANT", help="all of the table if none")
     grid = verb.add_argument_group("the grid", "values split by commas; every combination is run")
-    grid.add_argument("--preset", metavar="NAME", help="a named grid to start from")
+    grid.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="a named grid to start from: cpu, cuda (the defaults), check, smoke",
+    )
     grid.add_argument("--seq", type=words, metavar="N,…", help="N tokens, or QxK: queries x keys")
     grid.add_argument("--batch", type=numbers, metavar="N,…")
     grid.add_argument("--heads", type=numbers, metavar="N,…")

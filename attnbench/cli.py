@@ -156,10 +156,11 @@ def env(given: argparse.Namespace) -> int:
     from attnbench.sweep.engine import LocalEngine
     from attnbench.sweep.plan import here
     from attnbench.sweep.run import START_LIMIT_S
+    from attnbench.sweep.start import pinned
     from impls.problem import Problem
 
     machine = this_machine()
-    settings = Settings(threads=given.threads or machine.threads)
+    settings = Settings(threads=pinned(given.threads, machine))
     device = given.device or machine.devices[-1]
     for dtype in given.dtype:  # refuses what can't be, in the words of a problem
         here(Problem(dtype=dtype, device=device).device, machine)
@@ -186,12 +187,12 @@ def check(given: argparse.Namespace) -> int:
     from attnbench.sweep.engine import LocalEngine
     from attnbench.sweep.plan import make_plan
     from attnbench.sweep.run import check_cells
-    from attnbench.sweep.start import find_preset
+    from attnbench.sweep.start import find_preset, pinned
 
     machine = this_machine()
     grid = find_preset(given.preset or "check", machine).with_(**arguments.grid_changes(given))
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
-    settings = Settings(threads=given.threads or machine.threads)
+    settings = Settings(threads=pinned(given.threads, machine))
     with LocalEngine(settings) as engine, progress.watcher(len(plan.to_run)) as watcher:
         records = check_cells(plan, engine, given.seed or 0, watcher)
     if given.json:
@@ -227,6 +228,8 @@ def run(given: argparse.Namespace) -> int:
         )  # fmt: skip
     folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
     say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
+    for warning in begun.plan.warnings():
+        say(warning)
     say(f"records go to {folder.path}")
     try:
         with LocalEngine(begun.settings) as engine, progress.watcher(len(left)) as watcher:
@@ -244,6 +247,8 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
     from attnbench.answer.verdict import answers
     from attnbench.report import scaling_picture
 
+    left_out = ("unsupported", "unavailable")
+    records = sorted(records, key=lambda r: str(r.status) in left_out)  # what was run comes first
     found = list(answers(records))
     pictures = [where / "scaling.png", where / "scaling.svg"]
     if scaling_picture.draw(
@@ -267,7 +272,12 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
 
 
 def _finding(records: list[Record]) -> int:
-    """1 where a variant was not what it says it is."""
+    """1 where a variant was not what it says it is; 2 where nothing was asked of any."""
+    if all(str(r.status) in ("unsupported", "unavailable") for r in records):
+        say(
+            "attnbench: nothing was run: no variant takes these problems here, for the reasons said"
+        )
+        return 2
     bad = {"wrong", "implausible", "failed", "crashed"}
     return int(any(str(r.status) in bad for r in records))
 

@@ -42,7 +42,7 @@ class Table:
     def find(self, text: str) -> Variant:
         """The row that ``name`` or ``name?option=value&…`` asks for."""
         name, _, options = text.partition("?")
-        if name not in self.rows:
+        if name not in self.rows or any(row.name == name for row in self.broken):
             raise UnknownVariant(self._unknown(name))
         given = {}
         for pair in filter(None, options.split("&")):
@@ -55,8 +55,9 @@ class Table:
 
         for row in self.broken:
             if row.name == name:
-                return f"the row {name!r} is broken: {row.reason}"
-        near = difflib.get_close_matches(name, self.rows, n=3, cutoff=0.5)
+                remedy = f"; {row.remedy}" if row.remedy else ""
+                return f"the row {name!r} is broken: {row.reason}{remedy}"
+        near = difflib.get_close_matches(name.lower(), self.rows, n=3, cutoff=0.5)
         near = near or [n for n in self.rows if name in n][:3]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         return f"there is no variant {name!r}; {hint}'attnbench list' shows all {len(self.rows)}"

@@ -38,6 +38,8 @@ def load_function(path: str) -> Callable[..., Any]:
     """The function at ``package.module:function`` or ``/folder/file.py:function``."""
     place, _, name = path.rpartition(":")
     module = load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    if not hasattr(module, name):
+        raise AttributeError(f"{Path(place).name} defines no {name}")
     function: Callable[..., Any] = getattr(module, name)
     return function
 

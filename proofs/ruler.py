@@ -70,10 +70,11 @@ def sweep() -> Iterator[Figure]:
 
 def timer() -> Iterator[Figure]:
     """Our samples and torch.utils.benchmark's, turn about, on the same calls."""
+    import torch
     from torch.utils.benchmark import Timer
 
     from attnbench.measure.clocks import clock_for
-    from attnbench.measure.time import Timed
+    from attnbench.measure.timed import Timed, Values
     from attnbench.truth.inputs import make
     from attnbench.truth.reference import judge
     from impls import table
@@ -90,7 +91,11 @@ def timer() -> Iterator[Figure]:
             for name in ("einsum", "matmul", "chunked", "sdpa.math", "sdpa.flash", "mean_v"):
                 row = table().rows[name]
                 attend = load_function(row.build)(problem, **row.chosen)
-                timed = Timed(problem, attend, (judged.inputs,), judged.softmax.dout)
+                with torch.no_grad():
+                    out = attend(*judged.inputs)
+                values = Values(judged.inputs, judged.dout)
+                timed = Timed(problem, attend, values, out, exact=row.exact)
+                timed.before()
                 theirs = Timer("run()", globals={"run": timed.run}, num_threads=1)
                 clock = clock_for("cpu", phase)
                 ours_s, theirs_s = [], []

@@ -14,8 +14,11 @@ from typing import Any
 
 from attnbench.record import Record, Time
 
-MARGIN = 0.01
-"""Less than this apart is no difference that anybody could act on."""
+MARGIN = 0.05
+"""Medians of blocks timed one after the other differ by this through drift alone, one time in
+twenty: a smaller lead is not a lead."""
+FRUGAL = 0.5
+"""A variant that needs less than this share of the winner's memory is worth a word."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class Answer:
     """The first that can."""
     lead: float | None
     """Its median over the winner's."""
+    memory_bytes: int | None = None
+    """The winner's peak."""
+    frugal: tuple[str, int, float] | None = None
+    """The variant that needs least memory, how much, and its median over the winner's; None where
+    the winner needs little more."""
     flags: tuple[str, ...] = ()
     """What was amiss while the variants of this problem were timed."""
 
@@ -41,9 +49,14 @@ class Answer:
         alone = not self.equal and self.next is None
         rank = "the only exact variant measured" if alone else "the fastest exact variant"
         who = f"{self.winner} is {rank}, at {taken}"
+        if self.memory_bytes is not None:
+            who += f" and {_mib(self.memory_bytes)}"
         if self.equal:
             who += f", and {', '.join(self.equal)} can't be told from it"
         ahead = f"; {self.lead:.2f}x ahead of {self.next}" if self.next else ""
+        if self.frugal:
+            name, peak, slower = self.frugal
+            ahead += f"; {name} needs least memory, {_mib(peak)}, at {slower:.2f}x the time"
         doubt = f" (in doubt: {'; '.join(self.flags)})" if self.flags else ""
         return f"{regime(self.problem)}: {who}{ahead}{doubt}"
 
@@ -52,7 +65,8 @@ class Answer:
         return {
             "problem": self.problem, "winner": self.winner, "median_s": self.time.median_s,
             "low_s": self.time.low_s, "high_s": self.time.high_s, "equal": list(self.equal),
-            "next": self.next, "lead": self.lead, "flags": list(self.flags),
+            "next": self.next, "lead": self.lead, "memory_bytes": self.memory_bytes,
+            "frugal": self.frugal and self.frugal[0], "flags": list(self.flags),
             "sentence": self.sentence(),
         }  # fmt: skip
 
@@ -74,20 +88,34 @@ def answers(records: Iterable[Record]) -> Iterator[Answer]:
     for record in records:
         by_problem.setdefault(json.dumps(record.problem, sort_keys=True), []).append(record)
     for some in by_problem.values():
-        exact = [(r.time, r.variant) for r in some if r.computes == "softmax" and r.time]
+        exact = [r for r in some if r.computes == "softmax" and r.time]
         if exact:
-            ranked = sorted(exact, key=lambda e: e[0].median_s)
-            yield _answer(some[0].problem, ranked)
+            yield _answer(some[0].problem, exact)
 
 
-def _answer(problem: dict[str, Any], ranked: list[tuple[Time, str]]) -> Answer:
-    best, winner = ranked[0]
-    equal = tuple(v for t, v in ranked[1:] if t.low_s <= best.high_s * (1 + MARGIN))
-    rest = [(t, v) for t, v in ranked[1:] if v not in equal]
-    lead = rest[0][0].median_s / best.median_s if rest else None
-    busy = [variant for time, variant in ranked if time.flags]
-    flags = (f"the machine was busy while {', '.join(busy)} ran",) if busy else ()
-    return Answer(problem, winner, best, equal, rest[0][1] if rest else None, lead, flags)
+def _answer(problem: dict[str, Any], exact: list[Record]) -> Answer:
+    timed = [(r.time, r.variant, r) for r in exact if r.time is not None]
+    ranked = sorted(timed, key=lambda each: each[0].median_s)
+    best, winner, record = ranked[0]
+    equal = tuple(v for t, v, _ in ranked[1:] if t.low_s <= best.high_s * (1 + MARGIN))
+    rest = [(t, v) for t, v, _ in ranked[1:] if v not in equal]
+    busy = [variant for time, variant, _ in ranked if time.flags]
+    own = record.memory.peak_bytes if record.memory else None
+    sized = [(r.memory.peak_bytes, t.median_s, v) for t, v, r in ranked if r.memory]
+    peak, taken, least = min(sized, default=(0, 0.0, ""))
+    frugal = (least, peak, taken / best.median_s) if own and peak <= FRUGAL * own else None
+    return Answer(
+        problem, winner, best, equal,
+        next=rest[0][1] if rest else None,
+        lead=rest[0][0].median_s / best.median_s if rest else None,
+        memory_bytes=own,
+        frugal=frugal,
+        flags=(f"the machine was busy while {', '.join(busy)} ran",) if busy else (),
+    )  # fmt: skip
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.3g} MiB"
 
 
 def _ms(seconds: float) -> str:

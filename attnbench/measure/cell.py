@@ -16,10 +16,11 @@ import torch
 from attnbench.measure import ceilings as ceiling
 from attnbench.measure.clocks import clock_for
 from attnbench.measure.memory import observe
-from attnbench.measure.time import Timed, measure_time, other_set, warm_up
+from attnbench.measure.time import measure_time, warm_up
+from attnbench.measure.timed import Timed, Values
 from attnbench.record import Record, Status, Work
 from attnbench.truth.call import Attend, Call
-from attnbench.truth.gate import Verdict, gate, same_result
+from attnbench.truth.gate import Verdict, gate
 from attnbench.truth.inputs import make
 from attnbench.truth.reference import Judged, judge
 from impls.cost import Cost
@@ -27,6 +28,9 @@ from impls.outside import load_function
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
+RULER = {Path(__file__).resolve().parents[1]}
+NOTE = 500
+"""Characters of what a variant may say of itself."""
 FREE_SHARE = 0.9
 """Of the free memory, how much a call may be expected to take."""
 
@@ -128,6 +132,8 @@ class Bench:
         build = load_function(variant.build)
         with spent.on("setup"):
             attend: Attend = build(problem, **variant.chosen)
+        if not callable(attend):
+            raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
         with spent.on("warmup"):
             first_s = _first_call(problem, attend, judged)
         with spent.on("gate"):
@@ -139,7 +145,7 @@ class Bench:
         if verdict.reason is not None:
             return replace(record, status=Status.WRONG, reason=verdict.reason)
         note = getattr(attend, "note", None)
-        record = replace(record, note=note() if callable(note) else "")
+        record = replace(record, note=str(note())[:NOTE] if callable(note) else "")
         if not job.timed:
             return replace(record, status=Status.MEASURED, reason="")
         return _metered(job, record, spent, attend, judged, verdict, cost, first_s)
@@ -150,17 +156,18 @@ def _metered(
     cost: Cost | None, first_s: float,
 ) -> Record:  # fmt: skip
     """Memory and time of a variant that passed the gate."""
-    problem, dout = job.problem, judged.softmax.dout
+    problem, values = job.problem, Values(judged.inputs, judged.dout)
+    assert verdict.out is not None
     with spent.on("memory"):
         expected = cost.peak_bytes if cost else None
-        seen = observe(problem, attend, judged.inputs, dout, expected)
+        seen = observe(problem, attend, values.inputs, values.dout, expected)
     clock = clock_for(problem.device, problem.phase)
-    timed = Timed(problem, attend, (judged.inputs, other_set(judged.inputs)), dout)
     with spent.on("warmup"):
+        timed = Timed(problem, attend, values, verdict.out, exact=job.variant.exact)
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     with spent.on("sampling"):
         time = measure_time(timed, clock, job.budget_s, flags)
-    if (changed := _changed(problem, verdict, timed)) is not None:
+    if (changed := timed.wrong()) is not None:
         return replace(record, status=Status.WRONG, reason=changed)
     least = ceiling.least_time(cost, problem.dtype, job.ceilings) if cost else None
     return replace(
@@ -168,22 +175,6 @@ def _metered(
         kernels=seen.kernels, setup_s=spent.seconds["setup"] + max(0.0, first_s - time.median_s),
         share_of_ceiling=None if least is None else least / time.median_s,
     )  # fmt: skip
-
-
-def _changed(problem: Problem, verdict: Verdict, timed: Timed) -> str | None:
-    """A sentence where the calls that were timed did not return what the gate had judged."""
-    judged, other = (*timed.outs, None)[:2]
-    if judged is None or verdict.out is None:
-        return None
-    if not same_result(problem.dtype, verdict.out, judged):
-        return "while it was timed it returned another result than when it was judged"
-    if (
-        other is not None
-        and torch.equal(judged, other)
-        and not torch.equal(timed.sets[0].v, timed.sets[1].v)
-    ):
-        return "while it was timed it returned the same result for other inputs"
-    return None
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
@@ -232,7 +223,10 @@ def _failure(error: Exception) -> dict[str, Any]:
             "remedy": "shorten the sequence, lower the batch, or free memory",
         }  # fmt: skip
     trace = "".join(traceback.format_exception(error))[-4000:]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not RULER.intersection(Path(f.filename).parents)]
+    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return {
-        "status": Status.FAILED, "reason": f"it raised {type(error).__name__}: {text}",
+        "status": Status.FAILED, "reason": f"it raised {type(error).__name__}{place}: {text}",
         "detail": trace,
     }  # fmt: skip

@@ -56,7 +56,7 @@ def observe(problem: Problem, attend: Attend, inputs: Inputs, dout: torch.Tensor
     if problem.device != "cpu":
         return _observe_cuda(call, dout, expected)
     seen = _observe_cpu(call, dout, expected)
-    return _observe_cpu(call, dout, expected) if seen.memory.flags else seen
+    return _observe_cpu(call, dout, expected) if seen.memory.flags else seen  # seen twice
 
 
 def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
@@ -86,6 +86,10 @@ def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) ->
     method, flags = "allocation events", []
     if arrays > ARRAY_BYTES or peak < own_bytes:
         peak, method = peak + arrays, "allocation events and traced arrays"
+    if peak < own_bytes:
+        flags.append(
+            "it allocated less than its output: what it holds since it was built is not seen"
+        )
     if high > peak * (1 + UNSEEN_SHARE) + UNSEEN_BYTES:
         flags.append(f"the process grew by {high} bytes: memory taken past torch's allocator")
         peak, method = high, "high-water mark"

@@ -1,22 +1,15 @@
-"""Time: warm up until steady, sample until the median is known well enough, say why it stopped.
-
-Values are put in afresh before every call, two sets in turn, at the same addresses: what was
-remembered from the last call is wrong for this one.
-"""
+"""Time: warm up until steady, sample until the median is known well enough, say why it stopped."""
 
 from __future__ import annotations
 
 from time import perf_counter, process_time
 
 import torch
-from torch import Tensor
 
 from attnbench.measure.clocks import Clock
+from attnbench.measure.timed import Timed
 from attnbench.record import Time
 from attnbench.statistics import median_interval, summary
-from attnbench.truth.call import Attend, Call
-from attnbench.truth.inputs import Inputs
-from impls.problem import Problem
 
 LEAST = 7
 """Samples in any case: the fewest whose range holds the median 98 times in 100."""
@@ -28,57 +21,6 @@ PLATEAU = 64
 """Noise that did not change over so many samples will not get better."""
 CONTENDED = 0.9
 """Below this share of the processor a single thread was waiting for somebody else."""
-
-
-class Timed:
-    """A variant's call in one phase, ready to be timed: what goes before, and what counts."""
-
-    def __init__(self, problem: Problem, attend: Attend, sets: tuple[Inputs, ...],
-                 dout: Tensor | None) -> None:  # fmt: skip
-        self.problem, self.sets, self.dout = problem, sets, dout
-        self.call = Call(problem, attend, sets[0])
-        self.outs: list[Tensor | None] = [None] * len(sets)
-        """The latest output on each set of inputs; copied, as a variant may reuse its memory."""
-        self._out: Tensor | None = None
-        self._turn = 0
-        self._graph: Tensor | None = None
-
-    def before(self) -> None:
-        """Fresh values; for ``backward``, the forward pass."""
-        self.settle()
-        self._turn = (self._turn + 1) % len(self.sets)
-        self.call.load(self.sets[self._turn])
-        if self.problem.phase == "backward":
-            self._graph = self.call.forward()
-            self._out = self._graph
-
-    def settle(self) -> None:
-        """Put the last output aside, outside the clock."""
-        if self._out is not None:
-            self.outs[self._turn] = self._out.detach().clone()
-            self._out = None
-
-    def run(self) -> object:
-        """What the clock sees."""
-        if self.problem.phase == "backward":
-            assert self._graph is not None and self.dout is not None
-            graph, self._graph = self._graph, None
-            return self.call.backward(graph, self.dout)
-        self._out = out = self.call.forward()
-        if self.problem.phase == "train":
-            assert self.dout is not None
-            return self.call.backward(out, self.dout)
-        return out
-
-
-def other_set(inputs: Inputs) -> Inputs:
-    """Other values of the same kind: the heads one place on; with one head, queries reversed."""
-    if inputs.k.shape[1] > 1:
-        group = inputs.q.shape[1] // inputs.k.shape[1]
-        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
-    if inputs.q.shape[0] > 1:
-        return Inputs(*(x.roll(1, 0) for x in inputs))
-    return Inputs(inputs.q.flip(2), inputs.k, inputs.v.flip(3))
 
 
 def warm_up(timed: Timed, clock: Clock, budget_s: float) -> tuple[float, list[str]]:

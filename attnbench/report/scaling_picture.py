@@ -49,15 +49,15 @@ def _memory(record: Record) -> Point | None:
 
 
 def _error(record: Record) -> Point | None:
-    forward = (record.error or {}).get("forward")
-    value = forward.relative if forward and record.time else None
+    errors = [e.relative for e in (record.error or {}).values() if e.relative]
+    value = max(errors) if errors and record.time else None
     return (value, value, value) if value else None
 
 
 MEASURES = (
     Measure("median time, ms", _time),
     Measure("peak memory, MiB", _memory),
-    Measure("relative error of the output", _error),
+    Measure("worst relative error", _error),
 )
 
 
@@ -145,6 +145,11 @@ def _panel(axes: Axes, records: Sequence[Record], names: Sequence[str], measure:
     axes.set_yscale("log")
     axes.set_xticks(sorted(lengths), [str(x) for x in sorted(lengths)], minor=False)
     axes.minorticks_off()
+    bottom, top = axes.get_ylim()
+    middle = (bottom * top) ** 0.5
+    axes.set_ylim(
+        min(bottom, middle / 5), max(top, middle * 5)
+    )  # a decade at least, so that ticks fall
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

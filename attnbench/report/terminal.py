@@ -17,6 +17,8 @@ from impls.spec import Variant
 GOOD, BAD, FAINT = "green", "red", "dim"
 
 
+WIDE_SHARE = 20
+"""Per cent beyond which an interval is marked like a flag."""
 WIDE = 4000
 """Columns where nobody's terminal sets a limit."""
 
@@ -33,11 +35,20 @@ def console() -> Console:
     return out if out.is_terminal else _Console(highlight=False, width=WIDE)
 
 
+def _whole(grid: Grid) -> None:
+    """Print a table of numbers unbroken: a number folded in two reads as two others."""
+    out = console()
+    needed = out.measure(grid).maximum
+    (out if needed <= out.width else _Console(highlight=False, width=needed)).print(
+        grid, crop=False
+    )
+
+
 def _grid(*columns: str, right: Sequence[str] = ()) -> Grid:
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
-        grid.add_column(escape(column), justify=justify, overflow="fold")
+        grid.add_column(escape(column), justify=justify, overflow="fold", no_wrap=column != "")
     return grid
 
 
@@ -75,9 +86,13 @@ def checks(records: Sequence[Record]) -> None:
         style = BAD if bad else GOOD if asked else FAINT
         why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))
         grid.add_row(name, f"[{style}]{count}[/]", worst, "" if asked else escape(why))
+        reasons: dict[tuple[str, str], list[Record]] = {}
         for record in bad:
-            where = f"  {_where(record.problem)}"
-            grid.add_row("", f"[{BAD}]{record.status}[/]", "", escape(f"{where}: {record.reason}"))
+            reasons.setdefault((record.status, record.reason), []).append(record)
+        for (status, reason), alike in reasons.items():
+            where = _where(alike[0].problem)
+            more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+            grid.add_row("", f"[{BAD}]{status}[/]", "", escape(f"{where}{more}: {reason}"))
     console().print(grid)
 
 
@@ -94,8 +109,8 @@ def results(records: Sequence[Record]) -> None:
     for record in records:
         regimes.setdefault(_regime(record.problem), []).append(record)
     for regime, some in regimes.items():
-        out.print(f"\n[bold]{escape(regime)}[/]  median ms (interval of the median ± %)")
-        out.print(_regime_grid(some))
+        out.print(f"\n[bold]{escape(regime)}[/]  median ms ± % to the far end of its interval")
+        _whole(_regime_grid(some))
     for flag, cells in _flags(records).items():
         out.print(escape(f"! {flag}: {', '.join(cells)}"), style=FAINT)
     for line in _unmeasured(records):
@@ -117,7 +132,7 @@ def _length(problem: Mapping[str, Any]) -> str:
 def _regime_grid(records: Sequence[Record]) -> Grid:
     lengths = list(dict.fromkeys(_length(r.problem) for r in records))
     last = lengths[-1]
-    tail = (f"MiB at {last}", f"error at {last}", "of ceiling")
+    tail = (f"peak MiB at {last}", f"worst error at {last}", "of ceiling")
     grid = _grid("variant", *lengths, *tail, right=(*lengths, *tail))
     cells = {(r.variant, _length(r.problem)): r for r in records}
     best = {
@@ -139,18 +154,18 @@ def _time_cell(record: Record | None, best: float | None) -> str:
         style = BAD if record.status in (Status.WRONG, Status.FAILED, Status.CRASHED) else FAINT
         return f"[{style}]{record.status}[/]"
     t = record.time
-    spread = 50 * (t.high_s - t.low_s) / t.median_s
-    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}" + "!" * bool(t.flags)
+    spread = 100 * max(t.high_s - t.median_s, t.median_s - t.low_s) / t.median_s
+    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}" + "!" * bool(t.flags or spread > WIDE_SHARE)
     return f"[bold {GOOD}]{text}[/]" if t.median_s == best else text
 
 
 def _tail_cells(record: Record | None) -> tuple[str, str, str]:
     if record is None or record.memory is None:
         return "–", "–", "–"
-    forward = (record.error or {}).get("forward")
-    error = "–" if forward is None or forward.relative is None else f"{forward.relative:.1e}"
+    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
+    error = f"{max(errors):.1e}" if errors else "–"
     if record.distance is not None and record.distance.relative is not None:
-        error += f" (from softmax {record.distance.relative:.2f})"
+        error += f" (softmax: {record.distance.relative:.2f})"
     share = "–" if record.share_of_ceiling is None else f"{record.share_of_ceiling:.0%}"
     return f"{record.memory.peak_bytes / 2**20:.4g}", error, share
 
@@ -217,7 +232,7 @@ def attention_map(words: Sequence[str], weights: Sequence[Sequence[float | None]
     for word, row in zip(words, weights, strict=True):
         top = max((abs(w) for w in row if w is not None), default=0.0) or 1.0
         grid.add_row(f"[bold]{escape(word)}[/]", *(_shade(w, top) for w in row))
-    console().print(grid)
+    _whole(grid)
 
 
 def _shade(weight: float | None, top: float) -> str:

@@ -50,6 +50,7 @@ class LocalEngine:
         self._buffer = b""
         self._errors: IO[bytes] | None = None
         self._errors_from = 0
+        self._asked = 0
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +107,8 @@ class LocalEngine:
         assert self._to is not None and self._errors is not None
         self._errors_from = self._errors.seek(0, os.SEEK_END)
         try:
-            self._to.write(json.dumps(question) + "\n")
+            self._asked += 1
+            self._to.write(json.dumps({**question, "asked": self._asked}) + "\n")
             self._to.flush()
             line = self._read_line(monotonic() + limit_s)
         except BrokenPipeError:
@@ -115,7 +117,14 @@ class LocalEngine:
             raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
         if not line:
             raise self._lost(self._how_it_ended(), timed_out=False)
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise self._lost("the worker's answer is no JSON", timed_out=False) from None
+        if not isinstance(answer, dict) or answer.pop("asked", None) != self._asked:
+            raise self._lost("the worker answered another question", timed_out=False)
+        if answer.pop("spoiled", False):
+            self.close()  # the next question goes to a worker that nobody has changed
         return answer
 
     def _read_line(self, deadline: float) -> bytes | None:

@@ -14,7 +14,7 @@ from attnbench.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.masks import Mask
-from impls.problem import InvalidProblem, Problem
+from impls.problem import SHORT, InvalidProblem, Problem
 from impls.spec import Variant
 
 CALLS_BESIDE_SAMPLES = 14
@@ -54,13 +54,26 @@ class Plan:
         """One line: how many cells, how many are left out and why, about how long."""
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
-        text = f"{len(runs)} cells: {variants} variants on {problems} problems"
+        text = f"{_many(len(runs), 'cell')}: {_many(variants, 'variant')} on "
+        text += _many(problems, "problem")
         if left:
             why = Counter(record.reason for record in left).most_common(3)
             more = len(left) - sum(n for _, n in why)
             reasons = "; ".join(f"{n} × {reason}" for reason, n in why)
-            text += f"; {len(left)} left out ({reasons}" + f"; {more} others" * bool(more) + ")"
+            text += f"; {len(left)} left out ({reasons}" + f"; {more} more" * bool(more) + ")"
         return f"{text}; about {duration(sum(c.guess_s for c in runs))}"
+
+    def warnings(self) -> Iterator[str]:
+        """What may not be meant: rows that no key is visible to."""
+        for problem in dict.fromkeys(c.problem for c in self.to_run):
+            blind = problem.mask.blind_rows(problem.shape)
+            if blind.any():
+                share = f"{int(blind.sum())} of {blind.size} rows"
+                yield f"note: {share} of {problem} see no key under {problem.mask}, and give zeros"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
 
 
 def duration(seconds: float) -> str:
@@ -68,6 +81,9 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp16": "float16"}
 
 
 def problems(grid: Preset) -> Iterator[Problem]:
@@ -83,8 +99,8 @@ def problems(grid: Preset) -> Iterator[Problem]:
             ):
                 yield Problem(
                     batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
-                    head_dim=width, v_head_dim=v_width, dtype=dtype, mask=mask, phase=phase,
-                    inputs=inputs, device=grid.device,
+                    head_dim=width, v_head_dim=v_width, dtype=LONG.get(dtype, dtype), mask=mask,
+                    phase=phase, inputs=inputs, device=grid.device,
                 )  # fmt: skip
 
 

@@ -25,9 +25,9 @@ def describe(record: Record) -> str:
     text = f"{t.median_s * 1e3:.3g} ms [{t.low_s * 1e3:.3g}, {t.high_s * 1e3:.3g}]"
     if record.memory is not None:
         text += f" · {record.memory.peak_bytes / 2**20:.3g} MiB"
-    forward = (record.error or {}).get("forward")
-    if forward is not None and forward.relative is not None:
-        text += f" · error {forward.relative:.1e}"
+    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
+    if errors:
+        text += f" · worst error {max(errors):.1e}"
     return text
 
 

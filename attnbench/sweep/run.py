@@ -10,7 +10,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Protocol
 
-from attnbench.record import Record, Status
+from attnbench.record import InvalidRecord, Record, Status
 from attnbench.store import RunFolder
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell, Plan
@@ -99,12 +99,24 @@ def measure(cell: Cell, header: dict[str, Any], engine: LocalEngine, *,
         "ceilings": header.get("ceilings", {}),
     }  # fmt: skip
     try:
-        return Record.from_dict(engine.ask({"job": job}, CELL_LIMIT_S)["record"])
+        record = Record.from_dict(engine.ask({"job": job}, CELL_LIMIT_S)["record"])
+        if record.key != cell.key:
+            engine.close()
+            raise WorkerLost("the worker answered about another cell", "", timed_out=False)
+        return record
+    except (InvalidRecord, KeyError) as error:
+        engine.close()
+        lost = WorkerLost(f"the worker's answer is no record: {error}", "", timed_out=False)
+        return _lost(cell, lost, header)
     except WorkerLost as lost:
-        status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
-        return Record.of(
-            cell.variant, cell.problem, status, lost.reason, detail=lost.said, seed=header["seed"]
-        )
+        return _lost(cell, lost, header)
+
+
+def _lost(cell: Cell, lost: WorkerLost, header: dict[str, Any]) -> Record:
+    status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
+    return Record.of(
+        cell.variant, cell.problem, status, lost.reason, detail=lost.said, seed=header["seed"]
+    )
 
 
 def _ceilings(plan: Plan, engine: LocalEngine) -> dict[str, Any]:

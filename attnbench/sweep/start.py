@@ -18,6 +18,7 @@ from attnbench.record import PROTOCOL, Record
 from attnbench.store import RunFolder, StoreError, read_header, read_records
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
+from impls.problem import InvalidProblem
 
 
 class UnknownPreset(LookupError):
@@ -42,11 +43,21 @@ def find_preset(name: str | None, machine: Machine) -> Preset:
     return PRESETS[name]
 
 
+def pinned(threads: int | None, machine: Machine) -> int:
+    """How many threads a measurement takes; refuses more than there are cores."""
+    if threads is not None and threads > machine.cores:
+        raise InvalidProblem(
+            f"--threads {threads} on {machine.cores} cores: threads would wait for each other; "
+            f"use {machine.cores} at the most"
+        )
+    return threads or machine.threads
+
+
 def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, *, seed: int,
           threads: int | None) -> Run:  # fmt: skip
     """A new run. Everything that can be refused is refused before the folder is made."""
     machine = this_machine()
-    settings = Settings(threads=threads or machine.threads)
+    settings = Settings(threads=pinned(threads, machine))
     plan = make_plan(impls.table(tables), names, grid, machine)
     header = {
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),

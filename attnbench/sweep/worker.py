@@ -14,11 +14,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
+
+from attnbench.record import Status
 
 
 def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.measure import ceilings, memory, settings
+    from attnbench.measure import ceilings, memory, settings, state
     from attnbench.measure.cell import Job
 
     if "apply" in asked:
@@ -36,7 +39,13 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
             return {"map": attention_map(job.variant, job.problem, asked["words"])}
         except Exception as error:
             return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
-    return {"record": bench.measure(Job.from_dict(asked["job"])).to_dict()}
+    before = state.snapshot()
+    record = bench.measure(Job.from_dict(asked["job"]))
+    left = state.changes(before)
+    if left and record.status is Status.MEASURED:
+        reason = f"it left changed what other variants share: {', '.join(left)}"
+        record = replace(record, status=Status.WRONG, reason=reason, time=None)
+    return {"record": record.to_dict(), "spoiled": bool(left)}
 
 
 def main(read: int, write: int) -> None:
@@ -45,9 +54,13 @@ def main(read: int, write: int) -> None:
     with os.fdopen(read) as questions, os.fdopen(write, "w") as answers:
         from attnbench.measure.cell import Bench
 
-        bench = Bench()
+        bench, myself = Bench(), os.getpid()
         for line in questions:
-            answers.write(json.dumps(_answer(bench, json.loads(line)), allow_nan=False) + "\n")
+            asked = json.loads(line)
+            answer = _answer(bench, asked) | {"asked": asked["asked"]}
+            if os.getpid() != myself:
+                os._exit(1)  # a variant forked: its child must not answer too
+            answers.write(json.dumps(answer, allow_nan=False) + "\n")
             answers.flush()
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attnbench.record import Error
+from attnbench.truth.errors import compare
 from attnbench.truth.findings import Wrong, place
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -28,6 +29,8 @@ FLOOR_EPSILONS = {"float64": 64.0, "float32": 4.0, "bfloat16": 1.0, "float16": 1
 judges it: there the definition may agree with itself to the last bit."""
 ZERO_EPSILONS = 16.0
 """Allowed where the true gradient is zero, in spacings of what cancels there."""
+UNSAMPLED_FACTOR = 32.0
+"""For rows that are held against the plain form alone, which is off itself."""
 CEILING = 0.5
 """Never allowed of the output, however badly the plain form does: half of it is missing. Gradients
 have no such limit: where the weights are saturated the true one is near zero."""
@@ -82,6 +85,17 @@ def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tenso
                 f"the {what} of {name} is {_said(got)}, above the {budget:.2g} allowed (the plain "
                 f"form in {dtype} makes {base or 0.0:.2g}); worst at {place(*at)}"
             )
+
+
+def check_unsampled(out: Tensor, whole: Tensor, plain: Error, dtype: str) -> None:
+    """Raise :class:`Wrong` where a row lies further from the plain form's than both may be off."""
+    error = compare(out, whole)
+    budget = UNSAMPLED_FACTOR * max(plain.worst_row or 0.0, FLOOR_EPSILONS[dtype] * EPSILON[dtype])
+    if error.worst_row is None or not error.worst_row <= budget:
+        raise Wrong(
+            f"a row that is not among the sampled is off the plain form by "
+            f"{_said(error.worst_row)}, above {budget:.2g}: {place(*(error.worst_at or (0, 0, 0)))}"
+        )
 
 
 def _said(value: float | None) -> str:

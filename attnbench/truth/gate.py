@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from attnbench.record import Distance, Error
@@ -78,6 +77,10 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
         plain, cancels = reference.plain[name], reference.cancels.get(name)
         yardstick = budget.Yardstick(plain, reference.tried, cancels)
         budget.check(name, error, yardstick, problem.dtype, rows)
+    if judged.whole is not None and reference is judged.softmax:
+        budget.check_unsampled(
+            out.detach(), judged.whole, reference.plain["forward"], problem.dtype
+        )
 
 
 def _distance(judged: Judged, verdict: Verdict) -> Distance:
@@ -90,11 +93,3 @@ def _distance(judged: Judged, verdict: Verdict) -> Distance:
         skill = 1.0 - far.relative / trivial
     return Distance(relative=far.relative, max=far.max, worst_row=far.worst_row,
                     cosine=far.cosine, skill=skill)  # fmt: skip
-
-
-def same_result(problem_dtype: str, first: Tensor, later: Tensor) -> bool:
-    """Whether a later output on the same inputs is the same, up to the order of its sums."""
-    if torch.equal(first, later):
-        return True
-    error = compare(later, first.double())
-    return error.relative is not None and error.relative <= 8 * budget.EPSILON[problem_dtype]

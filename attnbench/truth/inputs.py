@@ -37,9 +37,14 @@ def make(problem: Problem, seed: int) -> Inputs:
         return _captured(problem)
     generator = torch.Generator().manual_seed(seed)
     b, h, c = problem.batch, problem.heads, problem.kv_heads
-    q = torch.randn(b, h, problem.q_len, problem.head_dim, generator=generator)
-    k = torch.randn(b, c, problem.kv_len, problem.head_dim, generator=generator)
-    v = torch.randn(b, c, problem.kv_len, problem.v_head_dim, generator=generator)
+
+    def normal(heads: int, length: int, width: int) -> Tensor:
+        shape = (b, heads, length, width)
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+    q = normal(h, problem.q_len, problem.head_dim)
+    k = normal(c, problem.kv_len, problem.head_dim)
+    v = normal(c, problem.kv_len, problem.v_head_dim)
     match problem.inputs:
         case "peaky":  # q.k d^-1/2 has standard deviation 64
             q, k = q * 8, k * 8

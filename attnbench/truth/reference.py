@@ -29,6 +29,8 @@ PLAIN_SCORES = 1 << 25
 """Scores that the plain forms compute at most: their errors are a yardstick, and a few rows of a
 long sequence give it as well as many."""
 
+WHOLE_SCORES = 1 << 28
+"""Scores up to which every row is looked at, if not as closely as the sampled ones."""
 ZERO_SHARE = 1e-10
 """Of the terms that cancel: what is below this of them is the oracle's own rounding."""
 
@@ -61,6 +63,10 @@ class Judged:
     mean: Tensor
     """What ``mean_v`` makes of the rows, in float64: the zero of skill."""
     entropy: float
+    dout: Tensor | None
+    """An upstream gradient with no zeros, for what is timed: zeros could be skipped."""
+    whole: Tensor | None
+    """The plain form of every row, where that is affordable: for the rows not sampled."""
 
 
 def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
@@ -78,7 +84,8 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     cancels = _cancels(problem, inputs, rows, dout, want)
     tried = problem.batch * problem.heads * len(few)
     softmax = Reference(rows, dout, want, plain, cancels, tried)
-    return Judged(problem, inputs, softmax, mean, entropy)
+    dense = _dense_upstream(problem, seed) if problem.gradients else None
+    return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, rows))
 
 
 def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define) -> Reference:
@@ -131,10 +138,30 @@ def _few(problem: Problem, rows: Tensor) -> Tensor:
 def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed + 1)
     shape = (problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
-    some = torch.randn((*shape[:2], len(rows), shape[3]), generator=generator)
+    sampled = (*shape[:2], len(rows), shape[3])
+    some = torch.randn(sampled, generator=generator, dtype=torch.float32)
     dout = cast(torch.zeros(1), problem).expand(shape).clone()
     dout[:, :, rows] = cast(some, problem)
     return dout
+
+
+def _dense_upstream(problem: Problem, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + 3)
+    shape = (problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
+    return cast(torch.randn(shape, generator=generator, dtype=torch.float32), problem)
+
+
+def _whole(problem: Problem, inputs: Inputs, rows: Tensor) -> Tensor | None:
+    """Every row by the plain form, in float32 at the least; None where needless or too much."""
+    scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
+    if len(rows) == problem.q_len or scores > WHOLE_SCORES:
+        return None
+    wide = torch.float64 if problem.dtype == "float64" else torch.float32
+    q, k, v = (x.to(wide) for x in inputs)
+    define = softmax_define(problem)
+    every = torch.arange(problem.q_len, device=q.device)
+    blocks = _blocks(problem, every, q.element_size())
+    return torch.cat([define(q, k, v, every[block]) for block in blocks], 2)
 
 
 def _blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[slice]:

@@ -1,11 +1,12 @@
 """Verdicts on made-up records: who is fastest, who can't be told apart, and what is not ranked."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from attnbench.answer.verdict import answers, regime
-from attnbench.record import Record, Status, Time
+from attnbench.record import Memory, Record, Status, Time
 from impls.problem import Problem
 
 PROBLEM = Problem(q_len=64, kv_len=64)
@@ -41,17 +42,17 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
 
 
 @pytest.mark.parametrize(
-    ("low", "tied"), [(1.04e-3, True), (1.05e-3, True), (1.055e-3, True), (1.08e-3, False)]
+    ("low", "tied"), [(1.04e-3, True), (1.05e-3, True), (1.1e-3, True), (1.11e-3, False)]
 )
-def test_intervals_that_come_within_a_hundredth_are_a_tie(low, tied):
+def test_intervals_that_come_within_a_twentieth_are_a_tie(low, tied):
     answer = only(timed("a", 1e-3, 0.95e-3, 1.05e-3), timed("b", 1.2e-3, low, 1.3e-3))
     assert answer.winner == "a"
     assert answer.equal == (("b",) if tied else ())
     assert answer.next == (None if tied else "b")
 
 
-@pytest.mark.parametrize(("median", "tied"), [(1.005e-3, True), (1.02e-3, False)])
-def test_less_than_a_hundredth_apart_is_no_difference_however_narrow(median, tied):
+@pytest.mark.parametrize(("median", "tied"), [(1.005e-3, True), (1.04e-3, True), (1.08e-3, False)])
+def test_less_than_a_twentieth_apart_is_no_difference_however_narrow(median, tied):
     answer = only(timed("a", 1e-3), timed("b", median))
     assert answer.equal == (("b",) if tied else ())
 
@@ -141,3 +142,16 @@ def test_as_plain_values_an_answer_says_the_same():
     assert (said["median_s"], said["low_s"], said["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
     assert said["lead"] == pytest.approx(3.0)
     assert said["problem"] == PROBLEM.to_dict()
+
+
+def test_what_needs_half_the_memory_is_named_with_its_price():
+    def sized(name, median, peak):
+        memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
+        return replace(timed(name, median), memory=memory)
+
+    answer = only(sized("fast", 1e-3, 8 << 20), sized("frugal", 3e-3, 2 << 20))
+    assert "at 1 [" in answer.sentence()
+    assert "and 8 MiB" in answer.sentence()
+    assert "frugal needs least memory, 2 MiB, at 3.00x the time" in answer.sentence()
+    near = only(sized("fast", 1e-3, 8 << 20), sized("frugal", 3e-3, 5 << 20))
+    assert "least memory" not in near.sentence()

@@ -73,7 +73,7 @@ def test_results_give_median_interval_memory_error_and_share(shown):
     text = shown(terminal.results, [timed("a", 1e-3), timed("b", 2e-3, at(64)),
                                     timed("a", 4e-3, at(64)), timed("b", 8e-3)])  # fmt: skip
     rows = grid(text)
-    assert rows[0] == ["variant", "32", "64", "MiB at 64", "error at 64", "of ceiling"]
+    assert rows[0] == ["variant", "32", "64", "peak MiB at 64", "worst error at 64", "of ceiling"]
     assert rows[1] == ["a", "1 ±2.0", "4 ±2.0", "3", "2.0e-07", "42%"]
     assert rows[2] == ["b", "8 ±2.0", "2 ±2.0", "3", "2.0e-07", "42%"]
     for word in ("forward", "mask none", "normal inputs", "b1 h2/2", "d64", "float32", "cpu"):
@@ -106,7 +106,7 @@ def test_no_cell_is_empty_whatever_is_missing(shown):
 def test_another_operator_shows_its_distance_from_softmax(shown):
     far = Distance(relative=0.731, max=1.0, worst_row=1.0, cosine=0.5, skill=0.1)
     text = shown(terminal.results, [timed("a", 1e-3, distance=far, computes="its own operator")])
-    assert "from softmax 0.73" in text
+    assert "(softmax: 0.73)" in text
 
 
 def test_each_regime_has_a_table_of_its_own(shown):
@@ -263,5 +263,6 @@ def test_the_machine_says_none_where_there_is_none(shown):
     for words in ("8.0 GiB", "none that NVIDIA", "a CPU build", "compiled variants are unavailable",
                   "100.0 GFLOP/s", "copy of 2 MiB", "50.0 GB/s"):  # fmt: skip
         assert words in text
-    assert all(len(re.split(r"\s{2,}", line.strip())) == 2 for line in text.splitlines()
-               if line.strip())
+    assert all(
+        len(re.split(r"\s{2,}", line.strip())) == 2 for line in text.splitlines() if line.strip()
+    )

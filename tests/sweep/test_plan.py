@@ -186,7 +186,7 @@ def test_the_sentence_says_what_is_left_out_and_why():
     rows = [row("a"), *(row(f"c{n}", devices=("cuda",)) for n in range(2)),
             *(row(f"d{n}", phases=("train",)) for n in range(3))]  # fmt: skip
     text = plan(*rows, seq=("16", "32")).sentence()
-    assert text.startswith("2 cells: 1 variants on 2 problems; 10 left out (")
+    assert text.startswith("2 cells: 1 variant on 2 problems; 10 left out (")
     assert "2 × " in text
     assert "4 others" in text  # five reasons twice, three of them told
     assert "others" not in plan(*rows[:3]).sentence()

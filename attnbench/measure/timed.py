@@ -1,0 +1,179 @@
+"""What is timed: fresh values for every call, and every call's result held against what is right.
+
+For exact softmax the values are fresh for nothing: random signs on the channels of q and k leave
+every score as it is, to the last bit, and signs on the channels of v come out on the channels of
+the output. So each call sees inputs that no call saw before, at the same addresses, and what must
+come out is known. Gradients follow by the same signs. Others take two sets of inputs in turn, and
+must return for each what they returned at first.
+
+Nothing here waits for the device: deviations are gathered on it and read at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from attnbench.truth.budget import EPSILON
+from attnbench.truth.call import Attend, Call
+from attnbench.truth.findings import Wrong
+from attnbench.truth.hygiene import check_form
+from attnbench.truth.inputs import Inputs
+from impls.problem import Problem
+
+NAMES = ("output", "dq", "dk", "dv")
+SAME = {"float64": 16.0, "float32": 4.0, "bfloat16": 1.0, "float16": 1.0}
+"""How far results of one call may lie from another's, in spacings of the dtype: a kernel that adds
+in whatever order its blocks finish is not bit for bit repeatable."""
+
+
+class Values(NamedTuple):
+    """What one call is given."""
+
+    inputs: Inputs
+    dout: Tensor | None
+
+
+class Fresh(Protocol):
+    """Where the values of the next call come from, and what must come of them."""
+
+    def draw(self) -> Values:
+        """The values of the next call."""
+
+    def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What must have come of the values drawn last."""
+
+
+class Signs:
+    """The same values under signs that no call has seen."""
+
+    def __init__(self, values: Values, truth: Sequence[Tensor]) -> None:
+        self._values, self._truth = values, truth
+        q, _, v = values.inputs
+        self._qk, self._v = torch.ones_like(q[0, 0, 0]), torch.ones_like(v[0, 0, 0])
+
+    def draw(self) -> Values:
+        """New signs, from torch's generator as it stands."""
+        for signs in (self._qk, self._v):
+            signs.bernoulli_().mul_(2).sub_(1)
+        (q, k, v), dout = self._values
+        fresh = Inputs(q * self._qk, k * self._qk, v * self._v)
+        return Values(fresh, None if dout is None else dout * self._v)
+
+    def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The truth under the signs drawn last."""
+        signs = (self._v, self._qk, self._qk, self._v)
+        return [tensor * sign for tensor, sign in zip(self._truth, signs, strict=False)]
+
+
+class Turns:
+    """Two sets of values in turn; each must give what it gave at first."""
+
+    def __init__(self, values: Values, truth: Sequence[Tensor]) -> None:
+        self._sets = (values, Values(other_set(values.inputs), values.dout))
+        self._first: list[Sequence[Tensor] | None] = [truth, None]
+        self._turn = 0
+
+    def draw(self) -> Values:
+        """The other set."""
+        self._turn = 1 - self._turn
+        return self._sets[self._turn]
+
+    def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What this set gave at first."""
+        if (first := self._first[self._turn]) is None:
+            first = self._first[self._turn] = [x.clone() for x in results]
+        return first
+
+    def alike(self) -> bool:
+        """Whether both sets gave the same, though their values differ."""
+        a, b = self._first
+        differ = not torch.equal(self._sets[0].inputs.v, self._sets[1].inputs.v)
+        return differ and a is not None and b is not None and torch.equal(a[0], b[0])
+
+
+def other_set(inputs: Inputs) -> Inputs:
+    """Other values of the same kind: the heads one place on; with one head, all reversed."""
+    if inputs.k.shape[1] > 1:
+        group = inputs.q.shape[1] // inputs.k.shape[1]
+        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
+    if inputs.q.shape[0] > 1:
+        return Inputs(*(x.roll(1, 0) for x in inputs))
+    return Inputs(inputs.q.flip(2), inputs.k.flip(2), inputs.v.flip(2, 3))
+
+
+class Timed:
+    """A variant's call in one phase, ready to be timed: what goes before, and what counts."""
+
+    def __init__(self, problem: Problem, attend: Attend, values: Values, judged_out: Tensor,
+                 *, exact: bool) -> None:  # fmt: skip
+        self.problem = problem
+        self.call = Call(problem, attend, values.inputs)
+        self._dout = None if values.dout is None else values.dout.clone()
+        truth = [judged_out]
+        if problem.gradients:
+            assert self._dout is not None
+            truth += [g.clone() for g in self.call.backward(self.call.forward(), self._dout)]
+        self.fresh: Signs | Turns = (Signs if exact else Turns)(values, truth)
+        self._off = torch.zeros(len(NAMES), dtype=torch.float64, device=judged_out.device)
+        self._form: str | None = None
+        self._out: Tensor | None = None
+        self._gradients: Sequence[Tensor] = ()
+
+    def before(self) -> None:
+        """Hold the last result against what is right, and put fresh values in its place."""
+        self.settle()
+        values = self.fresh.draw()
+        self.call.load(values.inputs)
+        if self._dout is not None and values.dout is not None:
+            self._dout.copy_(values.dout)
+        if self.problem.phase == "backward":
+            self._out = self.call.forward()
+
+    def run(self) -> object:
+        """What the clock sees."""
+        if self.problem.phase != "backward":
+            self._out = self.call.forward()
+        if self.problem.gradients:
+            assert self._out is not None and self._dout is not None
+            self._gradients = self.call.backward(self._out, self._dout)
+        return self._out
+
+    def settle(self) -> None:
+        """Take the last result in, outside the clock."""
+        if self._out is None:
+            return
+        try:
+            results = [check_form(self.problem, self._out).detach(), *self._gradients]
+        except Wrong as wrong:
+            self._form = str(wrong)
+        else:
+            for i, (got, want) in enumerate(zip(results, self.fresh.wanted(results), strict=False)):
+                self._off[i] = torch.maximum(self._off[i], _deviation(got, want))
+        self._out, self._gradients = None, ()
+
+    def wrong(self) -> str | None:
+        """None where every timed call gave what it should, else a sentence."""
+        if self._form is not None:
+            return f"while it was timed, {self._form}"
+        if isinstance(self.fresh, Turns) and self.fresh.alike():
+            return "while it was timed it returned the same result for other inputs"
+        most = SAME[self.problem.dtype] * EPSILON[self.problem.dtype]
+        for name, off in zip(NAMES, self._off.tolist(), strict=True):
+            if not off <= most:
+                return (
+                    f"while it was timed its {name} was not what it was when it was judged "
+                    f"(off by {off:.2g}, relative)"
+                )
+        return None
+
+
+def _deviation(got: Tensor, want: Tensor) -> Tensor:
+    """The relative Frobenius distance, as a tensor: reading it would wait for the device."""
+    wide = torch.float64 if got.dtype == torch.float64 else torch.float32
+    away = torch.linalg.vector_norm(got - want, dtype=wide)
+    size = torch.linalg.vector_norm(want, dtype=wide)
+    return torch.where(away == 0, away, away / size).double()
