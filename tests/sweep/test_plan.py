@@ -188,8 +188,8 @@ def test_the_sentence_says_what_is_left_out_and_why():
     text = plan(*rows, seq=("16", "32")).sentence()
     assert text.startswith("2 cells: 1 variant on 2 problems; 10 left out (")
     assert "2 × " in text
-    assert "4 others" in text  # five reasons twice, three of them told
-    assert "others" not in plan(*rows[:3]).sentence()
+    assert "; 4 more)" in text  # five reasons twice, three of them told
+    assert " more)" not in plan(*rows[:3]).sentence()
 
 
 @pytest.mark.parametrize(
