@@ -22,7 +22,7 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float
 
 RELATIVE_FACTOR = 4.0
 WORST_ROW_FACTOR = 8.0
-FEW_ROWS = 8.0
+FEW_ROWS = 2.0
 """The yardstick is a sample too: the factors grow by this over the root of the number of rows."""
 FLOOR_EPSILONS = {"float64": 64.0, "float32": 4.0, "bfloat16": 1.0, "float16": 1.0}
 """Allowed in any case, in units of the dtype's spacing at one. More in float64, since nothing wider

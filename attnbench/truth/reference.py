@@ -29,6 +29,7 @@ PLAIN_SCORES = 1 << 25
 """Scores that the plain forms compute at most: their errors are a yardstick, and a few rows of a
 long sequence give it as well as many."""
 
+ENOUGH_ROWS, MOST_DRAWS = 256, 16
 WHOLE_SCORES = 1 << 28
 """Scores up to which every row is looked at, if not as closely as the sampled ones."""
 ZERO_SHARE = 1e-10
@@ -76,13 +77,18 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     want, entropy = _exact(problem, inputs, rows, dout)
     few = _few(problem, rows)
     want_few = want if len(few) == len(rows) else _exact(problem, inputs, few, dout)[0]
-    kept = _differentiated(problem, inputs, few, dout, softmax_define(problem))
-    plain = {name: compare(kept.pop(name), want_few[name]) for name in want}
-    again = _recomputed(problem, inputs, few, dout)
-    plain = {name: worse(plain[name], compare(again.pop(name), want_few[name])) for name in want}
+    plain = _plain_errors(problem, inputs, few, dout, want_few)
+    draws = _draws(problem, few)
+    generator = torch.Generator().manual_seed(seed + 4)
+    for _ in range(draws - 1):  # the same queries with their channels mixed: other scores of a kind
+        mixed = torch.randperm(problem.head_dim, generator=generator).to(problem.device)
+        other = inputs._replace(q=inputs.q[..., mixed].contiguous())
+        wanted = _exact(problem, other, few, dout)[0]
+        errors = _plain_errors(problem, other, few, dout, wanted)
+        plain = {name: worse(plain[name], errors[name]) for name in want}
     mean = exact(problem, *inputs, rows, uniform=True).out
     cancels = _cancels(problem, inputs, rows, dout, want)
-    tried = problem.batch * problem.heads * len(few)
+    tried = problem.batch * problem.heads * len(few) * draws
     softmax = Reference(rows, dout, want, plain, cancels, tried)
     dense = _dense_upstream(problem, seed) if problem.gradients else None
     return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, rows))
@@ -126,6 +132,20 @@ def _cancels(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None
         for name, tensor in want.items()
         if float(tensor.abs().max()) <= ZERO_SHARE * sizes[name]
     }
+
+
+def _plain_errors(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
+                  want: Tensors) -> dict[str, Error]:  # fmt: skip
+    """The worse of the two textbook forms, measure by measure."""
+    kept = _differentiated(problem, inputs, rows, dout, softmax_define(problem))
+    plain = {name: compare(kept.pop(name), want[name]) for name in want}
+    again = _recomputed(problem, inputs, rows, dout)
+    return {name: worse(plain[name], compare(again.pop(name), want[name])) for name in want}
+
+
+def _draws(problem: Problem, rows: Tensor) -> int:
+    """How often the plain forms are tried: again where a few rows alone may be lucky."""
+    return min(MOST_DRAWS, math.ceil(ENOUGH_ROWS / (problem.batch * problem.heads * len(rows))))
 
 
 def _few(problem: Problem, rows: Tensor) -> Tensor:
