@@ -1,6 +1,7 @@
 """One cell, one record: every way it can end. The variants stand in files of their own."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -153,7 +154,7 @@ def test_what_this_machine_lacks_is_unavailable_with_a_remedy(cells):
 def test_an_exception_is_failed_with_the_end_of_its_traceback(cells, where):
     record = cells.run(raising("raise ValueError('boom')", where))
     assert record.status is Status.FAILED
-    assert record.reason == "it raised ValueError: boom"
+    assert re.fullmatch(r"it raised ValueError at planted0\.py:\d+: boom", record.reason)
     assert record.detail.rstrip().endswith("ValueError: boom")
     assert "planted0.py" in record.detail
     assert len(record.detail) <= 4000
@@ -235,8 +236,13 @@ def build(problem):
         {deed}
     return attend
 """
-LATER = "while it was timed it returned another result than when it was judged"
-SAME = "while it was timed it returned the same result for other inputs"
+
+
+def changed(record):
+    """The variant was found out while it was timed."""
+    assert record.status is Status.WRONG
+    assert record.reason.startswith("while it was timed its output was not what it was when it was")
+    unmeasured(record)
 
 
 @pytest.mark.parametrize("deed", [
@@ -244,63 +250,28 @@ SAME = "while it was timed it returned the same result for other inputs"
     "return torch.zeros_like(v) if late else inner(q, k, v)",
     "return inner(q, k, v) if not late else inner(q, k, v).fill_(torch.nan)",
     "return inner(q.bfloat16(), k.bfloat16(), v.bfloat16()).float() if late else inner(q, k, v)",
-], ids=["scaled", "zeros", "nan", "half"])  # fmt: skip
+    "return buffer if late else buffer.copy_(inner(q, k, v))",
+], ids=["scaled", "zeros", "nan", "half", "stale buffer"])  # fmt: skip
 def test_a_variant_that_changes_after_fifteen_calls_is_wrong(cells, deed):
-    record = cells.run(AFTER.format(deed=deed))
-    assert (record.status, record.reason) == (Status.WRONG, LATER)
-    unmeasured(record)
-
-
-def test_a_variant_that_stops_filling_its_own_buffer_after_fifteen_calls_is_wrong(cells):
-    record = cells.run(AFTER.format(deed="return buffer if late else buffer.copy_(inner(q, k, v))"))
-    assert record.status is Status.WRONG
-    assert record.reason in (LATER, SAME)  # by the set of values that happened to be in it last
-    unmeasured(record)
+    changed(cells.run(AFTER.format(deed=deed)))
 
 
 HOLDING = """
 def build(problem):
-    inner, judged, held, calls = right(problem), [], [], []
+    inner, held, calls = right(problem), [], []
     def attend(q, k, v):
         calls.append(1)
-        if not judged: judged.append(q.detach().clone())
         out = inner(q, k, v)
-        if len(calls) > 10 and not held and torch.equal(q, judged[0]) is {on_judged}:
-            held.append(out.detach().clone())
+        if len(calls) > {late} and not held: held.append(out.detach().clone())
         return held[0] + (out - out.detach()) if held else out
     return attend
 """
 
 
 @pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
-@pytest.mark.parametrize(("on_judged", "reason"), [(True, SAME), (False, LATER)])
-def test_a_variant_that_returns_one_result_whatever_its_inputs_is_wrong(
-    cells, phase, on_judged, reason
-):
-    record = cells.run(HOLDING.format(on_judged=on_judged), cells.problem(phase=phase))
-    assert (record.status, record.reason) == (Status.WRONG, reason)
-    unmeasured(record)
-
-
-REFILLING = """
-def build(problem):
-    inner, judged, filled, calls = right(problem), [], [], []
-    buffer = torch.empty(problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
-    def attend(q, k, v):
-        calls.append(1)
-        if not judged: judged.append(q.clone())
-        if len(calls) > 10 and filled[-1] is {on_judged}: return buffer
-        filled.append(torch.equal(q, judged[0]))
-        return buffer.copy_(inner(q, k, v))
-    return attend
-"""
-
-
-@pytest.mark.parametrize(("on_judged", "reason"), [(True, SAME), (False, LATER)])
-def test_the_reason_tells_which_values_a_buffer_was_last_filled_with(cells, on_judged, reason):
-    record = cells.run(REFILLING.format(on_judged=on_judged))
-    assert (record.status, record.reason) == (Status.WRONG, reason)
-    unmeasured(record)
+@pytest.mark.parametrize("late", [10, 15])
+def test_a_variant_that_returns_one_result_whatever_its_inputs_is_wrong(cells, phase, late):
+    changed(cells.run(HOLDING.format(late=late), cells.problem(phase=phase)))
 
 
 def test_the_same_result_is_right_where_the_other_values_are_the_same(cells):

@@ -1,7 +1,10 @@
 """A sweep over variants that die, hang and shout: each costs its own cell and no other."""
 
+import json
 import os
 import re
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 import impls
 from attnbench.machine import this_machine
 from attnbench.measure.settings import Settings
-from attnbench.record import Status
+from attnbench.record import Record, Status
 from attnbench.store import RunFolder, read_records
 from attnbench.sweep import run
 from attnbench.sweep.engine import LAST_WORDS, LocalEngine, WorkerLost
@@ -181,3 +184,239 @@ def test_an_engine_does_not_wait_past_the_limit():
         engine.ask({"job": {}}, 0.05)  # loading torch takes longer
     assert caught.value.timed_out
     assert time.monotonic() - start < 5
+
+
+# ---- what variants share -------------------------------------------------------------------------
+
+SPOILING = """
+import json, os, stat, sys
+import torch
+import torch.nn.functional as F
+from impls.dense.einsum import build as right
+from impls.spec import Variant
+
+def honest(problem):
+    assert torch.get_num_threads() == 1 and torch.get_default_dtype() is torch.float32
+    assert F.scaled_dot_product_attention.__name__ != "<lambda>"
+    return right(problem)
+
+def threads(problem):
+    torch.set_num_threads(2)
+    return right(problem)
+
+def dtype(problem):
+    torch.set_default_dtype(torch.float64)
+    return right(problem)
+
+def sdpa(problem):
+    F.scaled_dot_product_attention = lambda q, k, v, **_: torch.zeros_like(v)
+    return right(problem)
+
+def forks(problem):
+    inner, forked = right(problem), []
+    def attend(q, k, v):
+        if not forked:
+            forked.append(1)
+            os.fork()
+        return inner(q, k, v)
+    return attend
+
+def into_every_pipe(said):
+    for fd in range(3, 256):
+        try:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode): os.write(fd, said)
+        except OSError:
+            pass
+
+def asked():
+    frame = sys._getframe()
+    while frame is not None:
+        if isinstance(frame.f_locals.get("asked"), dict): return frame.f_locals["asked"]
+        frame = frame.f_back
+
+def writes(say):
+    def build(problem):
+        inner, done = right(problem), []
+        def attend(q, k, v):
+            if not done:
+                done.append(1)
+                into_every_pipe(say())
+            return inner(q, k, v)
+        return attend
+    return build
+
+def answer(change, number=True):
+    question = asked()
+    job = question["job"]
+    from attnbench.record import Record, Status
+    from impls.problem import Problem
+    variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+    record = Record.of(variant, problem, Status.FAILED, "forged", seed=0).to_dict()
+    said = {"record": record, **change}
+    if number: said["asked"] = question["asked"]
+    return json.dumps(said).encode() + b"\\n"
+
+junk = writes(lambda: b"junk\\n")
+unended = writes(lambda: b"junk")
+extra = writes(lambda: answer({}, number=False))
+forged = writes(lambda: answer({}))
+
+def row(name, build):
+    return Variant(name=name, title=name, family="hostile", computes="softmax", build=build)
+
+ROWS = [row(f"s.{n}", f":{n}") for n in (
+    "honest", "threads", "dtype", "sdpa", "forks", "junk", "unended", "extra", "forged",
+)]
+"""
+SPOILERS = ["s.threads", "s.dtype", "s.sdpa"]
+FORGERS = ["s.junk", "s.unended", "s.extra", "s.forged"]
+AFTER = dict(zip([*SPOILERS, "s.forks", *FORGERS],
+                 ["s.honest", "sdpa", "matmul", "bmm", "baddbmm", "inplace", "einsum",
+                  "matmul.prescale"], strict=True))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory):
+    """The records of spoilers, each followed by an innocent, and how many workers there were."""
+    table = tmp_path_factory.mktemp("spoiling") / "spoiling.py"
+    table.write_text(SPOILING)
+    order = [name for pair in AFTER.items() for name in pair]
+    plan = make_plan(impls.table([table]), order, GRID, this_machine())
+    assert [c.variant.label for c in plan.to_run] == order
+    folder = RunFolder.create(table.parent / "results", "box",
+                              {"seed": 0, "budget_s": GRID.budget, "ceilings": {}})  # fmt: skip
+    engine, watcher, workers = LocalEngine(Settings()), Watched(), []
+    start = engine._start
+    engine._start = lambda: (start(), workers.append(engine._process.pid))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "CELL_LIMIT_S", 30.0)
+        try:
+            run.sweep(plan, {}, folder, engine, watcher, run.Interrupt(print))
+        finally:
+            engine.close()
+            folder.close()
+    return list(read_records(folder.path)), order, workers
+
+
+def record_of(spoilt, name):
+    return next(r for r in spoilt[0] if r.variant == name)
+
+
+def test_every_cell_has_one_record_of_its_own_though_variants_fork_and_forge(spoilt):
+    records, order, _ = spoilt
+    assert [r.variant for r in records] == order
+
+
+@pytest.mark.parametrize(("name", "what"), [
+    ("s.threads", "threads (1 → 2)"),
+    ("s.dtype", "default dtype (torch.float32 → torch.float64)"),
+    ("s.sdpa", "torch.nn.functional.scaled_dot_product_attention"),
+])  # fmt: skip
+def test_a_variant_that_changes_what_others_share_is_wrong(spoilt, name, what):
+    record = record_of(spoilt, name)
+    assert record.status is Status.WRONG, record.reason
+    assert record.reason == f"it left changed what other variants share: {what}"
+    assert record.time is None
+
+
+@pytest.mark.parametrize("name", AFTER.values(), ids=AFTER)
+def test_the_innocent_after_a_spoiler_is_measured(spoilt, name):
+    record = record_of(spoilt, name)
+    assert record.status is Status.MEASURED, record.reason
+    assert record.time.n >= 7
+
+
+def test_a_variant_that_forks_has_a_record_of_its_own(spoilt):
+    record = record_of(spoilt, "s.forks")
+    assert record.status is Status.MEASURED, record.reason
+
+
+@pytest.mark.parametrize("name", ["s.junk", "s.unended", "s.extra"])
+def test_a_variant_that_writes_into_the_pipe_has_crashed(spoilt, name):
+    record = record_of(spoilt, name)
+    assert record.status is Status.CRASHED, record.reason
+    assert record.time is None
+
+
+def test_whoever_answers_in_the_workers_place_gets_no_time(spoilt):
+    assert record_of(spoilt, "s.forged").time is None
+
+
+def test_workers_are_replaced_only_where_they_must_be(spoilt):
+    workers = spoilt[2]
+    assert len(workers) == len(set(workers))
+    assert len(workers) <= 1 + len(SPOILERS) + len(FORGERS)
+
+
+# ---- what the parent makes of lines that no worker wrote -----------------------------------------
+
+
+@pytest.fixture
+def answering():
+    """Engines whose worker is a shell that says one thing and waits."""
+    engines = []
+
+    def make(said):
+        engine = LocalEngine(Settings())
+        engines.append(engine)
+        engine._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the engine closes it
+        ask_read, ask_write = os.pipe()
+        engine._from, write = os.pipe()
+        engine._process = subprocess.Popen(
+            ["sh", "-c", "cat; sleep 60"], stdin=subprocess.PIPE, stdout=write,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(write)
+        with engine._process.stdin as words:
+            words.write(said)
+        engine._to = os.fdopen(ask_write, "w")
+        engine.ask_read = os.fdopen(ask_read)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+        engine.ask_read.close()
+
+
+@pytest.mark.parametrize("said", [
+    b"\n", b"junk\n", b"\xff\xfe\n", b"NaN\n", b"[]\n", b"5\n", b'"record"\n', b"null\n",
+    b"[" * 10_000 + b"\n", b'{"a":' * 10_000 + b"\n", b"9" * 5000 + b"\n",
+    b'{"record": {}}\n', b'{"record": {}, "asked": 0}\n', b'{"record": {}, "asked": 2}\n',
+    b'{"record": {}, "asked": "1"}\n', b'{"record": {}, "asked": [1]}\n',
+], ids=lambda said: repr(said[:24]))  # fmt: skip
+def test_a_line_that_is_no_answer_loses_the_worker(answering, said):
+    engine = answering(said)
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 20)
+    assert not caught.value.timed_out
+    assert caught.value.reason
+    assert engine._process is None
+
+
+@pytest.mark.parametrize("answer", [
+    "{}", '{"record": 5}', '{"record": null}', '{"record": []}', '{"record": {}}',
+    '{"record": {"schema": 1}}', '{"record": {"schema": 1, "time": 5}}',
+    '{"record": {"schema": 1, "variant": 5, "status": [], "problem": 5, "reason": ""}}',
+    '{"error": "no"}', '{"ready": {}}',
+])  # fmt: skip
+def test_an_answer_that_is_no_record_is_a_crash_and_no_traceback(answering, hostile, answer):
+    said = answer.encode()[:-1] + (b"," if len(answer) > 2 else b"") + b'"asked": 1}\n'
+    engine = answering(said)
+    (cell,) = make_plan(impls.table([hostile]), ["bmm"], GRID, this_machine()).to_run
+    record = run.measure(cell, {"seed": 0, "budget_s": 0.01}, engine)
+    assert record.status is Status.CRASHED
+    assert record.key == cell.key
+    assert record.reason
+    assert engine._process is None
+
+
+def test_a_record_about_another_cell_is_a_crash(answering, hostile):
+    plan = make_plan(impls.table([hostile]), ["bmm", "matmul"], GRID, this_machine())
+    bmm, matmul = plan.to_run
+    other = Record.of(matmul.variant, matmul.problem, Status.FAILED, "it was slow", seed=0)
+    engine = answering(json.dumps({"record": other.to_dict(), "asked": 1}).encode() + b"\n")
+    record = run.measure(bmm, {"seed": 0, "budget_s": 0.01}, engine)
+    assert (record.status, record.key) == (Status.CRASHED, bmm.key)
+    assert record.reason == "the worker answered about another cell"
+    assert engine._process is None
