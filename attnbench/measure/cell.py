@@ -157,13 +157,15 @@ def _metered(
 ) -> Record:  # fmt: skip
     """Memory and time of a variant that passed the gate."""
     problem, values = job.problem, Values(judged.inputs, judged.dout)
-    assert verdict.out is not None
     with spent.on("memory"):
         expected = cost.peak_bytes if cost else None
         seen = observe(problem, attend, values.inputs, values.dout, expected)
     clock = clock_for(problem.device, problem.phase)
+    timed = Timed(
+        problem, attend, values, verdict.truth, exact=job.variant.exact,
+        zero=judged.softmax.cancels if job.variant.exact else (),
+    )  # fmt: skip
     with spent.on("warmup"):
-        timed = Timed(problem, attend, values, verdict.out, exact=job.variant.exact)
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     with spent.on("sampling"):
         time = measure_time(timed, clock, job.budget_s, flags)

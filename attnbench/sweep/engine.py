@@ -106,25 +106,34 @@ class LocalEngine:
     def _exchange(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         assert self._to is not None and self._errors is not None
         self._errors_from = self._errors.seek(0, os.SEEK_END)
+        self._asked += 1
         try:
-            self._asked += 1
             self._to.write(json.dumps({**question, "asked": self._asked}) + "\n")
             self._to.flush()
-            line = self._read_line(monotonic() + limit_s)
         except BrokenPipeError:
-            line = b""
-        if line is None:
-            raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
-        if not line:
-            raise self._lost(self._how_it_ended(), timed_out=False)
-        try:
-            answer: dict[str, Any] = json.loads(line)
-        except ValueError:
-            raise self._lost("the worker's answer is no JSON", timed_out=False) from None
-        if not isinstance(answer, dict) or answer.pop("asked", None) != self._asked:
-            raise self._lost("the worker answered another question", timed_out=False)
+            raise self._lost(self._how_it_ended(), timed_out=False) from None
+        deadline = monotonic() + limit_s
+        while True:
+            line = self._read_line(deadline)
+            if line is None:
+                raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
+            if not line:
+                raise self._lost(self._how_it_ended(), timed_out=False)
+            answer = self._parsed(line)
+            if answer.pop("asked") == self._asked:
+                break  # an earlier number answers what somebody else has answered already
         if answer.pop("spoiled", False):
             self.close()  # the next question goes to a worker that nobody has changed
+        return answer
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._lost("the worker's answer is no JSON", timed_out=False) from None
+        number = answer.get("asked") if isinstance(answer, dict) else None
+        if not isinstance(number, int) or number > self._asked:
+            raise self._lost("the worker answered another question", timed_out=False)
         return answer
 
     def _read_line(self, deadline: float) -> bytes | None:
@@ -144,7 +153,7 @@ class LocalEngine:
             elif monotonic() >= deadline:
                 return None
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+        return line or b"null"  # nothing was said, but said it was
 
     def _how_it_ended(self) -> str:
         assert self._process is not None

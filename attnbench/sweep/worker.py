@@ -11,13 +11,18 @@ and answers on another; what a variant prints goes to the error stream and distu
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 from dataclasses import replace
 from typing import Any
 
 from attnbench.record import Status
+
+DIE_WITH_PARENT = 1
+"""prctl's PR_SET_PDEATHSIG: a parent that is killed takes the worker along, whatever it is at."""
 
 
 def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +56,7 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
 def main(read: int, write: int) -> None:
     """Answer until the pipe closes."""
     os.dup2(2, 1)
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     with os.fdopen(read) as questions, os.fdopen(write, "w") as answers:
         from attnbench.measure.cell import Bench
 

@@ -33,8 +33,9 @@ class Verdict:
     reason: str | None = None
     error: dict[str, Error] = field(default_factory=dict)
     distance: Distance | None = None
-    out: Tensor | None = None
-    """The output on the problem's inputs, to hold against what the timed calls return."""
+    truth: list[Tensor] = field(default_factory=list)
+    """Output and, where there are any, gradients under the dense upstream: what timed calls must
+    return."""
 
 
 def gate(judged: Judged, attend: Attend, define: Define | None, seed: int) -> Verdict:
@@ -47,8 +48,9 @@ def gate(judged: Judged, attend: Attend, define: Define | None, seed: int) -> Ve
         if define is not None:
             reference = defined(judged.problem, judged.inputs, reference, define)
         _check_values(judged, attend, reference, verdict)
+        verdict.truth = _dense_truth(judged, attend, reference)
         if define is not None:
-            verdict.distance = _distance(judged, verdict)
+            verdict.distance = _distance(judged, verdict.truth[0])
         check_nothing_left(threads)
     except Wrong as wrong:
         verdict.reason = str(wrong)
@@ -65,7 +67,6 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
         dq, dk, dv = call.backward(out, reference.dout)
         got |= {"dq": dq[:, :, reference.rows], "dk": dk, "dv": dv}
         whole |= {"dq": dq, "dk": dk, "dv": dv}
-    verdict.out = out.detach().clone()
     for name, tensor in got.items():
         error = compare(tensor, reference.want[name])
         verdict.error[name] = budget.with_ratio(error, reference.plain[name])
@@ -77,16 +78,28 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
         plain, cancels = reference.plain[name], reference.cancels.get(name)
         yardstick = budget.Yardstick(plain, reference.tried, cancels)
         budget.check(name, error, yardstick, problem.dtype, rows)
+
+
+def _dense_truth(judged: Judged, attend: Attend, reference: Reference) -> list[Tensor]:
+    """What it makes of the problem with a gradient into every row, held against the plain form."""
+    problem = judged.problem
+    call = Call(problem, attend, judged.inputs)
+    out = check_form(problem, call.forward())
+    made = {"forward": out.detach().clone()}
+    if judged.dout is not None:
+        gradients = call.backward(out, judged.dout)
+        made |= {n: g.clone() for n, g in zip(("dq", "dk", "dv"), gradients, strict=True)}
     if judged.whole is not None and reference is judged.softmax:
-        budget.check_unsampled(
-            out.detach(), judged.whole, reference.plain["forward"], problem.dtype
-        )
+        for name, tensor in made.items():
+            if name not in reference.cancels:
+                plain = reference.plain[name]
+                budget.check_unsampled(name, tensor, judged.whole[name], plain, problem.dtype)
+    return list(made.values())
 
 
-def _distance(judged: Judged, verdict: Verdict) -> Distance:
-    assert verdict.out is not None
+def _distance(judged: Judged, out: Tensor) -> Distance:
     want = judged.softmax.want["forward"]
-    far = compare(verdict.out[:, :, judged.softmax.rows], want)
+    far = compare(out[:, :, judged.softmax.rows], want)
     trivial = compare(judged.mean, want).relative
     skill = None  # where the mean is the answer, knowing the scores is worth nothing
     if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:

@@ -66,8 +66,8 @@ class Judged:
     entropy: float
     dout: Tensor | None
     """An upstream gradient with no zeros, for what is timed: zeros could be skipped."""
-    whole: Tensor | None
-    """The plain form of every row, where that is affordable: for the rows not sampled."""
+    whole: Tensors | None
+    """The plain form of every row under that gradient, where it is affordable."""
 
 
 def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
@@ -91,7 +91,7 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     tried = problem.batch * problem.heads * len(few) * draws
     softmax = Reference(rows, dout, want, plain, cancels, tried)
     dense = _dense_upstream(problem, seed) if problem.gradients else None
-    return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, rows))
+    return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, dense))
 
 
 def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define) -> Reference:
@@ -171,17 +171,14 @@ def _dense_upstream(problem: Problem, seed: int) -> Tensor:
     return cast(torch.randn(shape, generator=generator, dtype=torch.float32), problem)
 
 
-def _whole(problem: Problem, inputs: Inputs, rows: Tensor) -> Tensor | None:
-    """Every row by the plain form, in float32 at the least; None where needless or too much."""
-    scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
-    if len(rows) == problem.q_len or scores > WHOLE_SCORES:
+def _whole(problem: Problem, inputs: Inputs, dout: Tensor | None) -> Tensors | None:
+    """Every row by the plain form, in float32 at the least; None where it would take too long."""
+    if problem.batch * problem.heads * problem.q_len * problem.kv_len > WHOLE_SCORES:
         return None
     wide = torch.float64 if problem.dtype == "float64" else torch.float32
-    q, k, v = (x.to(wide) for x in inputs)
-    define = softmax_define(problem)
-    every = torch.arange(problem.q_len, device=q.device)
-    blocks = _blocks(problem, every, q.element_size())
-    return torch.cat([define(q, k, v, every[block]) for block in blocks], 2)
+    every = torch.arange(problem.q_len, device=inputs.q.device)
+    wider = [x.to(wide) for x in inputs]
+    return _differentiated(problem, wider, every, dout, softmax_define(problem))
 
 
 def _blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[slice]:

@@ -241,9 +241,7 @@ def test_a_mask_that_is_none_is_a_sentence(mask):
         plan(row("a"), mask=(mask,))
 
 
-@pytest.mark.parametrize(
-    "axis", ["seq", "dtype", "phase", "inputs"]
-)
+@pytest.mark.parametrize("axis", ["seq", "dtype", "phase", "inputs"])
 def test_a_grid_with_nothing_on_an_axis_is_a_sentence(axis):
     with pytest.raises(InvalidProblem):
         plan(row("a"), **{axis: ()})
