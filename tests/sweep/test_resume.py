@@ -86,11 +86,11 @@ def killed(hostile, tmp_path_factory):
     started = Started(hostile, *VARIANTS, *GRID, "--table", hostile, "--out", out)
     started.process.kill()
     started.end()
+    until(lambda: not alive(started.worker), 30)
     worker_alive = alive(started.worker)
     started.let_go()
     path = only_run(out)
     said = {"path": path, "at_death": cells(path), "worker_alive": worker_alive}
-    until(lambda: not alive(started.worker), 30)
     with (path / "records.jsonl").open("a") as file:
         file.write('{"status":"measured","vari')
     said["second"] = finish(path)
@@ -101,9 +101,12 @@ def killed(hostile, tmp_path_factory):
 
 
 def test_what_was_measured_before_the_kill_is_on_disk(killed):
-    assert killed["worker_alive"]
     assert killed["at_death"][("einsum", 16)] == 1
     assert ("h.waits", 16) not in killed["at_death"]
+
+
+def test_a_worker_dies_with_its_parent_whatever_it_is_at(killed):
+    assert not killed["worker_alive"]
 
 
 def test_a_resumed_run_ends_with_every_cell_once(killed):
