@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+SECONDS_A_CELL = 2.0
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -98,11 +99,17 @@ def timer() -> Iterator[Figure]:
                 timed.before()
                 theirs = Timer("run()", globals={"run": timed.run}, num_threads=1)
                 clock = clock_for("cpu", phase)
-                ours_s, theirs_s = [], []
-                for _ in range(40):
-                    ours_s += clock.samples(_nothing, timed.run, 1)
-                    theirs_s.append(theirs.timeit(1).median)
-                ratio = statistics.median(ours_s) / statistics.median(theirs_s)
+                pairs: list[float] = []
+                until = time.perf_counter() + SECONDS_A_CELL
+                while time.perf_counter() < until or len(pairs) < 20:
+                    taken = {}
+                    for whose in ("ours", "theirs") if len(pairs) % 2 else ("theirs", "ours"):
+                        if whose == "theirs":
+                            taken[whose] = theirs.timeit(1).median
+                        else:  # timeit makes two calls of its own before the one that it times
+                            taken[whose] = clock.samples(_nothing, timed.run, 3)[2]
+                    pairs.append(taken["ours"] / taken["theirs"])
+                ratio = statistics.median(pairs)
                 ratios.append(ratio)
                 print(f"    {name:12} {problem}: ours / theirs {ratio:.4f}", file=sys.stderr)
     off = [abs(r - 1) for r in ratios]

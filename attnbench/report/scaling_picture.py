@@ -104,6 +104,8 @@ def draw(records: Sequence[Record], title: str, files: Sequence[Path]) -> bool:
                 some = [r for r in shown if r.problem["phase"] == phase]
                 ends.append((axes, _panel(axes, some, names, measure, colors)))
                 axes.set_title(f"{phase}: {measure.title}", loc="left", fontsize=9)
+        for row in grid:
+            _at_least_a_decade(row[0])
         for axes, some_ends in ends:  # now that the rows have agreed on their limits
             _label_ends(axes, some_ends)
         for axes in grid[-1]:
@@ -145,17 +147,19 @@ def _panel(axes: Axes, records: Sequence[Record], names: Sequence[str], measure:
     axes.set_yscale("log")
     axes.set_xticks(sorted(lengths), [str(x) for x in sorted(lengths)], minor=False)
     axes.minorticks_off()
-    bottom, top = axes.get_ylim()
-    middle = (bottom * top) ** 0.5
-    axes.set_ylim(
-        min(bottom, middle / 5), max(top, middle * 5)
-    )  # a decade at least, so that ticks fall
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelleft=True, color=GRID)
     return ends
+
+
+def _at_least_a_decade(axes: Axes) -> None:
+    """Widen a row's common limits, so that a tick falls within them."""
+    bottom, top = axes.get_ylim()
+    middle = (bottom * top) ** 0.5
+    axes.set_ylim(min(bottom, middle / 5), max(top, middle * 5))
 
 
 LABEL_SHARE = 0.052

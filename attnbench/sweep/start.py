@@ -63,7 +63,7 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
         "grid": asdict(grid), "tables": [str(Path(t).resolve()) for t in tables],
         "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
-        "folder": str(Path.cwd()),
+        "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
         "command": shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
@@ -101,11 +101,15 @@ def resume(path: Path) -> Run:
     return Run(plan, folder, done, settings)
 
 
+def _files(grid: dict[str, Any]) -> list[str]:
+    """What a grid reads: masks and inputs that are files."""
+    masks = [x for x in grid["mask"] if "dense:" in x or "bias:" in x]
+    return masks + [x for x in grid["inputs"] if x.startswith("captured:")]
+
+
 def _same_folder(header: dict[str, Any]) -> None:
     """Refuse to look for a mask's or an input's file in another folder than the run did."""
-    grid = header["grid"]
-    files = [x for x in grid["mask"] if "dense:" in x or "bias:" in x]
-    files += [x for x in grid["inputs"] if x.startswith("captured:")]
+    files = _files(header["grid"])
     if files and header["folder"] != str(Path.cwd()):
         raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")
 
