@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,16 +37,6 @@ class Values(NamedTuple):
 
     inputs: Inputs
     dout: Tensor | None
-
-
-class Fresh(Protocol):
-    """Where the values of the next call come from, and what must come of them."""
-
-    def draw(self) -> Values:
-        """The values of the next call."""
-
-    def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What must have come of the values drawn last."""
 
 
 class Signs:
