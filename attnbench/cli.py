@@ -153,9 +153,8 @@ def env(given: argparse.Namespace) -> int:
     """``attnbench env``"""
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
     from attnbench.sweep.plan import here
-    from attnbench.sweep.run import START_LIMIT_S
     from attnbench.sweep.start import pinned
     from impls.problem import Problem
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from attnbench.machine import this_machine, why_not
 from attnbench.measure.settings import Settings
-from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.run import START_LIMIT_S
+from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant

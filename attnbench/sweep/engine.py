@@ -29,6 +29,8 @@ LAST_WORDS = 2000
 PROFILER_CHATTER = "USDT:"
 """How torch's profiler begins the lines that it writes to the error stream, asked or not."""
 POLL_S = 1.0
+START_LIMIT_S = 300.0
+"""For a worker to load torch, on whatever disk; also for what is no cell."""
 
 
 class WorkerLost(Exception):
@@ -62,7 +64,7 @@ class LocalEngine:
         """The worker's answer; raises :class:`WorkerLost` if there is none within the limit."""
         if self._process is None:
             self._start()
-            self._exchange({"apply": asdict(self.settings)}, limit_s)
+            self._exchange({"apply": asdict(self.settings)}, START_LIMIT_S)
         return self._exchange(question, limit_s)
 
     def close(self) -> None:

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 from attnbench.record import InvalidRecord, Record, Status
 from attnbench.store import RunFolder
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell, Plan
 
 CELL_LIMIT_S = 600.0
 """No cell may take longer: what hangs is ended, and says so."""
-START_LIMIT_S = 300.0
 
 
 class Watcher(Protocol):

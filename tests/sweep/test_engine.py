@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -177,13 +176,12 @@ def test_a_worker_that_is_killed_from_outside_is_lost_with_the_signal_named():
     assert not caught.value.timed_out
 
 
-def test_an_engine_does_not_wait_past_the_limit():
+def test_an_engine_does_not_wait_past_the_limit_but_lets_the_worker_start():
     engine = LocalEngine(Settings())
-    start = time.monotonic()
     with pytest.raises(WorkerLost) as caught:
-        engine.ask({"job": {}}, 0.05)  # loading torch takes longer
+        engine.ask({"ceilings": ["float64"], "device": "cpu"}, 0.01)  # copying alone takes longer
     assert caught.value.timed_out
-    assert time.monotonic() - start < 5
+    assert engine._process is None
 
 
 # ---- what variants share -------------------------------------------------------------------------
