@@ -11,6 +11,7 @@ from attnbench.truth.inputs import Inputs, make
 from attnbench.truth.plain import recomputed, softmax_define
 from attnbench.truth.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
+from impls.problem import Problem
 
 PAIRS = {
     "none": lambda b, h, i, j: True,
@@ -157,3 +158,15 @@ def test_a_definition_is_computed_in_float64_with_its_gradients(truth, mask):
     assert not own.want["dk"].any()
     assert 0.02 < own.plain["forward"].relative / EPSILON["bfloat16"] < 5
     assert compare(want.bfloat16(), own.want["forward"]).relative < EPSILON["bfloat16"]
+
+
+def test_a_yardstick_of_few_rows_is_tried_again_under_other_scores(monkeypatch):
+    problem = Problem(
+        heads=2, kv_heads=1, q_len=1, kv_len=300, phase="decode", dtype="bfloat16",
+    )  # fmt: skip
+    inputs = make(problem, 0)
+    often = reference.judge(problem, inputs, 0).softmax
+    monkeypatch.setattr(reference, "MOST_DRAWS", 1)
+    once = reference.judge(problem, inputs, 0).softmax
+    assert (once.tried, often.tried) == (2, 32)
+    assert often.plain["forward"].relative > once.plain["forward"].relative
