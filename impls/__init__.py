@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from impls.spec import Variant
 
-FAMILIES = ("dense", "lowrank")
+FAMILIES = ("dense", "sparse", "lowrank", "linear", "layers", "external")
 """In the order in which the table is shown."""
 
 

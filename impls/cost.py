@@ -28,17 +28,18 @@ def softmax(problem: Problem) -> Cost:
     """Softmax attention under the problem's mask."""
     pairs = problem.mask.pairs(problem.shape)
     product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
-    return Cost(_by_phase(problem, product_pair), end_bytes(problem))
+    return Cost(by_phase(problem, product_pair), end_bytes(problem))
 
 
 def mean(problem: Problem) -> Cost:
     """The mean of the values a row may see: one addition a pair and column, at most."""
     keys = problem.mask.keys_seen(problem.shape)
     adds = keys * problem.kv_heads * problem.v_head_dim
-    return Cost(_by_phase(problem, adds), end_bytes(problem))
+    return Cost(by_phase(problem, adds), end_bytes(problem))
 
 
-def _by_phase(problem: Problem, forward: int) -> int:
+def by_phase(problem: Problem, forward: int) -> int:
+    """Forward work as the phase multiplies it: two products backward for each one forward."""
     return forward * {"forward": 1, "decode": 1, "backward": 2, "train": 3}[problem.phase]
 
 

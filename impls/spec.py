@@ -6,6 +6,14 @@ it is two functions deep: ``build(problem, **options) -> attend`` does once what
 
     q [batch, heads, q_len, head_dim]      k [batch, kv_heads, kv_len, head_dim]
     out [batch, heads, q_len, v_head_dim]  v [batch, kv_heads, kv_len, v_head_dim]
+
+In phase ``decode`` k and v are the whole cache, the new tokens last. A variant that keeps something
+else of the tokens before (a recurrent state) gives its ``attend`` two methods: ``remember(k, v) ->
+memory``, called once for all tokens but the new ones, outside the clock, and ``step(q, k, v,
+memory) -> (out, memory)`` of the new tokens alone, which is what is timed. ``step`` leaves the
+memory it was given as it is.
+
+An ``attend`` may say what ran, with ``note() -> str``.
 """
 
 from __future__ import annotations
@@ -63,7 +71,8 @@ class InvalidRow(ValueError):
 class Variant:
     """One row: what it computes, where its code is, what it takes and what it costs.
 
-    ``masks`` and ``dtypes`` may be given once for all devices, or as ``{"cpu": …, "cuda": …}``.
+    ``masks``, ``dtypes`` and ``phases`` may be given once for all devices, or as
+    ``{"cpu": …, "cuda": …}``.
     """
 
     name: str
@@ -80,7 +89,7 @@ class Variant:
     devices: tuple[str, ...] = DEVICES
     dtypes: PerDevice | Sequence[str] = DTYPES
     masks: PerDevice | Sequence[str] = MASK_KINDS
-    phases: tuple[str, ...] = PHASES
+    phases: PerDevice | Sequence[str] = PHASES
     gqa: bool = True
     cross: bool = True
     """Takes q_len different from kv_len."""
@@ -94,16 +103,18 @@ class Variant:
     """What ``build`` can be told, with the defaults."""
     paper: str = ""
     origin: str = "attnbench"
+    untried: bool = False
+    """Written against what is documented; no run has attested it yet."""
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults."""
 
     def __post_init__(self) -> None:
-        for name in ("dtypes", "masks"):
+        for name in ("dtypes", "masks", "phases"):
             given = getattr(self, name)
             if not isinstance(given, Mapping):
                 given = dict.fromkeys(self.devices, tuple(given))
             object.__setattr__(self, name, {d: tuple(v) for d, v in given.items()})
-        for name in ("devices", "phases", "requires"):
+        for name in ("devices", "requires"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
 
@@ -115,12 +126,12 @@ class Variant:
         _one_of(self.name, "computes", [self.computes], get_args(Computes))
         _one_of(self.name, "level", [self.level], get_args(Level))
         _one_of(self.name, "devices", self.devices, DEVICES)
-        _one_of(self.name, "phases", self.phases, PHASES)
-        for what in ("dtypes", "masks"):
+        for what in ("dtypes", "masks", "phases"):
             _one_of(self.name, f"device of {what}", tuple(getattr(self, what)), DEVICES)
         for device in self.devices:
             _one_of(self.name, "dtypes", self.on(device, "dtypes"), DTYPES)
             _one_of(self.name, "masks", self.on(device, "masks"), MASK_KINDS)
+            _one_of(self.name, "phases", self.on(device, "phases"), PHASES)
         if not isinstance(self.options, Mapping):
             raise InvalidRow(f"{self.name}: options is {self.options!r}, not names with defaults")
         for key, default in self.options.items():
@@ -140,8 +151,8 @@ class Variant:
                 "the plain form that its implementation error is measured against"
             )
 
-    def on(self, device: str, what: Literal["dtypes", "masks"]) -> tuple[str, ...]:
-        """The dtypes or masks this variant takes on a device (``cuda:1`` counts as ``cuda``)."""
+    def on(self, device: str, what: Literal["dtypes", "masks", "phases"]) -> tuple[str, ...]:
+        """What this variant takes on a device (``cuda:1`` counts as ``cuda``)."""
         table: Mapping[str, tuple[str, ...]] = getattr(self, what)
         return tuple(table.get(device.split(":")[0], ()))
 
@@ -183,9 +194,10 @@ class Variant:
         if problem.dtype not in self.on(device, "dtypes"):
             taken = _listed(self.on(device, "dtypes"))
             return f"{self.name} takes {taken} on {device}, not {problem.dtype}"
-        if problem.phase not in self.phases:
-            why = "it has no backward" if set(self.phases) <= set(NO_GRADIENT) else "see its row"
-            return f"{self.name} serves {_listed(self.phases)}, not {problem.phase}: {why}"
+        phases = self.on(device, "phases")
+        if problem.phase not in phases:
+            why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
+            return f"{self.name} serves {_listed(phases)} on {device}, not {problem.phase}: {why}"
         refused = [kind for kind in problem.mask.kinds if kind not in self.on(device, "masks")]
         if refused:
             taken = _listed(self.on(device, "masks"))

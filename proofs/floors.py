@@ -12,22 +12,28 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 DATA = ("impls.spec", "impls.mask_parts", "impls.masks", "impls.problem", "impls.cost")
+TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = ("attnbench", "attnbench.statistics", "attnbench.record", "attnbench.machine")
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
-    DATA, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
+    DATA, TENSORS, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
     ("attnbench.store",), ("attnbench.sweep",),
     ("attnbench.answer", "attnbench.claims", "attnbench.models", "attnbench.selfcheck",
      "attnbench.history"),
     ("attnbench.report",), ("attnbench.arguments",), ("attnbench.cli", "benchmarks"),
     ("attnbench.__main__",),
 )  # fmt: skip
-OPEN = {*DATA, *TABLE, *WORDS}  # may import others of their floor, so long as no circle comes of it
+OPEN = {
+    *DATA,
+    *TENSORS,
+    *TABLE,
+    *WORDS,
+}  # may import others of their floor, so long as no circle comes of it
 SHARED = ("common", "cost")  # what a variant's file may import of its own family
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
-    *OPEN, "attnbench.store", "attnbench.sweep", "attnbench.answer", "attnbench.report",
-    "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
+    *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
+    "attnbench.report", "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
 }  # fmt: skip
 NEEDS_TORCH = {"attnbench.sweep.worker"}
 TORCH_IN_FUNCTIONS = {"impls.masks"}

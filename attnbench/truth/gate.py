@@ -22,8 +22,8 @@ from attnbench.truth.hygiene import (
     check_inputs_kept,
     check_nothing_left,
 )
-from attnbench.truth.plain import Define
 from attnbench.truth.reference import Judged, Reference, defined
+from impls.heads import Define
 
 
 @dataclass

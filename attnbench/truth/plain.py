@@ -10,14 +10,11 @@ An implementation may be as far off as the worse of the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from impls.heads import Define, to_query_heads
 from impls.problem import Problem
-
-Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def softmax_define(problem: Problem) -> Define:
@@ -25,7 +22,7 @@ def softmax_define(problem: Problem) -> Define:
 
     def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
         scores, blind = _scores(problem, q, k, rows)
-        return (scores.softmax(-1) @ _heads(v, problem)).masked_fill(blind, 0.0)
+        return (scores.softmax(-1) @ to_query_heads(v, problem)).masked_fill(blind, 0.0)
 
     return define
 
@@ -36,7 +33,7 @@ def recomputed(problem: Problem, q: Tensor, k: Tensor, v: Tensor, rows: Tensor,
     dtype = q.dtype
     inside = dtype if dtype.itemsize > 2 else torch.float32
     q, k, v = (x.to(inside) for x in (q, k, v))
-    k_bhmd, v_bhme = _heads(k, problem), _heads(v, problem)
+    k_bhmd, v_bhme = to_query_heads(k, problem), to_query_heads(v, problem)
     scores, blind = _scores(problem, q, k, rows)
     log_sum = scores.logsumexp(-1, keepdim=True)
     out = (scores.softmax(-1) @ v_bhme).masked_fill(blind, 0.0).to(dtype).to(inside)
@@ -58,7 +55,7 @@ def _scores(problem: Problem, q: Tensor, k: Tensor, rows: Tensor, *,
     picked = rows.cpu().numpy()
     seen = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q.device)
     added = problem.mask.bias(problem.shape, picked)
-    q_bhrd, k_bhmd = q[:, :, rows], _heads(k, problem)
+    q_bhrd, k_bhmd = q[:, :, rows], to_query_heads(k, problem)
     if another_order:
         even, odd = (q_bhrd[..., i::2] @ k_bhmd[..., i::2].mT for i in (0, 1))
         scores = (even + odd) * problem.scale
@@ -69,10 +66,6 @@ def _scores(problem: Problem, q: Tensor, k: Tensor, rows: Tensor, *,
     blind = ~seen.any(-1, keepdim=True)
     open_scores = scores if added is None else scores.nan_to_num(neginf=0.0).where(blind, scores)
     return open_scores.masked_fill(~(seen | blind), -torch.inf), blind
-
-
-def _heads(x_bcmd: Tensor, problem: Problem) -> Tensor:
-    return x_bcmd if problem.group == 1 else x_bcmd.repeat_interleave(problem.group, 1)
 
 
 def _kv_heads(x_bhmd: Tensor, problem: Problem) -> Tensor:

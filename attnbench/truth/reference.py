@@ -18,7 +18,8 @@ from attnbench.record import Error
 from attnbench.truth.errors import compare, worse
 from attnbench.truth.inputs import Inputs, cast
 from attnbench.truth.oracle import exact, sample_rows
-from attnbench.truth.plain import Define, recomputed, softmax_define
+from attnbench.truth.plain import recomputed, softmax_define
+from impls.heads import Define
 from impls.problem import Problem
 
 ROWS = 256

@@ -11,12 +11,13 @@ Cost: 4 n m d FLOPs a head forward, two matrices of scores at the worst instant.
 import torch
 from torch import Tensor
 
-from impls.dense.common import Attend, ScoreMask, grouped
+from impls.heads import Attend, grouped
 from impls.problem import Problem
+from impls.score_mask import ScoreMask
 
 
 def build(problem: Problem) -> Attend:
-    """Product, then scale, then mask. Legend in :mod:`impls.dense.common`; r = g n."""
+    """Product, then scale, then mask. Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
     b, c = problem.batch, problem.kv_heads
 

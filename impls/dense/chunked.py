@@ -11,13 +11,14 @@ Cost: 4 n m d FLOPs a head forward over the keys read; two matrices of block x m
 
 from torch import Tensor
 
-from impls.dense.common import Attend, Tile, Tiles, ungrouped
+from impls.dense.common import Tile, Tiles
+from impls.heads import Attend, ungrouped
 from impls.problem import Problem
 from impls.spec import Unsupported
 
 
 def build(problem: Problem, block: int) -> Attend:
-    """Legend in :mod:`impls.dense.common`; r = g n rows, n of them in a block."""
+    """Legend in :mod:`impls.heads`; r = g n rows, n of them in a block."""
     if block < 1:
         raise Unsupported(f"block={block} must be 1 or more")
     tiles = Tiles(problem, block)

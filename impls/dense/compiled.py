@@ -14,8 +14,9 @@ import torch._dynamo
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from impls.dense.common import ScoreMask, grouped
+from impls.heads import grouped
 from impls.problem import Problem
+from impls.score_mask import ScoreMask
 
 
 def _chain(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, bias: Tensor | None,
@@ -50,5 +51,5 @@ class Compiled:
 
 
 def build(problem: Problem) -> Compiled:
-    """Compiles at the first call. Legend in :mod:`impls.dense.common`; r = g n."""
+    """Compiles at the first call. Legend in :mod:`impls.heads`; r = g n."""
     return Compiled(problem)

@@ -10,12 +10,13 @@ Cost: 4 n m d FLOPs a head forward, one matrix of scores at the worst instant.
 
 from torch import Tensor
 
-from impls.dense.common import Attend, ScoreMask, grouped
+from impls.heads import Attend, grouped
 from impls.problem import Problem
+from impls.score_mask import ScoreMask
 
 
 def build(problem: Problem) -> Attend:
-    """Legend in :mod:`impls.dense.common`; r = g n."""
+    """Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from impls.dense.common import Attend, ScoreMask, grouped
+from impls.heads import Attend, grouped
 from impls.problem import Problem
+from impls.score_mask import ScoreMask
 
 
 def build(problem: Problem) -> Attend:
-    """Legend in :mod:`impls.dense.common`; r = g n."""
+    """Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
     bias = None if mask.bias is None else mask.bias.numpy()
     scale = np.dtype(problem.dtype).type(problem.scale)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from impls.dense.common import Attend, Tile, Tiles, ungrouped
+from impls.dense.common import Tile, Tiles
+from impls.heads import Attend, ungrouped
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -28,7 +29,7 @@ class Running(NamedTuple):
 
 
 def build(problem: Problem, q_block: int, k_block: int) -> Attend:
-    """Legend in :mod:`impls.dense.common`; r = g n rows, n of them in a block."""
+    """Legend in :mod:`impls.heads`; r = g n rows, n of them in a block."""
     if min(q_block, k_block) < 1:
         raise Unsupported(f"q_block={q_block} and k_block={k_block} must be 1 or more")
     tiles = Tiles(problem, q_block, k_block)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from impls.dense.common import Attend
+from impls.heads import Attend
 from impls.problem import Problem
 from impls.spec import Unsupported
 

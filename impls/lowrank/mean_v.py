@@ -8,15 +8,11 @@ key is a running sum; another is a product with the matrix of 1 / count.
 Cost: m e additions a head for running sums, else 2 n m e.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from impls.heads import Attend, Define, to_query_heads
 from impls.problem import Problem
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def build(problem: Problem) -> Attend:
@@ -39,7 +35,7 @@ def build(problem: Problem) -> Attend:
             sums = v_bcme.cumsum(2, dtype=wide)
             where = pick_bn[:, None, :, None].expand(*sums.shape[:2], -1, sums.shape[3])
             mean_bcne = (sums.gather(2, where) / counts_bn).to(v_bcme.dtype)
-        return _to_heads(mean_bcne.masked_fill(blind, 0.0), problem)
+        return to_query_heads(mean_bcne.masked_fill(blind, 0.0), problem)
 
     return attend
 
@@ -49,7 +45,7 @@ def _product(problem: Problem) -> Attend:
     weights = _weights(problem, rows, getattr(torch, problem.dtype))
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        return weights @ _to_heads(v_bcme, problem)
+        return weights @ to_query_heads(v_bcme, problem)
 
     return attend
 
@@ -59,14 +55,10 @@ def _weights(problem: Problem, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return (seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
 
 
-def _to_heads(x_bcne: Tensor, problem: Problem) -> Tensor:
-    return x_bcne if problem.group == 1 else x_bcne.repeat_interleave(problem.group, 1)
-
-
 def definition(problem: Problem) -> Define:
     """The plain form: visible / count, times v."""
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        return _weights(problem, rows, v_bcme.dtype) @ _to_heads(v_bcme, problem)
+        return _weights(problem, rows, v_bcme.dtype) @ to_query_heads(v_bcme, problem)
 
     return define

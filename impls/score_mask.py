@@ -1,0 +1,63 @@
+"""The problem's mask as a tensor that is added to whole matrices of scores.
+
+Legend in :mod:`impls.heads`; r = g n rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from impls.heads import ungrouped
+from impls.problem import Problem
+
+
+def grouped_mask(bias: Tensor, problem: Problem) -> Tensor:
+    """What is added to scores, [b|1, h|1, n, m], as grouped ones need it: [b|1, c|1, g n, m]."""
+    if problem.group == 1:
+        return bias
+    b, heads, n, m = bias.shape
+    if heads == 1:
+        return bias[:, :, None].expand(b, 1, problem.group, n, m).reshape(b, 1, -1, m)
+    return bias.reshape(b, problem.kv_heads, -1, m)
+
+
+class ScoreMask:
+    """The problem's mask as a tensor to add to the scores, made once.
+
+    ``bias`` is None, or 0 and -inf (and whatever the mask adds) in the shape of the grouped
+    scores. Rows that may see nothing are left open, since a softmax of nothing is NaN and its
+    gradient spreads; :meth:`close` sets them to zero at the end.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.bias: Tensor | None = None
+        self.blind: Tensor | None = None
+        mask, shape = problem.mask, problem.shape
+        if mask.plain:
+            return
+        blind = blind_rows(problem)
+        seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+        if blind is not None:
+            self.blind, seen = blind, seen | blind
+        added = mask.bias(shape)
+        base = torch.zeros(()) if added is None else torch.from_numpy(added)
+        base = base.to(problem.device, getattr(torch, problem.dtype))
+        base = torch.where(seen, base.nan_to_num(neginf=0.0), -torch.inf)
+        self.bias = grouped_mask(base, problem)
+
+    def add_(self, scores_bcrm: Tensor) -> Tensor:
+        """The scores with the mask added in place."""
+        return scores_bcrm if self.bias is None else scores_bcrm.add_(self.bias)
+
+    def close(self, out_bcre: Tensor) -> Tensor:
+        """The output by query heads, zero where a row may see nothing."""
+        out = ungrouped(out_bcre, self.problem)
+        return out if self.blind is None else out.masked_fill(self.blind, 0.0)
+
+
+def blind_rows(problem: Problem) -> Tensor | None:
+    """True for rows that may see nothing, [b|1, h|1, n, 1]; None where there are none."""
+    blind = torch.from_numpy(problem.mask.blind_rows(problem.shape).copy())
+    return blind[..., None].to(problem.device) if bool(blind.any()) else None

@@ -1,0 +1,5 @@
+"""Sparse: softmax attention over some of the pairs."""
+
+from impls.spec import Variant
+
+ROWS: list[Variant] = []
