@@ -10,6 +10,12 @@ import itertools
 import numpy as np
 import pytest
 
+import impls
+from attnbench.truth.gate import gate
+from attnbench.truth.inputs import make
+from attnbench.truth.reference import judge
+from impls.outside import load_function
+
 
 class Brute:
     """Double loops over queries and keys, and the spelling of the mask they stand for."""
@@ -121,3 +127,19 @@ def alibi_slopes(heads):
 @pytest.fixture(scope="session")
 def brute(tmp_path_factory):
     return Brute(tmp_path_factory.mktemp("masks"))
+
+
+@pytest.fixture
+def verdict():
+    """What the ruler's gate finds of ``(variant, problem)``: ``reason`` is None where it holds."""
+
+    def judged(variant, problem, seed=0):
+        row = impls.table().find(variant) if isinstance(variant, str) else variant
+        refusal = row.supports(problem)
+        assert refusal is None, refusal
+        truth = judge(problem, make(problem, seed), seed)
+        attend = load_function(row.build)(problem, **row.chosen)
+        define = row.definition and load_function(row.definition)(problem, **row.chosen)
+        return gate(truth, attend, define or None, seed)
+
+    return judged
