@@ -141,6 +141,10 @@ def _grid(verb: argparse.ArgumentParser) -> None:
         "--inputs", type=words, metavar="KIND,…",
         help="normal, peaky, outliers, equal_keys, captured:FILE.npz",
     )  # fmt: skip
+    grid.add_argument(
+        "--level", type=words, metavar="L,…",
+        help="core, layer, block; those of the variants named if not given",
+    )  # fmt: skip
     grid.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:1")
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
@@ -168,7 +172,7 @@ def help_text() -> str:
 
 GRID = (
     "seq", "batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase",
-    "inputs", "device", "budget",
+    "inputs", "level", "device", "budget",
 )  # fmt: skip
 """The options that are values of a grid."""
 

@@ -48,7 +48,8 @@ class Table:
         for pair in filter(None, options.split("&")):
             key, _, value = pair.partition("=")
             given[key] = value
-        return self.rows[name].with_options(given)
+        row = self.rows[name].with_options(given)
+        return row.over(self.find(str(row.chosen["core"]))) if "core" in row.options else row
 
     def _unknown(self, name: str) -> str:
         import difflib

@@ -51,6 +51,15 @@ class Problem:
                 f"one of {', '.join(divisors)}"
             )
         self._check_words()
+        if self.level != "core" and self.v_head_dim != self.head_dim:
+            raise InvalidProblem(
+                f"level {self.level} with v_head_dim={self.v_head_dim} and head_dim="
+                f"{self.head_dim}: a layer's tokens are as wide as its heads, so they must be equal"
+            )
+        if self.level != "core" and self.inputs.startswith("captured:"):
+            raise InvalidProblem(
+                f"inputs={self.inputs!r} are q, k and v; level {self.level} takes tokens"
+            )
         if (wrong := self.mask.wrong_for(self.shape)) is not None:
             raise InvalidProblem(wrong)
 
@@ -89,6 +98,23 @@ class Problem:
     def item_bytes(self) -> int:
         """Bytes of one number."""
         return ITEM_BYTES[self.dtype]
+
+    @property
+    def width(self) -> int:
+        """Numbers to a token, where a layer or a block takes tokens: all heads side by side."""
+        return self.heads * self.head_dim
+
+    @property
+    def crosses(self) -> bool:
+        """Of a layer: whether its keys and values come from other tokens than its queries."""
+        return self.level != "core" and self.phase != "decode" and self.q_len != self.kv_len
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """Of a core's output by heads; a layer's is one head as wide as the model."""
+        if self.level == "core":
+            return (self.batch, self.heads, self.q_len, self.v_head_dim)
+        return (self.batch, 1, self.q_len, self.width)
 
     @property
     def gradients(self) -> bool:

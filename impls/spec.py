@@ -13,6 +13,13 @@ memory``, called once for all tokens but the new ones, outside the clock, and ``
 memory) -> (out, memory)`` of the new tokens alone, which is what is timed. ``step`` leaves the
 memory it was given as it is.
 
+A row of level ``layer`` or ``block`` takes tokens: ``attend(x)``, x [batch, q_len, width], or
+``attend(x, context)`` where kv_len is another than q_len, and gives [batch, q_len, width]; width is
+heads x head_dim. What it trains it names: ``attend.weights``, leaf tensors by name, whose gradients
+are asked for with those of x. Its definition has the same ``weights``, by name, form and value, and
+is ``define(x, rows, weights)``, with a context after x. It decodes with ``remember(x)`` and
+``step(x, memory)``.
+
 An ``attend`` may say what ran, with ``note() -> str``.
 """
 
@@ -107,6 +114,8 @@ class Variant:
     """Written against what is documented; no run has attested it yet."""
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults."""
+    core: Variant | None = None
+    """Of a layer around another variant: that one, as the option ``core`` names it."""
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "masks", "phases"):
@@ -145,6 +154,14 @@ class Variant:
                 raise InvalidRow(
                     f"{self.name}: {name}={path!r} is not a dotted path 'package.module:function'"
                 )
+        self._check_definition()
+
+    def _check_definition(self) -> None:
+        if self.level != "core" and self.definition is None:
+            raise InvalidRow(
+                f"{self.name} is at level {self.level}, so it needs a definition: "
+                "no oracle knows its weights"
+            )
         if self.computes != "softmax" and self.definition is None:
             raise InvalidRow(
                 f"{self.name} computes {self.computes!r}, so it needs a definition: "
@@ -156,10 +173,13 @@ class Variant:
         table: Mapping[str, tuple[str, ...]] = getattr(self, what)
         return tuple(table.get(device.split(":")[0], ()))
 
+    def _of_phases(self) -> Mapping[str, tuple[str, ...]]:
+        return {device: self.on(device, "phases") for device in self.devices}
+
     @property
     def chosen(self) -> dict[str, Any]:
-        """Every option as ``build`` will be told it."""
-        return {**self.options, **self.given}
+        """Every option as ``build`` will be told it; a core as its row."""
+        return {**self.options, **self.given, **({"core": self.core} if self.core else {})}
 
     @property
     def label(self) -> str:
@@ -172,6 +192,23 @@ class Variant:
     def exact(self) -> bool:
         """True where it computes softmax attention under the problem's mask and nothing else."""
         return self.computes == "softmax"
+
+    def over(self, core: Variant) -> Variant:
+        """This layer around a core: it computes what the core does, and takes what both take."""
+        if core.level != "core":
+            raise InvalidRow(f"{self.name} goes around a core, and {core.name} is a {core.level}")
+
+        def both(what: Literal["dtypes", "masks", "phases"]) -> dict[str, tuple[str, ...]]:
+            return {d: _common(self.on(d, what), core.on(d, what)) for d in devices}
+
+        devices = _common(self.devices, core.devices)
+        return replace(
+            self, core=core, computes=core.computes, devices=devices, dtypes=both("dtypes"),
+            masks=both("masks"), phases=both("phases"), gqa=self.gqa and core.gqa,
+            cross=self.cross and core.cross, head_dims=core.head_dims,
+            requires=tuple(dict.fromkeys((*self.requires, *core.requires))),
+            untried=self.untried or core.untried,
+        )  # fmt: skip
 
     def with_options(self, given: Mapping[str, str]) -> Variant:
         """This row with some options set from text; raises a sentence for what it doesn't take."""
@@ -197,7 +234,8 @@ class Variant:
         phases = self.on(device, "phases")
         if problem.phase not in phases:
             why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
-            return f"{self.name} serves {_listed(phases)} on {device}, not {problem.phase}: {why}"
+            here = f" on {device}" * (len({*self._of_phases().values()}) > 1)
+            return f"{self.name} serves {_listed(phases)}{here}, not {problem.phase}: {why}"
         refused = [kind for kind in problem.mask.kinds if kind not in self.on(device, "masks")]
         if refused:
             taken = _listed(self.on(device, "masks"))
@@ -229,10 +267,18 @@ class Variant:
         values = dict(row)
         if values.get("head_dims"):
             values["head_dims"] = tuple(values["head_dims"])
+        if values.get("core"):
+            values["core"] = cls.from_dict(values["core"])
         return cls(**values)
 
 
+def _common(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word for word in one if word in other)
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, Variant):
+        return value.to_dict()
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value

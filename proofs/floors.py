@@ -30,7 +30,7 @@ OPEN = {
     *TABLE,
     *WORDS,
 }  # may import others of their floor, so long as no circle comes of it
-SHARED = ("common", "cost")  # what a variant's file may import of its own family
+SHARED = ("common", "cost", "decay")  # what a variant's file may import of its own family
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
     "attnbench.report", "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
@@ -98,7 +98,7 @@ class House:
             return None
         if here == there:
             shared = here in FLOOR or one.target in [f"{here}.{name}" for name in SHARED]
-            return None if shared else f"of its family it may import {' and '.join(SHARED)} alone"
+            return None if shared else f"of its family it may import {', '.join(SHARED)} alone"
         low, high = (FLOOR.get(place, FLOOR[FAMILY]) for place in (here, there))
         down = high < low or (high == low and here in OPEN)
         return None if down else f"{there} does not stand below {here}"

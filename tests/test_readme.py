@@ -50,4 +50,4 @@ def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path):
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"mine\s+6 of 6", done.stdout)
+    assert re.search(r"mine\s+9 of 9", done.stdout)

@@ -161,9 +161,10 @@ def _metered(
         expected = cost.peak_bytes if cost else None
         seen = observe(problem, attend, values.inputs, values.dout, expected)
     clock = clock_for(problem.device, problem.phase)
+    signs = job.variant.exact and problem.level == "core"
     timed = Timed(
-        problem, attend, values, verdict.truth, exact=job.variant.exact,
-        zero=judged.softmax.cancels if job.variant.exact else (),
+        problem, attend, values, verdict.truth, exact=signs,
+        zero=verdict.zero,
     )  # fmt: skip
     with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)

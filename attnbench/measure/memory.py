@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from attnbench.record import Memory
 from attnbench.truth.call import Attend, Call
-from attnbench.truth.inputs import Inputs
+from attnbench.truth.inputs import Ends
 from impls.cost import output_bytes
 from impls.problem import Problem
 
@@ -49,7 +49,7 @@ class Observed(NamedTuple):
     kernels: list[str]
 
 
-def observe(problem: Problem, attend: Attend, inputs: Inputs, dout: torch.Tensor | None,
+def observe(problem: Problem, attend: Attend, inputs: Ends, dout: torch.Tensor | None,
             expected: int | None) -> Observed:  # fmt: skip
     """One call under the profiler, after others have warmed every cache."""
     call = Call(problem, attend, inputs)

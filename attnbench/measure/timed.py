@@ -22,10 +22,9 @@ from attnbench.truth.budget import EPSILON
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import check_form
-from attnbench.truth.inputs import Inputs
+from attnbench.truth.inputs import Ends, Inputs
 from impls.problem import Problem
 
-NAMES = ("forward", "dq", "dk", "dv")
 WORDS = {"forward": "output"}
 SAME = {"float64": 16.0, "float32": 4.0, "bfloat16": 1.0, "float16": 1.0}
 """How far results of one call may lie from another's, in spacings of the dtype: a kernel that adds
@@ -35,7 +34,7 @@ in whatever order its blocks finish is not bit for bit repeatable."""
 class Values(NamedTuple):
     """What one call is given."""
 
-    inputs: Inputs
+    inputs: Ends
     dout: Tensor | None
 
 
@@ -44,7 +43,8 @@ class Signs:
 
     def __init__(self, values: Values, truth: Sequence[Tensor]) -> None:
         self._values, self._truth = values, truth
-        q, _, v = values.inputs
+        assert isinstance(values.inputs, Inputs)
+        q, _, v = self._inputs = values.inputs
         self._qk, self._v = torch.ones_like(q[0, 0, 0]), torch.ones_like(v[0, 0, 0])
         self._generator = torch.Generator(q.device)  # its own: torch's may be seeded by anybody
         self._generator.manual_seed(int.from_bytes(os.urandom(7)))
@@ -53,7 +53,7 @@ class Signs:
         """New signs."""
         for signs in (self._qk, self._v):
             signs.bernoulli_(generator=self._generator).mul_(2).sub_(1)
-        (q, k, v), dout = self._values
+        (q, k, v), dout = self._inputs, self._values.dout
         fresh = Inputs(q * self._qk, k * self._qk, v * self._v)
         return Values(fresh, None if dout is None else dout * self._v)
 
@@ -85,12 +85,14 @@ class Turns:
     def alike(self) -> bool:
         """Whether both sets gave the same, though their values differ."""
         a, b = self._first
-        differ = not torch.equal(self._sets[0].inputs.v, self._sets[1].inputs.v)
+        differ = not torch.equal(self._sets[0].inputs[-1], self._sets[1].inputs[-1])
         return differ and a is not None and b is not None and torch.equal(a[0], b[0])
 
 
-def other_set(inputs: Inputs) -> Inputs:
+def other_set(inputs: Ends) -> Ends:
     """Other values of the same kind: the heads one place on; with one head, all reversed."""
+    if not isinstance(inputs, Inputs):
+        return type(inputs)(*(x.flip(2) for x in inputs))
     if inputs.k.shape[1] > 1:
         group = inputs.q.shape[1] // inputs.k.shape[1]
         return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
@@ -110,7 +112,8 @@ class Timed:
         self._dout = None if values.dout is None else values.dout.clone()
         self.fresh: Signs | Turns = (Signs if exact else Turns)(values, truth)
         self._zero = zero
-        self._off = torch.zeros(len(NAMES), dtype=torch.float64, device=truth[0].device)
+        self._names = ("forward", *self.call.names)
+        self._off = torch.zeros(len(self._names), dtype=torch.float64, device=truth[0].device)
         self._form: str | None = None
         self._out: Tensor | None = None
         self._gradients: Sequence[Tensor] = ()
@@ -154,7 +157,7 @@ class Timed:
         if isinstance(self.fresh, Turns) and self.fresh.alike():
             return "while it was timed it returned the same result for other inputs"
         most = SAME[self.problem.dtype] * EPSILON[self.problem.dtype]
-        for name, off in zip(NAMES, self._off.tolist(), strict=True):
+        for name, off in zip(self._names, self._off.tolist(), strict=True):
             if name not in self._zero and not off <= most:
                 what = WORDS.get(name, name)
                 return (

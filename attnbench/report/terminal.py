@@ -19,6 +19,7 @@ GOOD, BAD, FAINT = "green", "red", "dim"
 
 WIDE_SHARE = 20
 """Per cent beyond which an interval is marked like a flag."""
+UNTRIED = "not yet run: no run has attested it"
 WIDE = 4000
 """Columns where nobody's terminal sets a limit."""
 
@@ -61,6 +62,7 @@ def variants(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[B
             grid.add_section()
         here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]"
         why = row.title if reason is None else reason + f" → {remedy}" * bool(remedy)
+        why += f" ({UNTRIED})" * row.untried
         family = escape(row.family) if row.family != last else ""
         grid.add_row(row.name, family, row.computes, here, escape(why))
         last = row.family
@@ -98,6 +100,7 @@ def checks(records: Sequence[Record]) -> None:
 
 def _where(problem: Mapping[str, Any]) -> str:
     words = [problem["mask"], problem["phase"], problem["dtype"]]
+    words += [problem["level"]] * (problem["level"] != "core")
     words += [problem["inputs"]] * (problem["inputs"] != "normal")
     return " ".join(words)
 
@@ -121,7 +124,8 @@ def _regime(problem: Mapping[str, Any]) -> str:
     p = problem
     width = f"d{p['head_dim']}" + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
     heads = f"b{p['batch']} h{p['heads']}/{p['kv_heads']} {width} {p['dtype']} {p['device']}"
-    return f"{p['phase']} · mask {p['mask']} · {p['inputs']} inputs · {heads}"
+    level = f"{p['level']} · " * (p["level"] != "core")
+    return f"{level}{p['phase']} · mask {p['mask']} · {p['inputs']} inputs · {heads}"
 
 
 def _length(problem: Mapping[str, Any]) -> str:
@@ -205,11 +209,10 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
     ]  # fmt: skip
     facts = {
         f"on {device}": f"{', '.join(row.on(device, 'dtypes'))}; "
-        f"masks {', '.join(row.on(device, 'masks'))}"
+        f"masks {', '.join(row.on(device, 'masks'))}; {', '.join(row.on(device, 'phases'))}"
         for device in row.devices
     }
     facts |= {
-        "phases": ", ".join(row.phases),
         "shapes": ", ".join(f"{what}: {'yes' if can else 'no'}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in row.options.items()),
@@ -217,6 +220,7 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
         "paper": row.paper,
         "code": row.build,
         "from": row.origin,
+        "attested": UNTRIED if row.untried else "",
         "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
     }
     grid = _grid("", "")

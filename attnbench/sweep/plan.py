@@ -86,9 +86,9 @@ def duration(seconds: float) -> str:
 LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp16": "float16"}
 
 
-def problems(grid: Preset) -> Iterator[Problem]:
+def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Problem]:
     """Every problem of a grid; raises a sentence for one that can't exist."""
-    for phase, mask_text, seq in product(grid.phase, grid.mask, grid.seq):
+    for level, phase, mask_text, seq in product(levels, grid.phase, grid.mask, grid.seq):
         mask = Mask.parse(mask_text)
         q_len, kv_len = _lengths(seq, phase)
         for batch, heads, width, dtype, inputs in product(
@@ -100,7 +100,7 @@ def problems(grid: Preset) -> Iterator[Problem]:
                 yield Problem(
                     batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
                     head_dim=width, v_head_dim=v_width, dtype=LONG.get(dtype, dtype), mask=mask,
-                    phase=phase, inputs=inputs, device=grid.device,
+                    phase=phase, inputs=inputs, level=level, device=grid.device,
                 )  # fmt: skip
 
 
@@ -159,17 +159,19 @@ def here(device: str, machine: Machine) -> None:
 def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine) -> Plan:
     """The cells of some variants (all, if none is named) over a grid."""
     variants = [table.find(name) for name in names or grid.variants or table.rows]
-    asked = list(dict.fromkeys(problems(grid)))
+    levels = grid.level or ("core",)
+    if (names or grid.variants) and not grid.level:
+        levels = tuple(dict.fromkeys(v.level for v in variants))
+    asked = list(dict.fromkeys(problems(grid, levels)))
     if not asked:
         raise InvalidProblem("the grid is empty: give at least one value for each of its axes")
     for problem in asked:
         if (wrong := _captured_wrong(problem)) is not None:
             raise InvalidProblem(wrong)
     here(grid.device, machine)
-    if not (names or grid.variants):  # of all the table, what works at the level asked
-        variants = [v for v in variants if v.level == asked[0].level]
     variants = list({v.label: v for v in variants}.values())
-    return Plan([_cell(v, p, grid, machine) for p in asked for v in variants])
+    pairs = [(v, p) for p in asked for v in variants if v.level == p.level]
+    return Plan([_cell(v, p, grid, machine) for v, p in pairs])
 
 
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:

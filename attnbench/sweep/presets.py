@@ -25,6 +25,8 @@ class Preset:
     mask: tuple[str, ...] = ("causal",)
     phase: tuple[str, ...] = ("forward", "train")
     inputs: tuple[str, ...] = ("normal",)
+    level: tuple[str, ...] = ()
+    """Those of the variants named, if none; core where no variant is named either."""
     device: str = "cpu"
     budget: float = 0.3
 
@@ -44,9 +46,10 @@ PRESETS = {
         dtype=("bfloat16",), device="cuda",
     ),
     "check": Preset(
-        "what 'attnbench check' asks: an odd length, grouped heads, the common masks",
+        "what 'attnbench check' asks: an odd length, grouped heads, the common masks, all levels",
         seq=("129",), heads=(4,), kv_heads=(4, 2), head_dim=(32,),
-        mask=("none", "causal", "window:31,0"), phase=("forward", "train"),
+        mask=("none", "causal", "window:31,0"), phase=("forward", "train", "decode"),
+        level=("core", "layer", "block"),
     ),
     "smoke": Preset(
         "seconds: two lengths forward, to see that everything works",

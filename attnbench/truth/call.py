@@ -1,36 +1,78 @@
-"""A variant as a phase calls it: inputs at fixed addresses, gradients where there are any."""
+"""A variant as a phase calls it: inputs at fixed addresses, gradients where there are any.
+
+Whatever the level, the ruler's own tensors have four dimensions: a layer's tokens are one head as
+wide as the model. What a variant is handed has the dimensions that its level says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.truth.inputs import Inputs
+from attnbench.truth.findings import Wrong
+from attnbench.truth.inputs import Ends
 from impls.problem import Problem
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[..., Tensor]
 
 
 class Call:
     """One ``attend`` with tensors of its own. Values change; addresses stay."""
 
-    def __init__(self, problem: Problem, attend: Attend, inputs: Inputs) -> None:
+    def __init__(self, problem: Problem, attend: Attend, inputs: Ends) -> None:
         self.problem, self.attend = problem, attend
         self.leaves = [x.clone().requires_grad_(problem.gradients) for x in inputs]
+        self.weights: dict[str, Tensor] = dict(getattr(attend, "weights", None) or {})
+        self.names = (*(f"d{name}" for name in inputs._fields), *(f"d{n}" for n in self.weights))
+        """What :meth:`backward` gives, in its order."""
+        self.steps = problem.phase == "decode" and hasattr(attend, "step")
+        """Whether it decodes from a memory of its own making."""
+        self._new: list[Tensor] = []
+        self._memory: Any = None
+        self.remember()
 
-    def load(self, inputs: Inputs) -> None:
+    def load(self, inputs: Ends) -> None:
         """Other values at the same addresses."""
         with torch.no_grad():
             for leaf, values in zip(self.leaves, inputs, strict=True):
                 leaf.copy_(values)
+        self.remember()
+
+    def remember(self) -> None:
+        """What a decoder would have kept of the tokens before, from the values that are there."""
+        if not self.steps:
+            return
+        before = self.problem.kv_len - self.problem.q_len
+        with torch.no_grad():
+            new = [x[:, :, -self.problem.q_len :] for x in self.leaves]
+            self._new = self._new or [x.clone(memory_format=torch.contiguous_format) for x in new]
+            for kept, values in zip(self._new, new, strict=True):
+                kept.copy_(values)
+            sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
+            past = self._handed([x[:, :, :before] for x in sources])
+            self._memory = self.attend.remember(*past)  # type: ignore[attr-defined]
 
     def forward(self) -> Tensor:
         """The output; with a graph behind it only in the phases that run backward."""
         with torch.set_grad_enabled(self.problem.gradients):
-            return self.attend(*self.leaves)
+            if self.steps:
+                made = self.attend.step(*self._handed(self._new), self._memory)  # type: ignore[attr-defined]
+                if not isinstance(made, tuple) or len(made) != 2:
+                    raise Wrong("its step returned something else than (out, memory)")
+                out = made[0]
+            else:
+                out = self.attend(*self._handed(self.leaves))
+        if self.problem.level != "core" and isinstance(out, Tensor):
+            out = out.unsqueeze(1)
+        return out
 
     def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
-        """dq, dk and dv; zeros for an input that the output does not depend on."""
-        return torch.autograd.grad(out, self.leaves, dout, materialize_grads=True)
+        """A gradient for each input and each weight; zeros where nothing depends on it."""
+        wanted = [*self.leaves, *self.weights.values()]
+        return torch.autograd.grad(out, wanted, dout, materialize_grads=True)
+
+    def _handed(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors if self.problem.level == "core" else [x.squeeze(1) for x in tensors]

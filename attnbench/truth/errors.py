@@ -41,6 +41,13 @@ def compare(got: Tensor, want: Tensor) -> Error:
     )
 
 
+def as_rows(tensor: Tensor) -> Tensor:
+    """A weight's gradient in four dimensions, as errors are measured in; others as they are."""
+    while tensor.dim() < 4:
+        tensor = tensor.unsqueeze(0)
+    return tensor
+
+
 def _finite(value: Tensor) -> float:
     number = float(value)
     return math.inf if math.isnan(number) else number

@@ -7,6 +7,7 @@ should compute, and for those that compute something else the distance from soft
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -14,16 +15,17 @@ from torch import Tensor
 from attnbench.record import Distance, Error
 from attnbench.truth import budget, mask_probe
 from attnbench.truth.call import Attend, Call
-from attnbench.truth.errors import compare
+from attnbench.truth.errors import as_rows, compare
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import (
     check_finite,
     check_form,
     check_inputs_kept,
+    check_memory_kept,
     check_nothing_left,
+    check_weights,
 )
 from attnbench.truth.reference import Judged, Reference, defined
-from impls.heads import Define
 
 
 @dataclass
@@ -33,12 +35,16 @@ class Verdict:
     reason: str | None = None
     error: dict[str, Error] = field(default_factory=dict)
     distance: Distance | None = None
+    zero: tuple[str, ...] = ()
+    """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
     truth: list[Tensor] = field(default_factory=list)
     """Output and, where there are any, gradients under the dense upstream: what timed calls must
     return."""
 
 
-def gate(judged: Judged, attend: Attend, define: Define | None, seed: int) -> Verdict:
+def gate(
+    judged: Judged, attend: Attend, define: Callable[..., Tensor] | None, seed: int
+) -> Verdict:
     """Judge a variant. ``define`` is its own definition; None for exact softmax."""
     verdict = Verdict()
     try:
@@ -47,10 +53,12 @@ def gate(judged: Judged, attend: Attend, define: Define | None, seed: int) -> Ve
         reference = judged.softmax
         if define is not None:
             reference = defined(judged.problem, judged.inputs, reference, define)
+            check_weights(Call(judged.problem, attend, judged.inputs), define)
         _check_values(judged, attend, reference, verdict)
+        verdict.zero = tuple(reference.cancels)
         verdict.truth = _dense_truth(judged, attend, reference)
-        if define is not None:
-            verdict.distance = _distance(judged, verdict.truth[0])
+        if define is not None and judged.mean is not None:
+            verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         check_nothing_left(threads)
     except Wrong as wrong:
         verdict.reason = str(wrong)
@@ -64,15 +72,18 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
     got = {"forward": out.detach()[:, :, reference.rows]}
     whole = {"the output": out.detach()}
     if reference.dout is not None:
-        dq, dk, dv = call.backward(out, reference.dout)
-        got |= {"dq": dq[:, :, reference.rows], "dk": dk, "dv": dv}
-        whole |= {"dq": dq, "dk": dk, "dv": dv}
+        gradients = dict(zip(call.names, call.backward(out, reference.dout), strict=True))
+        whole |= gradients
+        if "dq" in gradients:
+            gradients["dq"] = gradients["dq"][:, :, reference.rows]
+        got |= {name: as_rows(gradient) for name, gradient in gradients.items()}
     for name, tensor in got.items():
         error = compare(tensor, reference.want[name])
         verdict.error[name] = budget.with_ratio(error, reference.plain[name])
     for name, tensor in whole.items():
-        check_finite(name, tensor)
+        check_finite(name, as_rows(tensor))
     check_inputs_kept(call, judged.inputs)
+    check_memory_kept(call)
     for name, error in verdict.error.items():
         rows = reference.rows if name in ("forward", "dq") else None
         plain, cancels = reference.plain[name], reference.cancels.get(name)
@@ -88,7 +99,7 @@ def _dense_truth(judged: Judged, attend: Attend, reference: Reference) -> list[T
     made = {"forward": out.detach().clone()}
     if judged.dout is not None:
         gradients = call.backward(out, judged.dout)
-        made |= {n: g.clone() for n, g in zip(("dq", "dk", "dv"), gradients, strict=True)}
+        made |= {n: g.clone() for n, g in zip(call.names, gradients, strict=True)}
     if judged.whole is not None and reference is judged.softmax:
         for name, tensor in made.items():
             if name not in reference.cancels:
@@ -97,10 +108,10 @@ def _dense_truth(judged: Judged, attend: Attend, reference: Reference) -> list[T
     return list(made.values())
 
 
-def _distance(judged: Judged, out: Tensor) -> Distance:
+def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:
     want = judged.softmax.want["forward"]
     far = compare(out[:, :, judged.softmax.rows], want)
-    trivial = compare(judged.mean, want).relative
+    trivial = compare(mean, want).relative
     skill = None  # where the mean is the answer, knowing the scores is worth nothing
     if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:
         skill = 1.0 - far.relative / trivial

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from attnbench.truth.call import Call
 from attnbench.truth.findings import Wrong, place
-from attnbench.truth.inputs import Inputs
+from attnbench.truth.inputs import Ends
 from impls.problem import Problem
 
 
@@ -17,15 +18,17 @@ def check_form(problem: Problem, out: object) -> Tensor:
     """A dense torch.Tensor of the right shape, dtype and device, and not a subclass of it."""
     if type(out) is not Tensor:
         raise Wrong(f"the output is a {type(out).__name__}, not a plain torch.Tensor")
-    want = (problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
-    if tuple(out.shape) != want:
-        raise Wrong(f"the output has the shape {tuple(out.shape)}, not {want}")
+    got, want = tuple(out.shape), problem.output_shape
+    if got != want:
+        if problem.level != "core":  # as the variant sees them
+            got, want = (got[0], *got[2:]), (want[0], *want[2:])  # type: ignore[assignment]
+        raise Wrong(f"the output has the shape {got}, not {want}")
     if out.dtype != getattr(torch, problem.dtype):
         raise Wrong(f"the output is {str(out.dtype)[6:]}, not {problem.dtype}")
     if out.device.type != problem.device.split(":")[0]:
         raise Wrong(f"the output is on {out.device}, not on {problem.device}")
     if problem.gradients and not out.requires_grad:
-        raise Wrong("the output is detached: no gradient can reach q, k and v")
+        raise Wrong("the output is detached: no gradient can reach its inputs")
     if out.layout is not torch.strided:
         raise Wrong(f"the output has the layout {out.layout}, not a strided one")
     return out
@@ -43,11 +46,32 @@ def check_finite(what: str, tensor: Tensor) -> None:
     raise Wrong(f"{many} not finite in {what}: {place(batch, head, row)} holds {value}")
 
 
-def check_inputs_kept(call: Call, inputs: Inputs) -> None:
+def check_inputs_kept(call: Call, inputs: Ends) -> None:
     """The inputs hold what was put into them."""
-    for name, leaf, given in zip("qkv", call.leaves, inputs, strict=True):
+    for name, leaf, given in zip(inputs._fields, call.leaves, inputs, strict=True):
         if not torch.equal(leaf.detach(), given):
             raise Wrong(f"it changed its input {name}")
+
+
+def check_weights(call: Call, define: object) -> None:
+    """It trains the weights that its definition has, by name, form and value."""
+    wanted: Mapping[str, Tensor] = getattr(define, "weights", None) or {}
+    if missing := sorted(set(wanted) ^ set(call.weights)):
+        raise Wrong(f"its weights and those of its definition differ: {', '.join(missing)}")
+    for name, weight in call.weights.items():
+        if call.problem.gradients and not weight.requires_grad:
+            raise Wrong(f"its weight {name} takes no gradient")
+        if weight.shape != wanted[name].shape or not torch.equal(weight, wanted[name]):
+            raise Wrong(f"its weight {name} is not that of its definition")
+
+
+def check_memory_kept(call: Call) -> None:
+    """A step from the same memory gives the same."""
+    if not call.steps:
+        return
+    first = call.forward().clone()
+    if not torch.equal(first, call.forward()):
+        raise Wrong("its step changed the memory that it was given")
 
 
 def check_nothing_left(threads_before: int) -> None:

@@ -7,6 +7,9 @@ Made on the CPU in float32 and then cast and moved, so that every device sees th
     outliers    a few channels of the keys and values twenty times the rest, as in trained models
     equal_keys  keys equal in runs of 64, as in repeated tokens; queries and values differ
     captured:FILE.npz   arrays q, k, v of the problem's shape
+
+A layer or a block takes tokens: x, and where the keys are others than the queries a context, as
+wide as its heads together. The same kinds are then of the tokens.
 """
 
 from __future__ import annotations
@@ -31,8 +34,48 @@ class Inputs(NamedTuple):
     v: Tensor
 
 
-def make(problem: Problem, seed: int) -> Inputs:
+class Tokens(NamedTuple):
+    """What a layer's self-attention takes: [batch, 1, kv_len, width]."""
+
+    x: Tensor
+
+
+class Crossed(NamedTuple):
+    """What a layer's cross-attention takes: queries come from x, keys and values from context."""
+
+    x: Tensor
+    context: Tensor
+
+
+Ends = Inputs | Tokens | Crossed
+
+
+def make(problem: Problem, seed: int) -> Ends:
     """The inputs of this problem; the same seed gives the same values everywhere."""
+    return _core(problem, seed) if problem.level == "core" else _tokens(problem, seed)
+
+
+def _tokens(problem: Problem, seed: int) -> Tokens | Crossed:
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(length: int) -> Tensor:
+        shape = (problem.batch, 1, length, problem.width)
+        x = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+        match problem.inputs:
+            case "peaky":
+                x = x * 8
+            case "outliers":
+                x[..., _loud(x.shape[-1], generator)] *= 20
+            case "equal_keys":
+                x = x[:, :, torch.arange(length) // RUN * RUN]
+        return cast(x, problem)
+
+    if problem.crosses:
+        return Crossed(tokens(problem.q_len), tokens(problem.kv_len))
+    return Tokens(tokens(problem.kv_len))
+
+
+def _core(problem: Problem, seed: int) -> Inputs:
     if problem.inputs.startswith("captured:"):
         return _captured(problem)
     generator = torch.Generator().manual_seed(seed)

@@ -5,6 +5,8 @@ Backward, the upstream gradient of one row must reach exactly the keys that this
 catches inverted masks, a causal mask ignored, the corner mixed up, a window that is off by one,
 a last key dropped, and results remembered from the call before.
 
+Of a layer the row at the changed token itself, its query changed with it, may move as it likes.
+
 The probe uses inputs of its own, with nearly flat logits, so that every key in sight has a weight
 that shows; where the mask adds a slope, only pairs near the top of it are asked to move.
 """
@@ -20,7 +22,7 @@ from torch import Tensor
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong, place
 from attnbench.truth.hygiene import check_finite, check_form, check_inputs_kept
-from attnbench.truth.inputs import Inputs, make
+from attnbench.truth.inputs import Ends, Inputs, make
 from attnbench.truth.oracle import sample_rows
 from impls.problem import Problem
 
@@ -31,8 +33,9 @@ NEAR_TOP = 3.0
 
 def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
     """Raise :class:`Wrong` with the row and the key that betray the mask."""
-    flat = make(problem.with_(inputs="normal"), seed + 2)
-    inputs = Inputs(flat.q * 0.1, flat.k, flat.v)
+    inputs = make(problem.with_(inputs="normal"), seed + 2)
+    if isinstance(inputs, Inputs):
+        inputs = inputs._replace(q=inputs.q * 0.1)
     call = Call(problem, attend, inputs)
     base = check_form(problem, call.forward()).detach().clone()
     check_inputs_kept(call, inputs)
@@ -45,16 +48,20 @@ def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
             _one_row(call, row, exact=exact)
 
 
-def _one_key(call: Call, base: Tensor, inputs: Inputs, key: int, *, exact: bool) -> None:
+def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -> None:
     problem = call.problem
-    _, k, v = call.leaves
     with torch.no_grad():
-        k[:, :, key].neg_()
-        v[:, :, key] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+        call.leaves[-1][:, :, key] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+        if problem.level == "core":
+            call.leaves[1][:, :, key].neg_()
+    call.remember()
     out = call.forward().detach()
     call.load(inputs)
     moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
-    sees = _spread(problem.mask.sees(problem.shape, key), moved)
+    sees = _spread(_by_any_head(problem.mask.sees(problem.shape, key), problem), moved)
+    if (row := _row_of(key, problem)) is not None:
+        sees = sees.clone()
+        sees[:, :, row] = True
     _refuse(moved & ~sees, problem, f"moved when key {key} changed, which {{}} hides from it")
     check_finite("the output on mild inputs", base)
     if exact:
@@ -69,7 +76,11 @@ def _one_row(call: Call, row: int, *, exact: bool) -> None:
     out = call.forward()
     dout = torch.zeros_like(out)
     dout[:, :, row] = min(1024.0, 1.0 + problem.kv_len / 16)
-    dq, dk, dv = call.backward(out, dout)
+    gradients = dict(zip(call.names, call.backward(out, dout), strict=True))
+    if problem.level != "core":
+        _refuse_hidden_tokens(problem, gradients, row)
+        return
+    dq, dk, dv = (gradients[name] for name in ("dq", "dk", "dv"))
     rows = np.array([row])
     seen = torch.from_numpy(problem.mask.visible(problem.shape, rows)[:, :, 0])
     near = torch.from_numpy(_near_top(problem, rows)[:, :, 0])
@@ -87,6 +98,29 @@ def _one_row(call: Call, row: int, *, exact: bool) -> None:
         elsewhere[:, :, row] = False
         what = f"has a dq though only row {row} of the output had a gradient, under {{}}"
         _refuse(elsewhere, problem, what)
+
+
+def _refuse_hidden_tokens(problem: Problem, gradients: dict[str, Tensor], row: int) -> None:
+    name = "dcontext" if problem.crosses else "dx"
+    seen = problem.mask.visible(problem.shape, np.array([row]))[:, :, 0]
+    reached = (gradients[name] != 0).any(-1)
+    sees = _spread(_by_any_head(seen, problem), reached)
+    if not problem.crosses:
+        sees = sees.clone()
+        sees[:, :, row + problem.kv_len - problem.q_len] = True
+    what = f"has a {name} from row {row}, from which {{}} hides it"
+    _refuse(reached & ~sees, problem, what, "token")
+
+
+def _row_of(key: int, problem: Problem) -> int | None:
+    """The row whose query comes from the same token as a key; None where there is none."""
+    row = key - (problem.kv_len - problem.q_len)
+    return row if problem.level != "core" and not problem.crosses and row >= 0 else None
+
+
+def _by_any_head(table: np.ndarray, problem: Problem) -> np.ndarray:
+    """A [b|1, h|1, rows] table as it is for a core; of a layer, whether any head sees."""
+    return table if problem.level == "core" else np.array(table.any(1, keepdims=True))
 
 
 def _refuse(wrong: Tensor, problem: Problem, what: str, kind: str = "row") -> None:

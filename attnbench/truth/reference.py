@@ -2,24 +2,25 @@
 of it in the problem's own dtype. The second error is the yardstick for the first.
 
 For exact softmax the definition is the oracle. It serves every variant of a problem, so it is
-computed once. For the others the definition is their own, differentiated by autograd.
+computed once. For the others the definition is their own, differentiated by autograd; so it is for
+layers, whose weights are differentiated too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.record import Error
-from attnbench.truth.errors import compare, worse
-from attnbench.truth.inputs import Inputs, cast
+from attnbench.truth.errors import as_rows, compare, worse
+from attnbench.truth.inputs import Ends, Inputs, cast
 from attnbench.truth.oracle import exact, sample_rows
 from attnbench.truth.plain import recomputed, softmax_define
-from impls.heads import Define
 from impls.problem import Problem
 
 ROWS = 256
@@ -37,6 +38,9 @@ ZERO_SHARE = 1e-10
 """Of the terms that cancel: what is below this of them is the oracle's own rounding."""
 
 Tensors = dict[str, Tensor]
+Defines = Callable[..., Tensor]
+"""``define(q, k, v, rows)``; of a layer ``define(x, rows, weights)``, or with a context after x. A
+layer's has ``weights``, the ones that its ``attend`` trains."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +64,30 @@ class Judged:
     """A problem with its inputs and what exact softmax makes of them."""
 
     problem: Problem
-    inputs: Inputs
+    inputs: Ends
     softmax: Reference
-    mean: Tensor
-    """What ``mean_v`` makes of the rows, in float64: the zero of skill."""
-    entropy: float
+    """Of a layer only what its variants share: which rows, under which upstream gradient."""
+    mean: Tensor | None
+    """What ``mean_v`` makes of the rows, in float64: the zero of skill. None of a layer."""
+    entropy: float | None
     dout: Tensor | None
     """An upstream gradient with no zeros, for what is timed: zeros could be skipped."""
     whole: Tensors | None
     """The plain form of every row under that gradient, where it is affordable."""
 
 
-def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
+def judge(problem: Problem, inputs: Ends, seed: int) -> Judged:
     """Everything about a problem that its variants share."""
+    if isinstance(inputs, Inputs):
+        return _judge_core(problem, inputs, seed)
+    rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
+    dout = _upstream(problem, rows, seed) if problem.gradients else None
+    dense = _dense_upstream(problem, seed) if problem.gradients else None
+    shared = Reference(rows, dout, want={}, plain={}, cancels={}, tried=0)
+    return Judged(problem, inputs, shared, None, None, dense, None)
+
+
+def _judge_core(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
     dout = _upstream(problem, rows, seed) if problem.gradients else None
     want, entropy = _exact(problem, inputs, rows, dout)
@@ -95,17 +110,20 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, dense))
 
 
-def defined(problem: Problem, inputs: Inputs, softmax: Reference, define: Define) -> Reference:
+def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines) -> Reference:
     """The reference of a variant that has a definition of its own."""
     rows, dout, few = softmax.rows, softmax.dout, _few(problem, softmax.rows)
-    wide = Inputs(*(x.double() for x in inputs))
+    wide = type(inputs)(*(x.double() for x in inputs))
     want = _differentiated(problem, wide, rows, dout, define)
     want_few = want
     if len(few) < len(rows):
         want_few = _differentiated(problem, wide, few, dout, define)
     got = _differentiated(problem, inputs, few, dout, define)
     plain = {name: compare(got[name], want_few[name]) for name in want}
-    cancels = _cancels(problem, inputs, rows, dout, want)
+    if isinstance(inputs, Inputs):
+        cancels = _cancels(problem, inputs, rows, dout, want)
+    else:
+        cancels = _cancels_in_layer(want)
     return Reference(rows, dout, want, plain, cancels, problem.batch * problem.heads * len(few))
 
 
@@ -135,6 +153,12 @@ def _cancels(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None
     }
 
 
+def _cancels_in_layer(want: Tensors) -> dict[str, float]:
+    """The same of a layer: a key's bias gets no gradient, since no softmax changes by it."""
+    size = max(float(tensor.abs().max()) for tensor in want.values())
+    return {n: size for n, x in want.items() if float(x.abs().max()) <= ZERO_SHARE * size}
+
+
 def _plain_errors(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
                   want: Tensors) -> dict[str, Error]:  # fmt: skip
     """The worse of the two textbook forms, measure by measure."""
@@ -158,7 +182,7 @@ def _few(problem: Problem, rows: Tensor) -> Tensor:
 
 def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed + 1)
-    shape = (problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
+    shape = problem.output_shape
     sampled = (*shape[:2], len(rows), shape[3])
     some = torch.randn(sampled, generator=generator, dtype=torch.float32)
     dout = cast(torch.zeros(1), problem).expand(shape).clone()
@@ -168,8 +192,9 @@ def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
 
 def _dense_upstream(problem: Problem, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed + 3)
-    shape = (problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
-    return cast(torch.randn(shape, generator=generator, dtype=torch.float32), problem)
+    return cast(
+        torch.randn(problem.output_shape, generator=generator, dtype=torch.float32), problem
+    )
 
 
 def _whole(problem: Problem, inputs: Inputs, dout: Tensor | None) -> Tensors | None:
@@ -178,7 +203,7 @@ def _whole(problem: Problem, inputs: Inputs, dout: Tensor | None) -> Tensors | N
         return None
     wide = torch.float64 if problem.dtype == "float64" else torch.float32
     every = torch.arange(problem.q_len, device=inputs.q.device)
-    wider = [x.to(wide) for x in inputs]
+    wider = Inputs(*(x.to(wide) for x in inputs))
     return _differentiated(problem, wider, every, dout, softmax_define(problem))
 
 
@@ -190,24 +215,38 @@ def _blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[slice]:
         yield slice(start, min(start + step, len(rows)))
 
 
-def _differentiated(problem: Problem, inputs: Sequence[Tensor], rows: Tensor, dout: Tensor | None,
-                    define: Define) -> Tensors:  # fmt: skip
+def _differentiated(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None,
+                    define: Defines) -> Tensors:  # fmt: skip
     """A definition's output and gradients, block by block, summed in float64."""
-    q, k, v = leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
-    sums = [torch.zeros_like(x, dtype=torch.float64) for x in leaves] if dout is not None else []
+    dtype = inputs[0].dtype
+    leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
+    own: dict[str, Tensor] = dict(getattr(define, "weights", None) or {})
+    weights = {n: w.detach().to(dtype).requires_grad_(dout is not None) for n, w in own.items()}
+    wanted = [*leaves, *weights.values()]
+    sums = [torch.zeros_like(x, dtype=torch.float64) for x in wanted] if dout is not None else []
     outs: list[Tensor] = []
     for block in _blocks(problem, rows, leaves[0].element_size()):
-        out = define(q, k, v, rows[block])
+        out = _applied(define, inputs, leaves, rows[block], weights)
         outs.append(out.detach())
         if dout is not None:
             upstream = dout[:, :, rows[block]].to(out.dtype)
-            parts = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
+            parts = torch.autograd.grad(out, wanted, upstream, materialize_grads=True)
             for total, part in zip(sums, parts, strict=True):
                 total += part
     made = {"forward": torch.cat(outs, 2)}
     if dout is not None:
-        made |= {"dq": sums[0][:, :, rows], "dk": sums[1], "dv": sums[2]}
-    return made
+        made |= {f"d{n}": x for n, x in zip((*inputs._fields, *weights), sums, strict=True)}
+        if "dq" in made:
+            made["dq"] = made["dq"][:, :, rows]
+    return {name: as_rows(tensor) for name, tensor in made.items()}
+
+
+def _applied(define: Defines, inputs: Ends, leaves: Sequence[Tensor], rows: Tensor,
+             weights: Tensors) -> Tensor:  # fmt: skip
+    if isinstance(inputs, Inputs):
+        return define(*leaves, rows)
+    more: tuple[Any, ...] = (weights,) if weights else ()
+    return define(*(x.squeeze(1) for x in leaves), rows, *more).unsqueeze(1)
 
 
 def _recomputed(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None) -> Tensors:

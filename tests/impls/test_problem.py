@@ -9,9 +9,9 @@ from impls.masks import Mask, Shape
 from impls.problem import InvalidProblem, Problem
 
 FULL = Problem(
-    batch=2, heads=6, kv_heads=3, q_len=9, kv_len=17, head_dim=16, v_head_dim=24,
+    batch=2, heads=6, kv_heads=3, q_len=9, kv_len=17, head_dim=16, v_head_dim=16,
     dtype="bfloat16", mask=Mask.parse("window:4,0+alibi@upper-left"), phase="train",
-    inputs="captured:calls.npz", level="layer", device="cuda:1",
+    inputs="outliers", level="layer", device="cuda:1",
 )  # fmt: skip
 
 EXTENTS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
@@ -99,6 +99,7 @@ def test_changing_a_field_checks_the_problem_again():
             "b2 h16/16 n4096 d128 bf16 causal train",
         ),
         (Problem(), "b1 h8/8 n256 d64 f32 none forward"),
+        (Problem(inputs="captured:a.npz"), "b1 h8/8 n256 d64 f32 none forward captured:a.npz"),
         (Problem(kv_heads=2, q_len=1, phase="decode"), "b1 h8/2 n1x256 d64 f32 none decode"),
         (Problem(v_head_dim=32, dtype="float64"), "b1 h8/8 n256 d64/32 f64 none forward"),
         (
@@ -107,11 +108,10 @@ def test_changing_a_field_checks_the_problem_again():
         ),
         (
             FULL,
-            "b2 h6/3 n9x17 d16/24 bf16 window:4,0+alibi@upper-left train "
-            "captured:calls.npz layer cuda:1",
+            "b2 h6/3 n9x17 d16 bf16 window:4,0+alibi@upper-left train outliers layer cuda:1",
         ),
     ],
-    ids=["design", "default", "decode", "value_dim", "inputs", "full"],
+    ids=["design", "default", "captured", "decode", "value_dim", "inputs", "full"],
 )  # fmt: skip
 def test_the_slug_says_what_is_not_ordinary(problem, slug):
     assert problem.slug == slug

@@ -23,10 +23,10 @@ def row(**changes):
 def test_a_row_that_says_little_takes_everything():
     plain = row()
     assert plain.devices == DEVICES
-    assert plain.phases == PHASES
     for device in DEVICES:
         assert plain.on(device, "dtypes") == DTYPES
         assert plain.on(device, "masks") == MASK_KINDS
+        assert plain.on(device, "phases") == PHASES
     assert plain.supports(Problem(kv_heads=2, q_len=3, v_head_dim=5, head_dim=999)) is None
 
 
@@ -110,7 +110,7 @@ def test_dtypes_and_masks_can_differ_by_device():
     ("changes", "problem", "sentence"),
     [
         (
-            {"level": "layer"}, {},
+            {"level": "layer", "definition": "some.module:definition"}, {},
             "some.row works at level layer, not core",
         ),
         (
@@ -269,6 +269,7 @@ FULL = row(
     level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
     phases=("forward",), gqa=False, cross=False, value_dim=False, head_dims=(16, 128),
     requires=("triton>=3", "sm>=80"), options=OPTIONS, paper="arXiv:1706.03762", origin="else 1.0",
+    untried=True, core=row(),
 )  # fmt: skip
 
 
