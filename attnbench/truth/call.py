@@ -26,8 +26,8 @@ class Call:
         self.problem, self.attend = problem, attend
         self.leaves = [x.clone().requires_grad_(problem.gradients) for x in inputs]
         self.weights: dict[str, Tensor] = dict(getattr(attend, "weights", None) or {})
-        self.names = (*(f"d{name}" for name in inputs._fields), *(f"d{n}" for n in self.weights))
-        """What :meth:`backward` gives, in its order."""
+        self.names = (*(f"d{name}" for name in inputs._fields), *(f"d:{n}" for n in self.weights))
+        """What :meth:`backward` gives, in its order: ``dq``, of a weight ``d:in_proj_weight``."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
         """Whether it decodes from a memory of its own making."""
         self._new: list[Tensor] = []

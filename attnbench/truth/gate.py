@@ -49,11 +49,11 @@ def gate(
     verdict = Verdict()
     try:
         threads = threading.active_count()
+        check_weights(Call(judged.problem, attend, judged.inputs), define)
         mask_probe.probe(judged.problem, attend, seed, exact=define is None)
         reference = judged.softmax
         if define is not None:
             reference = defined(judged.problem, judged.inputs, reference, define)
-            check_weights(Call(judged.problem, attend, judged.inputs), define)
         _check_values(judged, attend, reference, verdict)
         verdict.zero = tuple(reference.cancels)
         verdict.truth = _dense_truth(judged, attend, reference)

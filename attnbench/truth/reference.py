@@ -235,7 +235,8 @@ def _differentiated(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor |
                 total += part
     made = {"forward": torch.cat(outs, 2)}
     if dout is not None:
-        made |= {f"d{n}": x for n, x in zip((*inputs._fields, *weights), sums, strict=True)}
+        names = (*(f"d{n}" for n in inputs._fields), *(f"d:{n}" for n in weights))
+        made |= dict(zip(names, sums, strict=True))
         if "dq" in made:
             made["dq"] = made["dq"][:, :, rows]
     return {name: as_rows(tensor) for name, tensor in made.items()}

@@ -1,0 +1,261 @@
+"""The gate on layers, which have weights, and on decoders that keep a memory of their own."""
+
+import pytest
+import torch
+
+from attnbench.truth.call import Call
+from attnbench.truth.gate import gate
+from attnbench.truth.inputs import Crossed, Tokens, make
+from attnbench.truth.reference import judge
+from impls.masks import Mask
+from impls.problem import Problem
+
+LAYER = {
+    "batch": 2, "heads": 2, "kv_heads": 2, "q_len": 19, "kv_len": 19, "head_dim": 8,
+    "v_head_dim": 8, "level": "layer", "mask": Mask.parse("causal"),
+}  # fmt: skip
+
+
+def problem_of(**changes):
+    return Problem(**{**LAYER, **changes})
+
+
+def weights_of(problem):
+    """One key's bias, which no softmax feels, and three projections."""
+    generator = torch.Generator().manual_seed(5)
+    e = problem.width
+    made = {name: torch.randn(e, e, generator=generator) / e**0.5 for name in ("q", "k", "v")}
+    made["k_bias"] = torch.randn(e, generator=generator)
+    dtype = getattr(torch, problem.dtype)
+    return {n: w.to(dtype).requires_grad_() for n, w in made.items()}
+
+
+def layer(problem, q_bne, source_bme, weights, rows=None):
+    """Softmax attention over projected tokens, written once, plainly."""
+    rows = torch.arange(problem.q_len) if rows is None else rows
+
+    def heads(x):
+        return x.unflatten(-1, (problem.heads, problem.head_dim)).transpose(1, 2)
+
+    q = heads(q_bne @ weights["q"])
+    k, v = heads(source_bme @ weights["k"] + weights["k_bias"]), heads(source_bme @ weights["v"])
+    seen = torch.from_numpy(problem.mask.visible(problem.shape))[:, :, rows]
+    scores = (q[:, :, rows] @ k.mT * problem.scale).masked_fill(~seen, -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class Honest:
+    """The layer as a variant."""
+
+    def __init__(self, problem):
+        self.problem, self.weights = problem, weights_of(problem)
+
+    def __call__(self, x, context=None):
+        return layer(self.problem, x, x if context is None else context, self.weights)
+
+
+class Defined:
+    """The layer as a definition."""
+
+    def __init__(self, problem):
+        self.problem, self.weights = problem, weights_of(problem)
+
+    def __call__(self, x, *rest):
+        *context, rows, weights = rest
+        return layer(self.problem, x, context[0] if context else x, weights, rows)
+
+
+def verdict(attend, problem, define=None):
+    judged = judge(problem, make(problem, 0), 0)
+    return gate(judged, attend, define or Defined(problem), 0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("lengths", [(19, 19), (7, 19), (1, 1), (400, 400)])
+def test_an_honest_layer_passes_with_an_error_for_each_weight(lengths, phase, dtype):
+    problem = problem_of(q_len=lengths[0], kv_len=lengths[1], phase=phase, dtype=dtype)
+    found = verdict(Honest(problem), problem)
+    assert found.reason is None
+    ends = ["dx"] + ["dcontext"] * problem.crosses
+    trained = [*ends, "d:q", "d:k", "d:v", "d:k_bias"] * (phase == "train")
+    assert sorted(found.error) == sorted(["forward", *trained])
+    assert found.distance is None
+
+
+@pytest.mark.parametrize("kind", ["peaky", "outliers", "equal_keys"])
+def test_an_honest_layer_passes_on_all_kinds_of_tokens(kind):
+    problem = problem_of(inputs=kind, phase="train", q_len=150, kv_len=150)
+    assert verdict(Honest(problem), problem).reason is None
+
+
+def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
+    both = make(problem_of(q_len=5), 0)
+    assert isinstance(both, Crossed)
+    assert (both.x.shape, both.context.shape) == ((2, 1, 5, 16), (2, 1, 19, 16))
+    same = make(problem_of(), 0)
+    assert isinstance(same, Tokens) and same.x.shape == (2, 1, 19, 16)
+    assert make(problem_of(q_len=1, phase="decode"), 0).x.shape == (2, 1, 19, 16)
+    runs = make(problem_of(inputs="equal_keys", q_len=130, kv_len=130), 0).x
+    assert torch.equal(runs[:, :, 0], runs[:, :, 63])
+    assert not torch.equal(runs[:, :, 63], runs[:, :, 64])
+
+
+class Leaky(Honest):
+    """A layer that lets every row see the token after its own."""
+
+    def __call__(self, x, context=None):
+        mask = Mask.parse("window:400,1")
+        return layer(self.problem.with_(mask=mask), x, x, self.weights)
+
+
+class OwnWeights(Honest):
+    """A layer with a weight that is not its definition's."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        with torch.no_grad():
+            self.weights["v"][0, 0] += 1e-3
+
+
+class Fewer(Honest):
+    """A layer that does not say all that it trains."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        self._all = dict(self.weights)
+        del self.weights["v"]
+
+    def __call__(self, x, context=None):
+        return layer(self.problem, x, x, self._all)
+
+
+class Frozen(Honest):
+    """A layer that trains nothing."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        self.weights = {n: w.detach() for n, w in self.weights.items()}
+
+
+class HalfTrained(Honest):
+    """A layer that spares itself most of one weight's gradient."""
+
+    def __call__(self, x, context=None):
+        v = self.weights["v"]
+        v = torch.cat([v[:3], v[3:].detach()])
+        return layer(self.problem, x, x, {**self.weights, "v": v})
+
+
+class Flat(Honest):
+    """A layer that gives its heads side by side."""
+
+    def __call__(self, x, context=None):
+        return super().__call__(x).unflatten(-1, (2, 8)).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Leaky, "moved when key"), (OwnWeights, "its weight v is not that of its definition"),
+        (Fewer, "its weights and those of its definition differ: v"),
+        (Frozen, "its weight q takes no gradient"),
+        (HalfTrained, "relative error of d:v"), (Flat, "the output has the shape"),
+    ],
+)  # fmt: skip
+def test_a_faulty_layer_is_wrong_and_the_reason_names_the_deed(fault, says):
+    problem = problem_of(phase="train")
+    found = verdict(fault(problem), problem)
+    assert found.reason is not None and says in found.reason
+
+
+class LeakyGradient(Honest):
+    """Right forward, but a hidden token gets a gradient from an earlier row."""
+
+    def __call__(self, x, context=None):
+        out = super().__call__(x)
+        return out + 0.0 * x.sum(1, keepdim=True) * 1.0 + (x - x.detach()).sum(1, keepdim=True)
+
+
+def test_a_gradient_that_reaches_a_hidden_token_is_wrong():
+    problem = problem_of(phase="train")
+    found = verdict(LeakyGradient(problem), problem)
+    assert found.reason is not None and "has a dx from row" in found.reason
+
+
+# ---- decoding from a memory ----------------------------------------------------------------------
+
+DECODE = problem_of(level="core", phase="decode", q_len=2, kv_len=19)
+
+
+class Summing:
+    """Values summed so far: its own operator, with a state of one row."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def __call__(self, q, k, v):
+        raise AssertionError("a decoder with a memory is not called whole")
+
+    def remember(self, k, v):
+        return v.sum(2, keepdim=True)
+
+    def step(self, q, k, v, memory):
+        out = memory + v.cumsum(2)
+        return out, out[:, :, -1:]
+
+
+def sums(problem):
+    def define(q, k, v, rows):
+        return v.cumsum(2)[:, :, rows + problem.kv_len - problem.q_len]
+
+    return define
+
+
+def test_a_decoder_is_handed_the_new_tokens_and_what_it_remembered():
+    call = Call(DECODE, Summing(DECODE), make(DECODE, 0))
+    want = call.leaves[2].cumsum(2)[:, :, -2:]
+    torch.testing.assert_close(call.forward(), want)
+    other = make(DECODE, 1)
+    call.load(other)
+    torch.testing.assert_close(call.forward(), other.v.cumsum(2)[:, :, -2:])
+    assert verdict(Summing(DECODE), DECODE, sums(DECODE)).reason is None
+
+
+def test_a_decoder_whose_first_token_is_new_remembers_nothing():
+    problem = DECODE.with_(q_len=2, kv_len=2)
+    assert verdict(Summing(problem), problem, sums(problem)).reason is None
+
+
+class InPlace(Summing):
+    def step(self, q, k, v, memory):
+        out = memory + v.cumsum(2)
+        memory.copy_(out[:, :, -1:])
+        return out, memory
+
+
+class NoMemory(Summing):
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2)
+
+
+class Stale(Summing):
+    """Remembers the first tokens it ever saw."""
+
+    kept = None
+
+    def remember(self, k, v):
+        self.kept = super().remember(k, v) if self.kept is None else self.kept
+        return self.kept
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (InPlace, "changed the memory"), (NoMemory, "something else than (out, memory)"),
+        (Stale, "relative error of forward"),
+    ],
+)  # fmt: skip
+def test_a_faulty_decoder_is_wrong(fault, says):
+    found = verdict(fault(DECODE), DECODE, sums(DECODE))
+    assert found.reason is not None and says in found.reason
