@@ -83,7 +83,20 @@ def this_machine() -> Machine:
 
 
 def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
-    """None where the machine can run the variant, else why not and what to do."""
+    """None where the machine can run the variant, else all that is missing and what to do."""
+    missing = list(filter(None, [_no_device(variant, machine)]))
+    for requirement in variant.requires:
+        if (found := _missing(variant, requirement, machine)) is not None:
+            missing.append(found)
+    if not missing:
+        return None
+    reasons, remedies = [m.reason for m in missing], [m.remedy for m in missing if m.remedy]
+    said = f"{variant.name} "
+    reason = "; ".join([reasons[0], *(r.removeprefix(said) for r in reasons[1:])])
+    return Unavailable(reason, "; ".join(dict.fromkeys(remedies)))
+
+
+def _no_device(variant: Variant, machine: Machine) -> Unavailable | None:
     if not set(variant.devices) & set(machine.devices):
         if machine.gpus and not machine.torch_cuda:
             reason = f"{variant.name} needs CUDA, and the torch installed here has none"
@@ -93,9 +106,6 @@ def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
             f"{variant.name} runs on {devices}; this machine has {', '.join(machine.devices)}",
             "run it on a machine with an NVIDIA GPU",
         )
-    for requirement in variant.requires:
-        if (missing := _missing(variant, requirement, machine)) is not None:
-            return missing
     return None
 
 
@@ -109,8 +119,8 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
     if name == "sm":
         if any(gpu.capability >= float(wanted) / 10 for gpu in machine.gpus):
             return None
-        reason = f"{variant.name} needs compute capability {float(wanted) / 10} or more"
-        return Unavailable(reason, "run it on a newer GPU")
+        least = f"compute capability {float(wanted) / 10} or more"
+        return Unavailable(f"{variant.name} needs {least}", f"run it on a GPU of {least}")
     found = _version(name)
     if found is None or (bound and _numbers(found) < _numbers(wanted)):
         state = "is not installed" if found is None else f"is at {found}"

@@ -160,8 +160,13 @@ def test_compute_capability_is_compared_as_a_number(major):
         assert missing.remedy
 
 
-def test_the_first_thing_missing_is_what_is_said(installed):
-    missing = why_not(row(devices=("cuda",), requires=("c++", "flash-attn")), BOX)
-    assert "runs on cuda" in missing.reason
-    missing = why_not(row(requires=("flash-attn", "c++")), BOX)
-    assert "flash-attn" in missing.reason
+def test_all_that_is_missing_is_said_with_all_the_remedies(installed):
+    missing = why_not(row(devices=("cuda",), requires=("sm>=80", "flash-attn>=2.6")), BOX)
+    assert missing.reason == (
+        "x runs on cuda; this machine has cpu; needs compute capability 8.0 or more; "
+        "needs flash-attn>=2.6; flash-attn is not installed"
+    )
+    assert missing.remedy == (
+        "run it on a machine with an NVIDIA GPU; run it on a GPU of compute capability 8.0 or more; "
+        "pip install 'flash-attn>=2.6'"
+    )

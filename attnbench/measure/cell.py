@@ -164,7 +164,7 @@ def _metered(
     signs = job.variant.exact and problem.level == "core"
     timed = Timed(
         problem, attend, values, verdict.truth, exact=signs,
-        zero=verdict.zero,
+        second=verdict.second, zero=verdict.zero,
     )  # fmt: skip
     with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)

@@ -4,7 +4,7 @@ For exact softmax the values are fresh for nothing: random signs on the channels
 every score as it is, to the last bit, and signs on the channels of v come out on the channels of
 the output. So each call sees inputs that no call saw before, at the same addresses, and what must
 come out is known. Gradients follow by the same signs. Others take two sets of inputs in turn, and
-must return for each what they returned at first.
+must return for each what they returned when they were judged.
 
 Nothing here waits for the device: deviations are gathered on it and read at the end.
 """
@@ -22,7 +22,7 @@ from attnbench.truth.budget import EPSILON
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import check_form
-from attnbench.truth.inputs import Ends, Inputs
+from attnbench.truth.inputs import Ends, Inputs, other_set
 from impls.problem import Problem
 
 WORDS = {"forward": "output"}
@@ -64,11 +64,12 @@ class Signs:
 
 
 class Turns:
-    """Two sets of values in turn; each must give what it gave at first."""
+    """Two sets of values in turn; each must give what it gave when it was judged."""
 
-    def __init__(self, values: Values, truth: Sequence[Tensor]) -> None:
+    def __init__(self, values: Values, truth: Sequence[Tensor],
+                 second: Sequence[Tensor] | None = None) -> None:  # fmt: skip
         self._sets = (values, Values(other_set(values.inputs), values.dout))
-        self._first: list[Sequence[Tensor] | None] = [truth, None]
+        self._first: list[Sequence[Tensor] | None] = [truth, second]
         self._turn = 0
 
     def draw(self) -> Values:
@@ -89,28 +90,19 @@ class Turns:
         return differ and a is not None and b is not None and torch.equal(a[0], b[0])
 
 
-def other_set(inputs: Ends) -> Ends:
-    """Other values of the same kind: the heads one place on; with one head, all reversed."""
-    if not isinstance(inputs, Inputs):
-        return type(inputs)(*(x.flip(2) for x in inputs))
-    if inputs.k.shape[1] > 1:
-        group = inputs.q.shape[1] // inputs.k.shape[1]
-        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
-    if inputs.q.shape[0] > 1:
-        return Inputs(*(x.roll(1, 0) for x in inputs))
-    return Inputs(inputs.q.flip(2), inputs.k.flip(2), inputs.v.flip(2, 3))
-
-
 class Timed:
     """A variant's call in one phase, ready to be timed: what goes before, and what counts."""
 
     def __init__(self, problem: Problem, attend: Attend, values: Values, truth: Sequence[Tensor],
-                 *, exact: bool, zero: Collection[str] = ()) -> None:  # fmt: skip
-        """``truth``: output and gradients as they were judged; ``zero``: those that only round."""
+                 *, exact: bool, second: Sequence[Tensor] | None = None,
+                 zero: Collection[str] = ()) -> None:  # fmt: skip
+        """``truth``: output and gradients as they were judged, and ``second`` those of the other
+        set; ``zero``: those that only round.
+        """
         self.problem = problem
         self.call = Call(problem, attend, values.inputs)
         self._dout = None if values.dout is None else values.dout.clone()
-        self.fresh: Signs | Turns = (Signs if exact else Turns)(values, truth)
+        self.fresh: Signs | Turns = Signs(values, truth) if exact else Turns(values, truth, second)
         self._zero = zero
         self._names = ("forward", *self.call.names)
         self._off = torch.zeros(len(self._names), dtype=torch.float64, device=truth[0].device)

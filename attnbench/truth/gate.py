@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -25,7 +25,11 @@ from attnbench.truth.hygiene import (
     check_nothing_left,
     check_weights,
 )
+from attnbench.truth.inputs import other_set
 from attnbench.truth.reference import Judged, Reference, defined
+
+ROWS_AGAIN = 16
+"""How many rows of another set of inputs are held against a variant's own definition."""
 
 
 @dataclass
@@ -35,6 +39,8 @@ class Verdict:
     reason: str | None = None
     error: dict[str, Error] = field(default_factory=dict)
     distance: Distance | None = None
+    second: list[Tensor] | None = None
+    """The same of another set of inputs, where the variant does not compute exact softmax."""
     zero: tuple[str, ...] = ()
     """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
     truth: list[Tensor] = field(default_factory=list)
@@ -57,6 +63,8 @@ def gate(
         _check_values(judged, attend, reference, verdict)
         verdict.zero = tuple(reference.cancels)
         verdict.truth = _dense_truth(judged, attend, reference)
+        if define is not None:
+            verdict.second = _on_another_set(judged, attend, define)
         if define is not None and judged.mean is not None:
             verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         check_nothing_left(threads)
@@ -106,6 +114,27 @@ def _dense_truth(judged: Judged, attend: Attend, reference: Reference) -> list[T
                 plain = reference.plain[name]
                 budget.check_unsampled(name, tensor, judged.whole[name], plain, problem.dtype)
     return list(made.values())
+
+
+def _on_another_set(judged: Judged, attend: Attend, define: Callable[..., Tensor]) -> list[Tensor]:
+    """The same tensors filled with other values: some rows held against the definition."""
+    problem, rows = judged.problem, judged.softmax.rows
+    call, other = Call(problem, attend, judged.inputs), other_set(judged.inputs)
+    call.forward()
+    call.load(other)
+    out = check_form(problem, call.forward())
+    few = rows[:: max(1, len(rows) // ROWS_AGAIN)]
+    asked = replace(judged.softmax, rows=few, dout=None)
+    reference = defined(problem, other, asked, define)
+    error = compare(out.detach()[:, :, few], reference.want["forward"])
+    yardstick = budget.Yardstick(
+        reference.plain["forward"], reference.tried, reference.cancels.get("forward")
+    )
+    budget.check("forward", error, yardstick, problem.dtype, few)
+    made = [out.detach().clone()]
+    if judged.dout is not None:
+        made += [g.clone() for g in call.backward(out, judged.dout)]
+    return made
 
 
 def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:

@@ -99,6 +99,18 @@ def _core(problem: Problem, seed: int) -> Inputs:
     return Inputs(*(cast(x, problem) for x in (q, k, v)))
 
 
+def other_set(inputs: Ends) -> Ends:
+    """Other values of the same kind: the heads one place on; with one head, all reversed."""
+    if not isinstance(inputs, Inputs):
+        return type(inputs)(*(x.flip(2) for x in inputs))
+    if inputs.k.shape[1] > 1:
+        group = inputs.q.shape[1] // inputs.k.shape[1]
+        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
+    if inputs.q.shape[0] > 1:
+        return Inputs(*(x.roll(1, 0) for x in inputs))
+    return Inputs(inputs.q.flip(2), inputs.k.flip(2), inputs.v.flip(2, 3))
+
+
 def cast(x: Tensor, problem: Problem) -> Tensor:
     """In the problem's dtype, on its device, contiguous."""
     return x.to(problem.device, getattr(torch, problem.dtype)).contiguous()
