@@ -125,7 +125,7 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
     if found is None or (bound and _numbers(found) < _numbers(wanted)):
         state = "is not installed" if found is None else f"is at {found}"
         return Unavailable(f"{variant.name} needs {requirement}; {name} {state}",
-                           f"pip install '{requirement}'")  # fmt: skip
+                           variant.install or f"pip install '{requirement}'")  # fmt: skip
     return None
 
 

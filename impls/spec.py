@@ -106,6 +106,8 @@ class Variant:
     """Smallest and largest head_dim."""
     requires: tuple[str, ...] = ()
     """Distributions (``flash-attn>=2.6``), ``sm>=80`` (capability), ``c++`` (a compiler)."""
+    install: str = ""
+    """How to install what it requires, where that is not ``pip install`` of the requirement."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """What ``build`` can be told, with the defaults."""
     paper: str = ""

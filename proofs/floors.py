@@ -5,6 +5,7 @@ function or under ``if TYPE_CHECKING``; a module named in a string and loaded la
 """
 
 import ast
+import re
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
@@ -30,7 +31,6 @@ OPEN = {
     *TABLE,
     *WORDS,
 }  # may import others of their floor, so long as no circle comes of it
-SHARED = ("common", "cost", "decay")  # what a variant's file may import of its own family
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
     "attnbench.report", "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
@@ -53,6 +53,7 @@ class House:
             name = ".".join(file.relative_to(root).with_suffix("").parts)
             self.files[name.removesuffix(".__init__")] = file
         self.packages = {name for name, f in self.files.items() if f.name == "__init__.py"}
+        self.variants = {name for name, f in self.files.items() if _holds_a_variant(f)}
         self.imports: dict[Import, None] = {}  # a dict, as an ordered set
         self.loads: dict[str, dict[str, str]] = {}  # source -> target -> place
         for source, file in self.files.items():
@@ -97,8 +98,8 @@ class House:
         if here is None or there is None:
             return None
         if here == there:
-            shared = here in FLOOR or one.target in [f"{here}.{name}" for name in SHARED]
-            return None if shared else f"of its family it may import {', '.join(SHARED)} alone"
+            shared = here in FLOOR or one.target not in {here, *self.variants}
+            return None if shared else "of its family it may import what holds no variant"
         low, high = (FLOOR.get(place, FLOOR[FAMILY]) for place in (here, there))
         down = high < low or (high == low and here in OPEN)
         return None if down else f"{there} does not stand below {here}"
@@ -129,6 +130,12 @@ class House:
                 target, source, *_ = circle = error.args[1]
                 place = loads[source].pop(target)
                 yield f"{place}: a circle: {' imports '.join(reversed(circle))}"
+
+
+def _holds_a_variant(file: Path) -> bool:
+    """Whether a module has a function that a row could name: ``build`` or ``build_…``."""
+    top = ast.parse(file.read_bytes()).body
+    return any(isinstance(n, ast.FunctionDef) and re.match(r"build(_|$)", n.name) for n in top)
 
 
 def _statements(file: Path) -> Iterator[tuple[Statement, str]]:

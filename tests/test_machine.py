@@ -122,6 +122,11 @@ def test_a_distribution_that_is_missing_is_named_with_how_to_install_it(installe
     assert "is not installed" in why_not(row(requires=("xformers",)), BOX).reason
 
 
+def test_a_row_that_says_how_to_install_is_taken_at_its_word(installed):
+    missing = why_not(row(requires=("flash-attn-3",), install="build it from source"), BOX)
+    assert missing.remedy == "build it from source"
+
+
 @pytest.mark.parametrize("old", ["2.5.9", "2.5", "1.99.0", "2", "2.5.8.post1"])
 def test_a_distribution_that_is_too_old_is_named_with_its_version(installed, old):
     installed["flash-attn"] = old

@@ -44,9 +44,14 @@ def with_ratio(error: Error, plain: Error) -> Error:
 
 
 def allowed(plain: float | None, factor: float, dtype: str, rows: int) -> float:
-    """The budget that goes with what the plain form makes of so many rows."""
+    """The budget that goes with what the plain form makes of so many rows.
+
+    A plain form that is not a number says nothing: then only the dtype's own spacing counts.
+    """
+    if plain is None or math.isnan(plain):
+        plain = 0.0
     floor = FLOOR_EPSILONS[dtype] * EPSILON[dtype] * factor / RELATIVE_FACTOR
-    return max(factor * (1.0 + FEW_ROWS / math.sqrt(rows)) * (plain or 0.0), floor)
+    return max(factor * (1.0 + FEW_ROWS / math.sqrt(rows)) * plain, floor)
 
 
 class Yardstick(NamedTuple):

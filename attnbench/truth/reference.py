@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ long sequence give it as well as many."""
 ENOUGH_ROWS, MOST_DRAWS = 256, 16
 WHOLE_SCORES = 1 << 28
 """Scores up to which every row is looked at, if not as closely as the sampled ones."""
+IN_FLOAT64 = 2.0**-29
+"""The spacing of float64 over that of float32."""
 ZERO_SHARE = 1e-10
 """Of the terms that cancel: what is below this of them is the oracle's own rounding."""
 
@@ -118,13 +120,36 @@ def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines)
     want_few = want
     if len(few) < len(rows):
         want_few = _differentiated(problem, wide, few, dout, define)
-    got = _differentiated(problem, inputs, few, dout, define)
-    plain = {name: compare(got[name], want_few[name]) for name in want}
+    plain = _own_errors(problem, inputs, few, dout, define, want_few)
     if isinstance(inputs, Inputs):
         cancels = _cancels(problem, inputs, rows, dout, want)
     else:
         cancels = _cancels_in_layer(want)
     return Reference(rows, dout, want, plain, cancels, problem.batch * problem.heads * len(few))
+
+
+def _own_errors(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None,
+                define: Defines, want: Tensors) -> dict[str, Error]:  # fmt: skip
+    """What a definition makes of itself in the problem's dtype.
+
+    In float64 that would be nothing at all, however many terms cancel; so there it is what float32
+    makes of it, in proportion to the spacings.
+    """
+    if problem.dtype != "float64":
+        got = _differentiated(problem, inputs, rows, dout, define)
+        return {name: compare(got[name], want[name]) for name in want}
+    narrow = type(inputs)(*(x.float() for x in inputs))
+    got = _differentiated(problem, narrow, rows, dout, define)
+    return {name: _scaled(compare(got[name], want[name])) for name in want}
+
+
+def _scaled(error: Error) -> Error:
+    """An error of float32 as float64 would make it; none where it is not a number."""
+    measures = (error.relative, error.max, error.worst_row)
+    if not all(m is not None and math.isfinite(m) for m in measures):
+        return replace(error, relative=0.0, max=0.0, worst_row=0.0)
+    relative, largest, worst = (m * IN_FLOAT64 for m in measures if m is not None)
+    return replace(error, relative=relative, max=largest, worst_row=worst)
 
 
 def _exact(problem: Problem, inputs: Inputs, rows: Tensor,

@@ -58,9 +58,10 @@ ROWS = [
     _row(
         "sdpa.efficient", "scaled_dot_product_attention, EFFICIENT_ATTENTION forced",
         "sdpa:build_efficient", "fused", gqa=False, devices=("cuda",), dtypes=("float32", *_HALF),
+        untried=True,
     ),
     _row(
         "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",
-        "fused", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",),
+        "fused", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",), untried=True,
     ),
 ]  # fmt: skip

@@ -1,5 +1,109 @@
-"""External: adapters for kernels of other distributions."""
+"""External: adapters for kernels of other distributions.
 
-from impls.spec import Variant
+Written against their documentation and sources; what no run has attested is ``untried``.
+"""
 
-ROWS: list[Variant] = []
+from typing import Any
+
+from impls.spec import DEVICES, NO_GRADIENT, Variant
+
+_HALF = ("bfloat16", "float16")
+_FLASH = ("none", "causal", "window", "document")
+_FA3 = (
+    "on a machine with CUDA 12.3 or later: git clone https://github.com/Dao-AILab/flash-attention"
+    " && cd flash-attention/hopper && python setup.py install"
+)
+
+
+def _row(name: str, title: str, build: str, origin: str, **more: Any) -> Variant:
+    settings: dict[str, Any] = {
+        "computes": "softmax", "cost": "impls.external.cost:softmax", "devices": ("cuda",),
+        "dtypes": _HALF, "untried": True, **more,
+    }  # fmt: skip
+    return Variant(
+        name=name, title=title, family="external", build=f"impls.external.{build}", origin=origin,
+        **settings,
+    )  # fmt: skip
+
+
+def _fla(name: str, title: str, cost: str, paper: str) -> Variant:
+    return _row(
+        f"fla.{name}", title, f"fla:build_{name}", "fla-core", computes="its own operator",
+        definition=f"impls.external.fla:define_{name}", cost=f"impls.external.cost:{cost}",
+        masks=("causal",), phases=("forward", "train", "backward"), gqa=False,
+        cross=False, head_dims=(16, 256), paper=paper,
+        requires=("fla-core>=0.6", "triton>=3.0"),
+    )  # fmt: skip
+
+
+ROWS = [
+    _row(
+        "flash_attn2", "FlashAttention-2", "flash_attn2:build", "flash-attn",
+        masks=(*_FLASH, "alibi"), value_dim=False, head_dims=(1, 256),
+        requires=("flash-attn>=2.6", "sm>=80"), paper="arXiv:2307.08691",
+    ),
+    _row(
+        "flash_attn3", "FlashAttention-3 for Hopper, built from source", "flash_attn3:build",
+        "flash-attn-3", masks=_FLASH, head_dims=(8, 256), requires=("flash-attn-3", "sm>=90"),
+        install=_FA3, paper="arXiv:2407.08608",
+    ),
+    _row(
+        "flash_attn4", "FlashAttention-4 in CuTe DSL, a pre-release", "flash_attn4:build",
+        "flash-attn-4", masks=_FLASH, head_dims=(8, 256),
+        requires=("flash-attn-4>=4.0.0b36", "sm>=90"),
+    ),
+    _row(
+        "torch.varlen", "torch's variable-length attention", "torch_varlen:build", "torch",
+        masks=_FLASH, value_dim=False, head_dims=(8, 256), requires=("torch>=2.10", "sm>=80"),
+        paper="arXiv:2307.08691",
+    ),
+    _row(
+        "torch.fa3", "scaled_dot_product_attention on FlashAttention-3", "torch_flash:build_fa3",
+        "torch, flash-attn-3", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
+        requires=("torch>=2.11", "flash-attn-3", "sm>=90"), install=_FA3,
+        paper="arXiv:2407.08608",
+    ),
+    _row(
+        "torch.fa4", "scaled_dot_product_attention on FlashAttention-4", "torch_flash:build_fa4",
+        "torch, flash-attn-4", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
+        requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"),
+    ),
+    _row(
+        "xformers", "xFormers' memory_efficient_attention", "xformers:build", "xformers",
+        masks=_FLASH, value_dim=False, head_dims=(8, 256), options={"op": "fa2"},
+        requires=("xformers>=0.0.35", "sm>=80"), paper="arXiv:2112.05682",
+    ),
+    _row(
+        "flashinfer", "FlashInfer's prefill and decode kernels", "flashinfer:build",
+        "flashinfer-python", masks=_FLASH, phases=NO_GRADIENT, value_dim=False,
+        head_dims=(64, 256), options={"backend": "fa2"},
+        requires=("flashinfer-python>=0.7", "sm>=80"), paper="arXiv:2501.01005",
+    ),
+    _row(
+        "transformer_engine", "Transformer Engine's DotProductAttention",
+        "transformer_engine:build", "transformer-engine", masks=_FLASH, head_dims=(8, 256),
+        options={"backend": "fused"}, requires=("transformer-engine>=2.0", "sm>=80"),
+    ),
+    _row(
+        "sageattention", "SageAttention: scores of 8-bit integers", "sageattention:build",
+        "sageattention", computes="approximates softmax",
+        definition="impls.external.sageattention:definition", masks=("none",),
+        phases=NO_GRADIENT, value_dim=False, head_dims=(64, 128),
+        requires=("sageattention>=1.0.6", "triton>=2.3", "sm>=80"), paper="arXiv:2410.02367",
+    ),
+    _row(
+        "natten", "NATTEN: the nearest keys, the window pushed inwards at the ends",
+        "natten:build", "natten", computes="softmax on its own pattern",
+        definition="impls.external.natten:definition", cost="impls.external.cost:near",
+        devices=DEVICES, dtypes=("float32", *_HALF), masks=("none", "causal"),
+        phases={"cpu": ("forward",), "cuda": ("forward", "train", "backward")},
+        cross=False, head_dims=(8, 256), options={"window": 128, "backend": ""},
+        requires=("natten>=0.21",),
+        install="pip install --no-build-isolation 'natten>=0.21'", paper="arXiv:2204.07143",
+    ),
+    _fla("linear", "linear attention, elu + 1", "state_of_features", "arXiv:2006.16236"),
+    _fla("retention", "retention, a fixed decay a head", "state", "arXiv:2307.08621"),
+    _fla("gla", "gated linear attention", "gates_wide", "arXiv:2312.06635"),
+    _fla("simple_gla", "a gate a token, Mamba-2's form", "gates_one", "arXiv:2405.21060"),
+    _fla("delta", "the delta rule", "gates_delta", "arXiv:2406.06484"),
+]  # fmt: skip

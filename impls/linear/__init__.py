@@ -1,5 +1,61 @@
 """Linear: operators whose work grows with the length, and their kin."""
 
+from typing import Any
+
 from impls.spec import Variant
 
-ROWS: list[Variant] = []
+_CAUSAL = ("none", "causal")
+_HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "dense")
+
+
+def _row(name: str, title: str, module: str, **more: Any) -> Variant:
+    return Variant(**{
+        "name": name, "title": title, "family": "linear", "computes": "its own operator",
+        "build": f"impls.linear.{module}:build",
+        "definition": f"impls.linear.{module}:definition",
+        "cost": f"impls.linear.cost:{module}", "masks": _CAUSAL, **more,
+    })  # fmt: skip
+
+
+ROWS = [
+    _row(
+        "linear.identity", "Q (K^T V), no softmax and no features", "identity",
+        options={"normalise": False, "chunk": 128},
+    ),
+    _row(
+        "linear.elu", "linear attention with the features elu + 1", "elu",
+        options={"chunk": 128}, paper="arXiv:2006.16236",
+    ),
+    _row(
+        "cosformer", "relu features with a cosine of the distance", "cosformer",
+        options={"chunk": 128}, paper="arXiv:2202.08791",
+    ),
+    _row(
+        "linear.taylor", "Taylor series of exp to the second order, on projected channels",
+        "taylor", options={"features": 16, "chunk": 128}, paper="arXiv:2402.18668",
+    ),
+    _row(
+        "hedgehog", "softmaxes over the channels as features", "hedgehog",
+        options={"init": "identity", "chunk": 128}, paper="arXiv:2402.04347",
+    ),
+    _row(
+        "cosine", "cosines of queries and keys as scores, no softmax", "cosine", masks=_HIDING,
+        options={"normalise": "none", "temperature": 0.1, "chunk": 128},
+    ),
+    _row(
+        "retention", "a state that fades at a fixed rate", "retention", masks=("causal",),
+        options={"chunk": 64}, paper="arXiv:2307.08621",
+    ),
+    _row(
+        "gla", "a state whose channels fade as each token says", "gla", masks=("causal",),
+        options={"chunk": 64, "seed": 0}, paper="arXiv:2312.06635",
+    ),
+    _row(
+        "delta", "a state that is corrected by the delta rule", "delta", masks=("causal",),
+        options={"chunk": 64, "seed": 0}, paper="arXiv:2406.06484",
+    ),
+    _row(
+        "ssd", "a state that fades as each token says, a rate a head", "ssd", masks=("causal",),
+        options={"chunk": 64, "seed": 0}, paper="arXiv:2405.21060",
+    ),
+]  # fmt: skip

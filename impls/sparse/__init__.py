@@ -1,5 +1,88 @@
 """Sparse: softmax attention over some of the pairs."""
 
-from impls.spec import Variant
+from typing import Any
 
-ROWS: list[Variant] = []
+from impls.spec import NO_GRADIENT, PHASES, Variant
+
+_OWN = "softmax on its own pattern"
+_NEAR = "approximates softmax"
+_WHOLE = ("forward", "train", "backward")
+
+
+def _row(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
+    return Variant(
+        name=name, title=title, family="sparse", build=f"impls.sparse.{code}:build",
+        cost=f"impls.sparse.cost:{cost}", **more,
+    )  # fmt: skip
+
+
+def _pattern(name: str, title: str, **more: Any) -> Variant:
+    """A row with a fixed pattern of its own, on whole sequences of tokens that see each other."""
+    return _row(
+        name, title, name, name, computes=_OWN, definition=f"impls.sparse.{name}:definition",
+        masks=("none", "causal"), **more,
+    )  # fmt: skip
+
+
+def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
+    """A row of torch's compiled FlexAttention, which has no backward and no float64 on the CPU."""
+    return Variant(
+        name=name, title=title, family="sparse", build=f"impls.sparse.{code}",
+        cost=f"impls.sparse.cost:{cost}", dtypes=("float32", "bfloat16", "float16"),
+        phases={"cpu": NO_GRADIENT, "cuda": PHASES}, requires=("c++",), paper="arXiv:2412.05496",
+        **more,
+    )  # fmt: skip
+
+
+ROWS: list[Variant] = [
+    _row(
+        "window.blocked", "a window, in blocks of queries against spans of keys", "window",
+        "window", computes="softmax", options={"block": 0}, paper="arXiv:2004.05150",
+        masks=("causal", "window", "prefix", "document", "padding", "alibi"),
+    ),
+    _pattern(
+        "strided", "a stride's length of neighbours, and every stride-th key",
+        options={"stride": 0}, paper="arXiv:1904.10509",
+    ),
+    _pattern(
+        "fixed", "its own block, and the last columns of every block",
+        options={"stride": 0, "summary": 8}, paper="arXiv:1904.10509",
+    ),
+    _pattern(
+        "dilated", "neighbours a few keys apart", options={"dilation": 4, "width": 64},
+        paper="arXiv:2004.05150, arXiv:2307.02486",
+    ),
+    _pattern(
+        "longformer", "a window, and first tokens that see all and are seen by all",
+        options={"window": 256, "globals": 16}, paper="arXiv:2004.05150",
+    ),
+    _pattern(
+        "bigbird", "neighbouring, global and random blocks",
+        options={"block": 64, "globals": 2, "random": 3, "seed": 0}, paper="arXiv:2007.14062",
+    ),
+    _flex("flex", "FlexAttention under any mask", "flex:build", "window", computes="softmax"),
+    _flex(
+        "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
+        "window", computes="softmax", options={"block": 0},
+        masks=("window", "causal", "prefix", "document", "padding", "alibi", "dense", "bias"),
+    ),
+    _flex(
+        "blocksparse.flex", "FlexAttention on a layout of blocks", "blocksparse:build",
+        "blocksparse", computes=_OWN, definition="impls.sparse.blocksparse:definition",
+        options={"layout": "", "block": 128},
+    ),
+    _row(
+        "topk", "the k largest scores of each row", "topk", "topk", computes=_OWN,
+        definition="impls.sparse.topk:definition", options={"k": 32}, paper="arXiv:2106.06899",
+    ),
+    _row(
+        "lsh", "queries and keys that hash alike (Reformer)", "lsh", "lsh", computes=_NEAR,
+        definition="impls.sparse.lsh:definition", masks=("none",), phases=_WHOLE, cross=False,
+        options={"rounds": 4, "bucket": 64, "seed": 0, "shared": False}, paper="arXiv:2001.04451",
+    ),
+    _row(
+        "routing", "clusters of queries and keys (Routing Transformer)", "routing", "routing",
+        computes=_NEAR, definition="impls.sparse.routing:definition", masks=("none",),
+        phases=_WHOLE, options={"clusters": 0, "window": 0, "seed": 0}, paper="arXiv:2003.05997",
+    ),
+]  # fmt: skip

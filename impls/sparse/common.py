@@ -1,4 +1,4 @@
-"""What the sparse variants share: the definition of softmax attention on a pattern.
+"""What the sparse variants share: softmax attention on a pattern, defined, and decoded.
 
 Legend in :mod:`impls.heads`; r some rows of queries.
 """
@@ -10,20 +10,53 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from impls.heads import Define, to_query_heads
+from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
 from impls.problem import Problem
+from impls.sparse.blocks import hide
+from impls.spec import Unsupported
 
 Pattern = Callable[[Tensor], Tensor]
-"""The pairs that count, for some rows: bool [b|1, h|1, r, m]."""
+"""The pairs that count, for some places in the sequence: bool [b|1, h|1, r, m]."""
 
 
 def softmax_on(problem: Problem, pattern: Pattern) -> Define:
     """Softmax over the pairs that both the pattern and the problem's mask allow, row by row."""
 
+    before = problem.kv_len - problem.q_len
+
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, pattern(rows))
+        return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, pattern(rows + before))
 
     return define
+
+
+def need_one_sequence(problem: Problem, name: str) -> None:
+    """Refuse queries that are not the tokens themselves; in decode they are the last of them."""
+    if problem.q_len != problem.kv_len and problem.phase != "decode":
+        raise Unsupported(
+            f"{name} has a pattern of places in one sequence: it needs q_len equal to kv_len, "
+            "but in decode"
+        )
+
+
+def decoder(problem: Problem, pattern: Pattern) -> Noted:
+    """Few new queries on a cache: of its keys only those are read that one of them may see."""
+    place = torch.arange(problem.kv_len - problem.q_len, problem.kv_len)
+    seen = pattern(place)[0, 0]
+    if "causal" in problem.mask.kinds:
+        seen = seen & (torch.arange(problem.kv_len) <= place[:, None])
+    keys = seen.any(0).nonzero()[:, 0]
+    bias = None if bool(seen[:, keys].all()) else hide(seen[:, keys], problem)
+    picks = keys.to(problem.device)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        k_bcsd, v_bcse = k_bcmd.index_select(2, picks), v_bcme.index_select(2, picks)
+        scores_bcrs = (grouped(q_bhnd, problem) @ k_bcsd.mT).mul_(problem.scale)
+        if bias is not None:
+            scores_bcrs = scores_bcrs.add_(bias)
+        return ungrouped(scores_bcrs.softmax(-1) @ v_bcse, problem)
+
+    return Noted(attend, f"{len(keys)} of {problem.kv_len} keys are read")
 
 
 def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor,
@@ -38,3 +71,18 @@ def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tenso
     blind = ~seen.any(-1, keepdim=True)
     weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
     return (weights @ to_query_heads(v_bcme, problem)).masked_fill(blind, 0.0)
+
+
+class Noted:
+    """An attend, and what it says of what ran."""
+
+    def __init__(self, attend: Attend, note: str) -> None:
+        self.attend, self.text = attend, note
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The output: [b, h, n, e]."""
+        return self.attend(q_bhnd, k_bcmd, v_bcme)
+
+    def note(self) -> str:
+        """What ran."""
+        return self.text

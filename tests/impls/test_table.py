@@ -132,7 +132,7 @@ def test_an_option_that_a_row_does_not_take_is_refused_with_a_sentence(text, say
         ("chunk", "chunked"),
         ("matmul.pre", "matmul.prescale"),
         ("flash", "sdpa.flash"),
-        ("pres", "matmul.prescale"),
+        ("prescal", "matmul.prescale"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(asked, near):

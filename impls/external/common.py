@@ -1,0 +1,126 @@
+"""What the adapters share: finding the library, reading the mask, laying tensors out.
+
+Legend in :mod:`impls.heads`; t tokens of packed documents (t = n), and h and c stand for b h and
+b c where heads of all batch elements lie side by side.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from impls.masks import alibi_slopes
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported
+
+
+def load(module: str, variant: str, remedy: str) -> Any:
+    """The library's module; where it can't be imported, why not and how to get it."""
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError) as error:  # built for another torch or CUDA
+        reason = f"{variant} needs the module {module}, which can't be imported: {error}"
+        raise Unavailable(reason, remedy) from None
+
+
+def find(module: Any, name: str, variant: str, remedy: str) -> Any:
+    """A function of the library; an old version may lack it."""
+    if not hasattr(module, name):
+        version = getattr(module, "__version__", "installed here")
+        reason = f"{variant} needs {module.__name__}.{name}; the version {version} has none"
+        raise Unavailable(reason, remedy)
+    return getattr(module, name)
+
+
+def capability(problem: Problem) -> tuple[int, int] | None:
+    """The compute capability of the problem's GPU; None where there is none to ask."""
+    if not problem.device.startswith("cuda") or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_capability(problem.device)
+
+
+class Pattern(NamedTuple):
+    """A mask in the words of fused kernels. ``left`` and ``right`` are -1 where all is seen."""
+
+    causal: bool
+    left: int
+    right: int
+    documents: tuple[int, ...]
+    alibi: bool
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Keys to the left and to the right, the position itself besides."""
+        return self.left, self.right
+
+    @property
+    def local(self) -> bool:
+        """True where a window was asked for."""
+        return self.left >= 0 or (self.right >= 0 and not self.causal)
+
+
+def pattern(problem: Problem, variant: str) -> Pattern:
+    """The problem's mask, with the lower-right alignment these kernels have."""
+    mask = problem.mask
+    if mask.upper_left and problem.q_len != problem.kv_len and not mask.plain:
+        raise Unsupported(
+            f"{variant} puts the last query at the last key, so it can't serve the mask {mask} "
+            f"for {problem.q_len} queries and {problem.kv_len} keys"
+        )
+    numbers = {part.kind: part.numbers for part in mask.parts}
+    causal = "causal" in numbers
+    left, right = numbers.get("window", (-1, -1))
+    return Pattern(
+        causal, left, 0 if causal else right, numbers.get("document", ()), "alibi" in numbers
+    )
+
+
+def need(holds: bool, sentence: str) -> None:
+    """Refuse, with a sentence, what the library does not take."""
+    if not holds:
+        raise Unsupported(sentence)
+
+
+def need_multiple(problem: Problem, variant: str, of: int = 8) -> None:
+    """Both widths must be multiples: kernels load 16 bytes at a time."""
+    widths = (problem.head_dim, problem.v_head_dim)
+    need(
+        all(width % of == 0 for width in widths),
+        f"{variant} takes a head_dim and a v_head_dim that are multiples of {of}, "
+        f"not {widths[0]} and {widths[1]}",
+    )
+
+
+def swap(x_bhnd: Tensor) -> Tensor:
+    """[b, h, n, d] as [b, n, h, d], or back: a view."""
+    return x_bhnd.transpose(1, 2)
+
+
+def pack(x_bhnd: Tensor) -> Tensor:
+    """All tokens of one sequence by the heads of every batch element: [n, b h, d], a view.
+
+    Every batch element has the same documents, so batch elements can stand as more heads; laid
+    end to end as more tokens they would have to be copied.
+    """
+    return x_bhnd.flatten(0, 1).transpose(0, 1)
+
+
+def unpack(out_nhe: Tensor, problem: Problem) -> Tensor:
+    """Back from :func:`pack`: [b, h, n, e], a view."""
+    return out_nhe.transpose(0, 1).unflatten(0, (problem.batch, problem.heads))
+
+
+def offsets(lengths: tuple[int, ...], device: str) -> Tensor:
+    """Where each sequence begins, and the end: int32 [sequences + 1]."""
+    edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return torch.from_numpy(edges).to(device)
+
+
+def slopes(problem: Problem, copies: int = 1) -> Tensor:
+    """The slopes of ALiBi, float32 [h], or [b h] where heads lie side by side."""
+    found = torch.from_numpy(alibi_slopes(problem.heads)).float()
+    return found.repeat(copies).to(problem.device)

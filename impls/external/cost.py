@@ -1,0 +1,62 @@
+"""What the operators of other libraries cost where they are not softmax over the problem's mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impls.cost import Cost, by_phase, end_bytes
+from impls.problem import Problem
+
+
+def softmax(problem: Problem, **options: Any) -> Cost:
+    """Softmax attention under the problem's mask, whatever kernel was asked for."""
+    pairs = problem.mask.pairs(problem.shape)
+    product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
+    return Cost(by_phase(problem, product_pair), end_bytes(problem))
+
+
+def near(problem: Problem, window: int = 128, backend: str = "") -> Cost:
+    """Two products over the nearest keys: w a query, fewer at the start where causal."""
+    n = problem.q_len
+    w = max(1, min(window, n))
+    pairs = w * (w + 1) // 2 + (n - w) * w if "causal" in problem.mask.kinds else n * w
+    width = problem.head_dim + problem.v_head_dim
+    flops = 2 * problem.batch * problem.heads * pairs * width
+    return Cost(by_phase(problem, flops), end_bytes(problem))
+
+
+def state(problem: Problem) -> Cost:
+    """A state of d x e a head: k v^T added and q read out for each token, 2 d e each."""
+    return _state(problem, 2)
+
+
+def state_of_features(problem: Problem) -> Cost:
+    """The same, with a normaliser: one more column."""
+    return _state(problem, 2, more=1)
+
+
+def delta(problem: Problem) -> Cost:
+    """The delta rule reads the state at the key too: three products of d x e a token."""
+    return _state(problem, 3)
+
+
+def gates_wide(problem: Problem) -> Cost:
+    """A gate for each channel: d x d a token on top of the state."""
+    return _state(problem, 2, gate=problem.head_dim)
+
+
+def gates_one(problem: Problem) -> Cost:
+    """A gate for each token: d a token on top of the state."""
+    return _state(problem, 2, gate=1)
+
+
+def gates_delta(problem: Problem) -> Cost:
+    """The delta rule with a gate for each token."""
+    return _state(problem, 3, gate=1)
+
+
+def _state(problem: Problem, products: int, more: int = 0, gate: int = 0) -> Cost:
+    d, e = problem.head_dim, problem.v_head_dim
+    tokens = problem.batch * problem.heads * problem.kv_len
+    flops = 2 * tokens * d * (products * (e + more) + gate)
+    return Cost(by_phase(problem, flops), end_bytes(problem))

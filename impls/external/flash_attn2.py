@@ -1,0 +1,60 @@
+"""FlashAttention-2, the package flash-attn: softmax attention in tiles, no matrix of scores.
+
+    softmax( q k^T d^-1/2 + mask ) v      q, k, v in the layout [b, n, h, d]
+
+Calls ``flash_attn_func``; for documents ``flash_attn_varlen_func`` with offsets made once; in
+phase decode ``flash_attn_with_kvcache``, which splits the keys over the GPU. Causal masks, windows
+and ALiBi are aligned lower-right (flash-attn 2.1 and later). Grouped heads are native. head_dim is
+at most 256; what is no multiple of 8 is padded by the library, which copies q, k and v. Padding
+masks are refused: the training form has no lengths of keys apart from packed ones.
+
+arXiv:2307.08691. Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory
+linear in n.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from impls.external.common import Pattern, load, offsets, pack, pattern, slopes, swap, unpack
+from impls.heads import Attend
+from impls.problem import Problem
+
+REMEDY = "pip install --no-build-isolation 'flash-attn>=2.6' (it is compiled with nvcc)"
+
+
+def build(problem: Problem) -> Attend:
+    """The call that fits the mask and the phase."""
+    library = load("flash_attn", "flash_attn2", REMEDY)
+    seen = pattern(problem, "flash_attn2")
+    if seen.documents:
+        return _packed(problem, library, seen)
+    more: dict[str, Any] = {"alibi_slopes": slopes(problem) if seen.alibi else None}
+    function = library.flash_attn_func
+    if problem.phase == "decode":
+        function = library.flash_attn_with_kvcache
+        more["num_splits"] = 0  # as many as it finds best
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_bnhe = function(
+            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
+            causal=seen.causal, window_size=seen.window, **more,
+        )  # fmt: skip
+        return swap(out_bnhe)
+
+    return attend
+
+
+def _packed(problem: Problem, library: Any, seen: Pattern) -> Attend:
+    edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
+    alibi = slopes(problem, problem.batch) if seen.alibi else None
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_nhe = library.flash_attn_varlen_func(
+            pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
+            softmax_scale=problem.scale, causal=seen.causal, window_size=seen.window,
+            alibi_slopes=alibi,
+        )  # fmt: skip
+        return unpack(out_nhe, problem)
+
+    return attend

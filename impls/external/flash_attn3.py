@@ -1,0 +1,95 @@
+"""FlashAttention-3 for Hopper: warps specialised, products and softmax overlapped.
+
+    softmax( q k^T d^-1/2 + mask ) v      q, k, v in the layout [b, n, h, d]
+
+Calls ``flash_attn_interface.flash_attn_func``; for documents ``flash_attn_varlen_func``; in phase
+decode ``flash_attn_with_kvcache``. Aligned lower-right; grouped heads native; no ALiBi. head_dim
+and v_head_dim are multiples of 8, at most 256; they may differ where head_dim is at most 64 (then
+v_head_dim is at most 512, forward; 256 with gradients) or where head_dim is in (128, 192] and
+v_head_dim in (96, 128].
+
+No package index holds it: it is built from the folder ``hopper`` of the flash-attention repository
+(distribution flash-attn-3, CUDA 12.3 or later). Its version is not asked for.
+
+arXiv:2407.08608. Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory
+linear in n.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from impls.external.common import (
+    Pattern,
+    capability,
+    load,
+    need,
+    need_multiple,
+    offsets,
+    pack,
+    pattern,
+    swap,
+    unpack,
+)
+from impls.heads import Attend
+from impls.problem import Problem
+from impls.spec import Unavailable
+
+REMEDY = (
+    "build it on a machine with CUDA 12.3 or later: git clone "
+    "https://github.com/Dao-AILab/flash-attention && cd flash-attention/hopper && "
+    "python setup.py install"
+)
+
+
+def build(problem: Problem) -> Attend:
+    """The call that fits the mask and the phase."""
+    found = capability(problem)
+    if found is not None and found[0] != 9:
+        reason = f"flash_attn3 runs on compute capability 9.x, not on {found[0]}.{found[1]}"
+        raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
+    library = load("flash_attn_interface", "flash_attn3", REMEDY)
+    _check_widths(problem)
+    seen = pattern(problem, "flash_attn3")
+    if seen.documents:
+        return _packed(problem, library, seen)
+    function, more = library.flash_attn_func, dict[str, Any]()
+    if problem.phase == "decode":
+        function, more = (
+            library.flash_attn_with_kvcache,
+            {"num_splits": 0},
+        )  # as many as it finds best
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_bnhe = function(
+            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
+            causal=seen.causal, window_size=seen.window, **more,
+        )  # fmt: skip
+        return swap(out_bnhe)
+
+    return attend
+
+
+def _check_widths(problem: Problem) -> None:
+    need_multiple(problem, "flash_attn3")
+    d, e = problem.head_dim, problem.v_head_dim
+    widest = 256 if problem.gradients else 512
+    need(
+        d == e or (d <= 64 and e <= widest) or (128 < d <= 192 and 96 < e <= 128),
+        f"flash_attn3 has no kernel for head_dim {d} with v_head_dim {e}: where they differ, "
+        f"head_dim is at most 64 with v_head_dim at most {widest}, or head_dim is 136 to 192 with "
+        "v_head_dim 104 to 128",
+    )
+
+
+def _packed(problem: Problem, library: Any, seen: Pattern) -> Attend:
+    edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_nhe = library.flash_attn_varlen_func(
+            pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
+            softmax_scale=problem.scale, causal=seen.causal, window_size=seen.window,
+        )  # fmt: skip
+        return unpack(out_nhe, problem)
+
+    return attend

@@ -1,0 +1,90 @@
+"""FlashAttention-4: the kernels written in CuTe DSL, compiled at first use.
+
+    softmax( q k^T d^-1/2 + mask ) v      q, k, v in the layout [b, n, h, d]
+
+Calls ``flash_attn.cute.flash_attn_func``; for documents ``flash_attn_varlen_func``. Aligned
+lower-right; a side of a window that is open is None, not -1; grouped heads native; no ALiBi. On
+Hopper head_dim and v_head_dim are multiples of 8 from 8 to 256, each its own; on Blackwell at
+most 128, or 192 with 128, or 256 with 256. Keys are not split in decoding: Hopper has no kernel for
+that.
+
+Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory linear in n.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from impls.external.common import (
+    Pattern,
+    capability,
+    load,
+    need,
+    need_multiple,
+    offsets,
+    pack,
+    pattern,
+    swap,
+    unpack,
+)
+from impls.heads import Attend
+from impls.problem import Problem
+from impls.spec import Unavailable
+
+REMEDY = "pip install 'flash-attn-4>=4.0.0b36' (with CUDA 13: 'flash-attn-4[cu13]>=4.0.0b36')"
+
+
+def build(problem: Problem) -> Attend:
+    """The call that fits the mask."""
+    _check_device(problem)
+    library = load("flash_attn.cute", "flash_attn4", REMEDY)
+    need_multiple(problem, "flash_attn4")
+    seen = pattern(problem, "flash_attn4")
+    window = tuple(None if side < 0 else side for side in seen.window)
+    if seen.documents:
+        return _packed(problem, library, seen, window)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out = library.flash_attn_func(
+            swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
+            causal=seen.causal, window_size=window,
+        )  # fmt: skip
+        return swap(_first(out))
+
+    return attend
+
+
+def _check_device(problem: Problem) -> None:
+    found = capability(problem) or (9, 0)
+    if found[0] not in (9, 10, 11):
+        reason = f"flash_attn4 has no forward and backward for capability {found[0]}.{found[1]}"
+        raise Unavailable(reason, "run it on a Hopper or Blackwell GPU (H100, H200, B200)")
+    d, e = problem.head_dim, problem.v_head_dim
+    wide = {(192, 128), (256, 256)}
+    need(
+        max(d, e) <= (256 if found[0] == 9 else 128) or (found[0] > 9 and (d, e) in wide),
+        f"flash_attn4 takes widths up to 256 on Hopper, on Blackwell up to 128, 192 with 128 or "
+        f"256 with 256, not head_dim {d} with v_head_dim {e}",
+    )
+
+
+def _first(out: Any) -> Tensor:
+    """The output; the function gives its log-sum too."""
+    found: Tensor = out[0] if isinstance(out, tuple) else out
+    return found
+
+
+def _packed(
+    problem: Problem, library: Any, seen: Pattern, window: tuple[int | None, ...]
+) -> Attend:
+    edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out = library.flash_attn_varlen_func(
+            pack(q_bhnd), pack(k_bcmd), pack(v_bcme), cu_seqlens_q=edges, cu_seqlens_k=edges,
+            max_seqlen_q=longest, max_seqlen_k=longest, softmax_scale=problem.scale,
+            causal=seen.causal, window_size=window,
+        )  # fmt: skip
+        return unpack(_first(out), problem)
+
+    return attend

@@ -1,0 +1,112 @@
+"""FlashInfer: kernels for serving; forward and decode only.
+
+    softmax( q k^T d^-1/2 + mask ) v      q [n, b h, d], k and v [b c, m, d]
+
+Every batch element has the same lengths and mask, so its heads are laid side by side and the
+single-request kernels serve the whole batch with no copy: ``single_prefill_with_kv_cache`` (keys
+in the layout HND), and ``single_decode_with_kv_cache`` for one query. Documents go through
+``BatchPrefillWithRaggedKVCacheWrapper``, planned once. ``backend=fa2`` or ``fa3`` is forced, where
+the library would choose by the GPU. In decoding, groups of 4 query heads or more run on tensor
+cores, as the library advises for large groups.
+
+Aligned lower-right. A window has a left side only; its right side is closed by causal or covers
+everything. head_dim 64, 128 or 256, and v_head_dim the same.
+
+arXiv:2501.01005. Cost: 4 n m d FLOPs a head on the pairs that the mask lets meet; memory linear
+in n, and a fixed workspace (128 MiB for documents).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from impls.external.common import Pattern, load, need, offsets, pack, pattern, unpack
+from impls.heads import Attend
+from impls.problem import Problem
+
+REMEDY = "pip install 'flashinfer-python>=0.7'"
+WORKSPACE_BYTES = 128 << 20
+TENSOR_CORES_FROM = 4
+
+
+def build(problem: Problem, backend: str = "fa2") -> Attend:
+    """The form that fits the mask and the phase."""
+    need(backend in ("fa2", "fa3"), f"flashinfer has no backend {backend!r} here; it is fa2 or fa3")
+    d, e = problem.head_dim, problem.v_head_dim
+    need(
+        d in (64, 128, 256) and d == e,
+        f"flashinfer takes head_dim 64, 128 or 256 with the same v_head_dim, not {d} and {e}",
+    )
+    library = load("flashinfer", "flashinfer", REMEDY)
+    seen = pattern(problem, "flashinfer")
+    need(
+        seen.causal or not seen.local or seen.right >= problem.kv_len,
+        f"flashinfer's windows have a left side only, so {problem.mask} needs causal too",
+    )
+    if seen.documents:
+        return _Ragged(problem, library, seen, backend)
+    if problem.phase == "decode" and problem.q_len == 1:
+        return _Decode(problem, library, seen)
+    return _Prefill(problem, library, seen, backend)
+
+
+class _Prefill:
+    def __init__(self, problem: Problem, library: Any, seen: Pattern, backend: str) -> None:
+        self.problem, self.library, self.seen, self.backend = problem, library, seen, backend
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_nhe = self.library.single_prefill_with_kv_cache(
+            pack(q_bhnd), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1), causal=self.seen.causal,
+            kv_layout="HND", sm_scale=self.problem.scale, window_left=self.seen.left,
+            backend=self.backend,
+        )  # fmt: skip
+        return unpack(out_nhe, self.problem)
+
+    def note(self) -> str:
+        """What ran."""
+        return f"single_prefill_with_kv_cache, backend {self.backend}"
+
+
+class _Decode:
+    """One query sees every key it may by standing at the last: causal says nothing more."""
+
+    def __init__(self, problem: Problem, library: Any, seen: Pattern) -> None:
+        self.problem, self.library, self.seen = problem, library, seen
+        self.tensor_cores = problem.group >= TENSOR_CORES_FROM
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out_he = self.library.single_decode_with_kv_cache(
+            q_bhnd.flatten(0, 2), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1),
+            kv_layout="HND", use_tensor_cores=self.tensor_cores,
+            window_left=self.seen.left, sm_scale=self.problem.scale,
+        )  # fmt: skip
+        return unpack(out_he[None], self.problem)
+
+    def note(self) -> str:
+        """What ran."""
+        cores = "with" if self.tensor_cores else "without"
+        return f"single_decode_with_kv_cache {cores} tensor cores"
+
+
+class _Ragged:
+    def __init__(self, problem: Problem, library: Any, seen: Pattern, backend: str) -> None:
+        self.problem, self.backend = problem, backend
+        dtype = getattr(torch, problem.dtype)
+        space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
+        edges = offsets(seen.documents, problem.device)
+        self.wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(
+            space, kv_layout="NHD", backend=backend
+        )
+        self.wrapper.plan(
+            edges, edges, problem.batch * problem.heads, problem.batch * problem.kv_heads,
+            problem.head_dim, causal=seen.causal, window_left=seen.left, sm_scale=problem.scale,
+            q_data_type=dtype, kv_data_type=dtype,
+        )  # fmt: skip
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        return unpack(self.wrapper.run(pack(q_bhnd), pack(k_bcmd), pack(v_bcme)), self.problem)
+
+    def note(self) -> str:
+        """What ran."""
+        return f"BatchPrefillWithRaggedKVCacheWrapper, backend {self.backend}"

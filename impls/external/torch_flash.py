@@ -1,0 +1,94 @@
+"""torch's scaled_dot_product_attention with FlashAttention-3 or -4 put in place of its own kernel.
+
+    softmax( q k^T d^-1/2 + mask ) v, in one call of F.scaled_dot_product_attention
+
+``torch.nn.attention.activate_flash_attention_impl`` swaps the kernel under the FLASH_ATTENTION
+backend, which is forced besides. The swap is made once and undone when the variant is dropped,
+since backward goes through the same table; each call checks that it still stands. Masks: none, and
+causal over equal lengths, as the flash backend takes nothing else. FA3 needs compute capability
+9.0; FA4 needs 9.0 or 10.0.
+
+arXiv:2407.08608 (FA3). Cost: 4 n m d FLOPs a head forward; memory linear in n.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from impls.external.common import capability, find, load, need
+from impls.heads import Attend
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported
+
+TORCH = "pip install 'torch>=2.13'"
+FA3 = (
+    "build flash-attn-3: git clone https://github.com/Dao-AILab/flash-attention && "
+    "cd flash-attention/hopper && python setup.py install"
+)
+FA4 = "pip install 'flash-attn-4>=4.0.0b36'"
+MAJORS = {"FA3": (9,), "FA4": (9, 10)}
+
+
+class Swapped:
+    """``attend`` with another kernel active for as long as it lives."""
+
+    def __init__(self, problem: Problem, kernel: str, variant: str) -> None:
+        self.problem, self.kernel = problem, kernel
+        self.registry: Any = torch.nn.attention
+        activate = find(self.registry, "activate_flash_attention_impl", variant, TORCH)
+        activate(kernel)
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The forced backend, and nothing else."""
+        active = self.registry.current_flash_attention_impl()
+        if active != self.kernel:
+            raise RuntimeError(f"{self.kernel} was activated, and {active} is active now")
+        try:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return F.scaled_dot_product_attention(
+                    q_bhnd, k_bcmd, v_bcme, is_causal="causal" in self.problem.mask.kinds,
+                    scale=self.problem.scale, enable_gqa=self.problem.group > 1,
+                )  # fmt: skip
+        except RuntimeError as error:
+            if "No available kernel" in str(error) or "unsupported" in str(error):
+                reason = str(error).splitlines()[0]
+                raise Unsupported(f"{self.kernel} under torch refuses: {reason}") from None
+            raise
+
+    def __del__(self) -> None:
+        registry = getattr(self, "registry", None)
+        if registry is not None and registry.current_flash_attention_impl() == self.kernel:
+            registry.restore_flash_attention_impl()
+
+    def note(self) -> str:
+        """What ran."""
+        return f"{self.kernel} under torch's FLASH_ATTENTION"
+
+
+def _build(problem: Problem, kernel: str, variant: str, module: str, remedy: str) -> Attend:
+    found = capability(problem)
+    if found is not None and found[0] not in MAJORS[kernel]:
+        runs = " or ".join(f"{major}.x" for major in MAJORS[kernel])
+        reason = f"{variant} runs on compute capability {runs}, not on {found[0]}.{found[1]}"
+        raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
+    load(module, variant, remedy)
+    mask = problem.mask
+    need(
+        mask.plain or mask.is_causal(problem.shape),
+        f"{variant} takes no mask, or causal over equal lengths: the flash backend aligns causal "
+        f"upper-left, and {mask} for {problem.q_len} queries and {problem.kv_len} keys is not that",
+    )
+    return Swapped(problem, kernel, variant)
+
+
+def build_fa3(problem: Problem) -> Attend:
+    """FlashAttention-3."""
+    return _build(problem, "FA3", "torch.fa3", "flash_attn_interface", FA3)
+
+
+def build_fa4(problem: Problem) -> Attend:
+    """FlashAttention-4."""
+    return _build(problem, "FA4", "torch.fa4", "flash_attn.cute.interface", FA4)

@@ -1,0 +1,233 @@
+"""What the recurrences with a decay share: chunks of tokens, the scan over them, their memory.
+
+Every one keeps a state S [d, e] for each key/value head, changes it at every token and reads it by
+o = s q S, s the problem's scale. A fast form handles a chunk of tokens at a time, all chunks at
+once, and only the states at the chunks' beginnings come one after another.
+
+Legend: b batch, c key/value heads, g query heads to each of them, h = c g query heads, n queries,
+m keys, d head_dim, e v_head_dim; t chunks of l tokens, r = g l rows of queries in a chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+LONG = 512
+"""Tokens from which a definition goes over each stretch again backward, not to keep each state."""
+MANY = 64
+"""Chunks from which a CUDA device scans in two steps: a launch takes longer than its work."""
+
+
+class Recurrent:
+    """An attend that runs over chunks, or from a memory of the tokens before: its state.
+
+    A variant gives ``whole`` (every token), ``remember`` and ``token`` (one token after a state).
+    """
+
+    def __init__(self, problem: Problem, chunk: int, most: int | None = None) -> None:
+        _check(problem, chunk)
+        self.problem = problem
+        self.wide = torch.float64 if problem.dtype == "float64" else torch.float32
+        self.length = min(chunk, problem.kv_len, most or chunk)
+        self.asked = chunk
+
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The output of every token."""
+        raise NotImplementedError
+
+    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The state after these tokens, [b, c, d, e]: float32 at the least."""
+        raise NotImplementedError
+
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+        """The state after one more token."""
+        raise NotImplementedError
+
+    def query(self, q_bcgd: Tensor) -> Tensor:
+        """What reads the state; a variant may change it."""
+        return q_bcgd
+
+    def step(
+        self, q_bhnd: Tensor, k_bcnd: Tensor, v_bcne: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The output of the new tokens, and the state after them."""
+        p, outs = self.problem, []
+        q, k, v = (x.to(self.wide).unbind(2) for x in (q_bhnd, k_bcnd, v_bcne))
+        for q_bhd, k_bcd, v_bce in zip(q, k, v, strict=True):
+            memory = self.token(k_bcd, v_bce, memory)
+            q_bcgd = self.query(q_bhd.unflatten(1, (p.kv_heads, p.group)))
+            outs.append((q_bcgd @ memory).flatten(1, 2))
+        return (torch.stack(outs, 2) * p.scale).to(q_bhnd.dtype), memory
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """Every token, or in phase decode the last ones from the state of those before."""
+        if self.problem.phase != "decode":
+            return self.whole(q_bhnd, k_bcmd, v_bcme)
+        past = self.problem.kv_len - self.problem.q_len
+        memory = self.remember(k_bcmd[:, :, :past], v_bcme[:, :, :past])
+        return self.step(q_bhnd, k_bcmd[:, :, past:], v_bcme[:, :, past:], memory)[0]
+
+    def note(self) -> str:
+        """What ran."""
+        if self.problem.phase == "decode":
+            return "one token after another, from a state"
+        why = ""
+        if self.asked > self.length:
+            why = "all there are" if self.length == self.problem.kv_len else "the most it takes"
+            why = f": {why}, below chunk={self.asked}"
+        return f"chunks of {self.length} tokens{why}"
+
+    # ---- chunks --------------------------------------------------------------------------------
+
+    def keys(self, x_bcm: Tensor) -> Tensor:
+        """Tokens in chunks, [b, c, m, …] to [b, c, t, l, …]; after the last one come zeros."""
+        missing = -x_bcm.shape[2] % self.length
+        if missing:
+            x_bcm = F.pad(x_bcm, (0, 0) * (x_bcm.dim() - 3) + (0, missing))
+        return x_bcm.unflatten(2, (-1, self.length))
+
+    def queries(self, q_bhnd: Tensor) -> Tensor:
+        """Queries in chunks, those of one key/value head end to end: [b, c, t, r, d]."""
+        q_bhtld = self.keys(q_bhnd.to(self.wide))
+        if self.problem.group == 1:
+            return q_bhtld
+        return q_bhtld.unflatten(1, (self.problem.kv_heads, -1)).transpose(2, 3).flatten(3, 4)
+
+    def back(self, out_bctre: Tensor) -> Tensor:
+        """By query heads, [b, h, n, e], in the problem's dtype."""
+        g, dtype = self.problem.group, getattr(torch, self.problem.dtype)
+        if g > 1:
+            out_bctre = out_bctre.unflatten(3, (g, -1)).transpose(2, 3).flatten(1, 2)
+        return out_bctre.flatten(2, 3)[:, :, : self.problem.q_len].to(dtype)
+
+
+def _check(problem: Problem, chunk: int) -> None:
+    if chunk < 1:
+        raise Unsupported(f"chunk={chunk} must be 1 or more")
+    if problem.q_len == problem.kv_len:
+        return
+    shape = f"q_len={problem.q_len} and kv_len={problem.kv_len}"
+    if problem.phase != "decode":
+        raise Unsupported(f"a recurrence has one query to each token, not {shape}; decode may")
+    if problem.q_len > problem.kv_len:
+        raise Unsupported(f"decode needs q_len of at most kv_len, not {shape}")
+    if problem.mask.upper_left:
+        raise Unsupported("the new tokens come last: causal@upper-left is not what is computed")
+
+
+# ---- the scan over chunks ----------------------------------------------------------------------
+
+
+def states_before(added_bctde: Tensor, kept_bctdx: Tensor) -> Tensor:
+    """The state at each chunk's beginning: S_0 = 0, S_(t+1) = kept_t S_t + added_t.
+
+    ``kept`` broadcasts to ``added`` in its last two axes.
+    """
+    return _Scan.apply(added_bctde, kept_bctdx)  # type: ignore[no-untyped-call]
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, added_bctde: Tensor, kept_bctdx: Tensor) -> Tensor:
+        states = _scan(added_bctde, kept_bctdx)
+        ctx.save_for_backward(states, kept_bctdx)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, grad_bctde: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        states, kept = ctx.saved_tensors
+        d_added = _scan(grad_bctde, kept, backward=True)
+        d_kept = None
+        if ctx.needs_input_grad[1]:
+            d_kept = (d_added * states).sum_to_size(kept.shape)
+        return d_added, d_kept
+
+
+def _scan(added: Tensor, kept: Tensor, *, backward: bool = False) -> Tensor:
+    """Each state before what its own chunk adds; from the last chunk to the first if backward."""
+    if added.is_cuda and added.shape[2] >= MANY:
+        if backward:
+            return _two_steps(added.flip(2), kept.flip(2)).flip(2)
+        return _two_steps(added, kept)
+    states = torch.empty(added.shape, dtype=added.dtype, device=added.device)
+    order = range(added.shape[2])[:: -1 if backward else 1]
+    states[:, :, order[0]] = 0.0
+    a, w, s = added.unbind(2), kept.unbind(2), states.unbind(2)
+    for here, after in itertools.pairwise(order):
+        torch.addcmul(a[here], w[here], s[here], out=s[after])
+    return states
+
+
+def _two_steps(added: Tensor, kept: Tensor) -> Tensor:
+    """The same in about 2 √t launches: within runs of chunks, all runs at once, then over them."""
+    count = added.shape[2]
+    run = math.isqrt(count - 1) + 1
+    missing = -count % run
+    added = F.pad(added, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, run))
+    kept = F.pad(kept, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, run))
+    inner, through = torch.empty_like(added), torch.empty_like(kept)
+    inner[:, :, :, 0], through[:, :, :, 0] = 0.0, 1.0
+    for i in range(1, run):
+        w = kept[:, :, :, i - 1]
+        torch.addcmul(added[:, :, :, i - 1], w, inner[:, :, :, i - 1], out=inner[:, :, :, i])
+        torch.mul(w, through[:, :, :, i - 1], out=through[:, :, :, i])
+    last = added[:, :, :, -1] + kept[:, :, :, -1] * inner[:, :, :, -1]
+    start = torch.zeros_like(last)
+    for i in range(1, start.shape[2]):
+        whole = kept[:, :, i - 1, -1] * through[:, :, i - 1, -1]
+        start[:, :, i] = last[:, :, i - 1] + whole * start[:, :, i - 1]
+    inner.addcmul_(through, start[:, :, :, None])
+    return inner.flatten(2, 3)[:, :, :count]
+
+
+# ---- a definition's loop -----------------------------------------------------------------------
+
+
+def unrolled(problem: Problem, q_bhnd: Tensor, rows: Tensor, tokens: Sequence[Tensor],
+             advance: Callable[..., Tensor]) -> Tensor:  # fmt: skip
+    """o = s q S of some rows, S_t = advance(S_(t-1), *tokens_t) one token after another.
+
+    ``tokens`` are tensors [b, c, m, …], the first the keys and the last the values. With gradients
+    a long loop keeps the states at the ends of stretches alone, and runs each again backward.
+    """
+    p = problem
+    at = [int(row) + p.kv_len - p.q_len for row in rows]
+    read = sorted(set(at))
+    q_rbcgd = dict(
+        zip(at, q_bhnd[:, :, rows].unflatten(1, (p.kv_heads, -1)).unbind(3), strict=True)
+    )
+    again = read[-1] >= LONG and torch.is_grad_enabled() and any(x.requires_grad for x in tokens)
+    stretch = max(1, math.isqrt(read[-1])) if again else read[-1] + 1
+
+    def run(state: Tensor, first: int, *parts: Tensor) -> tuple[Tensor, ...]:
+        outs = []
+        for i, token in enumerate(zip(*(x.unbind(2) for x in parts), strict=True)):
+            state = advance(state, *token)
+            if first + i in q_rbcgd:
+                outs.append((q_rbcgd[first + i] @ state).flatten(1, 2) * p.scale)
+        return state, *outs
+
+    first_k, v = tokens[0], tokens[-1]
+    state = first_k.new_zeros(p.batch, p.kv_heads, first_k.shape[-1], v.shape[-1])
+    outs: list[Tensor] = []
+    pieces = zip(*(x[:, :, : read[-1] + 1].split(stretch, 2) for x in tokens), strict=True)
+    for number, parts in enumerate(pieces):
+        if again:
+            made = checkpoint(run, state, number * stretch, *parts,
+                              use_reentrant=False, preserve_rng_state=False)  # fmt: skip
+        else:
+            made = run(state, number * stretch, *parts)
+        state = made[0]
+        outs += made[1:]
+    return torch.stack([outs[read.index(position)] for position in at], 2)

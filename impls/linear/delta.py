@@ -1,0 +1,172 @@
+"""The delta rule (DeltaNet, in the chunked form of arXiv:2406.06484): a memory that is corrected.
+
+    S_t = (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T        o_t = s q_t S_t
+
+What the state holds under the key k_t moves a share b_t of the way to v_t. k and q are divided by
+their length, x / sqrt(x·x + 1e-6), as the layer does, so that the state can't blow up; k and q here
+are those. Only the operator: no convolution or SiLU before, no norm or gate after. s is the
+problem's scale. Grouped queries share the state of their key/value head.
+
+Gates: in the model b is a projection of the token. Here it is one of the token's key (before it is
+divided by its length), drawn once from ``seed``, so its work and its gradient belong to the time
+that is measured: b_t = sigmoid(k_t · w_h), w uniform within ± d^-1/2, as a linear layer's weights.
+
+Causal by construction. The fast form takes chunks of ``chunk`` tokens. With L the part of
+b_i k_i·k_j below the diagonal, the chunk's corrections follow from one triangular system,
+
+    (I + L) [W U] = b [k v]      S' = (I - k^T W) S + k^T U      o = s (P U + (q - P W) S)
+
+where P is q k^T on and below the diagonal. All of it is done for all chunks at once but S', one
+product of d x d and d x e after another. The system is solved, never inverted by a series: equal
+keys make powers of L huge. A chunk sums corrections that a state would have taken back by now, so
+its rounding grows with l / d: chunks have at most 16 d tokens. Half precisions are computed in
+float32.
+
+Cost: 6 d e FLOPs a token (4 d e to read the key's old value and write the new one, 2 d e to read),
+2 d for its gate; the chunks do l (d + e) + 2 l (2 d + e) + 4 d (d + e) instead. Memory: three
+matrices of l numbers a token, and the chunks' d x (d + e).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from impls.heads import Attend, Define
+from impls.linear.decay import Recurrent, unrolled
+from impls.problem import Problem
+
+TINY = 1e-6
+LONGEST = 16
+"""Tokens of a chunk at most, for each channel: see the top."""
+
+
+def parameters(problem: Problem, seed: int) -> Tensor:
+    """w [c, d] of each key/value head, in float32."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = problem.kv_heads, problem.head_dim
+    w_cd = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+    return (w_cd * problem.head_dim**-0.5).to(problem.device, torch.float32)
+
+
+def gates(k_bcmd: Tensor, w_cd: Tensor) -> Tensor:
+    """b of each token: [b, c, m, 1]."""
+    return torch.sigmoid(k_bcmd @ w_cd.to(k_bcmd.dtype)[:, :, None])
+
+
+def unit(x_bhnd: Tensor) -> Tensor:
+    """Divided by its length."""
+    return x_bhnd * torch.rsqrt(x_bhnd.square().sum(-1, keepdim=True) + TINY)
+
+
+class Delta(Recurrent):
+    """Legend in :mod:`impls.linear.decay`."""
+
+    def __init__(self, problem: Problem, chunk: int, seed: int) -> None:
+        super().__init__(problem, chunk, LONGEST * problem.head_dim)
+        self.w_cd = parameters(problem, seed).to(self.wide)
+        size = problem.group, self.length, self.length
+        ones = torch.ones(size, device=problem.device, dtype=torch.bool)
+        self.above_rl = ones.triu(1).flatten(0, 1)
+
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """Within the chunks, and from the states at their beginnings."""
+        k_bctld, wu_bctlx = self._corrections(k_bcmd, v_bcme)
+        q_bctrd = self.queries(unit(q_bhnd.to(self.wide)) * self.problem.scale)
+        scores_bctrl = (q_bctrd @ k_bctld.mT).masked_fill(self.above_rl, 0.0)
+        d = self.problem.head_dim
+        if k_bctld.shape[2] == 1:
+            return self.back(scores_bctrl @ wu_bctlx[..., d:])
+        inside_bctrx = scores_bctrl @ wu_bctlx
+        added, kept = self._chunk_steps(k_bctld, wu_bctlx)
+        states = _Chain.apply(added, kept)  # type: ignore[no-untyped-call]
+        reading_bctrd = q_bctrd - inside_bctrx[..., :d]
+        return self.back(inside_bctrx[..., d:] + reading_bctrd @ states)
+
+    def _corrections(self, k_bcmd: Tensor, v_bcme: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys in chunks, and W beside U: [b, c, t, l, d + e]."""
+        k_bcmd, v_bcme = k_bcmd.to(self.wide), v_bcme.to(self.wide)
+        b_bctlx = self.keys(gates(k_bcmd, self.w_cd))
+        k_bctld, v_bctle = self.keys(unit(k_bcmd)), self.keys(v_bcme)
+        bk_bctld = b_bctlx * k_bctld
+        told = torch.cat((bk_bctld, b_bctlx * v_bctle), -1)
+        # only what is below the diagonal is read of the first argument
+        return k_bctld, torch.linalg.solve_triangular(
+            bk_bctld @ k_bctld.mT, told, upper=False, unitriangular=True
+        )
+
+    def _chunk_steps(self, k_bctld: Tensor, wu_bctlx: Tensor) -> tuple[Tensor, Tensor]:
+        """k^T U and I - k^T W of each chunk."""
+        d = self.problem.head_dim
+        moved_bctdx = k_bctld.mT @ wu_bctlx
+        eye = torch.eye(d, dtype=self.wide, device=moved_bctdx.device)
+        return moved_bctdx[..., d:], eye - moved_bctdx[..., :d]
+
+    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The state after the last chunk."""
+        p = self.problem
+        state = k_bcmd.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
+        if k_bcmd.shape[2] == 0:
+            return state
+        added, kept = self._chunk_steps(*self._corrections(k_bcmd, v_bcme))
+        for added_bcde, kept_bcdd in zip(added.unbind(2), kept.unbind(2), strict=True):
+            state = kept_bcdd @ state + added_bcde
+        return state
+
+    def query(self, q_bcgd: Tensor) -> Tensor:
+        """The query divided by its length."""
+        return unit(q_bcgd)
+
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+        """S = S + b k (v - k S)."""
+        b_bcxx = gates(k_bcd[:, :, None], self.w_cd)
+        k_bcxd = unit(k_bcd)[:, :, None]
+        return state_bcde + k_bcxd.mT @ (b_bcxx * (v_bce[:, :, None] - k_bcxd @ state_bcde))
+
+
+class _Chain(torch.autograd.Function):
+    """S_0 = 0, S_(t+1) = M_t S_t + X_t of each chunk: the states before each."""
+
+    @staticmethod
+    def forward(ctx: Any, added_bctde: Tensor, kept_bctdd: Tensor) -> Tensor:
+        added, kept = (x.flatten(0, 1).unbind(1) for x in (added_bctde, kept_bctdd))
+        states = torch.empty(added_bctde.shape, dtype=added_bctde.dtype, device=added_bctde.device)
+        states[:, :, 0] = 0.0
+        s = states.flatten(0, 1).unbind(1)
+        for t in range(len(s) - 1):
+            torch.baddbmm(added[t], kept[t], s[t], out=s[t + 1])
+        ctx.save_for_backward(kept_bctdd, states)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, grad_bctde: Tensor) -> tuple[Tensor, Tensor]:
+        kept_bctdd, states = ctx.saved_tensors
+        grad, kept = (x.flatten(0, 1).unbind(1) for x in (grad_bctde, kept_bctdd.mT))
+        d_added = torch.empty_like(states)
+        d_added[:, :, -1] = 0.0
+        g = d_added.flatten(0, 1).unbind(1)
+        for t in range(len(g) - 1, 0, -1):
+            torch.baddbmm(grad[t], kept[t], g[t], out=g[t - 1])
+        return d_added, d_added @ states.mT
+
+
+def build(problem: Problem, chunk: int, seed: int) -> Attend:
+    """The gate's parameters are drawn here."""
+    return Delta(problem, chunk, seed)
+
+
+def definition(problem: Problem, chunk: int, seed: int) -> Define:
+    """The recurrence, one token after another."""
+    w_cd = parameters(problem, seed)
+
+    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
+        b_bcmx = gates(k_bcmd, w_cd)
+        q_bhnd, unit_bcmd = (x / (x.square().sum(-1, True) + TINY).sqrt() for x in (q_bhnd, k_bcmd))
+
+        def advance(state_bcde: Tensor, k_bcd: Tensor, b_bcx: Tensor, v_bce: Tensor) -> Tensor:
+            held_bce = (k_bcd[..., None] * state_bcde).sum(-2)
+            return state_bcde + (b_bcx * k_bcd)[..., None] * (v_bce - held_bce)[..., None, :]
+
+        return unrolled(problem, q_bhnd, rows, (unit_bcmd, b_bcmx, v_bcme), advance)
+
+    return define

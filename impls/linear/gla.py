@@ -1,0 +1,196 @@
+"""Gated linear attention (arXiv:2312.06635): every channel of the key fades at its own rate.
+
+    S_t = diag(alpha_t) S_(t-1) + k_t v_t^T        o_t = s q_t S_t
+
+Only the operator: no norm or output gate after it. s is the problem's scale. Grouped queries share
+the state of their key/value head.
+
+Gates: in the model alpha is a projection of the token. Here it is one of the token's key, of each
+key/value head, drawn once from ``seed``, so its work and its gradient belong to the time that is
+measured: alpha_t = sigmoid(k_t W1 W2 + bias)^(1/16), W1 [d, 16], W2 [16, d], as the paper's layer
+has it, all uniform within ± 1 / sqrt(rows), as a linear layer starts.
+
+Causal by construction. The fast form takes chunks of ``chunk`` tokens, all at once. Within one the
+score of i and j is the sum over channels of q_i k_j prod(alpha_u, j < u <= i): a product of
+matrices only where that product is split in two at some token. The usual split, at the chunk's
+beginning, divides by products of alpha, which overflows. Here a chunk is halved again and again:
+pairs with i in the right half and j in the left are split at the middle, so that q_i and k_j are
+each multiplied by what lies between them and the middle, and pairs within one half are left to its
+own halves. From the smallest halves up, each step fades the right queries and the left keys by what
+the other half adds. Nothing is ever divided, and no factor is above one. Half precisions are
+computed in float32.
+
+Cost: 4 d e FLOPs a token, 64 d for its gate; the chunks do 2 l (d + e) more of them, and 2 log2(l)
+passes over q and k. Memory: l numbers a token and some d; backward does the halving again, and
+holds log2(l) d.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from impls.heads import Attend, Define
+from impls.linear.decay import Recurrent, states_before, unrolled
+from impls.problem import Problem
+
+RANK = 16
+ROOT = 16
+"""alpha is the sixteenth root of a sigmoid: a long memory to begin with."""
+
+Parameters = tuple[Tensor, Tensor, Tensor]
+
+
+def parameters(problem: Problem, seed: int) -> Parameters:
+    """W1 [c, d, 16], W2 [c, 16, d] and bias [c, d] of each key/value head, in float32."""
+    generator = torch.Generator().manual_seed(seed)
+    c, d = problem.kv_heads, problem.head_dim
+
+    def uniform(rows: int, *shape: int) -> Tensor:
+        x = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+        return (x * rows**-0.5).to(problem.device, torch.float32)
+
+    return uniform(d, c, d, RANK), uniform(RANK, c, RANK, d), uniform(RANK, c, d)
+
+
+def gates(k_bcmd: Tensor, given: Parameters) -> Tensor:
+    """log alpha of each token and channel: [b, c, m, d]."""
+    down_cdr, up_crd, bias_cd = (x.to(k_bcmd.dtype) for x in given)
+    raw_bcmd = k_bcmd @ down_cdr @ up_crd + bias_cd[:, None]
+    return F.logsigmoid(raw_bcmd) / ROOT
+
+
+class Gla(Recurrent):
+    """Legend in :mod:`impls.linear.decay`."""
+
+    def __init__(self, problem: Problem, chunk: int, seed: int) -> None:
+        super().__init__(problem, chunk)
+        first, second, bias = parameters(problem, seed)
+        self.given = first.to(self.wide), second.to(self.wide), bias.to(self.wide)
+        self.padding = (1 << (self.length - 1).bit_length()) - self.length
+
+    def _halvable(self, x_bctlx: Tensor, value: float = 0.0) -> Tensor:
+        """Made longer, to a power of two, by what adds nothing and fades nothing."""
+        return F.pad(x_bctlx, (0, 0, 0, self.padding), value=value) if self.padding else x_bctlx
+
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """Within the chunks, and from the states at their beginnings."""
+        k_bcmd = k_bcmd.to(self.wide)
+        alpha_bctld = self._halvable(self.keys(gates(k_bcmd, self.given).exp()), 1.0)
+        k_bctld = self._halvable(self.keys(k_bcmd))
+        v_bctle = self._halvable(self.keys(v_bcme.to(self.wide)))
+        q_bctgld = self.queries(q_bhnd.to(self.wide) * self.problem.scale)
+        q_bctgld = self._halvable(q_bctgld.unflatten(3, (-1, self.length)))
+        made = _Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
+        scores_bctgll, q_bctgld, k_bctld, kept_bctxd = made
+        out_bctre = scores_bctgll.flatten(3, 4) @ v_bctle
+        if k_bctld.shape[2] > 1:
+            states = states_before(k_bctld.mT @ v_bctle, kept_bctxd.mT)
+            out_bctre = out_bctre + q_bctgld.flatten(3, 4) @ states
+        if self.padding:
+            kept = out_bctre.unflatten(3, (self.problem.group, -1))[..., : self.length, :]
+            out_bctre = kept.flatten(3, 4)
+        return self.back(out_bctre)
+
+    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The sum of all k v^T, each channel faded to the end."""
+        k_bcmd = k_bcmd.to(self.wide)
+        log_bcmd = gates(k_bcmd, self.given)
+        since = F.pad(log_bcmd, (0, 0, 0, 1))[:, :, 1:].flip(2).cumsum(2).flip(2)
+        return (k_bcmd * since.exp()).mT @ v_bcme.to(self.wide)
+
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+        """S = diag(alpha) S + k v^T."""
+        alpha_bcd = gates(k_bcd[:, :, None], self.given)[:, :, 0].exp()
+        return alpha_bcd[..., None] * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
+
+
+class _Halved(torch.autograd.Function):
+    """The scores of the chunks, q faded from a chunk's beginning, k to its end, alpha of it all.
+
+    Backward does the halving again: what it fades in place is not kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q_bctgld: Tensor, k_bctld: Tensor, alpha_bctld: Tensor) -> Any:
+        ctx.save_for_backward(q_bctgld, k_bctld, alpha_bctld)
+        q, k, total = q_bctgld * alpha_bctld[:, :, :, None], k_bctld.clone(), alpha_bctld
+        scores = q.new_zeros(*q.shape[:-1], q.shape[-2])
+        scores.diagonal(dim1=-2, dim2=-1).copy_((q_bctgld * k_bctld[:, :, :, None]).sum(-1))
+        for size in _sizes(k):
+            q_r, k_l = _halves(q, size)[1], _halves(k, size)[0]
+            _across(scores, size).copy_(q_r @ k_l[:, :, :, None].mT)
+            total_l, total_r = total.unflatten(3, (-1, 2)).unbind(4)
+            q_r *= total_l[:, :, :, None, :, None]
+            k_l *= total_r[..., None, :]
+            total = total_l * total_r
+        return scores, q, k, total
+
+    @staticmethod
+    def backward(ctx: Any, d_scores: Tensor, d_q: Tensor, d_k: Tensor, d_total: Tensor) -> Any:
+        q_bctgld, k_bctld, alpha_bctld = ctx.saved_tensors
+        steps = _steps(q_bctgld * alpha_bctld[:, :, :, None], k_bctld.clone(), alpha_bctld)
+        d_q, d_k = d_q.clone(), d_k.clone()
+        for size, q_r, k_l, total_l, total_r in reversed(steps):
+            d_q_r, d_k_l = _halves(d_q, size)[1], _halves(d_k, size)[0]
+            d_across = _across(d_scores, size)
+            d_total_l = (d_q_r * q_r).sum((3, 5)) + d_total * total_r
+            d_total_r = (d_k_l * k_l).sum(4) + d_total * total_l
+            d_total = torch.stack((d_total_l, d_total_r), 4).flatten(3, 4)
+            d_q_r.mul_(total_l[:, :, :, None, :, None]).add_(d_across @ k_l[:, :, :, None])
+            d_k_l.mul_(total_r[..., None, :]).add_((d_across.mT @ q_r).sum(3))
+        own = d_scores.diagonal(dim1=-2, dim2=-1)[..., None]
+        d_alpha = (d_q * q_bctgld).sum(3) + d_total
+        d_q.mul_(alpha_bctld[:, :, :, None]).addcmul_(own, k_bctld[:, :, :, None])
+        return d_q, d_k.add_((own * q_bctgld).sum(3)), d_alpha
+
+
+def _steps(q: Tensor, k: Tensor, total: Tensor) -> list[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
+    """Every halving once more: its right queries, its left keys and the totals of both halves."""
+    steps = []
+    for size in _sizes(k):
+        q_r, k_l = _halves(q, size)[1], _halves(k, size)[0]
+        total_l, total_r = total.unflatten(3, (-1, 2)).unbind(4)
+        steps.append((size, q_r.clone(), k_l.clone(), total_l, total_r))
+        q_r *= total_l[:, :, :, None, :, None]
+        k_l *= total_r[..., None, :]
+        total = total_l * total_r
+    return steps
+
+
+def _sizes(k_bctld: Tensor) -> list[int]:
+    """Of halves, from the smallest."""
+    return [1 << i for i in range(k_bctld.shape[3].bit_length() - 1)]
+
+
+def _halves(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The left and the right half of every block of two sizes, as views: [..., blocks, size, d]."""
+    left, right = x.unflatten(-2, (-1, 2, size)).unbind(-3)
+    return left, right
+
+
+def _across(scores: Tensor, size: int) -> Tensor:
+    """Those of right queries and left keys of every block, as a view: [..., blocks, size, size]."""
+    halves = scores.unflatten(-1, (-1, 2, size)).unflatten(-4, (-1, 2, size))
+    return halves[..., 1, :, :, 0, :].diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+
+
+def build(problem: Problem, chunk: int, seed: int) -> Attend:
+    """The gate's parameters are drawn here."""
+    return Gla(problem, chunk, seed)
+
+
+def definition(problem: Problem, chunk: int, seed: int) -> Define:
+    """The recurrence, one token after another."""
+    given = parameters(problem, seed)
+
+    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
+        alpha_bcmd = gates(k_bcmd, given).exp()
+
+        def advance(state_bcde: Tensor, k_bcd: Tensor, alpha_bcd: Tensor, v_bce: Tensor) -> Tensor:
+            return alpha_bcd[..., None] * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
+
+        return unrolled(problem, q_bhnd, rows, (k_bcmd, alpha_bcmd, v_bcme), advance)
+
+    return define

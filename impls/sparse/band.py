@@ -1,0 +1,124 @@
+"""Softmax attention on a band around each row's own place.
+
+Legend in :mod:`impls.heads`; t blocks, s keys of a span.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from impls.problem import Problem
+from impls.sparse.blocks import (
+    from_query_blocks,
+    hide,
+    masked,
+    prescaled,
+    query_blocks,
+    slabs,
+    spans,
+)
+
+
+class Band:
+    """Softmax attention where row i sees keys first_i to past_i - 1, near its own place.
+
+    Blocks of queries meet the span of keys that their rows reach, all in one batched product, so
+    work and memory are n (block + left + right), backward too. Without gradients a few blocks at a
+    time (a slab), so that the scores stay in the cache.
+
+    ``first`` and ``past`` are [b|1, c|1, n]. Row i stands at key i + ``offset``. The first
+    ``extra`` keys are seen besides by the rows that ``extra_past`` [n] says: that many of them.
+    """
+
+    def __init__(self, problem: Problem, first: Tensor, past: Tensor, *,
+                 offset: int = 0, block: int = 0, slopes_h: Tensor | None = None,
+                 extra_past: Tensor | None = None) -> None:  # fmt: skip
+        self.problem, self.rows, self.offset = problem, first.shape[-1], offset
+        at = torch.arange(self.rows) + offset
+        reach = past > first
+        self.left = max(int(torch.where(reach, at - first, 0).max()), 0)
+        self.right = max(int(torch.where(reach, past - 1 - at, 0).max()), 0)
+        width = self.left + self.right
+        self.block = min(block or (64 if width <= 256 else 128), self.rows)
+        self.span = self.block + width
+        self.count = -(-self.rows // self.block)
+        self.extra = 0 if extra_past is None else int(extra_past.max())
+        self.blind: Tensor | None = None
+        if self.extra == 0 and not bool(reach.all()):
+            self.blind = ~reach[..., None].to(self.problem.device)
+        self.slabs = slabs(problem, self.count, self.block * (self.span + self.extra))
+        self.biases = self._biases(first, past, extra_past, slopes_h)
+
+    def _biases(self, first: Tensor, past: Tensor, extra_past: Tensor | None,
+                slopes_h: Tensor | None) -> list[Tensor]:  # fmt: skip
+        """What is added to the scores of each slab: [b|1, c|1, t|1, g block, extra + span]."""
+        filler = (0, self.count * self.block - self.rows)
+        start = torch.arange(self.count)[:, None] * self.block + self.offset - self.left
+        opened = past <= first if self.extra == 0 else torch.zeros_like(past, dtype=torch.bool)
+
+        def by_block(x: Tensor, opening: int) -> Tensor:
+            x = F.pad(x.masked_fill(opened, opening), filler, value=opening)
+            return x.reshape(*x.shape[:2], self.count, self.block) - start
+
+        beyond = self.count * self.block + self.span + abs(self.offset)
+        low, high = by_block(first, -beyond), by_block(past, 2 * beyond)
+        low, high = low.clamp(0, self.span), high.clamp(0, self.span)
+        shown = torch.zeros(1, 1, self.count, self.block, dtype=torch.int64)
+        if extra_past is not None:
+            shown = F.pad(extra_past, filler, value=self.extra).reshape(shown.shape)
+        biases = []
+        for slab in self.slabs:
+            parts = [x[:, :, slab, :, None] for x in (low, high, shown)]
+            if all(bool((x == x[:, :, :1]).all()) for x in parts):
+                parts = [x[:, :, :1] for x in parts]
+            at = torch.arange(self.span)
+            seen = (at >= parts[0]) & (at < parts[1])
+            if self.extra:
+                head = torch.arange(self.extra) < parts[2]
+                seen = torch.cat([head.expand(*seen.shape[:-1], -1), seen], -1)
+            biases.append(hide(seen, self.problem))
+        return biases if slopes_h is None else [b + self._slope(slopes_h) for b in biases]
+
+    def _slope(self, slopes_h: Tensor) -> Tensor:
+        """-slope |i - j| inside a block, the same in all of them: [1, c, 1, g block, span]."""
+        row = torch.arange(self.block)[:, None] + self.left
+        away = (row - torch.arange(self.span)).abs()
+        bias = (-slopes_h[:, None, None] * away).reshape(1, self.problem.kv_heads, 1, -1, self.span)
+        return bias.to(self.problem.device, getattr(torch, self.problem.dtype))
+
+    def note(self) -> str:
+        """How the rows are cut."""
+        return f"blocks of {self.block} queries against spans of {self.span} keys"
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The output of all rows: [b, h, n, e]."""
+        group = self.problem.group
+        q_bctrd = query_blocks(prescaled(q_bhnd, self.problem), group, self.block)
+        outs = [
+            self._mix(q_bctrd[:, :, slab], k_bcmd, v_bcme, slab, bias)
+            for slab, bias in zip(self.slabs, self.biases, strict=True)
+        ]
+        out_bctre = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+        out = from_query_blocks(out_bctre, group, self.rows)
+        if self.blind is None:
+            return out
+        b, h, n, e = out.shape
+        by_group = out.reshape(b, -1, group, n, e)
+        return by_group.masked_fill(self.blind[:, :, None], 0.0).reshape(b, h, n, e)
+
+    def _mix(self, q_bctrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, slab: slice,
+             bias: Tensor) -> Tensor:  # fmt: skip
+        """A slab's output; in a function of its own, so that its scores go before the next's."""
+        k_bctsd, v_bctse = self._spans(k_bcmd, slab), self._spans(v_bcme, slab)
+        return masked(q_bctrd @ k_bctsd.mT, bias, self.problem).softmax(-1) @ v_bctse
+
+    def _spans(self, x_bcmd: Tensor, slab: slice) -> Tensor:
+        """The extra keys and the span of each block, in order: [b, c, t, extra + span, d]."""
+        count, start = slab.stop - slab.start, self.offset + slab.start * self.block
+        near = spans(x_bcmd, count, self.block, self.left, self.right, start)
+        if self.extra == 0:
+            return near
+        extra = x_bcmd[:, :, None, : self.extra].expand(-1, -1, count, -1, -1)
+        return torch.cat([extra, near], 3)

@@ -1,0 +1,120 @@
+"""FlexAttention under the problem's mask, its block mask made from spans.
+
+Legend in :mod:`impls.heads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from impls.problem import Problem
+
+Blocks = NDArray[np.bool_]
+"""A yes or no for each block of queries and keys: [b|1, h|1, q_blocks, k_blocks]."""
+
+
+def mask_blocks(problem: Problem, block: int) -> tuple[Blocks, Blocks]:
+    """Blocks in which a row may see a key, and those in which all rows may see all.
+
+    Without the n x m form where the mask reads no file. A block that is cut off by the end of the
+    sequence is never whole.
+    """
+    files = any(p.file for p in problem.mask.parts)
+    return (_table_blocks if files else _span_blocks)(problem, block)
+
+
+def _span_blocks(problem: Problem, block: int) -> tuple[Blocks, Blocks]:
+    first, past = (x.copy() for x in problem.mask.spans(problem.shape))
+    blind = past <= first
+    q_blocks, k_blocks = -(-problem.q_len // block), -(-problem.kv_len // block)
+    ragged = ((0, 0), (0, q_blocks * block - problem.q_len))
+
+    def by_block(x: NDArray[np.int64], filler: int) -> NDArray[np.int64]:
+        return np.pad(x, ragged, constant_values=filler).reshape(len(x), q_blocks, block)
+
+    low = by_block(np.where(blind, problem.kv_len, first), problem.kv_len).min(-1)[..., None]
+    high = by_block(np.where(blind, 0, past), 0).max(-1)[..., None]
+    inner_low = by_block(first, problem.kv_len).max(-1)[..., None]
+    inner_high = by_block(past, 0).min(-1)[..., None]
+    start = np.arange(k_blocks) * block
+    touched = (start < high) & (start + block > low)
+    whole = (start >= inner_low) & (start + block <= inner_high)
+    return touched[:, None], whole[:, None]
+
+
+def _table_blocks(problem: Problem, block: int) -> tuple[Blocks, Blocks]:
+    k_blocks = -(-problem.kv_len // block)
+    touched, whole = [], []
+    for start in range(0, problem.q_len, block):
+        rows = np.arange(start, min(start + block, problem.q_len))
+        seen = problem.mask.visible(problem.shape, rows)
+        edges = ((0, 0), (0, 0), (0, block - len(rows)), (0, k_blocks * block - problem.kv_len))
+        tiles = np.pad(seen, edges).reshape(*seen.shape[:2], block, k_blocks, block)
+        touched.append(tiles.any((2, 4)))
+        whole.append(tiles.all((2, 4)))
+    return np.stack(touched, 2), np.stack(whole, 2)
+
+
+class Flex:
+    """FlexAttention, compiled at the first call, under the problem's mask.
+
+    It visits the blocks that hold a visible pair, or of those the ones that ``layout`` names.
+    """
+
+    def __init__(self, problem: Problem, block: int, layout: Blocks | None = None) -> None:
+        import torch._dynamo
+        from torch.nn.attention.flex_attention import flex_attention
+
+        torch._dynamo.reset()  # a recompile limit reached earlier would run this eager, unsaid
+        # compiled in this thread: a pool would stay when it is done
+        alone: dict[str, str | int | bool | Callable[..., Any]] = {"compile_threads": 1}
+        self._run = torch.compile(flex_attention, fullgraph=True, dynamic=False, options=alone)
+        self._problem, self._block = problem, block
+        self._score = problem.mask.flex_score(problem.shape, problem.device)
+        may_see = problem.mask.flex_mask(problem.shape, problem.device)
+        self._touched: Blocks | None = None
+        self._plan = None
+        if may_see is not None or layout is not None:
+            touched, whole = mask_blocks(problem, block)
+            self._touched = touched if layout is None else touched & layout
+            self._plan = _plan(problem, self._touched, whole, block, may_see)
+
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """One call; the first compiles."""
+        out: Tensor = self._run(
+            q_bhnd, k_bcmd, v_bcme, score_mod=self._score, block_mask=self._plan,
+            scale=self._problem.scale, enable_gqa=self._problem.group > 1,
+        )  # fmt: skip
+        return out
+
+    def note(self) -> str:
+        """How many blocks the kernel visits."""
+        if self._touched is None:
+            return "FlexAttention without a block mask: every block is visited"
+        visited, all_ = int(self._touched.sum()), self._touched.size
+        share = f"{visited / all_:.1%}"
+        return f"FlexAttention visits {visited} of {all_} blocks of {self._block} ({share})"
+
+
+def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
+          may_see: Callable[..., Any] | None) -> Any:  # fmt: skip
+    from torch.nn.attention.flex_attention import BlockMask
+
+    def listed(some: Blocks) -> tuple[Tensor, Tensor]:
+        """How many, and which: those first, in order."""
+        table = torch.from_numpy(some.copy()).to(problem.device)
+        order = table.int().argsort(dim=-1, descending=True, stable=True)
+        return table.sum(-1, dtype=torch.int32), order.int().contiguous()
+
+    counts, places = listed(touched & ~whole)
+    full_counts, full_places = listed(touched & whole)
+    return BlockMask.from_kv_blocks(
+        counts, places, full_counts, full_places, BLOCK_SIZE=block, mask_mod=may_see,
+        seq_lengths=(problem.q_len, problem.kv_len),
+    )  # fmt: skip

@@ -1,0 +1,294 @@
+"""Adapters that compute something else than softmax: their calls, and their definitions.
+
+The definitions are held against loops written from the papers, in NumPy and float64.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import impls
+from impls.external import fla
+from impls.external.sageattention import rounded
+from impls.masks import Mask
+from impls.outside import load_file, load_function
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported
+
+stand_ins = load_file(Path(__file__).with_name("stand_ins.py"))
+OPERATORS = ("linear", "retention", "gla", "simple_gla", "delta")
+KERNELS = {
+    "linear": ("linear_attn", "chunk_linear_attn"),
+    "retention": ("retention", "chunk_retention"),
+    "gla": ("gla", "chunk_gla"),
+    "simple_gla": ("simple_gla", "chunk_simple_gla"),
+    "delta": ("delta_rule", "chunk_delta_rule"),
+}
+
+
+def problem(mask="causal", **changes):
+    shape = {"batch": 2, "heads": 3, "kv_heads": 3, "q_len": 11, "kv_len": 11, "head_dim": 16,
+             "v_head_dim": 24, "phase": "train"}  # fmt: skip
+    return Problem(**{**shape, **changes}, mask=Mask.parse(mask))
+
+
+def inputs(p, dtype=torch.float64):
+    dice = torch.Generator().manual_seed(5)
+    extents = (
+        (p.batch, p.heads, p.q_len, p.head_dim),
+        (p.batch, p.kv_heads, p.kv_len, p.head_dim),
+        (p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
+    )
+    return [torch.randn(e, generator=dice, dtype=dtype) for e in extents]
+
+
+def made(row, p, what="build", **options):
+    found = impls.table().rows[row]
+    return load_function(getattr(found, what))(p, **{**found.options, **options})
+
+
+# ---- flash-linear-attention ----------------------------------------------------------------------
+
+
+def loop(operator, p, q, k, v):
+    """Token by token, one head at a time, from the papers."""
+    q, k, v = (x.numpy() for x in (q, k, v))
+    columns = p.head_dim if operator == "gla" else 1
+    w = fla.projection(p, columns).double().numpy()
+    out = np.zeros((p.batch, p.heads, p.q_len, p.v_head_dim))
+    for b, h in np.ndindex(p.batch, p.heads):
+        state, total = np.zeros((p.head_dim, p.v_head_dim)), np.zeros(p.head_dim)
+        for n in range(p.q_len):
+            query, key, value = q[b, h, n], k[b, h, n], v[b, h, n]
+            logits = key @ w
+            kept = (1.0 / (1.0 + np.exp(-logits))) ** (1 / 16)
+            if operator == "linear":
+                query, key = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
+                state, total = state + np.outer(key, value), total + key
+                out[b, h, n] = query @ state / (query @ total)
+                continue
+            if operator == "delta":
+                query, key = (x / np.sqrt(x @ x + 1e-6) for x in (query, key))
+                beta = 1.0 / (1.0 + np.exp(-logits[0]))
+                state = state - beta * np.outer(key, key @ state) + beta * np.outer(key, value)
+            elif operator == "retention":
+                state = (1 - 2.0 ** (-5 - h)) * state + np.outer(key, value)
+            else:
+                state = kept[:, None] * state + np.outer(key, value)
+            out[b, h, n] = query @ state / np.sqrt(p.head_dim)
+    return torch.from_numpy(out)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_definition_is_the_recurrence_of_its_paper(operator):
+    p = problem(dtype="float64")
+    q, k, v = inputs(p)
+    rows = torch.tensor([10, 0, 4])
+    got = made(f"fla.{operator}", p, "definition")(q, k, v, rows)
+    want = loop(operator, p, q, k, v)[:, :, rows]
+    torch.testing.assert_close(got, want, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_later_tokens_change_no_bit_of_a_definition(operator):
+    p = problem(dtype="float64")
+    q, k, v = inputs(p)
+    define = made(f"fla.{operator}", p, "definition")
+    before = define(q, k, v, torch.arange(6))
+    k[:, :, 6:], v[:, :, 6:] = 3.0, -5.0
+    assert torch.equal(define(q, k, v, torch.arange(6)), before)
+
+
+def kernel(library, operator, p):
+    """The library's kernel as it documents itself: tokens before heads, gates given."""
+    folder, name = KERNELS[operator]
+
+    def compute(call):
+        assert call.q.shape == (p.batch, p.q_len, p.heads, p.head_dim) == call.k.shape
+        assert call.v.shape == (p.batch, p.q_len, p.heads, p.v_head_dim)
+        q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
+        b, h, n, d = q.shape
+        keep = torch.ones(b, h, n, d, dtype=q.dtype)
+        if operator == "retention":
+            keep = keep * (1 - 2.0 ** (-5.0 - torch.arange(h)))[:, None, None]
+        elif operator == "gla":
+            assert call.g.shape == call.q.shape and call.g.dtype == torch.float32
+            keep = call.g.exp().transpose(1, 2)
+        elif operator == "simple_gla":
+            assert call.g.shape == call.q.shape[:3] and call.g_gamma is None
+            keep = keep * call.g.exp().transpose(1, 2)[..., None]
+        if operator == "delta":
+            assert call.use_qk_l2norm_in_kernel
+            assert call.beta.shape == call.q.shape[:3] and call.beta.dtype == call.v.dtype
+            q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
+        state, out = torch.zeros(b, h, d, v.shape[-1], dtype=q.dtype), []
+        for t in range(n):
+            value = v[:, :, t]
+            state = state * keep[:, :, t, :, None]
+            if operator == "delta":
+                known = torch.einsum("bhd,bhde->bhe", k[:, :, t], state)
+                value = (value - known) * call.beta[:, t, :, None]
+            state = state + k[:, :, t, :, None] * value[:, :, None]
+            out.append(torch.einsum("bhd,bhde->bhe", q[:, :, t] * call.scale, state))
+        made = torch.stack(out, 1)
+        if operator == "linear":
+            assert call.normalize
+            total = call.k.cumsum(1)
+            made = made / ((call.q * call.scale * total).sum(-1, keepdim=True) + 1e-10)
+        return made, None
+
+    function = library.as_read(f"fla.ops.{folder}.{name}", compute)
+    library.module(f"fla.ops.{folder}", **{name: function})
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_kernel_is_given_what_its_definition_uses(operator, library):
+    p = problem()
+    kernel(library, operator, p)
+    leaves = [x.requires_grad_() for x in inputs(p, torch.float32)]
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    out = made(f"fla.{operator}", p)(*leaves)
+    want = made(f"fla.{operator}", p, "definition")(*wide, torch.arange(p.q_len))
+    torch.testing.assert_close(out.double(), want, atol=2e-5, rtol=2e-5)
+    dout = torch.randn(want.shape, dtype=torch.float64)
+    got = torch.autograd.grad(out, leaves, dout.float())
+    expected = torch.autograd.grad(want, wide, dout)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_fla_serves_the_causal_mask_and_equal_heads_alone(operator):
+    row = impls.table().rows[f"fla.{operator}"]
+    here = {"device": "cuda", "dtype": "bfloat16"}
+    assert row.supports(problem(**here)) is None
+    for other in ({"mask": "none"}, {"kv_heads": 1}, {"q_len": 1}, {"dtype": "float32"}):
+        assert row.supports(problem(**{**here, **other})) is not None
+
+
+# ---- SageAttention -------------------------------------------------------------------------------
+
+
+def test_rounding_keeps_127_steps_to_each_side_of_a_block():
+    x = torch.randn(2, 3, 150, 64, generator=torch.Generator().manual_seed(1))
+    got = rounded(x, 64)
+    for first in (0, 64, 128):
+        tile, own = x[:, :, first : first + 64], got[:, :, first : first + 64]
+        step = tile.abs().amax((-2, -1), keepdim=True) / 127
+        torch.testing.assert_close(own / step, (own / step).round(), atol=1e-4, rtol=0)
+        assert ((own - tile).abs() <= step * 0.5001).all()
+    assert torch.equal(rounded(torch.zeros(1, 1, 3, 64), 64), torch.zeros(1, 1, 3, 64))
+
+
+def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(library):
+    def compute(call):
+        assert call.tensor_layout == "HND" and not call.is_causal and not call.smooth_k
+        q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
+        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+        return stand_ins.attention(q, k, v, call.sm_scale, seen).transpose(1, 2)
+
+    function = library.as_read("sageattention.sageattn", compute)
+    library.module("sageattention", sageattn=function)
+    p = problem("none", head_dim=64, v_head_dim=64, kv_heads=1, q_len=5, kv_len=64, phase="forward")
+    q, k, v = inputs(p, torch.float32)
+    k += 7.0
+    kept = k.clone()
+    out = made("sageattention", p)(q, k, v)
+    assert torch.equal(k, kept)
+    assert library.calls[-1][1].k.mean(2).abs().max() < 1e-5
+    want = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)  # a shift of the keys is nothing
+    with pytest.raises(Unsupported, match="64, 96 or 128, not 80"):
+        made("sageattention", problem("none", head_dim=80))
+    with pytest.raises(Unsupported, match="multiple of 64, not 200"):
+        made("sageattention", p.with_(kv_len=200))
+
+
+def test_sageattention_2_is_refused_since_it_rounds_otherwise(library, monkeypatch):
+    library.module("sageattention", sageattn=None)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.2.0")
+    p = problem("none", head_dim=64, v_head_dim=64, kv_len=64, phase="forward")
+    with pytest.raises(Unavailable, match="rounds otherwise") as refusal:
+        made("sageattention", p)
+    assert "<2" in refusal.value.remedy
+
+
+def test_the_definition_of_sageattention_is_near_softmax_and_not_equal():
+    p = problem("none", head_dim=64, v_head_dim=64, kv_heads=1, phase="forward")
+    q, k, v = inputs(p)
+    got = made("sageattention", p, "definition")(q, k, v, torch.tensor([10, 3]))
+    want = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)[:, :, [10, 3]]
+    off = float((got - want).norm() / want.norm())
+    assert 1e-4 < off < 2e-2
+
+
+# ---- NATTEN --------------------------------------------------------------------------------------
+
+
+def near(n, w, causal):
+    """The key sets of one head, query by query: the w nearest that exist."""
+    for row in range(n):
+        if causal:
+            yield range(max(0, row - w + 1), row + 1)
+        else:
+            first = min(max(row - w // 2, 0), n - w)
+            yield range(first, first + w)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [2, 5, 4, 11, 128])
+def test_natten_sees_a_window_pushed_inwards(window, causal, library):
+    p = problem("causal" if causal else "none", kv_heads=1)
+    w = min(window, p.q_len)
+
+    def compute(call):
+        assert call.kernel_size == w and call.backend == "cutlass-fna"
+        assert call.attention_kwargs == {"backend": "cutlass-fmha"}
+        assert call.is_causal == causal
+        seen = torch.zeros(p.q_len, p.q_len, dtype=torch.bool)
+        for row, keys in enumerate(near(p.q_len, w, causal)):
+            seen[row, list(keys)] = True
+        return stand_ins.attention(call.query, call.key, call.value, call.scale, seen)
+
+    library.module("natten", na1d=library.as_read("natten.na1d", compute))
+    attend = made("natten", p, window=window, backend="cutlass-fna")
+    leaves = inputs(p, torch.float32)
+    rows = torch.arange(p.q_len)
+    define = made("natten", p, "definition", window=window)
+    want = define(*(x.double() for x in leaves), rows)
+    torch.testing.assert_close(attend(*leaves).double(), want, atol=1e-5, rtol=1e-5)
+    some = define(*(x.double() for x in leaves), rows[3:5])
+    torch.testing.assert_close(some, want[:, :, 3:5], atol=1e-12, rtol=0)
+    assert ("fmha" in attend.note()) == (w == p.q_len)
+    assert ("is all 11 keys" in attend.note()) == (window > p.q_len)
+    pairs = sum(len(keys) for keys in near(p.q_len, w, causal))
+    cost = made("natten", p.with_(phase="forward"), "cost", window=window)
+    assert cost.flops == 2 * pairs * p.batch * p.heads * (16 + 24)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({}, {"window": 1}, "window is 1; it must be 2 or more"),
+        ({}, {"backend": "auto"}, "cutlass-fna, hopper-fna"),
+        ({"q_len": 1, "kv_len": 1}, {}, "2 tokens or more"),
+        ({}, {"backend": "flex-fna"}, "v_head_dim equal to head_dim"),
+        ({"v_head_dim": 16}, {"backend": "hopper-fna"}, "bfloat16 and float16, not float32"),
+        (
+            {"v_head_dim": 16, "dtype": "bfloat16"}, {"backend": "hopper-fna"},
+            "a backward for head_dim 32, 64 and 128, not 16",
+        ),
+        ({"head_dim": 20}, {}, "multiples of 8"),
+        ({"v_head_dim": 16, "mask": "causal"}, {"backend": "flex-fna"}, "all 11 keys"),
+    ],
+)  # fmt: skip
+def test_natten_refuses_in_a_sentence(changes, options, said):
+    with pytest.raises(Unsupported, match=said):
+        made(
+            "natten",
+            problem(**{"mask": "none", **changes}),
+            **{"backend": "cutlass-fna", **options},
+        )

@@ -1,0 +1,135 @@
+"""A layout of blocks, by FlexAttention. Compiling takes seconds: the default tests are few."""
+
+import numpy as np
+import pytest
+import torch
+
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.sparse import cost as costs
+from impls.sparse.blocksparse import build, definition
+from impls.sparse.cost import block_layout
+from impls.spec import Unsupported
+
+SMALL = {
+    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
+    "v_head_dim": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def by_head(tmp_path_factory):
+    """A layout for each of 4 heads, one row of blocks of which sees nothing."""
+    table = np.random.default_rng(0).random((4, 10, 10)) < 0.4
+    table[:, 4] = False
+    file = tmp_path_factory.mktemp("layouts") / "by_head.npy"
+    np.save(file, table)
+    return str(file), table
+
+
+def loop(problem, table, q, k, v, seen, bias, block):
+    """Row by row: the keys that the layout and the mask allow."""
+    n, m = problem.q_len, problem.kv_len
+    allowed = np.zeros((problem.heads, n, m), bool)
+    for h, i, j in np.ndindex(*allowed.shape):
+        allowed[h, i, j] = table[h % len(table), i // block, j // block]
+    return seen & allowed, bias
+
+
+def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(brute, verdict, by_head):
+    file, table = by_head
+    problem = Problem(**SMALL, mask=Mask.parse("causal"))
+    assert verdict(f"blocksparse.flex?block=8&layout={file}", problem).reason is None
+    q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
+    seen = brute.visible([("causal", ())], (2, 4, 77, 77))
+    seen, bias = loop(problem, table, q, k, v, seen, np.zeros((2, 4, 77, 77)), 8)
+    want = brute.attention(*(x.numpy() for x in (q, k, v)), seen, bias, 0.25)
+    got = definition(problem, layout=file, block=8)(q, k, v, torch.arange(77))
+    assert np.abs(got.numpy() - want).max() < 1e-13
+    assert not got[:, :, 32:40].any()
+    assert costs.blocksparse(problem, file, 8).flops == 4 * 16 * int(seen.sum())
+
+
+def test_the_default_layout_passes_the_gate(verdict):
+    problem = Problem(**{**SMALL, "q_len": 40, "v_head_dim": 5}, dtype="bfloat16")
+    assert verdict("blocksparse.flex?block=8", problem).reason is None
+
+
+def test_the_default_is_its_own_block_the_one_before_and_the_first():
+    table = block_layout(Problem(q_len=40, kv_len=40), "", 8)[0]
+    want = [[j in (i, i - 1, 0) for j in range(5)] for i in range(5)]
+    assert table.tolist() == want
+    shifted = block_layout(Problem(q_len=16, kv_len=37), "", 8)[0]  # rows stand at 21 to 36
+    assert shifted.tolist() == [[True, True, True, True, False], [True, False, True, True, True]]
+    assert block_layout(Problem(q_len=1, kv_len=40), "", 8)[0].tolist() == [
+        [True, False, False, True, True]
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "mask", ["none", "causal", "window:30,3", "document:30,47", "padding:0,50", "causal+alibi"]
+)
+def test_every_mask_passes_the_gate(verdict, by_head, mask, dtype):
+    problem = Problem(**SMALL, dtype=dtype, mask=Mask.parse(mask))
+    assert verdict(f"blocksparse.flex?block=8&layout={by_head[0]}", problem).reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{"q_len": 1, "phase": "decode"}, {"q_len": 1, "kv_len": 1}, {"kv_len": 300}],
+    ids=str,
+)
+def test_every_shape_passes_the_gate(verdict, changes):
+    problem = Problem(**{**SMALL, "mask": Mask.parse("causal"), **changes})
+    assert verdict("blocksparse.flex?block=16", problem).reason is None
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (None, r"can't be read as an \.npy file: .*No such file"),
+        (b"not an array", r"can't be read as an \.npy file"),
+        (np.ones((10, 10)), r"holds float64; with block=8 it must be booleans \[10, 10\] or \[4,"),
+        (np.ones((9, 10), bool), r"is \[9, 10\]; with block=8 it must be booleans \[10, 10\]"),
+        (np.ones((2, 10, 10), bool), r"is \[2, 10, 10\]; .* or \[4, 10, 10\]"),
+    ],
+    ids=["missing", "no-array", "numbers", "another-shape", "another-number-of-heads"],
+)
+def test_a_file_that_is_no_layout_is_refused_with_a_sentence(tmp_path, made, says):
+    file = tmp_path / "layout.npy"
+    if isinstance(made, bytes):
+        file.write_bytes(made)
+    elif made is not None:
+        np.save(file, made)
+    problem = Problem(**SMALL)
+    with pytest.raises(Unsupported, match=says):
+        build(problem, layout=str(file), block=8)
+    assert costs.blocksparse(problem, str(file), 8) == costs.window(problem)
+    definition(problem, layout=str(file), block=8)
+
+
+@pytest.mark.parametrize(
+    ("device", "block", "says"),
+    [
+        ("cpu", 0, "block=0 must be 1 or more"),
+        ("cuda", 64, "block=64 must be a multiple of 128 on CUDA"),
+    ],
+)
+def test_a_block_that_can_not_be_is_refused_with_a_sentence(device, block, says):
+    problem = Problem(**SMALL, device=device)
+    with pytest.raises(Unsupported, match=says):
+        build(problem, layout="", block=block)
+    assert costs.blocksparse(problem, "", block).flops > 0
+    definition(problem, layout="", block=block)
+
+
+def test_it_says_how_many_blocks_are_visited(by_head):
+    file, table = by_head
+    problem = Problem(**SMALL, mask=Mask.parse("causal"))
+    count = int((table & np.tril(np.ones((10, 10), bool))).sum())
+    share = f"{count / 400:.1%}"
+    note = build(problem, layout=file, block=8).note()
+    assert note == f"FlexAttention visits {count} of 400 blocks of 8 ({share})"

@@ -1,0 +1,199 @@
+"""FlexAttention. Each problem is compiled, which takes seconds: the default tests are few."""
+
+import numpy as np
+import pytest
+import torch
+
+import impls
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.sparse.flex import _fitted, build, build_window
+from impls.sparse.flex_kernel import mask_blocks
+from impls.spec import Unsupported
+
+SMALL = {
+    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
+    "v_head_dim": 16,
+}  # fmt: skip
+DRAWN = np.random.default_rng(0)
+BIAS = DRAWN.choice([-np.inf, 0.5, -1.25, 2.0], (2, 4, 77, 77))
+BIAS[:, :, 3] = -np.inf
+FILES = {"bias": BIAS, "dense": DRAWN.random((4, 77, 77)) < 0.1}
+MASKS = [
+    "none", "causal", "window:5,2", "causal+window:30,0", "prefix:9", "document:30,1,46",
+    "padding:0,50", "padding:0", "alibi", "causal+alibi", "causal+document:30,47+alibi",
+]  # fmt: skip
+
+
+# ---- which blocks are visited --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 8, 16, 100])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(77, 77), (13, 77), (77, 13), (1, 40)])
+@pytest.mark.parametrize("mask", ["causal", "window:5,2", "prefix:9", "padding:0,10", "padding:0"])
+def test_blocks_visited_are_those_with_a_visible_pair_and_whole_ones_have_no_other(
+    mask, q_len, kv_len, block
+):
+    problem = Problem(**{**SMALL, "q_len": q_len, "kv_len": kv_len}, mask=Mask.parse(mask))
+    touched, whole = mask_blocks(problem, block)
+    seen = problem.mask.visible(problem.shape)
+    for b, _, i, j in np.ndindex(*touched.shape):
+        tile = seen[b, 0, i * block : (i + 1) * block, j * block : (j + 1) * block]
+        assert touched[b, 0, i, j] == tile.any()
+        assert whole[b, 0, i, j] == (tile.all() and tile.size == block * block)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_blocks_of_a_mask_from_a_file_are_counted_too(brute, kind):
+    problem = Problem(**SMALL, mask=Mask.parse(brute.text([(kind, FILES[kind]), ("causal", ())])))
+    touched, whole = mask_blocks(problem, 8)
+    seen = problem.mask.visible(problem.shape)
+    for b, h, i, j in np.ndindex(*touched.shape):
+        tile = seen[b, h, i * 8 : (i + 1) * 8, j * 8 : (j + 1) * 8]
+        assert touched[b, h, i, j] == tile.any()
+        assert whole[b, h, i, j] == (tile.all() and tile.size == 64)
+
+
+def test_a_long_sequence_needs_no_form_of_every_pair():
+    problem = Problem(q_len=1 << 20, kv_len=1 << 20, mask=Mask.parse("causal+window:4095,0"))
+    touched, whole = mask_blocks(problem, 1024)
+    assert touched.sum() == sum(min(i + 1, 5) for i in range(1024))
+    assert whole.sum() == sum(min(i, 3) for i in range(1024))
+
+
+def test_blocks_are_fitted_to_the_window_and_to_the_length():
+    assert [_fitted(w + 1, 4096) for w in (0, 16, 64, 256, 1024)] == [16, 16, 16, 64, 128]
+    assert _fitted(17, 1 << 16) == 32
+    assert _fitted(17, 1 << 20) == 128
+
+
+# ---- what it computes ----------------------------------------------------------------------------
+
+
+def test_grouped_heads_in_unequal_lengths_pass_the_gate(verdict):
+    problem = Problem(
+        **{**SMALL, "q_len": 13, "kv_len": 29, "v_head_dim": 5}, mask=Mask.parse("causal+alibi")
+    )
+    assert verdict("flex", problem).reason is None
+
+
+def test_a_bias_from_a_file_with_blind_rows_passes_the_gate(verdict, brute):
+    mask = Mask.parse(brute.text([("bias", BIAS)]))
+    assert verdict("flex", Problem(**SMALL, dtype="bfloat16", mask=mask)).reason is None
+
+
+def test_small_blocks_in_a_window_with_documents_pass_the_gate(verdict):
+    problem = Problem(**SMALL, mask=Mask.parse("window:9,0+document:30,47"), inputs="peaky")
+    assert verdict("window.flex?block=8", problem).reason is None
+
+
+def test_one_new_token_passes_the_gate(verdict):
+    extent = {**SMALL, "q_len": 1, "kv_len": 300}
+    problem = Problem(**extent, phase="decode", mask=Mask.parse("causal"), inputs="outliers")
+    assert verdict("flex", problem).reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_every_mask_passes_the_gate(verdict, mask, dtype):
+    problem = Problem(**SMALL, dtype=dtype, mask=Mask.parse(mask))
+    assert verdict("flex", problem).reason is None
+    if "window" in problem.mask.kinds:
+        assert verdict("window.flex", problem).reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", FILES)
+def test_every_file_passes_the_gate(verdict, brute, kind, dtype):
+    mask = Mask.parse(brute.text([(kind, FILES[kind])]))
+    assert verdict("flex", Problem(**SMALL, dtype=dtype, mask=mask)).reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_kind_of_input_passes_the_gate(verdict, dtype, inputs):
+    extent = {**SMALL, "q_len": 300, "kv_len": 300}
+    problem = Problem(**extent, dtype=dtype, inputs=inputs, mask=Mask.parse("causal"))
+    assert verdict("flex", problem).reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 29, "kv_len": 13},
+        {"q_len": 29, "kv_len": 13, "mask": Mask.parse("causal@upper-left")},
+        {"q_len": 300, "kv_len": 300, "head_dim": 33, "v_head_dim": 65},
+        {"head_dim": 1, "v_head_dim": 1},
+        {"head_dim": 7, "v_head_dim": 7},
+        {"head_dim": 512, "v_head_dim": 512},
+        {"batch": 1, "heads": 1, "kv_heads": 1},
+        {"heads": 6, "kv_heads": 3, "mask": Mask.parse("alibi")},
+    ],
+    ids=str,
+)
+def test_every_shape_passes_the_gate(verdict, changes):
+    problem = Problem(**{**SMALL, "mask": Mask.parse("causal"), **changes})
+    assert verdict("flex", problem).reason is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [1, 7, 16, 100, 512])
+def test_any_block_passes_the_gate(verdict, block):
+    problem = Problem(**{**SMALL, "q_len": 300, "kv_len": 300}, mask=Mask.parse("window:20,3"))
+    assert verdict(f"window.flex?block={block}", problem).reason is None
+
+
+@pytest.mark.slow
+def test_many_problems_in_a_row_are_all_compiled():
+    # torch falls back to eager after 8 recompiles of one function, with a warning at most
+    for length in range(20, 31):
+        problem = Problem(**{**SMALL, "q_len": length, "kv_len": length})
+        q, k, v = (torch.randn(2, h, length, 16) for h in (4, 2, 2))
+        out = build(problem)(q, k, v)
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        assert torch.allclose(out, want, atol=1e-5)
+
+
+# ---- what it refuses and says --------------------------------------------------------------------
+
+
+def test_a_mask_without_a_window_is_refused_with_a_sentence():
+    with pytest.raises(Unsupported, match=r"for masks that have a window, .* the mask is causal"):
+        build_window(Problem(**SMALL, mask=Mask.parse("causal")), block=0)
+
+
+@pytest.mark.parametrize(
+    ("device", "block", "says"),
+    [
+        ("cpu", -1, "block=-1 must be 1 or more, or 0"),
+        ("cuda", 64, "block=64 must be a multiple of 128 on CUDA"),
+        ("cuda", -128, "block=-128 must be a multiple of 128 on CUDA"),
+    ],
+)
+def test_a_block_that_can_not_be_is_refused_with_a_sentence(device, block, says):
+    problem = Problem(**SMALL, mask=Mask.parse("window:5,0"), device=device)
+    with pytest.raises(Unsupported, match=says):
+        build_window(problem, block=block)
+
+
+def test_the_rows_refuse_gradients_and_float64_on_the_cpu():
+    for name in ("flex", "window.flex", "blocksparse.flex"):
+        row = impls.table().find(name)
+        assert "has no backward" in row.supports(Problem(phase="train"))
+        assert "not float64" in row.supports(Problem(dtype="float64"))
+        assert "train" in row.on("cuda", "phases")
+
+
+def test_it_says_how_many_blocks_are_visited():
+    extent = {**SMALL, "q_len": 256, "kv_len": 256}
+    note = build(Problem(**extent, mask=Mask.parse("causal"))).note()
+    assert note == "FlexAttention visits 3 of 4 blocks of 128 (75.0%)"
+    note = build_window(Problem(**extent, mask=Mask.parse("causal+window:15,0")), block=0).note()
+    assert note == "FlexAttention visits 31 of 256 blocks of 16 (12.1%)"
+    note = build(Problem(**extent, mask=Mask.parse("alibi"))).note()
+    assert note == "FlexAttention without a block mask: every block is visited"

@@ -1,0 +1,232 @@
+"""Hashed chunks, against a loop over sets of keys and against reformer-pytorch."""
+
+import numpy as np
+import pytest
+import torch
+
+from impls.problem import Problem
+from impls.sparse import cost as costs
+from impls.sparse.lsh import Plan, build, definition, rotations
+from impls.spec import Unsupported
+
+SMALL = {
+    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
+    "v_head_dim": 16,
+}  # fmt: skip
+ONE = {**SMALL, "batch": 1, "heads": 1, "kv_heads": 1}
+CHOICE = {"rounds": 3, "bucket": 8, "seed": 0}
+
+
+def inputs(problem, seed=0):
+    made = torch.Generator().manual_seed(seed)
+    b, h, c, n = problem.batch, problem.heads, problem.kv_heads, problem.kv_len
+    extents = (
+        (b, h, n, problem.head_dim),
+        (b, c, n, problem.head_dim),
+        (b, c, n, problem.v_head_dim),
+    )
+    dtype = getattr(torch, problem.dtype)
+    return [torch.randn(e, generator=made, dtype=torch.float64).to(dtype) for e in extents]
+
+
+def chunks_of(x, rotation, length):
+    """Which chunk each token falls into: sort by bucket, then by place, and cut."""
+    turned = x @ rotation
+    bucket = np.concatenate([turned, -turned], -1).argmax(-1)
+    order = sorted(range(len(x)), key=lambda i: (bucket[i], i))
+    return {token: place // length for place, token in enumerate(order)}
+
+
+def met_loop(problem, q, k, v, rounds, bucket, seed, shared, once=False):
+    """Row by row: how often each key was met, and the softmax with those weights."""
+    turns = rotations(problem, rounds, bucket, seed).double().numpy()
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    n, group = problem.kv_len, problem.group
+    count = -(-n // bucket)
+    out = np.zeros((*q.shape[:3], v.shape[-1]))
+    for b, h in np.ndindex(q.shape[:2]):
+        keys = q[b, h] / np.linalg.norm(q[b, h], axis=-1, keepdims=True)
+        keys = keys if shared else k[b, h // group]
+        met = np.zeros((n, n))
+        for turn in turns:
+            mine = chunks_of(q[b, h], turn, bucket)
+            its = mine if shared else chunks_of(keys, turn, bucket)
+            for i in range(n):
+                near = {mine[i], (mine[i] - 1) % count}
+                met[i] += [its[j] in near for j in range(n)]
+        if shared and n > 1:
+            np.fill_diagonal(met, 0.0)
+        met = np.minimum(met, 1.0) if once else met
+        scores = q[b, h] @ keys.T * problem.scale
+        weights = met * np.exp(scores - scores.max(-1, keepdims=True))
+        out[b, h] = weights @ v[b, h // group] / weights.sum(-1, keepdims=True)
+    return out
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("length", "bucket"), [(77, 8), (64, 8), (77, 30), (77, 1), (77, 500), (2, 8), (1, 8)]
+)
+def test_it_is_the_softmax_weighted_by_how_often_a_key_was_met(length, bucket, shared):
+    problem = Problem(**{**SMALL, "q_len": length, "kv_len": length}, dtype="float64")
+    q, k, v = inputs(problem)
+    want = met_loop(problem, q, k, v, 3, bucket, 0, shared)
+    choice = {**CHOICE, "bucket": bucket, "shared": shared}
+    assert np.abs(build(problem, **choice)(q, k, v).numpy() - want).max() < 1e-12
+    rows = torch.tensor([length - 1, 0])
+    plain = definition(problem, **choice)(q, k, v, rows)
+    assert np.abs(plain.numpy() - want[:, :, rows]).max() < 1e-12
+
+
+@pytest.mark.parametrize("bucket", [39, 77, 1000])
+def test_where_every_query_meets_every_key_it_is_softmax_attention(bucket):
+    problem = Problem(**ONE, dtype="float64")
+    q, k, v = inputs(problem)
+    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert torch.allclose(
+        build(problem, **{**CHOICE, "bucket": bucket}, shared=False)(q, k, v), exact
+    )
+    keys = q / q.norm(dim=-1, keepdim=True)
+    scores = (q @ keys.mT * 0.25).masked_fill(torch.eye(77, dtype=torch.bool), -torch.inf)
+    others = scores.softmax(-1) @ v
+    shared = build(problem, **{**CHOICE, "bucket": bucket}, shared=True)(q, k, v)
+    assert torch.allclose(shared, others)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_gate_lets_it_through(verdict, dtype, inputs, shared):
+    problem = Problem(**SMALL, dtype=dtype, inputs=inputs, phase="train")
+    assert verdict(f"lsh?rounds=3&bucket=8&shared={shared}", problem).reason is None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 2, "kv_len": 2},
+        {"q_len": 33, "kv_len": 33, "v_head_dim": 5, "phase": "forward"},
+        {"batch": 1, "heads": 1, "kv_heads": 1},
+        {"heads": 3, "kv_heads": 1, "dtype": "bfloat16"},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
+def test_the_gate_lets_other_shapes_through(verdict, changes, shared):
+    problem = Problem(**{**SMALL, "phase": "train", **changes})
+    assert verdict(f"lsh?bucket=16&seed=3&shared={shared}", problem).reason is None
+
+
+def test_gradients_are_those_of_the_plain_formula():
+    problem = Problem(**SMALL, dtype="float64", phase="train")
+    above = torch.randn(2, 4, 77, 16, dtype=torch.float64)
+    for shared in (False, True):
+        given = [x.requires_grad_() for x in inputs(problem)]
+        out = build(problem, **CHOICE, shared=shared)(*given)
+        ours = torch.autograd.grad(out, given, above, materialize_grads=True)
+        out = definition(problem, **CHOICE, shared=shared)(*given, torch.arange(77))
+        plain = torch.autograd.grad(out, given, above, materialize_grads=True)
+        for one, other in zip(ours, plain, strict=True):
+            assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
+    assert costs.hash_widths(128 * 64, 64) == (128,)
+    for length in (129 * 64, 1 << 15, 1 << 20, 12345):
+        widths = costs.hash_widths(length, 64)
+        chunks = -(-length // 64)
+        assert all(w % 2 == 0 for w in widths)
+        assert chunks <= np.prod(widths) <= 1.3 * chunks + 8
+    problem = Problem(**{**ONE, "q_len": 600, "kv_len": 600}, dtype="float64")
+    q, k, _ = inputs(problem)
+    assert costs.hash_widths(600, 4) == (12, 14)
+    turn = rotations(problem, 1, 4, 0)[0]
+    digits = []
+    for part in (turn[:, :6], turn[:, 6:]):
+        turned = torch.cat([q[0, 0] @ part, -(q[0, 0] @ part)], -1)
+        digits.append(turned.argmax(-1))
+    order = sorted(range(600), key=lambda i: (int(digits[0][i]), int(digits[1][i]), i))
+    plan = Plan(problem, 1, 4, 0, True)
+    assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
+
+
+# ---- reformer-pytorch ----------------------------------------------------------------------------
+
+
+def theirs(monkeypatch, problem, q, v, rounds, bucket, **options):
+    lsh = pytest.importorskip("reformer_pytorch.reformer_pytorch")
+    attend = lsh.LSHAttention(bucket_size=bucket, n_hashes=rounds, **options).eval()
+    turns = rotations(problem, rounds, bucket, 0).permute(1, 0, 2)[None]
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "randn", lambda *a, **k: turns)
+        return attend(q[0], v[0])[0]
+
+
+def first_chunks(problem, q, rounds, bucket):
+    """Tokens that some round puts into its first chunk."""
+    turns = rotations(problem, rounds, bucket, 0).double().numpy()
+    cut = [chunks_of(q[0, 0].double().numpy(), turn, bucket) for turn in turns]
+    return torch.tensor([any(c[i] == 0 for c in cut) for i in range(problem.kv_len)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_round_of_shared_hashing_is_that_of_reformer_pytorch(monkeypatch):
+    problem = Problem(**{**ONE, "q_len": 64, "kv_len": 64})
+    q, k, v = inputs(problem)
+    ours = build(problem, rounds=1, bucket=8, seed=0, shared=True)(q, k, v)[0]
+    assert torch.allclose(ours, theirs(monkeypatch, problem, q, v, 1, 8), atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_in_several_rounds_reformer_pytorch_looks_back_across_rounds(monkeypatch):
+    # Its chunks of all rounds stand in one row, so the first of a round sees the last of another.
+    problem = Problem(**{**ONE, "q_len": 64, "kv_len": 64})
+    q, k, v = inputs(problem)
+    ours = build(problem, rounds=3, bucket=8, seed=0, shared=True)(q, k, v)[0]
+    away = (ours - theirs(monkeypatch, problem, q, v, 3, 8)).abs().amax(-1)[0]
+    first = first_chunks(problem, q, 3, 8)
+    assert away[~first].max() < 2e-6 < 1e-3 < away[first].max()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_key_met_twice_weighs_twice_and_once_where_reformer_pytorch_is_told_so(monkeypatch):
+    problem = Problem(**{**ONE, "q_len": 64, "kv_len": 64})
+    q, k, v = inputs(problem)
+    first = first_chunks(problem, q, 3, 8)
+    ours = build(problem, rounds=3, bucket=8, seed=0, shared=True)(q, k, v)[0]
+    once = theirs(monkeypatch, problem, q, v, 3, 8, allow_duplicate_attention=False)
+    assert (ours - once).abs().amax(-1)[0][~first].max() > 1e-2
+    want = torch.from_numpy(met_loop(problem, q, k, v, 3, 8, 0, True, once=True))[0]
+    assert (want - once).abs().amax(-1)[0][~first].max() < 2e-6
+
+
+# ---- what it says of itself ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rounds", "bucket"), [(0, 8), (-1, 8), (3, 0), (3, -2)])
+def test_nothing_to_do_is_unsupported_with_a_sentence(rounds, bucket):
+    problem = Problem(**SMALL)
+    choice = {"rounds": rounds, "bucket": bucket, "seed": 0, "shared": False}
+    with pytest.raises(Unsupported, match=rf"rounds={rounds} and bucket={bucket} must both be 1"):
+        build(problem, **choice)
+    assert costs.lsh(problem, **choice).flops >= 0
+    definition(problem, **choice)
+
+
+def test_it_says_how_the_tokens_were_cut_up():
+    note = build(Problem(**SMALL), **CHOICE, shared=False).note()
+    assert note == "10 chunks of 8 tokens, 10 buckets hashed to"
+    note = build(Problem(**SMALL), **{**CHOICE, "bucket": 99}, shared=False).note()
+    assert note == "1 chunks of 77 tokens (all there are), 2 buckets hashed to"
+
+
+def test_the_cost_counts_hashing_and_two_chunks_a_token():
+    problem = Problem(**{**ONE, "q_len": 64, "kv_len": 64})
+    attend = 4 * 3 * 64 * 16 * 16
+    hashing = 3 * 2 * 2 * 64 * 16 * 4
+    assert costs.lsh(problem, **CHOICE, shared=False).flops == attend + hashing
+    assert costs.lsh(problem, **CHOICE, shared=True).flops == attend + hashing // 2
+    train = problem.with_(phase="train")
+    assert costs.lsh(train, **CHOICE, shared=False).flops == 3 * attend + hashing

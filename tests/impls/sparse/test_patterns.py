@@ -1,0 +1,291 @@
+"""strided, fixed, dilated, longformer, bigbird: the gate, and patterns from the papers' sets."""
+
+import numpy as np
+import pytest
+import torch
+
+import impls
+from attnbench.truth.inputs import make
+from impls.masks import Mask
+from impls.outside import load_function
+from impls.problem import Problem
+from impls.sparse.bigbird import layout
+from impls.sparse.window import build as window
+from impls.spec import Unsupported
+
+
+def problem(length, mask="none", **more):
+    shape = {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "batch": 1}
+    shape |= {"q_len": length, "kv_len": length, "mask": Mask.parse(mask)}
+    return Problem(**{**shape, **more})
+
+
+def row_of(variant):
+    return impls.table().find(variant)
+
+
+def attend_of(variant, given):
+    row = row_of(variant)
+    return load_function(row.build)(given, **row.chosen)
+
+
+def seen_by(variant, given):
+    """The pairs that the definition lets meet: bool [n, n], read off the gradient of the values."""
+    row, n = row_of(variant), given.q_len
+    define = load_function(row.definition)(given, **row.chosen)
+    q = torch.zeros(1, given.heads, n, given.head_dim, dtype=torch.float64)
+    v = torch.eye(n, dtype=torch.float64).expand(1, given.heads, n, n)
+    return (define(q, q, v, torch.arange(n))[0, 0] > 0).numpy()
+
+
+ROWS = ["strided", "fixed", "dilated", "longformer", "bigbird"]
+SMALL = {
+    "strided": "strided?stride=7",
+    "fixed": "fixed?stride=9&summary=2",
+    "dilated": "dilated?dilation=3&width=5",
+    "longformer": "longformer?window=6&globals=3",
+    "bigbird": "bigbird?block=8&globals=1&random=2",
+}
+GATED = [
+    problem(200, phase="train"),
+    problem(133, "causal", phase="train", heads=4, v_head_dim=24, batch=2),
+    problem(133, phase="train", heads=4, dtype="bfloat16"),
+    problem(133, "causal", dtype="bfloat16", inputs="outliers", phase="train"),
+    problem(133, "causal", inputs="peaky", dtype="float16"),
+    problem(133, inputs="peaky", phase="train", heads=1, kv_heads=1),
+    problem(64, inputs="equal_keys", dtype="float64", phase="train"),
+    problem(1, phase="train"),
+    problem(1, "causal"),
+]
+
+
+@pytest.mark.parametrize("given", GATED, ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_the_gate_finds_what_the_definition_says(verdict, name, given):
+    assert verdict(SMALL[name], given).reason is None
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_gate_passes_the_defaults(verdict, name):
+    assert verdict(name, problem(700, "causal", phase="train")).reason is None
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_few_blocks_at_a_time_give_what_all_at_once_give(name, mask):
+    given = problem(3001, mask, heads=8, kv_heads=4, phase="train")
+    inputs = make(given, 0)[:3]
+    few = attend_of(name, given.with_(phase="forward"))(*inputs)
+    torch.testing.assert_close(few, attend_of(name, given)(*inputs))
+
+
+def strided_set(i, n, l):  # noqa: E741
+    """arXiv:1904.10509, eq. 6: A1 = {t..i} with t = max(0, i - l), A2 = {j: (i - j) mod l = 0}."""
+    return set(range(max(0, i - l), i + 1)) | {j for j in range(i + 1) if (i - j) % l == 0}
+
+
+def fixed_set(i, n, l, c):  # noqa: E741
+    """arXiv:1904.10509: floor(j/l) = floor(i/l), and j mod l in {t, t+1, ..., l} with t = l - c."""
+    own = {j for j in range(i + 1) if j // l == i // l}
+    return own | {j for j in range(i + 1) if j % l in range(l - c, l + 1)}
+
+
+def dilated_set(i, n, d, w):
+    return {i - u * d for u in range(w + 1) if i - u * d >= 0}
+
+
+def longformer_set(i, n, w, g):
+    return {j for j in range(i + 1) if i - j <= w or j < g or i < g}
+
+
+CAUSAL = [
+    ("strided?stride=7", strided_set, (7,)),
+    ("strided", strided_set, (7,)),  # 0: the root of 50
+    ("strided?stride=50", strided_set, (50,)),
+    ("fixed?stride=9&summary=2", fixed_set, (9, 2)),
+    ("fixed?stride=5&summary=5", fixed_set, (5, 5)),
+    ("fixed?stride=8&summary=0", fixed_set, (8, 0)),
+    ("dilated?dilation=3&width=5", dilated_set, (3, 5)),
+    ("dilated?dilation=49&width=5", dilated_set, (49, 5)),
+    ("longformer?window=6&globals=3", longformer_set, (6, 3)),
+    ("longformer?window=0&globals=0", longformer_set, (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("variant", "keys", "numbers"), CAUSAL, ids=[variant for variant, _, _ in CAUSAL])
+def test_a_row_sees_the_keys_of_the_papers_set(variant, keys, numbers):
+    n = 50
+    want = np.zeros((n, n), bool)
+    for i in range(n):
+        want[i, sorted(keys(i, n, *numbers))] = True
+    np.testing.assert_array_equal(seen_by(variant, problem(n, "causal")), want)
+
+
+@pytest.mark.parametrize("name", ["strided", "dilated", "longformer"])
+def test_without_causality_the_pattern_is_its_own_mirror_image(name):
+    n = 50
+    both, left = (seen_by(SMALL[name], problem(n, mask)) for mask in ("none", "causal"))
+    np.testing.assert_array_equal(np.tril(both), left)
+    np.testing.assert_array_equal(both, both.T)
+
+
+def test_fixed_without_causality_sees_summaries_of_later_blocks_too():
+    n, l, c = 50, 9, 2  # noqa: E741
+    want = [[j // l == i // l or j % l >= l - c for j in range(n)] for i in range(n)]
+    np.testing.assert_array_equal(seen_by("fixed?stride=9&summary=2", problem(n)), want)
+
+
+def test_dilated_and_longformer_agree_with_attn_gym():
+    from attn_gym.masks import generate_dilated_sliding_window, generate_global_sliding_window
+
+    n = 60
+    row, key = torch.arange(n)[:, None], torch.arange(n)
+    dilated = generate_dilated_sliding_window(15, 3)(0, 0, row, key)  # its width counts places
+    assert torch.equal(torch.from_numpy(seen_by(SMALL["dilated"], problem(n))), dilated)
+    zero = torch.tensor(0)
+    near = generate_global_sliding_window(6, key < 3)(zero, zero, row, key)
+    assert torch.equal(torch.from_numpy(seen_by(SMALL["longformer"], problem(n))), near)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_bigbird_has_its_own_neighbouring_global_and_that_many_other_blocks(causal):
+    count, first, random = 12, 2, 3
+    table = layout(count, first, random, 0, causal).tolist()
+    start = 0 if causal else first
+    assert len(table) == count - start
+    for block, line in enumerate(table, start):
+        keys = [x for x in line if x >= 0]
+        allowed = set(range(block + 1 if causal else count))
+        sure = ({block - 1, block, block + 1} | set(range(first))) & allowed
+        assert len(keys) == len(set(keys))
+        assert sure <= set(keys) <= allowed
+        assert len(keys) == len(sure) + min(random, len(allowed - sure))
+
+
+def test_bigbird_draws_every_free_block_and_another_seed_draws_others():
+    drawn = [layout(12, 1, 2, seed, False)[6].tolist() for seed in range(60)]
+    assert set().union(*drawn) == set(range(12))
+    assert drawn[0] != drawn[1] or drawn[0] != drawn[2]
+
+
+def test_bigbird_without_causality_lets_global_rows_see_all_and_all_see_global_keys():
+    seen = seen_by(SMALL["bigbird"], problem(50))
+    assert seen[:8].all()
+    assert seen[:, :8].all()
+    blocks = layout(7, 1, 2, 0, False).tolist()
+    for i in range(8, 50):
+        assert set(np.flatnonzero(seen[i]) // 8) == {x for x in blocks[i // 8 - 1] if x >= 0}
+
+
+def test_bigbird_causal_is_its_layout_cut_to_earlier_keys():
+    seen = seen_by(SMALL["bigbird"], problem(50, "causal"))
+    blocks = layout(7, 1, 2, 0, True).tolist()
+    for i in range(50):
+        want = [j for x in blocks[i // 8] if x >= 0 for j in range(8 * x, 8 * x + 8) if j <= i]
+        assert np.flatnonzero(seen[i]).tolist() == sorted(want)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize(
+    "variant",
+    ["strided?stride=100", "fixed?stride=100", "fixed?stride=7&summary=7", "longformer?window=99",
+     "longformer?window=0&globals=100", "dilated?dilation=1&width=99", "bigbird?random=99",
+     "bigbird?block=9&random=99&globals=0", "bigbird?block=9&globals=99", "bigbird?block=999"],
+)  # fmt: skip
+def test_where_the_pattern_has_all_pairs_it_is_softmax_attention(variant, mask):
+    given = problem(77, mask, dtype="float64")
+    q, k, v = make(given, 0)[:3]
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal")
+    torch.testing.assert_close(attend_of(variant, given)(q, k, v), want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["longformer?window=9&globals=0", "dilated?dilation=1&width=9"])
+def test_without_what_sets_it_apart_it_is_a_window(variant):
+    given = problem(100)
+    q, k, v = make(given, 0)[:3]
+    want = window(given.with_(mask=Mask.parse("window:9,9")), block=0)(q, k, v)
+    torch.testing.assert_close(attend_of(variant, given)(q, k, v), want)
+
+
+@pytest.mark.parametrize("length", [1, 64, 101])
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("name", ROWS)
+def test_the_work_is_counted_on_the_pairs_of_the_pattern(name, mask, length):
+    if name == "bigbird" and length == 101:
+        length = 104  # which blocks see a last block that is shorter is a matter of luck
+    given, row = problem(length, mask), row_of(SMALL[name])
+    pairs = int(seen_by(SMALL[name], given).sum())
+    flops = load_function(row.cost)(given, **row.chosen).flops
+    assert flops == 2 * pairs * given.heads * (given.head_dim + given.v_head_dim)
+
+
+@pytest.mark.parametrize(
+    ("variant", "note"),
+    [
+        ("strided?stride=99", "stride 33 of 33 tokens"),
+        ("fixed?stride=10&summary=99", "stride 10, the last 10 columns of each block"),
+        ("dilated?dilation=99", "33 phases, of at most 1 token: each row sees itself alone"),
+        ("dilated?dilation=4&width=99", "4 phases, of at most 9 tokens: all of its phase in sight"),
+        ("longformer?globals=99", "33 global tokens of 33: every pair meets"),
+        ("bigbird?block=8&globals=99", "5 blocks of 8, 5 of them global"),
+    ],
+)
+def test_the_note_says_what_there_was_to_take(variant, note):
+    assert attend_of(variant, problem(33)).note() == note
+
+
+REFUSED = [
+    ("strided?stride=-1", "stride=-1 must be 0"),
+    ("fixed?stride=-1", "stride=-1 must be 0"),
+    ("fixed?summary=-2", "summary=-2 must be 0"),
+    ("dilated?dilation=0", "dilation=0 must be 1 or more"),
+    ("dilated?width=-1", "width=-1 must be 0"),
+    ("longformer?window=-1", "window=-1 must be 0"),
+    ("longformer?globals=-1", "globals=-1 must be 0"),
+    ("bigbird?block=0", "block=0 must be 1 or more"),
+    ("bigbird?globals=-1", "globals=-1 must be 0 or more"),
+    ("bigbird?random=-1", "random=-1 must be 0 or more"),
+    ("bigbird?seed=-1", "seed=-1 must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("variant", "sentence"), REFUSED)
+def test_options_out_of_range_are_refused_by_build_alone(variant, sentence):
+    given, row = problem(33), row_of(variant)
+    with pytest.raises(Unsupported, match=sentence):
+        load_function(row.build)(given, **row.chosen)
+    load_function(row.cost)(given, **row.chosen)
+    seen_by(variant, given)
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("name", ROWS)
+def test_decoding_gives_the_last_rows_of_the_whole_sequence(name, mask, new):
+    given = problem(61, mask, heads=4, kv_heads=2, dtype="float64")
+    q, k, v = make(given, 0)
+    want = attend_of(SMALL[name], given)(q, k, v)[:, :, -new:]
+    step = given.with_(q_len=new, phase="decode")
+    got = attend_of(SMALL[name], step)(q[:, :, -new:], k, v)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("name", ROWS)
+def test_decoding_passes_the_gate_and_costs_the_keys_that_it_reads(verdict, name, mask):
+    step = problem(300, mask, q_len=1, heads=4, kv_heads=2, phase="decode")
+    assert verdict(SMALL[name], step).reason is None
+    row = impls.table().find(SMALL[name])
+    read = int(attend_of(SMALL[name], step).note().split()[0])
+    cost = load_function(row.cost)(step, **row.chosen)
+    pairs = cost.flops / (2 * (step.head_dim + step.v_head_dim) * step.heads)
+    assert pairs == (read if name != "bigbird" else pytest.approx(read, abs=4))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_unequal_lengths_outside_decoding_are_refused(name):
+    with pytest.raises(Unsupported, match="needs q_len equal to kv_len"):
+        attend_of(name, problem(61, "none", q_len=7))

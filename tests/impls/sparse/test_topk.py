@@ -1,0 +1,178 @@
+"""The k largest scores of each row, against a loop that sorts them."""
+
+import numpy as np
+import pytest
+import torch
+
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.sparse import cost as costs
+from impls.sparse.picks import largest
+from impls.sparse.topk import build, definition
+from impls.spec import Unsupported
+
+SMALL = {
+    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 37, "kv_len": 37, "head_dim": 8,
+    "v_head_dim": 8,
+}  # fmt: skip
+MASKS = {
+    "none": [],
+    "causal": [("causal", ())],
+    "window": [("window", (5, 2))],
+    "prefix": [("prefix", (9,))],
+    "document": [("document", (20, 1, 16))],
+    "padding": [("padding", (0, 25))],
+    "alibi": [("causal", ()), ("alibi", ())],
+    "dense": [("dense", np.random.default_rng(0).random((4, 37, 37)) < 0.2)],
+    "bias": [("bias", np.random.default_rng(1).choice([-np.inf, 0.5, -2.0], (37, 37)))],
+}
+
+
+def whole_numbers(problem, seed=0):
+    """Inputs whose scores are exact in every dtype, and many of them equal."""
+    drawn = np.random.default_rng(seed)
+
+    def draw(heads, length, width):
+        x = drawn.integers(-2, 3, (problem.batch, heads, length, width))
+        return torch.from_numpy(x).to(getattr(torch, problem.dtype))
+
+    return (
+        draw(problem.heads, problem.q_len, problem.head_dim),
+        draw(problem.kv_heads, problem.kv_len, problem.head_dim),
+        draw(problem.kv_heads, problem.kv_len, problem.v_head_dim),
+    )
+
+
+def sorted_loop(q, k, v, seen, bias, scale, count):
+    """Row by row: sort by score, then by place; softmax over the first ones."""
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    out = np.zeros((*q.shape[:3], v.shape[-1]))
+    group = q.shape[1] // k.shape[1]
+    for b, h, i in np.ndindex(q.shape[:3]):
+        scores = k[b, h // group] @ q[b, h, i] * scale + bias[b, h, i]
+        order = sorted(np.flatnonzero(seen[b, h, i]), key=lambda j: (-scores[j], j))[:count]
+        if order:
+            weights = np.exp(scores[order] - scores[order].max())
+            out[b, h, i] = weights @ v[b, h // group, order] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("count", [1, 4, 100])
+def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(brute, name, count):
+    # scale 1/2 and halves in the bias: every score is exact, so equal ones are truly equal
+    extent = {**SMALL, "head_dim": 4}
+    bare = Problem(**extent, dtype="float64", mask=Mask.parse(brute.text(MASKS[name])))
+    inputs = whole_numbers(bare)
+    shape = (2, 4, 37, 37)
+    seen, bias = brute.visible(MASKS[name], shape), brute.bias(MASKS[name], shape)
+    bias = np.where(seen, bias, 0.0)
+    want = sorted_loop(*inputs, seen, bias, bare.scale, count)
+    got = build(bare, k=count)(*inputs)
+    assert np.abs(got.numpy() - want).max() < 1e-12
+    rows = torch.tensor([36, 0, 5])
+    plain = definition(bare, k=count)(*inputs, rows)
+    assert np.abs(plain.numpy() - want[:, :, rows]).max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_of_equal_numbers_the_first_are_taken(dtype):
+    x = torch.randint(-3, 4, (5, 7, 400), generator=torch.Generator().manual_seed(0)).to(dtype)
+    for count in (1, 17, 200, 399, 400):
+        stable = x.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+        assert torch.equal(largest(x, count).sort(-1).values, stable.sort(-1).values)
+
+
+@pytest.mark.parametrize("phase", ["train", "decode"])
+@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_gate_lets_it_through(verdict, dtype, inputs, phase):
+    problem = Problem(**SMALL, dtype=dtype, inputs=inputs, phase=phase, mask=Mask.parse("causal"))
+    assert verdict("topk?k=6", problem).reason is None
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_gate_lets_it_through_under_every_mask(verdict, brute, name, dtype):
+    mask = Mask.parse(brute.text(MASKS[name]))
+    problem = Problem(**SMALL, dtype=dtype, phase="train", mask=mask)
+    assert verdict("topk?k=3", problem).reason is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 1, "kv_len": 90, "phase": "decode"},
+        {"q_len": 13, "kv_len": 29, "v_head_dim": 5},
+        {"q_len": 29, "kv_len": 13},
+        {"q_len": 29, "kv_len": 13, "mask": Mask.parse("causal+alibi@upper-left")},
+        {"batch": 1, "heads": 1, "kv_heads": 1},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("k", [1, 8, 1000])
+def test_the_gate_lets_other_shapes_through(verdict, changes, k):
+    base = {**SMALL, "phase": "train", "mask": Mask.parse("causal")}
+    assert verdict(f"topk?k={k}", Problem(**{**base, **changes})).reason is None
+
+
+def test_with_all_the_keys_it_is_softmax_attention(verdict):
+    problem = Problem(**SMALL, phase="train", mask=Mask.parse("causal"))
+    found = verdict("topk?k=37", problem)
+    assert found.reason is None
+    assert found.distance.relative < 1e-6
+    assert verdict("topk?k=3", problem).distance.relative > 0.1
+
+
+def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
+    problem = Problem(**SMALL, dtype="float64", mask=Mask.parse("causal+document:20,17"))
+    inputs = [x + 0.1 * torch.randn(x.shape, dtype=x.dtype) for x in whole_numbers(problem)]
+    whole = build(problem, k=5)(*inputs)
+    monkeypatch.setattr("impls.sparse.topk.HELD", 2 * 4 * 37 * 3)
+    by_threes = build(problem, k=5)
+    assert len(by_threes._select.blocks) == 13
+    assert torch.allclose(by_threes(*inputs), whole, rtol=0, atol=1e-14)
+
+
+def test_no_more_scores_are_held_than_a_block_of_them(monkeypatch):
+    monkeypatch.setattr("impls.sparse.topk.HELD", 1 << 16)
+    problem = Problem(heads=2, kv_heads=2, q_len=512, kv_len=512)
+    blocks = build(problem, k=5)._select.blocks
+    assert all(2 * (b.rows.stop - b.rows.start) * 512 <= 1 << 16 for b in blocks)
+    assert sum(b.rows.stop - b.rows.start for b in blocks) == 512
+
+
+def test_gradients_are_those_of_the_plain_formula():
+    problem = Problem(**SMALL, dtype="float64", phase="train", mask=Mask.parse("causal"))
+    inputs = [torch.randn(x.shape, dtype=x.dtype).requires_grad_() for x in whole_numbers(problem)]
+    rows = torch.arange(37)
+    above = torch.randn(2, 4, 37, 8, dtype=torch.float64)
+    ours = torch.autograd.grad(build(problem, k=5)(*inputs), inputs, above)
+    plain = torch.autograd.grad(definition(problem, k=5)(*inputs, rows), inputs, above)
+    for one, other in zip(ours, plain, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [0, -4])
+def test_fewer_than_one_is_unsupported_with_a_sentence(k):
+    problem = Problem(**SMALL)
+    with pytest.raises(Unsupported, match=rf"k={k} must be 1 or more"):
+        build(problem, k=k)
+    assert costs.topk(problem, k).flops > 0
+    definition(problem, k=k)
+
+
+def test_it_says_how_many_keys_a_row_attends():
+    assert build(Problem(**SMALL), k=5).note() == "5 of 37 keys a row"
+    assert build(Problem(**SMALL), k=64).note() == "37 of 37 keys a row (all there are)"
+
+
+def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
+    problem = Problem(**SMALL, mask=Mask.parse("causal"))
+    assert costs.topk(problem, 37) == costs.window(problem)
+    pairs = 37 * 38 // 2 * 8
+    few = sum(min(i + 1, 4) for i in range(37)) * 8
+    assert costs.topk(problem, 4).flops == 2 * 8 * (pairs + few)
+    assert costs.topk(problem.with_(phase="train"), 4).flops == 2 * 8 * (pairs + few) + 64 * few
