@@ -172,6 +172,6 @@ def test_all_that_is_missing_is_said_with_all_the_remedies(installed):
         "needs flash-attn>=2.6; flash-attn is not installed"
     )
     assert missing.remedy == (
-        "run it on a machine with an NVIDIA GPU; run it on a GPU of compute capability 8.0 or more; "
-        "pip install 'flash-attn>=2.6'"
+        "run it on a machine with an NVIDIA GPU; "
+        "run it on a GPU of compute capability 8.0 or more; pip install 'flash-attn>=2.6'"
     )

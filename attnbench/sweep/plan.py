@@ -170,7 +170,8 @@ def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine
             raise InvalidProblem(wrong)
     here(grid.device, machine)
     variants = list({v.label: v for v in variants}.values())
-    pairs = [(v, p) for p in asked for v in variants if v.level == p.level]
+    lost = {v.level for v in variants} - set(levels) if names else set()  # named in vain: say so
+    pairs = [(v, p) for p in asked for v in variants if v.level == p.level or v.level in lost]
     return Plan([_cell(v, p, grid, machine) for v, p in pairs])
 
 

@@ -43,7 +43,10 @@ def definition(problem: Problem, layout: str, block: int) -> Define:
     """The plain form: all the scores of some rows, those outside the layout at -inf."""
     block = max(block, 1)
 
-    def pattern(rows: Tensor) -> Tensor:
+    before = problem.kv_len - problem.q_len
+
+    def pattern(places: Tensor) -> Tensor:
+        rows = places - before  # a layout's lines count queries
         table = torch.from_numpy(block_layout(problem, layout, block)).to(rows.device)
         key = torch.arange(problem.kv_len, device=rows.device)
         return table[None, :, (rows // block)[:, None], key // block]

@@ -491,7 +491,7 @@ def test_keys_that_no_row_sees_are_not_read():
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
-@pytest.mark.parametrize("name", [n for n, r in TABLE.rows.items() if r.exact])
+@pytest.mark.parametrize("name", [row.name for row in ROWS if row.exact])
 def test_every_exact_row_is_charged_the_work_of_the_mathematics(name, phase):
     row, problem = TABLE.rows[name], Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
     charged = load_function(row.cost)(problem, **row.chosen)

@@ -150,10 +150,22 @@ def test_what_the_machine_lacks_is_left_out_as_unavailable_with_a_remedy(needs):
 
 
 def test_a_row_of_another_level_that_was_asked_for_is_not_dropped_in_silence():
-    made = plan(row("deep", level="layer"), row("a"), names=["deep", "a"])
+    deep = row("deep", level="layer", definition="some.module:definition")
+    made = plan(deep, row("a"), names=["deep", "a"], level=("core",))
     (left,) = [c.left_out for c in made.cells if c.variant.name == "deep"]
     assert left.status is Status.UNSUPPORTED
     assert "level layer" in left.reason
+
+
+def test_the_levels_are_those_of_the_variants_named_and_else_core():
+    deep = row("deep", level="layer", definition="some.module:definition")
+    both = plan(deep, row("a"), names=["deep", "a"])
+    assert {(c.variant.name, c.problem.level) for c in both.to_run} == {
+        ("deep", "layer"), ("a", "core"),
+    }  # fmt: skip
+    assert {c.variant.name for c in plan(deep, row("a")).cells} == {"a"}
+    everything = plan(deep, row("a"), level=("core", "layer", "block"))
+    assert {c.variant.name for c in everything.to_run} == {"deep", "a"}
 
 
 def test_a_cell_left_out_is_not_to_run():
@@ -165,7 +177,8 @@ def test_a_cell_left_out_is_not_to_run():
 def test_the_built_in_table_has_a_cell_or_a_reason_for_every_row():
     built_in = impls.table()
     made = make_plan(built_in, [], GRID, BOX)
-    assert {c.variant.name for c in made.cells} == set(built_in.rows)
+    core = {name for name, variant in built_in.rows.items() if variant.level == "core"}
+    assert {c.variant.name for c in made.cells} == core
     for cell in made.cells:
         assert cell.left_out is None or cell.left_out.reason
 

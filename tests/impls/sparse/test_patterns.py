@@ -112,7 +112,9 @@ CAUSAL = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "keys", "numbers"), CAUSAL, ids=[variant for variant, _, _ in CAUSAL])
+@pytest.mark.parametrize(
+    ("variant", "keys", "numbers"), CAUSAL, ids=[variant for variant, _, _ in CAUSAL]
+)
 def test_a_row_sees_the_keys_of_the_papers_set(variant, keys, numbers):
     n = 50
     want = np.zeros((n, n), bool)
