@@ -37,6 +37,10 @@ from impls.sparse.cost import hash_widths
 from impls.spec import Unsupported
 
 
+MOST_ROUNDS = 64
+"""Each round adds a rounding; the paper stops at 8."""
+
+
 def rotations(problem: Problem, rounds: int, bucket: int, seed: int) -> Tensor:
     """The random matrices of every round, in the problem's dtype: [rounds, d, columns]."""
     columns = sum(hash_widths(problem.kv_len, bucket)) // 2
@@ -76,8 +80,10 @@ class Plan:
     """The extents, and the slots of each round. Legend in :mod:`impls.heads`; s slots of keys."""
 
     def __init__(self, problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> None:
-        if rounds < 1 or bucket < 1:
-            raise Unsupported(f"rounds={rounds} and bucket={bucket} must both be 1 or more")
+        if not 1 <= rounds <= MOST_ROUNDS:
+            raise Unsupported(f"rounds={rounds} must be 1 to {MOST_ROUNDS}")
+        if bucket < 1:
+            raise Unsupported(f"bucket={bucket} must be 1 or more")
         self.problem, self.shared, self.wanted = problem, shared, bucket
         self.length = min(bucket, problem.kv_len)
         self.chunks = -(-problem.kv_len // self.length)

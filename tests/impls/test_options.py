@@ -1,0 +1,60 @@
+"""Options out of range: refused in a sentence, or served rightly and said.
+
+Never an exception out of a kernel, and never another result in silence.
+"""
+
+import pytest
+
+import impls
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+TABLE = impls.table()
+ROWS = [
+    row for row in TABLE.rows.values()
+    if "cpu" in row.devices and (not row.requires or row.name == "blocksparse.flex")
+]  # fmt: skip
+NUMBERS = ("0", "-1", "-1000", "999")
+COMPILED = [r.name for r in TABLE.rows.values() if "c++" in r.requires]
+
+
+def values(row, name):
+    """What to try for an option: numbers out of any range, words that mean nothing."""
+    default = row.options[name]
+    if isinstance(default, bool):
+        return []
+    if isinstance(default, int | float):
+        return [v for v in NUMBERS if row.name not in COMPILED or v != "999"]
+    return [] if name == "core" else ["nonsense", "/nowhere/to/be/found.npy"]
+
+
+CASES = [(r.name, name, v) for r in ROWS for name in r.options for v in values(r, name)]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), CASES, ids=["-".join(c) for c in CASES])
+def test_an_option_out_of_range_is_refused_or_served_rightly(verdict, name, option, value):
+    row = TABLE.find(f"{name}?{option}={value}")
+    masks = row.on("cpu", "masks")
+    mask = "causal" if "causal" in masks else "none"
+    mask = "window:9,0" if name.startswith("window.") else mask
+    phase = "train" if "train" in row.on("cpu", "phases") else "forward"
+    problem = Problem(
+        heads=2, kv_heads=2, q_len=37, kv_len=37, head_dim=16, v_head_dim=16, phase=phase,
+        mask=Mask.parse(mask), level=row.level,
+    )  # fmt: skip
+    try:
+        found = verdict(row, problem)
+    except Unsupported as refusal:
+        said = str(refusal)
+        assert value in said, said
+        assert len(said.split()) >= 4, said
+    else:
+        assert found.reason is None
+
+
+@pytest.mark.parametrize("text", ["linformer?rank=many", "performer?feature=3", "mha?core=einsun"])
+def test_a_value_or_a_name_that_cannot_be_is_refused_by_the_table(text):
+    with pytest.raises((impls.spec.InvalidRow, impls.UnknownVariant)) as caught:
+        TABLE.find(text)
+    assert len(str(caught.value).split()) >= 5
