@@ -36,7 +36,6 @@ from impls.problem import Problem
 from impls.sparse.cost import hash_widths
 from impls.spec import Unsupported
 
-
 MOST_ROUNDS = 64
 """Each round adds a rounding; the paper stops at 8."""
 

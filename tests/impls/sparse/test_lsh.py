@@ -209,7 +209,7 @@ def test_a_key_met_twice_weighs_twice_and_once_where_reformer_pytorch_is_told_so
 def test_nothing_to_do_is_unsupported_with_a_sentence(rounds, bucket):
     problem = Problem(**SMALL)
     choice = {"rounds": rounds, "bucket": bucket, "seed": 0, "shared": False}
-    with pytest.raises(Unsupported, match=rf"rounds={rounds} and bucket={bucket} must both be 1"):
+    with pytest.raises(Unsupported, match=r"(rounds|bucket)=-?\d+ must be 1"):
         build(problem, **choice)
     assert costs.lsh(problem, **choice).flops >= 0
     definition(problem, **choice)
