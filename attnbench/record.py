@@ -199,7 +199,8 @@ class Record(_Part):
         """A record about a variant on a problem."""
         return cls(
             status=status, reason=reason, variant=variant.label, problem=problem.to_dict(),
-            family=variant.family, computes=variant.computes, options=variant.chosen, **more,
+            family=variant.family, computes=variant.computes,
+            options={**variant.options, **variant.given}, **more,
         )  # fmt: skip
 
     @property

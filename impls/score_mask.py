@@ -1,9 +1,11 @@
-"""The problem's mask as a tensor that is added to whole matrices of scores.
+"""The problem's mask as a tensor that is added to whole matrices of scores, or as torch takes it.
 
 Legend in :mod:`impls.heads`; r = g n rows.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,3 +63,18 @@ def blind_rows(problem: Problem) -> Tensor | None:
     """True for rows that may see nothing, [b|1, h|1, n, 1]; None where there are none."""
     blind = torch.from_numpy(problem.mask.blind_rows(problem.shape).copy())
     return blind[..., None].to(problem.device) if bool(blind.any()) else None
+
+
+def sdpa_arguments(problem: Problem) -> dict[str, Any]:
+    """The problem's mask as scaled_dot_product_attention wants it."""
+    mask, shape = problem.mask, problem.shape
+    if mask.plain:
+        return {}
+    if mask.is_causal(shape):
+        return {"is_causal": True}
+    seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+    added = mask.bias(shape)
+    if added is None:
+        return {} if bool(seen.all()) else {"attn_mask": seen}
+    bias = torch.from_numpy(added).to(problem.device, getattr(torch, problem.dtype))
+    return {"attn_mask": bias.masked_fill(~seen, -torch.inf)}

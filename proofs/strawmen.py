@@ -216,7 +216,7 @@ def dilated_pattern() -> Function:
 
 
 def longformer_pattern() -> Function:
-    return lambda b, h, q, k: (q >= k) & ((q - k <= 128) | (k < 16))
+    return lambda b, h, q, k: (q >= k) & ((q - k <= 256) | (k < 16))
 
 
 MATCHES = [

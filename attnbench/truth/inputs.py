@@ -111,6 +111,12 @@ def other_set(inputs: Ends) -> Ends:
     return Inputs(inputs.q.flip(2), inputs.k.flip(2), inputs.v.flip(2, 3))
 
 
+def turned(inputs: Ends) -> list[Ends]:
+    """Three more sets of the same kind: the other set, and both with their channels reversed."""
+    other = other_set(inputs)
+    return [other, *(type(inputs)(*(x.flip(3) for x in some)) for some in (inputs, other))]
+
+
 def cast(x: Tensor, problem: Problem) -> Tensor:
     """In the problem's dtype, on its device, contiguous."""
     return x.to(problem.device, getattr(torch, problem.dtype)).contiguous()

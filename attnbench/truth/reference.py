@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnbench.record import Error
 from attnbench.truth.errors import as_rows, compare, worse
-from attnbench.truth.inputs import Ends, Inputs, cast
+from attnbench.truth.inputs import Ends, Inputs, cast, turned
 from attnbench.truth.oracle import exact, sample_rows
 from attnbench.truth.plain import recomputed, softmax_define
 from impls.problem import Problem
@@ -32,6 +32,8 @@ PLAIN_SCORES = 1 << 25
 long sequence give it as well as many."""
 
 ENOUGH_ROWS, MOST_DRAWS = 256, 16
+REDRAWN_SCORES = 1 << 20
+"""Scores up to which a variant's own definition is tried on other inputs of the kind too."""
 WHOLE_SCORES = 1 << 28
 """Scores up to which every row is looked at, if not as closely as the sampled ones."""
 IN_FLOAT64 = 2.0**-29
@@ -120,12 +122,19 @@ def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines)
     want_few = want
     if len(few) < len(rows):
         want_few = _differentiated(problem, wide, few, dout, define)
+    rows_seen = problem.batch * problem.heads * len(few)
     plain = _own_errors(problem, inputs, few, dout, define, want_few)
+    others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
+    for other in others:  # where a few rows alone may be lucky
+        wide = type(inputs)(*(x.double() for x in other))
+        wanted = _differentiated(problem, wide, few, dout, define)
+        errors = _own_errors(problem, other, few, dout, define, wanted)
+        plain = {name: worse(plain[name], errors[name]) for name in plain}
     if isinstance(inputs, Inputs):
         cancels = _cancels(problem, inputs, rows, dout, want)
     else:
         cancels = _cancels_in_layer(want)
-    return Reference(rows, dout, want, plain, cancels, problem.batch * problem.heads * len(few))
+    return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))
 
 
 def _own_errors(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None,

@@ -11,39 +11,24 @@ Cost: 4 n m d FLOPs a head forward; the fused backends hold no matrix of scores.
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from impls.heads import Attend
 from impls.problem import Problem
+from impls.score_mask import sdpa_arguments
 from impls.spec import Unsupported
-
-
-def _mask_arguments(problem: Problem) -> dict[str, object]:
-    """The problem's mask as the call wants it: nothing, ``is_causal``, or a tensor."""
-    mask, shape = problem.mask, problem.shape
-    if mask.plain:
-        return {}
-    if mask.is_causal(shape):
-        return {"is_causal": True}
-    seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
-    added = mask.bias(shape)
-    if added is None:
-        return {"attn_mask": seen}
-    bias = torch.from_numpy(added).to(problem.device, getattr(torch, problem.dtype))
-    return {"attn_mask": bias.masked_fill(~seen, -torch.inf)}
 
 
 def build(problem: Problem) -> Attend:
     """torch chooses."""
-    arguments = _mask_arguments(problem)
+    arguments = sdpa_arguments(problem)
     if problem.group > 1:
         arguments["enable_gqa"] = True
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q_bhnd, k_bcmd, v_bcme, **arguments)  # type: ignore[arg-type]
+        return F.scaled_dot_product_attention(q_bhnd, k_bcmd, v_bcme, **arguments)
 
     return attend
 

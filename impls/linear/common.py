@@ -213,7 +213,8 @@ class Linear:
         """The quotient; where all weights are zero so is the output."""
         if total is None:
             return out
-        return out.to(self.wide) / nonzero(total.to(self.wide))
+        out, total = out.to(self.wide), nonzero(total.to(self.wide))
+        return out / total if torch.is_grad_enabled() else out.div_(total)
 
     def _count_inverse(self, before: int, new: int) -> Tensor:
         seen = torch.arange(before + 1, before + new + 1, device=self.problem.device)

@@ -1,0 +1,139 @@
+"""Scores with edges: against loops over pairs, and limits where the edges say nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+import impls
+from impls.layers.common import Layer
+from impls.layers.mixed import _edges, _MatNet
+from impls.masks import Mask
+from impls.outside import load_function
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+FORMS = ["graph", "full", "matnet"]
+
+
+def problem(mask="none", phase="forward", **more):
+    given = {"heads": 4, "kv_heads": 4, "q_len": 29, "kv_len": 29, "head_dim": 8, **more}
+    return Problem(
+        level="layer", mask=Mask.parse(mask), phase=phase, v_head_dim=given["head_dim"], **given
+    )
+
+
+def built(name, asked):
+    row = impls.table().find(name)
+    assert row.supports(asked) is None
+    attend = load_function(row.build)(asked, **row.chosen)
+    return attend, load_function(row.definition)(asked, **row.chosen)
+
+
+@pytest.mark.parametrize("cell", [
+    {}, {"mask": "causal"}, {"mask": "window:5,2"}, {"mask": "causal+alibi"},
+    {"mask": "padding:29,0", "batch": 2}, {"heads": 1, "kv_heads": 1}, {"kv_heads": 2, "batch": 2},
+    {"q_len": 1, "kv_len": 1}, {"q_len": 12}, {"q_len": 40, "mask": "causal"},
+    {"phase": "decode", "q_len": 1, "kv_heads": 2}, {"dtype": "float64"},
+    {"phase": "decode", "q_len": 3, "mask": "causal"}, {"phase": "forward"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("form", FORMS)
+def test_the_gate_takes_every_form(verdict, form, cell):
+    assert verdict(f"mixed?form={form}", problem(**{"phase": "train", **cell})).reason is None
+
+
+@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_gate_takes_every_dtype_and_kind_of_input(verdict, form, dtype, inputs):
+    asked = problem("causal", "train", dtype=dtype, inputs=inputs, q_len=70, kv_len=70)
+    assert verdict(f"mixed?form={form}", asked).reason is None
+
+
+@pytest.mark.parametrize("options", ["edges=1", "edges=3&hidden=1", "seed=7", "hidden=5"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_gate_takes_other_options(verdict, form, options):
+    assert verdict(f"mixed?form={form}&{options}", problem("causal", "train")).reason is None
+
+
+def by_loops(form, x, z, weights, heads, d):
+    """Pair by pair, from the formulas at the top of the file."""
+    w = {name: weight.numpy() for name, weight in weights.items()}
+    width = heads * d
+    biases = np.concatenate([w["q_bias"], w["k_bias"], w["v_bias"]])
+    flat = x.numpy() @ w["in_weight"].T + biases
+    q, k, v = (flat[:, i * width : (i + 1) * width].reshape(-1, heads, d) for i in range(3))
+    z, out = z.numpy(), np.zeros((len(x), heads, d))
+    for h in range(heads):
+        for n in range(len(x)):
+            scores = []
+            for m in range(len(x)):
+                if form == "matnet":
+                    unit = w["score_weight"][h] * (q[n, h] @ k[m, h])
+                    unit = np.maximum(unit + w["edge_weight"][h] @ z[n, m], 0)
+                    scores.append(unit @ w["mix_weight"][h])
+                    continue
+                of_key = w["edge_key_weight"][h] @ z[n, m]
+                of_query = w["edge_query_weight"][h] @ z[n, m]
+                score = q[n, h] @ k[m, h] + q[n, h] @ of_key + k[m, h] @ of_query
+                score += of_query @ of_key if form == "full" else 0.0
+                scores.append(score / np.sqrt(d))
+            p = np.exp(np.array(scores) - max(scores))
+            out[n, h] = p @ v[:, h] / p.sum()
+    return torch.from_numpy(out.reshape(len(x), width) @ w["out_weight"].T + w["out_bias"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_definition_and_the_fast_form_are_loops_over_pairs(form):
+    asked = problem(dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
+    attend, define = built(f"mixed?form={form}&edges=3&hidden=5", asked)
+    x, z = torch.randn(1, 7, 8).double(), _edges(asked, 3, 0)
+    want = by_loops(form, x[0], z, define.weights, 2, 4)
+    rows = torch.tensor([6, 1])
+    torch.testing.assert_close(define(x, rows, define.weights)[0], want[rows], atol=1e-12, rtol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
+
+
+def test_edges_that_weigh_nothing_leave_plain_attention():
+    asked = problem("causal", dtype="float64")
+    plain, _ = built("mha", asked)
+    x = torch.randn(1, 29, 32).double()
+    for form in ("graph", "full"):
+        mixed, _ = built(f"mixed?form={form}", asked)
+        assert isinstance(mixed, Layer)
+        with torch.no_grad():
+            for name, weight in mixed.weights.items():
+                weight.copy_(plain.weights[name] if name in plain.weights else 0.0 * weight)
+            torch.testing.assert_close(mixed(x), plain(x), atol=1e-12, rtol=0)
+
+
+def test_the_forms_with_edges_differ():
+    asked = problem(dtype="float64")
+    x = torch.randn(1, 29, 32).double()
+    with torch.no_grad():
+        outs = [built(f"mixed?form={form}", asked)[0](x) for form in FORMS]
+    assert not torch.allclose(outs[0], outs[1], atol=1e-3)
+    assert not torch.allclose(outs[0], outs[2], atol=1e-3)
+
+
+def test_hidden_units_one_at_a_time_are_differentiated_right():
+    generator = torch.Generator().manual_seed(3)
+
+    def drawn(*shape):
+        return torch.randn(shape, generator=generator).double()
+
+    z = drawn(3, 4 * 5)
+    given = [drawn(2, 2, 4, 5), drawn(2, 6), drawn(2, 6, 3), drawn(2, 6)]
+    leaves = [x.requires_grad_() for x in given]
+    assert torch.autograd.gradcheck(
+        lambda s, w, b, a: _MatNet.apply(s, z, w, b, a), leaves, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("option", "why"), [
+    ("form=alt", "not one of graph, full, matnet"), ("edges=0", "edges=0 and hidden=16 must"),
+    ("hidden=-1", "edges=8 and hidden=-1 must"),
+])  # fmt: skip
+def test_options_out_of_range_are_refused(option, why):
+    with pytest.raises(Unsupported, match=why):
+        built(f"mixed?{option}", problem())
