@@ -54,6 +54,8 @@ def claims(names: list[str]) -> Iterator[tuple[Any, str, str]]:
     for row in impls.table().rows.values():
         if (names and row.name not in names) or row.level != "core" or row.cost is None:
             continue
+        if row.family == "external":
+            continue  # what others' kernels claim is theirs to show
         if why_not(row, this_machine()) is not None or row.name == "mean_v":
             continue
         masks = [WINDOW] if row.name.startswith("window.") else ["none", "causal"]

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from impls.heads import grouped, to_query_heads, ungrouped
+from impls.heads import grouped, ungrouped
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -42,6 +42,10 @@ def work_dtype(problem: Problem) -> torch.dtype:
 def widened(x: Tensor) -> Tensor:
     """Half precisions as float32, others as they are."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+STRETCH = 2048
+"""Tokens done at a time where nothing is kept for backward: their features stay in the cache."""
 
 
 class FeatureMap:
@@ -88,6 +92,10 @@ class Memory(NamedTuple):
     tokens: int
 
 
+State = tuple[Tensor, Tensor]
+"""Of each key/value head: the sum of phi(k) v^T, [b, c, D, e], and of phi(k), [b, c, D, 1]."""
+
+
 class Linear:
     """``attend`` of a feature map. ``divide`` by: ``weights`` (their sum), ``count``, ``none``."""
 
@@ -118,10 +126,14 @@ class Linear:
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """The whole of it: rows that see nothing lead and are zero."""
-        q_bcrd = grouped(self._queries(q_bhnd[:, :, self.blind :], self.query_start), self.problem)
-        k_bcmd, v = self._keys(k_bcmd, self.key_start), v_bcme.to(self.work)
-        rows = (q_bcrd, k_bcmd, v)
-        out_bhne = self._pairs(*rows) if self._few(*rows) else self._states(*rows)
+        q_bhnd = q_bhnd[:, :, self.blind :]
+        if self.causal and not torch.is_grad_enabled() and q_bhnd.shape[2] > STRETCH:
+            out_bhne = self._stretches(q_bhnd, k_bcmd, v_bcme)
+        else:
+            q_bcrd = grouped(self._queries(q_bhnd, self.query_start), self.problem)
+            k_bcmd, v = self._keys(k_bcmd, self.key_start), v_bcme.to(self.work)
+            rows = (q_bcrd, k_bcmd, v)
+            out_bhne = self._pairs(*rows) if self._few(*rows) else self._states(*rows)
         if self.per_row is not None:
             out_bhne = out_bhne * self.per_row
         out_bhne = out_bhne.to(v_bcme.dtype)
@@ -157,49 +169,67 @@ class Linear:
 
     def _states(self, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         if self.causal:
-            return self._chunks(q_bcrd, k_bcmd, v_bcme)
+            before = k_bcmd.shape[2] - (self.problem.q_len - self.blind)
+            k_bcmD = self.features.expand(k_bcmd[:, :, :before])
+            first = (k_bcmD.mT @ v_bcme[:, :, :before], self._total(k_bcmD)) if before else None
+            return self._chunks(q_bcrd, k_bcmd[:, :, before:], v_bcme[:, :, before:], first)[0]
         q_bcrD, k_bcmD = self.features.expand(q_bcrd), self.features.expand(k_bcmd)
         out = q_bcrD @ (k_bcmD.mT @ v_bcme)
         total = _times(q_bcrD, self._total(k_bcmD)) if self.divide == "weights" else None
         return ungrouped(self._over(out, total), self.problem)
 
-    def _chunks(self, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        """Causal: keys before the first query are one state, the rest is cut into chunks."""
-        b, c, m, _ = k_bcmd.shape
-        n, group = self.problem.q_len - self.blind, self.problem.group
-        size, before = min(self.chunk, n), m - n
+    def _stretches(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        """The same, a stretch of tokens after the other."""
+        before = k_bcmd.shape[2] - q_bhnd.shape[2]
+        memory = self.remember(k_bcmd[:, :, :before], v_bcme[:, :, :before])
+        so_far = (memory.state_bcDe.to(self.work), memory.total_bcD1.to(self.work))
+        size, outs = max(STRETCH // self.chunk, 1) * self.chunk, []
+        for start in range(0, q_bhnd.shape[2], size):
+            q = self._queries(q_bhnd[:, :, start : start + size], self.query_start + start)
+            keys = slice(before + start, before + start + size)
+            k, v = self._keys(k_bcmd[:, :, keys], self.key_start + keys.start), v_bcme[:, :, keys]
+            out, so_far = self._chunks(grouped(q, self.problem), k, v.to(self.work), so_far)
+            outs.append(out)
+        return torch.cat(outs, 2)
+
+    def _chunks(self, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
+                first: State | None) -> tuple[Tensor, State]:  # fmt: skip
+        """As many queries as keys, cut into chunks, after what ``first`` sums up."""
+        b, c, n, _ = k_bcmd.shape
+        group, size = self.problem.group, min(self.chunk, n)
         short = -n % size
         chunks = (n + short) // size
         q_bcgnd = _longer(q_bcrd.reshape(b, c, group, n, -1), short)
         q_bctgCd = q_bcgnd.reshape(b, c, group, chunks, size, -1).transpose(2, 3)
         q_prd = q_bctgCd.reshape(b * c * chunks, group * size, -1)  # a copy only where g > 1
         k_pCd, v_pCe = (
-            _longer(x[:, :, before:], short).reshape(b * c * chunks, size, -1)
-            for x in (k_bcmd, v_bcme)
+            _longer(x, short).reshape(b * c * chunks, size, -1) for x in (k_bcmd, v_bcme)
         )
         weights_prC = self.features.weights(q_prd, k_pCd)
         weights_prC.view(-1, group, size, size).tril_()
         total_pr1 = self._sum(weights_prC)
         out_pre = weights_prC @ v_pCe
-        if chunks > 1 or before:
-            first = self.features.expand(k_bcmd[:, :, :before])
-            k_pCD, q_prD = self.features.expand(k_pCd), self.features.expand(q_prd)
-            states = self._running(k_pCD.mT @ v_pCe, first.mT @ v_bcme[:, :, :before])
-            out_pre = out_pre.baddbmm_(q_prD, states)
-            if total_pr1 is not None:
-                totals = self._running(self._total(k_pCD), self._total(first))
-                total_pr1 = total_pr1 + _times(q_prD, totals)
+        k_pCD, q_prD = self.features.expand(k_pCd), self.features.expand(q_prd)
+        states, last = self._running(k_pCD.mT @ v_pCe, first and first[0], b * c)
+        out_pre = out_pre.baddbmm_(q_prD, states)
+        totals, last_total = self._running(self._total(k_pCD), first and first[1], b * c)
+        if total_pr1 is not None:
+            total_pr1 = total_pr1 + _times(q_prD, totals)
         out_pre = self._over(out_pre, total_pr1)
         out_bcgtCe = out_pre.view(b, c, chunks, group, size, -1).transpose(2, 3)
-        return out_bcgtCe.reshape(b, c * group, n + short, -1)[:, :, :n]
+        out_bhne = out_bcgtCe.reshape(b, c * group, n + short, -1)[:, :, :n]
+        return out_bhne, (last.unflatten(0, (b, c)), last_total.unflatten(0, (b, c)))
 
-    def _running(self, each_pDe: Tensor, first_bcDe: Tensor) -> Tensor:
-        """What every chunk sees of those before it: sums of what each of them adds."""
-        b, c, width, e = first_bcDe.shape
-        each_bctDe = each_pDe.view(b, c, -1, width, e)[:, :, :-1]
-        joined = torch.cat((first_bcDe[:, :, None], each_bctDe), 2)
-        sums = joined.cumsum(2, dtype=self.wide)
-        return sums.to(self.work).view(-1, width, e)
+    def _running(self, each_pDe: Tensor, first_bcDe: Tensor | None,
+                 heads: int) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """What every chunk sees of those before it, and what is left after the last."""
+        each_xtDe = each_pDe.view(heads, -1, *each_pDe.shape[1:])
+        zero = torch.zeros_like(each_xtDe[:, :1])
+        start = zero if first_bcDe is None else first_bcDe.reshape(zero.shape)
+        joined = torch.cat((start, each_xtDe[:, :-1]), 1)
+        sums = joined.cumsum(1, dtype=self.wide)
+        last = sums[:, -1] + each_xtDe[:, -1]
+        return sums.to(self.work).view(each_pDe.shape), last.to(self.work)
 
     def _total(self, k_bcmD: Tensor) -> Tensor:
         return k_bcmD.sum(-2, dtype=self.wide).to(self.work)[..., None]
@@ -265,29 +295,3 @@ def _times(q_prD: Tensor, total_pD1: Tensor) -> Tensor:
 def _longer(x_bcmd: Tensor, short: int) -> Tensor:
     """Zeros after the last token: whole chunks, and no row that counts may see them."""
     return F.pad(x_bcmd, (0, 0, 0, short)) if short else x_bcmd
-
-
-def seen(problem: Problem, rows: Tensor) -> Tensor:
-    """True where a row may see a key: [b|1, h|1, rows, m]."""
-    return torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy())).to(rows.device)
-
-
-def positions(problem: Problem, rows: Tensor) -> Tensor:
-    """Where rows stand among the keys: the last query stands at the last key."""
-    return rows + (problem.kv_len - problem.q_len)
-
-
-def plain(
-    weights_bhrm: Tensor, v_bcme: Tensor, problem: Problem, rows: Tensor, divide: str
-) -> Tensor:
-    """A definition from all its weights: hide, divide, times v.
-
-    The weights come in float32 at the least and are cast to the values' dtype once divided.
-    """
-    visible = seen(problem, rows)
-    weights = weights_bhrm.masked_fill(~visible, 0.0)
-    if divide == "weights":
-        weights = weights / nonzero(weights.sum(-1, keepdim=True))
-    elif divide == "count":
-        weights = weights / nonzero(visible.sum(-1, keepdim=True)).to(weights.dtype)
-    return weights.to(v_bcme.dtype) @ to_query_heads(v_bcme, problem)

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, plain, positions, widened
+from impls.linear.common import FeatureMap, Linear, widened
+from impls.linear.defined import plain, positions
 from impls.problem import Problem
 
 

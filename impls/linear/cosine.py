@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
-from impls.linear.common import FeatureMap, Linear, nonzero, plain, seen, wide_dtype, widened
+from impls.linear.common import FeatureMap, Linear, nonzero, wide_dtype, widened
+from impls.linear.defined import plain, seen
 from impls.problem import Problem
 from impls.score_mask import ScoreMask, grouped_mask
 from impls.spec import Unsupported

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define, to_query_heads
-from impls.linear.common import FeatureMap, Linear, plain, widened
+from impls.linear.common import FeatureMap, Linear, widened
+from impls.linear.defined import plain
 from impls.problem import Problem
 
 

@@ -39,6 +39,9 @@ RANK = 16
 ROOT = 16
 """alpha is the sixteenth root of a sigmoid: a long memory to begin with."""
 
+STRETCH = 2048
+"""Tokens done at a time where nothing is kept for backward."""
+
 Parameters = tuple[Tensor, Tensor, Tensor]
 
 
@@ -75,7 +78,20 @@ class Gla(Recurrent):
         return F.pad(x_bctlx, (0, 0, 0, self.padding), value=value) if self.padding else x_bctlx
 
     def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        """Within the chunks, and from the states at their beginnings."""
+        """At once; where nothing is kept for backward, a stretch that fits the cache at a time."""
+        size = max(STRETCH // self.length, 1) * self.length
+        if torch.is_grad_enabled() or q_bhnd.shape[2] <= size:
+            return self._after(q_bhnd, k_bcmd, v_bcme, None)[0]
+        outs, state = [], None
+        parts = (x.split(size, 2) for x in (q_bhnd, k_bcmd, v_bcme))
+        for q, k, v in zip(*parts, strict=True):
+            out, state = self._after(q, k, v, state)
+            outs.append(out)
+        return torch.cat(outs, 2)
+
+    def _after(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
+               first_bcde: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Within the chunks, and from the states at their beginnings; and the state at the end."""
         k_bcmd = k_bcmd.to(self.wide)
         alpha_bctld = self._halvable(self.keys(gates(k_bcmd, self.given).exp()), 1.0)
         k_bctld = self._halvable(self.keys(k_bcmd))
@@ -85,13 +101,19 @@ class Gla(Recurrent):
         made = _Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
         scores_bctgll, q_bctgld, k_bctld, kept_bctxd = made
         out_bctre = scores_bctgll.flatten(3, 4) @ v_bctle
-        if k_bctld.shape[2] > 1:
-            states = states_before(k_bctld.mT @ v_bctle, kept_bctxd.mT)
-            out_bctre = out_bctre + q_bctgld.flatten(3, 4) @ states
+        added, kept = k_bctld.mT @ v_bctle, kept_bctxd.mT
+        if first_bcde is not None:
+            added = torch.cat((first_bcde[:, :, None], added), 2)
+            kept = torch.cat((torch.zeros_like(kept[:, :, :1]), kept), 2)
+        states = states_before(added, kept)
+        last = added[:, :, -1] + kept[:, :, -1] * states[:, :, -1]
+        if states.shape[2] > 1:
+            here = states[:, :, -k_bctld.shape[2] :]
+            out_bctre = out_bctre + q_bctgld.flatten(3, 4) @ here
         if self.padding:
-            kept = out_bctre.unflatten(3, (self.problem.group, -1))[..., : self.length, :]
-            out_bctre = kept.flatten(3, 4)
-        return self.back(out_bctre)
+            out = out_bctre.unflatten(3, (self.problem.group, -1))[..., : self.length, :]
+            out_bctre = out.flatten(3, 4)
+        return self.back(out_bctre)[:, :, : q_bhnd.shape[2]], last
 
     def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """The sum of all k v^T, each channel faded to the end."""

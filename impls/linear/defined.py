@@ -1,0 +1,39 @@
+"""What the linear variants' definitions share: weights written out, hidden, divided, times v.
+
+Legend in :mod:`impls.heads`; r some rows of queries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from impls.heads import to_query_heads
+from impls.linear.common import nonzero
+from impls.problem import Problem
+
+
+def seen(problem: Problem, rows: Tensor) -> Tensor:
+    """True where a row may see a key: [b|1, h|1, rows, m]."""
+    return torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy())).to(rows.device)
+
+
+def positions(problem: Problem, rows: Tensor) -> Tensor:
+    """Where rows stand among the keys: the last query stands at the last key."""
+    return rows + (problem.kv_len - problem.q_len)
+
+
+def plain(
+    weights_bhrm: Tensor, v_bcme: Tensor, problem: Problem, rows: Tensor, divide: str
+) -> Tensor:
+    """A definition from all its weights: hide, divide, times v.
+
+    The weights come in float32 at the least and are cast to the values' dtype once divided.
+    """
+    visible = seen(problem, rows)
+    weights = weights_bhrm.masked_fill(~visible, 0.0)
+    if divide == "weights":
+        weights = weights / nonzero(weights.sum(-1, keepdim=True))
+    elif divide == "count":
+        weights = weights / nonzero(visible.sum(-1, keepdim=True)).to(weights.dtype)
+    return weights.to(v_bcme.dtype) @ to_query_heads(v_bcme, problem)
