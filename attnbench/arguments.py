@@ -110,7 +110,7 @@ def _show(verb: argparse.ArgumentParser) -> None:
         "--embeddings", metavar="FILE",
         help="word vectors in GloVe's format; without it, hashed ones",
     )  # fmt: skip
-    verb.add_argument("--mask", default="none", metavar="MASK")
+    verb.add_argument("--mask", metavar="MASK", help="none, or the first that the variant takes")
     verb.add_argument("--out", metavar="FILE", help="also draw the map into a .png or .svg")
 
 

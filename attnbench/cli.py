@@ -106,8 +106,10 @@ def show(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine, why_not
 
     row = impls.table(given.table).find(given.name)
-    if given.text is None and (given.out or given.embeddings):
-        raise words.BadEmbeddings("--out and --embeddings go with --text: a map needs a sentence")
+    if given.text is None and (given.out or given.embeddings or given.mask):
+        raise words.BadEmbeddings(
+            "--out, --embeddings and --mask go with --text: a map needs a sentence"
+        )
     if given.text is not None:
         return _show_map(given, row)
     missing = why_not(row, this_machine())
@@ -134,7 +136,9 @@ def _show_map(given: argparse.Namespace, row: Any) -> int:
 
     tokens = words.tokens(given.text)
     vectors = words.vectors(tokens, given.embeddings)
-    weights = map_of(row, given.mask, vectors)
+    taken = row.on("cpu", "masks") or ("none",)
+    mask = given.mask or ("none" if "none" in taken else taken[0])
+    weights = map_of(row, mask, vectors)
     if given.out:
         from attnbench.report import map_picture
 
@@ -189,7 +193,10 @@ def check(given: argparse.Namespace) -> int:
     from attnbench.sweep.start import find_preset, pinned
 
     machine = this_machine()
-    grid = find_preset(given.preset or "check", machine).with_(**arguments.grid_changes(given))
+    grid = find_preset(given.preset or "check", machine)
+    if given.variants:  # then the levels are theirs
+        grid = grid.with_(level=())
+    grid = grid.with_(**arguments.grid_changes(given))
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     with LocalEngine(settings) as engine, progress.watcher(len(plan.to_run)) as watcher:
@@ -253,7 +260,9 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
     if scaling_picture.draw(
         records, f"attnbench run {where.name} on {where.parent.name}", pictures
     ):
-        say(f"drawn in {pictures[0]}")
+        more = len(scaling_picture.regimes(r for r in records if r.time is not None)) - 1
+        rest = f"; {more} other regime{'s' * (more > 1)} in the table alone" if more else ""
+        say(f"drawn in {pictures[0]}{rest}")
     if as_json:
         sent = {"run": str(where), "records": [r.to_dict() for r in records],
                 "answers": [a.to_dict() for a in found]}  # fmt: skip

@@ -91,7 +91,7 @@ def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
     if not missing:
         return None
     reasons, remedies = [m.reason for m in missing], [m.remedy for m in missing if m.remedy]
-    said = f"{variant.name} "
+    said = f"{variant.label} "
     reason = "; ".join([reasons[0], *(r.removeprefix(said) for r in reasons[1:])])
     return Unavailable(reason, "; ".join(dict.fromkeys(remedies)))
 
@@ -99,11 +99,11 @@ def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
 def _no_device(variant: Variant, machine: Machine) -> Unavailable | None:
     if not set(variant.devices) & set(machine.devices):
         if machine.gpus and not machine.torch_cuda:
-            reason = f"{variant.name} needs CUDA, and the torch installed here has none"
+            reason = f"{variant.label} needs CUDA, and the torch installed here has none"
             return Unavailable(reason, "install a CUDA build of torch")
         devices = ", ".join(variant.devices)
         return Unavailable(
-            f"{variant.name} runs on {devices}; this machine has {', '.join(machine.devices)}",
+            f"{variant.label} runs on {devices}; this machine has {', '.join(machine.devices)}",
             "run it on a machine with an NVIDIA GPU",
         )
     return None
@@ -113,18 +113,18 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
     if requirement == "c++":
         if machine.compiler:
             return None
-        reason = f"{variant.name} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
+        reason = f"{variant.label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
         return Unavailable(reason, "install one, for example Debian's package g++")
     name, bound, wanted = (*re.split(r"(>=)", requirement), "", "")[:3]
     if name == "sm":
         if any(gpu.capability >= float(wanted) / 10 for gpu in machine.gpus):
             return None
         least = f"compute capability {float(wanted) / 10} or more"
-        return Unavailable(f"{variant.name} needs {least}", f"run it on a GPU of {least}")
+        return Unavailable(f"{variant.label} needs {least}", f"run it on a GPU of {least}")
     found = _version(name)
     if found is None or (bound and _numbers(found) < _numbers(wanted)):
         state = "is not installed" if found is None else f"is at {found}"
-        return Unavailable(f"{variant.name} needs {requirement}; {name} {state}",
+        return Unavailable(f"{variant.label} needs {requirement}; {name} {state}",
                            variant.install or f"pip install '{requirement}'")  # fmt: skip
     return None
 

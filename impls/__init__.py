@@ -7,10 +7,13 @@ group ``attnbench.variants``, and the files named on the command line. No kernel
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from impls.spec import InvalidRow
 
 if TYPE_CHECKING:
     from impls.spec import Variant
@@ -40,16 +43,23 @@ class Table:
     broken: list[BrokenRow] = field(default_factory=list)
 
     def find(self, text: str) -> Variant:
-        """The row that ``name`` or ``name?option=value&…`` asks for."""
+        """The row that ``name`` or ``name?option=value&…`` asks for.
+
+        A core has its own options in brackets: ``mha?core=lsh(rounds=2&bucket=8)&bias=false``.
+        """
         name, _, options = text.partition("?")
         if name not in self.rows or any(row.name == name for row in self.broken):
             raise UnknownVariant(self._unknown(name))
         given = {}
-        for pair in filter(None, options.split("&")):
+        for pair in re.findall(r"(?:\([^()]*\)|[^&])+", options):
             key, _, value = pair.partition("=")
+            if key in given:
+                raise InvalidRow(f"{text}: the option {key} is given twice")
             given[key] = value
         row = self.rows[name].with_options(given)
-        return row.over(self.find(str(row.chosen["core"]))) if "core" in row.options else row
+        return (
+            row.over(self.find(_inner(str(row.chosen["core"])))) if "core" in row.options else row
+        )
 
     def _unknown(self, name: str) -> str:
         import difflib
@@ -71,6 +81,11 @@ class Table:
             self.broken.append(BrokenRow(row.name, reason, "give the row another name"))
         else:
             self.rows[row.name] = row
+
+
+def _inner(core: str) -> str:
+    """A core's text: its own options may stand in brackets, ``lsh(rounds=2&bucket=8)``."""
+    return core[:-1].replace("(", "?", 1) if core.endswith(")") else core
 
 
 def table(files: Sequence[str | Path] = ()) -> Table:

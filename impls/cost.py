@@ -32,10 +32,16 @@ def softmax(problem: Problem) -> Cost:
 
 
 def mean(problem: Problem) -> Cost:
-    """The mean of the values a row may see: one addition a pair and column, at most."""
-    keys = problem.mask.keys_seen(problem.shape)
-    adds = keys * problem.kv_heads * problem.v_head_dim
-    return Cost(by_phase(problem, adds), end_bytes(problem))
+    """The mean of the values a row may see: values are read, queries and keys are not.
+
+    One addition a key and column: running sums hold the sum of every span. Backward the same over
+    rows. What a mask from a file asks besides is not counted.
+    """
+    values = problem.mask.keys_seen(problem.shape) * problem.kv_heads * problem.v_head_dim
+    outputs = problem.batch * problem.heads * problem.q_len * problem.v_head_dim
+    adds = {"backward": outputs, "train": values + outputs}.get(problem.phase, values)
+    moved = values + outputs  # backward: dout is read, dv written
+    return Cost(adds, moved * problem.item_bytes * (2 if problem.phase == "train" else 1))
 
 
 def by_phase(problem: Problem, forward: int) -> int:
@@ -49,11 +55,16 @@ def output_bytes(problem: Problem) -> int:
     return rows * problem.v_head_dim * problem.item_bytes
 
 
-def end_bytes(problem: Problem) -> int:
-    """Inputs read once and outputs written once; keys that no row sees are not read."""
+def end_bytes(problem: Problem, keys: int | None = None, values: int | None = None) -> int:
+    """Inputs read once and outputs written once; keys that no row sees are not read.
+
+    ``keys`` and ``values``: how many of either are read, over the batch and the key/value heads,
+    where the variant itself leaves some of those in sight unread.
+    """
     rows = problem.batch * problem.heads * problem.q_len
-    keys = problem.mask.keys_seen(problem.shape) * problem.kv_heads
-    inputs = rows * problem.head_dim + keys * (problem.head_dim + problem.v_head_dim)
+    seen = problem.mask.keys_seen(problem.shape) * problem.kv_heads
+    keys, values = (seen if x is None else x for x in (keys, values))
+    inputs = rows * problem.head_dim + keys * problem.head_dim + values * problem.v_head_dim
     outputs = rows * problem.v_head_dim
     if problem.phase == "train":  # and reads dout, writes dq, dk, dv
         numbers = 2 * (inputs + outputs)

@@ -30,6 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from impls.options import InvalidRow as InvalidRow
+from impls.options import listed, one_of, typed
+
 if TYPE_CHECKING:
     from impls.problem import Problem
 
@@ -50,6 +53,8 @@ DEVICES = ("cpu", "cuda")
 MASK_KINDS = (
     "none", "causal", "window", "prefix", "document", "padding", "alibi", "dense", "bias",
 )  # fmt: skip
+CROSSES = (False, "decode", True)
+"""What a row may say of unequal lengths, the least first."""
 NO_GRADIENT = ("forward", "decode")
 """The phases of a variant that has no backward."""
 
@@ -68,10 +73,6 @@ class Unavailable(Exception):
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
         self.reason, self.remedy = reason, remedy
-
-
-class InvalidRow(ValueError):
-    """A row that says something no row may say. The message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Variant:
     masks: PerDevice | Sequence[str] = MASK_KINDS
     phases: PerDevice | Sequence[str] = PHASES
     gqa: bool = True
-    cross: bool = True
-    """Takes q_len different from kv_len."""
+    cross: bool | str = True
+    """Takes q_len different from kv_len; ``"decode"``: in that phase alone."""
     value_dim: bool = True
     """Takes v_head_dim different from head_dim."""
     head_dims: tuple[int, int] | None = None
@@ -134,15 +135,15 @@ class Variant:
             raise InvalidRow(
                 f"the name {self.name!r} is not lower-case words, digits and _ joined by dots"
             )
-        _one_of(self.name, "computes", [self.computes], get_args(Computes))
-        _one_of(self.name, "level", [self.level], get_args(Level))
-        _one_of(self.name, "devices", self.devices, DEVICES)
+        one_of(self.name, "computes", [self.computes], get_args(Computes))
+        one_of(self.name, "level", [self.level], get_args(Level))
+        one_of(self.name, "devices", self.devices, DEVICES)
         for what in ("dtypes", "masks", "phases"):
-            _one_of(self.name, f"device of {what}", tuple(getattr(self, what)), DEVICES)
+            one_of(self.name, f"device of {what}", tuple(getattr(self, what)), DEVICES)
         for device in self.devices:
-            _one_of(self.name, "dtypes", self.on(device, "dtypes"), DTYPES)
-            _one_of(self.name, "masks", self.on(device, "masks"), MASK_KINDS)
-            _one_of(self.name, "phases", self.on(device, "phases"), PHASES)
+            one_of(self.name, "dtypes", self.on(device, "dtypes"), DTYPES)
+            one_of(self.name, "masks", self.on(device, "masks"), MASK_KINDS)
+            one_of(self.name, "phases", self.on(device, "phases"), PHASES)
         if not isinstance(self.options, Mapping):
             raise InvalidRow(f"{self.name}: options is {self.options!r}, not names with defaults")
         for key, default in self.options.items():
@@ -150,6 +151,8 @@ class Variant:
                 raise InvalidRow(
                     f"{self.name}: option {key}={default!r} is no number, text or yes-or-no"
                 )
+        if self.cross not in CROSSES:
+            raise InvalidRow(f"{self.name}: cross={self.cross!r} is not true, false or 'decode'")
         for name in ("build", "definition", "cost"):
             path = getattr(self, name)
             if path is not None and (not isinstance(path, str) or ":" not in path):
@@ -159,6 +162,10 @@ class Variant:
         self._check_definition()
 
     def _check_definition(self) -> None:
+        if self.level == "core" and self.computes == "softmax" and self.definition is not None:
+            raise InvalidRow(
+                f"{self.name} computes softmax, so the oracle is its definition: it has no other"
+            )
         if self.level != "core" and self.definition is None:
             raise InvalidRow(
                 f"{self.name} is at level {self.level}, so it needs a definition: "
@@ -207,7 +214,7 @@ class Variant:
         return replace(
             self, core=core, computes=core.computes, devices=devices, dtypes=both("dtypes"),
             masks=both("masks"), phases=both("phases"), gqa=self.gqa and core.gqa,
-            cross=self.cross and core.cross, head_dims=core.head_dims,
+            cross=min(self.cross, core.cross, key=CROSSES.index), head_dims=core.head_dims,
             requires=tuple(dict.fromkeys((*self.requires, *core.requires))),
             untried=self.untried or core.untried,
         )  # fmt: skip
@@ -219,7 +226,7 @@ class Variant:
             if key not in self.options:
                 valid = ", ".join(sorted(self.options)) or "none"
                 raise InvalidRow(f"{self.name} has no option {key!r} (its options: {valid})")
-            values[key] = _typed(self.name, key, text, self.options[key])
+            values[key] = typed(self.name, key, text, self.options[key])
         changed = {k: v for k, v in values.items() if v != self.options[k]}
         return replace(self, given=changed)
 
@@ -227,32 +234,34 @@ class Variant:
         """None where this variant takes the problem, else a sentence that says why not."""
         device = problem.device.split(":")[0]
         if problem.level != self.level:
-            return f"{self.name} works at level {self.level}, not {problem.level}"
+            return f"{self.label} works at level {self.level}, not {problem.level}"
         if device not in self.devices:
-            return f"{self.name} runs on {_listed(self.devices)}, not on {device}"
+            return f"{self.label} runs on {listed(self.devices)}, not on {device}"
         if problem.dtype not in self.on(device, "dtypes"):
-            taken = _listed(self.on(device, "dtypes"))
-            return f"{self.name} takes {taken} on {device}, not {problem.dtype}"
+            taken = listed(self.on(device, "dtypes"))
+            return f"{self.label} takes {taken} on {device}, not {problem.dtype}"
         phases = self.on(device, "phases")
         if problem.phase not in phases:
             why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
             here = f" on {device}" * (len({*self._of_phases().values()}) > 1)
-            return f"{self.name} serves {_listed(phases)}{here}, not {problem.phase}: {why}"
+            return f"{self.label} serves {listed(phases)}{here}, not {problem.phase}: {why}"
         refused = [kind for kind in problem.mask.kinds if kind not in self.on(device, "masks")]
         if refused:
-            taken = _listed(self.on(device, "masks"))
-            return f"{self.name} takes the masks {taken} on {device}, not {_listed(refused)}"
+            taken = listed(self.on(device, "masks"))
+            return f"{self.label} takes the masks {taken} on {device}, not {listed(refused)}"
         return self._supports_shape(problem)
 
     def _supports_shape(self, problem: Problem) -> str | None:
         if problem.heads != problem.kv_heads and not self.gqa:
-            return f"{self.name} has no grouped-query form: it needs as many kv_heads as heads"
-        if problem.q_len != problem.kv_len and not self.cross:
-            return f"{self.name} needs q_len equal to kv_len"
+            return f"{self.label} has no grouped-query form: it needs as many kv_heads as heads"
+        crosses = problem.phase == "decode" if self.cross == "decode" else self.cross
+        if problem.q_len != problem.kv_len and not crosses:
+            but = ", but in decode" * (self.cross == "decode")
+            return f"{self.label} needs q_len equal to kv_len{but}"
         if problem.v_head_dim != problem.head_dim and not self.value_dim:
-            return f"{self.name} needs v_head_dim equal to head_dim"
+            return f"{self.label} needs v_head_dim equal to head_dim"
         if self.head_dims and not self.head_dims[0] <= problem.head_dim <= self.head_dims[1]:
-            return f"{self.name} takes head_dim {self.head_dims[0]} to {self.head_dims[1]}"
+            return f"{self.label} takes head_dim {self.head_dims[0]} to {self.head_dims[1]}"
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,7 +274,7 @@ class Variant:
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(row) - known)
         if unknown:
-            raise InvalidRow(f"a row has no field {_listed(unknown)}")
+            raise InvalidRow(f"a row has no field {listed(unknown)}")
         values = dict(row)
         if values.get("head_dims"):
             values["head_dims"] = tuple(values["head_dims"])
@@ -284,26 +293,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words) or "nothing"
-
-
-def _one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
-    wrong = [g for g in given if g not in valid]
-    if wrong:
-        raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {_listed(valid)}")
-
-
-def _typed(row: str, key: str, text: str, default: Any) -> Any:
-    """An option's text as the type of its default."""
-    if isinstance(default, bool):
-        if text.lower() in ("true", "1", "yes", "false", "0", "no"):
-            return text.lower() in ("true", "1", "yes")
-        raise InvalidRow(f"{row}: option {key}={text!r} is neither true nor false")
-    try:
-        return type(default)(text)
-    except ValueError:
-        kind = type(default).__name__
-        raise InvalidRow(f"{row}: option {key}={text!r} is not {kind}, like {default!r}") from None

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-DATA = ("impls.spec", "impls.mask_parts", "impls.masks", "impls.problem", "impls.cost")
+DATA = (
+    "impls.options",
+    "impls.spec",
+    "impls.mask_parts",
+    "impls.masks",
+    "impls.problem",
+    "impls.cost",
+)
 TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")

@@ -76,7 +76,7 @@ def regime(p: dict[str, Any]) -> str:
     q, k = p["q_len"], p["kv_len"]
     length = f"{k} tokens" if q == k else f"{q} queries on {k} keys"
     width = f"d{p['head_dim']}" + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
-    words = [p["phase"], f"mask {p['mask']}", length]
+    words = [p["level"]] * (p["level"] != "core") + [p["phase"], f"mask {p['mask']}", length]
     words += [f"{p['inputs']} inputs"] * (p["inputs"] != "normal")
     words += [f"b{p['batch']} h{p['heads']}/{p['kv_heads']} {width} {p['dtype']}"]
     return ", ".join(words)

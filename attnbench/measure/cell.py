@@ -181,7 +181,7 @@ def _metered(
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
-    call, dout = Call(problem, attend, judged.inputs), judged.softmax.dout
+    call, dout = Call(problem, attend, judged.inputs), judged.dout
     start = perf_counter()
     out = call.forward()
     if dout is not None and getattr(out, "requires_grad", False) and out.shape == dout.shape:

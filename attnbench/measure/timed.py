@@ -70,6 +70,7 @@ class Turns:
                  second: Sequence[Tensor] | None = None) -> None:  # fmt: skip
         self._sets = (values, Values(other_set(values.inputs), values.dout))
         self._first: list[Sequence[Tensor] | None] = [truth, second]
+        self._judged = second is not None
         self._turn = 0
 
     def draw(self) -> Values:
@@ -84,8 +85,10 @@ class Turns:
         return first
 
     def alike(self) -> bool:
-        """Whether both sets gave the same, though their values differ."""
+        """Whether both sets gave the same, though their values differ and nobody judged that."""
         a, b = self._first
+        if self._judged:
+            return False
         differ = not torch.equal(self._sets[0].inputs[-1], self._sets[1].inputs[-1])
         return differ and a is not None and b is not None and torch.equal(a[0], b[0])
 
@@ -135,10 +138,12 @@ class Timed:
             return
         try:
             results = [check_form(self.problem, self._out).detach(), *self._gradients]
+            if len(results) != len(self._names) and self.problem.gradients:
+                raise Wrong("its weights are not those that it had when it was judged")
         except Wrong as wrong:
             self._form = str(wrong)
         else:
-            for i, (got, want) in enumerate(zip(results, self.fresh.wanted(results), strict=False)):
+            for i, (got, want) in enumerate(zip(results, self.fresh.wanted(results), strict=True)):
                 self._off[i] = torch.maximum(self._off[i], _deviation(got, want))
         self._out, self._gradients = None, ()
 

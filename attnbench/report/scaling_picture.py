@@ -17,7 +17,6 @@ Point = tuple[float, float, float]
 """A value and its interval."""
 
 INK, PAPER, GRID = "#222222", "#ffffff", "#dddddd"
-DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vP"
 
 
@@ -57,8 +56,12 @@ def _error(record: Record) -> Point | None:
 MEASURES = (
     Measure("median time, ms", _time),
     Measure("peak memory, MiB", _memory),
-    Measure("worst relative error", _error),
+    Measure("worst relative error against what each computes", _error),
 )
+MOST_EXACT, MOST_OTHERS = 10, 6
+"""Lines that can still be told apart: the fastest of each kind at the longest length."""
+OTHER = "*"
+"""Behind the names of what is not softmax attention; their lines are dotted."""
 
 
 def regimes(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -85,18 +88,20 @@ def draw(records: Sequence[Record], title: str, files: Sequence[Path]) -> bool:
     regime = regimes(measured)[0]
     shown = [r for r in measured if all(r.problem[k] == v for k, v in regime.items())]
     phases = list(dict.fromkeys(r.problem["phase"] for r in shown))
-    names = list(dict.fromkeys(r.variant for r in shown))
+    names = drawn_names(shown)
+    all_names = {r.variant for r in shown}
     settings: dict[Any, Any] = {
         "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench",
         "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK,
     }  # fmt: skip
     with mpl.rc_context(settings):
-        size = (5.2 * len(phases) + 1.2, 3.3 * len(MEASURES) + 0.8)
+        size = (5.2 * len(phases) + 1.2, 3.6 * len(MEASURES) + 1.0)
         figure, grid = plt.subplots(
             len(MEASURES), len(phases), figsize=size, squeeze=False, sharex=True, sharey="row",
             layout="constrained", facecolor=PAPER,
         )  # fmt: skip
-        figure.suptitle(f"{title}\n{_regime_words(regime)}", fontsize=11, x=0.02, ha="left")
+        words = f"{title}\n{_regime_words(regime)}\n{_key_words(names, all_names, shown)}"
+        figure.suptitle(words.rstrip(), fontsize=11, x=0.02, ha="left")
         colors = mpl.color_sequences["petroff10"]
         ends = []
         for row, measure in zip(grid, MEASURES, strict=True):
@@ -120,7 +125,30 @@ def draw(records: Sequence[Record], title: str, files: Sequence[Path]) -> bool:
 
 def _regime_words(p: dict[str, Any]) -> str:
     heads = f"batch {p['batch']}, {p['heads']} heads on {p['kv_heads']}, head_dim {p['head_dim']}"
+    heads = f"level {p['level']}, " * (p["level"] != "core") + heads
     return f"mask {p['mask']}, {p['dtype']}, {p['inputs']} inputs, {heads}, on {p['device']}"
+
+
+def drawn_names(records: Sequence[Record]) -> list[str]:
+    """The fastest exact variants at the longest length they reached, then the fastest others."""
+    last: dict[str, tuple[int, float]] = {}
+    for r in records:
+        if r.time is not None:
+            here = (-r.problem["kv_len"], r.time.median_s)
+            last[r.variant] = min(last.get(r.variant, here), here)
+    exact = {r.variant for r in records if r.computes == "softmax"}
+    ranked = sorted(last, key=lambda name: last[name])
+    others = [name for name in ranked if name not in exact][:MOST_OTHERS]
+    return [name for name in ranked if name in exact][:MOST_EXACT] + others
+
+
+def _key_words(names: Sequence[str], all_names: set[str], records: Sequence[Record]) -> str:
+    words = []
+    if any(r.computes != "softmax" and r.variant in names for r in records):
+        words.append(f"{OTHER} dotted: not softmax attention")
+    if len(names) < len(all_names):
+        words.append(f"{len(names)} of {len(all_names)} variants drawn, the fastest of either kind")
+    return "; ".join(words)
 
 
 def _panel(axes: Axes, records: Sequence[Record], names: Sequence[str], measure: Measure,
@@ -138,11 +166,12 @@ def _panel(axes: Axes, records: Sequence[Record], names: Sequence[str], measure:
         lengths.update(xs)
         middle, low, high = zip(*(points[x] for x in xs), strict=True)
         color = colors[number % len(colors)]
-        style = DASHES[number // len(colors) % len(DASHES)]
+        other = any(r.variant == name and r.computes != "softmax" for r in records)
+        style = ":" if other else "-"
         marker = MARKERS[number % len(MARKERS)]
         axes.plot(xs, middle, style, color=color, marker=marker, markersize=3, linewidth=1.1)
         axes.fill_between(xs, low, high, color=color, alpha=0.2, linewidth=0)
-        ends.append(End(xs[-1], middle[-1], name, color))
+        ends.append(End(xs[-1], middle[-1], name + OTHER * other, color))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sorted(lengths), [str(x) for x in sorted(lengths)], minor=False)

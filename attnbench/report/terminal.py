@@ -170,6 +170,8 @@ def _tail_cells(record: Record | None) -> tuple[str, str, str]:
     error = f"{max(errors):.1e}" if errors else "–"
     if record.distance is not None and record.distance.relative is not None:
         error += f" (softmax: {record.distance.relative:.2f})"
+    elif record.computes != "softmax":
+        error += " (not softmax)"
     share = "–" if record.share_of_ceiling is None else f"{record.share_of_ceiling:.0%}"
     return f"{record.memory.peak_bytes / 2**20:.4g}", error, share
 
@@ -204,7 +206,8 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
     out.print(escape(f"{row.family}, level {row.level}, computes: {row.computes}\n"))
     out.print(escape(mathematics) + "\n")
     limits = [
-        ("grouped-query heads", row.gqa), ("q_len ≠ kv_len", row.cross),
+        ("grouped-query heads", row.gqa),
+        ("q_len ≠ kv_len", "in decode alone" if row.cross == "decode" else row.cross),
         ("v_head_dim ≠ head_dim", row.value_dim),
     ]  # fmt: skip
     facts = {
@@ -213,9 +216,13 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
         for device in row.devices
     }
     facts |= {
-        "shapes": ", ".join(f"{what}: {'yes' if can else 'no'}" for what, can in limits),
+        "shapes": ", ".join(
+            f"{what}: {can if isinstance(can, str) else 'yes' if can else 'no'}"
+            for what, can in limits
+        ),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
-        "options": ", ".join(f"{k}={v}" for k, v in row.options.items()),
+        "options": ", ".join(f"{k}={_word(v)}" for k, v in {**row.options, **row.given}.items()),
+        "core": f"{row.core.label}: {row.core.title}" if row.core else "",
         "requires": ", ".join(row.requires),
         "paper": row.paper,
         "code": row.build,
@@ -228,6 +235,15 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
         if fact:
             grid.add_row(what, escape(fact))
     out.print(grid)
+
+
+def _yes(can: bool | str) -> str:
+    return can if isinstance(can, str) else "yes" if can else "no"
+
+
+def _word(value: object) -> str:
+    """An option as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value) or "''"
 
 
 def attention_map(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> None:

@@ -129,6 +129,8 @@ def _captured_wrong(problem: Problem) -> str | None:
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:
             for name, shape in wanted.items():
+                if not np.isfinite(arrays[name].astype(np.float64)).all():
+                    return f"{file}: {name} holds numbers that are not finite; nothing can be said"
                 if arrays[name].shape != shape:
                     return (
                         f"{file}: {name} has the shape {arrays[name].shape}, and the problem "

@@ -92,10 +92,13 @@ def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tenso
             )
 
 
-def check_unsampled(name: str, got: Tensor, whole: Tensor, plain: Error, dtype: str) -> None:
+def check_unsampled(
+    name: str, got: Tensor, whole: Tensor, plain: Error, dtype: str, looser: float = 1.0
+) -> None:
     """Raise :class:`Wrong` where a row lies further from the plain form's than both may be off."""
     error = compare(got, whole.double())
-    budget = UNSAMPLED_FACTOR * max(plain.worst_row or 0.0, FLOOR_EPSILONS[dtype] * EPSILON[dtype])
+    least = FLOOR_EPSILONS[dtype] * EPSILON[dtype]
+    budget = UNSAMPLED_FACTOR * looser * max(plain.worst_row or 0.0, least)
     if error.worst_row is None or not error.worst_row <= budget:
         raise Wrong(
             f"a row of {name} that is not among the sampled is off the plain form by "

@@ -30,8 +30,8 @@ class Call:
         """What :meth:`backward` gives, in its order: ``dq``, of a weight ``d:in_proj_weight``."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
         """Whether it decodes from a memory of its own making."""
-        self._new: list[Tensor] = []
-        self._memory: Any = None
+        self.new: list[Tensor] = []
+        self.memory: Any = None
         self.remember()
 
     def load(self, inputs: Ends) -> None:
@@ -48,21 +48,43 @@ class Call:
         before = self.problem.kv_len - self.problem.q_len
         with torch.no_grad():
             new = [x[:, :, -self.problem.q_len :] for x in self.leaves]
-            self._new = self._new or [x.clone(memory_format=torch.contiguous_format) for x in new]
-            for kept, values in zip(self._new, new, strict=True):
+            self.new = self.new or [x.clone(memory_format=torch.contiguous_format) for x in new]
+            for kept in self.new:  # nothing of the new tokens is there to be looked up
+                kept.fill_(torch.nan)
+            self.memory = self._remembered(before)
+            for kept, values in zip(self.new, new, strict=True):
                 kept.copy_(values)
-            sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
-            past = self._handed([x[:, :, :before] for x in sources])
-            self._memory = self.attend.remember(*past)  # type: ignore[attr-defined]
+
+    def _remembered(self, tokens: int) -> Any:
+        """A memory of the first tokens, from copies that lead nowhere else."""
+        sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
+        past = [x[:, :, :tokens].clone(memory_format=torch.contiguous_format) for x in sources]
+        return self.attend.remember(*self._handed(past))  # type: ignore[attr-defined]
+
+    def step(self, new: Sequence[Tensor], memory: Any) -> tuple[Tensor, Any]:
+        """One step of a decoder, as it is: its output and the memory after it."""
+        made = self.attend.step(*self._handed(new), memory)  # type: ignore[attr-defined]
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise Wrong("its step returned something else than (out, memory)")
+        return made
+
+    def two_steps(self) -> Tensor:
+        """The last tokens' output from a memory that a step before has made."""
+        n, before = self.problem.q_len, self.problem.kv_len - 2 * self.problem.q_len
+        with torch.no_grad():
+            earlier = [
+                x if number == 0 and self.problem.level == "core" else x[:, :, before : before + n]
+                for number, x in enumerate(self.leaves)
+            ]
+            earlier = [x.clone(memory_format=torch.contiguous_format) for x in earlier]
+            _, memory = self.step(earlier, self._remembered(before))
+            return self.step(self.new, memory)[0]
 
     def forward(self) -> Tensor:
         """The output; with a graph behind it only in the phases that run backward."""
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
-                made = self.attend.step(*self._handed(self._new), self._memory)  # type: ignore[attr-defined]
-                if not isinstance(made, tuple) or len(made) != 2:
-                    raise Wrong("its step returned something else than (out, memory)")
-                out = made[0]
+                out = self.step(self.new, self.memory)[0]
             else:
                 out = self.attend(*self._handed(self.leaves))
         if self.problem.level != "core" and isinstance(out, Tensor):

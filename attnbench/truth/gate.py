@@ -6,15 +6,18 @@ should compute, and for those that compute something else the distance from soft
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from attnbench.record import Distance, Error
 from attnbench.truth import budget, mask_probe
 from attnbench.truth.call import Attend, Call
+from attnbench.truth.defined import affordable, defined, whole_by
 from attnbench.truth.errors import as_rows, compare
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import (
@@ -26,10 +29,15 @@ from attnbench.truth.hygiene import (
     check_weights,
 )
 from attnbench.truth.inputs import other_set
-from attnbench.truth.reference import Judged, Reference, defined
+from attnbench.truth.reference import Judged, Reference
+from impls.problem import Problem
 
 ROWS_AGAIN = 16
 """How many rows of another set of inputs are held against a variant's own definition."""
+LOOSER = 4.0
+"""How much looser a definition of a variant's own is asked than the plain form, row by row."""
+TWO_STEPS = 16.0
+"""Spacings by which a decoder's second step may lie from one from a fresh memory."""
 
 
 @dataclass
@@ -62,7 +70,7 @@ def gate(
             reference = defined(judged.problem, judged.inputs, reference, define)
         _check_values(judged, attend, reference, verdict)
         verdict.zero = tuple(reference.cancels)
-        verdict.truth = _dense_truth(judged, attend, reference)
+        verdict.truth = _dense_truth(judged, attend, reference, define)
         if define is not None:
             verdict.second = _on_another_set(judged, attend, define)
         if define is not None and judged.mean is not None:
@@ -93,7 +101,7 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
     for name, tensor in whole.items():
         check_finite(name, as_rows(tensor))
     check_inputs_kept(call, judged.inputs)
-    check_memory_kept(call)
+    check_memory_kept(call, TWO_STEPS * budget.EPSILON[problem.dtype])
     for name, error in verdict.error.items():
         rows = reference.rows if name in ("forward", "dq") else None
         plain, cancels = reference.plain[name], reference.cancels.get(name)
@@ -101,7 +109,9 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
         budget.check(name, error, yardstick, problem.dtype, rows)
 
 
-def _dense_truth(judged: Judged, attend: Attend, reference: Reference) -> list[Tensor]:
+def _dense_truth(
+    judged: Judged, attend: Attend, reference: Reference, define: Callable[..., Tensor] | None
+) -> list[Tensor]:
     """What it makes of the problem with a gradient into every row, held against the plain form."""
     problem = judged.problem
     call = Call(problem, attend, judged.inputs)
@@ -115,17 +125,24 @@ def _dense_truth(judged: Judged, attend: Attend, reference: Reference) -> list[T
             if name not in reference.cancels:
                 plain = reference.plain[name]
                 budget.check_unsampled(name, tensor, judged.whole[name], plain, problem.dtype)
+    elif define is not None and affordable(problem):
+        whole = whole_by(problem, judged.inputs, judged.dout, define)
+        for name, tensor in made.items():
+            if name not in reference.cancels:
+                plain = reference.plain[name]
+                got = as_rows(tensor)
+                budget.check_unsampled(name, got, whole[name], plain, problem.dtype, LOOSER)
     return list(made.values())
 
 
 def _on_another_set(judged: Judged, attend: Attend, define: Callable[..., Tensor]) -> list[Tensor]:
     """The same tensors filled with other values: some rows held against the definition."""
-    problem, rows = judged.problem, judged.softmax.rows
+    problem = judged.problem
     call, other = Call(problem, attend, judged.inputs), other_set(judged.inputs)
     call.forward()
     call.load(other)
     out = check_form(problem, call.forward())
-    few = rows[:: max(1, len(rows) // ROWS_AGAIN)]
+    few = _secret_rows(problem)
     asked = replace(judged.softmax, rows=few, dout=None)
     reference = defined(problem, other, asked, define)
     error = compare(out.detach()[:, :, few], reference.want["forward"])
@@ -137,6 +154,12 @@ def _on_another_set(judged: Judged, attend: Attend, define: Callable[..., Tensor
     if judged.dout is not None:
         made += [g.clone() for g in call.backward(out, judged.dout)]
     return made
+
+
+def _secret_rows(problem: Problem) -> Tensor:
+    """Rows that nobody could have known when the output was made."""
+    drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
+    return torch.tensor(sorted(drawn), device=problem.device)
 
 
 def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:

@@ -65,13 +65,31 @@ def check_weights(call: Call, define: object) -> None:
             raise Wrong(f"its weight {name} is not that of its definition")
 
 
-def check_memory_kept(call: Call) -> None:
-    """A step from the same memory gives the same."""
+def check_memory_kept(call: Call, most: float) -> None:
+    """A step leaves its memory as it is, whatever tokens came; and two steps are as good as one."""
     if not call.steps:
         return
     first = call.forward().clone()
+    new = [x.clone() for x in call.new]
+    for x in call.new:
+        x.mul_(2)
+    call.forward()
+    for x, values in zip(call.new, new, strict=True):
+        x.copy_(values)
     if not torch.equal(first, call.forward()):
         raise Wrong("its step changed the memory that it was given")
+    if call.problem.kv_len < 2 * call.problem.q_len:
+        return
+    try:
+        again = call.two_steps()
+    except (TypeError, AttributeError, IndexError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
+        raise Wrong(f"its step can't go on from the memory that a step returned: {said}") from None
+    if call.problem.level != "core":
+        again = again.unsqueeze(1)
+    off = float((again.double() - first.double()).norm() / first.double().norm().clamp(min=1e-30))
+    if not off <= most:
+        raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
 
 
 def check_nothing_left(threads_before: int) -> None:

@@ -9,16 +9,15 @@ layers, whose weights are differentiated too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnbench.record import Error
-from attnbench.truth.errors import as_rows, compare, worse
-from attnbench.truth.inputs import Ends, Inputs, cast, turned
+from attnbench.truth.differentiate import Tensors, cancelling, differentiated, few_rows, row_blocks
+from attnbench.truth.errors import compare, worse
+from attnbench.truth.inputs import Ends, Inputs, cast
 from attnbench.truth.oracle import exact, sample_rows
 from attnbench.truth.plain import recomputed, softmax_define
 from impls.problem import Problem
@@ -26,25 +25,10 @@ from impls.problem import Problem
 ROWS = 256
 """How many rows of queries are judged; all of them where there are fewer."""
 
-BLOCK_BYTES = 128 << 20
-PLAIN_SCORES = 1 << 25
-"""Scores that the plain forms compute at most: their errors are a yardstick, and a few rows of a
-long sequence give it as well as many."""
 
 ENOUGH_ROWS, MOST_DRAWS = 256, 16
-REDRAWN_SCORES = 1 << 20
-"""Scores up to which a variant's own definition is tried on other inputs of the kind too."""
 WHOLE_SCORES = 1 << 28
 """Scores up to which every row is looked at, if not as closely as the sampled ones."""
-IN_FLOAT64 = 2.0**-29
-"""The spacing of float64 over that of float32."""
-ZERO_SHARE = 1e-10
-"""Of the terms that cancel: what is below this of them is the oracle's own rounding."""
-
-Tensors = dict[str, Tensor]
-Defines = Callable[..., Tensor]
-"""``define(q, k, v, rows)``; of a layer ``define(x, rows, weights)``, or with a context after x. A
-layer's has ``weights``, the ones that its ``attend`` trains."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +79,7 @@ def _judge_core(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
     dout = _upstream(problem, rows, seed) if problem.gradients else None
     want, entropy = _exact(problem, inputs, rows, dout)
-    few = _few(problem, rows)
+    few = few_rows(problem, rows)
     want_few = want if len(few) == len(rows) else _exact(problem, inputs, few, dout)[0]
     plain = _plain_errors(problem, inputs, few, dout, want_few)
     draws = _draws(problem, few)
@@ -107,58 +91,11 @@ def _judge_core(problem: Problem, inputs: Inputs, seed: int) -> Judged:
         errors = _plain_errors(problem, other, few, dout, wanted)
         plain = {name: worse(plain[name], errors[name]) for name in want}
     mean = exact(problem, *inputs, rows, uniform=True).out
-    cancels = _cancels(problem, inputs, rows, dout, want)
+    cancels = cancelling(problem, inputs, rows, dout, want)
     tried = problem.batch * problem.heads * len(few) * draws
     softmax = Reference(rows, dout, want, plain, cancels, tried)
     dense = _dense_upstream(problem, seed) if problem.gradients else None
     return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, dense))
-
-
-def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines) -> Reference:
-    """The reference of a variant that has a definition of its own."""
-    rows, dout, few = softmax.rows, softmax.dout, _few(problem, softmax.rows)
-    wide = type(inputs)(*(x.double() for x in inputs))
-    want = _differentiated(problem, wide, rows, dout, define)
-    want_few = want
-    if len(few) < len(rows):
-        want_few = _differentiated(problem, wide, few, dout, define)
-    rows_seen = problem.batch * problem.heads * len(few)
-    plain = _own_errors(problem, inputs, few, dout, define, want_few)
-    others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
-    for other in others:  # where a few rows alone may be lucky
-        wide = type(inputs)(*(x.double() for x in other))
-        wanted = _differentiated(problem, wide, few, dout, define)
-        errors = _own_errors(problem, other, few, dout, define, wanted)
-        plain = {name: worse(plain[name], errors[name]) for name in plain}
-    if isinstance(inputs, Inputs):
-        cancels = _cancels(problem, inputs, rows, dout, want)
-    else:
-        cancels = _cancels_in_layer(want)
-    return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))
-
-
-def _own_errors(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None,
-                define: Defines, want: Tensors) -> dict[str, Error]:  # fmt: skip
-    """What a definition makes of itself in the problem's dtype.
-
-    In float64 that would be nothing at all, however many terms cancel; so there it is what float32
-    makes of it, in proportion to the spacings.
-    """
-    if problem.dtype != "float64":
-        got = _differentiated(problem, inputs, rows, dout, define)
-        return {name: compare(got[name], want[name]) for name in want}
-    narrow = type(inputs)(*(x.float() for x in inputs))
-    got = _differentiated(problem, narrow, rows, dout, define)
-    return {name: _scaled(compare(got[name], want[name])) for name in want}
-
-
-def _scaled(error: Error) -> Error:
-    """An error of float32 as float64 would make it; none where it is not a number."""
-    measures = (error.relative, error.max, error.worst_row)
-    if not all(m is not None and math.isfinite(m) for m in measures):
-        return replace(error, relative=0.0, max=0.0, worst_row=0.0)
-    relative, largest, worst = (m * IN_FLOAT64 for m in measures if m is not None)
-    return replace(error, relative=relative, max=largest, worst_row=worst)
 
 
 def _exact(problem: Problem, inputs: Inputs, rows: Tensor,
@@ -168,35 +105,10 @@ def _exact(problem: Problem, inputs: Inputs, rows: Tensor,
     return {name: x for name, x in given.items() if x is not None}, truth.entropy
 
 
-def _cancels(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
-             want: Tensors) -> dict[str, float]:  # fmt: skip
-    """Which tensors are zero in truth, and from terms of what size.
-
-    A row that sees one key has a weight of exactly one, so nothing flows into its scores; a
-    relative error would divide by the rounding of the oracle.
-    """
-    q, k, v = (float(x.double().norm(dim=-1).max()) for x in inputs)
-    out = float(dout[:, :, rows].double().norm(dim=-1).max()) if dout is not None else 0.0
-    many = math.sqrt(len(rows) * problem.group)
-    through = problem.scale * out * v
-    sizes = {"forward": v, "dq": through * k, "dk": through * q * many, "dv": out * many}
-    return {
-        name: sizes[name]
-        for name, tensor in want.items()
-        if float(tensor.abs().max()) <= ZERO_SHARE * sizes[name]
-    }
-
-
-def _cancels_in_layer(want: Tensors) -> dict[str, float]:
-    """The same of a layer: a key's bias gets no gradient, since no softmax changes by it."""
-    size = max(float(tensor.abs().max()) for tensor in want.values())
-    return {n: size for n, x in want.items() if float(x.abs().max()) <= ZERO_SHARE * size}
-
-
 def _plain_errors(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
                   want: Tensors) -> dict[str, Error]:  # fmt: skip
     """The worse of the two textbook forms, measure by measure."""
-    kept = _differentiated(problem, inputs, rows, dout, softmax_define(problem))
+    kept = differentiated(problem, inputs, rows, dout, softmax_define(problem))
     plain = {name: compare(kept.pop(name), want[name]) for name in want}
     again = _recomputed(problem, inputs, rows, dout)
     return {name: worse(plain[name], compare(again.pop(name), want[name])) for name in want}
@@ -205,13 +117,6 @@ def _plain_errors(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor |
 def _draws(problem: Problem, rows: Tensor) -> int:
     """How often the plain forms are tried: again where a few rows alone may be lucky."""
     return min(MOST_DRAWS, math.ceil(ENOUGH_ROWS / (problem.batch * problem.heads * len(rows))))
-
-
-def _few(problem: Problem, rows: Tensor) -> Tensor:
-    """The rows that the plain forms are tried on: all, or a spread of them where rows are long."""
-    scores_per_row = problem.batch * problem.heads * problem.kv_len
-    count = min(len(rows), max(8, PLAIN_SCORES // scores_per_row))
-    return rows[torch.linspace(0, len(rows) - 1, count, device=rows.device).long()]
 
 
 def _upstream(problem: Problem, rows: Tensor, seed: int) -> Tensor:
@@ -238,50 +143,7 @@ def _whole(problem: Problem, inputs: Inputs, dout: Tensor | None) -> Tensors | N
     wide = torch.float64 if problem.dtype == "float64" else torch.float32
     every = torch.arange(problem.q_len, device=inputs.q.device)
     wider = Inputs(*(x.to(wide) for x in inputs))
-    return _differentiated(problem, wider, every, dout, softmax_define(problem))
-
-
-def _blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[slice]:
-    """The sampled rows in blocks whose scores stay small."""
-    scores = problem.batch * problem.heads * problem.kv_len * item_bytes
-    step = max(1, BLOCK_BYTES // scores)
-    for start in range(0, len(rows), step):
-        yield slice(start, min(start + step, len(rows)))
-
-
-def _differentiated(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None,
-                    define: Defines) -> Tensors:  # fmt: skip
-    """A definition's output and gradients, block by block, summed in float64."""
-    dtype = inputs[0].dtype
-    leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
-    own: dict[str, Tensor] = dict(getattr(define, "weights", None) or {})
-    weights = {n: w.detach().to(dtype).requires_grad_(dout is not None) for n, w in own.items()}
-    wanted = [*leaves, *weights.values()]
-    sums = [torch.zeros_like(x, dtype=torch.float64) for x in wanted] if dout is not None else []
-    outs: list[Tensor] = []
-    for block in _blocks(problem, rows, leaves[0].element_size()):
-        out = _applied(define, inputs, leaves, rows[block], weights)
-        outs.append(out.detach())
-        if dout is not None:
-            upstream = dout[:, :, rows[block]].to(out.dtype)
-            parts = torch.autograd.grad(out, wanted, upstream, materialize_grads=True)
-            for total, part in zip(sums, parts, strict=True):
-                total += part
-    made = {"forward": torch.cat(outs, 2)}
-    if dout is not None:
-        names = (*(f"d{n}" for n in inputs._fields), *(f"d:{n}" for n in weights))
-        made |= dict(zip(names, sums, strict=True))
-        if "dq" in made:
-            made["dq"] = made["dq"][:, :, rows]
-    return {name: as_rows(tensor) for name, tensor in made.items()}
-
-
-def _applied(define: Defines, inputs: Ends, leaves: Sequence[Tensor], rows: Tensor,
-             weights: Tensors) -> Tensor:  # fmt: skip
-    if isinstance(inputs, Inputs):
-        return define(*leaves, rows)
-    more: tuple[Any, ...] = (weights,) if weights else ()
-    return define(*(x.squeeze(1) for x in leaves), rows, *more).unsqueeze(1)
+    return differentiated(problem, wider, every, dout, softmax_define(problem))
 
 
 def _recomputed(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None) -> Tensors:
@@ -291,7 +153,7 @@ def _recomputed(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | N
         name: torch.zeros_like(x, dtype=torch.float64)
         for name, x in (("dk", inputs.k), ("dv", inputs.v))
     }
-    for block in _blocks(problem, rows, max(4, inputs.q.element_size())):
+    for block in row_blocks(problem, rows, max(4, inputs.q.element_size())):
         some = rows[block]
         upstream = None if dout is None else dout[:, :, some]
         for name, part in recomputed(problem, *inputs, some, upstream).items():

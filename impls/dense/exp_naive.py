@@ -2,8 +2,9 @@
 
     s = exp( q k^T d^-1/2 + mask );  out = (s v) / sum s
 
-The formula of the textbooks, taken at its word. It is right as long as no exponential overflows:
-logits above 88 in float32 and bfloat16, above 11 in float16. It stands in the table to show that.
+The formula of the textbooks, taken at its word. It is right as long as no exponential overflows
+(logits above 88 in float32 and bfloat16, above 11 in float16) and not all of a row underflow (below
+-103). It stands in the table to show that.
 
 Cost: 4 n m d FLOPs a head forward, one matrix of scores at the worst instant.
 """

@@ -9,7 +9,7 @@ _WHOLE = ("forward", "train", "backward")
 
 def _row(name: str, title: str, place: str, cost: str, **more: Any) -> Variant:
     code, _, ending = place.partition(":")
-    settings = {"computes": "softmax", "level": "layer", **more}
+    settings = {"computes": "softmax", "level": "layer", "value_dim": False, **more}
     return Variant(
         name=name, title=title, family="layers", build=f"impls.layers.{code}:build{ending}",
         definition=f"impls.layers.{code}:definition{ending}", cost=f"impls.layers.cost:{cost}",
@@ -28,7 +28,7 @@ ROWS: list[Variant] = [
     ),
     _row("mha.einsum", "einsum over weights by heads", "mha_einsum", "mha_einsum"),
     _row(
-        "mla", "keys and values from one latent vector", "mla", "mla", gqa=False,
+        "mla", "keys and values from one latent vector", "mla", "mla", gqa=False, cross="decode",
         computes="its own operator", options={"latent": 0, "rope": 0, "absorbed": False},
         paper="arXiv:2405.04434",
     ),
@@ -40,6 +40,7 @@ ROWS: list[Variant] = [
     ),
     _row(
         "block", "a transformer block around a core", "block", "block", level="block",
+        cross="decode",
         options={"core": "sdpa", "norm": "pre", "activation": "gelu", "ff": 4},
         paper="arXiv:1706.03762, arXiv:2002.04745",
     ),

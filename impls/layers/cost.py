@@ -2,7 +2,8 @@
 
 A projection of T tokens from E numbers to w is 2 T E w FLOPs, twice that backward. In a decoder
 only the new tokens are projected. Bytes are tokens and weights read once and the output written
-once; backward the same again for the gradients; decoding reads the cache besides.
+once; backward the same again for the gradients; decoding moves besides what the core alone does:
+the cache it reads, or its state.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def mixed(problem: Problem, form: str, edges: int, hidden: int, seed: int) -> Co
     once = pairs // problem.batch
     keys, queries = _all(problem), problem.batch * problem.q_len
     if form == "matnet":
-        more = hidden * (5 * pairs + 2 * edges * once)
-        weights = h * hidden * (edges + 2)
+        more = hidden * (5 * pairs + (2 * edges + 1) * once)
+        weights = h * hidden * (edges + 3)
     else:
         more = 4 * edges * pairs + 2 * h * d * edges * (keys + queries)
         more += once * edges * (edges + 1) * (form == "full")
@@ -137,15 +138,12 @@ def _block(problem: Problem, ff: int, inside: Cost) -> Cost:
 
 
 def _softmax(problem: Problem) -> Cost:
-    """Inside a layer heads need not be moved; a decoder's cache must be."""
-    made = core_cost.softmax(problem.with_(level="core"))
-    item = 2 * _keys(problem) * problem.item_bytes
-    cached = problem.batch * (problem.kv_len - problem.q_len) * item
-    return Cost(made.flops, cached)
+    """Exact softmax, as a core whose row says no more."""
+    return core_cost.softmax(problem.with_(level="core"))
 
 
 def _of_core(problem: Problem, core: Variant) -> Cost:
-    """The core's work by its own row; decoding, also what it moves: its memory lies outside."""
+    """The core's work and bytes by its own row."""
     if core.cost is None:
         return _softmax(problem)
     made: Cost = load(core.cost)(problem.with_(level="core"), **core.chosen)
@@ -153,7 +151,11 @@ def _of_core(problem: Problem, core: Variant) -> Cost:
 
 
 def _whole(problem: Problem, forward: int, weights: int, inside: Cost) -> Cost:
-    """Projections and what is inside; tokens, weights and output moved once."""
+    """Projections and what is inside; tokens, weights and output moved once.
+
+    Heads need not be moved inside a layer, so what is inside moves nothing, but for a decoder,
+    whose memory lies outside.
+    """
     crossed = problem.kv_len if problem.crosses else 0
     tokens = problem.batch * (problem.q_len + crossed) * problem.width
     out = problem.batch * problem.q_len * problem.width

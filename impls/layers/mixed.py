@@ -5,19 +5,21 @@ same for all batch elements and heads. It enters the score of head h in one of t
 
     graph    s_nm = ( q_n . k_m + q_n . U_h z_nm + k_m . V_h z_nm ) d^-1/2
     full     s_nm = ( (q_n + V_h z_nm) . (k_m + U_h z_nm) ) d^-1/2       with an edge-edge term
-    matnet   s_nm = sum over j of a_hj relu( w_hj q_n . k_m + B_hj . z_nm )   J of them, no d^-1/2
+    matnet   s_nm = sum over j of a_hj relu( w_hj q_n . k_m d^-1/2 + B_hj . z_nm + c_hj )    J terms
 
 and out = W_o [ softmax(s + mask) v ]_h + b_o. ``graph`` is Henderson and others, 2023 (Transformers
-as Graph-to-Graph Models, arXiv:2310.17936), ``full`` its complete product, ``matnet`` Kwon and
-others, 2021 (arXiv:2106.11113). Keys have a bias: with edges it is felt.
+as Graph-to-Graph Models, arXiv:2310.17936), scores only: the term that the same authors add to the
+values is left out. ``full`` is its complete product. ``matnet`` is the mixing of Kwon and others,
+2021 (arXiv:2106.11113); a bias after its second layer would move all scores of a row alike, which
+no softmax feels, so there is none. Keys have a bias: with edges it is felt.
 
 U z is never written out for the pairs, d numbers each: q . U z = (U^T q) . z needs R to a query.
 The edge-edge term is z^T V^T U z, read off the products of z's numbers, R (R + 1) / 2 a pair, made
 once; matnet's hidden units are added up one at a time, and computed again backward.
 
 Cost: pairs of 4 d + 4 R FLOPs forward (full R (R + 1) more a pair without the batch; matnet, in
-place of 4 R, 5 J, and 2 R J without the batch), besides the projections. The edges are parameters
-of the problem, drawn once from a seed; ``edges`` is R, ``hidden`` J.
+place of 4 R, 5 J, and (2 R + 1) J without the batch), besides the projections. The edges are
+parameters of the problem, drawn once from a seed; ``edges`` is R, ``hidden`` J.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def _shapes(problem: Problem, form: str, edges: int, hidden: int) -> dict[str, t
     shapes = attention_shapes(problem, bias=True, key_bias=True)
     if form == "matnet":
         return {**shapes, "score_weight": (h, hidden), "edge_weight": (h, hidden, edges),
-                "mix_weight": (h, hidden)}  # fmt: skip
+                "mix1_bias": (h, hidden), "mix_weight": (h, hidden)}  # fmt: skip
     return {**shapes, "edge_key_weight": (c, d, edges), "edge_query_weight": (h, d, edges)}
 
 
@@ -109,7 +111,8 @@ class _Scores:
         self.mask, self.z_nmR = ScoreMask(problem), z_nmR
         if form == "matnet":
             wide = torch.promote_types(z_nmR.dtype, torch.float32)
-            self.z_Rp = z_nmR.flatten(0, 1).to(wide).mT.contiguous()
+            # a number of one beside the edge's own: its weight is the bias
+            self.z_Rp = F.pad(z_nmR.flatten(0, 1).to(wide), (0, 1), value=1.0).mT.contiguous()
         if form == "full":
             self.one, self.other = torch.triu_indices(
                 z_nmR.shape[2], z_nmR.shape[2], device=z_nmR.device
@@ -119,17 +122,24 @@ class _Scores:
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor) -> Tensor:
         """Softmax of the mixed scores, times the values."""
-        problem, weights = self.problem, self.weights
+        problem = self.problem
         b, h, n, m = *q_bhnd.shape[:3], k_bcmd.shape[2]
         scores_bhnm = (grouped(q_bhnd, problem) @ k_bcmd.mT).view(b, h, n, m)
         if self.form == "matnet":
-            named = (weights[f"{name}_weight"] for name in ("score", "edge", "mix"))
-            mixed: Tensor = _MatNet.apply(scores_bhnm, self.z_Rp, *named)  # type: ignore[no-untyped-call]
-            scores_bhnm = mixed.to(q_bhnd.dtype)
+            scores_bhnm = self._matnet(scores_bhnm)
         else:
             scores_bhnm = self._with_edges(scores_bhnm, q_bhnd, k_bcmd) * problem.scale
         masked = self.mask.add_(scores_bhnm.reshape(b, problem.kv_heads, -1, m))
         return self.mask.close(masked.softmax(-1) @ v_bcmd)
+
+    def _matnet(self, scores_bhnm: Tensor) -> Tensor:
+        """The hidden units' sum, for the unscaled scores."""
+        weights, wide = self.weights, self.z_Rp.dtype
+        own_hj = weights["score_weight"].to(wide) * self.problem.scale
+        edge_hjR = torch.cat((weights["edge_weight"], weights["mix1_bias"][..., None]), -1)
+        given = scores_bhnm, self.z_Rp, own_hj, edge_hjR, weights["mix_weight"]
+        mixed: Tensor = _MatNet.apply(*given)  # type: ignore[no-untyped-call]
+        return mixed.to(scores_bhnm.dtype)
 
     def _with_edges(self, scores_bhnm: Tensor, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
         """The terms of the edges added, each a product over R numbers."""
@@ -175,8 +185,9 @@ def definition(problem: Problem, form: str, edges: int, hidden: int, seed: int) 
     def head(q_bnd: Tensor, k_bmd: Tensor, z: Tensor, i: int, weights: Weights) -> Tensor:
         q, k = q_bnd[:, :, None], k_bmd[:, None]
         if form == "matnet":
-            score = (q * k).sum(-1, keepdim=True)
+            score = (q * k).sum(-1, keepdim=True) * d**-0.5
             unit = score * weights["score_weight"][i] + z @ weights["edge_weight"][i].T
+            unit = unit + weights["mix1_bias"][i]
             return (unit.relu() * weights["mix_weight"][i]).sum(-1)
         u, v = weights["edge_key_weight"][i // group], weights["edge_query_weight"][i]
         if form == "full":

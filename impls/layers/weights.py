@@ -18,21 +18,22 @@ Weights = dict[str, Tensor]
 
 
 def made(shapes: Mapping[str, tuple[int, ...]], problem: Problem, seed: int = 0) -> Weights:
-    """Weights as torch begins with, the same everywhere, rounded to the problem's dtype.
+    """Weights drawn from a seed, the same everywhere, rounded to the problem's dtype.
 
-    Matrices are Xavier-uniform over all their heads. Biases, which torch begins at zero, are
-    uniform within 1 / sqrt(width), so that one left out shows; scales of a norm lie around one.
+    All are uniform. Matrices lie within sqrt(6 / (rows + columns)), the rows counted over all
+    their heads (Xavier's); biases within 1 / sqrt(width), so that one left out shows; scales of a
+    norm within 1/4 of one.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in shapes.items():
         drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
-        if len(shape) > 1:
-            drawn = drawn * math.sqrt(6 / (math.prod(shape[:-1]) + shape[-1]))
-        elif name.startswith("norm") and name.endswith("weight"):
-            drawn = 1 + drawn / 4
-        else:
+        if name.endswith("bias"):
             drawn = drawn / math.sqrt(problem.width)
+        elif len(shape) > 1:
+            drawn = drawn * math.sqrt(6 / (math.prod(shape[:-1]) + shape[-1]))
+        else:
+            drawn = 1 + drawn / 4
         weights[name] = drawn.to(problem.device, getattr(torch, problem.dtype))
     return weights
 

@@ -11,6 +11,7 @@ ROWS = [
         build="impls.lowrank.mean_v:build",
         definition="impls.lowrank.mean_v:definition",
         cost="impls.cost:mean",
+        masks=("none", "causal", "window", "prefix", "document", "padding", "dense"),
     ),
     Variant(
         name="linformer",

@@ -1,4 +1,8 @@
-"""What the low-rank variants cost: the products of thin matrices, and the bytes of the ends."""
+"""What the low-rank variants cost: the products of thin matrices, and the bytes of the ends.
+
+A decoder with sums over its keys is given the new tokens and the sums alone: that is its work and
+its traffic, however many keys there were.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,10 @@ def skyformer(problem: Problem, landmarks: int, iterations: int, gamma: float, s
 
 
 def performer(problem: Problem, features: int, seed: int, chunk: int) -> Cost:
-    """The features of queries and keys, the sums over keys and what each query reads of them."""
+    """The features of queries and keys, the sums over keys and what each query reads of them.
+
+    In decode of the new tokens alone.
+    """
     return _features(problem, features, features)
 
 
@@ -44,8 +51,14 @@ def rfa(problem: Problem, features: int, sigma: float, floor: float, seed: int,
 
 def _features(problem: Problem, products: int, features: int) -> Cost:
     n, m, d, e = _sizes(problem)
-    each = 2 * (products * d + features * e)
-    return _total(problem, each * (n * problem.heads + m * problem.kv_heads))
+    products, features = max(products, 1), max(features, 1)
+    decodes = problem.phase == "decode"
+    tokens = n * problem.heads + (n if decodes else m) * problem.kv_heads
+    whole = _total(problem, 2 * (products * d + features * e) * tokens)
+    if not decodes:
+        return whole
+    sums = 2 * problem.kv_heads * features * (e + 1) * max(4, problem.item_bytes)
+    return whole._replace(bytes=problem.batch * (sums + tokens * (d + e) * problem.item_bytes))
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int]:

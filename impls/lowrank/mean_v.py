@@ -2,10 +2,12 @@
 
     out_n = mean over the visible m of v_m
 
-What an approximation must beat to know anything about the scores. A span that begins at the first
-key is a running sum; another is a product with the matrix of 1 / count.
+What an approximation must beat to know anything about the scores. Where every row sees the keys
+from the first up to one of its own, it is a running sum divided by a count, or one sum where all
+rows end alike; under any other mask it is a product with the n x m matrix of 1 / count, zeros where
+a key is hidden. Numbers that a mask adds to scores mean nothing here: alibi and bias are not taken.
 
-Cost: m e additions a head for running sums, else 2 n m e.
+Cost: m e additions a head; 2 n m e FLOPs in the form with a matrix. q and k are never read.
 """
 
 import torch

@@ -15,7 +15,7 @@ largest count as zero. Then as many landmarks as keys make softmax attention its
 don't get there. Landmarks mix in later keys, so there is no causal form. Weights may be negative.
 Half precisions are computed in float32, since the inverse magnifies errors.
 
-Cost: with r landmarks, 4 (n + m) r (d + e) / 2 FLOPs a head, and 8 r^3 a step.
+Cost: with r landmarks, 2 (n + m) r (d + e) FLOPs a head, 2 r^2 (d + e), and 8 r^3 a step.
 """
 
 import torch

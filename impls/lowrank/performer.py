@@ -15,7 +15,8 @@ the output towards the mean of the values). Only where a query and the largest k
 feature within exp(-69), at logits of several hundreds, does a float32 row sum to nothing: it is
 then zero. Half precisions are computed in float32. Decoding keeps f (e + 1) numbers a head.
 
-Cost: 2 (n + m) f (d + e) FLOPs a head, with a causal mask besides 2 n s (f + e) in chunks of s.
+Cost: 2 (n + m) f (d + e) FLOPs a head, with a causal mask besides 2 n s (f + e) in chunks of s. A
+new token of decoding is 4 f (d + e), however many came before.
 """
 
 import torch

@@ -10,11 +10,13 @@ query and key; their lengths say nothing, so it is an operator of its own, and w
 one: no key weighs more than e^2 times another. All heads share the w_r.
 
 Sines and cosines have signs: an estimate of a kernel may be negative, and so may a row's sum be,
-with few features or in the first rows of a causal mask, where nothing averages it out. As in the
-authors' code the sum is held above a floor; a row that meets it is shrunk, or worse, but finite.
-Half precisions are computed in float32. Decoding keeps 2 f (e + 1) numbers a head.
+with few features or in the first rows of a causal mask, where nothing averages it out. So the sum
+is held above a floor, as in the authors' code; the value here is our own, since theirs is a
+constant for features of another scale. A row that meets it is shrunk, or worse, but finite. Half
+precisions are computed in float32. Decoding keeps 2 f (e + 1) numbers a head.
 
 Cost: 2 (n + m) f (d + 2 e) FLOPs a head, with a causal mask besides 2 n s (2 f + e) in chunks of s.
+A new token of decoding is 4 f (d + 2 e), however many came before.
 """
 
 import torch

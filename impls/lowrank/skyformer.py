@@ -69,7 +69,9 @@ class Skyformer:
         log_bhnm = (x_bhnd * scale) @ y_bhmd.mT
         log_bhnm -= x_bhnd.square().sum(-1, keepdim=True) * (scale / 2)
         log_bhnm -= (y_bhmd.square().sum(-1, keepdim=True) * (scale / 2)).mT
-        return log_bhnm.exp_()
+        return log_bhnm.clamp_(
+            max=0.0
+        ).exp_()  # a square distance is never negative but by rounding
 
     def _solved(self, w_bhrr: Tensor, summary_bhre: Tensor) -> Tensor:
         eye = torch.eye(w_bhrr.shape[-1], dtype=w_bhrr.dtype, device=w_bhrr.device)
@@ -104,7 +106,7 @@ def definition(problem: Problem, landmarks: int, iterations: int, gamma: float,
 
     def kappa(x: Tensor, y: Tensor) -> Tensor:
         squares = x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :]
-        return torch.exp(-(squares - 2 * x @ y.mT) * problem.scale / 2)
+        return torch.exp(-(squares - 2 * x @ y.mT).clamp(min=0.0) * problem.scale / 2)
 
     def inverse(a: Tensor) -> Tensor:
         if iterations == 0:

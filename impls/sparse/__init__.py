@@ -20,7 +20,7 @@ def _pattern(name: str, title: str, **more: Any) -> Variant:
     """A row with a fixed pattern of its own, on whole sequences of tokens that see each other."""
     return _row(
         name, title, name, name, computes=_OWN, definition=f"impls.sparse.{name}:definition",
-        masks=("none", "causal"), **more,
+        masks=("none", "causal"), cross="decode", **more,
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@
 B is ``block``; the first G = ``globals`` blocks see all and are seen by all; R_I are ``random``
 blocks (r) that are not in the other sets, drawn once from ``seed``, the same for all heads (all
 there are where fewer are left). One softmax over the union, each pair counted once.
-arXiv:2007.14062, in its ITC form: the global tokens are tokens of the sequence.
+arXiv:2007.14062, in its ITC form: the global tokens are tokens of the sequence. The authors'
+released code makes the first and the last block global, and draws R_I for each head by itself.
 
 Causal, which the paper leaves open: the same sets cut to blocks I and before, R_I drawn among those
 before I, and j <= i inside a block. Causal strictly: no row depends on later keys.
@@ -20,7 +21,6 @@ memory n (3 + G + r) (B + d + e), linear.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,36 +28,8 @@ from impls.heads import Define, grouped, ungrouped
 from impls.problem import Problem
 from impls.sparse.blocks import from_query_blocks, hide, masked, prescaled, query_blocks, slabs
 from impls.sparse.common import Noted, Pattern, decoder, need_one_sequence, softmax_on
+from impls.sparse.layouts import bigbird_layout, bigbird_sizes
 from impls.spec import Unsupported
-
-
-def layout(count: int, globals: int, random: int, seed: int, causal: bool) -> Tensor:
-    """The blocks of keys for each block of queries that is not done apart: [blocks, K].
-
-    Each once, -1 where there are fewer than K. Global blocks of rows that see all are left out,
-    so without causality the first line is that of block ``globals``.
-    """
-    draw, table = np.random.default_rng(abs(seed)), []
-    for block in range(0 if causal else globals, count):
-        stop = block + 1 if causal else count
-        near = {x for x in (block - 1, block, block + 1) if 0 <= x < stop}
-        sure = sorted(near | set(range(min(globals, stop))))
-        free = stop - len(sure)
-        more = max(min(random, free), 0)
-        picked: list[int] = draw.choice(free, more, replace=False).tolist() if more else []
-        for taken in sure:  # from a number among the free ones to a block's own
-            picked = [x + (x >= taken) for x in picked]
-        table.append([*sure, *sorted(picked)])
-    width = max(map(len, table), default=0)
-    rows = [line + [-1] * (width - len(line)) for line in table]
-    return torch.tensor(rows, dtype=torch.int64).reshape(len(table), width)
-
-
-def _sizes(problem: Problem, block: int, globals: int) -> tuple[int, int, int]:
-    """The size of a block, how many there are, how many of them are global."""
-    size = max(min(block, problem.kv_len), 1)
-    count = -(-problem.kv_len // size)
-    return size, count, max(min(globals, count), 0)
 
 
 def build(problem: Problem, block: int, globals: int, random: int, seed: int) -> Noted:
@@ -70,10 +42,10 @@ def build(problem: Problem, block: int, globals: int, random: int, seed: int) ->
     need_one_sequence(problem, "bigbird")
     if problem.phase == "decode":
         return decoder(problem, pattern_of(problem, block, globals, random, seed))
-    size, count, top = _sizes(problem, block, globals)
+    size, count, top = bigbird_sizes(problem, block, globals)
     n, causal = problem.kv_len, "causal" in problem.mask.kinds
     apart = 0 if causal else min(top * size, n)  # a causal global row sees but global keys
-    table = layout(count, top, random, seed, causal)
+    table = torch.from_numpy(bigbird_layout(count, top, random, seed, causal))
     bias = hide(_seen(problem, size, table), problem)
     picks = table.clamp(min=0).to(problem.device)
 
@@ -125,12 +97,11 @@ def definition(problem: Problem, block: int, globals: int, random: int, seed: in
 
 def pattern_of(problem: Problem, block: int, globals: int, random: int, seed: int) -> Pattern:
     """The sets above, over the whole sequence."""
-    size, count, top = _sizes(problem, block, globals)
+    size, count, top = bigbird_sizes(problem, block, globals)
     causal = "causal" in problem.mask.kinds
     allowed = torch.zeros(count, count, dtype=torch.bool)
-    for line, blocks in zip(
-        range(0 if causal else top, count), layout(count, top, random, seed, causal), strict=True
-    ):
+    layout = bigbird_layout(count, top, random, seed, causal)
+    for line, blocks in zip(range(0 if causal else top, count), layout, strict=True):
         allowed[line, blocks[blocks >= 0]] = True
     if not causal:
         allowed[:top] = True

@@ -23,8 +23,8 @@ from torch import Tensor
 from impls.heads import Define
 from impls.problem import Problem
 from impls.sparse.common import softmax_on
-from impls.sparse.cost import block_layout
 from impls.sparse.flex_kernel import Flex
+from impls.sparse.layouts import block_layout
 from impls.spec import Unsupported
 
 TILE = 128

@@ -32,10 +32,21 @@ def softmax_on(problem: Problem, pattern: Pattern) -> Define:
 
 def need_one_sequence(problem: Problem, name: str) -> None:
     """Refuse queries that are not the tokens themselves; in decode they are the last of them."""
-    if problem.q_len != problem.kv_len and problem.phase != "decode":
+    if problem.q_len == problem.kv_len:
+        return
+    if problem.phase != "decode":
         raise Unsupported(
             f"{name} has a pattern of places in one sequence: it needs q_len equal to kv_len, "
             "but in decode"
+        )
+    if problem.q_len > problem.kv_len:
+        raise Unsupported(
+            f"{name} decodes tokens that are among the keys: q_len={problem.q_len} must be at "
+            f"most kv_len={problem.kv_len}"
+        )
+    if problem.mask.upper_left:
+        raise Unsupported(
+            f"{name} decodes the last tokens of a sequence; {problem.mask} would have them first"
         )
 
 

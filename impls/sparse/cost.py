@@ -1,4 +1,8 @@
-"""What the sparse variants cost: two products on the pairs that each one's pattern lets meet."""
+"""What the sparse variants cost: two products on the pairs that each one's pattern lets meet.
+
+Over a whole sequence every key that the mask shows counts as read. In decode the few rows leave
+most of the cache unread: there only the keys that one of them sees count as bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,15 @@ from typing import TYPE_CHECKING
 
 from impls.cost import Cost, by_phase, end_bytes, softmax
 from impls.problem import Problem
+from impls.sparse.layouts import bigbird_layout, bigbird_sizes, block_layout
 from impls.spec import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    Sees = Callable[[int, NDArray[np.int64]], NDArray[np.bool_]]
+    """Which of the keys the row at a place sees."""
 
 __all__ = [
     "bigbird", "blocksparse", "dilated", "fixed", "longformer", "lsh", "routing", "strided", "topk",
@@ -19,10 +27,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def on_pairs(problem: Problem, pairs: int) -> Cost:
-    """Softmax attention on so many pairs of each head."""
+def on_pairs(problem: Problem, pairs: int, read: int | None = None) -> Cost:
+    """Softmax attention on so many pairs of each head; ``read`` keys of each, or all in sight."""
     product_pair = 2 * pairs * (problem.head_dim + problem.v_head_dim)
-    return Cost(by_phase(problem, product_pair * problem.batch * problem.heads), end_bytes(problem))
+    keys = None if read is None else read * problem.batch * problem.kv_heads
+    moved = end_bytes(problem, keys, keys)
+    return Cost(by_phase(problem, product_pair * problem.batch * problem.heads), moved)
 
 
 def window(problem: Problem, block: int = 0) -> Cost:
@@ -40,18 +50,28 @@ def stride_of(problem: Problem, stride: int, summary: int = 1) -> int:
     return min(stride if stride > 0 else root(problem.kv_len * max(summary, 1)), problem.kv_len)
 
 
-def _new_rows(problem: Problem, keys_n: NDArray[np.int64]) -> Cost:
+def _new_rows(problem: Problem, keys_n: NDArray[np.int64], sees: Sees) -> Cost:
     """Of so many keys to each row, those of the rows that are asked: in decode the last ones."""
-    return on_pairs(problem, int(keys_n[-problem.q_len :].sum()))
+    import numpy as np
+
+    pairs = int(keys_n[-problem.q_len :].sum())
+    if problem.phase != "decode":
+        return on_pairs(problem, pairs)
+    key = np.arange(problem.kv_len)
+    seen = np.zeros(problem.kv_len, bool)
+    for row in range(max(problem.kv_len - problem.q_len, 0), problem.kv_len):
+        seen |= sees(row, key) & ((key <= row) | (not _causal(problem)))
+    return on_pairs(problem, pairs, int(seen.sum()))
 
 
-def _sides(problem: Problem, left: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Cost:
+def _sides(problem: Problem, left: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+           sees: Sees) -> Cost:  # fmt: skip
     """Row i sees left(i) keys before itself, itself, and as many after by symmetry."""
     import numpy as np
 
     row = np.arange(problem.kv_len)
     keys = left(row) + 1
-    return _new_rows(problem, keys if _causal(problem) else keys + left(row[::-1]))
+    return _new_rows(problem, keys if _causal(problem) else keys + left(row[::-1]), sees)
 
 
 def _causal(problem: Problem) -> bool:
@@ -61,7 +81,11 @@ def _causal(problem: Problem) -> bool:
 def strided(problem: Problem, stride: int) -> Cost:
     """The keys less than a stride away, and every stride-th."""
     step = stride_of(problem, stride)
-    return _sides(problem, lambda i: i.clip(max=step - 1) + i // step)
+    return _sides(
+        problem,
+        lambda i: i.clip(max=step - 1) + i // step,
+        lambda i, key: (abs(i - key) < step) | ((i - key) % step == 0),
+    )
 
 
 def fixed(problem: Problem, stride: int, summary: int) -> Cost:
@@ -72,17 +96,25 @@ def fixed(problem: Problem, stride: int, summary: int) -> Cost:
     last = max(min(summary, step), 0)
     row = np.arange(n)
     start = row // step * step
+
+    def sees(i: int, key: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return (key // step == i // step) | (key % step >= step - last)
+
     if _causal(problem):
-        return _new_rows(problem, row - start + 1 + start // step * last)
+        return _new_rows(problem, row - start + 1 + start // step * last, sees)
     columns = int((row % step >= step - last).sum())
     size = np.minimum(step, n - start)
-    return _new_rows(problem, size + columns - np.maximum(size - (step - last), 0))
+    return _new_rows(problem, size + columns - np.maximum(size - (step - last), 0), sees)
 
 
 def dilated(problem: Problem, dilation: int, width: int) -> Cost:
     """``width`` keys on each side, a dilation apart."""
-    step = max(dilation, 1)
-    return _sides(problem, lambda i: (i // step).clip(max=max(width, 0)))
+    step, most = max(dilation, 1), max(width, 0)
+    return _sides(
+        problem,
+        lambda i: (i // step).clip(max=most),
+        lambda i, key: ((i - key) % step == 0) & (abs(i - key) <= most * step),
+    )
 
 
 def longformer(problem: Problem, window: int, globals: int) -> Cost:
@@ -92,41 +124,48 @@ def longformer(problem: Problem, window: int, globals: int) -> Cost:
     n, near = problem.kv_len, max(window, 0)
     first = max(min(globals, n), 0)
     row = np.arange(n)
+
+    def sees(i: int, key: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return (abs(i - key) <= near) | (key < first) | (i < first)
+
     if _causal(problem):
         start = np.maximum(row - near, 0)
-        return _new_rows(problem, row - start + 1 + np.minimum(first, start))
+        return _new_rows(problem, row - start + 1 + np.minimum(first, start), sees)
     start, stop = np.maximum(row - near, first), np.minimum(row + near, n - 1)
-    return _new_rows(problem, np.where(row < first, n, stop - start + 1 + first))
+    return _new_rows(problem, np.where(row < first, n, stop - start + 1 + first), sees)
 
 
 def bigbird(problem: Problem, block: int, globals: int, random: int, seed: int) -> Cost:
-    """Blocks by blocks; under a causal mask a row's own block up to its place."""
+    """The blocks of the layout as they are drawn; causal, a row's own block up to its place."""
     import numpy as np
 
-    n, size = problem.kv_len, max(min(block, problem.kv_len), 1)
-    count = -(-n // size)
-    first, more = max(min(globals, count), 0), max(random, 0)
-    keys = np.zeros(n, np.int64)
-    for t in range(count):
-        rows = slice(t * size, min((t + 1) * size, n))
-        stop = t + 1 if _causal(problem) else count
-        if t < first and not _causal(problem):
-            keys[rows] = n
-            continue
-        sure = set(range(min(first, stop))) | {x for x in (t - 1, t, t + 1) if 0 <= x < stop}
-        # which blocks are drawn makes a difference for the last, shorter one alone: left out
-        blocks = len(sure) + min(more, stop - len(sure))
-        seen = min(blocks * size, n)
-        inside = np.arange(1, rows.stop - rows.start + 1)
-        keys[rows] = seen - size + inside if _causal(problem) else seen
-    return _new_rows(problem, keys)
+    n, causal = problem.kv_len, _causal(problem)
+    size, count, first = bigbird_sizes(problem, block, globals)
+    apart = 0 if causal else first
+    layout = bigbird_layout(count, first, max(random, 0), seed, causal)
+    sizes = np.minimum(size, n - np.arange(count) * size)
+    block_keys = np.full(count, n)
+    block_keys[apart:] = np.where(layout >= 0, sizes[layout], 0).sum(-1)
+    row = np.arange(n)
+    keys = block_keys[row // size]
+    if causal:
+        keys = keys - sizes[row // size] + row % size + 1
+
+    def sees(i: int, key: NDArray[np.int64]) -> NDArray[np.bool_]:
+        line = i // size - apart
+        return np.isin(key // size, layout[line]) if line >= 0 else key >= 0
+
+    return _new_rows(problem, keys, sees)
 
 
 # ---- chosen by the data --------------------------------------------------------------------------
 
 
 def topk(problem: Problem, k: int) -> Cost:
-    """Every visible score forward; of the output and all that is backward, the chosen alone."""
+    """Every visible score forward; of the output and all that is backward, the chosen alone.
+
+    All keys in sight are read, but only the values of the chosen.
+    """
     import numpy as np
 
     if any(p.file for p in problem.mask.parts):
@@ -141,7 +180,9 @@ def topk(problem: Problem, k: int) -> Cost:
     forward = scores + 2 * chosen * problem.v_head_dim
     backward = 4 * chosen * (problem.head_dim + problem.v_head_dim)
     work = {"backward": backward, "train": forward + backward}.get(problem.phase, forward)
-    return Cost(work, end_bytes(problem))
+    in_all = problem.mask.keys_seen(problem.shape) * problem.kv_heads
+    values = min(chosen // problem.group, in_all)  # the heads of a group may choose alike
+    return Cost(work, end_bytes(problem, values=values))
 
 
 def hash_widths(length: int, bucket: int) -> tuple[int, ...]:
@@ -155,13 +196,17 @@ def hash_widths(length: int, bucket: int) -> tuple[int, ...]:
 
 
 def lsh(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> Cost:
-    """Each round: hashing, and each token with its own chunk and the one before."""
+    """Each round: hashing, and each token with its own chunk and the one before.
+
+    Shared, the keys are queries, and k is not read.
+    """
     n, length = problem.kv_len, min(max(bucket, 1), problem.kv_len)
     attend = on_pairs(problem, max(rounds, 0) * n * min(2 * length, n))
     tokens = problem.batch * n * (problem.heads + (0 if shared else problem.kv_heads))
     columns = sum(hash_widths(n, bucket)) // 2
     hashing = 2 * tokens * problem.head_dim * columns * max(rounds, 0)
-    return attend._replace(flops=attend.flops + _once(problem, hashing))
+    moved = end_bytes(problem, keys=0) if shared else attend.bytes
+    return Cost(attend.flops + _once(problem, hashing), moved)
 
 
 def routes(problem: Problem, clusters: int, window: int) -> tuple[int, int, int]:
@@ -191,36 +236,6 @@ def _once(problem: Problem, forward: int) -> int:
 # ---- a user's layout -----------------------------------------------------------------------------
 
 
-def block_layout(problem: Problem, layout: str, block: int) -> NDArray[np.bool_]:
-    """Which blocks of queries and keys may meet, [heads or 1, q_blocks, k_blocks].
-
-    Raises Unsupported with a sentence where the file is no such table.
-    """
-    import numpy as np
-
-    q_blocks, k_blocks = -(-problem.q_len // block), -(-problem.kv_len // block)
-    if not layout:
-        offset = 0 if problem.mask.upper_left else problem.kv_len - problem.q_len
-        start = np.arange(q_blocks)[:, None] * block + offset
-        stop = np.minimum(start + block, problem.q_len + offset)
-        key = np.arange(k_blocks)
-        near = (key >= start // block - 1) & (key <= (stop - 1) // block)
-        return np.asarray(near | (key == 0))[None]
-    try:
-        table = np.load(layout)
-    except (OSError, ValueError, EOFError) as why:
-        raise Unsupported(f"layout={layout} can't be read as an .npy file: {why}") from None
-    wanted = f"booleans [{q_blocks}, {k_blocks}] or [{problem.heads}, {q_blocks}, {k_blocks}]"
-    if not isinstance(table, np.ndarray) or table.dtype != np.bool_:
-        held = table.dtype if isinstance(table, np.ndarray) else "several arrays"
-        raise Unsupported(f"layout={layout} holds {held}; with block={block} it must be {wanted}")
-    shapes = (q_blocks, k_blocks), (problem.heads, q_blocks, k_blocks)
-    if table.shape not in shapes:
-        held = list(table.shape)
-        raise Unsupported(f"layout={layout} is {held}; with block={block} it must be {wanted}")
-    return table.reshape(-1, q_blocks, k_blocks)
-
-
 def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
     """The pairs that the layout and the mask allow."""
     import numpy as np
@@ -230,16 +245,18 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
         table = block_layout(problem, layout, size)
     except Unsupported:  # said by build; here only that there is no more work than without it
         return window(problem)
-    files = any(p.file for p in problem.mask.parts)
+    decodes = problem.phase == "decode"
+    by_pair = decodes or any(p.file for p in problem.mask.parts)
     key = np.arange(problem.kv_len)
-    pairs = 0
+    pairs, read_bhm = 0, np.zeros((1, 1, problem.kv_len), bool)
     for row_block in range(table.shape[1]):
         rows = np.arange(row_block * size, min((row_block + 1) * size, problem.q_len))
         allowed = table[:, row_block]
-        if files:
+        if by_pair:
             seen = problem.mask.visible(problem.shape, rows) & allowed[None, :, None, key // size]
             share = problem.batch * problem.heads // (seen.shape[0] * seen.shape[1])
             pairs += int(seen.sum()) * share
+            read_bhm = read_bhm | seen.any(2)
             continue
         first, past = (x[..., None] for x in problem.mask.spans(problem.shape, rows))
         start = np.arange(table.shape[2]) * size
@@ -247,4 +264,14 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
         counted = np.einsum("brk,hk->", overlap, allowed.astype(np.int64))
         pairs += int(counted) * problem.batch * problem.heads // (len(first) * len(table))
     work = 2 * pairs * (problem.head_dim + problem.v_head_dim)
-    return Cost(by_phase(problem, work), end_bytes(problem))
+    read = _of_kv_heads(problem, read_bhm) if decodes else None
+    return Cost(by_phase(problem, work), end_bytes(problem, read, read))
+
+
+def _of_kv_heads(problem: Problem, seen_bhm: NDArray[np.bool_]) -> int:
+    """Keys that some query head reads, over the batch and the key/value heads."""
+    b, h, m = seen_bhm.shape
+    if h > 1:
+        by_group = seen_bhm.reshape(b, problem.kv_heads, -1, m)
+        return int(by_group.any(2).sum()) * problem.batch // b
+    return int(seen_bhm.sum()) * problem.batch * problem.kv_heads // b

@@ -6,15 +6,23 @@
     out_i = sum_j c_ij exp(s_ij) v_j / sum_j c_ij exp(s_ij)      s = q k^T d^-1/2
     c_ij  = in how many of the `rounds` query i met key j
 
-So rounds are combined by log-sum-exp, and a key met twice weighs twice: the published code does so
-by default; the paper's formula counts it once. The first chunk looks back at the last, so that all
-chunks are alike. Of n tokens, at least n / bucket buckets are hashed to, an even number; above 128
-they are the pairs of two smaller hashes, else hashing would be quadratic.
+So rounds are combined by log-sum-exp, and a key met twice weighs twice. That is what
+reformer-pytorch does by default; the authors' code (trax, allow_duplicate_attention=False) and the
+paper's formula count it once. Keys of other buckets within the two chunks are attended, as by
+reformer-pytorch and in the authors' configurations; the paper's equation 3 hides them. The first
+chunk looks back at the last, so that all chunks are alike. Of n tokens, about n / bucket buckets
+are hashed to, rounded up to an even number, as reformer-pytorch chooses; the paper's chunks of
+m = 2 n / buckets would make it twice as many. Above 128 they are the pairs of two smaller hashes,
+else hashing would be quadratic.
 
-`shared` is Reformer as published: the keys are the queries, normalised (k is not looked at), and a
-token does not attend itself unless it is alone. Without it, queries and keys are each their own,
-as an attention that is given both needs; h does not depend on the length of x, so nothing need be
-normalised. With bucket at n / 2 or more every query meets every key: exact softmax attention.
+`shared` is Reformer as published: the keys are the queries, and a token does not attend itself
+unless it is alone. The keys are divided by their length sqrt(sum x^2) and scores multiplied by
+d^-1/2, as in reformer-pytorch; the authors' code divides by the root of the mean square, so its
+scores are sqrt(d) times larger. k is never read: the result does not approximate the softmax of q
+and k, and its distance from that says nothing. Without `shared`, queries and keys are each their
+own, as an attention that is given both needs; h does not depend on the length of x, so nothing need
+be normalised, and with bucket at n / 2 or more every query meets every key: exact softmax
+attention.
 
 Which chunk a token falls into depends on all the tokens, the later ones too: only the empty mask is
 strictly kept, so only that is taken (public causal forms hide later keys but are moved by them).
@@ -37,7 +45,10 @@ from impls.sparse.cost import hash_widths
 from impls.spec import Unsupported
 
 MOST_ROUNDS = 64
-"""Each round adds a rounding; the paper stops at 8."""
+"""Each round adds a rounding to the sums."""
+
+
+UNRELATED = "the keys are the queries: its distance from softmax attention of q and k says nothing"
 
 
 def rotations(problem: Problem, rounds: int, bucket: int, seed: int) -> Tensor:
@@ -213,7 +224,8 @@ class Lsh:
         plan = self._plan
         all_ = " (all there are)" if plan.wanted >= plan.problem.kv_len else ""
         hashed_to = " x ".join(str(width) for width in plan.widths)
-        return f"{plan.chunks} chunks of {plan.length} tokens{all_}, {hashed_to} buckets hashed to"
+        cut = f"{plan.chunks} chunks of {plan.length} tokens{all_}, {hashed_to} buckets hashed to"
+        return f"{cut}; {UNRELATED}" if plan.shared else cut
 
 
 def build(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> Lsh:

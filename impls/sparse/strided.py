@@ -4,8 +4,9 @@
     S_i = { j <= i : i - j < s } and { j <= i : (i - j) mod s = 0 }
 
 s is ``stride``, 0 for about the root of n. That is the causal form, the paper's (arXiv:1904.10509,
-eq. 6), with both sets in one head and one softmax, each pair counted once. Under mask none the sets
-are { |i - j| < s } and { (i - j) mod s = 0 }, all of the same on both sides. Causal strictly.
+section 4.3, as one merged head): one softmax over both sets, each pair counted once. Under mask
+none the sets are { |i - j| < s } and { (i - j) mod s = 0 }, the same on both sides. Causal
+strictly.
 
 The tokens are laid out as a table, s to a line. The near keys are a block of queries, one line,
 against the span of lines around it; the stride-th keys are a column against itself. Both scores

@@ -15,6 +15,9 @@ from impls.outside import load_function
 from impls.problem import Problem
 from impls.spec import DTYPES, MASK_KINDS, Unsupported
 
+ADDED = {"alibi", "bias"}
+"""The kinds of mask that add numbers to scores: mean_v, which has none, doesn't take them."""
+
 TABLE = impls.table()
 
 # The rows, and the blocked ones again with blocks that cut the problems below.
@@ -209,6 +212,8 @@ def taken(name, case, dtype="float64"):
     row, changes = TABLE.find(name), CASES[case].changes
     if dtype not in row.on("cpu", "dtypes"):
         return False
+    if not {kind for kind, _ in CASES[case].conditions} <= set(row.on("cpu", "masks")):
+        return False
     same_width = changes.get("head_dim", 8) == changes.get("v_head_dim", 8)
     return row.value_dim or same_width
 
@@ -236,7 +241,8 @@ GRADIENT_ERROR = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 4e-2, "float16"
 
 def test_every_row_takes_every_mask_on_the_cpu():
     for name in NAMES:
-        assert TABLE.find(name).on("cpu", "masks") == MASK_KINDS
+        taken = TABLE.find(name).on("cpu", "masks")
+        assert taken == tuple(m for m in MASK_KINDS if name != "mean_v" or m not in ADDED)
 
 
 def test_only_the_known_rows_refuse_a_dtype_a_width_or_gradients_on_the_cpu():
@@ -327,7 +333,7 @@ def test_inputs_laid_out_otherwise_give_the_same_and_are_left_alone(brute, name)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_built_once_serves_fresh_values_again_and_again(brute, name):
-    case = "causal+bias+alibi"
+    case = "causal+bias+alibi" if taken(name, "causal+bias+alibi") else "causal"
     attend, exact = built(name, problem_of(brute, case)), TABLE.find(name).exact
     q, k, v, _ = tensors(case)
     attend(k.clone(), v.clone(), q.clone())
@@ -338,9 +344,8 @@ def test_what_was_built_once_serves_fresh_values_again_and_again(brute, name):
     assert error(kept, truth(brute, case, "float64", exact)) <= 1e-12
 
 
-@pytest.mark.parametrize("case", ["none", "causal+alibi", "padding-one-kv-head", "one-query"])
-@pytest.mark.parametrize("name", NAMES)
-def test_decoding_is_the_forward_pass(brute, name, case):
+@asked(NAMES, ["none", "causal+alibi", "causal", "padding-one-kv-head", "one-query"])
+def test_decoding_is_the_forward_pass(brute, name, case, dtype):
     problem = problem_of(brute, case, phase="decode")
     out = built(name, problem)(*tensors(case)[:3])
     assert error(out, truth(brute, case, "float64", TABLE.find(name).exact)) <= 1e-12
@@ -488,6 +493,24 @@ def test_keys_that_no_row_sees_are_not_read():
     )  # fmt: skip
     ends = 2 * 4 * 5 * (4 + 3)
     assert costs.softmax(problem).bytes == 4 * (ends + 6 * 2 * (4 + 3))
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])
+def test_the_mean_costs_an_addition_for_each_value_and_reads_no_queries_or_keys(phase):
+    problem = Problem(
+        batch=2, heads=4, kv_heads=2, q_len=5, kv_len=9, head_dim=4, v_head_dim=3, phase=phase,
+        mask=Mask.parse("padding:0,6"),
+    )  # fmt: skip
+    values, outputs = 6 * 2 * 3, 2 * 4 * 5 * 3
+    adds = {"backward": outputs, "train": values + outputs}.get(phase, values)
+    found = costs.mean(problem)
+    assert found.flops == adds
+    assert found.bytes == 4 * (values + outputs) * (2 if phase == "train" else 1)
+
+
+def test_the_mean_refuses_numbers_added_to_scores_it_has_none_of(brute):
+    for case in ("alibi", "bias"):
+        assert TABLE.find("mean_v").supports(problem_of(brute, case)) is not None
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])

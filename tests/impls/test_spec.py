@@ -58,6 +58,8 @@ IMPOSSIBLE = [
     ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
     ({"options": {"block": 3, "s": {1}}}, "option s={1} is no number, text or yes-or-no"),
     ({"computes": "its own operator"}, "needs a definition"),
+    ({"definition": "some.module:definition"}, "the oracle is its definition"),
+    ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
     ({"computes": "approximates softmax"}, "needs a definition"),
     ({"computes": "softmax on its own pattern"}, "needs a definition"),
 ]

@@ -51,6 +51,8 @@ def honest(name, problem):
 @pytest.mark.parametrize("name", [*EXACT, "mean_v"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_honest_rows_pass_under_every_mask(name, mask):
+    if name == "mean_v" and "alibi" in mask:
+        pytest.skip("a mean has no scores to add to")
     verdict = honest(name, Problem(**SMALL, mask=Mask.parse(mask), phase="train"))
     assert verdict.reason is None
     trained = "train" in TABLE.find(name).on("cpu", "phases")
@@ -63,7 +65,7 @@ def test_honest_rows_pass_under_every_mask(name, mask):
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["einsum", "baddbmm", "sdpa.flash", "chunked?block=5", "mean_v"])
 def test_honest_rows_pass_in_every_dtype(name, dtype):
-    for mask in ("none", "causal+alibi"):
+    for mask in ("none", "causal" if name == "mean_v" else "causal+alibi"):
         problem = Problem(**SMALL, mask=Mask.parse(mask), dtype=dtype, phase="train")
         assert honest(name, problem).reason is None
 
@@ -114,7 +116,7 @@ def test_honest_rows_pass_under_masks_from_files(tmp_path):
     np.save(tmp_path / "bias.npy", rng.choice([-np.inf, 0.5, -1.25, 2.0], (4, 24, 24)))
     for mask in (f"dense:{tmp_path / 'dense.npy'}", f"bias:{tmp_path / 'bias.npy'}"):
         problem = Problem(**SMALL, mask=Mask.parse(mask), phase="train")
-        for name in ("matmul", "sdpa.flash", "mean_v"):
+        for name in ("matmul", "sdpa.flash", *["mean_v"] * mask.startswith("dense")):
             assert honest(name, problem).reason is None
 
 

@@ -6,6 +6,7 @@ import torch
 from attnbench.truth.call import Call
 from attnbench.truth.gate import gate
 from attnbench.truth.inputs import Crossed, Tokens, make
+from attnbench.truth.oracle import sample_rows
 from attnbench.truth.reference import judge
 from impls.masks import Mask
 from impls.problem import Problem
@@ -249,13 +250,122 @@ class Stale(Summing):
         return self.kept
 
 
+class Peeking(Summing):
+    """Looks the new values up where the last call left them, and answers before it is asked."""
+
+    new = None
+
+    def remember(self, k, v):
+        state = super().remember(k, v)
+        return state if self.new is None else (state + self.new.cumsum(2),)
+
+    def step(self, q, k, v, memory):
+        self.new = v
+        return (memory[0], memory) if isinstance(memory, tuple) else super().step(q, k, v, memory)
+
+
+class Standing(Summing):
+    """Returns the memory it was given, never one with the new tokens in it."""
+
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2), memory
+
+
+class Forgetful(Summing):
+    """Returns no memory to go on from."""
+
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2), None
+
+
+class OneAnswer(Summing):
+    """Writes its first answer into the memory, and gives it for any other token."""
+
+    def remember(self, k, v):
+        return [super().remember(k, v)]
+
+    def step(self, q, k, v, memory):
+        if len(memory) == 1:
+            memory.append(memory[0] + v.cumsum(2))
+            return memory[1], [memory[1][:, :, -1:]]
+        return memory[1] + v.sum() * 1e-3, [memory[1][:, :, -1:]]
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
         (InPlace, "changed the memory"), (NoMemory, "something else than (out, memory)"),
-        (Stale, "relative error of forward"),
+        (Stale, "two steps are not as one"), (Peeking, "moved when key"),
+        (Standing, "two steps are not as one"), (Forgetful, "can't go on from the memory"),
+        (OneAnswer, "two steps are not as one"),
     ],
 )  # fmt: skip
 def test_a_faulty_decoder_is_wrong(fault, says):
     found = verdict(fault(DECODE), DECODE, sums(DECODE))
     assert found.reason is not None and says in found.reason
+
+
+# ---- what a definition of its own does not excuse ------------------------------------------------
+
+CORE = problem_of(level="core", phase="train", q_len=300, kv_len=300)
+
+
+def scaled_mean(problem):
+    """Its own operator: the mean of the visible values, as a definition of some rows."""
+
+    def define(q, k, v, rows):
+        counts = torch.arange(1, problem.kv_len + 1, dtype=v.dtype)[:, None]
+        return (v.cumsum(2) / counts)[:, :, rows] + 0.0 * q[:, :, rows].sum()
+
+    return define
+
+
+class Mean:
+    """The same as a variant, in full."""
+
+    def __init__(self, problem):
+        self.problem, self.calls = problem, 0
+
+    def __call__(self, q, k, v):
+        self.calls += 1
+        return scaled_mean(self.problem)(q, k, v, torch.arange(self.problem.q_len))
+
+
+class SampledOnly(Mean):
+    """Right where it knows that it is looked at, and nothing elsewhere."""
+
+    def __call__(self, q, k, v):
+        out = super().__call__(q, k, v)
+        kept = torch.zeros(self.problem.q_len, 1)
+        kept[sample_rows(self.problem.q_len, 256, 0)] = 1.0
+        return out * kept
+
+
+class _LazyBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        dense = int((grad != 0).any(-1).sum()) > 256 * grad.shape[0] * grad.shape[1]
+        return torch.zeros_like(grad) if dense else grad
+
+
+class NothingBackward(Mean):
+    """Right gradients while few rows have an upstream one, as when it is judged."""
+
+    def __call__(self, q, k, v):
+        return _LazyBackward.apply(super().__call__(q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Mean, None), (SampledOnly, "not among the sampled"),
+        (NothingBackward, "a row of dv that is not among the sampled"),
+    ],
+)  # fmt: skip
+def test_every_row_and_its_gradient_counts_for_an_operator_of_its_own(fault, says):
+    found = verdict(fault(CORE), CORE, scaled_mean(CORE)).reason
+    assert found is None if says is None else says in found

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.truth import reference
+from attnbench.truth import differentiate, reference
 from attnbench.truth.budget import EPSILON
+from attnbench.truth.defined import defined
 from attnbench.truth.errors import compare
 from attnbench.truth.inputs import Inputs, make
 from attnbench.truth.plain import recomputed, softmax_define
-from attnbench.truth.reference import defined, judge
+from attnbench.truth.reference import judge
 from impls.lowrank.mean_v import definition as mean_definition
 from impls.problem import Problem
 
@@ -123,7 +124,7 @@ def test_blocks_of_rows_do_not_change_the_yardstick(truth, monkeypatch, phase):
     problem = truth.problem("causal+alibi", phase=phase)
     inputs = make(problem, 0)
     whole = judge(problem, inputs, 0).softmax
-    monkeypatch.setattr(reference, "BLOCK_BYTES", 5 * 4 * 4 * 24)
+    monkeypatch.setattr(differentiate, "BLOCK_BYTES", 5 * 4 * 4 * 24)
     cut = judge(problem, inputs, 0).softmax
     for name, error in whole.plain.items():
         assert cut.plain[name].relative == pytest.approx(error.relative, rel=0.3)
@@ -133,8 +134,8 @@ def test_on_long_rows_a_few_give_the_yardstick(truth, monkeypatch):
     problem = truth.problem("causal", q_len=128, kv_len=128, phase="train")
     inputs = make(problem, 0)
     whole = judge(problem, inputs, 0).softmax
-    monkeypatch.setattr(reference, "PLAIN_SCORES", 2 * 2 * 128 * 40)
-    assert len(reference._few(problem, whole.rows)) == 40
+    monkeypatch.setattr(differentiate, "PLAIN_SCORES", 2 * 2 * 128 * 40)
+    assert len(differentiate.few_rows(problem, whole.rows)) == 40
     few = judge(problem, inputs, 0).softmax
     assert len(few.rows) == 128
     for name, error in whole.plain.items():

@@ -74,6 +74,24 @@ def test_a_decoder_projects_new_tokens_alone_and_reads_its_cache():
     assert long.bytes - short.bytes == 1000 * 2 * 32 * 4
 
 
+@pytest.mark.parametrize("mask", ["causal", "window:40,0", "padding:600"])
+def test_a_decoder_moves_the_same_whoever_writes_its_softmax(mask):
+    rows = [impls.table().find(name) for name in ("mha", "mha?core=matmul", "mha.einsum")]
+    asked = problem(phase="decode", mask=mask, q_len=2, kv_len=601, kv_heads=2, batch=3)
+    assert len({cost(row, asked) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("core", ["performer", "rfa", "linear.elu"])
+def test_around_a_core_with_a_state_a_decoder_costs_the_same_after_any_number_of_tokens(core):
+    row = impls.table().find(f"mha?core={core}")
+    lengths = (100, 100_000)
+    short, long = (cost(row, problem(phase="decode", q_len=1, kv_len=n)) for n in lengths)
+    assert short == long
+    softmax = cost(impls.table().find("mha"), problem(phase="decode", q_len=1, kv_len=100_000))
+    assert long.flops < softmax.flops
+    assert long.bytes < softmax.bytes
+
+
 def test_grouped_heads_have_thinner_projections():
     row = impls.table().find("mha?bias=false")
     full, grouped = (cost(row, problem(kv_heads=c)) for c in (4, 1))

@@ -68,9 +68,9 @@ def by_loops(form, x, z, weights, heads, d):
             scores = []
             for m in range(len(x)):
                 if form == "matnet":
-                    unit = w["score_weight"][h] * (q[n, h] @ k[m, h])
-                    unit = np.maximum(unit + w["edge_weight"][h] @ z[n, m], 0)
-                    scores.append(unit @ w["mix_weight"][h])
+                    unit = w["score_weight"][h] * (q[n, h] @ k[m, h]) / np.sqrt(d)
+                    unit = unit + w["edge_weight"][h] @ z[n, m] + w["mix1_bias"][h]
+                    scores.append(np.maximum(unit, 0) @ w["mix_weight"][h])
                     continue
                 of_key = w["edge_key_weight"][h] @ z[n, m]
                 of_query = w["edge_query_weight"][h] @ z[n, m]
@@ -105,6 +105,38 @@ def test_edges_that_weigh_nothing_leave_plain_attention():
             for name, weight in mixed.weights.items():
                 weight.copy_(plain.weights[name] if name in plain.weights else 0.0 * weight)
             torch.testing.assert_close(mixed(x), plain(x), atol=1e-12, rtol=0)
+
+
+def test_a_second_bias_would_change_nothing_and_the_first_does():
+    asked = problem("causal", dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
+    mixed, _ = built("mixed?form=matnet", asked)
+    x = torch.randn(1, 7, 8).double()
+    with torch.no_grad():
+        want = mixed(x)
+        scores = mixed.mix._matnet
+        mixed.mix._matnet = lambda s: scores(s) + 0.7
+        torch.testing.assert_close(mixed(x), want, atol=1e-12, rtol=0)
+        mixed.mix._matnet = scores
+        mixed.weights["mix1_bias"].add_(0.7)
+        assert (mixed(x) - want).abs().max() > 1e-3
+
+
+def test_matnet_is_a_net_of_two_layers_as_torch_builds_it():
+    asked = problem(dtype="float64", q_len=7, kv_len=7, heads=1, kv_heads=1, head_dim=8)
+    mixed, _ = built("mixed?form=matnet&edges=1&hidden=5", asked)
+    w = mixed.weights
+    net = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
+    x, z = torch.randn(1, 7, 8).double(), _edges(asked, 1, 0)
+    with torch.no_grad():
+        net.double()[0].weight.copy_(
+            torch.stack((w["score_weight"][0], w["edge_weight"][0, :, 0]), 1)
+        )
+        net[0].bias.copy_(w["mix1_bias"][0])
+        net[2].weight.copy_(w["mix_weight"])
+        q, k, v = (t[0, 0] for t in mixed.project(x, None))
+        mixes = torch.stack((q @ k.T / 8**0.5, z[..., 0]), -1)  # the score, then the edge's cost
+        heads = net(mixes)[..., 0].softmax(-1) @ v
+        torch.testing.assert_close(mixed(x)[0], mixed.join(heads[None, None])[0])
 
 
 def test_the_forms_with_edges_differ():

@@ -51,6 +51,16 @@ def test_huge_inputs_stay_finite(mask):
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
+def test_random_maps_keep_the_size_of_a_vector():
+    p = Problem(1, 4, 4, 9, 9, 64, 64, "float64")
+    both = maps(p, "random", torch.float64)
+    assert both is not None
+    for w in both:
+        assert w.shape == (4, 64, 64)
+        assert float(w.var()) == pytest.approx(1 / 64, rel=0.05)
+        assert abs(float(w.mean())) < 5 / 64**0.5 / w.numel() ** 0.5
+
+
 def test_channels_alike_weigh_all_keys_alike():
     p = Problem(1, 1, 1, 9, 9, 8, 4)
     v = torch.randn(1, 1, 9, 4, generator=torch.Generator().manual_seed(0))

@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+import impls
 from impls.lowrank.performer import directions
+from impls.outside import load_function
 from impls.spec import Unsupported
 
 
@@ -93,6 +96,26 @@ def test_steps_from_a_memory_are_the_whole(kind, mask, problem, built, inputs):
         out, memory = attend.step(q[:, :, now], k[:, :, now], v[:, :, now], memory)
     want = built(f"{kind}?features=20", whole)[0](q, k, v)[:, :, 40:]
     torch.testing.assert_close(out, want, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize("variant", ["performer?features=40", "rfa?features=40", "performer"])
+def test_decoding_costs_a_step_however_long_the_cache(variant, new, problem, built, inputs):
+    row = impls.table().find(variant)
+    asked = problem(phase="decode", kv_heads=2, q_len=new, v_head_dim=24)
+    cost, longer = (
+        load_function(row.cost)(p, **row.chosen) for p in (asked, asked.with_(kv_len=10_000))
+    )
+    assert cost == longer
+    q, k, v = inputs(asked)
+    attend, _ = built(variant, asked)
+    memory = attend.remember(k[:, :, new:], v[:, :, new:])
+    with FlopCounterMode(display=False) as counted:
+        out, after = attend.step(q, k[:, :, :new], v[:, :, :new], memory)
+    # the sum that is divided by is a column more
+    assert cost.flops == pytest.approx(counted.get_total_flops(), rel=1 / 24)
+    ends = (q, k[:, :, :new], v[:, :, :new], out, memory.sums_bcfz, after.sums_bcfz)
+    assert cost.bytes == sum(x.numel() for x in ends) * 4
 
 
 def test_no_later_key_moves_an_earlier_row_however_large_it_is(problem, built, inputs):

@@ -8,7 +8,7 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.sparse import cost as costs
 from impls.sparse.blocksparse import build, definition
-from impls.sparse.cost import block_layout
+from impls.sparse.layouts import block_layout
 from impls.spec import Unsupported
 
 SMALL = {
@@ -133,3 +133,16 @@ def test_it_says_how_many_blocks_are_visited(by_head):
     share = f"{count / 400:.1%}"
     note = build(problem, layout=file, block=8).note()
     assert note == f"FlexAttention visits {count} of 400 blocks of 8 ({share})"
+
+
+def test_decoding_costs_the_keys_that_the_layout_lets_a_group_see(by_head, tmp_path):
+    file = tmp_path / "step.npy"
+    np.save(file, by_head[1][:, :1])
+    step = Problem(**{**SMALL, "q_len": 3}, phase="decode", mask=Mask.parse("causal"))
+    places = np.arange(77) <= np.arange(74, 77)[:, None]
+    seen = by_head[1][:, 0, np.arange(77) // 8][:, None] & places
+    read = int(seen.reshape(2, 2, 3, 77).any((1, 2)).sum()) * 2
+    found = costs.blocksparse(step, str(file), 8)
+    assert found.flops == 4 * 16 * 2 * int(seen.sum())
+    assert found.bytes == 4 * (2 * 4 * 3 + read) * (16 + 16)
+    assert found.bytes < costs.window(step).bytes

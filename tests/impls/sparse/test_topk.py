@@ -172,6 +172,10 @@ def test_it_says_how_many_keys_a_row_attends():
 def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     assert costs.topk(problem, 37) == costs.window(problem)
+    assert costs.topk(problem, 4).bytes == costs.window(problem).bytes
+    step = problem.with_(q_len=1, phase="decode")
+    ends, keys, values = 2 * 4 * 16, 2 * 2 * 37 * 8, 2 * 2 * 4 * 8
+    assert costs.topk(step, 4).bytes == 4 * (ends + keys + values)
     pairs = 37 * 38 // 2 * 8
     few = sum(min(i + 1, 4) for i in range(37)) * 8
     assert costs.topk(problem, 4).flops == 2 * 8 * (pairs + few)

@@ -1,0 +1,41 @@
+"""What a row's words may be, and an option's text as what it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MOST = 2.0**63
+"""Numbers beyond this are no option's."""
+
+
+class InvalidRow(ValueError):
+    """A row that says something no row may say. The message is a sentence."""
+
+
+def typed(row: str, key: str, text: str, default: Any) -> Any:
+    """An option's text as the type of its default."""
+    if isinstance(default, bool):
+        if text.lower() in ("true", "1", "yes", "false", "0", "no"):
+            return text.lower() in ("true", "1", "yes")
+        raise InvalidRow(f"{row}: option {key}={text!r} is neither true nor false")
+    try:
+        value = type(default)(text)
+    except ValueError:
+        kind = type(default).__name__
+        raise InvalidRow(f"{row}: option {key}={text!r} is not {kind}, like {default!r}") from None
+    if isinstance(value, int | float) and not abs(value) < MOST:
+        raise InvalidRow(f"{row}: option {key}={text} is not a number below 2^63")
+    return value
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b, c``, or ``nothing``."""
+    return ", ".join(words) or "nothing"
+
+
+def one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
+    """Refuse what is not among the valid words."""
+    wrong = [g for g in given if g not in valid]
+    if wrong:
+        raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {listed(valid)}")
