@@ -24,7 +24,7 @@ from impls.problem import Problem
 
 REDRAWN_SCORES = 1 << 20
 """Scores up to which a variant's own definition is tried on other inputs of the kind too."""
-DEFINED_SCORES = 1 << 22
+DEFINED_SCORES = 1 << 20
 """Scores up to which a variant's own definition is asked for every row, gradients too."""
 IN_FLOAT64 = 2.0**-29
 """The spacing of float64 over that of float32."""
