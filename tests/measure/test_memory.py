@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
 
+from attnbench.measure import memory
 from attnbench.measure.settings import environment
 
 CODE = """
@@ -101,3 +104,24 @@ def test_the_operators_that_ran_are_named(observed):
     assert not any("bmm" in name for name in flash)
     for seen in observed.values():
         assert len(seen["kernels"]) == len(set(seen["kernels"])) <= 12
+
+
+def test_operators_have_the_times_of_their_own_that_torch_finds():
+    def work():
+        x = torch.randn(64, 64, requires_grad=True)
+        y = torch.nn.functional.layer_norm(x @ x.T, (64,)).softmax(-1)
+        y.cumsum(0).square().sum().backward()
+
+    work()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    table = {
+        event.key: event.self_cpu_time_total
+        for event in seen.key_averages()
+        if event.key.startswith(memory.OPERATORS) and event.self_cpu_time_total > 0
+    }
+    by_time = sorted(table, key=lambda name: -table[name])
+    ours = memory._operators(seen)
+    assert ours[0] == by_time[0]
+    assert set(ours[:6]) <= set(by_time[:8])
+    assert set(ours) <= set(table)
