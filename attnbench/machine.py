@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -138,8 +139,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _version(distribution: str) -> str | None:
+    return _looked_up(importlib.metadata.version, distribution)
+
+
+@cache
+def _looked_up(version: Callable[[str], str], distribution: str) -> str | None:
+    """Many rows ask for the same few distributions, and each look takes a millisecond."""
     try:
-        return importlib.metadata.version(distribution)
+        return version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
 
