@@ -57,9 +57,9 @@ class Table:
                 raise InvalidRow(f"{text}: the option {key} is given twice")
             given[key] = value
         row = self.rows[name].with_options(given)
-        return (
-            row.over(self.find(_inner(str(row.chosen["core"])))) if "core" in row.options else row
-        )
+        if "core" in row.options:
+            row = row.over(self.find(_inner(str(row.chosen["core"]))))
+        return row
 
     def _unknown(self, name: str) -> str:
         import difflib

@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from impls import BrokenRow
+from impls.loading import load_file
+from impls.loading import load_function as load_function
 from impls.spec import Variant
 
 GROUP = "attnbench.variants"
@@ -32,33 +33,6 @@ PATIENCE_S = 60
 
 class BrokenTable(Exception):
     """A table file that can't be read: the message says why, and what a table file holds."""
-
-
-def load_function(path: str) -> Callable[..., Any]:
-    """The function at ``package.module:function`` or ``/folder/file.py:function``."""
-    place, _, name = path.rpartition(":")
-    module = load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    if not hasattr(module, name):
-        raise AttributeError(f"{Path(place).name} defines no {name}")
-    function: Callable[..., Any] = getattr(module, name)
-    return function
-
-
-def load_file(file: Path) -> ModuleType:
-    """A file as a module, run once a process; files beside it can be imported by it."""
-    name = "attnbench_table_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None
-        if (folder := str(file.resolve().parent)) not in sys.path:
-            sys.path.append(folder)
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
 
 
 def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:

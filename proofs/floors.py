@@ -13,13 +13,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 DATA = (
-    "impls.options",
-    "impls.spec",
-    "impls.mask_parts",
-    "impls.masks",
-    "impls.problem",
-    "impls.cost",
-)
+    "impls.loading", "impls.options", "impls.spec", "impls.mask_parts", "impls.masks",
+    "impls.problem", "impls.cost",
+)  # fmt: skip
 TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")

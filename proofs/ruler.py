@@ -79,9 +79,9 @@ def timer() -> Iterator[Figure]:
     from attnbench.truth.inputs import make
     from attnbench.truth.reference import judge
     from impls import table
+    from impls.loading import load_function
     from impls.lowrank.mean_v import definition as define
     from impls.masks import Mask
-    from impls.outside import load_function
     from impls.problem import Problem
 
     apply(Settings())
@@ -131,7 +131,7 @@ def memory() -> Iterator[Figure]:
     from attnbench.measure.memory import observe, warm_profiler
     from attnbench.truth.inputs import make
     from impls import table
-    from impls.outside import load_function
+    from impls.loading import load_function
     from impls.problem import Problem
 
     apply(Settings())

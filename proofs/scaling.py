@@ -49,7 +49,7 @@ def claims(names: list[str]) -> Iterator[tuple[Any, str, str]]:
     """Rows, masks and phases of which linear growth is claimed."""
     import impls
     from attnbench.machine import this_machine, why_not
-    from impls.outside import load_function
+    from impls.loading import load_function
 
     for row in impls.table().rows.values():
         if (names and row.name not in names) or row.level != "core" or row.cost is None:
@@ -78,7 +78,7 @@ def exponents(row: Any, mask: str, phase: str) -> tuple[float, float]:
     from attnbench.measure.memory import observe
     from attnbench.truth.call import Call
     from attnbench.truth.inputs import make
-    from impls.outside import load_function
+    from impls.loading import load_function
 
     best = dict.fromkeys(LENGTHS, math.inf)
     peaks = []

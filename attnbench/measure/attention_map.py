@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from impls.outside import load_function
+from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
 

@@ -24,7 +24,7 @@ from attnbench.truth.gate import Verdict, gate
 from attnbench.truth.inputs import make
 from attnbench.truth.reference import Judged, judge
 from impls.cost import Cost
-from impls.outside import load_function
+from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 

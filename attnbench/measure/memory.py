@@ -82,7 +82,8 @@ def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) ->
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     high = _resident("VmHWM") - resident
-    peak, between = _replay(seen)
+    events: list[Any] = seen.profiler.kineto_results.events()
+    peak, between = _replay(events)
     method, flags = "allocation events", []
     if arrays > ARRAY_BYTES or peak < own_bytes:
         peak, method = peak + arrays, "allocation events and traced arrays"
@@ -96,7 +97,7 @@ def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) ->
     saved = None if between is None else between - own_bytes
     memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method,
                     flags=flags)  # fmt: skip
-    return Observed(memory, _operators(seen))
+    return Observed(memory, _operators(events))
 
 
 def _run(call: Call, dout: torch.Tensor | None) -> None:
@@ -108,12 +109,11 @@ def _run(call: Call, dout: torch.Tensor | None) -> None:
         call.backward(out, dout)
 
 
-def _replay(seen: profile) -> tuple[int, int | None]:
+def _replay(events: list[Any]) -> tuple[int, int | None]:
     """The highest running sum of allocations, and the sum between forward and backward."""
-    results: Any = seen.profiler.kineto_results  # type: ignore[union-attr]
     steps: list[tuple[int, int]] = []
     between_at: int | None = None
-    for event in results.events():
+    for event in events:
         if event.name() == "[memory]":
             steps.append((event.start_ns(), event.nbytes()))
         elif event.name() == BETWEEN:
@@ -139,14 +139,13 @@ def _kernels(seen: profile) -> list[str]:
     return sorted(spent, key=lambda name: -spent[name])[:MOST_KERNELS]
 
 
-def _operators(seen: profile) -> list[str]:
+def _operators(events: list[Any]) -> list[str]:
     """Names of torch's operators that ran, longest time of their own first.
 
     From the events themselves: torch's own tables of them take longer than most variants.
     """
-    results: Any = seen.profiler.kineto_results  # type: ignore[union-attr]
     by_thread: dict[int, list[tuple[int, int, str]]] = {}
-    for event in results.events():
+    for event in events:
         if (name := event.name()).startswith(OPERATORS):
             start, length = event.start_ns(), event.duration_ns()
             by_thread.setdefault(event.start_thread_id(), []).append((start, -length, name))

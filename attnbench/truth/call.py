@@ -19,13 +19,18 @@ from impls.problem import Problem
 Attend = Callable[..., Tensor]
 
 
+def weights_of(part: object) -> dict[str, Tensor]:
+    """What a layer's ``attend`` trains, or its definition has, by name; nothing of a core's."""
+    return dict(getattr(part, "weights", None) or {})
+
+
 class Call:
     """One ``attend`` with tensors of its own. Values change; addresses stay."""
 
     def __init__(self, problem: Problem, attend: Attend, inputs: Ends) -> None:
         self.problem, self.attend = problem, attend
         self.leaves = [x.clone().requires_grad_(problem.gradients) for x in inputs]
-        self.weights: dict[str, Tensor] = dict(getattr(attend, "weights", None) or {})
+        self.weights = weights_of(attend)
         self.names = (*(f"d{name}" for name in inputs._fields), *(f"d:{n}" for n in self.weights))
         """What :meth:`backward` gives, in its order: ``dq``, of a weight ``d:in_proj_weight``."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
@@ -78,23 +83,23 @@ class Call:
             ]
             earlier = [x.clone(memory_format=torch.contiguous_format) for x in earlier]
             _, memory = self.step(earlier, self._remembered(before))
-            return self.step(self.new, memory)[0]
+            return self._given_back(self.step(self.new, memory)[0])
 
     def forward(self) -> Tensor:
         """The output; with a graph behind it only in the phases that run backward."""
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
-                out = self.step(self.new, self.memory)[0]
-            else:
-                out = self.attend(*self._handed(self.leaves))
-        if self.problem.level != "core" and isinstance(out, Tensor):
-            out = out.unsqueeze(1)
-        return out
+                return self._given_back(self.step(self.new, self.memory)[0])
+            return self._given_back(self.attend(*self._handed(self.leaves)))
 
     def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
         """A gradient for each input and each weight; zeros where nothing depends on it."""
         wanted = [*self.leaves, *self.weights.values()]
         return torch.autograd.grad(out, wanted, dout, materialize_grads=True)
+
+    def _given_back(self, out: Tensor) -> Tensor:
+        layer = self.problem.level != "core" and isinstance(out, Tensor)
+        return out.unsqueeze(1) if layer else out
 
     def _handed(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return tensors if self.problem.level == "core" else [x.squeeze(1) for x in tensors]

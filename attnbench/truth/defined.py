@@ -33,7 +33,7 @@ IN_FLOAT64 = 2.0**-29
 def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines) -> Reference:
     """The reference of a variant that has a definition of its own."""
     rows, dout, few = softmax.rows, softmax.dout, few_rows(problem, softmax.rows)
-    wide = type(inputs)(*(x.double() for x in inputs))
+    wide = _wide(inputs)
     want = differentiated(problem, wide, rows, dout, define)
     want_few = want
     if len(few) < len(rows):
@@ -42,8 +42,7 @@ def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines)
     plain = _own_errors(problem, inputs, few, dout, define, want_few)
     others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
     for other in others:  # where a few rows alone may be lucky
-        wide = type(inputs)(*(x.double() for x in other))
-        wanted = differentiated(problem, wide, few, dout, define)
+        wanted = differentiated(problem, _wide(other), few, dout, define)
         errors = _own_errors(problem, other, few, dout, define, wanted)
         plain = {name: worse(plain[name], errors[name]) for name in plain}
     if isinstance(inputs, Inputs):
@@ -83,13 +82,17 @@ def _cancels_in_layer(want: Tensors) -> dict[str, float]:
     return {n: size for n, x in want.items() if float(x.abs().max()) <= ZERO_SHARE * size}
 
 
-def affordable(problem: Problem) -> bool:
-    """Whether a variant's own definition can be asked for every row."""
-    return problem.batch * problem.heads * problem.q_len * problem.kv_len <= DEFINED_SCORES
+def whole_by(problem: Problem, inputs: Ends, dout: Tensor | None,
+             define: Defines) -> Tensors | None:  # fmt: skip
+    """Every row of a definition under a gradient into all of them, in float64.
 
-
-def whole_by(problem: Problem, inputs: Ends, dout: Tensor | None, define: Defines) -> Tensors:
-    """Every row of a definition under a gradient into all of them, in float64."""
+    None where it would take too long.
+    """
+    if problem.batch * problem.heads * problem.q_len * problem.kv_len > DEFINED_SCORES:
+        return None
     every = torch.arange(problem.q_len, device=inputs[0].device)
-    wide = type(inputs)(*(x.double() for x in inputs))
-    return differentiated(problem, wide, every, dout, define)
+    return differentiated(problem, _wide(inputs), every, dout, define)
+
+
+def _wide(inputs: Ends) -> Ends:
+    return type(inputs)(*(x.double() for x in inputs))

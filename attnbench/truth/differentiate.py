@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.truth.call import weights_of
 from attnbench.truth.errors import as_rows
 from attnbench.truth.inputs import Ends, Inputs
 from impls.problem import Problem
@@ -31,8 +32,10 @@ def differentiated(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | 
     """A definition's output and gradients, block by block, summed in float64."""
     dtype = inputs[0].dtype
     leaves = [x.detach().requires_grad_(dout is not None) for x in inputs]
-    own: dict[str, Tensor] = dict(getattr(define, "weights", None) or {})
-    weights = {n: w.detach().to(dtype).requires_grad_(dout is not None) for n, w in own.items()}
+    weights = {
+        name: weight.detach().to(dtype).requires_grad_(dout is not None)
+        for name, weight in weights_of(define).items()
+    }
     wanted = [*leaves, *weights.values()]
     sums = [torch.zeros_like(x, dtype=torch.float64) for x in wanted] if dout is not None else []
     outs: list[Tensor] = []

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnbench.record import Distance, Error
 from attnbench.truth import budget, mask_probe
 from attnbench.truth.call import Attend, Call
-from attnbench.truth.defined import affordable, defined, whole_by
+from attnbench.truth.defined import defined, whole_by
 from attnbench.truth.errors import as_rows, compare
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import (
@@ -63,7 +63,7 @@ def gate(
     verdict = Verdict()
     try:
         threads = threading.active_count()
-        check_weights(Call(judged.problem, attend, judged.inputs), define)
+        check_weights(judged.problem, attend, define)
         mask_probe.probe(judged.problem, attend, seed, exact=define is None)
         reference = judged.softmax
         if define is not None:
@@ -120,18 +120,13 @@ def _dense_truth(
     if judged.dout is not None:
         gradients = call.backward(out, judged.dout)
         made |= {n: g.clone() for n, g in zip(call.names, gradients, strict=True)}
-    if judged.whole is not None and reference is judged.softmax:
-        for name, tensor in made.items():
-            if name not in reference.cancels:
-                plain = reference.plain[name]
-                budget.check_unsampled(name, tensor, judged.whole[name], plain, problem.dtype)
-    elif define is not None and affordable(problem):
-        whole = whole_by(problem, judged.inputs, judged.dout, define)
-        for name, tensor in made.items():
-            if name not in reference.cancels:
-                plain = reference.plain[name]
-                got = as_rows(tensor)
-                budget.check_unsampled(name, got, whole[name], plain, problem.dtype, LOOSER)
+    whole, looser = judged.whole, 1.0
+    if define is not None:
+        whole, looser = whole_by(problem, judged.inputs, judged.dout, define), LOOSER
+    for name, want in (whole or {}).items():
+        if name not in reference.cancels:
+            got, plain = as_rows(made[name]), reference.plain[name]
+            budget.check_unsampled(name, got, want, plain, problem.dtype, looser)
     return list(made.values())
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from attnbench.truth.call import Call
+from attnbench.truth.call import Call, weights_of
 from attnbench.truth.findings import Wrong, place
 from attnbench.truth.inputs import Ends
 from impls.problem import Problem
@@ -53,13 +52,13 @@ def check_inputs_kept(call: Call, inputs: Ends) -> None:
             raise Wrong(f"it changed its input {name}")
 
 
-def check_weights(call: Call, define: object) -> None:
+def check_weights(problem: Problem, attend: object, define: object) -> None:
     """It trains the weights that its definition has, by name, form and value."""
-    wanted: Mapping[str, Tensor] = getattr(define, "weights", None) or {}
-    if missing := sorted(set(wanted) ^ set(call.weights)):
+    weights, wanted = weights_of(attend), weights_of(define)
+    if missing := sorted(set(wanted) ^ set(weights)):
         raise Wrong(f"its weights and those of its definition differ: {', '.join(missing)}")
-    for name, weight in call.weights.items():
-        if call.problem.gradients and not weight.requires_grad:
+    for name, weight in weights.items():
+        if problem.gradients and not weight.requires_grad:
             raise Wrong(f"its weight {name} takes no gradient")
         if weight.shape != wanted[name].shape or not torch.equal(weight, wanted[name]):
             raise Wrong(f"its weight {name} is not that of its definition")
@@ -85,8 +84,6 @@ def check_memory_kept(call: Call, most: float) -> None:
     except (TypeError, AttributeError, IndexError, RuntimeError) as error:
         said = str(error).splitlines()[0]
         raise Wrong(f"its step can't go on from the memory that a step returned: {said}") from None
-    if call.problem.level != "core":
-        again = again.unsqueeze(1)
     off = float((again.double() - first.double()).norm() / first.double().norm().clamp(min=1e-30))
     if not off <= most:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")

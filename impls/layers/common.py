@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend
-from impls.layers.cost import load
 from impls.layers.weights import Weights
+from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Unsupported, Variant
 
@@ -61,7 +61,7 @@ def projected(x_bne: Tensor, y_bme: Tensor | None, weight_we: Tensor, bias_w: Te
 
 def core_attend(core: Variant, problem: Problem) -> Attend:
     """The core's ``attend``, on heads."""
-    attend: Attend = load(core.build)(problem.with_(level="core"), **core.chosen)
+    attend: Attend = load_function(core.build)(problem.with_(level="core"), **core.chosen)
     return attend
 
 

@@ -8,14 +8,9 @@ the cache it reads, or its state.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 from impls import cost as core_cost
 from impls.cost import Cost, by_phase
+from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -87,19 +82,6 @@ def latent_sizes(problem: Problem, latent: int, rope: int) -> tuple[int, int]:
     return (latent if latent > 0 else max(1, problem.width // 4)), (rope if rope > 0 else own)
 
 
-def load(path: str) -> Callable[..., Any]:
-    """The function at ``package.module:function`` or ``/folder/file.py:function``."""
-    place, _, name = path.rpartition(":")
-    if not place.endswith(".py"):
-        function: Callable[..., Any] = getattr(importlib.import_module(place), name)
-        return function
-    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
-
-
 def _keys(problem: Problem) -> int:
     """Numbers of a token's keys."""
     return problem.kv_heads * problem.head_dim
@@ -146,7 +128,7 @@ def _of_core(problem: Problem, core: Variant) -> Cost:
     """The core's work and bytes by its own row."""
     if core.cost is None:
         return _softmax(problem)
-    made: Cost = load(core.cost)(problem.with_(level="core"), **core.chosen)
+    made: Cost = load_function(core.cost)(problem.with_(level="core"), **core.chosen)
     return made
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from impls.heads import Define
 from impls.layers.common import NORM_EPS
-from impls.layers.cost import load
 from impls.layers.weights import Weights
+from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -25,7 +25,7 @@ def core_define(core: Variant, problem: Problem) -> Define:
     inside = problem.with_(level="core")
     if core.definition is None:
         return softmax_define(inside, inside.scale)
-    define: Define = load(core.definition)(inside, **core.chosen)
+    define: Define = load_function(core.definition)(inside, **core.chosen)
     return define
 
 

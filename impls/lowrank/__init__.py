@@ -1,76 +1,45 @@
 """Low rank: softmax attention approximated by a product of thin matrices."""
 
+from typing import Any
+
 from impls.spec import Variant
 
+_NEAR, _OWN = "approximates softmax", "its own operator"
+
+
+def _row(name: str, title: str, **more: Any) -> Variant:
+    return Variant(**{
+        "name": name, "title": title, "family": "lowrank", "computes": _NEAR,
+        "build": f"impls.lowrank.{name}:build", "definition": f"impls.lowrank.{name}:definition",
+        "cost": f"impls.lowrank.cost:{name}", "masks": ("none",), **more,
+    })  # fmt: skip
+
+
 ROWS = [
-    Variant(
-        name="mean_v",
-        title="the mean of the values a row may see",
-        family="lowrank",
-        computes="approximates softmax",
-        build="impls.lowrank.mean_v:build",
-        definition="impls.lowrank.mean_v:definition",
-        cost="impls.cost:mean",
+    _row(
+        "mean_v", "the mean of the values a row may see", cost="impls.cost:mean",
         masks=("none", "causal", "window", "prefix", "document", "padding", "dense"),
     ),
-    Variant(
-        name="linformer",
-        title="softmax to a few mixtures of the keys",
-        family="lowrank",
-        computes="approximates softmax",
-        build="impls.lowrank.linformer:build",
-        definition="impls.lowrank.linformer:definition",
-        cost="impls.lowrank.cost:linformer",
-        masks=("none",),
-        options={"rank": 256, "projection": "mean", "seed": 0},
-        paper="arXiv:2006.04768",
+    _row(
+        "linformer", "softmax to a few mixtures of the keys",
+        options={"rank": 256, "projection": "mean", "seed": 0}, paper="arXiv:2006.04768",
     ),
-    Variant(
-        name="nystrom",
-        title="softmax through landmarks and a pseudo-inverse",
-        family="lowrank",
-        computes="approximates softmax",
-        build="impls.lowrank.nystrom:build",
-        definition="impls.lowrank.nystrom:definition",
-        cost="impls.lowrank.cost:nystrom",
-        masks=("none",),
-        options={"landmarks": 64, "iterations": 6},
-        paper="arXiv:2102.03902",
+    _row(
+        "nystrom", "softmax through landmarks and a pseudo-inverse",
+        options={"landmarks": 64, "iterations": 6}, paper="arXiv:2102.03902",
     ),
-    Variant(
-        name="performer",
-        title="softmax through positive random features",
-        family="lowrank",
-        computes="approximates softmax",
-        build="impls.lowrank.performer:build",
-        definition="impls.lowrank.performer:definition",
-        cost="impls.lowrank.cost:performer",
-        masks=("none", "causal"),
-        options={"features": 256, "seed": 0, "chunk": 128},
-        paper="arXiv:2009.14794",
+    _row(
+        "performer", "softmax through positive random features", masks=("none", "causal"),
+        options={"features": 256, "seed": 0, "chunk": 128}, paper="arXiv:2009.14794",
     ),
-    Variant(
-        name="rfa",
-        title="attention to directions through random Fourier features",
-        family="lowrank",
-        computes="its own operator",
-        build="impls.lowrank.rfa:build",
-        definition="impls.lowrank.rfa:definition",
-        cost="impls.lowrank.cost:rfa",
-        masks=("none", "causal"),
+    _row(
+        "rfa", "attention to directions through random Fourier features", computes=_OWN,
+        masks=("none", "causal"), paper="arXiv:2103.02143",
         options={"features": 128, "sigma": 1.0, "floor": 0.01, "seed": 0, "chunk": 128},
-        paper="arXiv:2103.02143",
     ),
-    Variant(
-        name="skyformer",
-        title="a Gaussian kernel through landmarks",
-        family="lowrank",
-        computes="its own operator",
-        build="impls.lowrank.skyformer:build",
-        definition="impls.lowrank.skyformer:definition",
-        cost="impls.lowrank.cost:skyformer",
-        masks=("none",),
+    _row(
+        "skyformer", "a Gaussian kernel through landmarks", computes=_OWN,
         options={"landmarks": 128, "iterations": 6, "gamma": 0.1, "seed": 0},
         paper="arXiv:2111.00035",
     ),
-]
+]  # fmt: skip

@@ -14,7 +14,7 @@ import impls
 from attnbench.truth.gate import gate
 from attnbench.truth.inputs import make
 from attnbench.truth.reference import judge
-from impls.outside import load_function
+from impls.loading import load_function
 
 
 class Brute:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import impls
+from impls.loading import load_function
 from impls.masks import Mask
-from impls.outside import load_function
 from impls.problem import Problem
 
 # Options that make a few dozen tokens several blocks, chunks, landmarks or clusters.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import impls
-from impls.outside import load_function
+from impls.loading import load_function
 from impls.spec import InvalidRow, Variant
 
 ROOT = Path(impls.__file__).parents[1]

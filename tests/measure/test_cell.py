@@ -10,8 +10,8 @@ import impls
 from attnbench.measure import cell
 from attnbench.measure.cell import Bench, Job
 from attnbench.record import Status
+from impls.loading import load_function
 from impls.masks import Mask
-from impls.outside import load_function
 from impls.problem import Problem
 
 HONEST = "build = right\n"

@@ -16,7 +16,7 @@ CODE = """
 import json, torch, impls
 from attnbench.measure.memory import observe
 from attnbench.truth.inputs import make
-from impls.outside import load_function
+from impls.loading import load_function
 from impls.problem import Problem
 
 torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def test_operators_have_the_times_of_their_own_that_torch_finds():
         if event.key.startswith(memory.OPERATORS) and event.self_cpu_time_total > 0
     }
     by_time = sorted(table, key=lambda name: -table[name])
-    ours = memory._operators(seen)
+    ours = memory._operators(seen.profiler.kineto_results.events())
     assert ours[0] == by_time[0]
     assert set(ours[:6]) <= set(by_time[:8])
     assert set(ours) <= set(table)

@@ -13,9 +13,9 @@ from attnbench.truth.budget import EPSILON
 from attnbench.truth.call import Call
 from attnbench.truth.inputs import cast, make
 from impls.dense.matmul import build
+from impls.loading import load_function
 from impls.lowrank import mean_v
 from impls.masks import Mask
-from impls.outside import load_function
 from impls.problem import Problem
 
 TABLE = impls.table()

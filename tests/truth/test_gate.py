@@ -10,9 +10,9 @@ import impls
 from attnbench.truth.gate import gate
 from attnbench.truth.inputs import make
 from attnbench.truth.reference import judge
+from impls.loading import load_function
 from impls.lowrank import mean_v
 from impls.masks import Mask
-from impls.outside import load_function
 from impls.problem import Problem
 
 TABLE = impls.table()

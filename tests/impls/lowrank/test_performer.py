@@ -4,8 +4,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import impls
+from impls.loading import load_function
 from impls.lowrank.performer import directions
-from impls.outside import load_function
 from impls.spec import Unsupported
 
 

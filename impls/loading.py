@@ -1,0 +1,38 @@
+"""A row's code by its path: ``package.module:function``, or a file's."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """The function at ``package.module:function`` or ``/folder/file.py:function``."""
+    place, _, name = path.rpartition(":")
+    module = load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    if not hasattr(module, name):
+        raise AttributeError(f"{Path(place).name} defines no {name}")
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def load_file(file: Path) -> ModuleType:
+    """A file as a module, run once a process; files beside it can be imported by it."""
+    name = "attnbench_table_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        if (folder := str(file.resolve().parent)) not in sys.path:
+            sys.path.append(folder)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
