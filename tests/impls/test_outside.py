@@ -1,50 +1,19 @@
-"""Rows from outside the tree: whatever their code does, it does it to itself."""
+"""Files of rows from outside the tree: whatever their code does, it does it to itself."""
 
-import json
 import os
-import subprocess
-import sys
-import textwrap
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import impls
 from impls import outside
-from impls.outside import BrokenTable, load_function
+from impls.loading import load_file, load_function
+from impls.outside import BrokenTable
 from impls.problem import Problem
 
-ROOT = Path(impls.__file__).parents[1]
-
-HEAD = """
-from impls.spec import Variant
-
-def row(name, **more):
-    plain = {"title": "mine", "family": "mine", "computes": "softmax", "build": ":build"}
-    return Variant(name=name, **{**plain, **more})
-"""
-
-
-def write(file, *parts):
-    file.write_text("\n".join(textwrap.dedent(part) for part in parts))
-    return file
-
-
-def rows_of(file):
-    return list(outside.file_rows([file]))
-
-
-def python(code, *paths, cwd=ROOT, stdin=None):
-    """What a fresh interpreter, with these folders on its path, prints as JSON."""
-    path = os.pathsep.join(str(p) for p in (ROOT, *paths))
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": path}, timeout=60, stdin=stdin,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+files = load_file(Path(__file__).with_name("row_files.py"))
+HEAD, write, rows_of, python = files.HEAD, files.write, files.rows_of, files.python
 
 
 @pytest.fixture
@@ -311,139 +280,3 @@ def test_a_bad_row_costs_only_itself(tmp_path, case):
     assert list(table.rows)[-2:] == ["first", "last"]
     (broken,) = table.broken
     assert says.format(file=file) in broken.reason
-
-
-# ---- entry points --------------------------------------------------------------------------------
-
-BUILT_IN = [row.name for f in impls.FAMILIES for row in import_module(f"impls.{f}").ROWS]
-
-
-def install(folder, name, points, **modules):
-    """A distribution as an installer leaves it: modules, and what it says about itself."""
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [f"{point} = {target}" for point, target in points.items()]
-    write(info / "entry_points.txt", "[attnbench.variants]", *lines)
-    for module, code in modules.items():
-        write(folder / f"{module}.py", HEAD, code)
-    return folder
-
-
-def table_with(*folders):
-    """What a process with these distributions finds in the table besides the built-in rows."""
-    said = python(
-        """
-        import json, sys, impls
-        table = impls.table()
-        rows = {row.name: row.to_dict() for row in table.rows.values()}
-        broken = [[b.name, b.reason, b.remedy] for b in table.broken]
-        foreign = [m for m in sys.modules if m.endswith("_pkg") or m == "torch"]
-        print(json.dumps({"rows": rows, "broken": broken, "imported": foreign}))
-        """,
-        *folders,
-    )
-    built_in = {name: said["rows"].pop(name) for name in BUILT_IN}
-    inside = [row for row in built_in.values() if row["family"] != "external"]
-    assert {row["origin"] for row in inside} == {"attnbench"}
-    return said
-
-
-GOOD = """
-def build(problem): ...
-ROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two", build="fake_pkg:build")]
-"""
-
-
-@pytest.fixture
-def good(tmp_path):
-    points = {"all": "fake_pkg:ROWS"}
-    return install(tmp_path / "good", "fake", points, fake_pkg=GOOD)
-
-
-def test_the_rows_of_an_entry_point_are_in_the_table(good):
-    said = table_with(good)
-    assert list(said["rows"]) == ["fake.one", "fake.two"]
-    assert {row["origin"] for row in said["rows"].values()} == {"fake 1.0"}
-    assert said["rows"]["fake.one"]["build"] == "fake_pkg:build"
-    assert said["broken"] == []
-    assert said["imported"] == []
-
-
-def test_an_entry_point_may_name_one_row(tmp_path):
-    code = 'ONE = row("fake.single", build="one_pkg:build")'
-    said = table_with(install(tmp_path, "single", {"x": "one_pkg:ONE"}, one_pkg=code))
-    assert list(said["rows"]) == ["fake.single"]
-
-
-def test_a_row_of_an_entry_point_that_names_no_module_costs_itself(tmp_path):
-    code = 'ROWS = [row("fake.here"), row("fake.one", build="here_pkg:build")]'
-    said = table_with(install(tmp_path, "here", {"x": "here_pkg:ROWS"}, here_pkg=code))
-    assert list(said["rows"]) == ["fake.one"]
-    ((name, reason, remedy),) = said["broken"]
-    assert name == "fake.here"
-    assert "begins with a colon" in reason
-    assert "package.module:function" in remedy
-
-
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        ("raise ValueError('no good')", "raised ValueError: no good"),
-        ("import sys\nsys.exit(0)", "raised SystemExit: 0"),
-        ("import sys\nsys.exit(3)", "raised SystemExit: 3"),
-        ("rows = []", "raised AttributeError"),
-        ("def ROWS(): ...", "raised TypeError"),
-    ],
-    ids=["raises", "exits with 0", "exits with 3", "has no ROWS", "is a function"],
-)
-def test_an_entry_point_that_fails_costs_its_own_row(tmp_path, good, code, says):
-    bad = install(tmp_path / "bad", "worse", {"worse.row": "bad_pkg:ROWS"}, bad_pkg=code)
-    said = table_with(bad, good)
-    assert list(said["rows"]) == ["fake.one", "fake.two"]
-    ((name, reason, remedy),) = said["broken"]
-    assert name == "worse.row"
-    assert says in reason
-    assert "bad_pkg:ROWS" in reason
-    assert "worse 1.0" in remedy
-
-
-def test_an_entry_point_that_dies_leaves_the_built_in_rows(tmp_path):
-    code = "import os\nos._exit(0)"
-    said = table_with(install(tmp_path, "dead", {"dead": "dead_pkg:ROWS"}, dead_pkg=code))
-    assert said["rows"] == {}
-    ((name, reason, remedy),) = said["broken"]
-    assert name == "attnbench.variants"
-    assert "ended with status 0" in reason
-    assert remedy
-
-
-def test_a_bad_row_of_an_entry_point_costs_only_itself(tmp_path):
-    code = 'ROWS = [5, row("fake.kept", build="mixed_pkg:build")]'
-    said = table_with(install(tmp_path, "mixed", {"x": "mixed_pkg:ROWS"}, mixed_pkg=code))
-    assert list(said["rows"]) == ["fake.kept"]
-    ((_, reason, _),) = said["broken"]
-    assert "row 0 of mixed 1.0 is int, not a Variant" in reason
-
-
-# ---- loading -------------------------------------------------------------------------------------
-
-
-def test_a_file_is_run_once_however_often_its_functions_are_asked_for(tmp_path):
-    file = write(tmp_path / "once.py", "def f(): ...\ndef g(): return f")
-    assert load_function(f"{file}:g")() is load_function(f"{file}:f")
-
-
-def test_a_file_that_raised_is_run_again_when_it_is_asked_for_again(tmp_path):
-    file = write(tmp_path / "mended.py", "raise ValueError")
-    with pytest.raises(ValueError):
-        load_function(f"{file}:f")
-    write(file, "def f(): return 'mended now'")
-    assert load_function(f"{file}:f")() == "mended now"
-
-
-def test_two_files_of_one_name_are_two_modules(tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        write(tmp_path / folder / "rows.py", f"def f(): return {folder!r}")
-    assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from impls.outside import load_file
+from impls.loading import load_file
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import impls
+from impls.loading import load_function
 from impls.masks import Mask
-from impls.outside import load_function
 from impls.problem import Problem
 
 pytestmark = [

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import impls
 from impls.external import fla
 from impls.external.sageattention import rounded
+from impls.loading import load_file, load_function
 from impls.masks import Mask
-from impls.outside import load_file, load_function
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported
 

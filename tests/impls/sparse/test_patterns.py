@@ -1,51 +1,23 @@
 """strided, fixed, dilated, longformer, bigbird: the gate, and patterns from the papers' sets."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-import impls
 from attnbench.truth.inputs import make
+from impls.loading import load_file, load_function
 from impls.masks import Mask
-from impls.outside import load_function
-from impls.problem import Problem
 from impls.sparse.layouts import bigbird_layout as layout
 from impls.sparse.window import build as window
 from impls.spec import Unsupported
 
+rows = load_file(Path(__file__).with_name("pattern_rows.py"))
+ROWS, SMALL, problem, row_of, attend_of, seen_by = (
+    getattr(rows, name) for name in ("ROWS", "SMALL", "problem", "row_of", "attend_of", "seen_by")
+)
 
-def problem(length, mask="none", **more):
-    shape = {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "batch": 1}
-    shape |= {"q_len": length, "kv_len": length, "mask": Mask.parse(mask)}
-    return Problem(**{**shape, **more})
-
-
-def row_of(variant):
-    return impls.table().find(variant)
-
-
-def attend_of(variant, given):
-    row = row_of(variant)
-    return load_function(row.build)(given, **row.chosen)
-
-
-def seen_by(variant, given):
-    """The pairs that the definition lets meet: bool [n, n], read off the gradient of the values."""
-    row, n = row_of(variant), given.q_len
-    define = load_function(row.definition)(given, **row.chosen)
-    q = torch.zeros(1, given.heads, n, given.head_dim, dtype=torch.float64)
-    v = torch.eye(n, dtype=torch.float64).expand(1, given.heads, n, n)
-    return (define(q, q, v, torch.arange(n))[0, 0] > 0).numpy()
-
-
-ROWS = ["strided", "fixed", "dilated", "longformer", "bigbird"]
-SMALL = {
-    "strided": "strided?stride=7",
-    "fixed": "fixed?stride=9&summary=2",
-    "dilated": "dilated?dilation=3&width=5",
-    "longformer": "longformer?window=6&globals=3",
-    "bigbird": "bigbird?block=8&globals=1&random=2",
-}
 GATED = [
     problem(200, phase="train"),
     problem(133, "causal", phase="train", heads=4, v_head_dim=24, batch=2),
@@ -256,60 +228,3 @@ def test_options_out_of_range_are_refused_by_build_alone(variant, sentence):
         load_function(row.build)(given, **row.chosen)
     load_function(row.cost)(given, **row.chosen)
     seen_by(variant, given)
-
-
-# ---- decoding ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("new", [1, 3])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("name", ROWS)
-def test_decoding_gives_the_last_rows_of_the_whole_sequence(name, mask, new):
-    given = problem(61, mask, heads=4, kv_heads=2, dtype="float64")
-    q, k, v = make(given, 0)
-    want = attend_of(SMALL[name], given)(q, k, v)[:, :, -new:]
-    step = given.with_(q_len=new, phase="decode")
-    got = attend_of(SMALL[name], step)(q[:, :, -new:], k, v)
-    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("new", [1, 5])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("name", ROWS)
-def test_decoding_passes_the_gate_and_costs_the_keys_that_it_reads(verdict, name, mask, new):
-    whole = problem(301, mask, heads=4, kv_heads=2)
-    step = whole.with_(q_len=new, phase="decode")
-    assert verdict(SMALL[name], step).reason is None
-    row = row_of(SMALL[name])
-    seen = seen_by(SMALL[name], problem(301, mask))[-new:]
-    read = int(seen.any(0).sum())
-    assert attend_of(SMALL[name], step).note().startswith(f"{read} of 301 keys")
-    cost = load_function(row.cost)(step, **row.chosen)
-    assert cost.flops == 2 * int(seen.sum()) * 4 * (16 + 16)
-    assert cost.bytes == 4 * (4 * new + 2 * read) * (16 + 16)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_over_a_whole_sequence_every_key_is_read(name):
-    given, row = problem(64, "causal", phase="train"), row_of(SMALL[name])
-    assert load_function(row.cost)(given, **row.chosen).bytes == 2 * 4 * (2 + 2) * 64 * (16 + 16)
-
-
-@pytest.mark.parametrize(
-    ("mask", "new", "sentence"),
-    [
-        ("causal@upper-left", 2, r"decodes the last tokens of a sequence; causal@upper-left would"),
-        ("none", 62, "q_len=62 must be at most kv_len=61"),
-    ],
-)
-@pytest.mark.parametrize("name", ROWS)
-def test_decoding_tokens_that_are_not_the_last_is_refused(name, mask, new, sentence):
-    step = problem(61, mask, q_len=new, phase="decode")
-    with pytest.raises(Unsupported, match=sentence):
-        attend_of(name, step)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_unequal_lengths_outside_decoding_are_refused(name):
-    with pytest.raises(Unsupported, match="needs q_len equal to kv_len"):
-        attend_of(name, problem(61, "none", q_len=7))

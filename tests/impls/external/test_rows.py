@@ -1,0 +1,115 @@
+"""What the external rows share: refusals, what to install, costs, and the signatures read."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+from impls.external import ROWS
+from impls.loading import load_file, load_function
+from impls.spec import Unavailable, Unsupported
+
+checks, libraries, stand_ins = (
+    load_file(Path(__file__).with_name(name))
+    for name in ("checks.py", "libraries.py", "stand_ins.py")
+)
+SHAPE, UNEQUAL, build, problem = (
+    getattr(checks, name) for name in ("SHAPE", "UNEQUAL", "build", "problem")
+)
+FLASH, flashinfer, transformer_engine, xformers = (
+    getattr(libraries, name) for name in ("FLASH", "flashinfer", "transformer_engine", "xformers")
+)
+READ = stand_ins.READ
+EXACT = [row for row in ROWS if row.exact]
+
+REFUSED = [
+    ("flash_attn2", {"mask": "causal@upper-left", **UNEQUAL}, {}, "last query at the last key"),
+    ("flash_attn3", {"head_dim": 20, "v_head_dim": 20}, {}, "multiples of 8, not 20 and 20"),
+    ("flash_attn3", {"head_dim": 128, "v_head_dim": 64}, {}, "no kernel for head_dim 128"),
+    ("flash_attn3", {"head_dim": 64, "v_head_dim": 512}, {}, "v_head_dim at most 256"),
+    ("flash_attn4", {"head_dim": 12}, {}, "multiples of 8"),
+    ("flash_attn4", {"head_dim": 264}, {}, "up to 256 on Hopper"),
+    ("torch.varlen", {"head_dim": 20, "v_head_dim": 20}, {}, "multiples of 8"),
+    ("torch.fa3", {"mask": "causal", **UNEQUAL}, {}, "causal over equal lengths"),
+    ("torch.fa4", {"mask": "causal", **UNEQUAL}, {}, "causal over equal lengths"),
+    ("xformers", {}, {}, "no backward for grouped heads"),
+    ("xformers", {"kv_heads": 4}, {"op": "cutlass"}, "op is fa2 or fa3"),
+    ("xformers", {"kv_heads": 4}, {"op": "fa3"}, "head_dim 64 or more in phase train"),
+    ("xformers", {"kv_heads": 4, "mask": "document:4,7+window:1,1"}, {}, "together with causal"),
+    ("flashinfer", {"head_dim": 32}, {}, "64, 128 or 256"),
+    ("flashinfer", {"head_dim": 64, "v_head_dim": 64}, {"backend": "auto"}, "no backend 'auto'"),
+    ("flashinfer", {"head_dim": 64, "v_head_dim": 64, "mask": "window:3,2"}, {}, "needs causal"),
+    ("transformer_engine", {}, {"backend": "auto"}, "it is flash, fused, unfused"),
+    ("transformer_engine", {"head_dim": 20}, {}, "multiples of 8"),
+]
+
+
+@pytest.mark.parametrize(("row", "changes", "options", "said"), REFUSED)
+def test_what_a_library_does_not_serve_is_refused_in_a_sentence(
+    row, changes, options, said, library
+):
+    for package in (*FLASH.values(), "flash_attn.cute.interface"):
+        library.module(package)
+    transformer_engine(library), flashinfer(library), xformers(library)
+    with pytest.raises(Unsupported, match=said) as refusal:
+        build(row, problem(**changes), **options)
+    assert len(str(refusal.value).split()) > 5
+
+
+@pytest.mark.parametrize("major", [8, 10])
+def test_kernels_for_hopper_say_so_elsewhere(major, monkeypatch):
+    for module in ("flash_attn3", "torch_flash"):
+        place = importlib.import_module(f"impls.external.{module}")
+        monkeypatch.setattr(place, "capability", lambda problem: (major, 0))
+    for row in ("flash_attn3", "torch.fa3"):
+        with pytest.raises(Unavailable, match=f"not on {major}.0") as refusal:
+            build(row, problem())
+        assert "Hopper" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_whose_library_is_missing_says_what_to_install(row, monkeypatch):
+    def absent(name, package=None):
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    built = load_function(row.build)
+    monkeypatch.setattr("impls.external.common.importlib.import_module", absent)
+    p = problem(head_dim=64, v_head_dim=64, kv_heads=4, kv_len=64, phase="forward")
+    with pytest.raises(Unavailable, match=f"{row.name} needs the module") as missing:
+        built(p, **row.options)
+    assert (
+        "pip install" in missing.value.remedy or "python setup.py install" in missing.value.remedy
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_is_untried_runs_on_cuda_and_names_its_origin(row):
+    assert row.untried
+    assert row.devices == (("cpu", "cuda") if row.name == "natten" else ("cuda",))
+    assert row.origin != "attnbench"
+    refusal = row.supports(problem("padding:3"))
+    assert refusal is not None and row.name in refusal
+
+
+@pytest.mark.parametrize("row", EXACT, ids=lambda row: row.name)
+def test_an_exact_row_counts_the_pairs_of_the_mask(row):
+    cost = load_function(row.cost)(problem("causal", phase="forward"), **row.options)
+    pairs = 11 * 12 // 2 * SHAPE["batch"] * SHAPE["heads"]
+    assert cost.flops == 4 * pairs * 16
+
+
+def test_the_signatures_read_are_those_of_what_is_installed():
+    compared = 0
+    for name in READ:
+        module, _, function = name.rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError):
+            continue
+        compared += 1
+        installed = inspect.signature(found).parameters.values()
+        assert [(p.name, p.kind) for p in installed] == [
+            (p.name, p.kind) for p in stand_ins.signature(name).parameters.values()
+        ], name
+    assert compared  # torch's own, at the least

@@ -1,0 +1,224 @@
+"""Masks as they are written: how a spelling is read, and what is no mask of a problem."""
+
+import numpy as np
+import pytest
+
+from impls.masks import InvalidMask, Mask, Part, Shape
+from impls.spec import MASK_KINDS
+
+# ---- spelling ------------------------------------------------------------------------------------
+
+SPELLINGS = {
+    "none": Mask(),
+    "causal": Mask((Part("causal"),)),
+    "window:5,2": Mask((Part("window", (5, 2)),)),
+    "window:0,0": Mask((Part("window", (0, 0)),)),
+    "prefix:9": Mask((Part("prefix", (9,)),)),
+    "document:5,12": Mask((Part("document", (5, 12)),)),
+    "padding:0,17": Mask((Part("padding", (0, 17)),)),
+    "padding:3": Mask((Part("padding", (3,)),)),
+    "alibi": Mask((Part("alibi"),)),
+    "dense:some/file.npy": Mask((Part("dense", file="some/file.npy"),)),
+    "bias:C:/file.npy": Mask((Part("bias", file="C:/file.npy"),)),
+    "causal+alibi": Mask((Part("causal"), Part("alibi"))),
+    "causal+document:100,156": Mask((Part("causal"), Part("document", (100, 156)))),
+    "causal@upper-left": Mask((Part("causal"),), upper_left=True),
+    "window:1,0+alibi+padding:4@upper-left": Mask(
+        (Part("window", (1, 0)), Part("alibi"), Part("padding", (4,))), upper_left=True
+    ),
+}
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_a_spelling_is_parsed_into_its_conditions_and_written_back(text):
+    mask = Mask.parse(text)
+    assert mask == SPELLINGS[text]
+    assert str(mask) == text
+    assert hash(mask) == hash(Mask.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("loose", "strict"),
+    [
+        (" causal ", "causal"),
+        ("causal@lower-right", "causal"),
+        ("none+causal", "causal"),
+        ("window: 1, 2", "window:1,2"),
+        ("padding:007", "padding:7"),
+    ],
+)
+def test_a_loose_spelling_is_the_strict_one(loose, strict):
+    assert Mask.parse(loose) == Mask.parse(strict)
+    assert str(Mask.parse(loose)) == strict
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the masks are none, causal, window"),
+        ("casual", "'casual' is no mask; the masks are none, causal, window"),
+        ("Causal", "'Causal' is no mask"),
+        ("causal+", "'' is no mask"),
+        ("+causal", "'' is no mask"),
+        ("causal,alibi", "'causal,alibi' is no mask"),
+        ("causal+causal", "twice"),
+        ("window:1,2+causal+window:3,4", "twice"),
+        ("window", "window takes 2 numbers"),
+        ("window:5", "window takes 2 numbers"),
+        ("window:1,2,3", "window takes 2 numbers"),
+        ("window:a,b", "'a,b' is not whole numbers"),
+        ("window:1,", "'1,' is not whole numbers"),
+        ("window:-1,2", "-1 is below 0"),
+        ("prefix", "prefix takes 1 number"),
+        ("prefix:1,2", "prefix takes 1 number"),
+        ("prefix:0", "0 is below 1"),
+        ("prefix:2.5", "'2.5' is not whole numbers"),
+        ("document", "document takes at least one number"),
+        ("document:", "document takes at least one number"),
+        ("document:4,0", "0 is below 1"),
+        ("padding", "padding takes at least one number"),
+        ("padding:4,-1", "-1 is below 0"),
+        ("causal:3", "causal takes 0 numbers"),
+        ("alibi:2", "alibi takes 0 numbers"),
+        ("none:3", "none takes 0 numbers"),
+        ("dense", "dense needs a file, as in dense:FILE.npy"),
+        ("bias:", "bias needs a file, as in bias:FILE.npy"),
+        ("causal@", "after @ comes upper-left or lower-right"),
+        ("causal@top-left", "after @ comes upper-left or lower-right"),
+        ("causal@upper-left+alibi", "after @ comes upper-left or lower-right"),
+        ("@upper-left", "'' is no mask"),
+    ],
+)
+def test_a_bad_spelling_is_refused_with_a_sentence(text, says):
+    with pytest.raises(InvalidMask) as caught:
+        Mask.parse(text)
+    assert str(caught.value).startswith(f"mask {text!r}")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "plain"),
+    [
+        ("none", ("none",), True),
+        ("none@upper-left", ("none",), True),
+        ("alibi", ("alibi",), False),
+        ("causal+window:1,2", ("causal", "window"), False),
+    ],
+)
+def test_a_mask_names_its_kinds(text, kinds, plain):
+    assert Mask.parse(text).kinds == kinds
+    assert Mask.parse(text).plain is plain
+
+
+@pytest.mark.parametrize(
+    ("kinds", "left"),
+    [
+        (("alibi",), "alibi@upper-left"),
+        (("window", "causal"), "causal+window:1,2@upper-left"),
+        (("bias",), "none@upper-left"),
+    ],
+)
+def test_only_keeps_the_conditions_of_the_kinds_named_and_the_corner(kinds, left):
+    assert str(Mask.parse("causal+window:1,2+alibi@upper-left").only(*kinds)) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "q_len", "kv_len", "expected"),
+    [
+        ("causal", 4, 4, True),
+        ("causal", 4, 5, False),
+        ("causal@upper-left", 4, 4, True),
+        ("causal@upper-left", 4, 5, True),
+        ("causal+alibi", 4, 4, False),
+        ("none", 4, 4, False),
+    ],
+)
+def test_is_causal_only_for_the_causal_mask_that_both_corners_read_alike(
+    text, q_len, kv_len, expected
+):
+    assert Mask.parse(text).is_causal(Shape(1, 1, q_len, kv_len)) is expected
+
+
+# ---- masks that don't fit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "says"),
+    [
+        ("document:3,4", (1, 1, 8, 8), "add up to 7, but the problem has 8 queries and 8 keys"),
+        ("document:3,5", (1, 1, 4, 8), "add up to 8, but the problem has 4 queries and 8 keys"),
+        ("padding:1,2", (3, 1, 4, 4), "2 lengths for a batch of 3; give one for each"),
+        ("padding:5", (3, 1, 4, 4), "a length above kv_len=4"),
+        ("padding:1,5,0", (3, 1, 4, 4), "a length above kv_len=4"),
+        ("prefix:5", (1, 1, 9, 4), "longer than kv_len=4"),
+        ("causal+prefix:5", (1, 1, 9, 4), "mask prefix:5: the prefix is longer"),
+        ("dense:nowhere/at/all.npy", (1, 1, 4, 4), "there is no file nowhere/at/all.npy"),
+    ],
+)
+def test_a_mask_that_does_not_fit_says_why(text, shape, says):
+    wrong = Mask.parse(text).wrong_for(Shape(*shape))
+    assert wrong is not None
+    assert wrong.startswith("mask ")
+    assert says in wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("none", (1, 1, 1, 1)),
+        ("document:3,5", (2, 1, 8, 8)),
+        ("padding:0,4,4", (3, 1, 9, 4)),
+        ("padding:4", (3, 1, 9, 4)),
+        ("prefix:4", (1, 1, 1, 4)),
+        ("window:100,100", (1, 1, 2, 3)),
+    ],
+)
+def test_a_mask_that_fits_says_nothing(text, shape):
+    assert Mask.parse(text).wrong_for(Shape(*shape)) is None
+
+
+FITS = Shape(2, 4, 3, 5)
+WRONG_TABLES = {
+    "too many keys": ("dense", np.ones((3, 6), bool), "(2, 4, 3, 5)"),
+    "the heads of another problem": ("bias", np.zeros((3, 3, 5)), "(2, 4, 3, 5)"),
+    "one key where the problem has more rows": ("dense", np.ones((4, 1), bool), "(2, 4, 3, 5)"),
+    "five dimensions": ("bias", np.zeros((1, 2, 4, 3, 5)), "does not broadcast to (2, 4, 3, 5)"),
+    "larger than a problem of one": ("bias", np.zeros((7, 2, 4, 3, 5)), "(2, 4, 3, 5)"),
+    "numbers in a dense mask": ("dense", np.ones((3, 5)), "float64; a dense mask needs booleans"),
+    "booleans in a bias": ("bias", np.ones((3, 5), bool), "bool; a bias mask needs numbers"),
+    "text in a bias": ("bias", np.array(["a"]), "a bias mask needs numbers"),
+    "complex numbers in a bias": ("bias", np.ones((3, 5), complex), "a bias mask needs numbers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TABLES)
+def test_a_file_that_does_not_fit_says_why(brute, case):
+    kind, table, says = WRONG_TABLES[case]
+    wrong = Mask.parse(brute.text([(kind, table)])).wrong_for(FITS)
+    assert wrong is not None
+    assert wrong.startswith(f"mask {kind}:")
+    assert says in wrong
+
+
+def test_a_file_larger_than_a_length_of_one_does_not_stretch_the_problem(brute):
+    mask = Mask.parse(brute.text([("bias", np.zeros((3, 5)))]))
+    assert "does not broadcast" in mask.wrong_for(Shape(1, 1, 1, 5))
+
+
+@pytest.mark.parametrize("content", ["empty", "junk", "archive"])
+@pytest.mark.parametrize("kind", ["dense", "bias"])
+def test_a_file_that_holds_no_array_says_so(tmp_path, kind, content):
+    file = tmp_path / "table.npy"
+    if content == "archive":
+        with file.open("wb") as out:
+            np.savez(out, table=np.ones((3, 5)))
+    else:
+        file.write_text("" if content == "empty" else "this is no array at all")
+    wrong = Mask.parse(f"{kind}:{file}").wrong_for(FITS)
+    assert wrong is not None
+    assert wrong.startswith(f"mask {kind}:{file}")
+
+
+def test_every_kind_of_mask_is_in_the_spellings_tested():
+    tested = {kind for mask in SPELLINGS.values() for kind in mask.kinds}
+    assert tested == set(MASK_KINDS)
