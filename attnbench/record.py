@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from impls.problem import Problem
     from impls.spec import Variant
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the record's form."""
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the ruler: how things are measured. Numbers of unlike protocols are never compared."""
 
 
@@ -93,6 +93,12 @@ class Time(_Part):
     """Why sampling ended: ``converged``, ``plateau`` or ``budget``."""
     samples_s: list[float]
     discarded: int = 0
+    """Samples thrown away because the device was slowed down while they were taken."""
+    audit_s: float | None = None
+    """A call by the second clock, from end to end; None where there is none."""
+    audit_clock: str = ""
+    clocks: dict[str, float] = field(default_factory=dict)
+    """The device's clocks while sampling, as observed: ``sm_mhz`` (median), ``sm_mhz_min``."""
     flags: list[str] = field(default_factory=list)
 
 
@@ -140,6 +146,42 @@ class Distance(_Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Energy(_Part):
+    """Joules a call, from the device's own counter; where it can't be had, why."""
+
+    joules: float | None = None
+    """A call, idle subtracted."""
+    gross_joules: float | None = None
+    """A call, the device's idle draw included."""
+    tokens_per_joule: float | None = None
+    idle_w: float | None = None
+    calls: int = 0
+    """How many calls the loop made."""
+    method: str = ""
+    """``nvml counter`` or ``rapl counter``, with what it covers."""
+    why: str = ""
+    """Where there is no figure: the reason, in a sentence."""
+    flags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Determinism(_Part):
+    """Whether the same values give the same bits. None: not tried, and ``why`` says why."""
+
+    repeats: bool | None = None
+    """Output and gradients over calls with the same values."""
+    batch: bool | None = None
+    """A batch element alone gives what it gives among others."""
+    place: bool | None = None
+    """A batch element gives the same wherever in the batch it stands."""
+    mode_repeats: bool | None = None
+    """Over calls under torch's deterministic mode; tried only where ``repeats`` is false."""
+    mode_cost: float | None = None
+    """The median of a call under that mode over one without."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work(_Part):
     """What the mathematics needs: see :mod:`impls.cost`."""
 
@@ -173,6 +215,8 @@ class Record(_Part):
     """Building, and what the first call took above a later one: paid once."""
     kernels: list[str] = field(default_factory=list)
     """The kernels (CUDA) or operators (CPU) that ran, by time."""
+    energy: Energy | None = None
+    determinism: Determinism | None = None
     note: str = ""
     spent_s: dict[str, float] = field(default_factory=dict)
     """Where the cell's own wall time went."""
@@ -229,6 +273,8 @@ class Record(_Part):
             "memory": Memory,
             "distance": Distance,
             "cost": Work,
+            "energy": Energy,
+            "determinism": Determinism,
         }
         try:
             for name, part in parts.items():

@@ -52,3 +52,22 @@ def summary(samples: Sequence[float]) -> Summary:
     low, high = median_interval(samples)
     q25, median, q75 = (float(q) for q in np.quantile(samples, [0.25, 0.5, 0.75]))
     return Summary(median, low, high, q25, q75, float(np.min(samples)))
+
+
+def bootstrap_medians(
+    samples: Sequence[float] | np.ndarray, draws: int = 4000, seed: int = 0
+) -> np.ndarray:
+    """Medians of samples drawn again, with replacement: how the median itself would scatter."""
+    values = np.sort(np.asarray(samples, dtype=float))
+    n, generator = len(values), np.random.default_rng(seed)
+    # a resample's order statistic is the original's at a rank with a known law, so that the
+    # ranks alone are drawn: the median of n uniforms is a beta variable
+    middle = (n + 1) / 2
+    low, high = int(np.floor(middle)), int(np.ceil(middle))
+    uniform = generator.beta(low, n - low + 1, draws)
+    ranks = np.minimum((uniform * n).astype(int), n - 1)
+    medians = values[ranks]
+    if high != low:  # the next order statistic, given this one
+        rest = 1 - (1 - uniform) * generator.random(draws) ** (1 / (n - low))
+        medians = (medians + values[np.minimum((rest * n).astype(int), n - 1)]) / 2
+    return np.asarray(medians)

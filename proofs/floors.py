@@ -19,7 +19,10 @@ DATA = (
 TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
-WORDS = ("attnbench", "attnbench.statistics", "attnbench.record", "attnbench.machine")
+WORDS = (
+    "attnbench", "attnbench.statistics", "attnbench.comparison", "attnbench.record",
+    "attnbench.nvml", "attnbench.lock", "attnbench.machine",
+)  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
     DATA, TENSORS, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
     ("attnbench.store",), ("attnbench.sweep",),
@@ -36,7 +39,7 @@ OPEN = {
 }  # may import others of their floor, so long as no circle comes of it
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
-    "attnbench.report", "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
+    "attnbench.selfcheck", "attnbench.report", "attnbench.arguments", "attnbench.cli", "attnbench.__main__",
 }  # fmt: skip
 NEEDS_TORCH = {"attnbench.sweep.worker"}
 TORCH_IN_FUNCTIONS = {"impls.masks"}

@@ -15,7 +15,9 @@ from jsonschema import Draft202012Validator
 import attnbench
 from attnbench.record import (
     SCHEMA,
+    Determinism,
     Distance,
+    Energy,
     Error,
     InvalidRecord,
     Memory,
@@ -263,7 +265,9 @@ JSON_TYPES = {float: "number", int: "integer", str: "string", list: "array", dic
 
 
 def test_the_walk_reaches_every_part():
-    assert {part for part, _, _ in PLACES} == {Record, Time, Memory, Error, Distance, Work}
+    assert {part for part, _, _ in PLACES} == {
+        Record, Time, Memory, Error, Distance, Work, Energy, Determinism,
+    }  # fmt: skip
 
 
 def test_errors_are_named_for_the_output_and_the_gradients():
