@@ -73,7 +73,8 @@ class Comparison:
         if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
             how += f", too few to decide (it takes {LEAST_PAIRS})"
         seen = f"margin {self.margin:.1%}; {self.smallest_effect:.1%} could have been seen"
-        return f"{words}: {self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}] ({how}; {seen})"
+        taken = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
+        return f"{words}: {taken} ({how}; {seen})"
 
 
 def paired(log_ratios: Sequence[float], margin: float, *, confidence: float = CONFIDENCE,

@@ -20,7 +20,8 @@ TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = (
-    "attnbench", "attnbench.statistics", "attnbench.comparison", "attnbench.record",
+    "attnbench", "attnbench.statistics", "attnbench.comparison", "attnbench.pairs",
+    "attnbench.record",
     "attnbench.nvml", "attnbench.lock", "attnbench.machine",
 )  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -13,14 +12,13 @@ from typing import Any
 
 import torch
 
-from attnbench.measure import ceilings as ceiling
-from attnbench.measure.clocks import clock_for
-from attnbench.measure.memory import observe
-from attnbench.measure.time import measure_time, warm_up
-from attnbench.measure.timed import Timed, Values
+from attnbench.measure import state
+from attnbench.measure.job import Job, Ready, Spent
+from attnbench.measure.meters import Implausible, metered
 from attnbench.record import Record, Status, Work
 from attnbench.truth.call import Attend, Call
-from attnbench.truth.gate import Verdict, gate
+from attnbench.truth.findings import Wrong
+from attnbench.truth.gate import gate
 from attnbench.truth.inputs import make
 from attnbench.truth.reference import Judged, judge
 from impls.cost import Cost
@@ -35,54 +33,12 @@ FREE_SHARE = 0.9
 """Of the free memory, how much a call may be expected to take."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a worker is asked to measure."""
+class NotReady(Exception):
+    """A variant that did not pass the gate; ``record`` says why."""
 
-    variant: Variant
-    problem: Problem
-    seed: int = 0
-    budget_s: float = 0.3
-    timed: bool = True
-    """False: only the gate, and a record without a time."""
-    ceilings: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """To send over a pipe."""
-        return {
-            "variant": self.variant.to_dict(), "problem": self.problem.to_dict(),
-            "seed": self.seed, "budget_s": self.budget_s, "timed": self.timed,
-            "ceilings": dict(self.ceilings),
-        }  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, sent: Mapping[str, Any]) -> Job:
-        """As it was sent."""
-        variant, problem = Variant.from_dict(sent["variant"]), Problem.from_dict(sent["problem"])
-        return cls(**{**sent, "variant": variant, "problem": problem})
-
-
-class Spent:
-    """Where a cell's wall time goes."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._start = perf_counter()
-
-    @contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """Count the block's time under a name."""
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - start
-
-    def closed(self) -> dict[str, float]:
-        """All the names, and what is left over as the ruler's own."""
-        total = perf_counter() - self._start
-        own = total - sum(self.seconds.values())
-        return {k: round(v, 6) for k, v in {**self.seconds, "own": own, "total": total}.items()}
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.reason)
+        self.record = record
 
 
 class Bench:
@@ -101,17 +57,42 @@ class Bench:
 
     def measure(self, job: Job) -> Record:
         """The cell's record, whatever happens short of the process dying."""
+
+        def whole(spent: Spent, blank: Record) -> Record:
+            ready, record = self._gated(job, blank, spent)
+            return metered(ready, record, spent) if job.timed else record
+
+        return self._recorded(job, whole)
+
+    def ready(self, job: Job) -> Ready:
+        """A variant that has passed the gate, to be timed; raises :class:`NotReady`."""
+        made: list[Ready] = []
+
+        def gated(spent: Spent, blank: Record) -> Record:
+            ready, record = self._gated(job, blank, spent)
+            made.append(ready)
+            return record
+
+        record = self._recorded(job, gated)
+        if not made:
+            raise NotReady(record)
+        return made[0]
+
+    def _recorded(self, job: Job, steps: Callable[[Spent, Record], Record]) -> Record:
+        """What the steps make of a blank record, or how they ended."""
         spent, variant = Spent(), job.variant
         now = datetime.now(UTC).isoformat(timespec="seconds")
         blank = Record.of(
             variant, job.problem, Status.FAILED, "nothing was said", seed=job.seed, started=now
         )
         try:
-            if (refusal := variant.supports(job.problem)) is not None:
-                raise Unsupported(refusal)
-            cost = _cost(variant, job.problem)
-            blank = replace(blank, cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
-            record = self._measured(job, blank, spent, cost)
+            record = steps(spent, blank)
+        except NotReady as stopped:
+            record = stopped.record
+        except Wrong as wrong:
+            record = replace(blank, status=Status.WRONG, reason=str(wrong))
+        except Implausible as implausible:
+            record = replace(blank, status=Status.IMPLAUSIBLE, reason=str(implausible))
         except Unsupported as error:
             record = replace(blank, status=Status.UNSUPPORTED, reason=str(error))
         except Unavailable as error:
@@ -124,60 +105,36 @@ class Bench:
             record = replace(record, entropy=self._judged[1].entropy)
         return replace(record, spent_s=spent.closed())
 
-    def _measured(self, job: Job, record: Record, spent: Spent, cost: Cost | None) -> Record:
+    def _gated(self, job: Job, blank: Record, spent: Spent) -> tuple[Ready, Record]:
+        """The variant, right as far as the gate can tell, and a record of that."""
         variant, problem = job.variant, job.problem
+        if (refusal := variant.supports(problem)) is not None:
+            raise Unsupported(refusal)
+        cost = _cost(variant, problem)
+        record = replace(blank, cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
         _refuse_what_cannot_fit(problem, cost)
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
-        build = load_function(variant.build)
+        build, before = load_function(variant.build), state.snapshot()
         with spent.on("setup"):
             attend: Attend = build(problem, **variant.chosen)
         if not callable(attend):
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
         with spent.on("warmup"):
             first_s = _first_call(problem, attend, judged)
+        define = None
         with spent.on("gate"):
-            define = None
             if variant.definition is not None:
                 define = load_function(variant.definition)(problem, **variant.chosen)
             verdict = gate(judged, attend, define, job.seed)
+            state.check(before)
         record = replace(record, error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
-            return replace(record, status=Status.WRONG, reason=verdict.reason)
+            raise NotReady(replace(record, status=Status.WRONG, reason=verdict.reason))
         note = getattr(attend, "note", None)
         record = replace(record, note=str(note())[:NOTE] if callable(note) else "")
-        if not job.timed:
-            return replace(record, status=Status.MEASURED, reason="")
-        return _metered(job, record, spent, attend, judged, verdict, cost, first_s)
-
-
-def _metered(
-    job: Job, record: Record, spent: Spent, attend: Attend, judged: Judged, verdict: Verdict,
-    cost: Cost | None, first_s: float,
-) -> Record:  # fmt: skip
-    """Memory and time of a variant that passed the gate."""
-    problem, values = job.problem, Values(judged.inputs, judged.dout)
-    with spent.on("memory"):
-        expected = cost.peak_bytes if cost else None
-        seen = observe(problem, attend, values.inputs, values.dout, expected)
-    clock = clock_for(problem.device, problem.phase)
-    signs = job.variant.exact and problem.level == "core"
-    timed = Timed(
-        problem, attend, values, verdict.truth, exact=signs,
-        second=verdict.second, zero=verdict.zero,
-    )  # fmt: skip
-    with spent.on("warmup"):
-        _, flags = warm_up(timed, clock, job.budget_s / 2)
-    with spent.on("sampling"):
-        time = measure_time(timed, clock, job.budget_s, flags)
-    if (changed := timed.wrong()) is not None:
-        return replace(record, status=Status.WRONG, reason=changed)
-    least = ceiling.least_time(cost, problem.dtype, job.ceilings) if cost else None
-    return replace(
-        record, status=Status.MEASURED, reason="", time=time, memory=seen.memory,
-        kernels=seen.kernels, setup_s=spent.seconds["setup"] + max(0.0, first_s - time.median_s),
-        share_of_ceiling=None if least is None else least / time.median_s,
-    )  # fmt: skip
+        ready = Ready(job, attend, define, judged, verdict, cost, first_s, before)
+        return ready, replace(record, status=Status.MEASURED, reason="")
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:

@@ -4,9 +4,11 @@ For exact softmax the values are fresh for nothing: random signs on the channels
 every score as it is, to the last bit, and signs on the channels of v come out on the channels of
 the output. So each call sees inputs that no call saw before, at the same addresses, and what must
 come out is known. Gradients follow by the same signs. Others take two sets of inputs in turn, and
-must return for each what they returned when they were judged.
+must return for each what they returned when they were judged; with signs on the channels of v,
+where those come out on the output's, as they do of nearly every operator.
 
-Nothing here waits for the device: deviations are gathered on it and read at the end.
+Nothing here waits for the device: deviations are gathered on it and read at the end. A result is
+copied the moment that it is there, so that nobody can fill it in afterwards.
 """
 
 from __future__ import annotations
@@ -38,6 +40,13 @@ class Values(NamedTuple):
     dout: Tensor | None
 
 
+def _drawer(device: torch.device) -> torch.Generator:
+    """Chance of the ruler's own: torch's may be seeded by anybody."""
+    generator = torch.Generator(device)
+    generator.manual_seed(int.from_bytes(os.urandom(7)))
+    return generator
+
+
 class Signs:
     """The same values under signs that no call has seen."""
 
@@ -46,13 +55,12 @@ class Signs:
         assert isinstance(values.inputs, Inputs)
         q, _, v = self._inputs = values.inputs
         self._qk, self._v = torch.ones_like(q[0, 0, 0]), torch.ones_like(v[0, 0, 0])
-        self._generator = torch.Generator(q.device)  # its own: torch's may be seeded by anybody
-        self._generator.manual_seed(int.from_bytes(os.urandom(7)))
+        self._chance = _drawer(q.device)
 
     def draw(self) -> Values:
         """New signs."""
         for signs in (self._qk, self._v):
-            signs.bernoulli_(generator=self._generator).mul_(2).sub_(1)
+            signs.bernoulli_(generator=self._chance).mul_(2).sub_(1)
         (q, k, v), dout = self._inputs, self._values.dout
         fresh = Inputs(q * self._qk, k * self._qk, v * self._v)
         return Values(fresh, None if dout is None else dout * self._v)
@@ -72,17 +80,42 @@ class Turns:
         self._first: list[Sequence[Tensor] | None] = [truth, second]
         self._judged = second is not None
         self._turn = 0
+        self._signs: Tensor | None = None
+        self._chance = _drawer(values.inputs[0].device)
+
+    def sign_values(self) -> None:
+        """From now on v comes under signs that no call has seen, and the output with them."""
+        inputs = self._sets[0].inputs
+        assert isinstance(inputs, Inputs)
+        self._signs = torch.ones_like(inputs.v[0, 0, 0])
+
+    def leave_signs(self) -> None:
+        """The values as they were."""
+        self._signs = None
 
     def draw(self) -> Values:
         """The other set."""
         self._turn = 1 - self._turn
-        return self._sets[self._turn]
+        inputs, dout = self._sets[self._turn]
+        if self._signs is None or not isinstance(inputs, Inputs):
+            return self._sets[self._turn]
+        self._signs.bernoulli_(generator=self._chance).mul_(2).sub_(1)
+        dout = None if dout is None else dout * self._signs
+        return Values(inputs._replace(v=inputs.v * self._signs), dout)
 
     def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What this set gave at first."""
+        """What this set gave at first, under the signs drawn last."""
         if (first := self._first[self._turn]) is None:
             first = self._first[self._turn] = [x.clone() for x in results]
-        return first
+        if self._signs is None:
+            return first
+        on = (True, False, False, True)  # the output and dv
+        return [x * self._signs if s else x for x, s in zip(first, on, strict=False)]
+
+    @property
+    def judged(self) -> bool:
+        """Whether somebody judged what both sets give."""
+        return self._judged
 
     def alike(self) -> bool:
         """Whether both sets gave the same, though their values differ and nobody judged that."""
@@ -112,11 +145,37 @@ class Timed:
         self._form: str | None = None
         self._out: Tensor | None = None
         self._gradients: Sequence[Tensor] = ()
+        self._given: Ends | None = None
+        self.unseen: tuple[Ends, Tensor] | None = None
+        """The values that :meth:`load` put last, and what came of them."""
+
+    def try_signs(self) -> None:
+        """Whether signs on v come out on the output: then every call gets its own."""
+        turns = self.fresh
+        if self.problem.level != "core" or not isinstance(turns, Turns) or not turns.judged:
+            return
+        turns.sign_values()
+        off, form = self._off.clone(), self._form
+        for _ in range(2):
+            self.before()
+            self.run()
+        self.settle()
+        if self.wrong() is not None:
+            turns.leave_signs()
+        self._off, self._form = off, form
 
     def before(self) -> None:
         """Hold the last result against what is right, and put fresh values in its place."""
         self.settle()
-        values = self.fresh.draw()
+        self._take(self.fresh.draw())
+
+    def load(self, values: Values) -> None:
+        """Put these values there, for a call whose result is kept and held against nothing yet."""
+        self.settle()
+        self._given = values.inputs
+        self._take(values)
+
+    def _take(self, values: Values) -> None:
         self.call.load(values.inputs)
         if self._dout is not None and values.dout is not None:
             self._dout.copy_(values.dout)
@@ -137,7 +196,12 @@ class Timed:
         if self._out is None:
             return
         try:
-            results = [check_form(self.problem, self._out).detach(), *self._gradients]
+            out = check_form(self.problem, self._out).detach().clone()  # as it is at this moment
+            results = [out, *self._gradients]
+            if self._given is not None:
+                self.unseen, self._given = (self._given, out), None
+                self._out, self._gradients = None, ()
+                return
             if len(results) != len(self._names) and self.problem.gradients:
                 raise Wrong("its weights are not those that it had when it was judged")
         except Wrong as wrong:

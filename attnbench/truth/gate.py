@@ -18,6 +18,7 @@ from attnbench.record import Distance, Error
 from attnbench.truth import budget, mask_probe
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.defined import defined, whole_by
+from attnbench.truth.differentiate import differentiated
 from attnbench.truth.errors import as_rows, compare
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import (
@@ -49,6 +50,8 @@ class Verdict:
     distance: Distance | None = None
     second: list[Tensor] | None = None
     """The same of another set of inputs, where the variant does not compute exact softmax."""
+    plain: Error | None = None
+    """What the plain form makes of the output: the yardstick for other values of the kind."""
     zero: tuple[str, ...] = ()
     """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
     truth: list[Tensor] = field(default_factory=list)
@@ -70,9 +73,10 @@ def gate(
             reference = defined(judged.problem, judged.inputs, reference, define)
         _check_values(judged, attend, reference, verdict)
         verdict.zero = tuple(reference.cancels)
+        verdict.plain = reference.plain["forward"]
         verdict.truth = _dense_truth(judged, attend, reference, define)
         if define is not None:
-            verdict.second = _on_another_set(judged, attend, define)
+            verdict.second = _on_another_set(judged, attend, reference, define)
         if define is not None and judged.mean is not None:
             verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         check_nothing_left(threads)
@@ -130,7 +134,8 @@ def _dense_truth(
     return list(made.values())
 
 
-def _on_another_set(judged: Judged, attend: Attend, define: Callable[..., Tensor]) -> list[Tensor]:
+def _on_another_set(judged: Judged, attend: Attend, reference: Reference,
+                    define: Callable[..., Tensor]) -> list[Tensor]:  # fmt: skip
     """The same tensors filled with other values: some rows held against the definition."""
     problem = judged.problem
     call, other = Call(problem, attend, judged.inputs), other_set(judged.inputs)
@@ -138,9 +143,9 @@ def _on_another_set(judged: Judged, attend: Attend, define: Callable[..., Tensor
     call.load(other)
     out = check_form(problem, call.forward())
     few = _secret_rows(problem)
-    asked = replace(judged.softmax, rows=few, dout=None)
-    reference = defined(problem, other, asked, define)
-    error = compare(out.detach()[:, :, few], reference.want["forward"])
+    wide = type(other)(*(x.double() for x in other))
+    want = differentiated(problem, wide, few, None, define)["forward"]
+    error = compare(out.detach()[:, :, few], want)
     yardstick = budget.Yardstick(
         reference.plain["forward"], reference.tried, reference.cancels.get("forward")
     )

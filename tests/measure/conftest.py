@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.measure.cell import Bench, Job
+from attnbench.measure.cell import Bench
+from attnbench.measure.job import Job
 from attnbench.record import Record
 from impls.problem import Problem
 from impls.spec import Variant

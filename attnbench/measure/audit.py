@@ -1,0 +1,142 @@
+"""The second clock: what the first may not have seen.
+
+On the CPU the first clock is the host's, around one call. The second counts what the whole process
+spends on a call, on all its threads, from its start until nothing of it runs any more: a call that
+hands its work to others shows more processors than it was given, or goes on working after it has
+returned. On CUDA the first clock are events, and the second is the host's, from an idle device to
+an idle device: what ran where the events do not look is in it.
+
+Their disagreement sets a flag, or where the first clock's number is false, says why.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from time import perf_counter, process_time, sleep
+
+import torch
+
+from attnbench.measure.timed import Timed
+
+CALLS = (2, 8)
+"""At least and at most so many calls; as many as fill ``ENOUGH_S``."""
+ENOUGH_S = 2e-3
+WAIT_S = (2e-3, 0.05)
+"""After a call, at least and at most: a third of the call, in which nothing of it should run."""
+LATE_S, LATE_SHARE = 5e-4, 0.3
+"""Work after the return: more than both of these, of processor time and of the wait, every time."""
+MORE_PROCESSORS = 1.3
+EVENTS_MISS = 0.9
+"""An end-to-end time below this share of the events' time: one of them is wrong."""
+LAUNCH_BOUND = 1.5
+ESCAPED_S = 50e-6
+
+_synchronize = torch.cuda.synchronize
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the second clock says."""
+
+    seconds: float
+    clock: str
+    flags: list[str] = field(default_factory=list)
+    implausible: str | None = None
+    """Why the first clock's number is false; None where it may be true."""
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """One call on the CPU, in seconds."""
+
+    wall: float
+    spent: float
+    """Processor time of all threads while the call ran."""
+    late: float
+    """Processor time after it had returned."""
+    waited: float
+
+
+def audit_host(timed: Timed, threads: int) -> Audit:
+    """A few calls, each followed by a wait in which nothing should run."""
+    calls: list[HostCall] = []
+    while len(calls) < CALLS[0] or (
+        len(calls) < CALLS[1] and sum(c.wall for c in calls) < ENOUGH_S
+    ):
+        timed.before()
+        calls.append(_host_call(timed))
+        timed.settle()
+    return judge_host(calls, threads)
+
+
+def _host_call(timed: Timed) -> HostCall:
+    wall, spent = perf_counter(), process_time()
+    kept = timed.run()
+    wall_end, spent_end = perf_counter(), process_time()
+    wait = min(max(WAIT_S[0], (wall_end - wall) / 3), WAIT_S[1])
+    sleep(wait)
+    late = process_time() - spent_end
+    del kept
+    return HostCall(wall_end - wall, spent_end - spent, late, wait)
+
+
+def judge_host(calls: list[HostCall], threads: int) -> Audit:
+    """What some calls show."""
+    wall, spent = sum(c.wall for c in calls), sum(c.spent for c in calls)
+    seconds = statistics.median(c.spent + c.late for c in calls)
+    reason = None
+    if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
+        late = statistics.median(c.late for c in calls)
+        reason = (
+            f"it went on working after it had returned: {late * 1e3:.2g} ms of processor time "
+            "that the host's clock did not see"
+        )
+    elif wall >= ENOUGH_S and spent > MORE_PROCESSORS * threads * wall:
+        given = f"{threads} thread" + "s" * (threads > 1)
+        reason = f"it kept {spent / wall:.2g} processors busy and was given {given}"
+    return Audit(seconds, "process", [], reason)
+
+
+@dataclass(frozen=True)
+class DeviceCall:
+    """One call on CUDA by the host's clock, in seconds, from an idle device."""
+
+    launched: float
+    """Until the call had returned."""
+    total: float
+    """Until the device was idle again."""
+
+
+def audit_device(timed: Timed, events_s: float) -> Audit:
+    """A few calls from end to end."""
+    calls = []
+    device = torch.device(timed.problem.device)
+    for _ in range(CALLS[1]):
+        timed.before()
+        _synchronize(device)
+        start = perf_counter()
+        kept = timed.run()
+        launched = perf_counter()
+        _synchronize(device)
+        calls.append(DeviceCall(launched - start, perf_counter() - start))
+        del kept
+        timed.settle()
+    return judge_device(calls, events_s)
+
+
+def judge_device(calls: list[DeviceCall], events_s: float) -> Audit:
+    """What some calls show beside the time that the events gave."""
+    total = statistics.median(c.total for c in calls)
+    after = statistics.median(c.total - c.launched for c in calls)
+    said = f"{events_s * 1e3:.3g} ms by events, {total * 1e3:.3g} ms from end to end"
+    if total < EVENTS_MISS * events_s:
+        return Audit(total, "e2e", [], f"the clocks disagree: {said}")
+    if after > LAUNCH_BOUND * events_s + ESCAPED_S:
+        reason = (
+            f"the device worked on where the events do not look ({said}; it was busy for "
+            f"{after * 1e3:.3g} ms after the call had returned)"
+        )
+        return Audit(total, "e2e", [], reason)
+    flags = [f"launch-bound: {said}"] if total > LAUNCH_BOUND * events_s else []
+    return Audit(total, "e2e", flags)

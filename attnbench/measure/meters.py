@@ -1,0 +1,103 @@
+"""Memory, time, the audit of both, and what else is asked, of a variant that passed the gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from attnbench.measure import ceilings as ceiling
+from attnbench.measure import state
+from attnbench.measure.audit import Audit, audit_device, audit_host
+from attnbench.measure.clocks import Clock, clock_for
+from attnbench.measure.job import Job, Ready, Spent
+from attnbench.measure.memory import observe
+from attnbench.measure.time import measure_time, warm_up
+from attnbench.measure.timed import Timed
+from attnbench.measure.unseen import check_remembers_nothing
+from attnbench.record import Record, Time
+from attnbench.truth.findings import Wrong
+
+TOO_FAST = 0.8
+"""A median below this share of the least time that the ceilings allow is not believed."""
+PEAK_SHARE, PEAK_BYTES = 2.0, 32 << 20
+"""A peak beyond the row's own formula by both of these is flagged."""
+
+
+class Implausible(Exception):
+    """A number that can't be true. The message is a sentence with the evidence."""
+
+
+def metered(ready: Ready, record: Record, spent: Spent) -> Record:
+    """The record with everything that was measured."""
+    job, problem, values = ready.job, ready.job.problem, ready.values
+    with spent.on("memory"):
+        expected = ready.cost.peak_bytes if ready.cost else None
+        seen = observe(problem, ready.attend, values.inputs, values.dout, expected)
+    clock = clock_for(problem.device, problem.phase)
+    with spent.on("warmup"):
+        timed = ready.timed()
+        _, flags = warm_up(timed, clock, job.budget_s / 2)
+    with spent.on("sampling"):
+        time = measure_time(timed, clock, job.budget_s, flags)
+    with spent.on("audit"):
+        time = _audited(ready, timed, clock, time)
+        state.check(ready.shared)
+    once = spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s)
+    return replace(
+        record, time=time, memory=seen.memory, kernels=seen.kernels, setup_s=once,
+        share_of_ceiling=_share(ready, time),
+    )  # fmt: skip
+
+
+def _audited(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
+    """The time with what the second clock says; raises where it is wrong or can't be true."""
+    if ready.job.problem.device == "cpu":
+        audit = audit_host(timed, torch.get_num_threads())
+    else:
+        audit = audit_device(timed, time.median_s)
+    _refuse(timed)
+    if audit.implausible is not None:
+        raise Implausible(audit.implausible)
+    assert ready.verdict.plain is not None
+    check_remembers_nothing(timed, clock, ready.values, ready.define, ready.verdict.plain)
+    _refuse(timed)
+    _refuse_too_fast(ready, time)
+    return _with(time, audit)
+
+
+def _with(time: Time, audit: Audit) -> Time:
+    flags = [*time.flags, *audit.flags]
+    return replace(time, audit_s=audit.seconds, audit_clock=audit.clock, flags=flags)
+
+
+def _refuse(timed: Timed) -> None:
+    if (changed := timed.wrong()) is not None:
+        raise Wrong(changed)
+
+
+def _share(ready: Ready, time: Time) -> float | None:
+    least = _least(ready.job, ready)
+    return None if least is None else least / time.median_s
+
+
+def _least(job: Job, ready: Ready) -> float | None:
+    if ready.cost is None:
+        return None
+    return ceiling.least_time(ready.cost, job.problem.dtype, job.ceilings)
+
+
+def _refuse_too_fast(ready: Ready, time: Time) -> None:
+    """Raise where the work can't be done in the time: ceilings are measured again first."""
+    job = ready.job
+    least = _least(job, ready)
+    if least is None or time.median_s >= TOO_FAST * least:
+        return
+    again = ceiling.measure(job.problem.device, [job.problem.dtype])
+    assert ready.cost is not None
+    least = min(least, ceiling.least_time(ready.cost, job.problem.dtype, again) or least)
+    if time.median_s < TOO_FAST * least:
+        raise Implausible(
+            f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "
+            f"{least * 1e3:.3g} ms, by the product and the copy measured on it"
+        )

@@ -1,0 +1,94 @@
+"""Pairs: two calls next to each other in time, in random order, each on fresh values.
+
+What slows the machine slows both calls of a pair, so their ratio stands still while the machine
+does not. Pairs are taken until they decide or the cap is reached, each time twice as many. For each
+of these looks both calls get tensors at other addresses, since a place in memory is luck that would
+last a whole comparison, and every look costs its share of the confidence.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+from attnbench.comparison import CONFIDENCE, LEAST_PAIRS, Comparison, Verdict, paired
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to stop."""
+
+    margin: float
+    first: int = LEAST_PAIRS
+    cap: int = 2560
+    budget_s: float = 30.0
+    """No new look begins after so long."""
+
+    @property
+    def looks(self) -> list[int]:
+        """Pairs in all at each look: doubled from the first to the cap."""
+        counts = [self.first]
+        while counts[-1] < self.cap:
+            counts.append(min(2 * counts[-1], self.cap))
+        return counts
+
+    @property
+    def confidence(self) -> float:
+        """Of each look, so that all of them together have the whole's."""
+        return 1 - (1 - CONFIDENCE) / len(self.looks)
+
+
+class Side(Protocol):
+    """One of two calls."""
+
+    def fresh(self) -> None:
+        """Get ready for the pairs of a look: tensors at other addresses, warmed up."""
+
+    def sample(self) -> float:
+        """Seconds of one call."""
+
+
+@dataclass
+class Pairs:
+    """The pairs taken, and what they say."""
+
+    comparison: Comparison
+    a_s: list[float] = field(default_factory=list)
+    b_s: list[float] = field(default_factory=list)
+    stop: str = ""
+    """``decided``, ``cap`` or ``budget``."""
+
+
+def compare(a: Side, b: Side, rule: Rule, chance: random.Random | None = None) -> Pairs:
+    """Look after look, until the pairs decide."""
+    chance, start = chance or random.SystemRandom(), perf_counter()
+    found = Pairs(paired([0.0], rule.margin))
+    for look in rule.looks:
+        for side in chance.sample((a, b), 2):
+            side.fresh()
+        for first_a in _orders(look - len(found.a_s), chance):
+            one = (a, b) if first_a else (b, a)
+            taken = {id(side): side.sample() for side in one}
+            found.a_s.append(taken[id(a)])
+            found.b_s.append(taken[id(b)])
+        ratios = [math.log(y / x) for x, y in zip(found.a_s, found.b_s, strict=True)]
+        found.comparison = paired(ratios, rule.margin, confidence=rule.confidence)
+        if found.comparison.verdict is not Verdict.INCONCLUSIVE:
+            found.stop = "decided"
+            return found
+        if perf_counter() - start >= rule.budget_s:
+            found.stop = "budget"
+            return found
+    found.stop = "cap"
+    return found
+
+
+def _orders(count: int, chance: random.Random) -> Iterator[bool]:
+    """Who goes first: as often the one as the other, in random order."""
+    orders = [i % 2 == 0 for i in range(count)]
+    chance.shuffle(orders)
+    return iter(orders)
