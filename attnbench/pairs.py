@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from attnbench.comparison import CONFIDENCE, LEAST_PAIRS, Comparison, Verdict, paired
 
@@ -61,6 +61,15 @@ class Pairs:
     b_s: list[float] = field(default_factory=list)
     stop: str = ""
     """``decided``, ``cap`` or ``budget``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "comparison": self.comparison.to_dict()}
+
+    @classmethod
+    def from_dict(cls, sent: Mapping[str, Any]) -> Pairs:
+        """As it was sent."""
+        return cls(**{**sent, "comparison": Comparison.from_dict(sent["comparison"])})
 
 
 def compare(a: Side, b: Side, rule: Rule, chance: random.Random | None = None) -> Pairs:

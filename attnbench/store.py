@@ -16,12 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from attnbench.record import SCHEMA, InvalidRecord, Record
+from attnbench.record import PROTOCOL, SCHEMA, InvalidRecord, Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HEADER, RECORDS = "run.json", "records.jsonl"
+    from attnbench.machine import Machine
+
+HEADER, RECORDS, MACHINE = "run.json", "records.jsonl", "env.json"
 
 
 class StoreError(Exception):
@@ -154,6 +156,34 @@ def read_records(path: Path) -> Iterator[Record]:
                 yield Record.from_dict(json.loads(line))
             except (InvalidRecord, ValueError) as error:
                 raise StoreError(f"{file}, line {number}: {error}") from None
+
+
+def save_machine(out: Path, machine: Machine, facts: dict[str, Any]) -> Path:
+    """What was measured of the machine itself, beside its runs."""
+    path = out / machine.name / MACHINE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts, indent=1) + "\n")
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}; use another --out") from None
+    return path
+
+
+def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:
+    """The noise floors measured on this machine as it is now; none where something differs."""
+    try:
+        facts = json.loads((out / machine.name / MACHINE).read_text())
+        same = (
+            facts["protocol"] == PROTOCOL
+            and facts["machine"]["versions"] == machine.versions
+            and facts["machine"]["cpu"] == machine.cpu
+            and facts["settings"]["threads"] == threads
+        )
+        floors = [{"call_s": float(f["call_s"]), "floor": float(f["floor"])}
+                  for f in facts["noise"]]  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return floors if same else []
 
 
 def find_runs(paths: Iterable[Path]) -> Iterator[Path]:

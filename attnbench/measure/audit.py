@@ -18,8 +18,9 @@ from time import perf_counter, process_time, sleep
 import torch
 
 from attnbench.measure.timed import Timed
+from attnbench.truth.demand import demanded, spent_elsewhere
 
-CALLS = (2, 8)
+CALLS = (3, 8)
 """At least and at most so many calls; as many as fill ``ENOUGH_S``."""
 ENOUGH_S = 2e-3
 WAIT_S = (2e-3, 0.05)
@@ -53,8 +54,10 @@ class HostCall:
     wall: float
     spent: float
     """Processor time of all threads while the call ran."""
+    wanted: float
+    """The same, and what they waited for a processor: on a busy machine two get but one."""
     late: float
-    """Processor time after it had returned."""
+    """Processor time of other threads after it had returned."""
     waited: float
 
 
@@ -71,19 +74,21 @@ def audit_host(timed: Timed, threads: int) -> Audit:
 
 
 def _host_call(timed: Timed) -> HostCall:
+    wanted = demanded()
     wall, spent = perf_counter(), process_time()
     kept = timed.run()
     wall_end, spent_end = perf_counter(), process_time()
-    wait = min(max(WAIT_S[0], (wall_end - wall) / 3), WAIT_S[1])
+    wanted = demanded() - wanted
+    wait, before = min(max(WAIT_S[0], (wall_end - wall) / 3), WAIT_S[1]), spent_elsewhere()
     sleep(wait)
-    late = process_time() - spent_end
+    late = spent_elsewhere() - before
     del kept
-    return HostCall(wall_end - wall, spent_end - spent, late, wait)
+    return HostCall(wall_end - wall, spent_end - spent, wanted, late, wait)
 
 
 def judge_host(calls: list[HostCall], threads: int) -> Audit:
     """What some calls show."""
-    wall, spent = sum(c.wall for c in calls), sum(c.spent for c in calls)
+    wall, wanted = sum(c.wall for c in calls), sum(c.wanted for c in calls)
     seconds = statistics.median(c.spent + c.late for c in calls)
     reason = None
     if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
@@ -92,9 +97,9 @@ def judge_host(calls: list[HostCall], threads: int) -> Audit:
             f"it went on working after it had returned: {late * 1e3:.2g} ms of processor time "
             "that the host's clock did not see"
         )
-    elif wall >= ENOUGH_S and spent > MORE_PROCESSORS * threads * wall:
+    elif wall >= ENOUGH_S and wanted > MORE_PROCESSORS * threads * wall:
         given = f"{threads} thread" + "s" * (threads > 1)
-        reason = f"it kept {spent / wall:.2g} processors busy and was given {given}"
+        reason = f"it kept {wanted / wall:.2g} processors busy and was given {given}"
     return Audit(seconds, "process", [], reason)
 
 

@@ -24,6 +24,7 @@ def measure(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries."""
     kind = device.split(":")[0]
     clock = clock_for(device, "forward")
+    chance = torch.Generator(device)  # torch's own is everybody's
 
     def best(call: Any) -> float:
         clock.samples(_nothing, call, 2)
@@ -33,7 +34,10 @@ def measure(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     for name in sorted(set(dtypes)):
         rates = []
         for n in PRODUCT_SIZES[kind]:
-            a, b = (torch.randn(n, n, device=device).to(getattr(torch, name)) for _ in range(2))
+            a, b = (
+                torch.randn(n, n, device=device, generator=chance).to(getattr(torch, name))
+                for _ in range(2)
+            )
             rates.append(2 * n**3 / best(lambda a=a, b=b: a @ b))
         flops[name] = max(rates)
     copy = {}

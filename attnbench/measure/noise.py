@@ -28,7 +28,7 @@ VARIANT = "sdpa"
 PAIRS = 80
 TRIALS = (8, 20)
 """At least and at most so many comparisons, as many as fit the budget."""
-BUDGET_S = 8.0
+BUDGET_S = 5.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Variants as the sides of pairs, in one process, every call's result held against what is right."""
+"""Variants as the sides of pairs, in one process; each result is held against what is right."""
 
 from __future__ import annotations
 

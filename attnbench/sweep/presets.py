@@ -51,6 +51,12 @@ PRESETS = {
         mask=("none", "causal", "window:31,0"), phase=("forward", "train", "decode"),
         level=("core", "layer", "block"),
     ),
+    "compare-cpu": Preset("what 'attnbench compare' asks on a CPU", seq=("512",),
+                          phase=("forward",)),
+    "compare-cuda": Preset(
+        "what 'attnbench compare' asks on a GPU", seq=("4096",), batch=(2,), heads=(16,),
+        head_dim=(128,), dtype=("bfloat16",), phase=("forward",), device="cuda",
+    ),
     "smoke": Preset(
         "seconds: two lengths forward, to see that everything works",
         seq=("64", "128"), heads=(2,), phase=("forward",), budget=0.05,

@@ -11,6 +11,7 @@ import torch
 import attnbench
 from attnbench.measure.cell import Bench
 from attnbench.measure.job import Job
+from attnbench.measure.memory import warm_profiler
 from attnbench.record import Record
 from impls.problem import Problem
 from impls.spec import Variant
@@ -22,6 +23,7 @@ SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").rea
 def one_thread():
     """Other work shares the cores; small tensors gain nothing from a second thread."""
     before = torch.get_num_threads()
+    warm_profiler()  # as a worker does: what it loads replaces functions of torch
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)

@@ -1,0 +1,88 @@
+"""What a worker answers about pairs: two variants against each other, or one kept ready."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnbench.comparison import LEAST_MARGIN
+from attnbench.measure import state
+from attnbench.measure.cell import Bench, NotReady
+from attnbench.measure.job import Job, Ready
+from attnbench.measure.noise import floor_of
+from attnbench.measure.paired import Calls, compare_ready
+from attnbench.pairs import Rule
+from attnbench.record import Record, Status
+from attnbench.truth.findings import Wrong
+from impls import table
+from impls.problem import Problem
+
+FLOOR_BUDGET_S = 4.0
+
+
+def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker says to ``{"compare": [job, job], "margin": …, "budget_s": …}``.
+
+    Without a margin it is the larger of a hundredth and the noise floor of calls as long as the
+    first's: one of those sent along, or measured first. Where a side is not ready, or turns out wrong, its record says why.
+    """
+    a, b = (Job.from_dict(sent) for sent in asked["compare"])
+    try:
+        sides = bench.ready(a), bench.ready(b)
+        margin = asked["margin"]
+        if margin is None:
+            margin = max(LEAST_MARGIN, _floor(sides[0], asked["floors"]))
+        pairs = compare_ready(*sides, Rule(margin, budget_s=asked["budget_s"]))
+        state.check(sides[0].shared)
+    except NotReady as stopped:
+        return {"stopped": stopped.record.to_dict()}
+    except Wrong as wrong:
+        blank = Record.of(b.variant, b.problem, Status.WRONG, str(wrong))
+        return {"stopped": blank.to_dict(), "spoiled": True}
+    return {"pairs": pairs.to_dict()}
+
+
+def _floor(ready: Ready, floors: Sequence[Mapping[str, float]]) -> float:
+    if not floors:
+        return floor_of(ready, FLOOR_BUDGET_S).floor
+    calls = Calls(ready)
+    calls.fresh()
+    call_s = statistics.median(calls.sample() for _ in range(5))
+    return min(floors, key=lambda f: abs(math.log(f["call_s"] / call_s)))["floor"]
+
+
+class Held:
+    """One variant kept ready in this worker, a few calls at a time: the side of another process."""
+
+    def __init__(self) -> None:
+        self._calls: Calls | None = None
+
+    def hold(self, bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"hold": …}``: the variant, by its text in the table that this worker sees."""
+        sent = asked["hold"]
+        try:
+            row = table().find(sent["variant"])
+            job = Job(row, Problem.from_dict(sent["problem"]), sent["seed"], sent["budget_s"])
+            self._calls = Calls(bench.ready(job))
+        except NotReady as stopped:
+            return {"refused": f"{stopped.record.status}: {stopped.record.reason}"}
+        except (LookupError, ValueError, TypeError) as error:
+            return {"refused": str(error)}
+        return {"held": True}
+
+    def sample(self, count: int) -> dict[str, Any]:
+        """``{"sample": n}``: seconds of some calls, after one to warm what others have cooled."""
+        assert self._calls is not None
+        self._calls.sample()
+        seconds = [self._calls.sample() for _ in range(count)]
+        try:
+            self._calls.check()
+        except Wrong as wrong:
+            return {"wrong": str(wrong)}
+        return {"seconds": seconds}
+
+
+HELD = Held()
+"""Of this process."""

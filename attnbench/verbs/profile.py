@@ -1,0 +1,50 @@
+"""``attnbench profile NAME [--against OTHER]``: where the time and the memory go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnbench import arguments
+from attnbench.verbs import say
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def profile(given: argparse.Namespace) -> int:
+    """One variant, or two and why one of them is slower."""
+    import impls
+    from attnbench.answer.why_slower import why_slower
+    from attnbench.machine import this_machine
+    from attnbench.measure.settings import Settings
+    from attnbench.report import timeline_picture
+    from attnbench.sweep import profile as profiling
+    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.start import find_preset, pinned
+
+    machine = this_machine()
+    names = [given.name] + [given.against] * (given.against is not None)
+    grid, changes = find_preset(None, machine), arguments.grid_changes(given)
+    cells = profiling.plan(names, impls.table(given.table), grid, changes, machine).cells
+    folder = profiling.folder_of(cells, Path(given.out))
+    try:
+        with LocalEngine(Settings(threads=pinned(given.threads, machine))) as engine:
+            found = profiling.profiles(cells, engine, given.seed or 0, folder)
+    except profiling.NotProfiled as stopped:
+        say(f"attnbench: {stopped}")
+        return stopped.status
+    why = why_slower(*found) if len(found) > 1 else []
+    data = json.dumps({"profiles": found, "why": why}, allow_nan=False)
+    (folder / "profile.json").write_text(data)
+    timeline_picture.draw(found, [folder / "memory.png", folder / "memory.svg"])
+    if given.json:
+        print(data)
+    else:
+        from attnbench.report import profile_view
+
+        profile_view.show(found, why)
+    traces = ", ".join(Path(p["trace"]).name for p in found)
+    say(f"written in {folder}: memory.png, memory.svg, profile.json, {traces} (ui.perfetto.dev)")
+    return 0

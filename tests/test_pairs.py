@@ -1,0 +1,124 @@
+"""Pairs: who goes when, when it is enough, and what a machine that drifts can't do to a verdict."""
+
+import math
+import random
+
+import pytest
+
+from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict
+from attnbench.pairs import Pairs, Rule, compare
+
+
+class Machine:
+    """Time passes as calls are made; ``slow`` says how much slower the machine is at a moment."""
+
+    def __init__(self, slow=lambda t: 1.0, noise=0.0, seed=0):
+        self.now, self.slow, self.noise = 0.0, slow, noise
+        self.chance, self.log = random.Random(seed), []
+
+    def side(self, name, seconds):
+        return Side(self, name, seconds)
+
+
+class Side:
+    def __init__(self, machine, name, seconds):
+        self.machine, self.name, self.seconds, self.prepared = machine, name, seconds, 0
+
+    def fresh(self):
+        self.prepared += 1
+
+    def sample(self):
+        m = self.machine
+        taken = self.seconds * m.slow(m.now) * math.exp(m.chance.gauss(0, m.noise))
+        m.now += taken
+        m.log.append(self.name)
+        return taken
+
+
+@pytest.fixture(autouse=True)
+def time_stands_still(monkeypatch):
+    monkeypatch.setattr("attnbench.pairs.perf_counter", lambda: 0.0)
+
+
+def paired(ratio, rule=None, seed=0, **machine):
+    m = Machine(seed=seed, **machine)
+    a, b = m.side("a", 1.0), m.side("b", ratio)
+    return compare(a, b, rule or Rule(0.01), random.Random(seed)), m, (a, b)
+
+
+def test_a_clear_difference_is_decided_at_the_first_look():
+    for ratio, verdict in ((1.5, Verdict.SLOWER), (0.5, Verdict.FASTER), (1.0, Verdict.EQUIVALENT)):
+        pairs, _, sides = paired(ratio, noise=0.001)
+        assert pairs.comparison.verdict is verdict
+        assert pairs.comparison.ratio == pytest.approx(ratio, rel=0.01)
+        assert (pairs.comparison.n, len(pairs.a_s), len(pairs.b_s)) == (LEAST_PAIRS,) * 3
+        assert pairs.stop == "decided"
+        assert [s.prepared for s in sides] == [1, 1]
+
+
+def test_the_ratio_is_of_the_second_to_the_first():
+    pairs, _, _ = paired(2.0)
+    assert pairs.comparison.ratio == pytest.approx(2.0)
+    assert pairs.a_s == [1.0] * LEAST_PAIRS
+    assert pairs.b_s == [2.0] * LEAST_PAIRS
+
+
+def test_pairs_are_doubled_until_the_cap_and_both_sides_get_other_tensors_each_time():
+    pairs, _, sides = paired(1.01, Rule(0.01, cap=160), noise=0.05)
+    assert pairs.comparison.verdict is Verdict.INCONCLUSIVE
+    assert (pairs.comparison.n, pairs.stop) == (160, "cap")
+    assert Rule(0.01, cap=160).looks == [20, 40, 80, 160]
+    assert [s.prepared for s in sides] == [4, 4]
+
+
+@pytest.mark.parametrize("cap", [20, 100, 2560])
+def test_the_looks_end_at_the_cap_and_share_one_confidence(cap):
+    rule = Rule(0.01, cap=cap)
+    assert rule.looks[0] == LEAST_PAIRS
+    assert rule.looks[-1] == cap
+    assert len(rule.looks) * (1 - rule.confidence) == pytest.approx(0.01)
+
+
+def test_no_look_begins_after_the_budget(monkeypatch):
+    ticks = iter([0.0, 5.0, 31.0])
+    monkeypatch.setattr("attnbench.pairs.perf_counter", lambda: next(ticks))
+    pairs, _, _ = paired(1.01, Rule(0.01, budget_s=30.0), noise=0.05)
+    assert (pairs.comparison.n, pairs.stop) == (40, "budget")
+
+
+def test_each_goes_first_as_often_as_the_other_in_an_order_nobody_knows():
+    _, machine, _ = paired(1.0, noise=0.001)
+    firsts = machine.log[::2]
+    assert sorted(firsts) == ["a"] * 10 + ["b"] * 10
+    assert all(
+        {x, y} == {"a", "b"} for x, y in zip(machine.log[::2], machine.log[1::2], strict=True)
+    )
+    _, other, _ = paired(1.0, noise=0.001, seed=1)
+    assert firsts != other.log[::2]
+
+
+@pytest.mark.parametrize("slow", [
+    lambda t: 1.0 + 0.002 * t,  # ever slower: ten per cent over the first look
+    lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
+    lambda t: 1.0 + 0.2 * math.sin(t / 7),
+], ids=["drift", "step", "swing"])  # fmt: skip
+def test_a_machine_that_drifts_makes_no_difference(slow):
+    found = [paired(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]
+    verdicts = [p.comparison.verdict for p in found]
+    assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+    assert verdicts.count(Verdict.EQUIVALENT) >= 90
+
+
+@pytest.mark.parametrize(("ratio", "least"), [(1.03, 90), (1.05, 99)])
+def test_a_true_slow_down_is_seen_through_noise_and_drift(ratio, least):
+    slow = lambda t: 1.0 + 0.2 * math.sin(t / 7)  # noqa: E731
+    found = [paired(ratio, slow=slow, noise=0.03, seed=seed)[0] for seed in range(100)]
+    assert sum(p.comparison.verdict is Verdict.SLOWER for p in found) >= least
+
+
+def test_pairs_come_back_as_they_were_sent():
+    pairs, _, _ = paired(1.1, noise=0.01)
+    back = Pairs.from_dict(pairs.to_dict())
+    assert back == pairs
+    assert isinstance(back.comparison, Comparison)
+    assert isinstance(back.comparison.verdict, Verdict)
