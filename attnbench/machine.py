@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from attnbench import nvml
 from impls.spec import Unavailable, Variant
 
 DISTRIBUTIONS = ("torch", "numpy", "triton", "asv", "attnbench")
@@ -171,32 +172,12 @@ def _cpu_name() -> str:
 
 
 def _gpus() -> list[Gpu]:
-    try:
-        import pynvml
-    except ImportError:
-        return []
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            gpus.append(Gpu(
-                name=_text(pynvml.nvmlDeviceGetName(handle)),
-                uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-                capability=major + minor / 10,
-                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-                driver=driver,
-            ))  # fmt: skip
-        return gpus
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    """Boards of which the driver tells all that a fingerprint says."""
+    found = []
+    for board in nvml.boards():
+        name, capability, memory = board.name(), board.capability(), board.memory_bytes()
+        if not isinstance(name, str) or not isinstance(capability, float):
+            continue
+        if isinstance(memory, int):
+            found.append(Gpu(name, board.uuid, capability, memory, nvml.driver()))
+    return found

@@ -26,7 +26,8 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What a worker says to ``{"compare": [job, job], "margin": …, "budget_s": …}``.
 
     Without a margin it is the larger of a hundredth and the noise floor of calls as long as the
-    first's: one of those sent along, or measured first. Where a side is not ready, or turns out wrong, its record says why.
+    first's: one of those sent along, or measured first. Where a side is not ready, or turns out
+    wrong, its record says why.
     """
     a, b = (Job.from_dict(sent) for sent in asked["compare"])
     try:
@@ -71,6 +72,15 @@ class Held:
         except (LookupError, ValueError, TypeError) as error:
             return {"refused": str(error)}
         return {"held": True}
+
+    def fresh(self) -> dict[str, Any]:
+        """``{"fresh": true}``: tensors at other addresses."""
+        assert self._calls is not None
+        try:
+            self._calls.fresh()
+        except Wrong as wrong:
+            return {"wrong": str(wrong)}
+        return {"fresh": True}
 
     def sample(self, count: int) -> dict[str, Any]:
         """``{"sample": n}``: seconds of some calls, after one to warm what others have cooled."""

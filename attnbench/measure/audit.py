@@ -17,12 +17,15 @@ from time import perf_counter, process_time, sleep
 
 import torch
 
+from attnbench.measure.gpu import cuda_gpu
 from attnbench.measure.timed import Timed
 from attnbench.truth.demand import demanded, spent_elsewhere
 
 CALLS = (3, 8)
 """At least and at most so many calls; as many as fill ``ENOUGH_S``."""
 ENOUGH_S = 2e-3
+SURE = 3
+"""So often in a row the same must be seen before a number is called false."""
 WAIT_S = (2e-3, 0.05)
 """After a call, at least and at most: a third of the call, in which nothing of it should run."""
 LATE_S, LATE_SHARE = 5e-4, 0.3
@@ -62,7 +65,18 @@ class HostCall:
 
 
 def audit_host(timed: Timed, threads: int) -> Audit:
-    """A few calls, each followed by a wait in which nothing should run."""
+    """A few calls, each followed by a wait in which nothing should run.
+
+    What looks false is looked at again: on a busy machine a few calls may look like anything.
+    """
+    for _ in range(SURE):
+        audit = judge_host(_host_calls(timed), threads)
+        if audit.implausible is None:
+            break
+    return audit
+
+
+def _host_calls(timed: Timed) -> list[HostCall]:
     calls: list[HostCall] = []
     while len(calls) < CALLS[0] or (
         len(calls) < CALLS[1] and sum(c.wall for c in calls) < ENOUGH_S
@@ -70,15 +84,16 @@ def audit_host(timed: Timed, threads: int) -> Audit:
         timed.before()
         calls.append(_host_call(timed))
         timed.settle()
-    return judge_host(calls, threads)
+    return calls
 
 
 def _host_call(timed: Timed) -> HostCall:
-    wanted = demanded()
+    start, wanted = perf_counter(), demanded()
     wall, spent = perf_counter(), process_time()
     kept = timed.run()
     wall_end, spent_end = perf_counter(), process_time()
-    wanted = demanded() - wanted
+    wanted = demanded() - wanted  # over a little more than the call: asking takes time too
+    wanted *= (wall_end - wall) / (perf_counter() - start)
     wait, before = min(max(WAIT_S[0], (wall_end - wall) / 3), WAIT_S[1]), spent_elsewhere()
     sleep(wait)
     late = spent_elsewhere() - before
@@ -119,6 +134,7 @@ def audit_device(timed: Timed, events_s: float) -> Audit:
     device = torch.device(timed.problem.device)
     for _ in range(CALLS[1]):
         timed.before()
+        cuda_gpu(timed.problem.device).flush()  # as cold as the events found it
         _synchronize(device)
         start = perf_counter()
         kept = timed.run()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from attnbench.measure.clocks import Clock, clock_for
+from attnbench.measure.gpu_clocks import GraphClock
 from attnbench.measure.timed import Timed, Values
 from attnbench.truth.call import Attend
 from attnbench.truth.differentiate import Defines
@@ -78,6 +80,20 @@ class Ready:
         )  # fmt: skip
         timed.try_signs()
         return timed
+
+    def clock(self) -> Clock:
+        """The clock of its phase on its device."""
+        return clock_for(self.job.problem.device, self.job.problem.phase)
+
+
+def prepare(clock: Clock, timed: Timed) -> None:
+    """Let a clock that replays calls record this one.
+
+    Not of a decoder that keeps a memory of its own: each of its calls gets another one, at other
+    addresses.
+    """
+    if isinstance(clock, GraphClock) and not timed.call.steps:
+        clock.prepare(timed.before, timed.run, timed.hold)
 
 
 class Spent:

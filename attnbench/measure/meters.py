@@ -8,20 +8,24 @@ import torch
 
 from attnbench.measure import ceilings as ceiling
 from attnbench.measure import state
+from attnbench.measure.attest import unattested
 from attnbench.measure.audit import Audit, audit_device, audit_host
-from attnbench.measure.clocks import Clock, clock_for
-from attnbench.measure.job import Job, Ready, Spent
+from attnbench.measure.clocks import Clock
+from attnbench.measure.determinism import try_determinism
+from attnbench.measure.energy import counter_for, measure_energy
+from attnbench.measure.gpu_clocks import GraphClock
+from attnbench.measure.health import health_for
+from attnbench.measure.job import Job, Ready, Spent, prepare
 from attnbench.measure.memory import observe
 from attnbench.measure.time import measure_time, warm_up
 from attnbench.measure.timed import Timed
 from attnbench.measure.unseen import check_remembers_nothing
-from attnbench.record import Record, Time
+from attnbench.record import Energy, Record, Time
 from attnbench.truth.findings import Wrong
+from impls.problem import Problem
 
 TOO_FAST = 0.8
 """A median below this share of the least time that the ceilings allow is not believed."""
-PEAK_SHARE, PEAK_BYTES = 2.0, 32 << 20
-"""A peak beyond the row's own formula by both of these is flagged."""
 
 
 class Implausible(Exception):
@@ -34,20 +38,49 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
     with spent.on("memory"):
         expected = ready.cost.peak_bytes if ready.cost else None
         seen = observe(problem, ready.attend, values.inputs, values.dout, expected)
-    clock = clock_for(problem.device, problem.phase)
+        if (why := unattested(job.variant, problem.device, seen.ran)) is not None:
+            raise Wrong(why)
+    clock = ready.clock()
     with spent.on("warmup"):
         timed = ready.timed()
+        prepare(clock, timed)
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     with spent.on("sampling"):
-        time = measure_time(timed, clock, job.budget_s, flags)
+        health = health_for(problem.device)
+        time = measure_time(timed, clock, job.budget_s, flags, health=health)
     with spent.on("audit"):
         time = _audited(ready, timed, clock, time)
         state.check(ready.shared)
     once = spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s)
-    return replace(
+    record = replace(
         record, time=time, memory=seen.memory, kernels=seen.kernels, setup_s=once,
         share_of_ceiling=_share(ready, time),
     )  # fmt: skip
+    return _more(ready, record, spent, timed, clock)
+
+
+def _more(ready: Ready, record: Record, spent: Spent, timed: Timed, clock: Clock) -> Record:
+    """What only some cells are asked for."""
+    job = ready.job
+    if job.bits:
+        with spent.on("bits"):
+            bits = try_determinism(job.problem, job.variant, ready.attend, ready.values,
+                                   setup_s=record.setup_s or 0.0)  # fmt: skip
+            record = replace(record, determinism=bits)
+    if job.energy:
+        with spent.on("energy"):
+            record = replace(record, energy=_energy(job.problem, timed, clock))
+    return record
+
+
+def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
+    counter = counter_for(problem.device)
+    if isinstance(counter, Energy):  # it says why there is none
+        return counter
+    run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+    energy = measure_energy(problem, run, timed.before, counter)
+    timed.settle()
+    return energy
 
 
 def _audited(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:

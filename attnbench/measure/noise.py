@@ -1,8 +1,9 @@
 """The noise floor: by how much a variant seems to differ from itself, on this machine, now.
 
-A variant is compared with itself again and again, each time in tensors at other addresses. What
-95 of 100 such comparisons stay below is the least difference that this machine can vouch for. It
-depends on how long a call takes, so it is measured for short calls and for longer ones.
+A variant is compared with itself again and again, as any two are compared: pairs until they decide,
+in tensors at other addresses for each look. What 95 of 100 such comparisons stay below is the least
+difference that this machine can vouch for. It depends on how long a call takes, so it is measured
+for short calls and for longer ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from attnbench.comparison import LEAST_MARGIN
 from attnbench.measure.cell import Bench
 from attnbench.measure.job import Job, Ready
 from attnbench.measure.paired import compare_ready
@@ -25,7 +27,7 @@ from impls.problem import Problem
 
 LENGTHS = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 8192)}
 VARIANT = "sdpa"
-PAIRS = 80
+CAP = 640
 TRIALS = (8, 20)
 """At least and at most so many comparisons, as many as fit the budget."""
 BUDGET_S = 5.0
@@ -39,7 +41,8 @@ class Floor:
     floor: float
     """A share: 0.004 is four thousandths."""
     trials: int
-    pairs: int
+    pairs: float
+    """Of the comparisons, the median."""
 
 
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
@@ -54,14 +57,16 @@ def floors(device: str, dtype: str) -> list[dict[str, Any]]:
 
 def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> Floor:
     """The floor of one variant on one problem."""
-    off, calls = zip(*_against_itself(ready, budget_s), strict=True)
-    return Floor(statistics.median(calls), float(np.quantile(off, 0.95)), len(off), PAIRS)
+    off, calls, pairs = zip(*_against_itself(ready, budget_s), strict=True)
+    floor = float(np.quantile(off, 0.95))
+    return Floor(statistics.median(calls), floor, len(off), statistics.median(pairs))
 
 
-def _against_itself(ready: Ready, budget_s: float) -> Iterator[tuple[float, float]]:
+def _against_itself(ready: Ready, budget_s: float) -> Iterator[tuple[float, float, int]]:
     start, trials = perf_counter(), 0
+    rule = Rule(LEAST_MARGIN, cap=CAP, budget_s=budget_s / TRIALS[0])
     while trials < TRIALS[0] or (trials < TRIALS[1] and perf_counter() - start < budget_s):
-        rule = Rule(margin=0.0, first=PAIRS, cap=PAIRS)  # nothing is within no margin: it takes all
         pairs = compare_ready(ready, ready, rule)
-        yield abs(math.log(pairs.comparison.ratio)), statistics.median(pairs.a_s)
+        off = abs(math.log(pairs.comparison.ratio))
+        yield off, statistics.median(pairs.a_s), pairs.comparison.n
         trials += 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from attnbench.measure.clocks import clock_for
-from attnbench.measure.job import Ready
+from attnbench.measure.job import Ready, prepare
 from attnbench.pairs import Pairs, Rule, compare
 from attnbench.truth.findings import Wrong
 
@@ -15,8 +14,7 @@ class Calls:
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
-        problem = ready.job.problem
-        self.clock = clock_for(problem.device, problem.phase)
+        self.clock = ready.clock()
         self._timed = ready.timed()
         self._kept = [self._timed]
         """Earlier tensors keep their place, or the next would get it."""
@@ -26,6 +24,7 @@ class Calls:
         self.check()
         self._kept = [*self._kept[-1:], self._timed]
         self._timed = self.ready.timed()
+        prepare(self.clock, self._timed)
         self.clock.samples(self._timed.before, self._timed.run, self.WARM)
 
     def sample(self) -> float:

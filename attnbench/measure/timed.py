@@ -14,7 +14,7 @@ copied the moment that it is there, so that nobody can fill it in afterwards.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -190,6 +190,18 @@ class Timed:
             assert self._out is not None and self._dout is not None
             self._gradients = self.call.backward(self._out, self._dout)
         return self._out
+
+    def hold(self) -> Callable[[], None]:
+        """A step that puts the last call's results back where :meth:`settle` looks for them.
+
+        For a clock that replays a call without running any of its Python.
+        """
+        out, gradients = self._out, self._gradients
+
+        def put_back() -> None:
+            self._out, self._gradients = out, gradients
+
+        return put_back
 
     def settle(self) -> None:
         """Take the last result in, outside the clock."""

@@ -29,7 +29,8 @@ from impls.problem import Problem
 
 ROUNDS = (3, 12)
 """Calls of each kind at first, and once more where those look suspicious."""
-FASTER = 1.5
+FASTER, NEARLY_ALL = 1.5, 2 / 3
+"""So much faster in the middle, and faster in so many of the turns."""
 ROWS = 8
 LOOSER = 4.0
 """The yardstick was taken on other values of the kind."""
@@ -59,7 +60,8 @@ def check_remembers_nothing(timed: Timed, clock: Clock, values: Values,
     for rounds in ROUNDS:
         seen, new = _in_turn(timed, clock, values, rounds)
         faster = statistics.median(new) / statistics.median(seen)
-        if faster < FASTER or min(new) < max(seen):
+        pairs = sum(n > s for s, n in zip(seen, new, strict=True))
+        if faster < FASTER or pairs < NEARLY_ALL * rounds:
             break
     else:
         raise Wrong(

@@ -2,10 +2,15 @@
 
 import gc
 import time
+from pathlib import Path
 
 import pytest
 
-from attnbench.measure.clocks import HostClock, clock_for
+from attnbench.measure import clocks
+from attnbench.measure.clocks import HostClock, clock_for, second_clock_for
+from impls.loading import load_file
+
+FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
 
 
 def busy(seconds):
@@ -71,3 +76,17 @@ def test_a_collector_that_was_off_stays_off():
 @pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
 def test_the_processor_is_timed_by_the_host_clock(phase):
     assert clock_for("cpu", phase).name == "host"
+
+
+@pytest.mark.parametrize(("phase", "name"), [
+    ("forward", "EventClock"), ("train", "EventClock"), ("backward", "EventClock"),
+    ("decode", "GraphClock"),
+])  # fmt: skip
+def test_a_gpu_is_timed_by_events_and_a_decoder_by_its_graph(monkeypatch, phase, name):
+    monkeypatch.setattr(clocks, "cuda_gpu", lambda device: FakeGpu())
+    assert type(clock_for("cuda:1", phase)).__name__ == name
+    assert second_clock_for("cuda:1").name == "e2e"
+
+
+def test_the_processor_has_no_second_clock():
+    assert second_clock_for("cpu") is None

@@ -2,13 +2,19 @@
 
 import itertools
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from attnbench.measure.clocks import HostClock
-from attnbench.measure.time import measure_time, warm_up
+from attnbench.measure.gpu_clocks import EventClock
+from attnbench.measure.health import Watched
+from attnbench.measure.time import _drift, measure_time, warm_up
+from impls.loading import load_file
+
+fake = load_file(Path(__file__).with_name("fake_gpu.py"))
 
 NOTHING = SimpleNamespace(before=lambda: None, run=lambda: None, settle=lambda: None)
 STEADY = [1.0, 1.001, 0.999, 1.0005, 0.9995]
@@ -91,8 +97,106 @@ def test_a_call_that_leaves_the_processor_idle_is_flagged():
     given = []
     got = measure_time(waiting, HostClock(), 0.01, given)
     assert len(got.flags) == 1
-    assert got.flags[0].startswith("contended: ")
+    assert got.flags[0].startswith(("it waited: ", "contended: "))
     assert given == []
+
+
+# ---- drift ---------------------------------------------------------------------------------------
+
+
+def drifting(readings):
+    return [f for f in _drift(list(readings)) if f.startswith("drifting: ")]
+
+
+def test_samples_that_grow_all_the_time_are_flagged_with_how_much():
+    (flag,) = drifting([1.0] * 30 + [1.1] * 30 + [1.2] * 30)
+    assert flag == "drifting: the last third of the samples took +20.0% against the first"
+
+
+def test_samples_that_get_faster_are_flagged_too():
+    assert "took -" in drifting(2.0 - i / 100 for i in range(60))[0]
+
+
+@pytest.mark.parametrize("readings", [
+    [1.0, 1.001] * 40,  # steady
+    [1.0, 2.0] * 40,  # noisy, the same all along
+    [1.0] * 30 + [1.005] * 30,  # less than anybody would call a change
+    [1.0, 1.5, 2.0] * 6,  # too few to tell
+    [1.0] * 6 + [2.0] * 12,
+])  # fmt: skip
+def test_what_does_not_drift_is_not_flagged(readings):
+    assert drifting(readings) == []
+
+
+def test_a_slow_first_sample_or_two_are_no_drift():
+    assert drifting([9.0, 5.0] + [1.0, 1.001, 0.999] * 20) == []
+
+
+# ---- on a GPU that isn't there -------------------------------------------------------------------
+
+
+def on(gpu, clock, call, budget_s=1.0, health=None):
+    """The time of a call, all clocks being the fake's."""
+    timed = SimpleNamespace(before=lambda: None, run=call, settle=lambda: None)
+    return measure_time(timed, clock, budget_s, [], health=health)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    made = fake.FakeGpu()
+    monkeypatch.setattr("attnbench.measure.time.perf_counter", made.now)
+    return made
+
+
+def test_a_gpus_samples_come_in_batches_and_its_clocks_are_noted(gpu):
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=Watched(fake.FakeBoard(gpu)))
+    assert got.clock == "events"
+    assert got.median_s == pytest.approx(1e-3)
+    assert (got.stop, got.flags, got.discarded) == ("converged", [], 0)
+    assert got.clocks == {"sm_mhz": 1980.0, "sm_mhz_min": 1980.0}
+    assert gpu.log.count("synchronize") < got.n / 8
+
+
+def test_long_calls_on_a_gpu_do_not_overrun_the_budget_by_a_batch(gpu):
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(0.2), budget_s=1.0)
+    assert got.n == 7
+    assert gpu.host < 2.0
+
+
+def test_what_was_taken_under_a_slow_down_is_not_in_the_time_and_is_counted(gpu):
+    gpu.slow = [(0.1, 0.4, 3.0, "HwThermal")]
+    health = Watched(fake.FakeBoard(gpu), gpu.busy_host)
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=health)
+    assert max(got.samples_s) == pytest.approx(1e-3)
+    assert got.discarded > 0
+    assert got.flags == []
+
+
+def test_a_power_cap_is_in_the_flags_and_the_clocks(gpu):
+    gpu.slow = [(0.0, 1e9, 1.1, "SwPowerCap")]
+    health = Watched(fake.FakeBoard(gpu), gpu.busy_host)
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=health)
+    assert got.flags[0].startswith("power-capped: ")
+    assert got.median_s == pytest.approx(1.1e-3)
+    assert got.clocks["sm_mhz"] == 1800.0
+
+
+def test_without_anybody_watching_the_slow_samples_stay(gpu):
+    gpu.slow = [(0.1, 0.4, 3.0, "HwThermal")]
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3))
+    assert max(got.samples_s) == pytest.approx(3e-3)
+    assert (got.discarded, got.clocks) == (0, {})
+
+
+def test_a_clock_that_changes_slowly_is_flagged_as_drifting(gpu):
+    gpu.drift = 0.5
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3))
+    assert got.flags[0].startswith("drifting: ")
+
+
+def test_what_the_clock_says_of_itself_is_in_the_flags(gpu):
+    got = on(gpu, EventClock(gpu), lambda: (gpu.kernel(1e-3), gpu.synchronize()))
+    assert got.flags[0].startswith("launch-bound: ")
 
 
 # ---- warming up ----------------------------------------------------------------------------------

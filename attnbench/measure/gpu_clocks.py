@@ -1,0 +1,213 @@
+"""The clocks of a GPU. What they need of it is in :class:`attnbench.measure.gpu.Gpu`.
+
+Every call finds the L2 cache without its inputs, by whichever clock: two clocks that are to agree
+must see the same cache, and in a model other layers have been there in between.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attnbench.measure.gpu import Gpu, Step
+
+QUEUE = 16
+"""Calls queued before one wait."""
+FIRST_SLEEP = 2_000_000
+"""Cycles, about a millisecond, until it is known how long the host takes."""
+SLEEP_S = (5e-5, 0.1)
+"""Of a sleep that was made to fit, the shortest and the longest."""
+SPARE = 1.5
+"""How much longer than the host took last time the kernel sleeps."""
+MISSES = 3
+"""So many batches of one call that the host could not queue in time: it never will."""
+
+
+class EndToEndClock:
+    """The host's clock from an idle device, around a call, to an idle device."""
+
+    name = "e2e"
+    batch = 1
+    flags: tuple[str, ...] = ()
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """One call a sample; the wait is for the whole device, whatever streams it used."""
+        gpu, taken = self._gpu, []
+        for _ in range(count):
+            before()
+            gpu.flush()
+            gpu.synchronize()
+            start = gpu.now()
+            kept = call()
+            gpu.synchronize()
+            taken.append(gpu.now() - start)
+            del kept
+        return taken
+
+
+class _Batch(NamedTuple):
+    samples: list[float]
+    cycles: int
+    """Of the sleep."""
+    slept_s: float
+    queued_s: float
+    """What the host took from the sleep to the last call."""
+    ahead_s: float
+    """What it took for the first call's fresh values, ahead of the sleep."""
+
+
+class EventClock:
+    """Events around each of some calls that wait behind a sleeping kernel.
+
+    While it sleeps the host queues them, so that no gap between launches gets into a sample. A
+    batch that the host did not queue in time is taken again with a longer sleep, then with fewer
+    calls. Where one call alone is too slow to queue, or waits for the device itself, the samples
+    are kept and flagged.
+    """
+
+    name = "events"
+    batch = QUEUE
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._size, self._misses = QUEUE, 0
+        self._rate = 0.0
+        """Cycles in a second; not known before the first batch."""
+        self._each_s = 0.0
+        """What the host takes for a call with its fresh values."""
+        self._late_s: float | None = None
+        self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
+        self._sleep = (gpu.event(), gpu.event())
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What must be known of its samples."""
+        if self._late_s is None:
+            return ()
+        return (
+            f"launch-bound: the host takes {self._late_s * 1e3:.3g} ms to queue a call, or the "
+            "call waits for the device, so gaps between launches are in its time",
+        )
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """Batches, each read after the queue has drained."""
+        taken: list[float] = []
+        while len(taken) < count:
+            size = min(self._size, count - len(taken))
+            batch = self._take(before, call, size)
+            if self._believed(batch, size):
+                taken += batch.samples
+        return taken
+
+    def _take(self, before: Step, call: Step, size: int) -> _Batch:
+        gpu, (down, up) = self._gpu, self._sleep
+        began, cycles = gpu.now(), self._cycles(size)
+        before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
+        gpu.flush()
+        gpu.record(down)
+        start = gpu.now()
+        gpu.sleep(cycles)
+        gpu.record(up)
+        for i, (first, last) in enumerate(self._pairs[:size]):
+            if i:
+                before()
+                gpu.flush()
+            gpu.record(first)
+            kept = call()
+            gpu.record(last)
+            del kept
+        queued = gpu.now() - start
+        gpu.synchronize()
+        samples = [gpu.elapsed(first, last) for first, last in self._pairs[:size]]
+        return _Batch(samples, cycles, gpu.elapsed(down, up), queued, start - began)
+
+    def _cycles(self, size: int) -> int:
+        """How long to sleep while so many calls are queued."""
+        if not self._rate:
+            return FIRST_SLEEP
+        least, most = SLEEP_S
+        return int(min(max(SPARE * self._each_s * size, least), most) * self._rate)
+
+    def _believed(self, batch: _Batch, size: int) -> bool:
+        """Whether the host was done while the device slept; the next sleep is made to fit."""
+        self._rate = batch.cycles / max(batch.slept_s, 1e-9)
+        self._each_s = (batch.ahead_s + batch.queued_s) / size
+        if batch.queued_s <= batch.slept_s:
+            self._misses = 0
+            return True
+        if self._late_s is not None:
+            return True
+        self._misses += 1
+        if size == 1 and self._misses >= MISSES:
+            self._late_s = batch.queued_s
+            return True
+        if self._misses > 1 or SPARE * batch.queued_s > SLEEP_S[1]:
+            self._size = max(1, size // 2)
+        return False
+
+
+class GraphClock(EventClock):
+    """A CUDA graph of one call, replayed under events: a decoder's step as it is served.
+
+    It must be told of a call by :meth:`prepare`. Until then, and where the call can't be captured,
+    it is the end-to-end clock, and is named so.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self.name = "e2e"
+        self.batch = 1
+        self._end_to_end = EndToEndClock(gpu)
+        self._call: Step | None = None
+        self._replay: Step | None = None
+        self._why = "no call was captured"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Why it is not what it should be."""
+        return super().flags if self._replay else (f"timed without a CUDA graph: {self._why}",)
+
+    def prepare(self, before: Step, call: Step, held: Step) -> None:
+        """Capture ``call``, which :meth:`samples` then replays.
+
+        A replay writes its results where the capture did, and runs none of the call's Python: what
+        ``call`` had put aside of them, to be looked at later, is not put aside again. So right
+        after the capture ``held`` is asked for a step that does, which follows every replay.
+        The call must read all that changes from addresses that stay, and so must what ``before``
+        prepares for it.
+        """
+        gpu = self._gpu
+        self.name, self.batch, self._call, self._replay = "e2e", 1, call, None
+        before()
+        try:
+            replay = gpu.capture(call)
+            put_back = held()
+            assert callable(put_back), "held must return a step"
+            replay()
+            gpu.synchronize()
+        except Exception as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            self._why = f"the call can't be captured ({said[0][:200]})"
+            call()  # what a capture that failed has put aside holds no result
+            gpu.synchronize()
+            return
+
+        def again() -> None:
+            replay()
+            put_back()
+
+        self.name, self.batch, self._replay = "graph", QUEUE, again
+
+    def step(self, call: Step) -> Step:
+        """What stands for the call: its replay, or where there is none, the call itself."""
+        return self._replay or call
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """Replays of the call that was captured."""
+        if self._replay is None:
+            return self._end_to_end.samples(before, call, count)
+        if call != self._call:
+            raise ValueError("the graph clock was prepared for another call")
+        return super().samples(before, self._replay, count)

@@ -1,0 +1,286 @@
+"""What can be told on a GPU alone: its clocks against what is known, its driver, its energy."""
+
+import statistics
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnbench import nvml
+from attnbench.lock import DeviceBusy, DeviceLock, lock_for
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+]
+CUDA = "cuda"
+
+
+def nothing():
+    pass
+
+
+def median(samples):
+    return statistics.median(samples)
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    from attnbench.measure.gpu import cuda_gpu
+
+    return cuda_gpu(CUDA)
+
+
+@pytest.fixture(scope="module")
+def board(gpu):
+    found = nvml.board(gpu.uuid)
+    assert isinstance(found, nvml.Board), found.reason
+    return found
+
+
+def events():
+    from attnbench.measure.clocks import clock_for
+
+    return clock_for(CUDA, "forward")
+
+
+def end_to_end():
+    from attnbench.measure.clocks import second_clock_for
+
+    return second_clock_for(CUDA)
+
+
+def product(n=4096):
+    a, b = (torch.randn(n, n, device=CUDA, dtype=torch.bfloat16) for _ in range(2))
+    return lambda: a @ b
+
+
+def attention(batch=1, heads=16, q_len=4096, kv_len=4096, head_dim=128):
+    def made(length):
+        return torch.randn(batch, heads, length, head_dim, device=CUDA, dtype=torch.bfloat16)
+
+    q, k, v = made(q_len), made(kv_len), made(kv_len)
+    return lambda: F.scaled_dot_product_attention(q, k, v)
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+def test_a_sleep_of_known_cycles_takes_them_at_the_clock_that_the_driver_says(gpu, board):
+    cycles, seen = 40_000_000, []
+
+    def call():
+        torch.cuda._sleep(cycles)
+
+    clock = events()
+    clock.samples(nothing, call, 4)
+    for _ in range(3):
+        call()
+        call()
+        time.sleep(0.01)
+        seen.append(board.sm_mhz())  # while it runs
+        gpu.synchronize()
+    taken = clock.samples(nothing, call, 16)
+    assert median(taken) == pytest.approx(cycles / (median(seen) * 1e6), rel=0.01)
+
+
+@pytest.mark.parametrize("make", [product, attention])
+def test_events_agree_with_tritons_do_bench_in_the_same_mode(make):
+    testing = pytest.importorskip("triton.testing", reason="triton is not installed")
+    call, clock = make(), events()
+    clock.samples(nothing, call, 32)
+    ours, theirs = [], []
+    for _ in range(5):  # in turn, so that what drifts drifts for both
+        ours.append(median(clock.samples(nothing, call, 48)))
+        theirs.append(testing.do_bench(call, warmup=10, rep=50, return_mode="median") * 1e-3)
+    assert clock.flags == ()
+    assert median(ours) == pytest.approx(median(theirs), rel=0.02)
+
+
+def test_a_long_call_takes_the_same_from_end_to_end(gpu):
+    call = product(8192)
+    first, second = events(), end_to_end()
+    first.samples(nothing, call, 8)
+    inside, whole = (
+        median(first.samples(nothing, call, 16)),
+        median(second.samples(nothing, call, 16)),
+    )
+    assert 0.98 * inside <= whole <= 1.05 * inside + 100e-6
+
+
+def test_launching_stays_out_of_events_and_is_in_end_to_end():
+    x = torch.ones(1024, device=CUDA)
+
+    def call():
+        y = x
+        for _ in range(20):
+            y = y + 1
+        return y
+
+    clock = events()
+    clock.samples(nothing, call, 32)
+    inside, whole = (
+        median(clock.samples(nothing, call, 48)),
+        median(end_to_end().samples(nothing, call, 16)),
+    )
+    assert clock.flags == ()
+    assert inside < 0.8 * whole
+
+
+def test_work_on_a_side_stream_is_seen_from_end_to_end_alone():
+    side = torch.cuda.Stream()
+
+    def call():
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(20_000_000)
+
+    assert median(events().samples(nothing, call, 8)) < 1e-3
+    assert median(end_to_end().samples(nothing, call, 8)) > 5e-3
+
+
+def test_a_call_that_waits_for_the_device_is_flagged():
+    x = torch.ones(1, device=CUDA)
+    clock = events()
+    assert len(clock.samples(nothing, lambda: x.add(1).item(), 8)) == 8
+    assert clock.flags[0].startswith("launch-bound: ")
+
+
+def test_a_call_finds_the_cache_cold(gpu):
+    x = torch.ones(4 << 20, device=CUDA)  # 16 MiB: it fits
+    call = lambda: x.sum()  # noqa: E731
+    clock = events()
+    clock.samples(nothing, call, 16)
+    cold = median(clock.samples(nothing, call, 48))
+    gpu_flush, clock._gpu.flush = clock._gpu.flush, nothing
+    try:
+        hot = median(clock.samples(nothing, call, 48))
+    finally:
+        clock._gpu.flush = gpu_flush
+    assert hot < 0.9 * cold
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+class Held:
+    """A call whose result is put aside, as what is timed does."""
+
+    def __init__(self, attend, values):
+        self.attend, self.values, self.out = attend, values, None
+        self.right = 0
+
+    def before(self):
+        if self.out is not None:
+            want = self.attend()
+            self.right += int(torch.allclose(self.out, want, atol=1e-2))
+        self.out = None
+        self.values.normal_()
+
+    def run(self):
+        self.out = self.attend()
+
+    def hold(self):
+        kept = self.out
+
+        def put_back():
+            self.out = kept
+
+        return put_back
+
+
+def decoding():
+    q = torch.randn(8, 32, 1, 128, device=CUDA, dtype=torch.bfloat16)
+    k, v = (torch.randn(8, 32, 4096, 128, device=CUDA, dtype=torch.bfloat16) for _ in range(2))
+    return Held(lambda: F.scaled_dot_product_attention(q, k, v), q)
+
+
+def graph_clock(held):
+    from attnbench.measure.clocks import clock_for
+
+    clock = clock_for(CUDA, "decode")
+    clock.prepare(held.before, held.run, held.hold)
+    return clock
+
+
+def test_a_decoders_step_is_replayed_on_fresh_values_and_its_results_are_there_to_be_held():
+    held = decoding()
+    clock = graph_clock(held)
+    assert (clock.name, clock.flags) == ("graph", ())
+    held.right = 0
+    taken = clock.samples(held.before, held.run, 12)
+    held.before()
+    assert held.right >= 12
+    eager = events()
+    eager.samples(nothing, held.attend, 16)
+    assert median(taken) <= 1.1 * median(eager.samples(nothing, held.attend, 32))
+    assert median(taken) < median(end_to_end().samples(nothing, held.attend, 16))
+
+
+def test_a_call_that_can_not_be_captured_falls_back_and_leaves_torch_as_it_was():
+    held = decoding()
+    inner, stream = held.attend, torch.cuda.current_stream()
+    held.attend = lambda: inner() * float(torch.rand(1, device=CUDA).item() >= 0)
+    clock = graph_clock(held)
+    assert clock.name == "e2e"
+    assert clock.flags[0].startswith("timed without a CUDA graph: the call can't be captured")
+    assert len(clock.samples(held.before, held.run, 4)) == 4
+    assert torch.cuda.current_stream() == stream
+    assert torch.rand(8, device=CUDA).isfinite().all()  # a failed capture leaves this broken
+    again = graph_clock(decoding())
+    assert again.name == "graph"
+
+
+# ---- the driver, the lock, energy ----------------------------------------------------------------
+
+
+def test_the_driver_and_torch_mean_the_same_board(gpu, board):
+    found = nvml.uuid_of(CUDA)
+    assert isinstance(found, nvml.Absent) or found == board.uuid
+    assert board.name() == torch.cuda.get_device_name()
+    for question in ("sm_mhz", "most_sm_mhz", "memory_mhz", "temperature_c", "power_limit_w"):
+        assert getattr(board, question)() > 0
+    assert isinstance(board.reasons(), frozenset)
+
+
+def test_the_energy_counter_moves(board):
+    if isinstance(board.energy_j(), nvml.Absent):
+        pytest.skip(board.energy_j().reason)
+    before = board.energy_j()
+    time.sleep(0.5)
+    assert 0 < board.energy_j() - before < 0.5 * 1.5 * board.power_limit_w()
+
+
+def test_a_healthy_measurement_knows_its_clocks(gpu):
+    from types import SimpleNamespace
+
+    from attnbench.measure.health import health_for
+    from attnbench.measure.time import measure_time
+
+    timed = SimpleNamespace(before=nothing, run=product(), settle=nothing)
+    got = measure_time(timed, events(), 0.3, [], health=health_for(CUDA))
+    assert got.clocks["sm_mhz"] >= got.clocks["sm_mhz_min"] > 0
+    assert got.n >= 20
+
+
+def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
+    from attnbench.measure.energy import counter_for, measure_energy
+    from attnbench.record import Energy
+    from impls.problem import Problem
+
+    counter = counter_for(CUDA)
+    if isinstance(counter, Energy):
+        pytest.skip(counter.why)
+    call = product(8192)
+    got = measure_energy(Problem(device=CUDA), call, nothing, counter)
+    assert got.why == ""
+    clock = events()
+    clock.samples(nothing, call, 8)
+    watts = got.gross_joules / median(clock.samples(nothing, call, 16))
+    assert got.idle_w < watts < 1.1 * board.power_limit_w()
+    assert 0 < got.joules < got.gross_joules
+
+
+def test_a_gpu_is_taken_once(board):
+    with lock_for([CUDA]), pytest.raises(DeviceBusy):
+        DeviceLock([board.uuid]).__enter__()

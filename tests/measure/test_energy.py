@@ -1,0 +1,321 @@
+"""Joules a call, from counters whose power and steps are known, on a clock of their own."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from attnbench.measure import counters, energy
+from attnbench.measure.counters import Counter, NvmlCounter, RaplCounter, counter_for, of_board
+from attnbench.measure.energy import Host, measure_energy
+from attnbench.nvml import Absent
+from attnbench.record import Energy
+from impls.problem import Problem
+
+PROBLEM = Problem(batch=2, heads=1, kv_heads=1, q_len=512, kv_len=512, head_dim=8)
+
+
+class World:
+    """A device that draws ``idle`` watts, more while it works, and counts them in steps."""
+
+    key, method, warm_s = "fake", "a fake counter", 1.0
+
+    def __init__(self, *, idle=80.0, load=600.0, call_s=0.01, step_s=0.1, ramp_s=0.0):
+        self.idle, self.load, self.call_s, self.step_s = idle, load, call_s, step_s
+        self.ramp_s = ramp_s
+        """How long the draw takes from idle to load."""
+        self.time = self.drawn = self.shown = self.worked = 0.0
+        self.calls = self.freshened = 0
+        self.lies = 1.0
+        """What the power reading says of the power."""
+        self.host = Host(lambda: self.time, self.rest)
+
+    def pass_by(self, seconds, watts):
+        while seconds > 0:
+            edge = (math.floor(self.time / self.step_s + 1e-9) + 1) * self.step_s
+            part = min(seconds, edge - self.time)
+            self.time, self.drawn = self.time + part, self.drawn + part * watts
+            seconds -= part
+            if self.time >= edge - 1e-12:
+                self.shown = self.drawn
+
+    def rest(self, seconds):
+        self.pass_by(seconds, self.idle)
+
+    def run(self):
+        share = min(1.0, self.worked / self.ramp_s) if self.ramp_s else 1.0
+        self.pass_by(self.call_s, self.idle + share * (self.load - self.idle))
+        self.worked += self.call_s
+        self.calls += 1
+
+    def before(self):
+        self.freshened += 1
+        self.pass_by(2e-4, self.load)
+
+    # the counter
+
+    def joules(self):
+        return self.shown
+
+    def watts(self):
+        return self.load * self.lies
+
+    def wait(self):
+        pass
+
+    def measure(self, problem=PROBLEM, **more):
+        return measure_energy(problem, self.run, self.before, self, host=self.host, **more)
+
+
+@pytest.fixture(autouse=True)
+def no_idle_yet(monkeypatch):
+    monkeypatch.setattr(energy, "_idle", {})
+
+
+@pytest.mark.parametrize("call_s", [2e-5, 1e-3, 0.0137, 0.3, 1.7])
+@pytest.mark.parametrize("step_s", [1e-3, 0.02, 0.1])
+def test_the_joules_of_a_call_are_found_within_one_percent(call_s, step_s):
+    got = World(call_s=call_s, step_s=step_s).measure()
+    most = 0.01 if call_s < 0.1 or step_s < 0.1 else 0.03  # a call longer than a step or two
+    assert got.gross_joules == pytest.approx(600 * call_s, rel=most)
+    assert got.joules == pytest.approx(520 * call_s, rel=most)
+    assert got.idle_w == pytest.approx(80, rel=0.01)
+    assert got.tokens_per_joule == pytest.approx(2 * 512 / got.joules)
+    assert (got.method, got.why, got.flags) == ("a fake counter", "", [])
+
+
+def test_it_takes_two_seconds_and_fifty_steps_at_the_least():
+    quick, slow = World(step_s=1e-3), World(step_s=0.1)
+    slow.key = "slow"
+    assert quick.measure().calls * 0.01 == pytest.approx(2.0, abs=0.1)
+    assert slow.measure().calls * 0.01 == pytest.approx(5.0, abs=0.2)
+    assert quick.measure(budget_s=7.0).calls * 0.01 == pytest.approx(7.0, abs=0.1)
+
+
+def test_a_draw_that_takes_a_second_to_rise_is_waited_for():
+    got = World(ramp_s=0.9).measure()
+    assert got.gross_joules == pytest.approx(6.0, rel=0.01)
+
+
+def test_idle_is_measured_once_for_a_device():
+    world = World()
+    world.measure()
+    at = world.time
+    world.idle = 500.0  # the device is warm from the load: that isn't its idle draw
+    assert world.measure().idle_w == pytest.approx(80, rel=0.01)
+    assert world.time - at < 7.0
+    world.key = "another"
+    assert world.measure().idle_w == pytest.approx(500, rel=0.01)
+
+
+def test_fresh_values_come_ten_times_a_second_and_not_with_each_call():
+    world = World(call_s=1e-3)
+    world.measure()
+    assert world.freshened < world.calls / 50
+    assert world.freshened > 40
+
+
+def test_a_counter_that_never_moves_is_a_reason_and_no_figure():
+    world = World(step_s=1e9)
+    got = world.measure()
+    assert (got.joules, got.gross_joules, got.tokens_per_joule, got.calls) == (None, None, None, 0)
+    assert got.why == "the energy counter did not move in 4.0 s"
+
+
+def test_a_counter_that_stops_under_load_is_a_reason_too():
+    world = World()
+    inner = world.run
+
+    def run():
+        inner()
+        world.step_s = 1e9
+
+    got = measure_energy(PROBLEM, run, world.before, world, host=world.host)
+    assert got.joules is None
+    assert got.why.startswith("the energy counter did not move in 2.0")
+
+
+def test_a_counter_that_fails_is_a_reason():
+    world = World()
+
+    def joules():
+        raise OSError("the driver doesn't say its energy: GPU is lost")
+
+    world.joules = joules
+    assert world.measure().why == "the driver doesn't say its energy: GPU is lost"
+
+
+@pytest.mark.parametrize(("lies", "flags"), [(1.0, 0), (0.95, 0), (1.3, 1), (0.6, 1)])
+def test_power_by_time_that_says_something_else_is_flagged(lies, flags):
+    world = World()
+    world.lies = lies
+    got = world.measure()
+    assert len(got.flags) == flags
+    assert all(f.startswith("power by time makes ") for f in got.flags)
+
+
+def test_a_counter_without_a_power_reading_is_not_held_against_one():
+    world = World()
+    world.watts = lambda: None
+    assert world.measure().flags == []
+
+
+def test_a_load_that_draws_no_more_than_idle_has_no_tokens_for_a_joule():
+    got = World(idle=80, load=79.9).measure()
+    assert got.tokens_per_joule is None
+    assert got.flags == ["the device drew no more than when idle"]
+
+
+def test_a_backward_pass_alone_is_not_measured():
+    world = World()
+    got = world.measure(replace(PROBLEM, phase="backward"))
+    assert "can't be repeated without the forward pass" in got.why
+    assert world.calls == 0
+
+
+def test_a_record_carries_what_is_measured_and_what_is_not():
+    for one in (World().measure(), World(step_s=1e9).measure()):
+        assert Energy.from_dict(one.to_dict()) == one
+
+
+# ---- NVML's counter ------------------------------------------------------------------------------
+
+
+class Board:
+    uuid = "GPU-aa"
+
+    def __init__(self, **answers):
+        answers = {"mig": False, "other_processes": 0, "energy_j": 5.0, "power_w": 300.0, **answers}
+        for name, answer in answers.items():
+            setattr(self, name, lambda a=answer: a)
+
+
+def test_a_boards_counter_is_taken_where_it_is_ours_alone():
+    waited = []
+    counter = of_board(Board(), lambda: waited.append(1))
+    assert isinstance(counter, NvmlCounter)
+    assert (counter.joules(), counter.watts(), counter.key) == (5.0, 300.0, "GPU-aa")
+    assert counter.method == "nvml counter: the whole board"
+    counter.wait()
+    assert waited == [1]
+
+
+@pytest.mark.parametrize(("answers", "why"), [
+    ({"mig": True}, "cut into instances (MIG)"),
+    ({"other_processes": 1}, "1 other process computes on the GPU"),
+    ({"other_processes": 3}, "3 other processes compute on the GPU"),
+    ({"energy_j": Absent("the driver doesn't say its energy: Not Supported")}, "Not Supported"),
+])  # fmt: skip
+def test_a_boards_counter_that_is_not_ours_alone_is_a_reason(answers, why):
+    got = of_board(Board(**answers), lambda: None)
+    assert isinstance(got, Energy)
+    assert why in got.why
+    assert got.joules is None
+
+
+def test_a_driver_that_does_not_tell_of_others_is_believed():
+    board = Board(mig=Absent("no"), other_processes=Absent("no"), power_w=Absent("no"))
+    counter = of_board(board, lambda: None)
+    assert counter.joules() == 5.0
+    assert counter.watts() is None
+
+
+def test_a_counter_that_is_lost_on_the_way_is_an_error_with_its_reason():
+    board = Board()
+    counter = of_board(board, lambda: None)
+    board.energy_j = lambda: Absent("GPU is lost")
+    with pytest.raises(OSError, match="GPU is lost"):
+        counter.joules()
+
+
+def test_a_gpus_counter_is_that_of_its_uuid(monkeypatch):
+    gpu = SimpleNamespace(uuid="aa", synchronize=lambda: None)
+    monkeypatch.setattr(counters, "cuda_gpu", lambda device: gpu)
+    monkeypatch.setattr(counters.nvml, "board", {"aa": Board()}.get)
+    assert counter_for("cuda:1").key == "GPU-aa"
+    monkeypatch.setattr(counters.nvml, "board", lambda uuid: Absent("there is no driver"))
+    assert counter_for("cuda:1") == Energy(why="there is no driver")
+
+
+# ---- the processor's counter ---------------------------------------------------------------------
+
+
+class Powercap:
+    """A folder as Linux shows it."""
+
+    RANGE = 262_143_328_850
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def zone(self, name, what, energy=1000):
+        place = self.folder / name
+        place.mkdir()
+        files = {"name": what, "energy_uj": energy, "max_energy_range_uj": self.RANGE}
+        for file, text in files.items():
+            (place / file).write_text(f"{text}\n")
+        return place / "energy_uj"
+
+
+@pytest.fixture
+def powercap(tmp_path, monkeypatch):
+    monkeypatch.setattr(counters, "POWERCAP", tmp_path)
+    return Powercap(tmp_path)
+
+
+def test_packages_are_summed_and_their_parts_are_not(powercap):
+    a, b = powercap.zone("intel-rapl:0", "package-0"), powercap.zone("intel-rapl:1", "package-1")
+    parts = [powercap.zone("intel-rapl:0:0", "core"), powercap.zone("intel-rapl:2", "psys"),
+             powercap.zone("intel-rapl-mmio:0", "package-0")]  # fmt: skip
+    counter = counter_for("cpu")
+    start = counter.joules()
+    a.write_text(str(1000 + 2_000_000))
+    b.write_text(str(1000 + 500_000))
+    for part in parts:
+        part.write_text("99000000")
+    assert counter.joules() - start == pytest.approx(2.5)
+    assert counter.method == "rapl counter: package-0, package-1"
+    assert counter.watts() is None
+
+
+def test_a_counter_that_begins_again_at_zero_goes_on_counting(powercap):
+    file = powercap.zone("intel-rapl:0", "package-0", Powercap.RANGE - 1_000_000)
+    counter = counter_for("cpu")
+    file.write_text(str(Powercap.RANGE - 400_000))
+    first = counter.joules()
+    file.write_text("600000")
+    assert counter.joules() - first == pytest.approx(1.0)
+    file.write_text("700000")
+    assert counter.joules() - first == pytest.approx(1.1)
+
+
+def test_a_machine_without_a_counter_says_so(powercap):
+    powercap.zone("intel-rapl:2", "psys")
+    got = counter_for("cpu")
+    assert isinstance(got, Energy)
+    assert "shows no energy counter of its processor" in got.why
+
+
+def test_a_counter_for_root_alone_says_how_to_allow_it(powercap, monkeypatch):
+    powercap.zone("intel-rapl:0", "package-0")
+
+    def denied(file):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(counters, "_number", denied)
+    got = counter_for("cpu")
+    assert "is for root alone" in got.why
+    assert "chmod a+r" in got.why
+
+
+def test_a_counter_that_says_no_number_is_a_reason(powercap):
+    powercap.zone("intel-rapl:0", "package-0", "broken")
+    assert "can't be read" in counter_for("cpu").why
+
+
+def test_the_processors_counter_is_a_counter(powercap):
+    powercap.zone("intel-rapl:0", "package-0")
+    counter: Counter = counter_for("cpu")
+    assert isinstance(counter, RaplCounter)
+    assert counter.wait() is None

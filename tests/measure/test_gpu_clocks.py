@@ -1,0 +1,314 @@
+"""The clocks of a GPU, on one that isn't there: what they read, and what they say of it."""
+
+from pathlib import Path
+
+import pytest
+
+from attnbench.measure.gpu_clocks import QUEUE, EndToEndClock, EventClock, GraphClock
+from impls.loading import load_file
+
+FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
+
+
+def nothing():
+    pass
+
+
+def readings(clock, call, count=QUEUE, before=nothing):
+    return clock.samples(before, call, count)
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+def test_events_read_what_the_kernels_took_though_launching_takes_longer():
+    gpu = FakeGpu(launch_s=50e-6)
+
+    def call():
+        for _ in range(4):
+            gpu.kernel(10e-6)
+
+    assert readings(EventClock(gpu), call, 40) == pytest.approx([40e-6] * 40)
+
+
+def test_without_the_sleep_the_gaps_between_launches_would_be_in_the_samples():
+    gpu = FakeGpu(launch_s=50e-6)
+    gpu.sleep = lambda cycles: None
+
+    def call():
+        for _ in range(4):
+            gpu.kernel(10e-6)
+
+    clock = EventClock(gpu)
+    assert min(readings(clock, call)) > 100e-6
+    assert clock.flags[0].startswith("launch-bound: ")
+
+
+def test_the_sleep_grows_until_the_host_has_queued_everything():
+    gpu = FakeGpu()
+
+    def call():
+        gpu.busy_host(500e-6)  # sixteen of these outlast the first sleep
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    assert readings(clock, call, 32) == pytest.approx([20e-6] * 32)
+    assert clock.flags == ()
+    assert clock._cycles(QUEUE) / gpu.hz > 16 * 500e-6
+
+
+def test_the_sleep_shrinks_to_what_the_host_needs():
+    gpu = FakeGpu()
+    clock = EventClock(gpu)
+    readings(clock, lambda: gpu.kernel(20e-6), 32)
+    assert clock._cycles(QUEUE) / gpu.hz < 1e-3
+
+
+def test_a_batch_of_one_foretells_the_sleep_of_sixteen():
+    gpu = FakeGpu()
+    clock = EventClock(gpu)
+
+    def before():
+        gpu.busy_host(300e-6)
+
+    def call():
+        gpu.busy_host(200e-6)
+        gpu.kernel(20e-6)
+
+    readings(clock, call, 1, before)
+    gpu.log.clear()
+    for count in (16, 1, 16, 3):
+        assert readings(clock, call, count, before) == pytest.approx([20e-6] * count)
+    assert gpu.log.count("sleep") == 4
+
+
+def test_a_host_that_stumbles_once_costs_a_batch_and_no_more():
+    gpu, numbers = FakeGpu(), iter(range(10**6))
+
+    def call():
+        gpu.busy_host(20e-3 if next(numbers) == 20 else 1e-6)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    assert readings(clock, call, 64) == pytest.approx([20e-6] * 64)
+    assert clock.flags == ()
+    assert next(numbers) == 64 + 16
+
+
+def test_a_host_that_stumbles_now_and_then_still_queues_sixteen():
+    gpu, numbers = FakeGpu(), iter(range(10**6))
+
+    def call():
+        gpu.busy_host(20e-3 if next(numbers) % 97 == 90 else 1e-6)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    assert readings(clock, call, 640) == pytest.approx([20e-6] * 640)
+    assert clock.flags == ()
+    assert clock._size == QUEUE
+
+
+def test_a_call_that_waits_for_the_device_is_kept_and_flagged_as_launch_bound():
+    gpu = FakeGpu()
+
+    def call():
+        gpu.kernel(20e-6)
+        gpu.synchronize()
+        gpu.busy_host(30e-6)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    taken = readings(clock, call, 8)
+    assert len(taken) == 8
+    assert min(taken) > 70e-6  # the gap is in it
+    assert clock.flags[0].startswith("launch-bound: ")
+
+
+def test_a_host_slower_than_the_longest_sleep_is_flagged():
+    gpu = FakeGpu()
+
+    def call():
+        gpu.busy_host(0.3)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    assert len(readings(clock, call, 4)) == 4
+    assert "takes 300 ms to queue a call" in clock.flags[0]
+
+
+def test_fewer_calls_are_queued_where_the_queue_is_too_short_for_all():
+    gpu = FakeGpu(launch_s=2e-6)
+
+    def call():  # sixteen times 100 launches are more than a stream holds
+        for _ in range(100):
+            gpu.kernel(3e-6)
+
+    clock = EventClock(gpu)
+    assert readings(clock, call, 48) == pytest.approx([300e-6] * 48)
+    assert clock.flags == ()
+    assert 1 < clock._size < QUEUE
+
+
+def test_every_call_finds_its_inputs_gone_from_the_cache():
+    gpu = FakeGpu(cold=1.0)
+    for clock in (EventClock(gpu), EndToEndClock(gpu)):
+        assert min(readings(clock, lambda: gpu.kernel(1e-3), 20)) >= 1.99e-3
+
+
+def test_fresh_values_come_before_the_cache_is_emptied_and_outside_the_sample():
+    gpu = FakeGpu()
+
+    def before():
+        gpu.log.append("before")
+        gpu.kernel(5e-3)
+
+    def call():
+        gpu.log.append("call")
+        gpu.kernel(20e-6)
+
+    for make, tail in ((EventClock, []), (EndToEndClock, ["synchronize"])):
+        gpu.log.clear()
+        taken = readings(make(gpu), call, 4, before)
+        assert max(taken) < 1e-4
+        steps = [x for x in gpu.log if x != "sleep"]
+        assert steps[: 3 + len(tail)] == ["before", "flush", *tail, "call"]
+
+
+def test_one_wait_serves_a_whole_batch():
+    gpu = FakeGpu()
+    readings(EventClock(gpu), lambda: gpu.kernel(20e-6), 64)
+    assert gpu.log.count("synchronize") == 4
+
+
+def test_a_before_that_waits_for_the_device_ends_in_batches_of_one_without_a_flag():
+    gpu = FakeGpu()
+    clock = EventClock(gpu)
+    taken = readings(clock, lambda: gpu.kernel(20e-6), 20, gpu.synchronize)
+    assert taken == pytest.approx([20e-6] * 20)
+    assert clock.flags == ()
+    assert clock._size == 1
+
+
+# ---- what events can't see, the other clock does -------------------------------------------------
+
+
+def test_work_on_a_side_stream_is_seen_from_end_to_end_alone():
+    gpu = FakeGpu()
+
+    def call():
+        gpu.kernel(10e-6)
+        gpu.kernel(5e-3, stream="side")
+
+    assert max(readings(EventClock(gpu), call, 4)) < 20e-6
+    assert min(readings(EndToEndClock(gpu), call, 4)) >= 5e-3
+
+
+def test_events_that_lie_are_contradicted_from_end_to_end():
+    gpu = FakeGpu(lie=0.5)
+    events = readings(EventClock(gpu), lambda: gpu.kernel(1e-3), 4)
+    whole = readings(EndToEndClock(gpu), lambda: gpu.kernel(1e-3), 4)
+    assert events == pytest.approx([0.5e-3] * 4)
+    assert min(whole) >= 1e-3
+
+
+def test_end_to_end_has_launching_in_it():
+    gpu = FakeGpu(launch_s=50e-6)
+
+    def call():
+        for _ in range(4):
+            gpu.kernel(10e-6)
+
+    assert min(readings(EndToEndClock(gpu), call, 4)) >= 200e-6
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """A call of many small kernels that puts its result aside, as what is timed does."""
+
+    def __init__(self, gpu, fault=None):
+        self.gpu, self.fault, self.out, self.seen = gpu, fault, None, []
+
+    def before(self):
+        self.seen.append(self.out)
+        self.out = None
+
+    def run(self):
+        for _ in range(30):
+            self.gpu.kernel(2e-6)
+        if self.fault == "waits":
+            self.gpu.synchronize()
+        self.out = "result" if self.gpu.captured is None else "static result"
+        return self.out
+
+    def held(self):
+        kept = self.out
+
+        def put_back():
+            self.out = kept
+
+        return put_back
+
+
+def prepared(gpu, fault=None):
+    one, clock = Decoder(gpu, fault), GraphClock(gpu)
+    clock.prepare(one.before, one.run, one.held)
+    return one, clock
+
+
+def test_a_graph_is_replayed_behind_the_sleep_and_named_so():
+    gpu = FakeGpu(launch_s=10e-6)
+    one, clock = prepared(gpu)
+    taken = clock.samples(one.before, one.run, 40)
+    assert (clock.name, clock.flags, clock.batch) == ("graph", (), QUEUE)
+    assert taken == pytest.approx([60e-6] * 40)
+    assert gpu.log.count("replay") == 41
+
+
+def test_a_replay_leaves_its_result_where_it_is_looked_for():
+    one, clock = prepared(FakeGpu())
+    one.seen.clear()
+    clock.samples(one.before, one.run, 5)
+    assert one.seen == ["static result"] * 5
+    assert one.out == "static result"
+
+
+def test_a_call_that_can_not_be_captured_is_timed_from_end_to_end_and_says_why():
+    gpu = FakeGpu(launch_s=10e-6)
+    one, clock = prepared(gpu, "waits")
+    assert one.out == "result"
+    taken = clock.samples(one.before, one.run, 4)
+    assert clock.name == "e2e"
+    assert clock.batch == 1
+    assert "not permitted when stream is capturing" in clock.flags[0]
+    assert clock.flags[0].startswith("timed without a CUDA graph: the call can't be captured")
+    assert min(taken) >= 300e-6
+    assert "replay" not in gpu.log
+
+
+def test_a_clock_that_was_not_prepared_is_the_end_to_end_clock():
+    gpu = FakeGpu()
+    clock = GraphClock(gpu)
+    assert clock.name == "e2e"
+    assert clock.flags == ("timed without a CUDA graph: no call was captured",)
+    assert len(clock.samples(nothing, lambda: gpu.kernel(1e-5), 3)) == 3
+
+
+def test_a_replay_is_never_taken_for_another_call():
+    gpu = FakeGpu()
+    _, clock = prepared(gpu)
+    other = Decoder(gpu)
+    with pytest.raises(ValueError, match="another call"):
+        clock.samples(other.before, other.run, 1)
+    clock.prepare(other.before, other.run, other.held)
+    assert len(clock.samples(other.before, other.run, 1)) == 1
+
+
+def test_the_step_of_a_prepared_clock_is_the_replay():
+    gpu = FakeGpu()
+    one, clock = prepared(gpu)
+    before = gpu.log.count("replay")
+    clock.step(one.run)()
+    assert gpu.log.count("replay") == before + 1
+    assert GraphClock(gpu).step(one.run) == one.run
