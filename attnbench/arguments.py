@@ -9,13 +9,16 @@ GROUPS = {
     "see": {
         "list": "the table: every variant, what it computes, whether it can run here, or why not",
         "show": "one variant: mathematics, cost, support; with --text, the map it makes",
-        "env": "the machine: fingerprint, versions, settings, measured ceilings",
+        "env": "the machine: fingerprint, clocks, measured ceilings, noise floor",
     },
     "trust": {
         "check": "is each variant computing what it says?",
+        "selfcheck": "does this ruler measure right, here? planted faults and planted slow-downs",
     },
     "measure": {
         "run": "measure a grid: speed, memory and accuracy; the answer at the end",
+        "compare": "A against B: two variants, two run folders or two commits: verdicts",
+        "profile": "where the time and the memory go: kernels, a trace, a memory timeline",
     },
 }
 
@@ -70,6 +73,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A share between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1, such as 0.02")
+    return value
+
+
 def parser() -> Parser:
     """The whole command line."""
     top = Parser(
@@ -93,12 +107,19 @@ def parser() -> Parser:
     _show(made["show"])
     _grid(made["check"])
     _grid(made["run"])
+    _grid(made["compare"])
     _run(made["run"])
+    _compare(made["compare"])
+    _profile(made["profile"])
+    _selfcheck(made["selfcheck"])
     made["env"].add_argument(
-        "--dtype", type=words, default=("float32",), metavar="T,…",
-        help="dtypes whose matrix product is measured",
+        "--dtype", type=words, default=("float32", "bfloat16", "float16", "float64"),
+        metavar="T,…", help="dtypes whose matrix product is measured",
     )  # fmt: skip
     made["env"].add_argument("--device", default=None, metavar="DEVICE")
+    made["env"].add_argument(
+        "--out", default="results", metavar="DIR", help="where the facts are kept, by machine"
+    )
     made["env"].add_argument("--threads", type=count, default=None, metavar="N")
     return top
 
@@ -122,6 +143,12 @@ def _grid(verb: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a named grid to start from: cpu, cuda (the defaults), check, smoke",
     )
+    _axes(grid)
+    verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
+    verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
+
+
+def _axes(grid: argparse._ArgumentGroup) -> None:
     grid.add_argument("--seq", type=words, metavar="N,…", help="N tokens, or QxK: queries x keys")
     grid.add_argument("--batch", type=numbers, metavar="N,…")
     grid.add_argument("--heads", type=numbers, metavar="N,…")
@@ -146,13 +173,49 @@ def _grid(verb: argparse.ArgumentParser) -> None:
         help="core, layer, block; those of the variants named if not given",
     )  # fmt: skip
     grid.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:1")
+
+
+def _selfcheck(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
+    verb.add_argument("--out", default="results", metavar="DIR", help="where runs are kept")
+
+
+def _profile(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("name", metavar="NAME", help="a variant, as 'list' names it")
+    verb.add_argument(
+        "--against", metavar="OTHER", help="another beside it, and why one of them is slower"
+    )
+    problem = verb.add_argument_group("the problem", "one value each; 1024 tokens, and training "
+                                      "where the variant can, if not given")  # fmt: skip
+    _axes(problem)
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
+    verb.add_argument(
+        "--out", default="profiles", metavar="DIR", help="where traces and pictures are kept"
+    )
+
+
+def _compare(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("a", metavar="A", help="a variant, a run folder or a commit")
+    verb.add_argument("b", metavar="B", help="what it is held against; of runs and commits, the "
+                      "later")  # fmt: skip
+    verb.add_argument("--margin", type=share, metavar="M",
+                      help="the least difference that is one: 0.02 is two hundredths; a hundredth "
+                      "or this machine's noise floor if not given")  # fmt: skip
+    verb.add_argument("--budget", type=seconds, metavar="S", help="seconds of pairs a problem: 30")
+    verb.add_argument("--variant", action="append", metavar="NAME",
+                      help="of two commits: a variant to compare; may be given again")  # fmt: skip
+    verb.add_argument("--out", default="results", metavar="DIR", help="where 'env' left its file")
 
 
 def _run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--budget", type=seconds, metavar="S", help="seconds of sampling a cell")
     verb.add_argument("--out", default="results", metavar="DIR", help="where runs are kept")
+    verb.add_argument(
+        "--energy",
+        action="store_true",
+        help="joules a call too, where the device counts them: seconds more a cell",
+    )
     verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is done")
 
 

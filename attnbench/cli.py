@@ -11,6 +11,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from attnbench import __version__, arguments
+from attnbench.verbs.compare import compare
+from attnbench.verbs.env import env
+from attnbench.verbs.profile import profile
+from attnbench.verbs.selfcheck import selfcheck
 
 if TYPE_CHECKING:
     import argparse
@@ -53,10 +57,13 @@ def say(text: str) -> None:
 def _users_own(error: Exception) -> bool:
     """Whether an error is about what was asked, and its text a sentence for whoever asked."""
     from attnbench.answer.words import BadEmbeddings
+    from attnbench.lock import DeviceBusy
     from attnbench.report.map_picture import BadPicture
     from attnbench.store import StoreError
+    from attnbench.sweep.commits import BadCommit
     from attnbench.sweep.engine import WorkerLost
     from attnbench.sweep.start import UnknownPreset
+    from attnbench.verbs.compare import NothingToCompare
     from impls import UnknownVariant
     from impls.masks import InvalidMask
     from impls.outside import BrokenTable
@@ -66,7 +73,8 @@ def _users_own(error: Exception) -> bool:
     return isinstance(
         error,
         BadEmbeddings | BadPicture | StoreError | WorkerLost | UnknownPreset | UnknownVariant
-        | InvalidMask | BrokenTable | InvalidProblem | InvalidRow,
+        | InvalidMask | BrokenTable | InvalidProblem | InvalidRow
+        | NothingToCompare | BadCommit | DeviceBusy,
     )  # fmt: skip
 
 
@@ -153,34 +161,6 @@ def _show_map(given: argparse.Namespace, row: Any) -> int:
     return 0
 
 
-def env(given: argparse.Namespace) -> int:
-    """``attnbench env``"""
-    from attnbench.machine import this_machine
-    from attnbench.measure.settings import Settings
-    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
-    from attnbench.sweep.plan import here
-    from attnbench.sweep.start import pinned
-    from impls.problem import Problem
-
-    machine = this_machine()
-    settings = Settings(threads=pinned(given.threads, machine))
-    device = given.device or machine.devices[-1]
-    for dtype in given.dtype:  # refuses what can't be, in the words of a problem
-        here(Problem(dtype=dtype, device=device).device, machine)
-    say("measuring the ceilings …")
-    with LocalEngine(settings) as engine:
-        asked = {"ceilings": list(given.dtype), "device": device}
-        ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
-    facts = {"machine": machine.to_dict(), "settings": settings.to_dict(), "ceilings": ceilings}
-    if given.json:
-        print(json.dumps(facts, indent=1))
-    else:
-        from attnbench.report import terminal
-
-        terminal.machine(facts)
-    return 0
-
-
 def check(given: argparse.Namespace) -> int:
     """``attnbench check [VARIANT …]``"""
     import impls
@@ -230,7 +210,7 @@ def run(given: argparse.Namespace) -> int:
         grid = start.find_preset(given.preset, this_machine()).with_(**changes)
         begun = start.begin(
             given.variants, grid, given.table, Path(given.out), seed=given.seed or 0,
-            threads=given.threads,
+            threads=given.threads, energy=given.energy,
         )  # fmt: skip
     folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
     say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
@@ -290,4 +270,5 @@ def _finding(records: list[Record]) -> int:
     return int(any(str(r.status) in bad for r in records))
 
 
-VERBS = {"list": show_list, "show": show, "env": env, "check": check, "run": run}
+VERBS = {"list": show_list, "show": show, "env": env, "check": check, "run": run,
+         "profile": profile, "compare": compare, "selfcheck": selfcheck}  # fmt: skip

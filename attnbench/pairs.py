@@ -1,9 +1,9 @@
 """Pairs: two calls next to each other in time, in random order, each on fresh values.
 
 What slows the machine slows both calls of a pair, so their ratio stands still while the machine
-does not. Pairs are taken until they decide or the cap is reached, each time twice as many. For each
-of these looks both calls get tensors at other addresses, since a place in memory is luck that would
-last a whole comparison, and every look costs its share of the confidence.
+does not. Pairs are taken until they decide or the cap is reached, each time twice as many, and every
+look at them costs its share of the confidence. Now and again both calls get tensors at other
+addresses, since a place in memory is luck that would last a whole comparison.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import Any, Protocol
 
 from attnbench.comparison import CONFIDENCE, LEAST_PAIRS, Comparison, Verdict, paired
 
+A_PLACE = 20
+"""Pairs in one place in memory."""
+
 
 @dataclass(frozen=True)
 class Rule:
     """When to stop."""
 
     margin: float
-    first: int = LEAST_PAIRS
+    first: int = 2 * LEAST_PAIRS
     cap: int = 2560
     budget_s: float = 30.0
     """No new look begins after so long."""
@@ -46,7 +49,7 @@ class Side(Protocol):
     """One of two calls."""
 
     def fresh(self) -> None:
-        """Get ready for the pairs of a look: tensors at other addresses, warmed up."""
+        """Get ready for some pairs: tensors at other addresses, warmed up."""
 
     def sample(self) -> float:
         """Seconds of one call."""
@@ -77,9 +80,10 @@ def compare(a: Side, b: Side, rule: Rule, chance: random.Random | None = None) -
     chance, start = chance or random.SystemRandom(), perf_counter()
     found = Pairs(paired([0.0], rule.margin))
     for look in rule.looks:
-        for side in chance.sample((a, b), 2):
-            side.fresh()
         for first_a in _orders(look - len(found.a_s), chance):
+            if len(found.a_s) % A_PLACE == 0:
+                for side in chance.sample((a, b), 2):
+                    side.fresh()
             one = (a, b) if first_a else (b, a)
             taken = {id(side): side.sample() for side in one}
             found.a_s.append(taken[id(a)])

@@ -180,6 +180,19 @@ class Determinism(_Part):
     """The median of a call under that mode over one without."""
     why: str = ""
 
+    def said(self) -> str:
+        """``same bits``, or where they differ: a few words for a table."""
+        if self.repeats is None:
+            return "not tried" + f": {self.why}" * bool(self.why)
+        if not self.repeats:
+            return "not over repeats"
+        across = {"batches": self.batch, "places": self.place}
+        if differ := [name for name, same in across.items() if same is False]:
+            return f"not across {' or '.join(differ)}"
+        if None in across.values():
+            return "same bits over repeats; batch not tried" + f": {self.why}" * bool(self.why)
+        return "same bits"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work(_Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST = 2.0**63
@@ -39,3 +39,29 @@ def one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> N
     wrong = [g for g in given if g not in valid]
     if wrong:
         raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {listed(valid)}")
+
+
+def check_runs(row: str, runs: Any, devices: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse what names no operator by ``device`` or ``device?option=value``."""
+    if not isinstance(runs, Mapping):
+        raise InvalidRow(f"{row}: runs is {runs!r}, not operators by device")
+    for where, operator in runs.items():
+        device, _, choice = where.partition("?")
+        one_of(row, "device of runs", [device], devices)
+        key, _, text = choice.partition("=")
+        if choice and key not in options:
+            raise InvalidRow(f"{row}: runs names an option {key!r}, which it has not")
+        if choice:
+            typed(row, key, text, options[key])
+        if not isinstance(operator, str) or not operator:
+            raise InvalidRow(f"{row}: runs on {where} is {operator!r}, not an operator's name")
+
+
+def operator_on(device: str, runs: Mapping[str, str], chosen: Mapping[str, Any]) -> str | None:
+    """The operator that a row's ``runs`` names for a device under the options chosen."""
+    for where, operator in runs.items():
+        on, _, choice = where.partition("?")
+        key, _, text = choice.partition("=")
+        if on == device and (not choice or chosen[key] == typed("", key, text, chosen[key])):
+            return operator
+    return None

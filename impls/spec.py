@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from impls.options import InvalidRow as InvalidRow
-from impls.options import listed, one_of, typed
+from impls.options import check_runs, listed, one_of, operator_on, typed
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -57,6 +57,8 @@ CROSSES = (False, "decode", True)
 """What a row may say of unequal lengths, the least first."""
 NO_GRADIENT = ("forward", "decode")
 """The phases of a variant that has no backward."""
+COMPILED = "Torch-Compiled Region"
+"""What torch's profiler calls code that its compiler made, with numbers after a colon."""
 
 _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 
@@ -115,6 +117,9 @@ class Variant:
     origin: str = "attnbench"
     untried: bool = False
     """Written against what is documented; no run has attested it yet."""
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """By device, or ``device?option=value``: the operator that must be among those that ran, where
+    the row forces a backend."""
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults."""
     core: Variant | None = None
@@ -159,6 +164,7 @@ class Variant:
                 raise InvalidRow(
                     f"{self.name}: {name}={path!r} is not a dotted path 'package.module:function'"
                 )
+        check_runs(self.name, self.runs, DEVICES, self.options)
         self._check_definition()
 
     def _check_definition(self) -> None:
@@ -181,6 +187,12 @@ class Variant:
         """What this variant takes on a device (``cuda:1`` counts as ``cuda``)."""
         table: Mapping[str, tuple[str, ...]] = getattr(self, what)
         return tuple(table.get(device.split(":")[0], ()))
+
+    def attested_by(self, device: str) -> str | None:
+        """The operator that must run on a device under the options given; None where none must."""
+        if self.core is not None:
+            return self.core.attested_by(device)
+        return operator_on(device.split(":")[0], self.runs, self.chosen)
 
     def _of_phases(self) -> Mapping[str, tuple[str, ...]]:
         return {device: self.on(device, "phases") for device in self.devices}

@@ -22,14 +22,15 @@ TABLE = ("impls", "impls.outside")
 WORDS = (
     "attnbench", "attnbench.statistics", "attnbench.comparison", "attnbench.pairs",
     "attnbench.record",
-    "attnbench.nvml", "attnbench.lock", "attnbench.machine",
+    "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
 )  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
     DATA, TENSORS, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
     ("attnbench.store",), ("attnbench.sweep",),
     ("attnbench.answer", "attnbench.claims", "attnbench.models", "attnbench.selfcheck",
      "attnbench.history"),
-    ("attnbench.report",), ("attnbench.arguments",), ("attnbench.verbs",), ("attnbench.cli", "benchmarks"),
+    ("attnbench.report",), ("attnbench.arguments",), ("attnbench.verbs",),
+    ("attnbench.cli", "benchmarks"),
     ("attnbench.__main__",),
 )  # fmt: skip
 OPEN = {
@@ -40,7 +41,8 @@ OPEN = {
 }  # may import others of their floor, so long as no circle comes of it
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
-    "attnbench.selfcheck", "attnbench.report", "attnbench.arguments", "attnbench.verbs", "attnbench.cli", "attnbench.__main__",
+    "attnbench.selfcheck", "attnbench.report", "attnbench.arguments", "attnbench.verbs",
+    "attnbench.cli", "attnbench.__main__",
 }  # fmt: skip
 NEEDS_TORCH = {"attnbench.sweep.worker"}
 TORCH_IN_FUNCTIONS = {"impls.masks"}

@@ -1,7 +1,8 @@
 """What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
 
-Parts: startup, sweep, timer, memory, oracle; all of them if none is named. Each figure is printed
-beside its limit; the exit status is 1 if one is beyond it. Leave the machine alone meanwhile.
+Parts: startup, sweep, timer, clock, memory, oracle, pairs, faults; all of them if none is named.
+Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
+alone meanwhile.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
-
-Figure = tuple[str, float, float, str]
-"""What, how much, the most it may be, the unit."""
+from proofs.trust import Figure, clock, faults, pairs  # noqa: E402
 
 
 def startup() -> Iterator[Figure]:
@@ -60,6 +59,17 @@ def sweep() -> Iterator[Figure]:
     yield "phases missing of forward and train", len(phases), 0, ""
     ungated = sum(not r["error"] or r["error"]["forward"]["ratio"] is None for r in measured)
     yield f"of {len(measured)} measured cells, not gated", ungated, 0, ""
+    guarded = [
+        r["spent_s"]["gate"]
+        / sum(r["spent_s"][k] for k in ("warmup", "sampling", "memory", "audit"))
+        for r in measured
+    ]
+    yield (
+        "the gate over the measurement that it guards, median cell",
+        statistics.median(guarded),
+        1,
+        "",
+    )
     own = [sum(r["spent_s"][k] for k in ("own", "setup", "memory")) for r in measured]
     yield (
         "building, the memory meter and all the rest, median cell",
@@ -182,7 +192,8 @@ def oracle() -> Iterator[Figure]:
 
 
 PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
-    "startup": startup, "sweep": sweep, "timer": timer, "memory": memory, "oracle": oracle,
+    "startup": startup, "sweep": sweep, "timer": timer, "clock": clock, "memory": memory,
+    "oracle": oracle, "pairs": pairs, "faults": faults,
 }  # fmt: skip
 PLAIN_ENVIRONMENT = ("oracle",)
 """Parts whose memory is the figure: the worker's allocator settings would keep what is freed."""

@@ -5,8 +5,10 @@ import random
 
 import pytest
 
-from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict
+from attnbench.comparison import Comparison, Verdict
 from attnbench.pairs import Pairs, Rule, compare
+
+FIRST = Rule(0.01).first
 
 
 class Machine:
@@ -51,30 +53,30 @@ def test_a_clear_difference_is_decided_at_the_first_look():
         pairs, _, sides = paired(ratio, noise=0.001)
         assert pairs.comparison.verdict is verdict
         assert pairs.comparison.ratio == pytest.approx(ratio, rel=0.01)
-        assert (pairs.comparison.n, len(pairs.a_s), len(pairs.b_s)) == (LEAST_PAIRS,) * 3
+        assert (pairs.comparison.n, len(pairs.a_s), len(pairs.b_s)) == (FIRST,) * 3
         assert pairs.stop == "decided"
-        assert [s.prepared for s in sides] == [1, 1]
+        assert [s.prepared for s in sides] == [2, 2]
 
 
 def test_the_ratio_is_of_the_second_to_the_first():
     pairs, _, _ = paired(2.0)
     assert pairs.comparison.ratio == pytest.approx(2.0)
-    assert pairs.a_s == [1.0] * LEAST_PAIRS
-    assert pairs.b_s == [2.0] * LEAST_PAIRS
+    assert pairs.a_s == [1.0] * FIRST
+    assert pairs.b_s == [2.0] * FIRST
 
 
-def test_pairs_are_doubled_until_the_cap_and_both_sides_get_other_tensors_each_time():
+def test_pairs_are_doubled_until_the_cap_and_every_twenty_lie_elsewhere():
     pairs, _, sides = paired(1.01, Rule(0.01, cap=160), noise=0.05)
     assert pairs.comparison.verdict is Verdict.INCONCLUSIVE
     assert (pairs.comparison.n, pairs.stop) == (160, "cap")
-    assert Rule(0.01, cap=160).looks == [20, 40, 80, 160]
-    assert [s.prepared for s in sides] == [4, 4]
+    assert Rule(0.01, cap=160).looks == [40, 80, 160]
+    assert [s.prepared for s in sides] == [8, 8]
 
 
-@pytest.mark.parametrize("cap", [20, 100, 2560])
+@pytest.mark.parametrize("cap", [40, 100, 2560])
 def test_the_looks_end_at_the_cap_and_share_one_confidence(cap):
     rule = Rule(0.01, cap=cap)
-    assert rule.looks[0] == LEAST_PAIRS
+    assert rule.looks[0] == FIRST
     assert rule.looks[-1] == cap
     assert len(rule.looks) * (1 - rule.confidence) == pytest.approx(0.01)
 
@@ -83,13 +85,13 @@ def test_no_look_begins_after_the_budget(monkeypatch):
     ticks = iter([0.0, 5.0, 31.0])
     monkeypatch.setattr("attnbench.pairs.perf_counter", lambda: next(ticks))
     pairs, _, _ = paired(1.01, Rule(0.01, budget_s=30.0), noise=0.05)
-    assert (pairs.comparison.n, pairs.stop) == (40, "budget")
+    assert (pairs.comparison.n, pairs.stop) == (80, "budget")
 
 
 def test_each_goes_first_as_often_as_the_other_in_an_order_nobody_knows():
     _, machine, _ = paired(1.0, noise=0.001)
     firsts = machine.log[::2]
-    assert sorted(firsts) == ["a"] * 10 + ["b"] * 10
+    assert sorted(firsts) == ["a"] * 20 + ["b"] * 20
     assert all(
         {x, y} == {"a", "b"} for x, y in zip(machine.log[::2], machine.log[1::2], strict=True)
     )

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from attnbench.measure import state
+from attnbench.measure.determinism import try_determinism
 from attnbench.measure.job import Job, Ready, Spent
 from attnbench.measure.meters import Implausible, metered
 from attnbench.record import Record, Status, Work
+from attnbench.truth import readonly
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong
 from attnbench.truth.gate import gate
@@ -44,7 +46,9 @@ class NotReady(Exception):
 class Bench:
     """Measures cell after cell, keeping what the cells of one problem share."""
 
-    def __init__(self) -> None:
+    def __init__(self, announce: readonly.Announce | None = None) -> None:
+        """``announce``: told what it means if the process dies; without it nothing risks that."""
+        self._announce = announce
         self._judged: tuple[tuple[Problem, int], Judged] | None = None
 
     def judged(self, problem: Problem, seed: int) -> Judged:
@@ -60,7 +64,9 @@ class Bench:
 
         def whole(spent: Spent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent)
-            return metered(ready, record, spent) if job.timed else record
+            if job.timed:
+                record = metered(ready, record, spent)
+            return _with_bits(ready, record, spent) if job.bits else record
 
         return self._recorded(job, whole)
 
@@ -128,6 +134,8 @@ class Bench:
                 define = load_function(variant.definition)(problem, **variant.chosen)
             verdict = gate(judged, attend, define, job.seed)
             state.check(before)
+            if self._announce is not None and verdict.reason is None:
+                readonly.check_writes_nothing(judged, attend, self._announce)
         record = replace(record, error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
             raise NotReady(replace(record, status=Status.WRONG, reason=verdict.reason))
@@ -135,6 +143,15 @@ class Bench:
         record = replace(record, note=str(note())[:NOTE] if callable(note) else "")
         ready = Ready(job, attend, define, judged, verdict, cost, first_s, before)
         return ready, replace(record, status=Status.MEASURED, reason="")
+
+
+def _with_bits(ready: Ready, record: Record, spent: Spent) -> Record:
+    job, built_s = ready.job, spent.seconds["setup"] + ready.first_s
+    with spent.on("bits"):
+        bits = try_determinism(
+            job.problem, job.variant, ready.attend, ready.values, setup_s=built_s
+        )
+    return replace(record, determinism=bits)
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:

@@ -9,6 +9,7 @@ allocator (NumPy's, a library's) is seen there alone.
 from __future__ import annotations
 
 import gc
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from attnbench.measure.events import MEMORY, own_of
 from attnbench.record import Memory
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.inputs import Ends
@@ -30,7 +32,7 @@ UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
 """A high-water mark beyond the sum by both of these: memory that torch's allocator did not give."""
 
 
-OPERATORS = ("aten::", "torch_", "triton_", "mkldnn::", "quantized::", "Torch-Compiled")
+OPERATOR = re.compile(r"\w+::\w+$|Torch-Compiled")
 MOST_KERNELS = 12
 
 
@@ -43,10 +45,12 @@ def warm_profiler() -> None:
 
 
 class Observed(NamedTuple):
-    """One profiled call: its memory, and the kernels or operators that ran, by time."""
+    """One profiled call: its memory, and the kernels or operators that took longest."""
 
     memory: Memory
     kernels: list[str]
+    ran: frozenset[str]
+    """Every operator that ran, on whatever device."""
 
 
 def observe(problem: Problem, attend: Attend, inputs: Ends, dout: torch.Tensor | None,
@@ -71,7 +75,7 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
         peak_bytes=peak, saved_bytes=_cuda_saved(call) if call.problem.gradients else None,
         expected_bytes=expected, method="requested bytes of the caching allocator",
     )  # fmt: skip
-    return Observed(memory, _kernels(seen))
+    return Observed(memory, _kernels(seen), _ran(seen.profiler.kineto_results.events()))
 
 
 def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
@@ -97,7 +101,7 @@ def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) ->
     saved = None if between is None else between - own_bytes
     memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method,
                     flags=flags)  # fmt: skip
-    return Observed(memory, _operators(events))
+    return Observed(memory, _operators(events), _ran(events))
 
 
 def _run(call: Call, dout: torch.Tensor | None) -> None:
@@ -114,7 +118,7 @@ def _replay(events: list[Any]) -> tuple[int, int | None]:
     steps: list[tuple[int, int]] = []
     between_at: int | None = None
     for event in events:
-        if event.name() == "[memory]":
+        if event.name() == MEMORY:
             steps.append((event.start_ns(), event.nbytes()))
         elif event.name() == BETWEEN:
             between_at = event.start_ns()
@@ -139,26 +143,16 @@ def _kernels(seen: profile) -> list[str]:
     return sorted(spent, key=lambda name: -spent[name])[:MOST_KERNELS]
 
 
-def _operators(events: list[Any]) -> list[str]:
-    """Names of torch's operators that ran, longest time of their own first.
+def _ran(events: list[Any]) -> frozenset[str]:
+    """Names of all operators that ran: the host's, which say the backend, whatever the device."""
+    return frozenset(name for e in events if OPERATOR.match(name := e.name()))
 
-    From the events themselves: torch's own tables of them take longer than most variants.
-    """
-    by_thread: dict[int, list[tuple[int, int, str]]] = {}
-    for event in events:
-        if (name := event.name()).startswith(OPERATORS):
-            start, length = event.start_ns(), event.duration_ns()
-            by_thread.setdefault(event.start_thread_id(), []).append((start, -length, name))
+
+def _operators(events: list[Any]) -> list[str]:
+    """Names of torch's operators that ran, longest time of their own first."""
     spent: dict[str, int] = {}
-    for calls in by_thread.values():
-        within: list[tuple[int, str]] = []  # the calls that are not over: when they will be
-        for start, minus, name in sorted(calls):
-            while within and within[-1][0] <= start:
-                within.pop()
-            if within:
-                spent[within[-1][1]] += minus
-            spent[name] = spent.get(name, 0) - minus
-            within.append((start - minus, name))
+    for own in own_of(events):
+        spent[own.event.name()] = spent.get(own.event.name(), 0) + own.nanoseconds
     ran = [name for name, own in spent.items() if own > 0]
     return sorted(ran, key=lambda name: -spent[name])[:MOST_KERNELS]
 

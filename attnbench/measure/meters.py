@@ -11,7 +11,6 @@ from attnbench.measure import state
 from attnbench.measure.attest import unattested
 from attnbench.measure.audit import Audit, audit_device, audit_host
 from attnbench.measure.clocks import Clock
-from attnbench.measure.determinism import try_determinism
 from attnbench.measure.energy import counter_for, measure_energy
 from attnbench.measure.gpu_clocks import GraphClock
 from attnbench.measure.health import health_for
@@ -56,21 +55,10 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
         record, time=time, memory=seen.memory, kernels=seen.kernels, setup_s=once,
         share_of_ceiling=_share(ready, time),
     )  # fmt: skip
-    return _more(ready, record, spent, timed, clock)
-
-
-def _more(ready: Ready, record: Record, spent: Spent, timed: Timed, clock: Clock) -> Record:
-    """What only some cells are asked for."""
-    job = ready.job
-    if job.bits:
-        with spent.on("bits"):
-            bits = try_determinism(job.problem, job.variant, ready.attend, ready.values,
-                                   setup_s=record.setup_s or 0.0)  # fmt: skip
-            record = replace(record, determinism=bits)
-    if job.energy:
-        with spent.on("energy"):
-            record = replace(record, energy=_energy(job.problem, timed, clock))
-    return record
+    if not job.energy:
+        return record
+    with spent.on("energy"):
+        return replace(record, energy=_energy(problem, timed, clock))
 
 
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:

@@ -1,42 +1,266 @@
-"""What all variants of a process share, and none may leave changed for the next."""
+"""What all variants of a process share with each other and with the ruler: nobody may change it.
+
+Settings and random states; the functions of torch, NumPy and Python that others call; the ruler
+itself, its functions, what is inside them, its classes and its numbers. A snapshot is taken before
+a variant is built and compared when it can't undo anything any more. Names that came in between
+are no fault (modules load late, a compiler adds its own), unless they hide one that was there.
+"""
 
 from __future__ import annotations
 
+import builtins
+import gc
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import threading
 import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+import torch.profiler
+from numpy.random import mtrand
 
-SHARED = (
-    (F, "scaled_dot_product_attention"), (F, "softmax"), (torch, "matmul"), (torch, "bmm"),
-    (torch, "softmax"), (torch, "equal"), (torch, "allclose"), (torch.Tensor, "softmax"),
-    (torch.Tensor, "__matmul__"), (torch.Tensor, "isfinite"), (torch.autograd, "grad"),
-    (torch.cuda, "synchronize"), (time, "perf_counter"), (time, "perf_counter_ns"),
+from attnbench.truth.findings import Wrong
+
+OTHERS = (
+    builtins, gc, json, math, os, random, statistics, sys, threading, time, tracemalloc, np,
+    np.linalg, np.random, torch, torch.autograd, torch.cuda, torch.linalg, F, torch.profiler,
+    torch.random, torch.special,
 )  # fmt: skip
-"""Functions that others call, and that nobody may put another in place of."""
+"""Modules whose functions the ruler and the variants call; only what is public counts."""
+CLASSES = {"torch.Tensor": torch.Tensor, "torch.Tensor's base": torch._C.TensorBase,
+           "pathlib.Path": Path, "threading.Thread": threading.Thread}  # fmt: skip
+OWN = ("attnbench", "impls")
+"""Packages in which everything counts."""
+TABLES = "attnbench."
+"""Where a module's lists and dicts are numbers of the ruler, and not somebody's memory."""
+FOLLOWS = {"torch.Storage"}
+"""Names that come to stand for something else when a setting changes, which is named already."""
+BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__  # type: ignore[attr-defined]
+"""Inside what torch puts around functions of its own when its compiler is first loaded."""
+_GONE = object()
 
 
 def snapshot() -> dict[str, Any]:
-    """The shared settings as they stand, and which functions stand behind the shared names."""
-    taken: dict[str, Any] = {
+    """All of it, as it stands."""
+    namespaces = list(_namespaces())
+    functions = dict.fromkeys(_functions(namespaces))  # each once, however many names it has
+    return {
+        "settings": _settings(),
+        "random": _random_states(),
+        "copies": _copies_of_this_process(),
+        "names": [(where, live, dict(live)) for where, live in namespaces],
+        "modules": {m.__name__: m for m in (*OTHERS, *_own_modules())},
+        "insides": [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in functions],
+        "tables": [(where, table, table.copy()) for where, table in _tables(namespaces)],
+    }
+
+
+def changes(before: Mapping[str, Any]) -> list[str]:
+    """What is not as it was, in words."""
+    copies = [f"a copy of its process left running ({pid})" for pid in _left_running(before)]
+    return [*_changed(before), *copies, *_replaced(before)]
+
+
+def said(before: Mapping[str, Any]) -> str | None:
+    """The same as a sentence; None where all is as it was."""
+    parts = {
+        "it replaced": list(_replaced(before)),
+        "it left changed what other variants share:": list(_changed(before)),
+        "it left a copy of its process running:": list(_left_running(before)),
+    }
+    return "; ".join(f"{deed} {', '.join(what)}" for deed, what in parts.items() if what) or None
+
+
+def check(before: Mapping[str, Any]) -> None:
+    """Raise :class:`Wrong` where something is not as it was."""
+    if (sentence := said(before)) is not None:
+        raise Wrong(sentence)
+
+
+def sealed() -> Callable[[], list[str]]:
+    """Tells which of these functions were replaced since. For whoever keeps it out of reach."""
+    mine = sys.modules[__name__]
+    kept = [(name, f, f.__code__) for name, f in vars(mine).items() if isinstance(f, FunctionType)]
+
+    def broken() -> list[str]:
+        now = vars(mine)
+        return [
+            f"{mine.__name__}.{name}"
+            for name, f, code in kept
+            if now.get(name) is not f or f.__code__ is not code
+        ]
+
+    return broken
+
+
+def _changed(before: Mapping[str, Any]) -> Iterator[str]:
+    settings, states = _settings(), _random_states()
+    for name, was in before["settings"].items():
+        if settings[name] != was:
+            yield f"{name} ({was} → {settings[name]})"
+    for name, was in before["random"].items():
+        if states.get(name) != was:
+            yield name
+    for where, table, was in before["tables"]:
+        if table != was:
+            yield where
+
+
+def _left_running(before: Mapping[str, Any]) -> list[str]:
+    return [str(pid) for pid in _copies_of_this_process() if pid not in before["copies"]]
+
+
+def _settings() -> dict[str, Any]:
+    matmul, core = torch.backends.cuda.matmul, torch._C
+    return {
         "threads": torch.get_num_threads(),
         "default dtype": torch.get_default_dtype(),
         "default device": torch.get_default_device(),
         "gradient mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
         "float32 product precision": torch.get_float32_matmul_precision(),
+        "half-precision sums": (
+            matmul.allow_fp16_reduced_precision_reduction,
+            matmul.allow_bf16_reduced_precision_reduction,
+        ),
         "deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "modes around torch's functions": (
+            core._len_torch_function_stack() + core._len_torch_dispatch_stack()
+        ),
+        "garbage collection": gc.isenabled(),
+        "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
+        "thread switching": sys.getswitchinterval(),
+    }  # fmt: skip
+
+
+def _random_states() -> dict[str, Any]:
+    numpys = mtrand.get_bit_generator().state["state"]
+    states: dict[str, Any] = {
+        "torch's random state": torch.get_rng_state().numpy().tobytes(),
+        "numpy's random state": (numpys["key"].tobytes(), numpys["pos"]),
+        "random's state": random.getstate(),
     }
-    for owner, name in SHARED:
-        taken[f"{getattr(owner, '__name__', owner)}.{name}"] = getattr(owner, name)
-    return taken
+    if torch.cuda.is_initialized():
+        states["CUDA's random state"] = [
+            (g.initial_seed(), g.get_offset()) for g in torch.cuda.default_generators
+        ]
+    return states
 
 
-def changes(before: dict[str, Any]) -> list[str]:
-    """What is not as it was, in words."""
-    after = snapshot()
+# ---- names, and what stands behind them ----------------------------------------------------------
+
+
+def _own_modules() -> list[ModuleType]:
     return [
-        name if callable(was) else f"{name} ({was} → {after[name]})"
-        for name, was in before.items()
-        if after[name] is not was and after[name] != was
-    ]
+        module for name, module in list(sys.modules.items())
+        if module is not None and name.partition(".")[0] in OWN
+    ]  # fmt: skip
+
+
+def _namespaces() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every module and every class that counts, by its name: the names in it, live."""
+    for module in OTHERS:
+        yield module.__name__, vars(module)
+    for where, cls in CLASSES.items():
+        yield where, vars(cls)
+    for module in _own_modules():
+        yield module.__name__, vars(module)
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                yield f"{module.__name__}.{name}", vars(value)
+
+
+def _functions(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[FunctionType]:
+    """The functions of the ruler's modules and classes, methods and properties among them."""
+    for where, names in namespaces:
+        if where.partition(".")[0] not in OWN and where != F.__name__:
+            continue
+        for value in names.values():
+            kind = type(value)
+            if kind is FunctionType:
+                yield value
+            elif kind in (classmethod, staticmethod, property):
+                function = value.fget if kind is property else value.__func__
+                if type(function) is FunctionType:
+                    yield function
+
+
+def _tables(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
+    for where, names in namespaces:
+        if where.startswith(TABLES):
+            for name, value in names.items():
+                if type(value) in (dict, list, set) and name.isupper():
+                    yield f"{where}.{name}", value
+
+
+def _replaced(before: Mapping[str, Any]) -> Iterator[str]:
+    for name, module in before["modules"].items():
+        if sys.modules.get(name) is not module:
+            yield name
+    for where, live, was in before["names"]:
+        own = where.partition(".")[0] in OWN
+        get = live.get
+        for name, value in was.items():
+            now = get(name, _GONE)
+            if now is not value and _counts(name, value, own) and not _by_compiler(now, value):
+                yield from {f"{where}.{name}"} - FOLLOWS
+        if len(live) != len(was):
+            yield from (
+                f"{where}.{name}" for name in live if name not in was and _hides(where, name)
+            )
+    for f, code, defaults, by_name in before["insides"]:
+        if (
+            f.__code__ is not code
+            or f.__defaults__ is not defaults
+            or f.__kwdefaults__ is not by_name
+        ):
+            yield f"the inside of {f.__module__}.{f.__qualname__}"
+
+
+def _counts(name: str, value: object, own: bool) -> bool:
+    """Whether this name may not come to stand for something else."""
+    if name.startswith("__"):  # torch's compiler keeps names with two strokes, and takes them away
+        return name.endswith("__") and isinstance(value, FunctionType)
+    return own or (callable(value) and not name.startswith("_"))
+
+
+def _by_compiler(now: object, was: object) -> bool:
+    inside = getattr(now, "__code__", None)
+    return inside is BY_COMPILER and getattr(now, "__wrapped__", None) is was
+
+
+def _hides(where: str, name: str) -> bool:
+    """Whether a new name stands before one that was found without it."""
+    if where == "torch.Tensor":
+        return hasattr(torch._C.TensorBase, name)
+    return where.partition(".")[0] in OWN and hasattr(builtins, name) and not name.startswith("__")
+
+
+def _copies_of_this_process() -> list[int]:
+    """Children that run what this process runs: forked, with all that it has."""
+    mine = Path("/proc/self/cmdline").read_bytes()
+    copies = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # a thread that has ended, or a system that does not tell
+            continue
+        for child in map(int, children):
+            try:
+                if Path(f"/proc/{child}/cmdline").read_bytes() == mine:
+                    copies.append(child)
+            except OSError:
+                continue
+    return copies

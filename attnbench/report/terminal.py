@@ -74,7 +74,7 @@ def variants(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[B
 
 def checks(records: Sequence[Record]) -> None:
     """``check``: a line a variant, the problems it was right on, and each that it was not."""
-    grid = _grid("variant", "right", "worst error", "")
+    grid = _grid("variant", "right", "worst error", "same bits", "")
     by_variant: dict[str, list[Record]] = {}
     for record in records:
         by_variant.setdefault(record.variant, []).append(record)
@@ -87,15 +87,32 @@ def checks(records: Sequence[Record]) -> None:
         count = f"{len(right)} of {len(asked)}" if asked else "–"
         style = BAD if bad else GOOD if asked else FAINT
         why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))
-        grid.add_row(name, f"[{style}]{count}[/]", worst, "" if asked else escape(why))
+        bits = _bits(right)
+        grid.add_row(name, f"[{style}]{count}[/]", worst, bits, "" if asked else escape(why))
         reasons: dict[tuple[str, str], list[Record]] = {}
         for record in bad:
             reasons.setdefault((record.status, record.reason), []).append(record)
         for (status, reason), alike in reasons.items():
             where = _where(alike[0].problem)
             more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-            grid.add_row("", f"[{BAD}]{status}[/]", "", escape(f"{where}{more}: {reason}"))
+            grid.add_row("", f"[{BAD}]{status}[/]", "", "", escape(f"{where}{more}: {reason}"))
     console().print(grid)
+
+
+def _bits(records: Sequence[Record]) -> str:
+    """Whether the same values gave the same bits, wherever that was tried."""
+    tried = [r.determinism for r in records if r.determinism is not None]
+    facts = [(d.repeats, d.batch, d.place) for d in tried]
+    if not facts:
+        return ""
+    words = ("over repeats", "across batches", "across places")
+    said = []
+    for word, column in zip(words, zip(*facts, strict=True), strict=True):
+        if False in column:
+            said.append(f"not {word}")
+        elif True not in column:
+            said.append(f"{word} not tried")
+    return ", ".join(said) or "yes"
 
 
 def _where(problem: Mapping[str, Any]) -> str:
@@ -116,7 +133,7 @@ def results(records: Sequence[Record]) -> None:
         _whole(_regime_grid(some))
     for flag, cells in _flags(records).items():
         out.print(escape(f"! {flag}: {', '.join(cells)}"), style=FAINT)
-    for line in _unmeasured(records):
+    for line in (*_other_bits(records), *_energy_absent(records), *_unmeasured(records)):
         out.print(escape(line), style=FAINT)
 
 
@@ -136,7 +153,9 @@ def _length(problem: Mapping[str, Any]) -> str:
 def _regime_grid(records: Sequence[Record]) -> Grid:
     lengths = list(dict.fromkeys(_length(r.problem) for r in records))
     last = lengths[-1]
-    tail = (f"peak MiB at {last}", f"worst error at {last}", "of ceiling")
+    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
+    energetic = any(r.energy is not None and r.energy.joules is not None for r in records)
+    tail += [f"mJ at {last}"] * energetic
     grid = _grid("variant", *lengths, *tail, right=(*lengths, *tail))
     cells = {(r.variant, _length(r.problem)): r for r in records}
     best = {
@@ -147,7 +166,8 @@ def _regime_grid(records: Sequence[Record]) -> Grid:
     timed = [r.variant for r in records if r.time is not None]
     for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
         row = [_time_cell(cells.get((name, n)), best[n]) for n in lengths]
-        grid.add_row(name, *row, *_tail_cells(cells.get((name, last))))
+        end = cells.get((name, last))
+        grid.add_row(name, *row, *_tail_cells(end), *[_millijoules(end)] * energetic)
     return grid
 
 
@@ -163,6 +183,12 @@ def _time_cell(record: Record | None, best: float | None) -> str:
     return f"[bold {GOOD}]{text}[/]" if t.median_s == best else text
 
 
+def _millijoules(record: Record | None) -> str:
+    if record is None or record.energy is None or record.energy.joules is None:
+        return "–"
+    return f"{record.energy.joules * 1e3:.4g}"
+
+
 def _tail_cells(record: Record | None) -> tuple[str, str, str]:
     if record is None or record.memory is None:
         return "–", "–", "–"
@@ -174,6 +200,23 @@ def _tail_cells(record: Record | None) -> tuple[str, str, str]:
         error += " (not softmax)"
     share = "–" if record.share_of_ceiling is None else f"{record.share_of_ceiling:.0%}"
     return f"{record.memory.peak_bytes / 2**20:.4g}", error, share
+
+
+def _other_bits(records: Sequence[Record]) -> Iterable[str]:
+    """What the same values did not make the same of, and what torch's mode against it costs."""
+    for record in records:
+        d = record.determinism
+        if d is None or False not in (d.repeats, d.batch, d.place):
+            continue
+        mode = f"; under torch's deterministic mode at {d.mode_cost:.2f} times the time" if (
+            d.mode_repeats and d.mode_cost) else ""  # fmt: skip
+        yield f"{record.variant}, {record.problem['phase']}: {d.said()}{mode}"
+
+
+def _energy_absent(records: Sequence[Record]) -> Iterable[str]:
+    """Why there are no joules, each reason once."""
+    whys = dict.fromkeys(r.energy.why for r in records if r.energy is not None and r.energy.why)
+    return [f"no energy: {why}" for why in whys]
 
 
 def _flags(records: Sequence[Record]) -> dict[str, list[str]]:
@@ -226,8 +269,13 @@ def variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> 
         "requires": ", ".join(row.requires),
         "paper": row.paper,
         "code": row.build,
+        "attested by": ", ".join(
+            f"{operator} on {device}"
+            for device in row.devices
+            if (operator := row.attested_by(device)) is not None
+        ),
         "from": row.origin,
-        "attested": UNTRIED if row.untried else "",
+        "run": UNTRIED if row.untried else "",
         "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
     }
     grid = _grid("", "")
@@ -262,30 +310,3 @@ def _shade(weight: float | None, top: float) -> str:
     ground = 255 - level
     ink = "black" if ground > 243 else "white"
     return f"[{ink} on color({max(232, ground)})] {weight:5.2f} [/]"
-
-
-def machine(facts: Mapping[str, Any]) -> None:
-    """``env``: the fingerprint, the settings, the ceilings."""
-    grid = _grid("", "")
-    m = facts["machine"]
-    grid.add_row("machine", m["name"])
-    grid.add_row("cpu", f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB")
-    for gpu in m["gpus"]:
-        memory = f"{gpu['memory_bytes'] / 2**30:.0f} GiB"
-        grid.add_row(
-            "gpu", f"{gpu['name']}, sm {gpu['capability']}, {memory}, driver {gpu['driver']}"
-        )
-    if not m["gpus"]:
-        grid.add_row("gpu", "none that NVIDIA's driver library shows")
-    grid.add_row("system", f"{m['system']}, Python {m['python']}")
-    grid.add_row("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items()))
-    grid.add_row("torch's CUDA", m["torch_cuda"] or "none: a CPU build")
-    grid.add_row("C++ compiler", m["compiler"] or "none: compiled variants are unavailable")
-    settings = facts["settings"]
-    grid.add_row("threads", str(settings["threads"]))
-    grid.add_row("environment", ", ".join(f"{k}={v}" for k, v in settings["environment"].items()))
-    for dtype, rate in facts["ceilings"]["flops"].items():
-        grid.add_row(f"product {dtype}", f"{rate / 1e9:.1f} GFLOP/s")
-    for size, rate in facts["ceilings"]["copy"].items():
-        grid.add_row(f"copy of {int(size) / 2**20:g} MiB", f"{rate / 1e9:.1f} GB/s")
-    console().print(grid)

@@ -14,6 +14,7 @@ from attnbench.record import InvalidRecord, Record, Status
 from attnbench.store import RunFolder
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell, Plan
+from attnbench.sweep.plausible import Known
 
 CELL_LIMIT_S = 600.0
 """No cell may take longer: what hangs is ended, and says so."""
@@ -66,9 +67,10 @@ def sweep(plan: Plan, done: dict[str, Record], folder: RunFolder, engine: LocalE
         if "ceilings" not in folder.header:
             folder.header["ceilings"] = _ceilings(plan, engine)
             folder.save_header()
-        eta = Eta([c.guess_s for c in todo])
+        eta, known, first = Eta([c.guess_s for c in todo]), Known(done.values()), First()
         for number, cell in enumerate(todo, 1):
-            record = measure(cell, folder.header, engine)
+            record = measure(cell, folder.header, engine, bits=first.of(cell))
+            record = known.doubt(record)
             folder.append(replace(record, run=folder.name))
             watcher.cell(record, number, len(todo), eta.after(cell.guess_s))
             if interrupt.asked:
@@ -79,9 +81,9 @@ def check_cells(plan: Plan, engine: LocalEngine, seed: int, watcher: Watcher) ->
     """Every cell through the gate alone."""
     header = {"seed": seed, "budget_s": 0.0}
     eta, total, records = Eta([c.guess_s for c in plan.to_run]), len(plan.to_run), []
-    done = 0
+    done, first = 0, First()
     for cell in plan.cells:
-        record = cell.left_out or measure(cell, header, engine, timed=False)
+        record = cell.left_out or measure(cell, header, engine, timed=False, bits=first.of(cell))
         records.append(record)
         if cell.left_out is None:
             done += 1
@@ -90,15 +92,21 @@ def check_cells(plan: Plan, engine: LocalEngine, seed: int, watcher: Watcher) ->
 
 
 def measure(cell: Cell, header: dict[str, Any], engine: LocalEngine, *,
-            timed: bool = True) -> Record:  # fmt: skip
-    """One cell's record; a worker that is lost costs this cell alone."""
+            timed: bool = True, bits: bool = False,
+            limit_s: float | None = None) -> Record:  # fmt: skip
+    """One cell's record; a worker that is lost costs this cell alone.
+
+    ``limit_s``: how long it may take, where that is another than every cell's limit.
+    """
     job = {
         "variant": cell.variant.to_dict(), "problem": cell.problem.to_dict(), "timed": timed,
-        "seed": header["seed"], "budget_s": header["budget_s"],
+        "seed": header["seed"], "budget_s": header["budget_s"], "bits": bits,
+        "energy": header.get("energy", False),
         "ceilings": header.get("ceilings", {}),
     }  # fmt: skip
     try:
-        record = Record.from_dict(engine.ask({"job": job}, CELL_LIMIT_S)["record"])
+        answer = engine.ask({"job": job}, CELL_LIMIT_S if limit_s is None else limit_s)
+        record = Record.from_dict(answer["record"])
         if record.key != cell.key:
             engine.close()
             raise WorkerLost("the worker answered about another cell", "", timed_out=False)
@@ -113,6 +121,7 @@ def measure(cell: Cell, header: dict[str, Any], engine: LocalEngine, *,
 
 def _lost(cell: Cell, lost: WorkerLost, header: dict[str, Any]) -> Record:
     status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
+    status = Status.WRONG if lost.wrong else status
     return Record.of(
         cell.variant, cell.problem, status, lost.reason, detail=lost.said, seed=header["seed"]
     )
@@ -125,6 +134,20 @@ def _ceilings(plan: Plan, engine: LocalEngine) -> dict[str, Any]:
     }  # fmt: skip
     answer: dict[str, Any] = engine.ask(question, START_LIMIT_S)["ceilings"]
     return answer
+
+
+class First:
+    """Which cells are tried for the same bits: a variant's first in each phase."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+
+    def of(self, cell: Cell) -> bool:
+        """Whether this is one of them."""
+        what = (cell.variant.label, cell.problem.phase)
+        new = what not in self._seen
+        self._seen.add(what)
+        return new
 
 
 class Eta:

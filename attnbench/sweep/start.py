@@ -15,7 +15,7 @@ import impls
 from attnbench.machine import Machine, this_machine
 from attnbench.measure.settings import Settings
 from attnbench.record import PROTOCOL, Record
-from attnbench.store import RunFolder, StoreError, read_header, read_records
+from attnbench.store import RunFolder, StoreError, read_header, read_records, stored_floors
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from impls.problem import InvalidProblem
@@ -54,13 +54,14 @@ def pinned(threads: int | None, machine: Machine) -> int:
 
 
 def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, *, seed: int,
-          threads: int | None) -> Run:  # fmt: skip
+          threads: int | None, energy: bool = False) -> Run:  # fmt: skip
     """A new run. Everything that can be refused is refused before the folder is made."""
     machine = this_machine()
     settings = Settings(threads=pinned(threads, machine))
     plan = make_plan(impls.table(tables), names, grid, machine)
     header = {
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
+        "energy": energy, "noise": stored_floors(out, machine, settings.threads),
         "grid": asdict(grid), "tables": [str(Path(t).resolve()) for t in tables],
         "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",

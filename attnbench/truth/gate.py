@@ -26,6 +26,7 @@ from attnbench.truth.hygiene import (
     check_form,
     check_inputs_kept,
     check_memory_kept,
+    check_nothing_goes_on,
     check_nothing_left,
     check_weights,
 )
@@ -66,6 +67,7 @@ def gate(
     verdict = Verdict()
     try:
         threads = threading.active_count()
+        check_nothing_goes_on(judged.problem, attend, judged.inputs)
         check_weights(judged.problem, attend, define)
         mask_probe.probe(judged.problem, attend, seed, exact=define is None)
         reference = judged.softmax

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import torch
 from torch import Tensor
 
-from attnbench.truth.call import Call, weights_of
+from attnbench.truth.call import Attend, Call, weights_of
+from attnbench.truth.demand import spent_elsewhere
 from attnbench.truth.findings import Wrong, place
-from attnbench.truth.inputs import Ends
+from attnbench.truth.inputs import Ends, other_set
 from impls.problem import Problem
+
+WAIT_S = 5e-3
+"""How long nothing may go on after a call."""
+LATE_S = 1e-3
+"""Processor time that other threads may take in that while: housekeeping."""
+SURE = 3
+"""So often in a row work is seen after the return before it is believed."""
 
 
 def check_form(problem: Problem, out: object) -> Tensor:
@@ -30,6 +39,8 @@ def check_form(problem: Problem, out: object) -> Tensor:
         raise Wrong("the output is detached: no gradient can reach its inputs")
     if out.layout is not torch.strided:
         raise Wrong(f"the output has the layout {out.layout}, not a strided one")
+    if vars(out):
+        raise Wrong(f"the output carries more than its values: {', '.join(vars(out))}")
     return out
 
 
@@ -46,10 +57,12 @@ def check_finite(what: str, tensor: Tensor) -> None:
 
 
 def check_inputs_kept(call: Call, inputs: Ends) -> None:
-    """The inputs hold what was put into them."""
+    """The inputs of a call that nobody loaded since it was made hold what was put into them."""
     for name, leaf, given in zip(inputs._fields, call.leaves, inputs, strict=True):
         if not torch.equal(leaf.detach(), given):
             raise Wrong(f"it changed its input {name}")
+        if leaf._version:
+            raise Wrong(f"it wrote to its input {name} and put it back")
 
 
 def check_weights(problem: Problem, attend: object, define: object) -> None:
@@ -87,6 +100,36 @@ def check_memory_kept(call: Call, most: float) -> None:
     off = float((again.double() - first.double()).norm() / first.double().norm().clamp(min=1e-30))
     if not off <= most:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
+
+
+def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends) -> None:
+    """When a call has returned its output is there, and nobody works on.
+
+    On values of their own, so that an output found in memory from before is another's.
+    """
+    if problem.device != "cpu":
+        return
+    call = Call(problem, attend, other_set(inputs))
+    for _ in range(SURE):
+        out = call.forward()
+        at_once, before = _copy(out), spent_elsewhere()
+        time.sleep(WAIT_S)
+        late = spent_elsewhere() - before
+        if at_once is not None and not _same(at_once, out.detach()):
+            raise Wrong("its output changed after it had been returned: work was put off")
+        if late <= LATE_S:
+            return
+    raise Wrong(f"other threads worked on for {late * 1e3:.2g} ms after it had returned")
+
+
+def _copy(out: object) -> Tensor | None:
+    """The output as it is at this moment; None of what has no values to copy."""
+    plain = type(out) is Tensor and out.layout is torch.strided and out.device.type == "cpu"
+    return out.detach().clone() if plain else None  # type: ignore[attr-defined]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def check_nothing_left(threads_before: int) -> None:

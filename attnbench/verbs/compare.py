@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from impls import Table
 
 
+COMMITS_VARIANT = "matmul"
+"""Of two commits, what is compared if no --variant says."""
+COMMITS_CAP = 640
+"""Pairs of two processes cost more than pairs in one."""
+
+
 class NothingToCompare(LookupError):
     """A and B are no two things of a kind; a sentence."""
 
@@ -34,6 +40,9 @@ def compare(given: argparse.Namespace) -> int:
     rows = [_is_row(table, x) for x in (given.a, given.b)]
     if all(rows):
         return _variants(given, table)
+    for name, row, other in zip((given.a, given.b), rows, rows[::-1], strict=True):
+        if other and not row and not Path(name).exists():
+            table.find(name)  # says what is there instead
     if any(folders) or any(rows):
         kinds = ["a run folder" if f else "a variant" if r else "neither a run folder nor a variant"
                  for f, r in zip(folders, rows, strict=True)]  # fmt: skip
@@ -115,14 +124,29 @@ def _runs(given: argparse.Namespace) -> int:
 
 
 def _commits(given: argparse.Namespace, table: Table) -> int:
+    from attnbench.comparison import LEAST_MARGIN
+    from attnbench.pairs import Rule
     from attnbench.report import compare_view
-    from attnbench.sweep.commits import compare_commits, open_worker
+    from attnbench.store import stored_floors
+    from attnbench.sweep.commits import CommitCell, compare_commits
     from attnbench.sweep.plan import make_plan
+    from attnbench.sweep.turns import open_worker
 
     machine, settings, grid = _begun(given)
-    cells = make_plan(table, given.variant or [], grid, machine).to_run
+    cells = make_plan(table, given.variant or [COMMITS_VARIANT], grid, machine).cells
+    floors = [f["floor"] for f in stored_floors(Path(given.out), machine, settings.threads)]
+    margin = given.margin or max(LEAST_MARGIN, *floors, 0.0)
+    rule = Rule(margin, first=80, cap=COMMITS_CAP, budget_s=given.budget or 30.0)
     opened = open_worker(settings, given.seed or 0, grid.budget)
-    found = compare_commits(given.a, given.b, cells, opened)
+
+    def watch(cell: CommitCell) -> None:
+        c = cell.comparison
+        what = (
+            c.sentence(given.a, given.b) if c else "; ".join(filter(None, (cell.why_a, cell.why_b)))
+        )
+        say(f"{cell.variant}, {cell.problem}: {what}")
+
+    found = compare_commits(given.a, given.b, cells, opened, rule=rule, watch=watch)
     if given.json:
         print(json.dumps(found.to_dict()))
     else:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from impls.spec import DTYPES, MASK_KINDS, NO_GRADIENT, Variant
+from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Variant
 
 _HALF = ("bfloat16", "float16")
+_SDPA = "aten::_scaled_dot_product"
 
 
 def _row(name: str, title: str, build: str, cost: str, **more: Any) -> Variant:
@@ -37,7 +38,7 @@ ROWS = [
     ),
     _row(
         "compiled", "torch.compile of the scores-softmax-values chain", "compiled:build",
-        "unknown", requires=("c++",),
+        "unknown", requires=("c++",), runs=dict.fromkeys(DEVICES, COMPILED),
     ),
     _row(
         "chunked", "a block of queries at a time", "chunked:build", "chunked",
@@ -48,20 +49,25 @@ ROWS = [
         options={"q_block": 512, "k_block": 512}, paper="arXiv:2112.05682",
     ),
     _row("sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown"),
-    _row("sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math"),
+    _row(
+        "sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math",
+        runs=dict.fromkeys(DEVICES, f"{_SDPA}_attention_math"),
+    ),
     _row(
         "sdpa.flash", "scaled_dot_product_attention, FLASH_ATTENTION forced", "sdpa:build_flash",
         "flash", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
         dtypes={"cpu": DTYPES, "cuda": _HALF}, value_dim=False,
+        runs={"cpu": f"{_SDPA}_flash_attention_for_cpu", "cuda": f"{_SDPA}_flash_attention"},
         paper="arXiv:2205.14135, arXiv:2307.08691",
     ),
     _row(
         "sdpa.efficient", "scaled_dot_product_attention, EFFICIENT_ATTENTION forced",
         "sdpa:build_efficient", "fused", gqa=False, devices=("cuda",), dtypes=("float32", *_HALF),
-        untried=True,
+        untried=True, runs={"cuda": f"{_SDPA}_efficient_attention"},
     ),
     _row(
         "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",
         "fused", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",), untried=True,
+        runs={"cuda": f"{_SDPA}_cudnn_attention"},
     ),
 ]  # fmt: skip

@@ -55,13 +55,13 @@ ROWS = [
     _row(
         "torch.varlen", "torch's variable-length attention", "torch_varlen:build", "torch",
         masks=_FLASH, value_dim=False, head_dims=(8, 256), requires=("torch>=2.10", "sm>=80"),
-        paper="arXiv:2307.08691",
+        runs={"cuda": "aten::_flash_attention_forward"}, paper="arXiv:2307.08691",
     ),
     _row(
         "torch.fa3", "scaled_dot_product_attention on FlashAttention-3", "torch_flash:build_fa3",
         "torch, flash-attn-3", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
         requires=("torch>=2.11", "flash-attn-3", "sm>=90"), install=_FA3,
-        paper="arXiv:2407.08608",
+        runs={"cuda": "flash_attn_3::fwd"}, paper="arXiv:2407.08608",
     ),
     _row(
         "torch.fa4", "scaled_dot_product_attention on FlashAttention-4", "torch_flash:build_fa4",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from impls.spec import Variant
+from impls.spec import DEVICES, Variant
 
 _WHOLE = ("forward", "train", "backward")
 
@@ -17,6 +17,11 @@ def _row(name: str, title: str, place: str, cost: str, **more: Any) -> Variant:
     )  # fmt: skip
 
 
+def _fast(operator: str) -> dict[str, str]:
+    """What must run where torch's inference fast path is asked for."""
+    return {f"{device}?fastpath=true": operator for device in DEVICES}
+
+
 ROWS: list[Variant] = [
     _row(
         "mha", "projections around a core", "mha", "mha", paper="arXiv:1706.03762",
@@ -25,6 +30,7 @@ ROWS: list[Variant] = [
     _row(
         "mha.native", "nn.MultiheadAttention", "native", "mha_native", gqa=False, phases=_WHOLE,
         options={"need_weights": False, "fastpath": False},
+        runs=_fast("aten::_native_multi_head_attention"),
     ),
     _row("mha.einsum", "einsum over weights by heads", "mha_einsum", "mha_einsum"),
     _row(
@@ -48,5 +54,6 @@ ROWS: list[Variant] = [
         "block.native", "nn.TransformerEncoderLayer", "native:_block", "block_native",
         level="block", gqa=False, cross=False, phases=_WHOLE,
         options={"norm": "pre", "activation": "gelu", "ff": 4, "fastpath": False},
+        runs=_fast("aten::_transformer_encoder_layer_fwd"),
     ),
 ]  # fmt: skip

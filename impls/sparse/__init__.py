@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from impls.spec import NO_GRADIENT, PHASES, Variant
+from impls.spec import COMPILED, DEVICES, NO_GRADIENT, PHASES, Variant
 
 _OWN = "softmax on its own pattern"
 _NEAR = "approximates softmax"
@@ -30,7 +30,7 @@ def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
         name=name, title=title, family="sparse", build=f"impls.sparse.{code}",
         cost=f"impls.sparse.cost:{cost}", dtypes=("float32", "bfloat16", "float16"),
         phases={"cpu": NO_GRADIENT, "cuda": PHASES}, requires=("c++",), paper="arXiv:2412.05496",
-        **more,
+        runs=dict.fromkeys(DEVICES, COMPILED), **more,
     )  # fmt: skip
 
 

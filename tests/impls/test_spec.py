@@ -54,6 +54,12 @@ IMPOSSIBLE = [
     ({"build": print}, "is not a dotted path 'package.module:function'"),
     ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
     ({"cost": "cost"}, "cost='cost' is not a dotted path"),
+    ({"runs": "aten::bmm"}, "runs is 'aten::bmm', not operators by device"),
+    ({"runs": {"gpu": "aten::bmm"}}, "device of runs 'gpu' is not one of cpu, cuda"),
+    ({"runs": {"cpu": ""}}, "runs on cpu is '', not an operator's name"),
+    ({"runs": {"cpu": ("a", "b")}}, "runs on cpu is ('a', 'b'), not an operator's name"),
+    ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
+    ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
     ({"options": {"s": None}}, "option s=None is no number, text or yes-or-no"),
     ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
     ({"options": {"block": 3, "s": {1}}}, "option s={1} is no number, text or yes-or-no"),
@@ -264,6 +270,31 @@ def test_an_option_set_back_to_its_default_leaves_the_label():
     assert back.label == "some.row"
 
 
+# ---- what attests it -----------------------------------------------------------------------------
+
+
+def test_the_operator_that_must_run_is_a_devices_own():
+    forced = row(runs={"cpu": "aten::a", "cuda": "aten::b"})
+    assert forced.attested_by("cpu") == "aten::a"
+    assert forced.attested_by("cuda:1") == "aten::b"
+    assert row(runs={"cuda": "aten::b"}).attested_by("cpu") is None
+
+
+def test_an_option_may_decide_which_operator_must_run():
+    names = {"cpu?block=64": "aten::small", "cpu?kernel=elu": "aten::elu"}
+    some = row(options=OPTIONS, runs=names)
+    assert some.attested_by("cpu") is None
+    assert some.with_options({"block": "64"}).attested_by("cpu") == "aten::small"
+    assert some.with_options({"kernel": "elu"}).attested_by("cpu") == "aten::elu"
+    assert some.with_options({"block": "64"}).attested_by("cuda") is None
+
+
+def test_a_layer_must_run_what_its_core_must():
+    layer = row(name="layer", level="layer", definition="some.module:definition")
+    assert layer.over(row(runs={"cpu": "aten::a"})).attested_by("cpu") == "aten::a"
+    assert layer.over(row()).attested_by("cpu") is None
+
+
 # ---- written down --------------------------------------------------------------------------------
 
 FULL = row(
@@ -271,7 +302,7 @@ FULL = row(
     level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
     phases=("forward",), gqa=False, cross=False, value_dim=False, head_dims=(16, 128),
     requires=("triton>=3", "sm>=80"), options=OPTIONS, paper="arXiv:1706.03762", origin="else 1.0",
-    untried=True, core=row(), install="build it from source",
+    untried=True, core=row(), install="build it from source", runs={"cuda": "some::operator"},
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from attnbench.measure import memory
+from attnbench.measure.events import OPERATORS
 from attnbench.measure.settings import environment
 
 CODE = """
@@ -118,7 +119,7 @@ def test_operators_have_the_times_of_their_own_that_torch_finds():
     table = {
         event.key: event.self_cpu_time_total
         for event in seen.key_averages()
-        if event.key.startswith(memory.OPERATORS) and event.self_cpu_time_total > 0
+        if event.key.startswith(OPERATORS) and event.self_cpu_time_total > 0
     }
     by_time = sorted(table, key=lambda name: -table[name])
     ours = memory._operators(seen.profiler.kineto_results.events())

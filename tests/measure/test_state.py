@@ -1,13 +1,26 @@
 """What variants share: what is noticed when one changes it, and how it is said."""
 
+import builtins
+import gc
 import math
+import os
+import random
+import subprocess
+import sys
+import threading
 import time
+import types
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbench.measure.state import SHARED, changes, snapshot
+from attnbench.measure import clocks, state, timed
+from attnbench.measure.state import changes, check, said, sealed, snapshot
+from attnbench.truth import budget, hygiene
+from attnbench.truth.findings import Wrong
+from impls import masks
 
 
 @pytest.fixture(autouse=True)
@@ -57,21 +70,159 @@ def test_a_setting_that_was_put_back_has_not_changed():
     assert changes(before) == []
 
 
-@pytest.mark.parametrize(("owner", "name"), SHARED, ids=[f"{o.__name__}.{n}" for o, n in SHARED])
-def test_a_function_that_was_replaced_is_named(owner, name):
+REPLACED = [
+    (F, "scaled_dot_product_attention", "torch.nn.functional.scaled_dot_product_attention"),
+    (torch, "matmul", "torch.matmul"), (torch, "equal", "torch.equal"),
+    (torch, "allclose", "torch.allclose"), (torch.Tensor, "softmax", "torch.Tensor.softmax"),
+    (torch.Tensor, "isfinite", "torch.Tensor.isfinite"),
+    (torch.Tensor, "backward", "torch.Tensor.backward"),
+    (torch.autograd, "grad", "torch.autograd.grad"),
+    (torch.cuda, "synchronize", "torch.cuda.synchronize"),
+    (torch.linalg, "vector_norm", "torch.linalg.vector_norm"),
+    (time, "perf_counter", "time.perf_counter"), (time, "perf_counter_ns", "time.perf_counter_ns"),
+    (threading, "active_count", "threading.active_count"), (gc, "collect", "gc.collect"),
+    (os, "getpid", "os.getpid"), (random, "SystemRandom", "random.SystemRandom"),
+    (np, "allclose", "numpy.allclose"), (builtins, "max", "builtins.max"),
+    (clocks, "perf_counter_ns", "attnbench.measure.clocks.perf_counter_ns"),
+    (clocks.HostClock, "samples", "attnbench.measure.clocks.HostClock.samples"),
+    (budget, "check", "attnbench.truth.budget.check"),
+    (budget, "RELATIVE_FACTOR", "attnbench.truth.budget.RELATIVE_FACTOR"),
+    (timed.Timed, "wrong", "attnbench.measure.timed.Timed.wrong"),
+    (masks.Mask, "visible", "impls.masks.Mask.visible"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("owner", "name", "full"), REPLACED, ids=[r[2] for r in REPLACED])
+def test_what_was_replaced_is_named_and_nothing_else(owner, name, full):
     before = snapshot()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, lambda *_, **__: math.nan)
         found = changes(before)
-    assert found == [f"{owner.__name__}.{name}"]
+    assert found == [full]
     assert changes(before) == []
 
 
-def test_all_that_was_changed_is_told_at_once():
+def test_what_is_inside_a_function_counts_too():
+    before = snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hygiene.check_finite, "__code__", (lambda what, tensor: None).__code__)
+        assert changes(before) == ["the inside of attnbench.truth.hygiene.check_finite"]
+        patch.undo()
+        patch.setattr(budget.check_unsampled, "__defaults__", (1e9,))
+        assert changes(before) == ["the inside of attnbench.truth.budget.check_unsampled"]
+    assert changes(before) == []
+
+
+def test_a_number_changed_in_a_table_of_the_ruler_counts_too():
+    before = snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(budget.FLOOR_EPSILONS, "float32", 1e9)
+        assert changes(before) == ["attnbench.truth.budget.FLOOR_EPSILONS"]
+    assert changes(before) == []
+
+
+def test_a_module_put_in_place_of_another_is_named(monkeypatch):
+    before = snapshot()
+    monkeypatch.setitem(sys.modules, "time", types.ModuleType("time"))
+    assert changes(before) == ["time"]
+
+
+def test_a_name_that_hides_a_builtin_from_the_ruler_is_named(monkeypatch):
+    before = snapshot()
+    monkeypatch.setattr(budget, "min", max, raising=False)
+    assert changes(before) == ["attnbench.truth.budget.min"]
+
+
+def test_names_that_came_in_between_are_no_fault(monkeypatch):
+    before = snapshot()
+    monkeypatch.setattr(budget, "new", 1, raising=False)
+    monkeypatch.setattr(torch, "new_function", len, raising=False)
+    monkeypatch.setitem(sys.modules, "attnbench.new", types.ModuleType("attnbench.new"))
+    assert changes(before) == []
+
+
+def test_what_torchs_compiler_puts_around_a_function_is_no_fault(monkeypatch):
+    before = snapshot()
+    monkeypatch.setattr(torch, "manual_seed", torch._disable_dynamo(torch.manual_seed))
+    assert changes(before) == []
+    monkeypatch.setattr(torch, "equal", torch._disable_dynamo(torch.allclose))
+    assert changes(before) == ["torch.equal"]
+
+
+@pytest.mark.parametrize(("deed", "name"), [
+    (lambda: torch.rand(1), "torch's random state"),
+    (lambda: torch.manual_seed(5), "torch's random state"),
+    (lambda: np.random.rand(), "numpy's random state"),  # noqa: NPY002
+    (random.random, "random's state"),
+], ids=["torch draws", "torch seeded", "numpy", "random"])  # fmt: skip
+def test_a_random_state_that_moved_is_named(deed, name):
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    before = snapshot()
+    deed()
+    assert changes(before) == [name]
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+    assert changes(before) == []
+
+
+def test_a_generator_of_ones_own_is_no_fault():
+    before = snapshot()
+    torch.rand(3, generator=torch.Generator().manual_seed(1))
+    np.random.default_rng(1).random()
+    random.Random(1).random()
+    assert changes(before) == []
+
+
+def test_a_copy_of_this_process_that_runs_on_is_named():
+    before = snapshot()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        assert changes(before) == [f"a copy of its process left running ({child})"]
+        assert said(before) == f"it left a copy of its process running: {child}"
+        assert changes(snapshot()) == []
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert changes(before) == []
+
+
+def test_a_process_that_runs_something_else_is_no_fault():
+    before = snapshot()
+    with subprocess.Popen(["sleep", "30"]) as child:
+        time.sleep(0.05)  # until it is another
+        found = changes(before)
+        child.kill()
+    assert found == []
+
+
+def test_the_sentence_tells_what_was_replaced_and_what_was_changed():
     before = snapshot()
     torch.set_num_threads(2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "softmax", abs)
         patch.setattr(time, "perf_counter", float)
-        found = changes(before)
-    assert found == ["threads (1 → 2)", "torch.nn.functional.softmax", "time.perf_counter"]
+        with pytest.raises(Wrong) as caught:
+            check(before)
+    assert str(caught.value) == (
+        "it replaced time.perf_counter, torch.nn.functional.softmax; "
+        "it left changed what other variants share: threads (1 → 2)"
+    )
+    torch.set_num_threads(1)
+    assert said(before) is None
+    check(before)
+
+
+def test_who_replaces_what_would_notice_is_named_by_a_seal():
+    broken = sealed()
+    assert broken() == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "changes", lambda before: [])
+        assert broken() == ["attnbench.measure.state.changes"]
+        patch.undo()
+        patch.setattr(state.check, "__code__", (lambda before: None).__code__)
+        assert broken() == ["attnbench.measure.state.check"]
+    assert broken() == []

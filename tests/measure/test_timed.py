@@ -323,6 +323,8 @@ CHEATS = {
     "lazy": "out = inner(q, k, v); return out.as_subclass(Lazy) if late else out",
     "scaled": "return inner(q, k, v) * (1.001 if late else 1.0)",
 }  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     """The gate makes a known number of calls: it looks for work put off only once."""

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -222,7 +224,8 @@ def forks(problem):
 def into_every_pipe(said):
     for fd in range(3, 256):
         try:
-            if stat.S_ISFIFO(os.fstat(fd).st_mode): os.write(fd, said)
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode): os.write(fd, said)
         except OSError:
             pass
 
@@ -305,15 +308,16 @@ def test_every_cell_has_one_record_of_its_own_though_variants_fork_and_forge(spo
     assert [r.variant for r in records] == order
 
 
-@pytest.mark.parametrize(("name", "what"), [
-    ("s.threads", "threads (1 → 2)"),
-    ("s.dtype", "default dtype (torch.float32 → torch.float64)"),
-    ("s.sdpa", "torch.nn.functional.scaled_dot_product_attention"),
+@pytest.mark.parametrize(("name", "said"), [
+    ("s.threads", "it left changed what other variants share: threads (1 → 2)"),
+    ("s.dtype", "it left changed what other variants share: default dtype (torch.float32 → "
+     "torch.float64)"),
+    ("s.sdpa", "it replaced torch.nn.functional.scaled_dot_product_attention"),
 ])  # fmt: skip
-def test_a_variant_that_changes_what_others_share_is_wrong(spoilt, name, what):
+def test_a_variant_that_changes_what_others_share_is_wrong(spoilt, name, said):
     record = record_of(spoilt, name)
     assert record.status is Status.WRONG, record.reason
-    assert record.reason == f"it left changed what other variants share: {what}"
+    assert record.reason == said
     assert record.time is None
 
 
@@ -324,9 +328,10 @@ def test_the_innocent_after_a_spoiler_is_measured(spoilt, name):
     assert record.time.n >= 7
 
 
-def test_a_variant_that_forks_has_a_record_of_its_own(spoilt):
+def test_a_variant_that_leaves_a_copy_of_its_process_running_is_wrong(spoilt):
     record = record_of(spoilt, "s.forks")
-    assert record.status is Status.MEASURED, record.reason
+    assert record.status is Status.WRONG, record.reason
+    assert "left a copy of its process running" in record.reason
 
 
 @pytest.mark.parametrize("name", ["s.junk", "s.unended", "s.extra"])
@@ -336,45 +341,54 @@ def test_a_variant_that_writes_into_the_pipe_has_crashed(spoilt, name):
     assert record.time is None
 
 
-def test_whoever_answers_in_the_workers_place_gets_no_time(spoilt):
-    assert record_of(spoilt, "s.forged").time is None
+def test_whoever_answers_in_the_workers_place_is_wrong(spoilt):
+    record = record_of(spoilt, "s.forged")
+    assert (record.status, record.time) == (Status.WRONG, None)
+    assert record.reason == "it answered twice: one of the answers is forged"
 
 
 def test_workers_are_replaced_only_where_they_must_be(spoilt):
     workers = spoilt[2]
     assert len(workers) == len(set(workers))
-    assert len(workers) <= 1 + len(SPOILERS) + len(FORGERS)
+    assert len(workers) <= 1 + len(SPOILERS) + len(FORGERS) + 1  # and the one that forks
 
 
 # ---- what the parent makes of lines that no worker wrote -----------------------------------------
 
 
+WORKER = """
+import json, os, sys
+os.write(1, bytes.fromhex(sys.argv[1]))
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "settle" in asked:
+        print(json.dumps({"settled": asked["settle"], "asked": asked["asked"]}), flush=True)
+"""
+DYING = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1])); os.kill(os.getpid(), {number})"
+
+
 @pytest.fixture
 def answering():
-    """Engines whose worker is a shell that says one thing and waits."""
+    """Engines whose worker says one thing, and afterwards that it has said it."""
     engines = []
 
-    def make(said):
+    def make(said, code=WORKER):
         engine = LocalEngine(Settings())
         engines.append(engine)
         engine._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the engine closes it
-        ask_read, ask_write = os.pipe()
-        engine._from, write = os.pipe()
+        engine._from, engine.theirs = socket.socketpair()
+        engine._from.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         engine._process = subprocess.Popen(
-            ["sh", "-c", "cat; sleep 60"], stdin=subprocess.PIPE, stdout=write,
-            start_new_session=True,
+            [sys.executable, "-S", "-E", "-c", code, said.hex()], stdin=subprocess.PIPE,
+            stdout=engine.theirs, start_new_session=True, text=True,
         )  # fmt: skip
-        os.close(write)
-        with engine._process.stdin as words:
-            words.write(said)
-        engine._to = os.fdopen(ask_write, "w")
-        engine.ask_read = os.fdopen(ask_read)
+        engine._to = engine._process.stdin
         return engine
 
     yield make
     for engine in engines:
         engine.close()
-        engine.ask_read.close()
+        engine.theirs.close()
 
 
 @pytest.mark.parametrize("said", [
@@ -423,3 +437,55 @@ def test_a_record_about_another_cell_is_a_crash(answering, hostile):
 def test_an_answer_to_an_earlier_question_is_passed_over(answering):
     engine = answering(b'{"stale": 1, "asked": 0}\n{"fresh": 1, "asked": 1}\n')
     assert engine.ask({"job": {}}, 5.0) == {"fresh": 1}
+
+
+def test_what_another_process_writes_is_not_taken_for_an_answer(answering):
+    engine = answering(b"")
+    said = b'{"record": {}, "asked": 1}\n'
+    code = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-S", "-c", code, said.hex()], stdout=engine.theirs, check=True
+    )  # fmt: skip
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert caught.value.wrong
+    assert caught.value.reason == "another process answered in its place"
+
+
+@pytest.mark.parametrize("more", [
+    b'{"record": {}, "asked": 1}\n', b'{"settled": "guessed", "asked": 1}\n',
+    b'{"settled": null, "asked": 1}\n', b'{"record": {}, "settled": 1, "asked": 1}\n',
+])  # fmt: skip
+def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
+    engine = answering(b'{"record": {}, "asked": 1}\n' + more)
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert caught.value.wrong
+    assert caught.value.reason == "it answered twice: one of the answers is forged"
+    assert engine._process is None
+
+
+@pytest.mark.parametrize(("doing", "number", "reason", "wrong"), [
+    (["it wrote"], 11, "it wrote", True),
+    (["it wrote"], 7, "it wrote", True),
+    (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
+    ([], 11, "the worker died of SIGSEGV", False),
+    (["it wrote"], 9, "the worker died of SIGKILL", False),
+])  # fmt: skip
+def test_a_death_means_what_the_worker_said_that_it_would(answering, doing, number, reason, wrong):
+    said = "".join(json.dumps({"doing": d, "asked": 1}) + "\n" for d in doing)
+    engine = answering(said.encode(), DYING.format(number=number))
+    engine.theirs.close()
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert (caught.value.reason, caught.value.wrong) == (reason, wrong)
+
+
+def test_what_was_said_of_an_earlier_question_is_forgotten(answering):
+    engine = answering(b'{"doing": "it wrote", "asked": 1}\n{"ready": 1, "asked": 1}\n')
+    engine.theirs.close()
+    assert engine.ask({"job": {}}, 5.0) == {"ready": 1}
+    os.kill(engine._process.pid, 11)
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert (caught.value.reason, caught.value.wrong) == ("the worker died of SIGSEGV", False)

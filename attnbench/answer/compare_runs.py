@@ -1,0 +1,235 @@
+"""Two run folders, cell by cell: verdicts, what changed its status, and how the two runs differ.
+
+The samples of two runs were taken at other times, so nothing takes the machine's drift out of them.
+Blocks timed one after the other differ by a twentieth through drift alone, one time in twenty: that
+is the margin, or the runs' own noise floors where those are larger, and each verdict is marked as
+unpaired. Runs of unlike protocols are refused. Runs of unlike machines are compared, and everything
+that their headers have otherwise is said first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from attnbench.answer.differences import Difference, differences
+from attnbench.answer.verdict import MARGIN, regime
+from attnbench.comparison import Comparison, Verdict, holm, unpaired
+from attnbench.record import Record, Status, Time
+from attnbench.store import StoreError, read_header, read_records
+
+WORSE = (
+    {Status.MEASURED}, {Status.UNSUPPORTED, Status.UNAVAILABLE},
+    {Status.OUT_OF_MEMORY, Status.TIMED_OUT}, {Status.FAILED, Status.CRASHED},
+    {Status.IMPLAUSIBLE, Status.WRONG},
+)  # fmt: skip
+"""Statuses, each set worse than the one before."""
+
+
+class Incomparable(StoreError):
+    """Two runs of which nothing can be said together; a sentence with what to do."""
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """One cell of both runs."""
+
+    variant: str
+    problem: dict[str, Any]
+    """As run b has it."""
+    status_a: Status
+    status_b: Status
+    comparison: Comparison | None
+    """None where not both have a time."""
+    memory_ratio: float | None
+    """b's peak over a's."""
+    across_devices: bool
+    reason: str
+    """Why the side that has no time has none."""
+    notes: tuple[str, ...]
+    """What was amiss while either was timed, and clocks that are not the same."""
+
+    @property
+    def change(self) -> str:
+        """``worse`` or ``better`` by status, or nothing."""
+        a, b = (_rank(status) for status in (self.status_a, self.status_b))
+        return "worse" if b > a else "better" if b < a else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        compared = None if self.comparison is None else self.comparison.to_dict()
+        return {
+            **asdict(self), "status_a": str(self.status_a), "status_b": str(self.status_b),
+            "comparison": compared, "change": self.change, "notes": list(self.notes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunsComparison:
+    """What can be said of run b against run a."""
+
+    a: str
+    b: str
+    differences: tuple[Difference, ...]
+    cells: tuple[ComparedCell, ...]
+    """Those that have a time in both, or another status in one than in the other."""
+    alike: int
+    """Cells that ended in both with the same status and without a time."""
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    margin: float
+
+    @property
+    def across_devices(self) -> bool:
+        """Whether any cell ran on another device in one run than in the other."""
+        return any(cell.across_devices for cell in self.cells)
+
+    def counts(self) -> dict[str, int]:
+        """How often each verdict was given, and how often a status changed for worse or better."""
+        verdicts = [str(c.comparison.verdict) for c in self.cells if c.comparison is not None]
+        changed = [c.change for c in self.cells if c.change]
+        found = {str(v): verdicts.count(v) for v in Verdict}
+        return found | {word: changed.count(word) for word in ("worse", "better")}
+
+    @property
+    def exit_status(self) -> int:
+        """1 where something is slower or ended worse."""
+        counts = self.counts()
+        return int(bool(counts[Verdict.SLOWER] or counts["worse"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "a": self.a, "b": self.b, "paired": False, "margin": self.margin,
+            "across_devices": self.across_devices,
+            "differences": [asdict(d) for d in self.differences],
+            "cells": [cell.to_dict() for cell in self.cells], "alike": self.alike,
+            "only_a": list(self.only_a), "only_b": list(self.only_b), "counts": self.counts(),
+        }  # fmt: skip
+
+
+def compare_runs(a: Path, b: Path) -> RunsComparison:
+    """Run b against run a; raises :class:`Incomparable`."""
+    headers = read_header(a), read_header(b)
+    records = list(read_records(a)), list(read_records(b))
+    _refuse_unlike_protocols((a, b), headers, records)
+    cells_a, cells_b = _by_cell(*records)
+    common = [key for key in cells_b if key in cells_a]
+    if not common:
+        raise Incomparable(
+            f"{a} and {b} have no cell in common: the first has {_example(cells_a)}, the second "
+            f"{_example(cells_b)}; measure the same grid twice"
+        )
+    margin = max(MARGIN, *(_floor(header.get("noise")) for header in headers))
+    found = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
+    telling = [c for c in found if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
+    return RunsComparison(
+        str(a), str(b), tuple(differences(*headers)), tuple(_together(telling)),
+        alike=len(found) - len(telling), margin=margin,
+        only_a=tuple(_name(r) for key, r in cells_a.items() if key not in cells_b),
+        only_b=tuple(_name(r) for key, r in cells_b.items() if key not in cells_a),
+    )  # fmt: skip
+
+
+def _refuse_unlike_protocols(paths: Sequence[Path], headers: Sequence[Mapping[str, Any]],
+                             records: Sequence[Sequence[Record]]) -> None:  # fmt: skip
+    each = [
+        sorted({header.get("protocol"), *(r.protocol for r in some if r.time)}, key=str)
+        for header, some in zip(headers, records, strict=True)
+    ]
+    if each[0] != each[1] or len(each[0]) != 1:
+        said = (
+            f"{path} was measured with protocol {' and '.join(map(str, protocols))}"
+            for path, protocols in zip(paths, each, strict=True)
+        )
+        raise Incomparable(
+            f"{', '.join(said)}: numbers of unlike protocols are never compared; measure again "
+            "with one attnbench"
+        )
+
+
+def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record], ...]:
+    """Each run's records by cell, the last of each; without the device where the two share none."""
+    devices = [{r.problem["device"] for r in some} for some in (a, b)]
+    unlike = devices[0].isdisjoint(devices[1])
+
+    def key(record: Record) -> str:
+        left_out = {"device"} if unlike else set()
+        problem = {k: v for k, v in record.problem.items() if k not in left_out}
+        return record.variant + json.dumps(problem, sort_keys=True)
+
+    return {key(r): r for r in a}, {key(r): r for r in b}
+
+
+def _compared(a: Record, b: Record, headers: Sequence[Mapping[str, Any]],
+              margin: float) -> ComparedCell:  # fmt: skip
+    comparison, notes = None, []
+    if a.time and b.time and (samples := [_usable(r.time) for r in (a, b) if r.time]):
+        notes += [f"{side}: {flag}" for side, r in zip("ab", (a, b), strict=True) if r.time
+                  for flag in r.time.flags]  # fmt: skip
+        if a.time.clock != b.time.clock:
+            notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
+        if all(samples):
+            comparison = unpaired(samples[0], samples[1], margin)
+        else:
+            notes.append("one has no samples above nought")
+    peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
+    across = _device(a, headers[0]) != _device(b, headers[1])
+    said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
+    return ComparedCell(
+        b.variant, b.problem, a.status, b.status, comparison,
+        memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
+        across_devices=across, reason="; ".join(said), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _usable(time: Time) -> list[float]:
+    """Samples that have a logarithm."""
+    return [s for s in time.samples_s if s > 0 and math.isfinite(s)]
+
+
+def _together(cells: Sequence[ComparedCell]) -> Iterator[ComparedCell]:
+    """The cells with Holm's correction over all that have a comparison."""
+    corrected = iter(holm([c.comparison for c in cells if c.comparison is not None]))
+    for cell in cells:
+        yield cell if cell.comparison is None else replace(cell, comparison=next(corrected))
+
+
+def _device(record: Record, header: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the cell ran on: the kind of device and the names that the machine gives it."""
+    kind, machine = record.problem["device"].split(":")[0], header.get("machine", {})
+    if kind == "cpu":
+        return kind, str(machine.get("cpu"))
+    return kind, *sorted(str(gpu.get("name")) for gpu in machine.get("gpus", ()))
+
+
+def _floor(noise: Any) -> float:
+    """The largest noise floor that a header holds, whatever it is filed under."""
+    if isinstance(noise, Mapping):
+        inner = [noise["floor"]] if "floor" in noise else list(noise.values())
+    elif isinstance(noise, list):
+        inner = noise
+    else:
+        number = isinstance(noise, int | float) and math.isfinite(noise)
+        return float(noise) if number else 0.0
+    return max((_floor(each) for each in inner), default=0.0)
+
+
+def _rank(status: Status) -> int:
+    return next(rank for rank, some in enumerate(WORSE) if status in some)
+
+
+def _name(record: Record) -> str:
+    return f"{record.variant} on {_words(record.problem)}"
+
+
+def _words(problem: Mapping[str, Any]) -> str:
+    return regime(dict(problem)) + f" {problem['device']}" * (problem["device"] != "cpu")
+
+
+def _example(cells: Mapping[str, Record]) -> str:
+    return next(map(_name, cells.values()), "no record")

@@ -1,0 +1,144 @@
+"""Two runs, or two commits, against each other: how they differ, a line a cell, the counts last."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+
+from attnbench.answer.compare_runs import ComparedCell, RunsComparison
+from attnbench.answer.verdict import regime
+from attnbench.comparison import Comparison
+from attnbench.report.pairs_view import STOPS, STYLE
+from attnbench.report.terminal import BAD, FAINT, GOOD, _grid, _whole, console
+from attnbench.sweep.commits import CommitCell, CommitsComparison
+
+MANY = 8
+"""Cells of one side alone that are named; the rest is counted."""
+NOTHING = "–"
+
+
+def runs(found: RunsComparison) -> None:
+    """Run b against run a."""
+    out = console()
+    out.print(escape(f"a  {found.a}\nb  {found.b}\n"))
+    if found.differences:
+        grid = _grid("the runs differ in", "a", "b")
+        for one in found.differences:
+            grid.add_row(*map(escape, (one.what, one.a, one.b)))
+        _whole(grid)
+    else:
+        out.print("machine, versions, settings and code are the same in both")
+    out.print(
+        f"\nb's time over a's, unpaired: the two were not measured in turn, so the margin is "
+        f"{found.margin:.1%}\n"
+    )
+    right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
+    grid = _grid("variant", "problem", "verdict", *right, right=right)
+    for cell in found.cells:
+        memory = NOTHING if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
+        where = escape(_where(cell.problem))
+        grid.add_row(escape(cell.variant), where, _run_verdict(cell), *_figures(cell.comparison),
+                     memory)  # fmt: skip
+    _whole(grid)
+    _lines(_run_remarks(found))
+    _counted(found.counts())
+
+
+def commits(found: CommitsComparison) -> None:
+    """Commit b against commit a."""
+    out = console()
+    for side, commit in (("a", found.a), ("b", found.b)):
+        out.print(escape(f"{side}  {commit}  {commit.subject}"))
+    files = ", ".join(found.changed) or "nothing: impls is the same in both"
+    out.print(escape(f"changed in between: {files}"))
+    out.print(f"\nb's time over a's, in pairs; the margin is {found.margin:.1%}\n")
+    right = ("a ms", "b ms", "ratio", "99 % interval", "pairs", "could be seen")
+    grid = _grid("variant", "problem", "verdict", *right, right=right)
+    for cell in found.cells:
+        ratio, interval, n, seen = _figures(cell.comparison)
+        taken = (NOTHING, NOTHING)
+        if cell.pairs is not None:
+            a_ms, b_ms = (statistics.median(x) * 1e3 for x in (cell.pairs.a_s, cell.pairs.b_s))
+            taken, n = (f"{a_ms:.4g}", f"{b_ms:.4g}"), n + STOPS[cell.pairs.stop]
+        where = escape(_where(cell.problem.to_dict()))
+        grid.add_row(
+            escape(cell.variant), where, _commit_verdict(cell), *taken, ratio, interval, n, seen
+        )
+    _whole(grid)
+    _lines(f"{c.variant} on {_where(c.problem.to_dict())}: {_why(c)}" for c in found.cells
+           if c.pairs is None)  # fmt: skip
+    _counted(found.counts())
+
+
+def line(cell: CommitCell) -> str:
+    """One cell of two commits as a sentence."""
+    where = f"{cell.variant} on {_where(cell.problem.to_dict())}"
+    return f"{where}: {cell.comparison.sentence('a', 'b') if cell.comparison else _why(cell)}"
+
+
+def _figures(c: Comparison | None) -> tuple[str, str, str, str]:
+    """Ratio, interval, how many, and what could have been seen."""
+    if c is None:
+        return (NOTHING,) * 4
+    return f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", str(c.n), f"{c.smallest_effect:.1%}"
+
+
+def _run_verdict(cell: ComparedCell) -> str:
+    across = ", across devices" * cell.across_devices
+    if cell.comparison is not None:
+        verdict = cell.comparison.verdict
+        return f"[{STYLE[verdict]}]{verdict}[/], unpaired{across}"
+    if cell.status_a is cell.status_b:
+        return f"[{FAINT}]no verdict[/]{across}"
+    style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
+    return f"[{style}]{cell.status_a} → {cell.status_b}[/]{across}"
+
+
+def _commit_verdict(cell: CommitCell) -> str:
+    if cell.comparison is not None:
+        return f"[{STYLE[cell.comparison.verdict]}]{cell.comparison.verdict}[/]"
+    sides = [side for side, why in (("a", cell.why_a), ("b", cell.why_b)) if why]
+    style = BAD if sides == ["b"] else FAINT
+    return f"[{style}]not by {' nor '.join(sides)}[/]"
+
+
+def _why(cell: CommitCell) -> str:
+    return "; ".join(dict.fromkeys(filter(None, (cell.why_a, cell.why_b))))
+
+
+def _run_remarks(found: RunsComparison) -> Iterable[str]:
+    """What a table of numbers leaves out."""
+    for cell in found.cells:
+        said = [cell.reason] * bool(cell.reason) + list(cell.notes)
+        if said:
+            yield f"{cell.variant} on {_where(cell.problem)}: {'; '.join(said)}"
+    for side, names in (("a", found.only_a), ("b", found.only_b)):
+        if names:
+            more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
+            yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
+    if found.alike:
+        ended = "cell" + "s" * (found.alike > 1)
+        yield f"{found.alike} {ended} ended alike in both, without a time"
+
+
+def _where(problem: Mapping[str, Any]) -> str:
+    device = problem["device"]
+    return regime(dict(problem)) + f" on {device}" * (device != "cpu")
+
+
+def _lines(some: Iterable[str]) -> None:
+    out = console()
+    for each in some:
+        out.print(escape(each), style=FAINT)
+
+
+def _counted(counts: Mapping[str, int]) -> None:
+    """How often each verdict was given; changes of status where there were any."""
+    words = {"worse": "that ended worse", "better": "that ended better"}
+    shown: Sequence[str] = [
+        f"{n} {words.get(name, name)}" for name, n in counts.items() if n or name not in words
+    ]
+    console().print(", ".join(shown))

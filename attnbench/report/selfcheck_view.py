@@ -1,0 +1,35 @@
+"""The self-check as a table: each deed, how it was caught, what was said."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from attnbench.report.terminal import BAD, FAINT, GOOD, console
+from attnbench.selfcheck import Outcome, SelfCheck
+
+
+def table(result: SelfCheck) -> None:
+    """All of it; the last line is the sum."""
+    out = console()
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in ("deed", "caught by", "", "what was said"):
+        grid.add_column(head)
+    kind = None
+    for outcome in result.outcomes:
+        if outcome.kind != kind:
+            kind = outcome.kind
+            grid.add_row(f"[bold]{escape(kind)}[/]", "", "", "")
+        grid.add_row(*_row(outcome))
+    out.print(grid)
+    out.print(f"\n{result.line}", style=GOOD if result.passed else BAD)
+
+
+def _row(outcome: Outcome) -> tuple[str, str, str, str]:
+    deed, said = f"  {escape(outcome.deed)}", escape(outcome.said or "nothing amiss")
+    if outcome.caught is None:
+        return deed, f"[{FAINT}]–[/]", f"[{FAINT}]not planted[/]", f"[{FAINT}]{said}[/]"
+    if outcome.caught:
+        return deed, outcome.status, f"[{GOOD}]yes[/]", said
+    wanted = escape(f" (it should be {outcome.wanted})") if outcome.wanted else ""
+    return deed, outcome.status, f"[bold {BAD}]ESCAPED[/]", said + wanted

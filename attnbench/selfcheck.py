@@ -1,0 +1,155 @@
+"""The ruler tests itself: planted faults, through the same worker, gate and meters as any variant.
+
+Each has to be caught, by the right status and by a reason that names the deed; the same code
+without a deed has to be measured. What can't be planted here (no such device) is said, and not
+counted. Without torch: the faults are data until a worker loads their code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from attnbench.machine import Machine, why_not
+from attnbench.record import PROTOCOL, Record, Status
+from attnbench.store import StoreError
+from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+from attnbench.sweep.plan import Cell
+from attnbench.sweep.run import Watcher, measure
+from attnbench.truth.planted import PLANTS, Plant
+
+FILE = "selfcheck.json"
+BUDGET_S = 0.03
+"""Of sampling: a fault is there or not, and needs no narrow interval."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one thing that was planted."""
+
+    deed: str
+    kind: str
+    """``masks``, ``memories`` …; ``slow-downs`` for what is no fault but slower by so much."""
+    caught: bool | None
+    """None: it could not be planted here."""
+    status: str
+    said: str
+    """The reason, or what the record shows."""
+    wanted: str = ""
+    """Of one that escaped: how it should have been caught."""
+    spent_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """All outcomes of one self-check on one machine."""
+
+    outcomes: list[Outcome]
+    machine: str
+    versions: dict[str, str]
+    seed: int = 0
+    spent_s: float = 0.0
+    protocol: int = PROTOCOL
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def counted(self) -> int:
+        """How many were planted."""
+        return sum(o.caught is not None for o in self.outcomes)
+
+    @property
+    def caught(self) -> int:
+        """How many of those were caught."""
+        return sum(o.caught is True for o in self.outcomes)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was planted, and nothing escaped."""
+        return 0 < self.counted == self.caught
+
+    @property
+    def line(self) -> str:
+        """``ruler self-check: 34/34 on this machine``"""
+        left = len(self.outcomes) - self.counted
+        rest = f"; {left} could not be planted here" if left else ""
+        return f"ruler self-check: {self.caught}/{self.counted} on this machine{rest}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "n": self.counted, "caught": self.caught, "line": self.line}
+
+
+def run_plants(machine: Machine, engine: LocalEngine, seed: int, watcher: Watcher,
+               plants: Iterable[Plant] = PLANTS) -> Iterator[Outcome]:  # fmt: skip
+    """Plant one after another, and see what the sweep makes of each."""
+    todo = list(plants)
+    asked = {"ceilings": ["float32"], "device": "cpu"}
+    ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
+    header = {"seed": seed, "budget_s": BUDGET_S, "ceilings": ceilings}
+    start = monotonic()
+    for number, plant in enumerate(todo, 1):
+        if (missing := why_not(plant.row, machine)) is not None:
+            yield Outcome(plant.deed, plant.kind, None, Status.UNAVAILABLE, missing.reason)
+            continue
+        began = monotonic()
+        cell = Cell(plant.row, plant.problem, left_out=None, guess_s=1.0)
+        record = measure(cell, header, engine, limit_s=plant.limit_s)
+        left_s = (monotonic() - start) / number * (len(todo) - number)
+        watcher.cell(record, number, len(todo), left_s)
+        yield judge(plant, record, monotonic() - began)
+
+
+def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> Outcome:
+    """Whether a record shows that its fault was caught, and by what."""
+    said, wanted = record.reason, f"{plant.status}, matching {plant.said!r}"
+    good = record.status is plant.status and re.search(plant.said, record.reason) is not None
+    if plant.shows is not None:
+        where, least = plant.shows
+        shown = _at(record.to_dict(), where)
+        wanted = f"{plant.status}, with {where} at least {least:g}"
+        good = good and shown is not None and shown >= least
+        said = record.reason or f"{where} is {shown if shown is None else format(shown, '.4g')}"
+    return Outcome(
+        plant.deed, plant.kind, good, str(record.status), said, "" if good else wanted,
+        round(spent_s, 3),
+    )  # fmt: skip
+
+
+def _at(values: Any, path: str) -> float | None:
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values if isinstance(values, int | float) else None
+
+
+def save(result: SelfCheck, out: Path) -> Path:
+    """Beside the machine's runs, whole or not at all; the one before is replaced."""
+    path = out / result.machine / FILE
+    draft = path.with_name(FILE + ".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
+        draft.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"can't write {path}: {error.strerror}; give another folder with --out"
+        ) from None
+    return path
+
+
+def load(out: Path, machine: str) -> dict[str, Any] | None:
+    """The last self-check of a machine; None where there is none that can be read.
+
+    Its ``line`` is what a report says; one of another ``protocol`` says nothing of this ruler.
+    """
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((out / machine / FILE).read_text())
+        if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
+            return found
+    return None

@@ -1,0 +1,274 @@
+"""Two commits of ``impls`` against each other in pairs, both measured with this checkout's ruler.
+
+Each commit's ``impls`` is laid out in a folder of its own, beside a link to the ``attnbench`` that
+runs now, and a worker started with that folder first on its path measures it. The rows are looked
+up by their text in the commit's own table, so what a commit has not, it says. The two processes
+take turns, a call each, in random order, and on the same cores. What lasts as long as a place in
+memory does would pass for a difference between them, so both get tensors elsewhere again and again,
+and no verdict rests on fewer than four places.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import attnbench
+import impls
+from attnbench.comparison import Comparison, Verdict, holm
+from attnbench.pairs import Pairs, Rule, Side, compare
+from attnbench.sweep.plan import Cell
+from impls.problem import Problem
+from impls.spec import INTERFACE
+
+GIT_LIMIT_S = 60
+FIRST, ELSEWHERE = 80, 20
+"""Pairs before the first look, and after how many both sides get tensors elsewhere."""
+
+
+class BadCommit(Exception):
+    """A commit that can't be measured; a sentence with what to do."""
+
+
+class Refused(Exception):
+    """A commit can't take a cell: why, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as it was asked for, and which one it is."""
+
+    name: str
+    sha: str
+    subject: str
+
+    def __str__(self) -> str:
+        short = self.sha[:7]
+        return short if self.sha.startswith(self.name) else f"{short} ({self.name})"
+
+
+class Worker(Protocol):
+    """A process that measures one commit."""
+
+    def hold(self, variant: str, problem: Problem) -> Side:
+        """A variant ready to be timed, in place of the one before; raises :class:`Refused`."""
+
+
+Open = Callable[[Path], AbstractContextManager[Worker]]
+"""Starts a worker with a folder first on its path."""
+
+
+@dataclass(frozen=True)
+class CommitCell:
+    """What became of one cell: pairs, or which commit could not take it."""
+
+    variant: str
+    problem: Problem
+    pairs: Pairs | None = None
+    why_a: str = ""
+    why_b: str = ""
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What the pairs say; None where there are none."""
+        return None if self.pairs is None else self.pairs.comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "variant": self.variant, "problem": self.problem.to_dict(),
+            "pairs": self.pairs and self.pairs.to_dict(), "why_a": self.why_a, "why_b": self.why_b,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CommitsComparison:
+    """What can be said of commit b against commit a."""
+
+    a: Commit
+    b: Commit
+    changed: tuple[str, ...]
+    """Files of ``impls`` that are not the same in both."""
+    cells: tuple[CommitCell, ...]
+    margin: float
+
+    def counts(self) -> dict[str, int]:
+        """How often each verdict was given, and how many cells only one of them took."""
+        given = [str(c.comparison.verdict) for c in self.cells if c.comparison is not None]
+        lost = sum(bool(c.why_b) and not c.why_a for c in self.cells)
+        won = sum(bool(c.why_a) and not c.why_b for c in self.cells)
+        return {str(v): given.count(v) for v in Verdict} | {"worse": lost, "better": won}
+
+    @property
+    def exit_status(self) -> int:
+        """1 where b is slower or can't take what a took; 2 where nothing could be compared."""
+        counts = self.counts()
+        if counts[Verdict.SLOWER] or counts["worse"]:
+            return 1
+        return 0 if any(counts.values()) else 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "a": asdict(self.a), "b": asdict(self.b), "paired": True, "margin": self.margin,
+            "changed": list(self.changed), "cells": [c.to_dict() for c in self.cells],
+            "counts": self.counts(),
+        }  # fmt: skip
+
+
+def compare_commits(
+    a: str, b: str, cells: Sequence[Cell], opened: Open, *, rule: Rule,
+    watch: Callable[[CommitCell], None] = lambda cell: None, root: Path | None = None,
+) -> CommitsComparison:  # fmt: skip
+    """Commit b against commit a on some cells; raises :class:`BadCommit`."""
+    root = root or Path(impls.__file__).parents[1]
+    commits = [resolve(name, root) for name in (a, b)]
+    rule = replace(rule, first=max(rule.first, FIRST))
+    found = []
+    with ExitStack() as stack:
+        folders = [stack.enter_context(laid_out(commit, root)) for commit in commits]
+        workers = [stack.enter_context(opened(folder)) for folder in folders]
+        for cell in cells:
+            found.append(_compared(cell, commits, workers, rule))
+            watch(found[-1])
+    files = changed(commits[0], commits[1], root)
+    return CommitsComparison(
+        commits[0], commits[1], tuple(files), tuple(_together(found)), rule.margin
+    )
+
+
+def resolve(name: str, root: Path) -> Commit:
+    """The commit that a name stands for in the checkout that holds ``impls``."""
+    if _git(root, "rev-parse", "--git-dir") is None:
+        raise BadCommit(
+            f"{root} is no git checkout, so it has no commits to compare; run attnbench from a "
+            "clone, or give two run folders or two variants"
+        )
+    sha = _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if not sha:
+        raise BadCommit(
+            f"{name!r} is no commit of {root}, nor a run folder, nor a variant; 'git log' there "
+            "shows its commits, 'attnbench list' the variants"
+        )
+    found = sha.decode().strip()
+    subject = _git(root, "log", "-1", "--format=%s", found) or b""
+    return Commit(name, found, subject.decode(errors="replace").strip())
+
+
+def changed(a: Commit, b: Commit, root: Path) -> list[str]:
+    """The files of ``impls`` that two commits have otherwise."""
+    names = _git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", "impls")
+    return (names or b"").decode(errors="replace").splitlines()
+
+
+@contextmanager
+def laid_out(commit: Commit, root: Path) -> Iterator[Path]:
+    """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now."""
+    packed = _git(root, "archive", "--format=tar", commit.sha, "impls")
+    if packed is None:
+        raise BadCommit(f"commit {commit} has no folder impls in {root}; give a later one")
+    with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
+        folder = Path(name)
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        (folder / "attnbench").symlink_to(Path(attnbench.__file__).resolve().parent)
+        _check_interface(commit, folder)
+        yield folder
+
+
+def _check_interface(commit: Commit, folder: Path) -> None:
+    file = folder / "impls" / "spec.py"
+    text = file.read_text() if file.exists() else ""
+    said = re.search(r"^INTERFACE = (\d+)", text, re.MULTILINE)
+    version = int(said[1]) if said else None
+    if version != INTERFACE:
+        has = "says none" if version is None else f"has version {version}"
+        raise BadCommit(
+            f"the table of commit {commit} {has} of the contract between table and ruler, and this "
+            f"attnbench measures version {INTERFACE}; give a commit that has it"
+        )
+
+
+def _git(root: Path, *words: str) -> bytes | None:
+    """What git says; None where it fails."""
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, timeout=GIT_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],
+              rule: Rule) -> CommitCell:  # fmt: skip
+    blank = CommitCell(cell.variant.label, cell.problem)
+    if cell.left_out is not None:
+        return replace(blank, why_a=cell.left_out.reason, why_b=cell.left_out.reason)
+    sides: list[Side] = []
+    why = []
+    for commit, worker in zip(commits, workers, strict=True):
+        try:
+            sides.append(worker.hold(blank.variant, blank.problem))
+            why.append("")
+        except Refused as refused:
+            why.append(f"commit {commit}: {refused}")
+    if any(why):
+        return replace(blank, why_a=why[0], why_b=why[1])
+    named = [_Named(side, commit) for side, commit in zip(sides, commits, strict=True)]
+    try:
+        return replace(blank, pairs=compare(named[0], named[1], rule))
+    except _Fell as fell:
+        said = f"commit {fell.commit}: {fell}"
+        first = fell.commit is commits[0]
+        return replace(blank, why_a=said) if first else replace(blank, why_b=said)
+
+
+class _Fell(Exception):
+    """A side that can't go on, and whose it was."""
+
+    def __init__(self, commit: Commit, why: str) -> None:
+        super().__init__(why)
+        self.commit = commit
+
+
+class _Named:
+    """A side that moves on now and then, and says whose it is when it can't go on."""
+
+    def __init__(self, side: Side, commit: Commit) -> None:
+        self._side, self._commit = side, commit
+        self._here = 0
+
+    def fresh(self) -> None:
+        self._here = 0
+        try:
+            self._side.fresh()
+        except Refused as refused:
+            raise _Fell(self._commit, str(refused)) from None
+
+    def sample(self) -> float:
+        if self._here == ELSEWHERE:
+            self.fresh()
+        self._here += 1
+        try:
+            return self._side.sample()
+        except Refused as refused:
+            raise _Fell(self._commit, str(refused)) from None
+
+
+def _together(cells: Sequence[CommitCell]) -> Iterator[CommitCell]:
+    """The cells with Holm's correction over all that have pairs."""
+    corrected = iter(holm([c.comparison for c in cells if c.comparison is not None]))
+    for cell in cells:
+        if cell.pairs is None:
+            yield cell
+        else:
+            yield replace(cell, pairs=replace(cell.pairs, comparison=next(corrected)))

@@ -1,0 +1,86 @@
+"""A worker that holds one variant ready and times it a call at a time, for another's process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attnbench.measure.settings import Settings
+from attnbench.sweep.commits import Open, Refused
+from attnbench.sweep.engine import LocalEngine, WorkerLost
+from impls.problem import Problem
+
+HOLD_LIMIT_S, TURN_LIMIT_S = 600.0, 300.0
+"""For building and judging a variant; for a call."""
+
+
+class Turns:
+    """The side of a variant that a worker holds."""
+
+    def __init__(self, worker: HoldingWorker) -> None:
+        self._worker = worker
+
+    def fresh(self) -> None:
+        """Tensors at other addresses, warmed up."""
+        self._worker.ask({"fresh": True}, TURN_LIMIT_S)
+
+    def sample(self) -> float:
+        """Seconds of one call."""
+        return float(self._worker.ask({"sample": 1}, TURN_LIMIT_S)["seconds"][0])
+
+
+class HoldingWorker:
+    """A worker behind an engine."""
+
+    def __init__(self, engine: LocalEngine, seed: int, budget_s: float) -> None:
+        self._engine, self._seed, self._budget_s = engine, seed, budget_s
+
+    def hold(self, variant: str, problem: Problem) -> Turns:
+        """Look the variant up, build and judge it."""
+        asked = {
+            "variant": variant, "problem": problem.to_dict(), "seed": self._seed,
+            "budget_s": self._budget_s,
+        }  # fmt: skip
+        self.ask({"hold": asked}, HOLD_LIMIT_S)
+        return Turns(self)
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer; raises :class:`Refused` with what it, or its end, says."""
+        try:
+            answer = self._engine.ask(question, limit_s)
+        except WorkerLost as lost:
+            last = lost.said.strip().splitlines()[-1:]
+            raise Refused("; ".join([lost.reason, *last])) from None
+        for word in ("refused", "wrong"):
+            if word in answer:
+                raise Refused(str(answer[word]))
+        return answer
+
+
+def open_worker(settings: Settings, seed: int, budget_s: float) -> Open:
+    """Workers with these settings, each with a folder first on its path."""
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[HoldingWorker]:
+        with _on_as_many_cores(settings.threads), LocalEngine(settings, path=folder) as engine:
+            yield HoldingWorker(engine, seed, budget_s)
+
+    return opened
+
+
+@contextmanager
+def _on_as_many_cores(threads: int) -> Iterator[None]:
+    """Let what is started inside run on the same few cores, the last ones.
+
+    Two processes that take turns would else sit on a core each, and one of these may be shared with
+    somebody who is busy: the same code then seemed a third slower than itself.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[-threads:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

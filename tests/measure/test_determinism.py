@@ -1,0 +1,352 @@
+"""The same values, the same bits? Planted in the order of adding, the batch and the place in it."""
+
+import itertools
+
+import pytest
+import torch
+
+from attnbench.measure import determinism
+from attnbench.measure.determinism import try_determinism
+from attnbench.measure.timed import Values
+from attnbench.record import Determinism
+from attnbench.truth.inputs import make
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Variant
+
+KEYS = 64
+
+
+def problem(**changes):
+    some = {"heads": 2, "kv_heads": 2, "q_len": KEYS, "kv_len": KEYS, "head_dim": 8,
+            "v_head_dim": 8, "dtype": "float32"}  # fmt: skip
+    return Problem(**{**some, **changes})
+
+
+def tried(row, given, **more):
+    """Determinism of a row on a problem, with inputs and upstream gradient from seeds."""
+    generator = torch.Generator().manual_seed(1)
+    dout = torch.randn(given.output_shape, generator=generator) if given.gradients else None
+    values = Values(make(given, 0), dout)
+    attend = load_function(row.build)(given, **row.chosen)
+    return try_determinism(given, row, attend, values, **more)
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A row whose ``build`` stands in the text given; ``of(order)`` there is softmax attention
+    with the values added up in blocks of keys, in that order."""
+    numbers = itertools.count()
+
+    def row(code, **more):
+        file = tmp_path / f"planted{next(numbers)}.py"
+        file.write_text(
+            "import itertools, torch\n"
+            f"BLOCKS = [slice(i, i + 8) for i in range(0, {KEYS}, 8)]\n"
+            "def added(q, k, v, order):\n"
+            "    weights = (q @ k.mT).softmax(-1)\n"
+            "    return sum(weights[..., s] @ v[..., s, :] for s in order)\n" + code
+        )
+        return Variant(
+            name="planted", title="", family="dense", computes="softmax", build=f"{file}:build",
+            **more,
+        )  # fmt: skip
+
+    return row
+
+
+HONEST = "def build(problem): return lambda q, k, v: added(q, k, v, BLOCKS)\n"
+BY_CALL = """
+def build(problem):
+    orders = itertools.cycle([BLOCKS, BLOCKS[::-1]])
+    return lambda q, k, v: added(q, k, v, next(orders))
+"""
+BY_BATCH = """
+def build(problem):
+    return lambda q, k, v: added(q, k, v, BLOCKS if len(q) == 1 else BLOCKS[::-1])
+"""
+BY_PLACE = """
+def build(problem):
+    def attend(q, k, v):
+        parts = [added(*(x[i:i+1] for x in (q, k, v)), BLOCKS[::(-1)**i]) for i in range(len(q))]
+        return torch.cat(parts)
+    return attend
+"""
+BACKWARD = """
+class Same(torch.autograd.Function):
+    calls = itertools.count()
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        return dx * (1 + 2**-22 * (next(Same.calls) % 2))
+
+def build(problem):
+    return lambda q, k, v: added(q, k, Same.apply(v), BLOCKS)
+"""
+
+
+# ---- over calls ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["forward", "train", "backward"])
+def test_adding_in_another_order_at_every_call_is_seen(planted, phase):
+    found = tried(planted(BY_CALL), problem(phase=phase))
+    assert (found.repeats, found.batch, found.place) == (False, None, None)
+    assert found.why == "its results differ from call to call, so nothing can be said of the batch"
+
+
+def test_a_gradient_that_differs_by_its_last_bit_is_seen(planted):
+    row = planted(BACKWARD)
+    assert tried(row, problem()).repeats is True
+    assert tried(row, problem(phase="train")).repeats is False
+
+
+def test_random_bits_drawn_at_every_call_are_seen(planted):
+    code = "def build(problem): return lambda q, k, v: v + torch.rand(())\n"
+    assert tried(planted(code), problem()).repeats is False
+
+
+def test_the_sign_of_nought_is_a_bit_too(planted):
+    code = """
+def build(problem):
+    signs = itertools.cycle([1.0, -1.0])
+    return lambda q, k, v: torch.zeros_like(v) * next(signs)
+"""
+    assert tried(planted(code), problem()).repeats is False
+
+
+def test_what_is_no_number_repeats_where_its_bits_do(planted):
+    code = "def build(problem): return lambda q, k, v: v * float('nan')\n"
+    assert tried(planted(code), problem()).repeats is True
+
+
+def test_a_weights_gradient_that_differs_is_seen(planted):
+    code = """
+class Layer:
+    def __init__(self):
+        self.weights = {"w": torch.ones(16, 16, requires_grad=True)}
+        self.calls = itertools.count()
+
+    def __call__(self, x):
+        self.weights["w"].register_hook(lambda g: g * (1 + 2**-22 * (next(self.calls) % 2)))
+        return x @ self.weights["w"]
+
+def build(problem): return Layer()
+"""
+    row = planted(code, level="layer", definition="a:b")
+    assert tried(row, problem(level="layer", phase="train")).repeats is False
+    assert tried(row, problem(level="layer")).repeats is True
+
+
+# ---- among others --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_what_adds_in_one_order_gives_the_same_bits_whatever_the_batch(planted, phase, batch):
+    found = tried(planted(HONEST), problem(phase=phase, batch=batch))
+    assert found == Determinism(repeats=True, batch=True, place=True)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_another_path_for_a_batch_of_one_is_seen(planted, batch):
+    found = tried(planted(BY_BATCH), problem(batch=batch))
+    assert (found.repeats, found.batch, found.place) == (True, False, True)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_another_path_for_the_second_place_is_seen(planted, phase):
+    found = tried(planted(BY_PLACE), problem(phase=phase))
+    assert (found.repeats, found.batch, found.place) == (True, True, False)
+
+
+def test_a_neighbour_that_leaks_in_is_seen(planted):
+    code = "def build(problem): return lambda q, k, v: v + 1e-6 * v.sum(0, keepdim=True)\n"
+    found = tried(planted(code), problem())
+    assert found.batch is False
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_each_batch_is_served_by_what_was_built_for_it(planted, batch):
+    code = """
+def build(problem):
+    def attend(q, k, v):
+        assert len(q) == problem.batch
+        return added(q, k, v, BLOCKS)
+    return attend
+"""
+    found = tried(planted(code), problem(batch=batch))
+    assert found == Determinism(repeats=True, batch=True, place=True)
+
+
+def test_elements_that_change_places_are_seen(planted):
+    code = "def build(problem): return lambda q, k, v: v.flip(0)\n"
+    assert tried(planted(code), problem()).batch is False
+
+
+def test_a_layer_that_treats_the_second_place_otherwise_is_seen(planted):
+    code = """
+def build(problem):
+    def attend(x):
+        return torch.cat([x[:1], x[1:] + 1e-3])
+    return attend
+"""
+    found = tried(planted(code, level="layer", definition="a:b"), problem(level="layer"))
+    assert (found.batch, found.place) == (True, False)
+
+
+def test_a_decoder_that_steps_otherwise_for_two_is_seen(planted):
+    code = """
+class Decoder:
+    def __call__(self, q, k, v): raise AssertionError
+    def remember(self, k, v): return v.sum(2, keepdim=True)
+    def step(self, q, k, v, memory): return (memory + v) * (1 + 2**-20 * (len(q) > 1)), memory
+
+def build(problem): return Decoder()
+"""
+    found = tried(planted(code), problem(phase="decode", q_len=1))
+    assert (found.repeats, found.batch, found.place) == (True, False, True)
+
+
+@pytest.mark.parametrize("text", ["padding:64,40"])
+def test_a_mask_of_the_batchs_own_leaves_the_batch_untried_and_says_so(planted, text):
+    found = tried(planted(HONEST), problem(batch=2, mask=Mask.parse(text)))
+    assert (found.repeats, found.batch, found.place) == (True, None, None)
+    assert "2 lengths for a batch of 1" in found.why
+
+
+def test_what_is_dear_to_build_is_not_built_again(planted):
+    code = "def build(problem):\n    assert len(BUILT) == 0\n    BUILT.append(1)\n"
+    code = "BUILT = []\n" + code + "    return lambda q, k, v: added(q, k, v, BLOCKS)\n"
+    found = tried(planted(code), problem(), setup_s=3.14, most_setup_s=1.0)
+    assert (found.repeats, found.batch) == (True, None)
+    assert found.why == "building took 3.1 s"
+
+
+def test_a_variant_that_refuses_another_batch_says_why(planted):
+    code = """
+def build(problem):
+    if problem.batch > 1:
+        raise ValueError("one at a time\\nplease")
+    return lambda q, k, v: v.clone()
+"""
+    found = tried(planted(code), problem())
+    assert found.batch is None
+    assert found.why == "for another batch it can't be tried: one at a time"
+
+
+def test_what_raises_at_once_is_said_and_nothing_else(planted):
+    code = "def build(problem): return lambda q, k, v: [][1]\n"
+    found = tried(planted(code), problem())
+    assert found == Determinism(why="trying it raised: list index out of range")
+
+
+# ---- torch's deterministic mode ------------------------------------------------------------------
+
+OBEYS = """
+def build(problem):
+    orders = itertools.cycle([BLOCKS, BLOCKS[::-1]])
+    def attend(q, k, v):
+        order = BLOCKS if torch.are_deterministic_algorithms_enabled() else next(orders)
+        return added(q, k, v, order)
+    return attend
+"""
+RAISES = """
+def build(problem):
+    def attend(q, k, v):
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("scatter has no deterministic form\\nand more")
+        return v + torch.rand(())
+    return attend
+"""
+
+
+def test_the_mode_is_tried_where_calls_differ_and_its_cost_is_measured(planted, monkeypatch):
+    under = torch.are_deterministic_algorithms_enabled
+    monkeypatch.setattr(determinism._Given, "seconds", lambda self: 3.0 if under() else 2.0)
+    found = tried(planted(OBEYS), problem())
+    assert (found.repeats, found.mode_repeats, found.mode_cost) == (False, True, 1.5)
+
+
+def test_a_mode_that_does_not_help_is_said_to_have_not(planted):
+    assert tried(planted(BY_CALL), problem()).mode_repeats is False
+
+
+def test_what_raises_under_the_mode_says_so(planted):
+    found = tried(planted(RAISES), problem())
+    assert (found.mode_repeats, found.mode_cost) == (None, None)
+    assert found.why.endswith("under torch's deterministic mode: scatter has no deterministic form")
+
+
+@pytest.mark.parametrize(
+    ("code", "before"),
+    [(OBEYS, (False, False)), (RAISES, (False, False)), (RAISES, (False, True)),
+     (BY_CALL, (True, True)), (BY_CALL, (True, False))],
+    ids=["obeys", "raises", "raises, warned", "on, warned", "on"],
+)  # fmt: skip
+def test_the_mode_is_left_as_it_was(planted, code, before):
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    try:
+        tried(planted(code), problem())
+        after = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert after == before
+
+
+def test_the_mode_is_not_tried_where_calls_agree(planted):
+    found = tried(planted(HONEST), problem())
+    assert (found.mode_repeats, found.mode_cost) == (None, None)
+
+
+# ---- rows of the table ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("sdpa.flash", {"phase": "train"}), ("matmul", {"kv_heads": 1}),
+        ("linear.elu", {"phase": "decode", "q_len": 1, "mask": Mask.parse("causal")}),
+        ("mha", {"level": "layer", "phase": "train"}),
+        ("mha", {"level": "layer", "q_len": 8}), ("block", {"level": "block"}),
+    ],
+)  # fmt: skip
+def test_rows_of_the_table_repeat_and_their_batch_can_be_tried(table, text, changes):
+    found = tried(table.find(text), problem(**changes))
+    assert found.repeats is True
+    assert None not in (found.batch, found.place)
+
+
+@pytest.fixture(scope="module")
+def table():
+    import impls
+
+    return impls.table()
+
+
+# ---- in a word -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"repeats": True, "batch": True, "place": True}, "same bits"),
+        ({"repeats": False}, "not over repeats"),
+        ({"repeats": True, "batch": False, "place": True}, "not across batches"),
+        ({"repeats": True, "batch": True, "place": False}, "not across places"),
+        ({"repeats": True, "batch": False, "place": False}, "not across batches or places"),
+        ({"repeats": True, "why": "building took 3.1 s"},
+         "same bits over repeats; batch not tried: building took 3.1 s"),
+        ({}, "not tried"), ({"why": "it was not asked for"}, "not tried: it was not asked for"),
+    ],
+)  # fmt: skip
+def test_a_few_words_say_it(values, said):
+    assert Determinism(**values).said() == said

@@ -1,0 +1,91 @@
+"""Each planted fault is caught, by the right status and a reason that names the deed; and the same
+code without the deed is measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from attnbench.machine import this_machine, why_not
+from attnbench.measure.settings import Settings
+from attnbench.record import Status
+from attnbench.selfcheck import judge, run_plants
+from attnbench.sweep.engine import LocalEngine
+from attnbench.truth.planted import PLANTS
+
+DEADLY = (
+    "a child left running", "a child that answers", "a forged answer", "the process ended", "a hang",
+    "a segmentation fault", "inputs written to through .data and put back",
+)  # fmt: skip
+"""What is planted in a process of its own alone."""
+HERE = [p for p in PLANTS if why_not(p.row, this_machine()) is None]
+BY_DEED = {p.deed: p for p in PLANTS}
+
+
+def by_deed(plants):
+    return pytest.mark.parametrize("plant", plants, ids=lambda p: p.deed)
+
+
+@by_deed([p for p in HERE if p.deed not in DEADLY])
+def test_a_planted_fault_is_caught_by_its_status_and_a_reason_that_names_it(measured, plant):
+    record, _ = measured(plant.row, plant.problem)
+    found = judge(plant, record)
+    assert found.caught, (found.status, found.said, found.wanted)
+
+
+@by_deed(HERE)
+def test_the_same_code_without_the_deed_is_measured(measured, plant):
+    record, spoiled = measured(plant.honest, plant.problem)
+    assert (record.status, record.reason) == (Status.MEASURED, "")
+    assert not spoiled
+    if plant.shows is not None:
+        assert not judge(plant, record).caught
+
+
+class Nobody:
+    """Who watches nothing."""
+
+    def cell(self, record, done, total, left_s):
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with LocalEngine(Settings()) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("deed", DEADLY)
+def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep(engine, deed):
+    plant = BY_DEED[deed]
+    if plant.status is Status.TIMED_OUT:
+        plant = replace(plant, limit_s=1.0, said="still running after 1 s")
+    (found,) = run_plants(this_machine(), engine, 0, Nobody(), [plant])
+    assert found.caught, (found.status, found.said, found.wanted)
+
+
+@pytest.mark.parametrize("deed", ["inputs written to through .data and put back", "a forged answer",
+                                  "a child left running"])  # fmt: skip
+def test_what_is_planted_without_its_deed_is_measured_through_the_sweep_too(engine, deed):
+    plant = BY_DEED[deed]
+    honest = replace(plant, row=plant.honest, status=Status.MEASURED, said="^$")
+    (found,) = run_plants(this_machine(), engine, 0, Nobody(), [honest])
+    assert found.caught, (found.status, found.said)
+
+
+def test_every_deed_is_planted_once_and_every_row_has_a_name_of_its_own_for_its_problem():
+    assert len({p.deed for p in PLANTS}) == len(PLANTS)
+    assert len({(p.row.name, p.problem) for p in PLANTS}) == len(PLANTS)
+
+
+def test_a_fault_that_can_not_be_planted_here_is_said_and_not_counted():
+    plant = BY_DEED["a stream that nobody waits for"]
+    machine = replace(this_machine(), gpus=(), torch_cuda=None)
+
+    class Engine:
+        def ask(self, question, limit_s):
+            assert "job" not in question
+            return {"ceilings": {}}
+
+    (found,) = run_plants(machine, Engine(), 0, Nobody(), [plant])
+    assert found.caught is None
+    assert "cuda" in found.said

@@ -1,0 +1,373 @@
+"""Two commits against each other: what git is asked, where the workers look, and what is said."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import attnbench
+import impls
+from attnbench.comparison import Verdict
+from attnbench.measure.settings import Settings
+from attnbench.pairs import Rule
+from attnbench.record import Record, Status
+from attnbench.sweep.commits import (
+    BadCommit,
+    Commit,
+    Refused,
+    changed,
+    compare_commits,
+    laid_out,
+    resolve,
+)
+from attnbench.sweep.plan import Cell
+from attnbench.sweep.turns import open_worker
+from impls.problem import Problem
+from impls.spec import INTERFACE
+
+ROOT = Path(attnbench.__file__).parents[1]
+RULE = Rule(margin=0.01, first=20, cap=80)
+NAMES = {
+    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a", "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@a", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
+}  # fmt: skip
+
+
+def git(root, *words):
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
+                          env={**os.environ, **NAMES})  # fmt: skip
+    return done.stdout.strip()
+
+
+def commit(root, subject, files=()):
+    """Write files of ``impls`` and commit all that has changed."""
+    for name, text in dict(files).items():
+        (root / "impls" / name).write_text(text)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--allow-empty", "-m", subject)
+    return git(root, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A repository whose ``impls`` say how fast they are: HEAD~1 takes 1 ms, HEAD 2 ms."""
+    root = tmp_path / "checkout"
+    (root / "impls").mkdir(parents=True)
+    git(root, "init", "--quiet")
+    (root / "elsewhere.txt").write_text("of no account")
+    commit(root, "first", {"speed": "0.001", "spec.py": f"INTERFACE = {INTERFACE}\n"})
+    commit(root, "second\n\nmore words", {"speed": "0.002"})
+    return root
+
+
+def cells(*labels):
+    rows = impls.table()
+    problem = Problem(q_len=8, kv_len=8)
+    return [Cell(rows.find(label), problem, None, 0.0) for label in labels or ("sdpa",)]
+
+
+class FakeWorker:
+    """Takes as long as the file ``speed`` in the folder that it was opened with says."""
+
+    def __init__(self, folder, refuses=(), falls_after=None):
+        self.seconds = float((folder / "impls" / "speed").read_text())
+        self.refuses, self.left = refuses, falls_after
+        self.held, self.looks, self.samples = [], 0, 0
+
+    def hold(self, variant, problem):
+        if variant in self.refuses:
+            raise Refused(f"there is no variant {variant!r}")
+        self.held.append((variant, problem))
+        return self
+
+    def fresh(self):
+        self.looks += 1
+
+    def sample(self):
+        self.samples += 1
+        if self.left is not None and self.samples > self.left:
+            raise Refused("the worker died of SIGSEGV")
+        return self.seconds
+
+
+@pytest.fixture
+def opened():
+    """Opens fake workers, and keeps them: ``opened.workers``."""
+
+    class Opened:
+        def __init__(self):
+            self.workers, self.folders, self.more = [], [], [{}, {}]
+
+        @contextmanager
+        def __call__(self, folder):
+            self.folders.append(folder)
+            self.workers.append(FakeWorker(folder, **self.more[len(self.workers)]))
+            yield self.workers[-1]
+
+    return Opened()
+
+
+def compared(checkout, opened, a="HEAD~1", b="HEAD", some=None, **more):
+    return compare_commits(a, b, some or cells(), opened, rule=RULE, root=checkout, **more)
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "status"),
+    [("HEAD~1", "HEAD", "SLOWER", 1), ("HEAD", "HEAD~1", "FASTER", 0),
+     ("HEAD", "HEAD", "EQUIVALENT", 0)],
+)  # fmt: skip
+def test_a_commit_is_timed_against_another(checkout, opened, a, b, verdict, status):
+    found = compared(checkout, opened, a, b)
+    (cell,) = found.cells
+    assert cell.comparison.verdict == verdict
+    assert cell.comparison.paired
+    assert found.exit_status == status
+    assert found.counts()[verdict] == 1
+    assert (found.a.name, found.b.name, found.margin) == (a, b, 0.01)
+
+
+def test_both_take_part_in_every_pair(checkout, opened):
+    found = compared(checkout, opened)
+    pairs = found.cells[0].pairs
+    assert [w.samples for w in opened.workers] == [len(pairs.a_s), len(pairs.b_s)]
+    assert (pairs.a_s[0], pairs.b_s[0]) == (0.001, 0.002)
+
+
+def test_no_verdict_rests_on_fewer_than_four_places_in_memory(checkout, opened):
+    """A place that is luck for one side alone, for as long as it lasts, decides nothing."""
+    found = compared(checkout, opened)
+    assert found.cells[0].comparison.verdict is Verdict.SLOWER
+    assert found.cells[0].comparison.n == 80
+    assert [w.looks for w in opened.workers] == [4, 4]
+
+
+def test_luck_that_lasts_as_long_as_a_place_is_no_difference(checkout, opened, monkeypatch):
+    def sample(self):
+        self.samples += 1
+        lucky = self is opened.workers[0] and self.looks % 2
+        return 0.7 if lucky else 1.0
+
+    monkeypatch.setattr(FakeWorker, "sample", sample)
+    found = compared(checkout, opened)
+    assert found.cells[0].comparison.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_worker_holds_cell_after_cell(checkout, opened):
+    seen = []
+    found = compared(checkout, opened, some=cells("sdpa", "chunked?block=64"), watch=seen.append)
+    assert [label for label, _ in opened.workers[0].held] == ["sdpa", "chunked?block=64"]
+    assert [c.variant for c in found.cells] == [c.variant for c in seen]
+    assert len(opened.workers) == 2
+
+
+def test_a_difference_among_many_must_survive_the_correction(checkout, opened, monkeypatch):
+    def sample(self):  # of eighty pairs 53 say slower: one time in two hundred by chance
+        self.samples += 1
+        return 1.0 if self is opened.workers[0] else 0.9 if self.samples % 80 < 27 else 1.05
+
+    monkeypatch.setattr(FakeWorker, "sample", sample)
+    alone = compared(checkout, opened)
+    assert alone.cells[0].comparison.verdict is Verdict.SLOWER
+    opened.workers.clear()
+    together = compared(checkout, opened, some=cells(*["sdpa"] * 30))
+    assert together.counts()[Verdict.INCONCLUSIVE] == 30
+    assert together.exit_status == 0
+
+
+# ---- what a commit has not -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("who", "status"), [(0, 0), (1, 1)])
+def test_a_row_that_a_commit_has_not_is_said_and_the_rest_goes_on(checkout, opened, who, status):
+    opened.more[who] = {"refuses": ("matmul",)}
+    found = compared(checkout, opened, b="HEAD~1", a="HEAD~1", some=cells("matmul", "sdpa"))
+    without, with_ = found.cells
+    why = (without.why_a, without.why_b)
+    short = git(checkout, "rev-parse", "HEAD~1")[:7]
+    assert why[who] == f"commit {short} (HEAD~1): there is no variant 'matmul'"
+    assert (why[1 - who], without.pairs) == ("", None)
+    assert with_.comparison.verdict is Verdict.EQUIVALENT
+    assert found.exit_status == status
+    assert found.counts()["worse" if who else "better"] == 1
+
+
+def test_a_side_that_falls_on_the_way_costs_its_cell_alone(checkout, opened):
+    opened.more[1] = {"falls_after": 27}
+    found = compared(checkout, opened, some=cells("sdpa"))
+    assert found.cells[0].pairs is None
+    assert found.cells[0].why_b.endswith("(HEAD): the worker died of SIGSEGV")
+    assert found.cells[0].why_a == ""
+    assert found.exit_status == 1
+
+
+def test_where_nothing_could_be_compared_the_exit_status_is_that_of_usage(checkout, opened):
+    opened.more = [{"refuses": ("sdpa",)}, {"refuses": ("sdpa",)}]
+    assert compared(checkout, opened).exit_status == 2
+
+
+def test_a_cell_that_was_left_out_keeps_its_reason(checkout, opened):
+    (cell,) = cells()
+    reason = Record.of(cell.variant, cell.problem, Status.UNSUPPORTED, "it can't")
+    out = Cell(cell.variant, cell.problem, reason, 0.0)
+    found = compared(checkout, opened, some=[out, cell])
+    assert (found.cells[0].why_a, found.cells[0].why_b) == ("it can't", "it can't")
+    assert len(opened.workers[0].held) == 1
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def test_a_name_is_looked_up_in_the_checkout(checkout):
+    full = git(checkout, "rev-parse", "HEAD~1")
+    for name in ("HEAD~1", full, full[:8]):
+        found = resolve(name, checkout)
+        assert (found.name, found.sha, found.subject) == (name, full, "first")
+    assert str(resolve("HEAD~1", checkout)) == f"{full[:7]} (HEAD~1)"
+    assert str(resolve(full[:8], checkout)) == full[:7]
+
+
+@pytest.mark.parametrize("name", ["nowhere", "", "HEAD~9", "--all", "HEAD:impls", "a b", "0" * 40])
+def test_what_is_no_commit_is_refused_with_a_sentence(checkout, opened, name):
+    with pytest.raises(BadCommit) as caught:
+        compared(checkout, opened, b=name)
+    assert str(caught.value).startswith(f"{name!r} is no commit of {checkout}")
+    assert opened.workers == []
+
+
+def test_outside_a_checkout_that_is_said(tmp_path, opened, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(BadCommit, match="is no git checkout, so it has no commits to compare"):
+        compared(tmp_path, opened)
+
+
+def test_without_git_that_is_said_too(checkout, opened, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BadCommit, match="is no git checkout"):
+        compared(checkout, opened)
+
+
+def test_a_commit_without_impls_is_refused(checkout, opened):
+    git(checkout, "rm", "-r", "--quiet", "impls")
+    git(checkout, "commit", "--quiet", "-m", "gone")
+    with pytest.raises(BadCommit, match=r"\(HEAD\) has no folder impls"):
+        compared(checkout, opened)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("INTERFACE = 99\n", "has version 99"), ("x = 1\n", "says none")]
+)
+def test_a_table_of_another_contract_is_refused(checkout, opened, text, says):
+    commit(checkout, "other", {"spec.py": text})
+    with pytest.raises(BadCommit) as caught:
+        compared(checkout, opened)
+    assert says in str(caught.value)
+    assert f"this attnbench measures version {INTERFACE}" in str(caught.value)
+
+
+# ---- where a worker looks ------------------------------------------------------------------------
+
+
+def test_each_worker_gets_its_commits_files_and_they_are_gone_afterwards(checkout, opened):
+    compared(checkout, opened)
+    assert [w.seconds for w in opened.workers] == [0.001, 0.002]
+    assert len(set(opened.folders)) == 2
+    assert not any(folder.exists() for folder in opened.folders)
+
+
+def test_uncommitted_changes_are_not_measured(checkout, opened):
+    (checkout / "impls" / "speed").write_text("9.0")
+    compared(checkout, opened)
+    assert [w.seconds for w in opened.workers] == [0.001, 0.002]
+
+
+def test_impls_are_the_commits_and_the_ruler_is_ours(checkout):
+    commit(checkout, "marked", {"__init__.py": "MARK = 'of the commit'\n"})
+    with laid_out(resolve("HEAD", checkout), checkout) as folder:
+        assert sorted(p.name for p in folder.iterdir()) == ["attnbench", "impls"]
+        code = "import impls, attnbench; print(impls.MARK); print(attnbench.__path__[0])"
+        path = os.pathsep.join([str(folder), str(ROOT)])
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": path}, cwd=ROOT)  # fmt: skip
+    mark, ruler = done.stdout.split("\n")[:2]
+    assert mark == "of the commit"
+    assert Path(ruler) == folder / "attnbench"
+
+
+def test_the_files_that_changed_are_named(checkout):
+    commit(checkout, "third", {"speed": "0.003", "other": "new"})
+    (checkout / "elsewhere.txt").write_text("changed")
+    commit(checkout, "fourth")
+    a, b = (resolve(name, checkout) for name in ("HEAD~3", "HEAD"))
+    assert changed(a, b, checkout) == ["impls/other", "impls/speed"]
+    assert changed(b, b, checkout) == []
+
+
+def test_impls_may_lie_below_the_top_of_the_repository(checkout, opened):
+    inner = checkout / "packages"
+    inner.mkdir()
+    shutil.copytree(checkout / "impls", inner / "impls")
+    (inner / "impls" / "speed").write_text("0.005")
+    commit(checkout, "moved")
+    (inner / "impls" / "speed").write_text("0.007")
+    commit(checkout, "slower")
+    found = compared(inner, opened)
+    assert [w.seconds for w in opened.workers] == [0.005, 0.007]
+    assert found.changed == ("impls/speed",)
+
+
+# ---- written down --------------------------------------------------------------------------------
+
+
+def test_all_of_it_can_be_sent(checkout, opened):
+    opened.more[1] = {"refuses": ("matmul",)}
+    found = compared(checkout, opened, some=cells("sdpa", "matmul"))
+    sent = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert sent["a"]["subject"] == "first"
+    assert sent["changed"] == ["impls/speed"]
+    assert sent["cells"][0]["pairs"]["comparison"]["verdict"] == "SLOWER"
+    assert sent["cells"][1]["pairs"] is None
+    assert sent["counts"] == {"FASTER": 0, "SLOWER": 1, "EQUIVALENT": 0, "INCONCLUSIVE": 0,
+                              "worse": 1, "better": 0}  # fmt: skip
+
+
+def test_a_commit_is_named_by_what_was_asked():
+    assert str(Commit("v1.0", "abcdef0123", "x")) == "abcdef0 (v1.0)"
+
+
+# ---- with workers --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_commits_of_the_real_table(tmp_path):
+    """The second multiplies three times where the first does once, and has lost a row."""
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "impls", root / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+    git(root, "init", "--quiet")
+    commit(root, "as it is")
+    dense = root / "impls" / "dense"
+    slow = "\n\n_once = build\n\n\ndef build(problem):\n    one = _once(problem)\n"
+    slow += "    return lambda q, k, v: (one(q, k, v), one(q, k, v), one(q, k, v))[2]\n"
+    (dense / "matmul.py").write_text((dense / "matmul.py").read_text() + slow)
+    plate = (dense / "__init__.py").read_text()
+    (dense / "__init__.py").write_text(plate.replace('"bmm", "bmm over', '"bmx", "bmm over'))
+    commit(root, "slower")
+    problem = Problem(q_len=128, kv_len=128)
+    table = impls.table()
+    some = [Cell(table.find(name), problem, None, 0.0) for name in ("matmul", "bmm", "einsum")]
+    rule = Rule(margin=0.05, first=40, cap=320)
+    found = compare_commits("HEAD~1", "HEAD", some, open_worker(Settings(), 0, 0.1), rule=rule,
+                            root=root)  # fmt: skip
+    matmul, bmm, einsum = found.cells
+    assert matmul.comparison.verdict is Verdict.SLOWER
+    assert matmul.comparison.ratio > 1.5
+    assert "there is no variant 'bmm'" in bmm.why_b
+    assert einsum.comparison.verdict not in (Verdict.FASTER, Verdict.SLOWER)
+    assert found.exit_status == 1

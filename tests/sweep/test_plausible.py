@@ -1,0 +1,76 @@
+"""Records of one run that contradict each other."""
+
+import pytest
+
+from attnbench.record import Record, Status, Time, Work
+from attnbench.sweep.plausible import Known
+from impls.problem import Problem
+
+
+def record(
+    seconds, phase="forward", n=512, flops=None, variant="a", status=Status.MEASURED, **more
+):
+    problem = Problem(q_len=n, kv_len=n, phase=phase, **more)
+    time = Time(median_s=seconds, low_s=seconds * 0.99, high_s=seconds * 1.01, q25_s=seconds,
+                q75_s=seconds, min_s=seconds * 0.98, n=20, clock="host", stop="converged",
+                samples_s=[seconds])  # fmt: skip
+    cost = Work(flops=n * n if flops is None else flops, bytes=n)
+    return Record(status=status, variant=variant, problem=problem.to_dict(), time=time, cost=cost)
+
+
+def doubted(*records):
+    known = Known()
+    return [known.doubt(r) for r in records]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_training_step_faster_than_its_forward_pass_is_not_believed(order):
+    last = doubted(*[record(0.010), record(0.005, "train")][::order])[-1]
+    assert last.status is Status.IMPLAUSIBLE
+    assert last.reason == "a training step took 5 ms and its forward pass alone 10 ms"
+    assert last.time is None
+
+
+@pytest.mark.parametrize("seconds", [0.0095, 0.010, 0.030])
+def test_a_training_step_as_long_as_its_forward_pass_is_believed(seconds):
+    assert doubted(record(0.010), record(seconds, "train"))[-1].status is Status.MEASURED
+
+
+@pytest.mark.parametrize("other", [{"variant": "b"}, {"n": 256, "flops": 512 * 512},
+                                   {"batch": 2}, {"dtype": "bfloat16"}])  # fmt: skip
+def test_only_the_same_variant_on_the_same_shapes_is_held_against(other):
+    found = doubted(record(0.010, **other), record(0.005, "train"))
+    assert found[-1].status is Status.MEASURED
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_time_that_stands_still_while_the_work_grows_is_not_believed(order):
+    last = doubted(*[record(0.010, n=512), record(0.0102, n=1024)][::order])[-1]
+    assert last.status is Status.IMPLAUSIBLE
+    assert "its time stands still from 512 to 1024 tokens" in last.reason
+    assert "while its work grows 4-fold" in last.reason
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    (record(0.010, n=512), record(0.011, n=1024)),  # it grew
+    (record(0.0005, n=512), record(0.0005, n=1024)),  # short enough to be all overhead
+    (record(0.010, n=512, flops=100), record(0.010, n=1024, flops=200)),  # work only doubled
+    (record(0.010, n=512), record(0.010, n=1024, phase="train")),  # another phase
+])  # fmt: skip
+def test_what_can_be_true_is_believed(first, second):
+    assert doubted(first, second)[-1].status is Status.MEASURED
+
+
+def test_a_record_without_a_time_is_left_alone_and_contradicts_nobody():
+    failed = Record(status=Status.FAILED, reason="why", variant="a", problem=Problem().to_dict())
+    assert doubted(failed, record(0.005, "train"))[0] is failed
+
+
+def test_a_record_that_is_not_believed_is_not_held_against_others():
+    found = doubted(record(0.010), record(0.005, "train"), record(0.007, "train", n=1024))
+    assert [r.status for r in found[1:]] == [Status.IMPLAUSIBLE, Status.MEASURED]
+
+
+def test_what_a_run_held_before_counts_when_it_goes_on():
+    known = Known([record(0.010)])
+    assert known.doubt(record(0.005, "train")).status is Status.IMPLAUSIBLE

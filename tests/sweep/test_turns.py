@@ -1,0 +1,92 @@
+"""A worker that holds a variant: what it is asked, and what its refusals become."""
+
+import os
+
+import pytest
+
+from attnbench.measure.settings import Settings
+from attnbench.sweep import turns
+from attnbench.sweep.commits import Refused
+from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.turns import HoldingWorker, open_worker
+from impls.problem import Problem
+
+PROBLEM = Problem(q_len=8, kv_len=8)
+
+
+class FakeEngine:
+    """Answers from a list; an answer that is an exception is raised."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def ask(self, question, limit_s):
+        self.asked.append(question)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
+    engine = FakeEngine({"held": True}, {"held": True}, {"seconds": [0.25]})
+    side = HoldingWorker(engine, seed=3, budget_s=0.1).hold("chunked?block=64", PROBLEM)
+    side.fresh()
+    assert side.sample() == 0.25
+    held = {"variant": "chunked?block=64", "problem": PROBLEM.to_dict(), "seed": 3,
+            "budget_s": 0.1}  # fmt: skip
+    assert engine.asked == [{"hold": held}, {"fresh": True}, {"sample": 1}]
+
+
+@pytest.mark.parametrize("word", ["refused", "wrong"])
+def test_what_a_worker_refuses_is_said_in_its_words(word):
+    with pytest.raises(Refused, match="there is no variant 'x'"):
+        HoldingWorker(FakeEngine({word: "there is no variant 'x'"}), 0, 0.1).hold("x", PROBLEM)
+    side = HoldingWorker(FakeEngine({"held": True}, {word: "not so"}), 0, 0.1).hold("x", PROBLEM)
+    with pytest.raises(Refused, match="not so"):
+        side.sample()
+
+
+def test_a_worker_that_is_lost_says_how_it_ended_and_its_last_words():
+    said = "Traceback …\nModuleNotFoundError: No module named 'impls.loading'\n"
+    lost = WorkerLost("the worker ended with status 1", said, timed_out=False)
+    with pytest.raises(Refused) as caught:
+        HoldingWorker(FakeEngine(lost), 0, 0.1).hold("x", PROBLEM)
+    assert str(caught.value) == (
+        "the worker ended with status 1; ModuleNotFoundError: No module named 'impls.loading'"
+    )
+    quiet = WorkerLost("the worker died of SIGSEGV", "", timed_out=False)
+    with pytest.raises(Refused, match=r"SIGSEGV$"):
+        HoldingWorker(FakeEngine(quiet), 0, 0.1).hold("x", PROBLEM)
+
+
+@pytest.mark.parametrize(("threads", "cores"), [(1, {3}), (2, {2, 3}), (4, {0, 1, 2, 3})])
+def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
+    monkeypatch, tmp_path, threads, cores
+):
+    now, during = {0, 1, 2, 3}, []
+
+    def put(pid, wanted):
+        now.clear()
+        now.update(wanted)
+
+    class Engine(FakeEngine):
+        def __init__(self, settings, path):
+            super().__init__()
+            self.path = path
+
+        def __enter__(self):
+            during.append((self.path, set(now)))
+            return self
+
+        def __exit__(self, *_):
+            during.append((self.path, set(now)))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(now))
+    monkeypatch.setattr(os, "sched_setaffinity", put)
+    monkeypatch.setattr(turns, "LocalEngine", Engine)
+    opened = open_worker(Settings(threads=threads), 0, 0.1)
+    with opened(tmp_path / "a"), opened(tmp_path / "b"):
+        assert now == cores
+    assert during == [(tmp_path / x, cores) for x in "abba"]
+    assert now == {0, 1, 2, 3}
