@@ -1,7 +1,7 @@
 """Pairs: two calls next to each other in time, in random order, each on fresh values.
 
 What slows the machine slows both calls of a pair, so their ratio stands still while the machine
-does not. Pairs are taken until they decide or the cap is reached, each time twice as many, and every
+does not. Pairs are taken until they decide or the cap is reached, each time twice as many, and each
 look at them costs its share of the confidence. Now and again both calls get tensors at other
 addresses, since a place in memory is luck that would last a whole comparison.
 """

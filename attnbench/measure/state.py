@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 import torch.profiler
 from numpy.random import mtrand
+from torch.utils._device import DeviceContext
 
 from attnbench.truth.findings import Wrong
 
@@ -46,7 +47,7 @@ TABLES = "attnbench."
 """Where a module's lists and dicts are numbers of the ruler, and not somebody's memory."""
 FOLLOWS = {"torch.Storage"}
 """Names that come to stand for something else when a setting changes, which is named already."""
-BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__  # type: ignore[attr-defined]
+BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__
 """Inside what torch puts around functions of its own when its compiler is first loaded."""
 _GONE = object()
 
@@ -122,7 +123,7 @@ def _left_running(before: Mapping[str, Any]) -> list[str]:
 
 
 def _settings() -> dict[str, Any]:
-    matmul, core = torch.backends.cuda.matmul, torch._C
+    matmul = torch.backends.cuda.matmul
     return {
         "threads": torch.get_num_threads(),
         "default dtype": torch.get_default_dtype(),
@@ -136,13 +137,19 @@ def _settings() -> dict[str, Any]:
             matmul.allow_bf16_reduced_precision_reduction,
         ),
         "deterministic mode": torch.are_deterministic_algorithms_enabled(),
-        "modes around torch's functions": (
-            core._len_torch_function_stack() + core._len_torch_dispatch_stack()
-        ),
+        "modes around torch's functions": _modes(),
         "garbage collection": gc.isenabled(),
         "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
         "thread switching": sys.getswitchinterval(),
     }  # fmt: skip
+
+
+def _modes() -> int:
+    """How many stand between a caller and torch; the default device has one of its own."""
+    core = torch._C
+    functions = map(core._get_function_stack_at, range(core._len_torch_function_stack()))
+    plain = sum(isinstance(mode, DeviceContext) for mode in functions)
+    return core._len_torch_function_stack() - plain + core._len_torch_dispatch_stack()
 
 
 def _random_states() -> dict[str, Any]:

@@ -40,7 +40,7 @@ def restored():
 
 def test_nothing_has_changed_where_nothing_was_done():
     before = snapshot()
-    q = torch.randn(1, 1, 4, 8, requires_grad=True)
+    q = torch.ones(1, 1, 4, 8, requires_grad=True)
     F.scaled_dot_product_attention(q, q, q).sum().backward()
     with torch.no_grad():
         torch.softmax(q, -1)

@@ -13,8 +13,8 @@ from attnbench.sweep.engine import LocalEngine
 from attnbench.truth.planted import PLANTS
 
 DEADLY = (
-    "a child left running", "a child that answers", "a forged answer", "the process ended", "a hang",
-    "a segmentation fault", "inputs written to through .data and put back",
+    "a child left running", "a child that answers", "a forged answer", "the process ended",
+    "a hang", "a segmentation fault", "inputs written to through .data and put back",
 )  # fmt: skip
 """What is planted in a process of its own alone."""
 HERE = [p for p in PLANTS if why_not(p.row, this_machine()) is None]

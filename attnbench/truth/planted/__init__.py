@@ -107,7 +107,7 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, object]]]] = {
         ("a thread for each call that works on after it", "thread_a_call", PLAIN, {"said": LATE}),
         ("a standing thread that works on after the call", "standing_thread", PLAIN,
          {"said": LATE, **ALONE}),
-        ("more threads than it was given", "pool", BROAD,
+        ("more threads than it was given", "pool", BROAD.with_(q_len=512, kv_len=512),
          {"status": Status.IMPLAUSIBLE, "said": r"processors busy and was given", **ALONE}),
         ("a stream that nobody waits for", "stream", _problem(device="cuda"),
          {"status": Status.IMPLAUSIBLE, "said": "where the events do not look"}),

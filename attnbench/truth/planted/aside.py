@@ -20,7 +20,7 @@ from impls.heads import Attend
 from impls.problem import Problem
 
 LATE_S = 2e-3
-PIECES = 8
+PIECES = 2
 """How often each thread of the pool computes its part, so that there is something to see."""
 
 

@@ -1,0 +1,159 @@
+"""What a self-check makes of records, how it is kept and shown, and how the verb ends."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from attnbench import cli, selfcheck
+from attnbench.machine import this_machine
+from attnbench.record import PROTOCOL, Memory, Record, Status
+from attnbench.report import selfcheck_view
+from attnbench.selfcheck import Outcome, SelfCheck, judge, load, run_plants, save
+from attnbench.store import StoreError, find_runs
+from attnbench.sweep.engine import WorkerLost
+from attnbench.truth.planted import PLANTS
+
+ZEROS = next(p for p in PLANTS if p.deed == "zeros")
+HOG = next(p for p in PLANTS if p.deed == "memory taken by torch and given back")
+CAUGHT = Outcome("zeros", "values", True, "wrong", "row 0 did not move")
+ESCAPED = Outcome("a hang", "costs", False, "measured", "", "timed_out, matching 'running'")
+ELSEWHERE = Outcome("a stream", "aside", None, "unavailable", "it runs on cuda")
+
+
+def record(plant, status, reason="", **more):
+    return Record.of(plant.row, plant.problem, status, reason, **more)
+
+
+def result(*outcomes):
+    return SelfCheck(list(outcomes), "box", {"torch": "2.13"}, date="2026-01-01T00:00:00+00:00")
+
+
+@pytest.mark.parametrize(("status", "reason", "caught"), [
+    (Status.WRONG, "row 0 (batch 0, head 0) did not move when key 3 changed, which", True),
+    (Status.WRONG, "it is slow", False),
+    (Status.MEASURED, "", False),
+    (Status.IMPLAUSIBLE, "row 0 (batch 0, head 0) did not move when key 3 changed, which", False),
+    (Status.CRASHED, "the worker died of SIGSEGV", False),
+])  # fmt: skip
+def test_a_fault_is_caught_by_its_status_and_its_reason_together(status, reason, caught):
+    found = judge(ZEROS, record(ZEROS, status, reason))
+    assert found.caught is caught
+    assert (found.status, found.said) == (status, reason)
+    assert (found.wanted == "") is caught
+
+
+@pytest.mark.parametrize(("peak", "caught"), [(96 << 20, True), ((96 << 20) - 1, False)])
+def test_a_price_is_shown_where_the_record_tells_at_least_so_much(peak, caught):
+    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
+    found = judge(HOG, record(HOG, Status.MEASURED, memory=memory))
+    assert found.caught is caught
+    assert "memory.peak_bytes is" in found.said
+
+
+def test_a_record_without_the_number_shows_no_price():
+    found = judge(HOG, record(HOG, Status.MEASURED))
+    assert found.caught is False
+    assert "at least" in found.wanted
+
+
+@pytest.mark.parametrize(("outcomes", "line", "passed"), [
+    ([CAUGHT, CAUGHT], "ruler self-check: 2/2 on this machine", True),
+    ([CAUGHT, ESCAPED], "ruler self-check: 1/2 on this machine", False),
+    ([CAUGHT, ELSEWHERE],
+     "ruler self-check: 1/1 on this machine; 1 could not be planted here", True),
+    ([ELSEWHERE], "ruler self-check: 0/0 on this machine; 1 could not be planted here", False),
+    ([], "ruler self-check: 0/0 on this machine", False),
+])  # fmt: skip
+def test_the_line_counts_what_was_planted(outcomes, line, passed):
+    found = result(*outcomes)
+    assert (found.line, found.passed) == (line, passed)
+
+
+def test_what_is_kept_comes_back_and_is_no_run(tmp_path):
+    path = save(result(CAUGHT, ESCAPED), tmp_path)
+    assert path == tmp_path / "box" / "selfcheck.json"
+    found = load(tmp_path, "box")
+    assert (found["n"], found["caught"], found["protocol"]) == (2, 1, PROTOCOL)
+    assert found["line"] == "ruler self-check: 1/2 on this machine"
+    assert found["versions"] == {"torch": "2.13"}
+    assert [o["deed"] for o in found["outcomes"]] == ["zeros", "a hang"]
+    assert list(find_runs([tmp_path])) == []
+    save(result(CAUGHT), tmp_path)
+    assert load(tmp_path, "box")["n"] == 1
+    assert [p.name for p in path.parent.iterdir()] == ["selfcheck.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", json.dumps({"protocol": PROTOCOL - 1})])
+def test_a_self_check_that_says_nothing_of_this_ruler_is_none(tmp_path, text):
+    assert load(tmp_path, "box") is None
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "selfcheck.json").write_text(text)
+    assert load(tmp_path, "box") is None
+
+
+def test_a_place_that_takes_no_files_is_a_sentence(tmp_path):
+    (tmp_path / "box").write_text("")
+    with pytest.raises(StoreError, match="give another folder with --out"):
+        save(result(CAUGHT), tmp_path)
+
+
+def test_the_table_says_what_escaped_and_how_it_should_have_been_caught(capsys):
+    selfcheck_view.table(result(CAUGHT, ESCAPED, ELSEWHERE))
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    words = [" ".join(line.split()) for line in lines]
+    assert "zeros wrong yes row 0 did not move" in words
+    said = "a hang measured ESCAPED nothing amiss (it should be timed_out, matching 'running')"
+    assert said in words
+    assert "a stream – not planted it runs on cuda" in words
+    assert lines[-1].startswith("ruler self-check: 1/2 on this machine")
+
+
+def test_each_plant_goes_through_the_sweep_with_its_own_limit():
+    asked = []
+
+    class Engine:
+        def ask(self, question, limit_s):
+            asked.append((question, limit_s))
+            if "ceilings" in question:
+                return {"ceilings": {"flops": {}}}
+            raise WorkerLost("it was still running after 4 s", "", timed_out=True)
+
+    class Watcher:
+        def cell(self, record, done, total, left_s):
+            asked.append((record.variant, done, total, left_s))
+
+    hang = next(p for p in PLANTS if p.deed == "a hang")
+    first, second = run_plants(this_machine(), Engine(), 3, Watcher(), [hang, ZEROS])
+    assert (first.caught, second.caught) == (True, False)
+    (_, job, told, other, _) = asked
+    assert (job[1], other[1]) == (4.0, ZEROS.limit_s)
+    assert job[0]["job"]["variant"]["name"] == "planted.hang"
+    assert (job[0]["job"]["seed"], job[0]["job"]["ceilings"]) == (3, {"flops": {}})
+    assert told[:3] == ("planted.hang", 1, 2)
+
+
+@pytest.mark.parametrize(("outcomes", "status"), [
+    ([CAUGHT], 0), ([CAUGHT, ELSEWHERE], 0), ([CAUGHT, ESCAPED], 1),
+])  # fmt: skip
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_the_verb_ends_with_a_finding_where_something_escaped(
+    monkeypatch, tmp_path, capsys, outcomes, status, words
+):
+    monkeypatch.setattr(selfcheck, "run_plants", lambda *_: iter(outcomes))
+    assert cli.main(["selfcheck", "--out", str(tmp_path), *words]) == status
+    out = capsys.readouterr().out
+    line = result(*outcomes).line
+    kept = load(tmp_path, this_machine().name)
+    assert kept["line"] == line
+    if words:
+        assert json.loads(out) == kept
+    else:
+        assert out.rstrip().endswith(line)
+
+
+def test_a_plant_turned_honest_differs_in_the_deed_alone():
+    for plant in PLANTS:
+        assert plant.honest == replace(plant.row, given={"deed": False})
+        assert plant.row.chosen == {"deed": True}
+        assert plant.row.supports(plant.problem) is None
