@@ -17,15 +17,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from attnbench.comparison import Verdict
 from attnbench.machine import Machine, why_not
 from attnbench.record import PROTOCOL, Record, Status
 from attnbench.store import StoreError
+from attnbench.sweep.compare import Compared, compare_cells
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.run import Watcher, measure
-from attnbench.truth.planted import PLANTS, Plant
+from attnbench.truth.planted import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
 
 FILE = "selfcheck.json"
+SLOW, SLOW_DOWN_S = "slow-downs", 12.0
+"""What they are filed under, and for how long pairs of one are taken."""
 BUDGET_S = 0.03
 """Of sampling: a fault is there or not, and needs no narrow interval."""
 
@@ -120,6 +124,43 @@ def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> Outcome:
         plant.deed, plant.kind, good, str(record.status), said, "" if good else wanted,
         round(spent_s, 3),
     )  # fmt: skip
+
+
+def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[Outcome]:
+    """Code against the same code with a known share more of its work, in pairs."""
+    margin = None
+    for extra in SLOW_DOWNS:
+        began = monotonic()
+        cells = [Cell(slices(n), SLICES_PROBLEM, left_out=None, guess_s=1.0) for n in (extra, 0)]
+        found = compare_cells(
+            [cells[0]], [cells[1]], engine, seed=seed, margin=margin, floors=[],
+            budget_s=SLOW_DOWN_S, watch=lambda _: None,
+        )[0]  # fmt: skip
+        yield judge_slow_down(extra, found, monotonic() - began)
+        if found.comparison is not None:
+            margin = found.comparison.margin  # the floor is measured once
+
+
+def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> Outcome:
+    """Whether the verdict is right at its margin.
+
+    More than the margin is SLOWER; it may be INCONCLUSIVE only where so little could not have been
+    seen. Less than the margin is no difference. What is not slower is never FASTER.
+    """
+    deed = f"{extra} % more work" if extra else "no more work"
+    if (c := found.comparison) is None:
+        return Outcome(deed, SLOW, False, str(found.status), found.why, "a verdict", spent_s)
+    may = {Verdict.EQUIVALENT, Verdict.INCONCLUSIVE}
+    if extra / 100 > c.margin:
+        may = {Verdict.SLOWER}
+        if c.smallest_effect > extra / 100:
+            may.add(Verdict.INCONCLUSIVE)
+    said = (
+        f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, margin {c.margin:.1%}"
+    )
+    good = c.verdict in may
+    wanted = "" if good else " or ".join(sorted(may))
+    return Outcome(deed, SLOW, good, str(c.verdict), said, wanted, round(spent_s, 3))
 
 
 def _at(values: Any, path: str) -> float | None:

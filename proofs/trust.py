@@ -79,11 +79,11 @@ def _verdicts() -> Iterator[Figure]:
     from attnbench.measure.paired import compare_ready
     from attnbench.measure.settings import Settings, apply
     from attnbench.pairs import Rule
-    from attnbench.truth.planted import SLICES, SLICES_PROBLEM
+    from attnbench.truth.planted import SLICES_PROBLEM, slices
 
     apply(Settings())
     bench = Bench()
-    ready = {extra: bench.ready(Job(SLICES.with_(extra=extra), SLICES_PROBLEM)) for extra in TRIALS}
+    ready = {extra: bench.ready(Job(slices(extra), SLICES_PROBLEM)) for extra in TRIALS}
     floor = floor_of(ready[0])
     margin = max(LEAST_MARGIN, floor.floor)
     yield f"noise floor, {floor.trials} comparisons of itself", floor.floor * 100, 2, "%"
@@ -115,7 +115,7 @@ def faults() -> Iterator[Figure]:
     taken = time.perf_counter() - start
     report = json.loads(done)
     yield "attnbench selfcheck", taken, 300, "s"
-    yield f"of {report['counted']} planted, escaped", report["counted"] - report["caught"], 0, ""
+    yield f"of {report['n']} planted, escaped", report["n"] - report["caught"], 0, ""
     records = json.loads(_attnbench("check"))
     asked = [r for r in records if r["status"] not in ("unsupported", "unavailable")]
     alarms = [r for r in asked if r["status"] != "measured"]

@@ -1,9 +1,11 @@
 """The noise floor: by how much a variant seems to differ from itself, on this machine, now.
 
 A variant is compared with itself again and again, as any two are compared: pairs until they decide,
-in tensors at other addresses for each look. What 95 of 100 such comparisons stay below is the least
-difference that this machine can vouch for. It depends on how long a call takes, so it is measured
-for short calls and for longer ones.
+now and again in tensors at other addresses. What is sampling noise the interval of a comparison
+says itself. What is more, since it lasts as long as the comparison, shows in an interval that lies
+off nothing at all: the floor is how far off 95 of 100 do not lie, the least margin at which this
+machine can tell that a variant is no other than itself. It depends on how long a call takes, so it
+is measured for short calls and for longer ones.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from attnbench.comparison import LEAST_MARGIN
 from attnbench.measure.cell import Bench
 from attnbench.measure.job import Job, Ready
 from attnbench.measure.paired import compare_ready
-from attnbench.pairs import Rule
+from attnbench.pairs import Pairs, Rule
 from impls import table
 from impls.problem import Problem
 
@@ -40,6 +42,8 @@ class Floor:
     call_s: float
     floor: float
     """A share: 0.004 is four thousandths."""
+    apart: float
+    """By how much the ratios themselves were off one, 95 of 100 no more: sampling noise too."""
     trials: int
     pairs: float
     """Of the comparisons, the median."""
@@ -57,16 +61,21 @@ def floors(device: str, dtype: str) -> list[dict[str, Any]]:
 
 def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> Floor:
     """The floor of one variant on one problem."""
-    off, calls, pairs = zip(*_against_itself(ready, budget_s), strict=True)
-    floor = float(np.quantile(off, 0.95))
-    return Floor(statistics.median(calls), floor, len(off), statistics.median(pairs))
+    found = list(_against_itself(ready, budget_s))
+    seen = [pairs.comparison for pairs in found]
+    off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in seen]
+    apart = [abs(math.log(c.ratio)) for c in seen]
+    return Floor(
+        call_s=statistics.median(statistics.median(pairs.a_s) for pairs in found),
+        floor=math.expm1(float(np.quantile(off, 0.95))),
+        apart=math.expm1(float(np.quantile(apart, 0.95))),
+        trials=len(seen), pairs=statistics.median(c.n for c in seen),
+    )  # fmt: skip
 
 
-def _against_itself(ready: Ready, budget_s: float) -> Iterator[tuple[float, float, int]]:
+def _against_itself(ready: Ready, budget_s: float) -> Iterator[Pairs]:
     start, trials = perf_counter(), 0
     rule = Rule(LEAST_MARGIN, cap=CAP, budget_s=budget_s / TRIALS[0])
     while trials < TRIALS[0] or (trials < TRIALS[1] and perf_counter() - start < budget_s):
-        pairs = compare_ready(ready, ready, rule)
-        off = abs(math.log(pairs.comparison.ratio))
-        yield off, statistics.median(pairs.a_s), pairs.comparison.n
+        yield compare_ready(ready, ready, rule)
         trials += 1

@@ -17,7 +17,7 @@ def selfcheck(given: argparse.Namespace) -> int:
     """Plant every fault, say what became of each, and keep the result beside the runs."""
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
-    from attnbench.selfcheck import SelfCheck, run_plants, save
+    from attnbench.selfcheck import SelfCheck, run_plants, run_slow_downs, save
     from attnbench.sweep import progress
     from attnbench.sweep.engine import LocalEngine
     from attnbench.truth.planted import PLANTS
@@ -26,6 +26,8 @@ def selfcheck(given: argparse.Namespace) -> int:
     # one thread, however many there are: a fault is one for a fixed number of them
     with LocalEngine(Settings(threads=1)) as engine, progress.watcher(len(PLANTS)) as watcher:
         outcomes = list(run_plants(machine, engine, seed, watcher))
+        say("planted slow-downs, in pairs: about a minute …")
+        outcomes += run_slow_downs(engine, seed)
     result = SelfCheck(
         outcomes, machine.name, {"python": machine.python, **machine.versions}, seed,
         round(monotonic() - start, 1),

@@ -194,3 +194,16 @@ def _plants() -> Iterator[Plant]:
 
 
 PLANTS = tuple(_plants())
+
+SLOW_DOWNS = (0, 1, 2, 5, 10)
+"""Per cent more of the same work; none is a slow-down that isn't there."""
+SLICES_PROBLEM = _problem(heads=4, kv_heads=4, q_len=200, kv_len=200, head_dim=32, v_head_dim=32)
+
+
+def slices(extra: int) -> Variant:
+    """Attention in a hundred like slices, ``extra`` of which are computed twice."""
+    return Variant(
+        name="planted.slices", title="attention in a hundred slices", family="planted",
+        computes="softmax", build="attnbench.truth.planted.slower:build_slices",
+        options={"extra": 0}, given={"extra": extra} if extra else {},
+    )  # fmt: skip
