@@ -164,6 +164,7 @@ def _show_map(given: argparse.Namespace, row: Any) -> int:
 def check(given: argparse.Namespace) -> int:
     """``attnbench check [VARIANT …]``"""
     import impls
+    from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.sweep import progress
@@ -179,7 +180,8 @@ def check(given: argparse.Namespace) -> int:
     grid = grid.with_(**arguments.grid_changes(given))
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    with LocalEngine(settings) as engine, progress.watcher(len(plan.to_run)) as watcher:
+    watching = progress.watcher(len(plan.to_run))
+    with lock_for([grid.device]), LocalEngine(settings) as engine, watching as watcher:
         records = check_cells(plan, engine, given.seed or 0, watcher)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
@@ -194,6 +196,7 @@ def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
     from pathlib import Path
 
+    from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.store import StoreError, read_records
     from attnbench.sweep import progress, start
@@ -218,7 +221,8 @@ def run(given: argparse.Namespace) -> int:
         say(warning)
     say(f"records go to {folder.path}")
     try:
-        with LocalEngine(begun.settings) as engine, progress.watcher(len(left)) as watcher:
+        devices, watching = {c.problem.device for c in left}, progress.watcher(len(left))
+        with lock_for(devices), LocalEngine(begun.settings) as engine, watching as watcher:
             sweep(begun.plan, begun.done, folder, engine, watcher, Interrupt(say))
     except (Stopped, KeyboardInterrupt):
         say(f"stopped; what was measured is kept. Go on with: attnbench run --resume {folder.path}")

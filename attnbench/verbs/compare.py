@@ -78,6 +78,7 @@ def _begun(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
 
 
 def _variants(given: argparse.Namespace, table: Table) -> int:
+    from attnbench.lock import lock_for
     from attnbench.report import pairs_view
     from attnbench.store import stored_floors
     from attnbench.sweep.compare import compare_cells, counts
@@ -91,7 +92,7 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     if given.margin is None and not floors:
         say("no noise floor is stored for this machine, so it is measured first for each problem; "
             "'attnbench env' measures it once")  # fmt: skip
-    with LocalEngine(settings) as engine:
+    with lock_for([grid.device]), LocalEngine(settings) as engine:
         found = compare_cells(
             judged, against, engine, seed=given.seed or 0, margin=given.margin, floors=floors,
             budget_s=given.budget or 30.0, watch=lambda one: say(pairs_view.line(one, *names)),
@@ -125,6 +126,7 @@ def _runs(given: argparse.Namespace) -> int:
 
 def _commits(given: argparse.Namespace, table: Table) -> int:
     from attnbench.comparison import LEAST_MARGIN
+    from attnbench.lock import lock_for
     from attnbench.pairs import Rule
     from attnbench.report import compare_view
     from attnbench.store import stored_floors
@@ -146,7 +148,8 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
         )
         say(f"{cell.variant}, {cell.problem}: {what}")
 
-    found = compare_commits(given.a, given.b, cells, opened, rule=rule, watch=watch)
+    with lock_for([grid.device]):
+        found = compare_commits(given.a, given.b, cells, opened, rule=rule, watch=watch)
     if given.json:
         print(json.dumps(found.to_dict()))
     else:

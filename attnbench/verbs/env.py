@@ -44,6 +44,7 @@ def env(given: argparse.Namespace) -> int:
 
 def _measured(given: argparse.Namespace, machine: Any, settings: Any) -> tuple[Any, Any]:
     """The ceilings and the noise floor, by a worker."""
+    from attnbench.lock import lock_for
     from attnbench.measure.settings import Settings
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
     from attnbench.sweep.plan import LONG, here
@@ -54,7 +55,7 @@ def _measured(given: argparse.Namespace, machine: Any, settings: Any) -> tuple[A
     dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
     for dtype in dtypes:  # refuses what can't be, in the words of a problem
         here(Problem(dtype=dtype, device=device).device, machine)
-    with LocalEngine(settings) as engine:
+    with lock_for([device]), LocalEngine(settings) as engine:
         say("measuring the ceilings …")
         asked = {"ceilings": dtypes, "device": device}
         ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]

@@ -17,6 +17,7 @@ def profile(given: argparse.Namespace) -> int:
     """One variant, or two and why one of them is slower."""
     import impls
     from attnbench.answer.why_slower import why_slower
+    from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.report import timeline_picture
@@ -30,7 +31,8 @@ def profile(given: argparse.Namespace) -> int:
     cells = profiling.plan(names, impls.table(given.table), grid, changes, machine).cells
     folder = profiling.folder_of(cells, Path(given.out))
     try:
-        with LocalEngine(Settings(threads=pinned(given.threads, machine))) as engine:
+        settings = Settings(threads=pinned(given.threads, machine))
+        with lock_for({cell.problem.device for cell in cells}), LocalEngine(settings) as engine:
             found = profiling.profiles(cells, engine, given.seed or 0, folder)
     except profiling.NotProfiled as stopped:
         say(f"attnbench: {stopped}")

@@ -246,23 +246,3 @@ def test_a_picture_that_is_no_picture_or_can_not_be_written_is_a_sentence(tmp_pa
 def test_a_picture_is_drawn_of_any_words_and_of_missing_weights(tmp_path, name, start):
     draw(["$", "a_b", "$"], [[1.0, None, 0.0]] * 3, "t $x$", tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
-
-
-# ---- the machine ---------------------------------------------------------------------------------
-
-
-def test_the_machine_says_none_where_there_is_none(shown):
-    facts = {
-        "machine": {"name": "box", "cpu": "a cpu", "cores": 2, "memory_bytes": 1 << 33, "gpus": [],
-                    "system": "Linux", "python": "3.11", "versions": {"torch": "2"},
-                    "torch_cuda": None, "compiler": None},
-        "settings": {"threads": 1, "environment": {"A": "1"}},
-        "ceilings": {"flops": {"float32": 1e11}, "copy": {str(2 << 20): 5e10}},
-    }  # fmt: skip
-    text = shown(terminal.machine, facts)
-    for words in ("8.0 GiB", "none that NVIDIA", "a CPU build", "compiled variants are unavailable",
-                  "100.0 GFLOP/s", "copy of 2 MiB", "50.0 GB/s"):  # fmt: skip
-        assert words in text
-    assert all(
-        len(re.split(r"\s{2,}", line.strip())) == 2 for line in text.splitlines() if line.strip()
-    )

@@ -1,0 +1,184 @@
+"""What a worker answers about pairs, asked in this process; and the floor under them."""
+
+import math
+
+import pytest
+
+from attnbench.comparison import Verdict, paired
+from attnbench.measure import asked, noise
+from attnbench.measure.asked import Held, two
+from attnbench.measure.cell import NotReady
+from attnbench.measure.job import Job
+from attnbench.measure.noise import floor_of
+from attnbench.measure.paired import Calls, compare_ready
+from attnbench.pairs import Pairs, Rule
+from attnbench.truth.findings import Wrong
+
+TWICE = """
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        for _ in range(2): out = inner(q, k, v)
+        return out
+    return attend
+"""
+LIES_LATER = """
+def build(problem):
+    inner, calls = right(problem), []
+    def attend(q, k, v):
+        calls.append(1)
+        return inner(q, k, v) * (1 if len(calls) < 40 else 1.5)
+    return attend
+"""
+INVERTED = "def build(problem):\n    return lambda q, k, v: v * 0\n"
+
+
+def question(cells, a, b, **more):
+    problem = cells.problem(q_len=64, kv_len=64)
+    jobs = [{"variant": cells.variant(x).to_dict(), "problem": problem.to_dict()} for x in (a, b)]
+    return {"compare": jobs, "margin": 0.05, "floors": [], "budget_s": 3.0, **more}
+
+
+def test_twice_the_work_is_slower(cells):
+    answer = two(cells.bench, question(cells, "build = right", TWICE))
+    found = Pairs.from_dict(answer["pairs"])
+    assert found.comparison.verdict is Verdict.SLOWER
+    assert 1.4 < found.comparison.ratio < 2.5
+    assert len(found.a_s) == found.comparison.n
+
+
+@pytest.mark.parametrize("sides", [("build = right", INVERTED), (INVERTED, "build = right")])
+def test_a_side_that_does_not_pass_the_gate_is_not_timed(cells, sides):
+    answer = two(cells.bench, question(cells, *sides))
+    assert answer["stopped"]["status"] == "wrong"
+    assert "did not move" in answer["stopped"]["reason"]
+    assert "pairs" not in answer
+
+
+def test_a_side_that_lies_once_pairs_are_taken_makes_them_void(cells):
+    answer = two(cells.bench, question(cells, "build = right", LIES_LATER))
+    assert answer["stopped"]["status"] == "wrong"
+    assert "while it was timed" in answer["stopped"]["reason"]
+    assert answer["spoiled"]
+
+
+def test_a_side_that_changes_what_others_share_makes_them_void(cells):
+    seeds = "def build(problem):\n    inner = right(problem)\n    def attend(q, k, v):\n"
+    seeds += "        if len(calls) > 40: torch.manual_seed(1)\n        calls.append(1)\n"
+    seeds += "        return inner(q, k, v)\n    return attend\ncalls = []\n"
+    answer = two(cells.bench, question(cells, "build = right", seeds))
+    assert "random state" in answer["stopped"]["reason"]
+
+
+@pytest.mark.parametrize(("floors", "margin"), [
+    ([{"call_s": 1e-4, "floor": 0.02}, {"call_s": 1.0, "floor": 0.5}], 0.02),
+    ([{"call_s": 1e-4, "floor": 0.5}, {"call_s": 10.0, "floor": 0.002}], 0.5),
+    ([{"call_s": 1e-4, "floor": 0.002}], 0.01),
+])  # fmt: skip
+def test_the_margin_is_the_floor_of_calls_as_long_and_a_hundredth_at_least(cells, floors, margin):
+    answer = two(cells.bench, question(cells, "build = right", TWICE, margin=None, floors=floors))
+    assert answer["pairs"]["comparison"]["margin"] == pytest.approx(margin)
+
+
+def test_without_any_floor_it_is_measured_first(cells, monkeypatch):
+    seen = []
+
+    def floor_of(ready, budget_s):
+        seen.append(ready)
+        return noise.Floor(1e-4, 0.07, 0.1, 8, 80)
+
+    monkeypatch.setattr(asked, "floor_of", floor_of)
+    answer = two(cells.bench, question(cells, "build = right", TWICE, margin=None))
+    assert answer["pairs"]["comparison"]["margin"] == pytest.approx(0.07)
+    assert len(seen) == 1
+
+
+# ---- one side held for another process -----------------------------------------------------------
+
+
+def hold(variant="matmul", **changes):
+    from impls.problem import Problem
+
+    small = Problem(heads=1, kv_heads=1, q_len=16, kv_len=16, head_dim=8, v_head_dim=8)
+    problem = small.with_(**changes).to_dict()
+    return {"hold": {"variant": variant, "problem": problem, "seed": 0, "budget_s": 0.1}}
+
+
+def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
+    held = Held()
+    assert held.hold(cells.bench, hold()) == {"held": True}
+    assert held.fresh() == {"fresh": True}
+    seconds = held.sample(3)["seconds"]
+    assert len(seconds) == 3
+    assert all(0 < s < 1 for s in seconds)
+
+
+@pytest.mark.parametrize(("variant", "said"), [
+    ("nothere", "there is no variant 'nothere'"), ("sdpa.cudnn", "sdpa.cudnn runs on cuda"),
+    ("chunked?nothere=1", "nothere"),
+])  # fmt: skip
+def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, variant, said):
+    assert said in Held().hold(cells.bench, hold(variant))["refused"]
+
+
+# ---- calls and floors ----------------------------------------------------------------------------
+
+
+def ready(cells, code="build = right"):
+    return cells.bench.ready(Job(cells.variant(code), cells.problem()))
+
+
+def test_each_fresh_side_lies_elsewhere(cells):
+    calls = Calls(ready(cells))
+    places = set()
+    for _ in range(3):
+        calls.fresh()
+        places.add(calls._timed.call.leaves[0].data_ptr())
+    assert len(places) == 3
+
+
+def test_what_a_side_returned_is_checked_before_its_tensors_go(cells):
+    calls = Calls(ready(cells, LIES_LATER))
+    with pytest.raises(Wrong, match="planted: while it was timed"):
+        for _ in range(20):
+            calls.fresh()
+            for _ in range(5):
+                calls.sample()
+
+
+def test_what_is_not_ready_says_why(cells):
+    with pytest.raises(NotReady) as stopped:
+        ready(cells, INVERTED)
+    assert stopped.value.record.status == "wrong"
+
+
+def scripted_pairs(logs, confidence=0.99):
+    return Pairs(
+        paired(logs, 0.01, confidence=confidence), [0.002] * len(logs), [0.002] * len(logs)
+    )
+
+
+def test_the_floor_is_how_far_intervals_lie_off_nothing(cells, monkeypatch):
+    shift = iter([0.0] * 18 + [0.03, -0.05])
+    made = lambda *_: scripted_pairs([next(shift)] * 40)  # noqa: E731 - all pairs alike: no noise
+    monkeypatch.setattr(noise, "compare_ready", made)
+    monkeypatch.setattr(noise, "perf_counter", lambda: 0.0)
+    found = floor_of(None)
+    assert found.trials == 20
+    assert math.log1p(found.floor) == pytest.approx(0.031, abs=1e-6)  # between 19th and 20th
+    assert found.call_s == 0.002
+
+
+def test_noise_that_the_interval_knows_of_is_no_floor(monkeypatch):
+    logs = [0.05 * (i % 9 - 4) + 0.01 for i in range(45)]
+    monkeypatch.setattr(noise, "compare_ready", lambda *_: scripted_pairs(logs))
+    monkeypatch.setattr(noise, "perf_counter", lambda: 0.0)
+    found = floor_of(None)
+    assert found.floor == 0.0
+    assert found.apart == pytest.approx(math.expm1(0.01), rel=0.01)
+
+
+def test_a_verdict_on_the_same_code_is_never_a_difference(cells):
+    one = ready(cells)
+    told = [compare_ready(one, one, Rule(0.10, cap=80)).comparison.verdict for _ in range(10)]
+    assert not {Verdict.FASTER, Verdict.SLOWER} & set(told)

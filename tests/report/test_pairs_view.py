@@ -1,0 +1,71 @@
+"""Pairs in words and in a table: the verdict, and all that it rests on."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from attnbench.comparison import paired
+from attnbench.pairs import Pairs
+from attnbench.record import Status
+from attnbench.report import pairs_view
+from attnbench.sweep.compare import Compared, counts
+from impls.problem import Problem
+
+PROBLEM = Problem(q_len=512, kv_len=512)
+
+
+def compared(log_ratio, n=40, stop="decided", problem=PROBLEM):
+    logs = [log_ratio + 0.0001 * (i % 5 - 2) for i in range(n)]
+    return Compared(problem, Pairs(paired(logs, 0.01), [0.010] * n, [0.005] * n, stop))
+
+
+STOPPED = Compared(PROBLEM, None, Status.WRONG, "a: row 3 moved")
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    def show(found):
+        text = io.StringIO()
+        out = Console(file=text, width=4000, highlight=False)
+        monkeypatch.setattr("attnbench.report.terminal.console", lambda: out)
+        monkeypatch.setattr("attnbench.report.pairs_view.console", lambda: out)
+        pairs_view.show(found, "new", "old")
+        return text.getvalue()
+
+    return show
+
+
+def test_a_line_says_the_verdict_the_interval_and_what_could_have_been_seen():
+    text = pairs_view.line(compared(-0.6931), "new", "old")
+    assert text.startswith("forward, mask none, 512 tokens")
+    assert "new is FASTER than old: 0.500 of its time [0.500, 0.500] (40 pairs; margin 1.0%" in text
+    assert "could have been seen" in text
+
+
+def test_a_line_of_what_could_not_be_compared_says_why():
+    assert pairs_view.line(STOPPED, "new", "old").endswith("wrong: a: row 3 moved")
+
+
+def test_the_table_has_both_times_in_their_own_columns(shown):
+    lines = shown([compared(-0.6931)]).splitlines()
+    head, row = lines[0].split(), lines[1]
+    assert head.index("new") < head.index("old")
+    assert row.index(" 5 ") < row.index(" 10 ")
+    assert "FASTER" in row and "0.500–0.500" in row
+
+
+@pytest.mark.parametrize(("stop", "said"), [("cap", "40 (at the cap)"), ("budget", "40 (at the b"),
+                                            ("decided", "40 ")])  # fmt: skip
+def test_the_table_says_why_pairs_ended(shown, stop, said):
+    assert said in shown([compared(0.02, stop=stop)])
+
+
+def test_verdicts_are_counted_and_reasons_given_once(shown):
+    found = [compared(0.5), compared(-0.5), compared(0.0), compared(0.5), STOPPED]
+    text = shown(found)
+    assert text.splitlines()[-1] == (
+        "new against old, 5 problems: FASTER on 1, SLOWER on 2, EQUIVALENT on 1, wrong on 1"
+    )
+    assert text.count("row 3 moved") == 1
+    assert counts(found) == {"FASTER": 1, "SLOWER": 2, "EQUIVALENT": 1, "wrong": 1}

@@ -1,0 +1,112 @@
+"""``attnbench compare``: which kind of thing A and B are, and what is refused in a sentence."""
+
+import json
+
+import pytest
+
+from attnbench import cli
+from attnbench.comparison import paired
+from attnbench.pairs import Pairs
+from attnbench.sweep import compare as comparing
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """In place of the worker: pairs with a given ratio, and what was asked for them."""
+    asked = []
+
+    class Engine:
+        def __init__(self, settings):
+            asked.append(settings)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def ask(self, question, limit_s):
+            asked.append(question)
+            ratio = paired([-0.7] * 40, question["margin"] or 0.01)
+            return {"pairs": Pairs(ratio, [0.01] * 40, [0.005] * 40, "decided").to_dict()}
+
+    monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", Engine)
+    return asked
+
+
+def run(*words, out="nowhere"):
+    return cli.main(["compare", *words, "--out", str(out)])
+
+
+def test_two_variants_are_compared_on_the_grid(worker, capsys, tmp_path):
+    assert run("sdpa.flash", "sdpa.math", "--seq", "64,128", "--json", out=tmp_path) == 0
+    said = capsys.readouterr()
+    sent = json.loads(said.out)
+    assert (sent["judged"], sent["against"]) == ("sdpa.flash", "sdpa.math")
+    assert sent["counts"] == {"FASTER": 2}
+    assert [c["problem"]["kv_len"] for c in sent["cells"]] == [64, 128]
+    assert said.err.count("sdpa.flash is FASTER than sdpa.math") == 2
+    assert "no noise floor is stored for this machine" in said.err
+
+
+def test_a_margin_that_was_given_is_the_margin(worker, capsys, tmp_path):
+    assert run("einsum", "matmul", "--margin", "0.03", "--json", out=tmp_path) == 0
+    assert worker[1]["margin"] == 0.03
+    assert "no noise floor" not in capsys.readouterr().err
+
+
+def test_the_floors_of_this_machine_are_sent_along(worker, tmp_path):
+    from attnbench.machine import this_machine
+    from attnbench.record import PROTOCOL
+    from attnbench.store import save_machine
+
+    machine = this_machine()
+    noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
+    facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise,
+             "settings": {"threads": machine.threads}}  # fmt: skip
+    save_machine(tmp_path, machine, facts)
+    assert run("einsum", "matmul", out=tmp_path) == 0
+    assert worker[1]["floors"] == [{"call_s": 0.001, "floor": 0.02}]
+    for changed in ({"protocol": PROTOCOL + 1}, {"settings": {"threads": 99}}, {"noise": None},
+                    {"machine": {**machine.to_dict(), "versions": {"torch": "1"}}}):  # fmt: skip
+        save_machine(tmp_path, machine, {**facts, **changed})
+        worker.clear()
+        assert run("einsum", "matmul", out=tmp_path) == 0
+        assert worker[1]["floors"] == []
+
+
+@pytest.mark.parametrize(("a", "b", "said"), [
+    ("einsum", "nothere", "there is no variant 'nothere'"),
+    ("nothere", "einsum", "there is no variant 'nothere'"),
+    ("nothere", "nowhere", "'nothere' is no commit of"),
+    ("einsum", ".", "einsum is a variant and . is neither a run folder nor a variant"),
+    ("einsum?nothere=1", "einsum", "nothere"),
+])  # fmt: skip
+def test_what_can_not_be_compared_is_refused_in_a_sentence(worker, capsys, a, b, said):
+    assert run(a, b) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [["--margin", "0"], ["--margin", "2"], ["--margin", "x"],
+                                   ["--budget", "0"]])  # fmt: skip
+def test_an_option_that_makes_no_sense_is_refused(capsys, words):
+    with pytest.raises(SystemExit) as stopped:
+        run("einsum", "matmul", *words)
+    assert stopped.value.code == 2
+    assert words[1] in capsys.readouterr().err
+
+
+def test_where_nothing_could_be_compared_the_status_says_so(worker, capsys, tmp_path):
+    assert run("sdpa.cudnn", "einsum", out=tmp_path) == 2
+    assert "nothing was compared" in capsys.readouterr().err
+
+
+def test_a_variant_that_is_wrong_is_a_finding(monkeypatch, worker, capsys, tmp_path):
+    def found(judged, *_, **__):
+        return [comparing.Compared(judged[0].problem, None, comparing.Status.WRONG, "why")]
+
+    monkeypatch.setattr(comparing, "compare_cells", found)
+    assert run("einsum", "matmul", out=tmp_path) == 1
+    assert "wrong" in capsys.readouterr().out
