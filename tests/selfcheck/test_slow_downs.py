@@ -1,0 +1,87 @@
+"""Planted slow-downs: what each verdict at its margin means, and that the plant is what it says."""
+
+import math
+
+import pytest
+import torch
+
+from attnbench.comparison import Verdict, paired
+from attnbench.pairs import Pairs
+from attnbench.record import Status
+from attnbench.selfcheck import judge_slow_down, run_slow_downs
+from attnbench.sweep.compare import Compared
+from attnbench.truth.planted import SLICES_PROBLEM, SLOW_DOWNS, slices
+from attnbench.truth.planted.slower import SLICES, build_slices
+
+
+def found(ratio, spread=0.0, margin=0.01, n=45):
+    logs = [math.log(ratio) + spread * (i % 9 - 4) for i in range(n)]
+    pairs = Pairs(paired(logs, margin), [1.0] * n, [1.0] * n, "decided")
+    return Compared(SLICES_PROBLEM, pairs)
+
+
+WIDE = 0.1
+"""A spread in which five per cent can't be seen."""
+
+
+@pytest.mark.parametrize(("extra", "ratio", "spread", "margin", "right"), [
+    (0, 1.00, 0.0, 0.01, True), (0, 1.05, 0.0, 0.01, False), (0, 0.95, 0.0, 0.01, False),
+    (0, 1.02, WIDE, 0.01, True),
+    (1, 1.005, 0.0, 0.01, True), (1, 1.03, 0.0, 0.01, False), (1, 0.95, 0.0, 0.01, False),
+    (2, 1.02, 0.0, 0.01, True), (2, 1.00, 0.0, 0.01, False), (2, 1.00, 0.0, 0.03, True),
+    (5, 1.05, 0.0, 0.01, True), (5, 1.00, 0.0, 0.01, False), (5, 0.95, 0.0, 0.01, False),
+    (5, 1.05, WIDE, 0.01, True),  # inconclusive, and so little could not have been seen
+    (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
+    (10, 1.10, 0.0, 0.01, True), (10, 1.00, 0.0, 0.01, False),
+])  # fmt: skip
+def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin, right):
+    outcome = judge_slow_down(extra, found(ratio, spread, margin))
+    assert outcome.caught is right, outcome
+    assert outcome.kind == "slow-downs"
+    assert bool(outcome.wanted) is not right
+    assert f"margin {margin:.1%}" in outcome.said
+
+
+def test_no_verdict_is_no_right_verdict():
+    stopped = Compared(SLICES_PROBLEM, None, Status.CRASHED, "the worker died")
+    outcome = judge_slow_down(5, stopped)
+    assert (outcome.caught, outcome.status, outcome.said) == (False, "crashed", "the worker died")
+
+
+class Engine:
+    def __init__(self):
+        self.asked = []
+
+    def ask(self, question, limit_s):
+        self.asked.append(question)
+        margin = question["margin"] or 0.017
+        return {"pairs": Pairs(paired([0.0] * 40, margin), [1.0], [1.0], "decided").to_dict()}
+
+
+def test_each_is_held_against_the_same_code_at_the_margin_of_the_first():
+    engine = Engine()
+    outcomes = list(run_slow_downs(engine, seed=1))
+    assert [o.deed for o in outcomes] == [
+        "no more work",
+        *(f"{n} % more work" for n in (1, 2, 5, 10)),
+    ]
+    assert [o.caught for o in outcomes] == [True, True, False, False, False]
+    assert [q["margin"] for q in engine.asked] == [None] + [0.017] * 4
+    for extra, question in zip(SLOW_DOWNS, engine.asked, strict=True):
+        reference, judged = (job["variant"] for job in question["compare"])
+        assert reference["given"] == {}
+        assert judged["given"] == ({"extra": extra} if extra else {})
+    assert all(Verdict(o.status) is Verdict.EQUIVALENT for o in outcomes)
+
+
+@pytest.mark.parametrize("extra", SLOW_DOWNS)
+def test_so_many_hundredths_more_products_and_the_same_output(extra, monkeypatch):
+    counted = []
+    product = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: counted.append(1) or product(a, b))
+    q, k, v = (torch.randn(1, 4, 200, 32) for _ in range(3))
+    out = build_slices(SLICES_PROBLEM, extra)(q, k, v)
+    assert len(counted) == 2 * (SLICES + extra)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert torch.allclose(out, want, atol=1e-5)
+    assert slices(extra).supports(SLICES_PROBLEM) is None
