@@ -203,8 +203,13 @@ def test_show_says_why_a_variant_can_not_run_here(listed):
     assert missing[0]["reason"] in well("show", missing[0]["name"]).stdout
 
 
-def test_env_as_json_has_machine_settings_and_ceilings():
-    facts = json.loads(well("env", "--json").stdout)
+@pytest.mark.slow
+def test_env_as_json_has_machine_settings_ceilings_and_noise_and_is_kept(tmp_path):
+    done = well("env", "--json", "--dtype", "float32", "--out", str(tmp_path))
+    facts = json.loads(done.stdout)
+    assert json.loads((tmp_path / facts["machine"]["name"] / "env.json").read_text()) == facts
+    assert all(f["floor"] >= 0 and f["call_s"] > 0 for f in facts["noise"])
+    assert len(facts["noise"]) == 3
     assert facts["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert facts["settings"]["threads"] >= 1
     assert facts["ceilings"]["flops"]["float32"] > 1e8

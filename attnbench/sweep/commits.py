@@ -5,7 +5,8 @@ runs now, and a worker started with that folder first on its path measures it. T
 up by their text in the commit's own table, so what a commit has not, it says. The two processes
 take turns, a call each, in random order, and on the same cores. What lasts as long as a place in
 memory does would pass for a difference between them, so both get tensors elsewhere again and again,
-and no verdict rests on fewer than four places.
+no verdict rests on fewer than four places, and a difference counts only if two other processes show
+it too.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from impls.problem import Problem
 from impls.spec import INTERFACE
 
 GIT_LIMIT_S = 60
-FIRST, ELSEWHERE = 80, 20
-"""Pairs before the first look, and after how many both sides get tensors elsewhere."""
+FIRST = 80
+"""Pairs before the first look."""
+
+
+DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
 class BadCommit(Exception):
@@ -75,6 +79,8 @@ class CommitCell:
     pairs: Pairs | None = None
     why_a: str = ""
     why_b: str = ""
+    again: Comparison | None = None
+    """The same in two other processes, where the first two seemed to differ."""
 
     @property
     def comparison(self) -> Comparison | None:
@@ -86,6 +92,7 @@ class CommitCell:
         return {
             "variant": self.variant, "problem": self.problem.to_dict(),
             "pairs": self.pairs and self.pairs.to_dict(), "why_a": self.why_a, "why_b": self.why_b,
+            "again": self.again and self.again.to_dict(),
         }  # fmt: skip
 
 
@@ -137,8 +144,13 @@ def compare_commits(
         folders = [stack.enter_context(laid_out(commit, root)) for commit in commits]
         workers = [stack.enter_context(opened(folder)) for folder in folders]
         for cell in cells:
-            found.append(_compared(cell, commits, workers, rule))
-            watch(found[-1])
+            seen = _compared(cell, commits, workers, rule)
+            if seen.comparison is not None and seen.comparison.verdict in DIFFERENT:
+                with ExitStack() as others:
+                    workers_again = [others.enter_context(opened(folder)) for folder in folders]
+                    seen = _confirmed(seen, _compared(cell, commits, workers_again, rule))
+            found.append(seen)
+            watch(seen)
     files = changed(commits[0], commits[1], root)
     return CommitsComparison(
         commits[0], commits[1], tuple(files), tuple(_together(found)), rule.margin
@@ -232,6 +244,17 @@ def _compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],
         return replace(blank, why_a=said) if first else replace(blank, why_b=said)
 
 
+def _confirmed(seen: CommitCell, again: CommitCell) -> CommitCell:
+    """A difference that other processes do not show is none that can be told."""
+    if seen.pairs is None or again.comparison is None:
+        return replace(seen, pairs=None, why_a=again.why_a, why_b=again.why_b)
+    verdict = seen.pairs.comparison.verdict
+    if again.comparison.verdict is not verdict:
+        verdict = Verdict.INCONCLUSIVE
+    told = replace(seen.pairs.comparison, verdict=verdict)
+    return replace(seen, pairs=replace(seen.pairs, comparison=told), again=again.comparison)
+
+
 class _Fell(Exception):
     """A side that can't go on, and whose it was."""
 
@@ -241,23 +264,18 @@ class _Fell(Exception):
 
 
 class _Named:
-    """A side that moves on now and then, and says whose it is when it can't go on."""
+    """A side that says whose it is when it can't go on."""
 
     def __init__(self, side: Side, commit: Commit) -> None:
         self._side, self._commit = side, commit
-        self._here = 0
 
     def fresh(self) -> None:
-        self._here = 0
         try:
             self._side.fresh()
         except Refused as refused:
             raise _Fell(self._commit, str(refused)) from None
 
     def sample(self) -> float:
-        if self._here == ELSEWHERE:
-            self.fresh()
-        self._here += 1
         try:
             return self._side.sample()
         except Refused as refused:
