@@ -105,8 +105,11 @@ def parser() -> Parser:
             help="a Python file with ROWS of variants; may be given several times",
         )  # fmt: skip
     _show(made["show"])
-    _grid(made["check"])
-    _grid(made["run"])
+    for name in ("check", "run"):
+        made[name].add_argument(
+            "variants", nargs="*", metavar="VARIANT", help="all of the table if none"
+        )
+        _grid(made[name])
     _grid(made["compare"])
     _run(made["run"])
     _compare(made["compare"])
@@ -136,7 +139,6 @@ def _show(verb: argparse.ArgumentParser) -> None:
 
 
 def _grid(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("variants", nargs="*", metavar="VARIANT", help="all of the table if none")
     grid = verb.add_argument_group("the grid", "values split by commas; every combination is run")
     grid.add_argument(
         "--preset",
@@ -202,7 +204,12 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--margin", type=share, metavar="M",
                       help="the least difference that is one: 0.02 is two hundredths; a hundredth "
                       "or this machine's noise floor if not given")  # fmt: skip
-    verb.add_argument("--budget", type=seconds, metavar="S", help="seconds of pairs a problem: 30")
+    verb.add_argument(
+        "--budget",
+        type=seconds,
+        metavar="S",
+        help="seconds of pairs a problem, besides building and checking: 30",
+    )
     verb.add_argument("--variant", action="append", metavar="NAME",
                       help="of two commits: a variant to compare; may be given again")  # fmt: skip
     verb.add_argument("--out", default="results", metavar="DIR", help="where 'env' left its file")
@@ -228,7 +235,7 @@ def help_text() -> str:
     lines += [
         "",
         "attnbench VERB --help shows a verb's options; every verb takes --json and --table FILE.",
-        "Exit status: 0 done, 1 a finding, 2 usage or environment.",
+        "Exit status: 0 done, 1 a finding, 2 usage or environment, 130 stopped by Ctrl-C.",
     ]
     return "\n".join(lines)
 

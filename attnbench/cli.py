@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return VERBS[given.verb](given)
     except KeyboardInterrupt:
+        say("attnbench: stopped")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -247,8 +248,9 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
         more = len(scaling_picture.regimes(r for r in records if r.time is not None)) - 1
         rest = f"; {more} other regime{'s' * (more > 1)} in the table alone" if more else ""
         say(f"drawn in {pictures[0]}{rest}")
+    trust = _trust(where)
     if as_json:
-        sent = {"run": str(where), "records": [r.to_dict() for r in records],
+        sent = {"run": str(where), "selfcheck": trust, "records": [r.to_dict() for r in records],
                 "answers": [a.to_dict() for a in found]}  # fmt: skip
         print(json.dumps(sent))
     else:
@@ -260,7 +262,18 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
             print(answer.sentence())
         if not found:
             print("nothing exact was measured, so there is no fastest to name")
+        print(trust)
     return _finding(records)
+
+
+def _trust(where: Path) -> str:
+    """What the ruler's self-check said, on the machine of a run."""
+    from attnbench.selfcheck import load
+
+    found = load(where.parent.parent, where.parent.name)
+    if found is None:
+        return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
+    return f"{found['line']} ({found['date'][:10]})"
 
 
 def _finding(records: list[Record]) -> int:

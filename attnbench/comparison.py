@@ -51,8 +51,8 @@ class Comparison:
     margin: float
     """As a share: 0.01 is one hundredth."""
     smallest_effect: float
-    """The least true difference, as a share, that an interval as wide as this one would have
-    shown beyond the margin."""
+    """The least true difference, as a share, that an interval as wide as this one, on its side
+    towards nothing, would have shown beyond the margin."""
     n: int
     """Pairs; of unpaired samples, those of the smaller side."""
     p: float
@@ -79,7 +79,7 @@ class Comparison:
         how = f"{self.n} pairs" if self.paired else f"unpaired, {self.n} samples"
         if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
             how += f", too few to decide (it takes {LEAST_PAIRS})"
-        seen = f"margin {self.margin:.1%}; {self.smallest_effect:.1%} could have been seen"
+        seen = f"margin {self.margin:.1%}; {self.smallest_effect:.1%} would have been seen"
         taken = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
         return f"{words}: {taken} ({how}; {seen})"
 
@@ -123,9 +123,12 @@ def _judged(middle: float, medians: np.ndarray, n: int, margin: float,
             verdict = Verdict.SLOWER
         elif -edge < low and high < edge:
             verdict = Verdict.EQUIVALENT
+    different = verdict in (Verdict.FASTER, Verdict.SLOWER)
+    towards = middle - low if middle > 0 else high - middle
+    width = towards if different else (high - low) / 2
     return Comparison(
         verdict, math.exp(middle), math.exp(low), math.exp(high), margin,
-        math.expm1(edge + (high - low) / 2), n, min(1.0, p),
+        math.expm1(edge + width), n, min(1.0, p),
     )  # fmt: skip
 
 

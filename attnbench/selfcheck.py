@@ -42,7 +42,7 @@ class Outcome:
     kind: str
     """``masks``, ``memories`` …; ``slow-downs`` for what is no fault but slower by so much."""
     caught: bool | None
-    """None: it could not be planted here."""
+    """None: it could not be planted here, or so little can't be told on this machine now."""
     status: str
     said: str
     """The reason, or what the record shows."""
@@ -82,7 +82,7 @@ class SelfCheck:
     def line(self) -> str:
         """``ruler self-check: 34/34 on this machine``"""
         left = len(self.outcomes) - self.counted
-        rest = f"; {left} could not be planted here" if left else ""
+        rest = f"; {left} could not be tried or told here" if left else ""
         return f"ruler self-check: {self.caught}/{self.counted} on this machine{rest}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,7 +145,8 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> Outcom
     """Whether the verdict is right at its margin.
 
     More than the margin is SLOWER; it may be INCONCLUSIVE only where so little could not have been
-    seen. Less than the margin is no difference. What is not slower is never FASTER.
+    seen, and then nothing is told. Less than the margin is no difference. What is not slower is
+    never FASTER.
     """
     deed = f"{extra} % more work" if extra else "no more work"
     if (c := found.comparison) is None:
@@ -160,7 +161,10 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> Outcom
     )
     good = c.verdict in may
     wanted = "" if good else " or ".join(sorted(may))
-    return Outcome(deed, SLOW, good, str(c.verdict), said, wanted, round(spent_s, 3))
+    told = None if good and c.verdict is Verdict.INCONCLUSIVE else good
+    if told is None:
+        said += f"; only {c.smallest_effect:.1%} or more would have been seen"
+    return Outcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
 
 
 def _at(values: Any, path: str) -> float | None:

@@ -158,6 +158,19 @@ def read_records(path: Path) -> Iterator[Record]:
                 raise StoreError(f"{file}, line {number}: {error}") from None
 
 
+def check_writable(out: Path, machine: Machine) -> None:
+    """Raise a sentence now where nothing could be kept later."""
+    folder = out / machine.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(None, "permission denied")
+    except OSError as error:
+        raise StoreError(
+            f"can't write under {folder}: {error.strerror}; give another folder with --out"
+        ) from None
+
+
 def save_machine(out: Path, machine: Machine, facts: dict[str, Any]) -> Path:
     """What was measured of the machine itself, beside its runs."""
     path = out / machine.name / MACHINE

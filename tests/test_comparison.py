@@ -62,6 +62,31 @@ def test_a_difference_whose_interval_touches_the_margin_is_none():
     assert wide.verdict is INCONCLUSIVE
 
 
+def test_what_reaches_over_the_margin_on_the_faster_side_alone_is_not_equivalent():
+    wide = paired(logs(*1 / np.linspace(1.0, 1.03, 40)), 0.01)
+    assert wide.ratio < 1 / 1.01 < wide.high < 1.0
+    assert wide.low < 1 / 1.01
+    assert wide.verdict is INCONCLUSIVE
+
+
+def test_neither_end_lies_within_the_fourth_of_twenty_from_outside():
+    """Of 20 pairs the median lies between the 4th and the 17th 99 times in 100."""
+    far = np.sinh((np.arange(20) - 9.5) / 3)
+    found = paired(far, 0.01)
+    assert found.low == pytest.approx(np.exp(far[3]))
+    assert found.high == pytest.approx(np.exp(far[16]))
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_of_samples_the_interval_leaves_out_half_of_what_may_be_missed_on_each_side(confidence):
+    chance = np.random.default_rng(5)
+    a, b = np.exp(chance.normal(0, 0.1, 60)), np.exp(chance.normal(0.3, 0.1, 60))
+    drawn = bootstrap_medians(np.log(b), seed=0) - bootstrap_medians(np.log(a), seed=1)
+    found = unpaired(list(a), list(b), 0.01, confidence=confidence)
+    missed = ((np.exp(drawn) < found.low).mean(), (np.exp(drawn) > found.high).mean())
+    assert missed == pytest.approx([(1 - confidence) / 2] * 2, abs=1e-3)
+
+
 @pytest.mark.parametrize("n", [1, 2, LEAST_PAIRS - 1, LEAST_PAIRS])
 def test_too_few_pairs_decide_nothing_however_plain(n):
     decided = n >= LEAST_PAIRS
@@ -319,7 +344,7 @@ def test_a_sentence_says_who_how_much_and_what_could_have_been_seen():
     found = paired(logs(*[0.5] * 40), 0.01)
     assert found.sentence("old", "new") == (
         "new is FASTER than old: 0.500 of its time [0.500, 0.500] "
-        "(40 pairs; margin 1.0%; 1.0% could have been seen)"
+        "(40 pairs; margin 1.0%; 1.0% would have been seen)"
     )
     few = unpaired([1.0] * 7, [2.0] * 7, 0.05).sentence("a", "b")
     assert few.startswith("INCONCLUSIVE for b against a: 2.000 of its time")

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from attnbench import pairs
 from attnbench.comparison import Comparison, Verdict
 from attnbench.pairs import Pairs, Rule, compare
 
@@ -16,7 +17,7 @@ class Machine:
 
     def __init__(self, slow=lambda t: 1.0, noise=0.0, seed=0):
         self.now, self.slow, self.noise = 0.0, slow, noise
-        self.chance, self.log = random.Random(seed), []
+        self.chance, self.log, self.moved = random.Random(seed), [], []
 
     def side(self, name, seconds):
         return Side(self, name, seconds)
@@ -28,6 +29,7 @@ class Side:
 
     def fresh(self):
         self.prepared += 1
+        self.machine.moved.append(self.name)
 
     def sample(self):
         m = self.machine
@@ -81,6 +83,19 @@ def test_the_looks_end_at_the_cap_and_share_one_confidence(cap):
     assert len(rule.looks) * (1 - rule.confidence) == pytest.approx(0.01)
 
 
+def test_every_look_is_judged_at_its_share_of_the_confidence(monkeypatch):
+    asked, judged = [], pairs.paired
+
+    def noted(ratios, margin, **more):
+        asked.append((len(ratios), more))
+        return judged(ratios, margin, **more)
+
+    monkeypatch.setattr(pairs, "paired", noted)
+    rule = Rule(0.01, cap=160)
+    paired(1.01, rule, noise=0.05)
+    assert asked[1:] == [(n, {"confidence": rule.confidence}) for n in (40, 80, 160)]
+
+
 def test_no_look_begins_after_the_budget(monkeypatch):
     ticks = iter([0.0, 5.0, 31.0])
     monkeypatch.setattr("attnbench.pairs.perf_counter", lambda: next(ticks))
@@ -97,6 +112,21 @@ def test_each_goes_first_as_often_as_the_other_in_an_order_nobody_knows():
     )
     _, other, _ = paired(1.0, noise=0.001, seed=1)
     assert firsts != other.log[::2]
+
+
+def test_nobody_can_know_the_order_beforehand():
+    logs = []
+    for _ in range(2):
+        m = Machine()
+        compare(m.side("a", 1.0), m.side("b", 1.0), Rule(0.01))
+        logs.append(m.log)
+    assert logs[0] != logs[1]
+
+
+def test_either_may_be_the_first_that_moves_elsewhere():
+    _, machine, _ = paired(1.01, Rule(0.01, cap=640), noise=0.05)
+    assert set(machine.moved[::2]) == {"a", "b"}
+    assert all(x != y for x, y in zip(machine.moved[::2], machine.moved[1::2], strict=True))
 
 
 @pytest.mark.parametrize("slow", [

@@ -51,6 +51,18 @@ def refused(call, *words):
 # ---- writing and reading -------------------------------------------------------------------------
 
 
+def test_a_header_that_could_not_be_written_whole_leaves_the_one_before(folder, monkeypatch):
+    def half(path, text):
+        with path.open("w") as file:
+            file.write(text[: len(text) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    folder.header["seed"] = 4
+    refused(folder.save_header, "No space left on device")
+    assert read_header(folder.path)["seed"] == 3
+
+
 def test_a_new_run_lies_under_the_machine_and_has_a_header(folder, tmp_path):
     assert folder.path.parent == tmp_path / "results" / "box"
     header = read_header(folder.path)

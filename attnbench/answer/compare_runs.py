@@ -18,7 +18,7 @@ from typing import Any
 
 from attnbench.answer.differences import Difference, differences
 from attnbench.answer.verdict import MARGIN, regime
-from attnbench.comparison import Comparison, Verdict, holm, unpaired
+from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict, holm, unpaired
 from attnbench.record import Record, Status, Time
 from attnbench.store import StoreError, read_header, read_records
 
@@ -171,10 +171,16 @@ def _compared(a: Record, b: Record, headers: Sequence[Mapping[str, Any]],
     if a.time and b.time and (samples := [_usable(r.time) for r in (a, b) if r.time]):
         notes += [f"{side}: {flag}" for side, r in zip("ab", (a, b), strict=True) if r.time
                   for flag in r.time.flags]  # fmt: skip
+        doubt = bool(notes)
         if a.time.clock != b.time.clock:
             notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
         if all(samples):
             comparison = unpaired(samples[0], samples[1], margin)
+            if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
+                comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
+                notes.append("so nothing is decided")
+            if comparison.n < LEAST_PAIRS:
+                notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
         else:
             notes.append("one has no samples above nought")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]

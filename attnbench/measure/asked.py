@@ -35,7 +35,8 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
         margin = asked["margin"]
         if margin is None:
             margin = max(LEAST_MARGIN, _floor(sides[0], asked["floors"]))
-        pairs = compare_ready(*sides, Rule(margin, budget_s=asked["budget_s"]))
+        rule = Rule(margin, budget_s=asked["budget_s"])
+        pairs = compare_ready(*sides, rule, audit=True)
         state.check(sides[0].shared)
     except NotReady as stopped:
         return {"stopped": stopped.record.to_dict()}

@@ -11,15 +11,24 @@ Their disagreement sets a flag, or where the first clock's number is false, says
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter, process_time, sleep
+from types import FrameType
 
 import torch
 
+import attnbench
 from attnbench.measure.gpu import cuda_gpu
 from attnbench.measure.timed import Timed
 from attnbench.truth.demand import demanded, spent_elsewhere
+from attnbench.truth.findings import Wrong
+from impls import problem
 
 CALLS = (3, 8)
 """At least and at most so many calls; as many as fill ``ENOUGH_S``."""
@@ -35,6 +44,11 @@ EVENTS_MISS = 0.9
 """An end-to-end time below this share of the events' time: one of them is wrong."""
 LAUNCH_BOUND = 1.5
 ESCAPED_S = 50e-6
+
+HOME = {Path(m.__file__).resolve().parent for m in (attnbench, torch, os) if m.__file__}
+HOME.add(Path(problem.__file__).resolve())  # its properties; variants lie beside it
+"""Where the code lies that runs between calls: the ruler's, torch's and Python's own."""
+PLANTED = Path(attnbench.__file__).resolve().parent / "truth" / "planted"
 
 _synchronize = torch.cuda.synchronize
 
@@ -81,10 +95,39 @@ def _host_calls(timed: Timed) -> list[HostCall]:
     while len(calls) < CALLS[0] or (
         len(calls) < CALLS[1] and sum(c.wall for c in calls) < ENOUGH_S
     ):
-        timed.before()
+        with _nobody_else_runs(timed):
+            timed.before()
         calls.append(_host_call(timed))
-        timed.settle()
+        with _nobody_else_runs(timed):
+            timed.settle()
     return calls
+
+
+@contextmanager
+def _nobody_else_runs(timed: Timed) -> Iterator[None]:
+    """Raise :class:`Wrong` where the variant's code runs between calls: hooks, handlers, callbacks.
+
+    Not where the ruler itself calls it there: the forward pass before a backward one, a memory.
+    """
+    if timed.problem.phase == "backward" or timed.call.steps:
+        yield
+        return
+    ran: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file, made = Path(frame.f_code.co_filename), frame.f_globals.get("__name__", "")
+        if event != "call" or str(made).startswith("namedtuple_"):
+            return
+        if not HOME.intersection((file, *file.parents)) or PLANTED in file.parents:
+            ran.add(f"{file.name}:{frame.f_code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    if ran:
+        raise Wrong(f"its code ran between calls, where no clock looks: {', '.join(sorted(ran))}")
 
 
 def _host_call(timed: Timed) -> HostCall:

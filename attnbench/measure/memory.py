@@ -12,6 +12,7 @@ import gc
 import re
 import tracemalloc
 from pathlib import Path
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,8 @@ UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
 
 OPERATOR = re.compile(r"\w+::\w+$|Torch-Compiled")
 MOST_KERNELS = 12
+MOST_THINGS = 20000
+"""Of what a variant refers to, so many are looked at."""
 
 
 def warm_profiler() -> None:
@@ -80,6 +83,7 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
 
 def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
     resident, own_bytes = _reset_high_water(), output_bytes(call.problem)
+    _run(call, dout)  # as it is where no profiler is on
     tracemalloc.start()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         _run(call, dout)
@@ -98,10 +102,41 @@ def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None) ->
     if high > peak * (1 + UNSEEN_SHARE) + UNSEEN_BYTES:
         flags.append(f"the process grew by {high} bytes: memory taken past torch's allocator")
         peak, method = high, "high-water mark"
+    held = _held(call)
+    if held > peak * UNSEEN_SHARE + ARRAY_BYTES:
+        flags.append(f"it holds {held} bytes from call to call: they are not in its peak")
     saved = None if between is None else between - own_bytes
     memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method,
                     flags=flags)  # fmt: skip
     return Observed(memory, _operators(events), _ran(events))
+
+
+def _held(call: Call) -> int:
+    """Bytes of the tensors that a variant holds, its weights left out: masks, scratch, results."""
+    ruler = (*call.leaves, *call.new, *call.weights.values())
+    known = {x.untyped_storage().data_ptr() for x in ruler}
+    found: dict[int, int] = {}
+    seen, todo = {id(call)}, [call.attend]
+    while todo:
+        thing: Any = todo.pop()
+        if id(thing) in seen or isinstance(thing, ModuleType | type | FrameType):
+            continue
+        seen.add(id(thing))
+        if type(thing) is torch.Tensor and thing.layout is torch.strided:
+            found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+        elif isinstance(thing, FunctionType):
+            todo += [*(c.cell_contents for c in thing.__closure__ or () if _full(c)),
+                     *(thing.__defaults__ or ())]  # fmt: skip
+        elif len(seen) < MOST_THINGS:
+            todo += gc.get_referents(thing)
+    return sum(size for at, size in found.items() if at not in known)
+
+
+def _full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _run(call: Call, dout: torch.Tensor | None) -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
+from time import perf_counter
+
+import torch
+
+from attnbench.measure import state
+from attnbench.measure.audit import MORE_PROCESSORS
 from attnbench.measure.job import Ready, prepare
+from attnbench.measure.meters import MORE, MORE_S, SURE, Implausible, audited
 from attnbench.pairs import Pairs, Rule, compare
+from attnbench.truth.demand import demanded
 from attnbench.truth.findings import Wrong
 
 
@@ -31,6 +40,21 @@ class Calls:
         """One call, every result held against what is right."""
         return self.clock.samples(self._timed.before, self._timed.run, 1)[0]
 
+    def audit(self, seconds: float) -> None:
+        """Raise where calls can't have taken so long: looked at as they are in a sweep."""
+        label = self.ready.job.variant.label
+        for _ in range(SURE):
+            try:
+                _, slowest = audited(self.ready, self._timed, self.clock, seconds)
+            except (Wrong, Implausible) as why:
+                raise Wrong(f"{label}: {why}") from None
+            if slowest < MORE * seconds + MORE_S:
+                return
+        raise Wrong(
+            f"{label}: it took {seconds * 1e3:.3g} ms in pairs and {slowest * 1e3:.3g} ms while "
+            "something else was looked at"
+        )
+
     def check(self) -> None:
         """Raise :class:`Wrong` where a timed call gave something else."""
         self._timed.settle()
@@ -38,10 +62,21 @@ class Calls:
             raise Wrong(f"{self.ready.job.variant.label}: {changed}")
 
 
-def compare_ready(a: Ready, b: Ready, rule: Rule) -> Pairs:
-    """The comparison of two variants in this process; their calls are checked to the last."""
+def compare_ready(a: Ready, b: Ready, rule: Rule, *, audit: bool = False) -> Pairs:
+    """The comparison of two variants in this process; their calls are checked to the last.
+
+    ``audit``: and then looked at otherwise than by the clock.
+    """
     sides = Calls(a), Calls(b)
+    start, wanted = perf_counter(), demanded()
     pairs = compare(*sides, rule)
     for side in sides:
         side.check()
+    if audit:
+        state.check(a.shared)
+        busy, threads = (demanded() - wanted) / (perf_counter() - start), torch.get_num_threads()
+        if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
+            raise Wrong(f"while pairs were taken {busy:.2g} processors were busy, not {threads}")
+        for side, seconds in zip(sides, (pairs.a_s, pairs.b_s), strict=True):
+            side.audit(statistics.median(seconds))
     return pairs

@@ -14,6 +14,8 @@ import json
 import math
 import os
 import random
+import re
+import signal
 import statistics
 import sys
 import threading
@@ -49,6 +51,24 @@ FOLLOWS = {"torch.Storage"}
 """Names that come to stand for something else when a setting changes, which is named already."""
 BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__
 """Inside what torch puts around functions of its own when its compiler is first loaded."""
+KERNELS = re.compile(r"^(?:CPU|CUDA|Autograd\S*|Composite\S*|catchall): .*$", re.MULTILINE)
+OPERATORS = tuple(
+    f"aten::{name}" for name in (
+        "abs", "add.Tensor", "all", "amax", "any", "baddbmm", "bernoulli_.float", "bmm", "clone",
+        "convolution", "copy_", "div.Tensor", "eq.Tensor", "equal", "exp", "index_select",
+        "isfinite", "linear", "linalg_vector_norm", "logsumexp", "masked_fill.Scalar", "matmul",
+        "max", "maximum", "mm", "mul.Scalar", "mul.Tensor", "native_layer_norm", "ne.Tensor",
+        "roll", "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention", "_softmax", "_softmax_backward_data", "square",
+        "sub.Tensor", "sum", "sum.dim_IntList", "_to_copy", "where.self", "zero_",
+    )
+)  # fmt: skip
+"""What variants and ruler are made of: nobody may put other kernels in place of torch's."""
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+LONG = 120
+"""Characters beyond which it is not said what a setting was and is."""
+TINY = 1e-40
+"""A number that is zero where such numbers are."""
 _GONE = object()
 
 
@@ -109,7 +129,8 @@ def _changed(before: Mapping[str, Any]) -> Iterator[str]:
     settings, states = _settings(), _random_states()
     for name, was in before["settings"].items():
         if settings[name] != was:
-            yield f"{name} ({was} → {settings[name]})"
+            short = len(str(was)) + len(str(settings[name])) < LONG
+            yield f"{name} ({was} → {settings[name]})" if short else name
     for name, was in before["random"].items():
         if states.get(name) != was:
             yield name
@@ -123,7 +144,8 @@ def _left_running(before: Mapping[str, Any]) -> list[str]:
 
 
 def _settings() -> dict[str, Any]:
-    matmul = torch.backends.cuda.matmul
+    cuda = torch.backends.cuda
+    matmul = cuda.matmul
     return {
         "threads": torch.get_num_threads(),
         "default dtype": torch.get_default_dtype(),
@@ -138,7 +160,18 @@ def _settings() -> dict[str, Any]:
         ),
         "deterministic mode": torch.are_deterministic_algorithms_enabled(),
         "modes around torch's functions": _modes(),
-        "garbage collection": gc.isenabled(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold(), [id(f) for f in gc.callbacks]),
+        "anomaly detection": torch.is_anomaly_enabled(),
+        "what sdpa may use": (
+            cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
+            cuda.cudnn_sdp_enabled(),
+        ),
+        "oneDNN": torch.backends.mkldnn.enabled,
+        "tiny numbers": float(torch.tensor(TINY, device="cpu", dtype=torch.float32) * 1.0) > 0.0,
+        "its priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "its processors": sorted(os.sched_getaffinity(0)),
+        "its timers": [signal.getitimer(timer)[0] > 0 for timer in TIMERS],
+        "torch's kernels": [KERNELS.findall(torch._C._dispatch_dump(name)) for name in OPERATORS],
         "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
         "thread switching": sys.getswitchinterval(),
     }  # fmt: skip

@@ -145,9 +145,12 @@ class Timed:
         self._form: str | None = None
         self._out: Tensor | None = None
         self._gradients: Sequence[Tensor] = ()
-        self._given: Ends | None = None
-        self.unseen: tuple[Ends, Tensor] | None = None
-        """The values that :meth:`load` put last, and what came of them."""
+        self._given: Values | None = None
+        self.unseen: tuple[Values, list[Tensor]] | None = None
+        """The values that :meth:`load` put last, and what came of them: output and gradients."""
+        self.names = tuple(name for name in self._names if name not in zero)
+        """Output and gradients, but those that only round."""
+        self._chance = _drawer(truth[0].device)
 
     def try_signs(self) -> None:
         """Whether signs on v come out on the output: then every call gets its own."""
@@ -170,17 +173,24 @@ class Timed:
         self._take(self.fresh.draw())
 
     def load(self, values: Values) -> None:
-        """Put these values there, for a call whose result is kept and held against nothing yet."""
+        """Put these values there, for a call whose result is kept and held against nothing yet.
+
+        Signs on the upstream gradient are drawn only after a forward pass that is not timed: it
+        can't have prepared what nobody knew.
+        """
         self.settle()
-        self._given = values.inputs
         self._take(values)
+        if self._dout is not None:
+            signs = torch.empty_like(self._dout).bernoulli_(generator=self._chance)
+            self._dout.mul_(signs.mul_(2).sub_(1))
+        self._given = Values(values.inputs, None if self._dout is None else self._dout.clone())
 
     def _take(self, values: Values) -> None:
         self.call.load(values.inputs)
-        if self._dout is not None and values.dout is not None:
-            self._dout.copy_(values.dout)
         if self.problem.phase == "backward":
             self._out = self.call.forward()
+        if self._dout is not None and values.dout is not None:
+            self._dout.copy_(values.dout)
 
     def run(self) -> object:
         """What the clock sees."""
@@ -211,7 +221,7 @@ class Timed:
             out = check_form(self.problem, self._out).detach().clone()  # as it is at this moment
             results = [out, *self._gradients]
             if self._given is not None:
-                self.unseen, self._given = (self._given, out), None
+                self.unseen, self._given = (self._given, results), None
                 self._out, self._gradients = None, ()
                 return
             if len(results) != len(self._names) and self.problem.gradients:

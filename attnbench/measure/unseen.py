@@ -3,7 +3,8 @@
 A variant may recognise values, exactly or by a few numbers that signs do not change, and return
 what it kept. Its results are right and its time is false. So calls on the values that it was judged
 on and calls on values drawn this moment are timed in turn: who computes takes as long for both.
-What it makes of unseen values is held against the truth, too, in rows nobody could know.
+What it makes of unseen values is held against the truth, too: of every call the output, in rows
+nobody could know, and of one of them, nobody knows which, the gradients.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from __future__ import annotations
 import os
 import random
 import statistics
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from attnbench.measure.clocks import Clock
-from attnbench.measure.timed import Timed, Values
+from attnbench.measure.timed import WORDS, Timed, Values
 from attnbench.record import Error
 from attnbench.truth import budget
 from attnbench.truth.differentiate import Defines, differentiated
-from attnbench.truth.errors import compare
+from attnbench.truth.errors import as_rows, compare
 from attnbench.truth.findings import Wrong
 from attnbench.truth.hygiene import check_finite
 from attnbench.truth.inputs import Ends, Inputs
 from attnbench.truth.oracle import exact
-from impls.problem import Problem
 
 ROUNDS = (3, 12)
 """Calls of each kind at first, and once more where those look suspicious."""
@@ -36,8 +37,8 @@ LEAST_S = 2e-5
 ROWS = 8
 LOOSER = 4.0
 """The yardstick was taken on other values of the kind."""
-DEFINED_SCORES = 1 << 18
-"""Up to so many scores a variant's own definition is asked about unseen values too."""
+GRADIENT_SCORES = 1 << 23
+"""Up to so many scores the gradients of all rows are computed again, in float64."""
 
 
 def unseen(inputs: Ends) -> Ends:
@@ -56,11 +57,15 @@ def unseen(inputs: Ends) -> Ends:
     return type(inputs)(*(fresh(x) for x in inputs))
 
 
-def check_remembers_nothing(timed: Timed, clock: Clock, values: Values,
-                            define: Defines | None, plain: Error) -> None:  # fmt: skip
-    """Raise :class:`Wrong` where it is faster on values it has seen, or wrong on others."""
+def check_remembers_nothing(timed: Timed, clock: Clock, values: Values, define: Defines | None,
+                            plain: Mapping[str, Error]) -> float:  # fmt: skip
+    """Raise :class:`Wrong` where it is faster on values it has seen, or wrong on others.
+
+    Returns the least seconds of a call on values that nobody has seen.
+    """
+    judge = _Judge(timed, define, plain)
     for rounds in ROUNDS:
-        seen, new = _in_turn(timed, clock, values, rounds)
+        seen, new = _in_turn(timed, clock, values, rounds, judge)
         faster = statistics.median(new) / statistics.median(seen)
         slower = sum(n > statistics.median(seen) for n in new)
         saved = statistics.median(new) - statistics.median(seen)
@@ -70,28 +75,28 @@ def check_remembers_nothing(timed: Timed, clock: Clock, values: Values,
         raise Wrong(
             f"it is {faster:.2g} times as fast on values that it has seen: it remembers results"
         )
-    out = timed.unseen
-    if out is not None:
-        _check_values(timed.problem, out[0], out[1], define, plain)
+    judge.gradients()
+    return min(new)
 
 
-def _in_turn(timed: Timed, clock: Clock, values: Values,
-             rounds: int) -> tuple[list[float], list[float]]:  # fmt: skip
+def _in_turn(timed: Timed, clock: Clock, values: Values, rounds: int,
+             judge: _Judge) -> tuple[list[float], list[float]]:  # fmt: skip
     """Seconds of each kind. What goes before a call is the same for both: values are drawn, and
     only then it is decided which are put there.
     """
     seen: list[float] = []
     new: list[float] = []
     kinds = [(seen, False), (new, True)] * rounds
-    kinds[:-1] = random.SystemRandom().sample(kinds[:-1], len(kinds) - 1)  # the last is unseen
-    for taken, fresh in kinds:
+    for taken, fresh in random.SystemRandom().sample(kinds, len(kinds)):
 
         def before(fresh: bool = fresh) -> None:
             drawn = Values(unseen(values.inputs), values.dout)
             timed.load(drawn if fresh else Values(_copied(values.inputs), values.dout))
 
         taken += clock.samples(before, timed.run, 1)
-    timed.settle()
+        timed.settle()
+        if fresh:
+            judge.output()
     return seen, new
 
 
@@ -99,27 +104,57 @@ def _copied(inputs: Ends) -> Ends:
     return type(inputs)(*(x.clone() for x in inputs))
 
 
-def _check_values(problem: Problem, inputs: Ends, out: Tensor, define: Defines | None,
-                  plain: Error) -> None:  # fmt: skip
-    check_finite("the output on values it had not seen", out)
-    scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
-    if define is not None and scores > DEFINED_SCORES:
-        return
-    drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS, problem.q_len))
-    rows = torch.tensor(sorted(drawn), device=problem.device)
-    if define is None:
+class _Judge:
+    """Holds what came of unseen values against the truth."""
+
+    def __init__(self, timed: Timed, define: Defines | None, plain: Mapping[str, Error]) -> None:
+        self._timed, self._define, self._plain = timed, define, plain
+        self._chance = random.SystemRandom()
+        self._kept: tuple[Values, list[Tensor]] | None = None
+        self._calls = 0
+
+    def output(self) -> None:
+        """Of the last call, in a few rows; its gradients may be kept for later."""
+        if self._timed.unseen is None:  # of another form, which is known by now
+            return
+        (values, results), n = self._timed.unseen, self._timed.problem.q_len
+        check_finite("the output on values it had not seen", results[0])
+        drawn = self._chance.sample(range(n), min(ROWS, n))
+        rows = torch.tensor(sorted(drawn), device=results[0].device)
+        self._check("forward", results[0][:, :, rows], self._truth(values, rows)["forward"])
+        self._calls += 1
+        if self._chance.randrange(self._calls) == 0:
+            self._kept = self._timed.unseen
+
+    def gradients(self) -> None:
+        """Of the call that was kept, where that does not take too long."""
+        problem = self._timed.problem
+        scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
+        if self._kept is None or not problem.gradients or scores > GRADIENT_SCORES:
+            return
+        values, results = self._kept
+        truth = self._truth(values, torch.arange(problem.q_len, device=results[0].device), all=True)
+        made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
+        for name in self._timed.names:
+            self._check(name, as_rows(made[name]), truth[name])
+
+    def _truth(self, values: Values, rows: Tensor, *, all: bool = False) -> dict[str, Tensor]:
+        inputs, dout = values.inputs, values.dout if all else None
+        if self._define is not None:
+            wide = type(inputs)(*(x.double() for x in inputs))
+            return differentiated(self._timed.problem, wide, rows, dout, self._define)
         assert isinstance(inputs, Inputs)
-        want = exact(problem, *inputs, rows).out
-    else:
-        wide = type(inputs)(*(x.double() for x in inputs))
-        want = differentiated(problem, wide, rows, None, define)["forward"]
-    try:
-        budget.check_unsampled(
-            "the output", out[:, :, rows], want, plain, problem.dtype, LOOSER,
-        )  # fmt: skip
-    except Wrong:
-        error = compare(out[:, :, rows], want)
-        raise Wrong(
-            "on values that it had not seen its output is off: the worst row by "
-            f"{error.worst_row or float('nan'):.2g}"
-        ) from None
+        truth = exact(self._timed.problem, *inputs, rows, dout)
+        names = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
+        return {name: x for name, x in names.items() if x is not None}
+
+    def _check(self, name: str, got: Tensor, want: Tensor) -> None:
+        dtype = self._timed.problem.dtype
+        try:
+            budget.check_unsampled(name, got, want, self._plain[name], dtype, LOOSER)
+        except Wrong:
+            error = compare(got, want)
+            raise Wrong(
+                f"on values that it had not seen its {WORDS.get(name, name)} is off: the worst "
+                f"row by {error.worst_row or float('nan'):.2g}"
+            ) from None

@@ -51,6 +51,7 @@ def _reach(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for size, rate in facts["ceilings"]["copy"].items():
         yield f"copy of {int(size) / 2**20:g} MiB", f"{rate / 1e9:.1f} GB/s"
     for floor in facts["noise"]:
-        said = f"{floor['floor']:.2%} ({floor['trials']} comparisons of a variant with itself, of "
+        beyond = f"{floor['floor']:.2%}" if floor["floor"] > 0 else "none beyond sampling noise"
+        said = f"{beyond} ({floor['trials']} comparisons of a variant with itself, of "
         said += f"{floor['pairs']:.0f} pairs; their ratios were up to {floor['apart']:.2%} off one)"
         yield f"noise at {floor['call_s'] * 1e3:.3g} ms", said

@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from attnbench.report.terminal import BAD, FAINT, GOOD, console
-from attnbench.selfcheck import Outcome, SelfCheck
+from attnbench.selfcheck import SLOW, Outcome, SelfCheck
 
 
 def table(result: SelfCheck) -> None:
@@ -28,7 +28,9 @@ def table(result: SelfCheck) -> None:
 def _row(outcome: Outcome) -> tuple[str, str, str, str]:
     deed, said = f"  {escape(outcome.deed)}", escape(outcome.said or "nothing amiss")
     if outcome.caught is None:
-        return deed, f"[{FAINT}]–[/]", f"[{FAINT}]not planted[/]", f"[{FAINT}]{said}[/]"
+        told = "not told" if outcome.kind == SLOW else "not planted"
+        status = outcome.status if outcome.kind == SLOW else "–"
+        return deed, f"[{FAINT}]{status}[/]", f"[{FAINT}]{told}[/]", f"[{FAINT}]{said}[/]"
     if outcome.caught:
         return deed, outcome.status, f"[{GOOD}]yes[/]", said
     wanted = escape(f" (it should be {outcome.wanted})") if outcome.wanted else ""

@@ -51,8 +51,8 @@ class Verdict:
     distance: Distance | None = None
     second: list[Tensor] | None = None
     """The same of another set of inputs, where the variant does not compute exact softmax."""
-    plain: Error | None = None
-    """What the plain form makes of the output: the yardstick for other values of the kind."""
+    plain: dict[str, Error] = field(default_factory=dict)
+    """What the plain form makes of output and gradients: the yardstick for other values."""
     zero: tuple[str, ...] = ()
     """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
     truth: list[Tensor] = field(default_factory=list)
@@ -75,7 +75,7 @@ def gate(
             reference = defined(judged.problem, judged.inputs, reference, define)
         _check_values(judged, attend, reference, verdict)
         verdict.zero = tuple(reference.cancels)
-        verdict.plain = reference.plain["forward"]
+        verdict.plain = dict(reference.plain)
         verdict.truth = _dense_truth(judged, attend, reference, define)
         if define is not None:
             verdict.second = _on_another_set(judged, attend, reference, define)

@@ -11,13 +11,17 @@ from attnbench.verbs import say
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from attnbench.machine import Machine
     from attnbench.measure.settings import Settings
     from attnbench.sweep.presets import Preset
     from impls import Table
+    from impls.spec import Variant
 
 
+PAIRS_S = 30.0
+"""Seconds of pairs a problem."""
 COMMITS_VARIANT = "matmul"
 """Of two commits, what is compared if no --variant says."""
 COMMITS_CAP = 640
@@ -40,17 +44,52 @@ def compare(given: argparse.Namespace) -> int:
     rows = [_is_row(table, x) for x in (given.a, given.b)]
     if all(rows):
         return _variants(given, table)
-    for name, row, other in zip((given.a, given.b), rows, rows[::-1], strict=True):
-        if other and not row and not Path(name).exists():
-            table.find(name)  # says what is there instead
     if any(folders) or any(rows):
         kinds = ["a run folder" if f else "a variant" if r else "neither a run folder nor a variant"
                  for f, r in zip(folders, rows, strict=True)]  # fmt: skip
         raise NothingToCompare(
-            f"{given.a} is {kinds[0]} and {given.b} is {kinds[1]}; compare takes two variants "
-            "(as 'attnbench list' names them), two run folders or two commits"
+            f"{given.a} is {kinds[0]} and {given.b} is {kinds[1]}; compare takes two variants, two "
+            f"run folders or two commits{_instead(table, given, rows)}"
         )
     return _commits(given, table)
+
+
+def _instead(table: Table, given: argparse.Namespace, rows: list[bool]) -> str:
+    """What a name that is no variant may have meant."""
+    from impls import UnknownVariant
+
+    for name, row in zip((given.a, given.b), rows, strict=True):
+        if any(rows) and not row and not Path(name).exists():
+            try:
+                table.find(name)
+            except UnknownVariant as unknown:
+                return f" ({unknown})"
+    return ""
+
+
+def _unlike(judged: Variant, against: Variant) -> str | None:
+    """What must be known of two that do not do the same."""
+    if judged.level != against.level:
+        raise NothingToCompare(
+            f"{judged.label} is a {judged.level} and {against.label} a {against.level}: their "
+            "times are of other work; put the core into a layer, as in 'mha?core=sdpa', or take "
+            "two of a level"
+        )
+    if judged.computes != against.computes:
+        return (
+            f"note: {judged.label} computes {judged.computes}, {against.label} {against.computes}: "
+            "which is faster says nothing of which is right for a model"
+        )
+    return None
+
+
+def _refuse_options(given: argparse.Namespace, what: str, *, but: Sequence[str] = ()) -> None:
+    """What was asked for and would be ignored is refused."""
+    asked = set(arguments.grid_changes(given))
+    asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
+    if left := sorted(asked - set(but)):
+        options = ", ".join("--" + name.replace("_", "-") for name in left)
+        raise NothingToCompare(f"{options} says nothing of {what}; leave it out")
 
 
 def _is_row(table: Table, name: str) -> bool:
@@ -87,7 +126,14 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
 
     machine, settings, grid = _begun(given)
     judged, against = (make_plan(table, [x], grid, machine).cells for x in (given.a, given.b))
+    if given.variant:
+        raise NothingToCompare("--variant is for two commits; A and B are the variants here")
     names = judged[0].variant.label, against[0].variant.label
+    if (note := _unlike(judged[0].variant, against[0].variant)) is not None:
+        say(note)
+    seconds = given.budget or PAIRS_S
+    say(f"comparing on {len(judged)} problem{'s' * (len(judged) > 1)}: up to {seconds:.0f} s of "
+        "pairs each, and the checks before them")  # fmt: skip
     floors = stored_floors(Path(given.out), machine, settings.threads)
     if given.margin is None and not floors:
         say("no noise floor is stored for this machine, so it is measured first for each problem; "
@@ -95,7 +141,7 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     with lock_for([grid.device]), LocalEngine(settings) as engine:
         found = compare_cells(
             judged, against, engine, seed=given.seed or 0, margin=given.margin, floors=floors,
-            budget_s=given.budget or 30.0, watch=lambda one: say(pairs_view.line(one, *names)),
+            budget_s=seconds, watch=lambda one: say(pairs_view.line(one, *names)),
         )  # fmt: skip
     if given.json:
         sent: dict[str, Any] = {"judged": names[0], "against": names[1], "counts": counts(found)}
@@ -113,6 +159,7 @@ def _status(statuses: list[str]) -> int:
 
 
 def _runs(given: argparse.Namespace) -> int:
+    _refuse_options(given, "two run folders, which were measured already")
     from attnbench.answer.compare_runs import compare_runs
     from attnbench.report import compare_view
 
@@ -138,7 +185,7 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
     cells = make_plan(table, given.variant or [COMMITS_VARIANT], grid, machine).cells
     floors = [f["floor"] for f in stored_floors(Path(given.out), machine, settings.threads)]
     margin = given.margin or max(LEAST_MARGIN, *floors, 0.0)
-    rule = Rule(margin, first=80, cap=COMMITS_CAP, budget_s=given.budget or 30.0)
+    rule = Rule(margin, first=80, cap=COMMITS_CAP, budget_s=given.budget or PAIRS_S)
     opened = open_worker(settings, given.seed or 0, grid.budget)
 
     def watch(cell: CommitCell) -> None:

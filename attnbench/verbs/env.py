@@ -18,12 +18,13 @@ def env(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.record import PROTOCOL
-    from attnbench.store import save_machine
+    from attnbench.store import check_writable, save_machine
     from attnbench.sweep.start import pinned
     from attnbench.vitals import vitals
 
     machine = this_machine()
     settings = Settings(threads=pinned(given.threads, machine))
+    check_writable(Path(given.out), machine)
     observed = vitals(machine)
     ceilings, noise = _measured(given, machine, settings)
     facts: dict[str, Any] = {

@@ -18,11 +18,13 @@ def selfcheck(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.selfcheck import SelfCheck, run_plants, run_slow_downs, save
+    from attnbench.store import check_writable
     from attnbench.sweep import progress
     from attnbench.sweep.engine import LocalEngine
     from attnbench.truth.planted import PLANTS
 
     machine, seed, start = this_machine(), given.seed or 0, monotonic()
+    check_writable(Path(given.out), machine)
     # one thread, however many there are: a fault is one for a fixed number of them
     with LocalEngine(Settings(threads=1)) as engine, progress.watcher(len(PLANTS)) as watcher:
         outcomes = list(run_plants(machine, engine, seed, watcher))

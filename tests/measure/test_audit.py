@@ -1,7 +1,10 @@
 """The second clock: what it says of calls whose times are given, and of variants that misbehave."""
 
+import itertools
+
 import pytest
 
+from attnbench.measure import audit
 from attnbench.measure.audit import DeviceCall, HostCall, judge_device, judge_host
 from attnbench.record import Status
 
@@ -47,6 +50,15 @@ def test_a_few_microseconds_say_nothing_of_processors():
     assert judge_host(host(wall=1e-5, wanted=3e-5), threads=1).implausible is None
 
 
+@pytest.mark.parametrize("honest", [1, 2, 3, None])
+def test_what_looks_false_is_looked_at_three_times(monkeypatch, honest):
+    looks = itertools.count(1)
+    made = lambda _: host(late=0.0 if next(looks) == honest else 0.004)  # noqa: E731
+    monkeypatch.setattr(audit, "_host_calls", made)
+    assert (audit.audit_host(None, 1).implausible is None) == (honest is not None)
+    assert next(looks) == (honest or 3) + 1
+
+
 def device(launched=0.001, total=0.010, times=8):
     return [DeviceCall(launched, total)] * times
 
@@ -66,6 +78,10 @@ def test_work_on_another_stream_shows_after_the_call_has_returned():
     audit = judge_device(device(launched=0.0001, total=0.010), 0.001)
     assert "the device worked on where the events do not look" in audit.implausible
     assert "busy for 9.9 ms" in audit.implausible
+
+
+def test_a_few_microseconds_after_the_return_are_the_hosts_own():
+    assert judge_device(device(launched=1e-5, total=5e-5), 5e-6).implausible is None
 
 
 def test_launching_that_takes_longer_than_the_kernels_is_a_flag_and_no_lie():

@@ -162,6 +162,16 @@ def test_the_values_themselves_are_left_alone():
     assert all(torch.equal(a, b) for a, b in zip(kept, (*values.inputs, values.dout), strict=True))
 
 
+def test_nobody_can_draw_the_same_signs_by_doing_the_same():
+    values = values_of(Problem(**SMALL))
+    one, other = (Signs(values, []) for _ in range(2))
+    assert any(
+        not torch.equal(a, b)
+        for _ in range(4)
+        for a, b in zip(one.draw().inputs, other.draw().inputs, strict=True)
+    )
+
+
 # ---- turns ---------------------------------------------------------------------------------------
 
 

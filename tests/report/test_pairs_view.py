@@ -40,7 +40,7 @@ def test_a_line_says_the_verdict_the_interval_and_what_could_have_been_seen():
     text = pairs_view.line(compared(-0.6931), "new", "old")
     assert text.startswith("forward, mask none, 512 tokens")
     assert "new is FASTER than old: 0.500 of its time [0.500, 0.500] (40 pairs; margin 1.0%" in text
-    assert "could have been seen" in text
+    assert "would have been seen" in text
 
 
 def test_a_line_of_what_could_not_be_compared_says_why():

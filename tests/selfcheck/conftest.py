@@ -36,6 +36,8 @@ def put_back():
         for name, value in budget.EPSILON.items():
             patch.setitem(budget.EPSILON, name, value)
         yield
+    torch.autograd.set_detect_anomaly(False)
+    torch.backends.cuda.enable_flash_sdp(True)
     while len(_get_current_function_mode_stack()) > modes:
         _pop_mode()
     torch.set_num_threads(threads)

@@ -61,8 +61,8 @@ def test_a_record_without_the_number_shows_no_price():
     ([CAUGHT, CAUGHT], "ruler self-check: 2/2 on this machine", True),
     ([CAUGHT, ESCAPED], "ruler self-check: 1/2 on this machine", False),
     ([CAUGHT, ELSEWHERE],
-     "ruler self-check: 1/1 on this machine; 1 could not be planted here", True),
-    ([ELSEWHERE], "ruler self-check: 0/0 on this machine; 1 could not be planted here", False),
+     "ruler self-check: 1/1 on this machine; 1 could not be tried or told here", True),
+    ([ELSEWHERE], "ruler self-check: 0/0 on this machine; 1 could not be tried or told here", False),
     ([], "ruler self-check: 0/0 on this machine", False),
 ])  # fmt: skip
 def test_the_line_counts_what_was_planted(outcomes, line, passed):
@@ -141,6 +141,7 @@ def test_the_verb_ends_with_a_finding_where_something_escaped(
     monkeypatch, tmp_path, capsys, outcomes, status, words
 ):
     monkeypatch.setattr(selfcheck, "run_plants", lambda *_: iter(outcomes))
+    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(()))
     assert cli.main(["selfcheck", "--out", str(tmp_path), *words]) == status
     out = capsys.readouterr().out
     line = result(*outcomes).line

@@ -1,5 +1,7 @@
 """Records of one run that contradict each other."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnbench.record import Record, Status, Time, Work
@@ -56,6 +58,10 @@ def test_a_time_that_stands_still_while_the_work_grows_is_not_believed(order):
     (record(0.0005, n=512), record(0.0005, n=1024)),  # short enough to be all overhead
     (record(0.010, n=512, flops=100), record(0.010, n=1024, flops=200)),  # work only doubled
     (record(0.010, n=512), record(0.010, n=1024, phase="train")),  # another phase
+    (record(0.010), record(0.005, "backward")),  # a backward pass holds no forward pass
+    (record(0.00005, device="cuda"), record(0.00005, n=1024, device="cuda")),
+    (replace(record(0.010), cost=None), record(0.010, n=1024)),  # nobody knows of its work
+    (record(0.010), replace(record(0.010, n=1024), cost=None)),
 ])  # fmt: skip
 def test_what_can_be_true_is_believed(first, second):
     assert doubted(first, second)[-1].status is Status.MEASURED
@@ -64,6 +70,12 @@ def test_what_can_be_true_is_believed(first, second):
 def test_a_record_without_a_time_is_left_alone_and_contradicts_nobody():
     failed = Record(status=Status.FAILED, reason="why", variant="a", problem=Problem().to_dict())
     assert doubted(failed, record(0.005, "train"))[0] is failed
+    assert doubted(record(0.005, "train"), failed)[1] is failed
+
+
+def test_on_a_gpu_a_call_is_sooner_more_than_overhead():
+    found = doubted(record(0.0002, device="cuda"), record(0.0002, n=1024, device="cuda"))
+    assert found[-1].status is Status.IMPLAUSIBLE
 
 
 def test_a_record_that_is_not_believed_is_not_held_against_others():

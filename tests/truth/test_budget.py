@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnbench.record import Error
-from attnbench.truth.budget import EPSILON, Yardstick, allowed, check, with_ratio
+from attnbench.truth.budget import EPSILON, Yardstick, allowed, check, check_unsampled, with_ratio
 from attnbench.truth.errors import compare
 from attnbench.truth.findings import Wrong
 
@@ -191,3 +191,36 @@ def test_three_times_the_rounding_passes_and_many_times_does_not(dtype):
     bad = compare(want + many[dtype] * rounding, want)
     for over in (2 * 64, MANY):
         assert "relative error of forward" in refusal("forward", bad, plain, dtype, over=over)
+
+
+# ---- rows that are held against the plain form alone ---------------------------------------------
+
+
+def one_row_off(relative):
+    """Rows of which one is off, and what they should be."""
+    want = torch.ones(1, 1, 4, 8)
+    got = want.clone()
+    got[0, 0, 2] += relative
+    return got, want
+
+
+@pytest.mark.parametrize(("looser", "relative", "passes"), [
+    (1.0, 0.014, True), (1.0, 0.018, False), (4.0, 0.06, True), (4.0, 0.07, False),
+    (1.0, math.nan, False), (1.0, math.inf, False),
+])  # fmt: skip
+def test_a_row_nobody_sampled_may_be_off_sixteen_times_as_far_as_the_worst(
+    looser, relative, passes
+):
+    plain = error(0.0, 0.001)
+    got, want = one_row_off(relative)
+    if passes:
+        check_unsampled("dk", got, want, plain, "float32", looser)
+        return
+    with pytest.raises(Wrong, match=r"a row of dk that is not among the sampled is off.*row 2"):
+        check_unsampled("dk", got, want, plain, "float32", looser)
+
+
+def test_a_plain_form_that_is_no_number_excuses_nothing():
+    least = allowed(0.0, 4.0, "float32", 64)
+    assert allowed(math.nan, 4.0, "float32", 64) == least
+    assert allowed(None, 4.0, "float32", 64) == least

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import impls
-from attnbench.truth.gate import gate
-from attnbench.truth.inputs import make
+from attnbench.truth.gate import _secret_rows, gate
+from attnbench.truth.inputs import make, other_set
 from attnbench.truth.reference import judge
 from impls.loading import load_function
 from impls.lowrank import mean_v
@@ -225,6 +225,43 @@ def test_an_approximation_that_answers_from_a_cache_by_shape_is_refused(truth):
         return lambda q, k, v: kept.setdefault(q.shape, inner(q, k, v))
 
     assert "of forward is" in truth.verdict(problem, build, mean_v.definition(problem)).reason
+
+
+def test_an_approximation_is_held_to_its_definition_on_other_values_too(truth):
+    problem = truth.problem()
+    other = other_set(make(problem, 0))
+
+    def build(problem):
+        inner = mean_v.build(problem)
+        return lambda q, k, v: inner(q, k, v) * (1.01 if torch.equal(q, other.q) else 1.0)
+
+    reason = truth.verdict(problem, build, mean_v.definition(problem)).reason
+    assert "relative error of forward" in reason
+
+
+def test_nobody_knows_the_rows_that_are_held_against_the_definition(truth):
+    problem = truth.problem(q_len=256, kv_len=256)
+    drawn = {tuple(_secret_rows(problem).tolist()) for _ in range(4)}
+    assert len(drawn) == 4
+    assert {len(rows) for rows in drawn} == {16}
+
+
+def test_an_input_that_is_changed_on_the_problems_own_values_alone_is_named(truth):
+    problem = truth.problem()
+    own = make(problem, 0).q
+
+    def build(problem):
+        inner = truth.attention(problem)
+
+        def attend(q, k, v):
+            out = inner(q, k, v)
+            if torch.equal(q, own):
+                v.add_(1)
+            return out
+
+        return attend
+
+    assert truth.verdict(problem, build).reason == "it changed its input v"
 
 
 # ---- rows that are not sampled -------------------------------------------------------------------

@@ -235,6 +235,23 @@ class InPlace(Summing):
         return out, memory
 
 
+class Fickle(Summing):
+    """Changes its memory only where other tokens come than those before."""
+
+    last = None
+
+    def remember(self, k, v):
+        self.last = None
+        return super().remember(k, v)
+
+    def step(self, q, k, v, memory):
+        out, after = super().step(q, k, v, memory)
+        if self.last is not None and not torch.equal(v, self.last):
+            memory.add_(1)
+        self.last = v.clone()
+        return out, after
+
+
 class NoMemory(Summing):
     def step(self, q, k, v, memory):
         return memory + v.cumsum(2)
@@ -294,7 +311,8 @@ class OneAnswer(Summing):
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        (InPlace, "changed the memory"), (NoMemory, "something else than (out, memory)"),
+        (InPlace, "changed the memory"), (Fickle, "changed the memory"),
+        (NoMemory, "something else than (out, memory)"),
         (Stale, "two steps are not as one"), (Peeking, "moved when key"),
         (Standing, "two steps are not as one"), (Forgetful, "can't go on from the memory"),
         (OneAnswer, "two steps are not as one"),

@@ -68,7 +68,9 @@ def test_the_floors_of_this_machine_are_sent_along(worker, tmp_path):
     assert run("einsum", "matmul", out=tmp_path) == 0
     assert worker[1]["floors"] == [{"call_s": 0.001, "floor": 0.02}]
     for changed in ({"protocol": PROTOCOL + 1}, {"settings": {"threads": 99}}, {"noise": None},
-                    {"machine": {**machine.to_dict(), "versions": {"torch": "1"}}}):  # fmt: skip
+                    {"machine": {**machine.to_dict(), "versions": {"torch": "1"}}},
+                    {"machine": {**machine.to_dict(), "cpu": "another"}}, {"settings": {}},
+                    {"noise": [{"call_s": "long", "floor": 0.02}]}):  # fmt: skip
         save_machine(tmp_path, machine, {**facts, **changed})
         worker.clear()
         assert run("einsum", "matmul", out=tmp_path) == 0

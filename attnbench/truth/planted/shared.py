@@ -49,6 +49,33 @@ def build_threads(problem: Problem, deed: bool = True) -> Attend:
     return honest(problem)
 
 
+def build_anomaly(problem: Problem, deed: bool = True) -> Attend:
+    """Has torch look for NaN after every step of every backward pass."""
+    if deed:
+        torch.autograd.set_detect_anomaly(True)
+    return honest(problem)
+
+
+def build_sdpa(problem: Problem, deed: bool = True) -> Attend:
+    """Takes the flash kernel from every other variant."""
+    if deed:
+        torch.backends.cuda.enable_flash_sdp(False)
+    return honest(problem)
+
+
+def build_kernel(problem: Problem, deed: bool = True) -> Attend:
+    """A product of its own in place of torch's, for everybody."""
+    inner, library = honest(problem), torch.library.Library("aten", "FRAGMENT")
+    if deed:
+        library.impl("square", lambda x: x * x, "CPU")
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        assert library is not None  # it lives as long as this
+        return inner(q, k, v)
+
+    return attend
+
+
 def build_default_dtype(problem: Problem, deed: bool = True) -> Attend:
     """Leaves another default dtype behind."""
     if deed:

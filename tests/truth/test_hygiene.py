@@ -1,0 +1,134 @@
+"""Each thing that is refused of what came back, by itself: no other check tells it first."""
+
+import pytest
+import torch
+
+from attnbench.truth import hygiene
+from attnbench.truth.call import Call
+from attnbench.truth.findings import Wrong
+from attnbench.truth.inputs import make
+
+
+def refused(check, *given):
+    with pytest.raises(Wrong) as caught:
+        check(*given)
+    return str(caught.value)
+
+
+def carrying(x):
+    x.note = "more"
+    return x
+
+
+@pytest.mark.parametrize(("out", "said"), [
+    (lambda x: None, "is a NoneType"), (lambda x: torch.nn.Parameter(x), "is a Parameter"),
+    (lambda x: x[:, :, 1:], "has the shape (2, 2, 23, 8), not (2, 2, 24, 8)"),
+    (lambda x: x.double(), "is float64, not float32"), (lambda x: x.to("meta"), "is on meta"),
+    (lambda x: x.detach(), "is detached"), (lambda x: x.to_sparse(), "has the layout"),
+    (carrying, "carries more than its values: note"),
+])  # fmt: skip
+def test_an_output_is_refused_for_one_thing_at_a_time(truth, out, said):
+    problem = truth.problem(phase="train")
+    leaf = torch.ones(2, 2, 24, 8, requires_grad=True)
+    assert hygiene.check_form(problem, leaf * 1).grad_fn is not None
+    assert said in refused(hygiene.check_form, problem, out(leaf * 1))
+
+
+@pytest.mark.parametrize(("write", "said"), [
+    (lambda v: v.add_(1), "it changed its input v"),
+    (lambda v: v.add_(0), "it wrote to its input v and put it back"),
+])  # fmt: skip
+def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth, write, said):
+    problem = truth.problem()
+    inputs = make(problem, 0)
+    call = Call(problem, truth.attention(problem), inputs)
+    call.forward()
+    hygiene.check_inputs_kept(call, inputs)
+    write(call.leaves[-1])
+    assert refused(hygiene.check_inputs_kept, call, inputs) == said
+
+
+class Weighted:
+    """Weights by name, as a layer and its definition carry them."""
+
+    def __init__(self, **weights):
+        self.weights = weights
+
+
+def weight(*values, learns=True):
+    return torch.tensor(values, requires_grad=learns)
+
+
+@pytest.mark.parametrize(("weights", "said"), [
+    ({}, "its weights and those of its definition differ: w"),
+    ({"w": weight(1.0, 2.0), "u": weight(1.0)},
+     "its weights and those of its definition differ: u"),
+    ({"w": weight(1.0, 2.0, learns=False)}, "its weight w takes no gradient"),
+    ({"w": weight(1.0, 3.0)}, "its weight w is not that of its definition"),
+    ({"w": weight(1.0, 2.0, 2.0)}, "its weight w is not that of its definition"),
+])  # fmt: skip
+def test_weights_are_those_of_the_definition_by_name_form_and_value(truth, weights, said):
+    problem, define = truth.problem(phase="train"), Weighted(w=weight(1.0, 2.0))
+    hygiene.check_weights(problem, Weighted(w=weight(1.0, 2.0)), define)
+    assert refused(hygiene.check_weights, problem, Weighted(**weights), define) == said
+
+
+# ---- what goes on after the return ---------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """No wait, and other threads that take what they are told to in each."""
+
+    def let(*taken, meanwhile=lambda: None):
+        spent = [0.0]
+        for one in taken:
+            spent += [spent[-1] + one, spent[-1] + one]
+        readings = iter(spent)
+        monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: next(readings))
+        monkeypatch.setattr(hygiene.time, "sleep", lambda s: meanwhile())
+
+    return let
+
+
+def goes_on(truth, attend=None):
+    problem = truth.problem()
+    inputs = make(problem, 0)
+    hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs)
+
+
+def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
+    quiet(0.004, 0.004, 0.004)
+    said = refused(goes_on, truth)
+    assert said == "other threads worked on for 4 ms after it had returned"
+
+
+@pytest.mark.parametrize("taken", [[0.0005], [0.004, 0.0], [0.004, 0.004, 0.0]])
+def test_what_other_threads_do_once_or_twice_is_housekeeping(truth, quiet, taken):
+    quiet(*taken)
+    goes_on(truth)
+
+
+def test_an_output_that_is_filled_in_after_the_return_is_refused(truth, quiet):
+    kept = []
+
+    def attend(q, k, v):
+        kept[:] = [v.clone()]
+        return kept[0]
+
+    quiet(0.0, meanwhile=lambda: kept[0].add_(1))
+    assert "work was put off" in refused(goes_on, truth, attend)
+
+
+def test_an_output_of_no_numbers_that_stays_as_it_is_was_not_put_off(truth, quiet):
+    quiet(0.0)
+    goes_on(truth, lambda q, k, v: v * torch.nan)
+
+
+def test_the_call_that_is_watched_is_on_values_of_its_own(truth, quiet):
+    problem, seen = truth.problem(), []
+    inner, own = truth.attention(problem), make(problem, 0)
+    quiet(0.0)
+    goes_on(truth, lambda q, k, v: (seen.append(v.clone()), inner(q, k, v))[1])
+    assert seen
+    assert not any(torch.equal(v, own.v) for v in seen)

@@ -1,0 +1,133 @@
+"""What is measured is measured with the device held; what the verbs end with and refuse."""
+
+import pytest
+
+from attnbench import cli
+from attnbench.comparison import LEAST_MARGIN
+from attnbench.machine import this_machine
+from attnbench.record import PROTOCOL, Record, Status
+from attnbench.store import save_machine
+from attnbench.sweep import commits, profile
+from attnbench.verbs import compare
+
+SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
+
+
+class Reached(Exception):
+    """A worker would have been asked now."""
+
+
+class Lock:
+    """In place of the lock: which devices, and whether it is held."""
+
+    def __init__(self):
+        self.devices, self.on, self.seen = set(), False, []
+
+    def __call__(self, devices):
+        self.devices = set(devices)
+        return self
+
+    def __enter__(self):
+        self.on = True
+
+    def __exit__(self, *_):
+        self.on = False
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The lock as each question found it: ``held.seen``."""
+    lock = Lock()
+
+    class Engine:
+        def __init__(self, settings):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def ask(self, question, limit_s):
+            lock.seen.append((lock.on, lock.devices))
+            raise Reached
+
+    monkeypatch.setattr("attnbench.lock.lock_for", lock)
+    monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", Engine)
+    return lock
+
+
+@pytest.mark.parametrize("words", [
+    ["run", "matmul", *SMALL], ["check", "matmul", *SMALL], ["compare", "einsum", "matmul", *SMALL],
+    ["env"], ["profile", "matmul", "--seq", "16"],
+], ids=lambda words: words[0])  # fmt: skip
+def test_a_worker_is_asked_only_while_the_device_is_held(held, tmp_path, words):
+    out = [] if words[0] == "check" else ["--out", str(tmp_path)]
+    with pytest.raises(Reached):
+        cli.main([*words, *out, "--device", "cpu"])
+    assert held.seen == [(True, {"cpu"})]
+    assert not held.on
+
+
+@pytest.fixture
+def rules(monkeypatch, held):
+    """The rules by which commits would be compared, each while the device is held."""
+    seen = []
+
+    class Found:
+        exit_status = 1
+
+        @staticmethod
+        def to_dict():
+            return {}
+
+    def compared(a, b, cells, opened, *, rule, watch):
+        assert (held.on, held.devices) == (True, {"cpu"})
+        seen.append(rule)
+        return Found
+
+    monkeypatch.setattr(commits, "compare_commits", compared)
+    return seen
+
+
+@pytest.mark.parametrize(("floors", "words", "margin"), [
+    ([], [], LEAST_MARGIN), ([0.002], [], LEAST_MARGIN), ([0.02, 0.03], [], 0.03),
+    ([0.02, 0.03], ["--margin", "0.015"], 0.015),
+])  # fmt: skip
+def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
+    rules, tmp_path, floors, words, margin
+):
+    machine = this_machine()
+    noise = [{"call_s": 1e-3, "floor": f} for f in floors]
+    save_machine(tmp_path, machine, {
+        "protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise,
+        "settings": {"threads": machine.threads},
+    })  # fmt: skip
+    asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
+    assert cli.main([*asked, *words]) == 1  # what the comparison ends with
+    assert rules[0].margin == margin
+
+
+@pytest.mark.parametrize(("statuses", "status"), [
+    (["measured"], 0), (["measured", "unsupported"], 0), (["timed_out"], 0), (["unsupported"], 2),
+    (["unavailable", "unsupported"], 2), (["measured", "wrong"], 1), (["implausible"], 1),
+    (["failed", "measured"], 1), (["crashed"], 1),
+])  # fmt: skip
+def test_a_comparison_ends_with_what_was_found(statuses, status):
+    assert set(statuses) <= {str(s) for s in Status}
+    assert compare._status(statuses) == status
+
+
+@pytest.mark.parametrize("status", [Status.WRONG, Status.UNSUPPORTED])
+def test_what_can_not_be_profiled_is_a_sentence_and_a_status(
+    monkeypatch, held, tmp_path, capsys, status
+):
+    def stopped(cells, *_):
+        cell = cells[0]
+        raise profile.NotProfiled(Record.of(cell.variant, cell.problem, status, "that is why"))
+
+    monkeypatch.setattr(profile, "profiles", stopped)
+    words = ["profile", "matmul", "--seq", "16", "--out", str(tmp_path)]
+    assert cli.main(words) == (1 if status is Status.WRONG else 2)
+    assert "attnbench: matmul is not profiled" in capsys.readouterr().err
