@@ -76,7 +76,7 @@ def test_help_shows_every_verb_in_its_group():
         part = text[text.index(f"\n{group}:") :].split("\n\n")[0]
         for verb, line in verbs.items():
             assert re.search(rf"^  {verb} +{re.escape(line)}$", part, re.MULTILINE)
-    assert "Exit status: 0 done, 1 a finding, 2 usage or environment." in text
+    assert "Exit status: 0 done, 1 a finding, 2 usage or environment, 130 stopped" in text
 
 
 def test_without_a_verb_the_help_is_shown_and_the_status_is_usage():

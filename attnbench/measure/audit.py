@@ -62,6 +62,8 @@ class Audit:
     flags: list[str] = field(default_factory=list)
     implausible: str | None = None
     """Why the first clock's number is false; None where it may be true."""
+    least: float = 0.0
+    """What the quickest call took by this clock."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def judge_host(calls: list[HostCall], threads: int) -> Audit:
     elif wall >= ENOUGH_S and wanted > MORE_PROCESSORS * threads * wall:
         given = f"{threads} thread" + "s" * (threads > 1)
         reason = f"it kept {wanted / wall:.2g} processors busy and was given {given}"
-    return Audit(seconds, "process", [], reason)
+    return Audit(seconds, "process", [], reason, min(c.spent + c.late for c in calls))
 
 
 @dataclass(frozen=True)

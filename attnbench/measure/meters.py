@@ -101,8 +101,8 @@ def _audited(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
 
 
 def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[Audit, float]:
-    """What the second clock says of calls that took so long, and what a call took meanwhile: the
-    longest of several medians. Raises where it is wrong or can't be true.
+    """What the second clock says of calls that took so long, and what a call took meanwhile, at
+    the least, in either look. Raises where it is wrong or can't be true.
     """
     threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
     audit = audit_host(timed, threads) if host else audit_device(timed, seconds)
@@ -111,7 +111,7 @@ def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[A
         raise Implausible(audit.implausible)
     new = check_remembers_nothing(timed, clock, ready.values, ready.define, ready.verdict.plain)
     _refuse(timed)
-    return audit, max(audit.seconds / threads, new) if host else 0.0
+    return audit, max(audit.least / threads, new) if host else 0.0
 
 
 def _with(time: Time, audit: Audit) -> Time:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -37,8 +37,10 @@ LEAST_S = 2e-5
 ROWS = 8
 LOOSER = 4.0
 """The yardstick was taken on other values of the kind."""
-GRADIENT_SCORES = 1 << 23
-"""Up to so many scores the gradients of all rows are computed again, in float64."""
+GRADIENT_SCORES = 1 << 20
+"""Up to so many scores the gradients of one call are held against the truth, in every row."""
+EACH_SCORES = 1 << 18
+"""Up to so many a definition of a variant's own is asked about every call; beyond, about one."""
 
 
 def unseen(inputs: Ends) -> Ends:
@@ -75,7 +77,7 @@ def check_remembers_nothing(timed: Timed, clock: Clock, values: Values, define: 
         raise Wrong(
             f"it is {faster:.2g} times as fast on values that it has seen: it remembers results"
         )
-    judge.gradients()
+    judge.kept()
     return min(new)
 
 
@@ -117,22 +119,33 @@ class _Judge:
         """Of the last call, in a few rows; its gradients may be kept for later."""
         if self._timed.unseen is None:  # of another form, which is known by now
             return
-        (values, results), n = self._timed.unseen, self._timed.problem.q_len
-        check_finite("the output on values it had not seen", results[0])
-        drawn = self._chance.sample(range(n), min(ROWS, n))
-        rows = torch.tensor(sorted(drawn), device=results[0].device)
-        self._check("forward", results[0][:, :, rows], self._truth(values, rows)["forward"])
+        check_finite("the output on values it had not seen", self._timed.unseen[1][0])
+        if self._define is None or self._scores <= EACH_SCORES:
+            self._rows(*self._timed.unseen)
         self._calls += 1
         if self._chance.randrange(self._calls) == 0:
             self._kept = self._timed.unseen
 
-    def gradients(self) -> None:
-        """Of the call that was kept, where that does not take too long."""
+    @property
+    def _scores(self) -> int:
         problem = self._timed.problem
-        scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
-        if self._kept is None or not problem.gradients or scores > GRADIENT_SCORES:
+        return problem.batch * problem.heads * problem.q_len * problem.kv_len
+
+    def _rows(self, values: Values, results: Sequence[Tensor]) -> None:
+        n = self._timed.problem.q_len
+        drawn = self._chance.sample(range(n), min(ROWS, n))
+        rows = torch.tensor(sorted(drawn), device=results[0].device)
+        self._check("forward", results[0][:, :, rows], self._truth(values, rows)["forward"])
+
+    def kept(self) -> None:
+        """The call that chance kept: some rows, and its gradients where that is not too dear."""
+        if self._kept is None:
             return
-        values, results = self._kept
+        (values, results), problem = self._kept, self._timed.problem
+        if self._define is not None and self._scores > EACH_SCORES:
+            self._rows(values, results)
+        if not problem.gradients or self._scores > GRADIENT_SCORES:
+            return
         truth = self._truth(values, torch.arange(problem.q_len, device=results[0].device), all=True)
         made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
         for name in self._timed.names:

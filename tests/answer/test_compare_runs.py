@@ -147,7 +147,9 @@ def test_what_was_amiss_while_timing_is_told(run):
     busy = timed(flags=["the machine was busy: 80 %"])
     found = compare_runs(run(timed()), run(busy))
     assert found.cells[0].notes == ("b: the machine was busy: 80 %", "so nothing is decided")
-    slower = timed([x * 2 for x in timed().time.samples_s], flags=["the machine was busy: 80 %"])
+    twice = [2 * x for x in samples()]
+    slower = timed(taken=twice, flags=["the machine was busy: 80 %"])
+    assert compare_runs(run(timed()), run(timed(taken=twice))).exit_status == 1
     assert compare_runs(run(timed()), run(slower)).exit_status == 0
     other = compare_runs(run(timed()), run(timed(clock="e2e")))
     assert other.cells[0].notes == ("the clocks are not the same: host and e2e",)

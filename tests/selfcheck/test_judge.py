@@ -62,7 +62,8 @@ def test_a_record_without_the_number_shows_no_price():
     ([CAUGHT, ESCAPED], "ruler self-check: 1/2 on this machine", False),
     ([CAUGHT, ELSEWHERE],
      "ruler self-check: 1/1 on this machine; 1 could not be tried or told here", True),
-    ([ELSEWHERE], "ruler self-check: 0/0 on this machine; 1 could not be tried or told here", False),
+    ([ELSEWHERE],
+     "ruler self-check: 0/0 on this machine; 1 could not be tried or told here", False),
     ([], "ruler self-check: 0/0 on this machine", False),
 ])  # fmt: skip
 def test_the_line_counts_what_was_planted(outcomes, line, passed):
