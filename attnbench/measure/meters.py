@@ -109,7 +109,9 @@ def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[A
     _refuse(timed)
     if audit.implausible is not None:
         raise Implausible(audit.implausible)
-    new = check_remembers_nothing(timed, clock, ready.values, ready.define, ready.verdict.plain)
+    new = check_remembers_nothing(
+        timed, clock, ready.values, ready.define, ready.verdict.plain, seconds
+    )
     _refuse(timed)
     return audit, max(audit.least / threads, new) if host else 0.0
 

@@ -159,9 +159,8 @@ class Timed:
             return
         turns.sign_values()
         off, form = self._off.clone(), self._form
-        for _ in range(2):
-            self.before()
-            self.run()
+        self.before()
+        self.run()
         self.settle()
         if self.wrong() is not None:
             turns.leave_signs()

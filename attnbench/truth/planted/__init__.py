@@ -216,7 +216,7 @@ PLANTS = tuple(_plants())
 
 SLOW_DOWNS = (0, 1, 2, 5, 10)
 """Per cent more of the same work; none is a slow-down that isn't there."""
-SLICES_PROBLEM = _problem(heads=4, kv_heads=4, q_len=200, kv_len=200, head_dim=32, v_head_dim=32)
+SLICES_PROBLEM = _problem(q_len=100, kv_len=100)
 
 
 def slices(extra: int) -> Variant:
