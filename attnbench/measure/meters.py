@@ -27,7 +27,7 @@ TOO_FAST = 0.8
 """A median below this share of the least time that the ceilings allow is not believed."""
 
 
-MORE, MORE_S, SURE = 1.5, 3e-4, 3
+MORE, MORE_S, SURE = 2.0, 5e-4, 3
 """What a call may take more, when something else than its time is looked at; so often in a row it
 is more before the time is called false. After a wait a short call finds everything cold."""
 

@@ -38,7 +38,7 @@ class Preset:
 PRESETS = {
     "cpu": Preset(
         "the default on a CPU: a layer's heads, short to middling lengths",
-        seq=("128", "256", "512", "1024"), heads=(4,), budget=0.12,
+        seq=("128", "256", "512", "1024"), heads=(4,), budget=0.1,
     ),
     "cuda": Preset(
         "the default on a GPU: bfloat16, middling to long sequences",
