@@ -455,7 +455,7 @@ def sentence(done, *words):
         (["run", "--mask", "dense:EMPTY.npy"], ["EMPTY.npy"]),
         (["run", "--mask", "dense:ARRAYS.npz"], ["ARRAYS.npz"]),
         (["run", "--inputs", "captured:EMPTY.npy"], ["EMPTY.npy", ".npz of q, k and v"]),
-        (["run", "--inputs", "captured:ARRAYS.npz"], ["ARRAYS.npz", "needs (1, 8, 128, 64)"]),
+        (["run", "--inputs", "captured:ARRAYS.npz"], ["ARRAYS.npz", "needs (1, 4, 128, 64)"]),
         (["run", "--inputs", "odd"], ["'odd'", "peaky"]),
         (["run", "--preset", "huge"], ["no preset 'huge'", "smoke"]),
         (["check", "--preset", "huge"], ["no preset 'huge'", "smoke"]),

@@ -80,7 +80,8 @@ def test_so_many_hundredths_more_products_and_the_same_output(extra, monkeypatch
     counted = []
     product = torch.Tensor.__matmul__
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: counted.append(1) or product(a, b))
-    q, k, v = (torch.randn(1, 4, 200, 32) for _ in range(3))
+    p = SLICES_PROBLEM
+    q, k, v = (torch.randn(1, p.heads, p.q_len, p.head_dim) for _ in range(3))
     out = build_slices(SLICES_PROBLEM, extra)(q, k, v)
     assert len(counted) == 2 * (SLICES + extra)
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
