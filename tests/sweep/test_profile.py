@@ -70,7 +70,7 @@ def planned(names, table=None, **changes):
 
 def test_without_options_it_trains_on_1024_causal_tokens():
     (cell,) = planned(["einsum"])
-    assert cell.problem.slug == "b1 h8/8 n1024 d64 f32 causal train"
+    assert cell.problem.slug == "b1 h4/4 n1024 d64 f32 causal train"
     assert cell.left_out is None
 
 
