@@ -64,23 +64,22 @@ def seed(text: str) -> int:
 
 def seconds(text: str) -> float:
     """A number above zero."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
+    return _from_nought_to(86400, text, "a number of seconds above 0")
 
 
 def share(text: str) -> float:
     """A share between 0 and 1."""
+    return _from_nought_to(1, text, "a share between 0 and 1, such as 0.02")
+
+
+def _from_nought_to(end: float, text: str, what: str) -> float:
+    """A number between nought and the end, neither of them."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1, such as 0.02")
+    if not 0 < value < end:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return value
 
 

@@ -15,7 +15,7 @@ called one:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -147,6 +147,12 @@ def holm(comparisons: Sequence[Comparison], alpha: float = 1 - CONFIDENCE) -> li
         if not standing and comparisons[i].verdict in (Verdict.FASTER, Verdict.SLOWER):
             kept[i] = replace(comparisons[i], verdict=Verdict.INCONCLUSIVE)
     return kept
+
+
+def tally(comparisons: Iterable[Comparison | None]) -> dict[str, int]:
+    """How often each verdict was given; None: there was nothing to compare."""
+    given = [c.verdict for c in comparisons if c is not None]
+    return {str(verdict): given.count(verdict) for verdict in Verdict}
 
 
 def _finite(value: Any) -> Any:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from attnbench import nvml
+from impls.asked import CantBeDone
 
 SHARED = (Path("/run/lock"), Path("/var/lock"))
 """Where locks of a system are, if everybody may write there."""
@@ -30,7 +31,7 @@ SAID = 500
 """Characters of a command that are kept."""
 
 
-class DeviceBusy(Exception):
+class DeviceBusy(CantBeDone):
     """Somebody holds the GPU. The message is a sentence that says who."""
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
-from attnbench.comparison import CONFIDENCE, LEAST_PAIRS, Comparison, Verdict, paired
+from attnbench.comparison import CONFIDENCE, LEAST_PAIRS, Comparison, Verdict, holm, paired
 
 A_PLACE = 20
 """Pairs in one place in memory."""
@@ -98,6 +98,13 @@ def compare(a: Side, b: Side, rule: Rule, chance: random.Random | None = None) -
             return found
     found.stop = "cap"
     return found
+
+
+def corrected(taken: Sequence[Pairs | None]) -> Iterator[Pairs | None]:
+    """Many cells' pairs with Holm's correction over all of them; None where a cell has none."""
+    judged = iter(holm([pairs.comparison for pairs in taken if pairs is not None]))
+    for pairs in taken:
+        yield None if pairs is None else replace(pairs, comparison=next(judged))
 
 
 def _orders(count: int, chance: random.Random) -> Iterator[bool]:

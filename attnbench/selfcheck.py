@@ -20,7 +20,7 @@ from typing import Any
 from attnbench.comparison import Verdict
 from attnbench.machine import Machine, why_not
 from attnbench.record import PROTOCOL, Record, Status
-from attnbench.store import StoreError
+from attnbench.store import save_beside
 from attnbench.sweep.compare import Compared, compare_cells
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 from attnbench.sweep.plan import Cell
@@ -175,17 +175,7 @@ def _at(values: Any, path: str) -> float | None:
 
 def save(result: SelfCheck, out: Path) -> Path:
     """Beside the machine's runs, whole or not at all; the one before is replaced."""
-    path = out / result.machine / FILE
-    draft = path.with_name(FILE + ".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
-        draft.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"can't write {path}: {error.strerror}; give another folder with --out"
-        ) from None
-    return path
+    return save_beside(out, result.machine, FILE, result.to_dict())
 
 
 def load(out: Path, machine: str) -> dict[str, Any] | None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attnbench.record import PROTOCOL, SCHEMA, InvalidRecord, Record
+from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 HEADER, RECORDS, MACHINE = "run.json", "records.jsonl", "env.json"
 
 
-class StoreError(Exception):
+class StoreError(CantBeDone):
     """Something about the results folder; a sentence with what to do."""
 
 
@@ -55,10 +56,7 @@ class RunFolder:
                     raise StoreError(f"{out} is a file; --out takes a folder") from None
                 continue
             except OSError as error:
-                raise StoreError(
-                    f"can't write results under {out}: {error.strerror}; "
-                    "give another folder with --out"
-                ) from None
+                raise _unwritable(f"results under {out}", error) from None
             break
         else:
             raise StoreError(f"there are 100 runs of this second under {out}")
@@ -77,10 +75,8 @@ class RunFolder:
 
     def save_header(self) -> None:
         """Write the header whole, or not at all."""
-        draft = self.path / (HEADER + ".new")
         try:
-            draft.write_text(json.dumps(self.header, indent=1) + "\n")
-            draft.replace(self.path / HEADER)
+            _write_whole(self.path / HEADER, self.header)
         except OSError as error:
             raise StoreError(f"can't write to {self.path}: {error.strerror}") from None
 
@@ -166,20 +162,33 @@ def check_writable(out: Path, machine: Machine) -> None:
         if not os.access(folder, os.W_OK):
             raise PermissionError(None, "permission denied")
     except OSError as error:
-        raise StoreError(
-            f"can't write under {folder}: {error.strerror}; give another folder with --out"
-        ) from None
+        raise _unwritable(f"under {folder}", error) from None
 
 
-def save_machine(out: Path, machine: Machine, facts: dict[str, Any]) -> Path:
-    """What was measured of the machine itself, beside its runs."""
-    path = out / machine.name / MACHINE
+def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) -> Path:
+    """A file beside the machine's runs, whole or not at all; the one before is replaced."""
+    path = out / machine / file
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(facts, indent=1) + "\n")
+        _write_whole(path, facts)
     except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}; use another --out") from None
+        raise _unwritable(str(path), error) from None
     return path
+
+
+def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
+    """What was measured of the machine itself."""
+    return save_beside(out, machine.name, MACHINE, facts)
+
+
+def _write_whole(path: Path, facts: Mapping[str, Any]) -> None:
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(facts, indent=1) + "\n")
+    draft.replace(path)
+
+
+def _unwritable(what: str, error: OSError) -> StoreError:
+    return StoreError(f"can't write {what}: {error.strerror}; give another folder with --out")
 
 
 def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:

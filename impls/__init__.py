@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from impls.asked import CantBeDone
 from impls.spec import InvalidRow
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class BrokenRow:
     remedy: str = ""
 
 
-class UnknownVariant(LookupError):
+class UnknownVariant(CantBeDone, LookupError):
     """No row has this name. The message names the nearest."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from impls.asked import CantBeDone
 from impls.spec import MASK_KINDS
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Shape(NamedTuple):
     kv_len: int
 
 
-class InvalidMask(ValueError):
+class InvalidMask(CantBeDone, ValueError):
     """A mask that can't exist. The message is a sentence with the valid choices."""
 
 

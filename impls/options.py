@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from impls.asked import CantBeDone
+
 MOST = 2.0**63
 """Numbers beyond this are no option's."""
 
 
-class InvalidRow(ValueError):
+class InvalidRow(CantBeDone, ValueError):
     """A row that says something no row may say. The message is a sentence."""
 
 

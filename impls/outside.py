@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from impls import BrokenRow
+from impls.asked import CantBeDone
 from impls.loading import load_file
 from impls.loading import load_function as load_function
 from impls.spec import Variant
@@ -31,7 +32,7 @@ PATIENCE_S = 60
 """How long reading rows may take; importing torch takes one or two seconds."""
 
 
-class BrokenTable(Exception):
+class BrokenTable(CantBeDone):
     """A table file that can't be read: the message says why, and what a table file holds."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 from impls.spec import DEVICES, DTYPES, PHASES
 
@@ -16,7 +17,7 @@ SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
 
-class InvalidProblem(ValueError):
+class InvalidProblem(CantBeDone, ValueError):
     """A problem that can't exist. The message is a sentence with the valid choices."""
 
 

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from impls.options import InvalidRow as InvalidRow
 from impls.options import check_runs, listed, one_of, operator_on, typed
+from impls.support import NO_GRADIENT as NO_GRADIENT
+from impls.support import refusal
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -55,8 +57,6 @@ MASK_KINDS = (
 )  # fmt: skip
 CROSSES = (False, "decode", True)
 """What a row may say of unequal lengths, the least first."""
-NO_GRADIENT = ("forward", "decode")
-"""The phases of a variant that has no backward."""
 COMPILED = "Torch-Compiled Region"
 """What torch's profiler calls code that its compiler made, with numbers after a colon."""
 
@@ -194,9 +194,6 @@ class Variant:
             return self.core.attested_by(device)
         return operator_on(device.split(":")[0], self.runs, self.chosen)
 
-    def _of_phases(self) -> Mapping[str, tuple[str, ...]]:
-        return {device: self.on(device, "phases") for device in self.devices}
-
     @property
     def chosen(self) -> dict[str, Any]:
         """Every option as ``build`` will be told it; a core as its row."""
@@ -244,37 +241,7 @@ class Variant:
 
     def supports(self, problem: Problem) -> str | None:
         """None where this variant takes the problem, else a sentence that says why not."""
-        device = problem.device.split(":")[0]
-        if problem.level != self.level:
-            return f"{self.label} works at level {self.level}, not {problem.level}"
-        if device not in self.devices:
-            return f"{self.label} runs on {listed(self.devices)}, not on {device}"
-        if problem.dtype not in self.on(device, "dtypes"):
-            taken = listed(self.on(device, "dtypes"))
-            return f"{self.label} takes {taken} on {device}, not {problem.dtype}"
-        phases = self.on(device, "phases")
-        if problem.phase not in phases:
-            why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
-            here = f" on {device}" * (len({*self._of_phases().values()}) > 1)
-            return f"{self.label} serves {listed(phases)}{here}, not {problem.phase}: {why}"
-        refused = [kind for kind in problem.mask.kinds if kind not in self.on(device, "masks")]
-        if refused:
-            taken = listed(self.on(device, "masks"))
-            return f"{self.label} takes the masks {taken} on {device}, not {listed(refused)}"
-        return self._supports_shape(problem)
-
-    def _supports_shape(self, problem: Problem) -> str | None:
-        if problem.heads != problem.kv_heads and not self.gqa:
-            return f"{self.label} has no grouped-query form: it needs as many kv_heads as heads"
-        crosses = problem.phase == "decode" if self.cross == "decode" else self.cross
-        if problem.q_len != problem.kv_len and not crosses:
-            but = ", but in decode" * (self.cross == "decode")
-            return f"{self.label} needs q_len equal to kv_len{but}"
-        if problem.v_head_dim != problem.head_dim and not self.value_dim:
-            return f"{self.label} needs v_head_dim equal to head_dim"
-        if self.head_dims and not self.head_dims[0] <= problem.head_dim <= self.head_dims[1]:
-            return f"{self.label} takes head_dim {self.head_dims[0]} to {self.head_dims[1]}"
-        return None
+        return refusal(self, problem)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain JSON values."""

@@ -13,15 +13,15 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 DATA = (
-    "impls.loading", "impls.options", "impls.spec", "impls.mask_parts", "impls.masks",
-    "impls.problem", "impls.cost",
+    "impls.asked", "impls.loading", "impls.options", "impls.support", "impls.spec",
+    "impls.mask_parts", "impls.masks", "impls.problem", "impls.cost",
 )  # fmt: skip
 TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = (
     "attnbench", "attnbench.statistics", "attnbench.comparison", "attnbench.pairs",
-    "attnbench.record",
+    "attnbench.parts", "attnbench.record",
     "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
 )  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it

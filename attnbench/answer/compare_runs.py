@@ -18,9 +18,9 @@ from typing import Any
 
 from attnbench.answer.differences import Difference, differences
 from attnbench.answer.verdict import MARGIN, regime
-from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict, holm, unpaired
+from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
 from attnbench.record import Record, Status, Time
-from attnbench.store import StoreError, read_header, read_records
+from attnbench.store import HEADER, RECORDS, StoreError, read_header, read_records
 
 WORSE = (
     {Status.MEASURED}, {Status.UNSUPPORTED, Status.UNAVAILABLE},
@@ -90,10 +90,9 @@ class RunsComparison:
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, and how often a status changed for worse or better."""
-        verdicts = [str(c.comparison.verdict) for c in self.cells if c.comparison is not None]
         changed = [c.change for c in self.cells if c.change]
-        found = {str(v): verdicts.count(v) for v in Verdict}
-        return found | {word: changed.count(word) for word in ("worse", "better")}
+        verdicts = tally(cell.comparison for cell in self.cells)
+        return verdicts | {word: changed.count(word) for word in ("worse", "better")}
 
     @property
     def exit_status(self) -> int:
@@ -137,19 +136,25 @@ def compare_runs(a: Path, b: Path) -> RunsComparison:
 
 def _refuse_unlike_protocols(paths: Sequence[Path], headers: Sequence[Mapping[str, Any]],
                              records: Sequence[Sequence[Record]]) -> None:  # fmt: skip
-    each = [
-        sorted({header.get("protocol"), *(r.protocol for r in some if r.time)}, key=str)
-        for header, some in zip(headers, records, strict=True)
-    ]
-    if each[0] != each[1] or len(each[0]) != 1:
-        said = (
-            f"{path} was measured with protocol {' and '.join(map(str, protocols))}"
-            for path, protocols in zip(paths, each, strict=True)
-        )
+    headed = [header.get("protocol") for header in headers]
+    timed = [sorted({r.protocol for r in some if r.time}) for some in records]
+    if len({*headed, *timed[0], *timed[1]}) > 1:
+        said = "; ".join(dict.fromkeys(map(_protocols_said, paths, headed, timed)))
         raise Incomparable(
-            f"{', '.join(said)}: numbers of unlike protocols are never compared; measure again "
-            "with one attnbench"
+            f"{said}: numbers of unlike protocols are never compared; measure again with one "
+            "attnbench"
         )
+
+
+def _protocols_said(path: Path, headed: Any, timed: Sequence[int]) -> str:
+    """What a run was measured with, or which of its files says what."""
+    if headed is not None and set(timed) <= {headed}:
+        return f"{path} was measured with protocol {headed}"
+    header = f"{HEADER} says {'no protocol' if headed is None else f'protocol {headed}'}"
+    if not timed:
+        return f"in {path}, {header}"
+    times = f"the times in {RECORDS} are of {' and '.join(map(str, timed))}"
+    return f"the files of {path} do not agree: {header}, {times}"
 
 
 def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record], ...]:

@@ -7,13 +7,15 @@ import random
 import re
 from pathlib import Path
 
+from impls.asked import CantBeDone
+
 WIDTH = 50
 """Of hashed vectors; GloVe's smallest."""
 SHARED = 0.5
 """How much of a hashed vector its letters give, so that words that look alike lie near."""
 
 
-class BadEmbeddings(Exception):
+class BadEmbeddings(CantBeDone):
     """A file of word vectors that can't be used; a sentence."""
 
 

@@ -12,12 +12,14 @@ from attnbench.answer.compare_runs import ComparedCell, RunsComparison
 from attnbench.answer.verdict import regime
 from attnbench.comparison import Comparison
 from attnbench.report.pairs_view import STOPS, STYLE
-from attnbench.report.terminal import BAD, FAINT, GOOD, _grid, _whole, console
+from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.sweep.commits import CommitCell, CommitsComparison
 
 MANY = 8
 """Cells of one side alone that are named; the rest is counted."""
 NOTHING = "–"
+WORDS = ("problem", "verdict", "pairs")
+"""Columns that may wrap."""
 
 
 def runs(found: RunsComparison) -> None:
@@ -25,10 +27,10 @@ def runs(found: RunsComparison) -> None:
     out = console()
     out.print(escape(f"a  {found.a}\nb  {found.b}\n"))
     if found.differences:
-        grid = _grid("the runs differ in", "a", "b")
+        made = grid("the runs differ in", "a", "b", words=["the runs differ in", "a", "b"])
         for one in found.differences:
-            grid.add_row(*map(escape, (one.what, one.a, one.b)))
-        _whole(grid)
+            made.add_row(*map(escape, (one.what, one.a, one.b)))
+        put(made)
     else:
         out.print("machine, versions, settings and code are the same in both")
     out.print(
@@ -36,13 +38,13 @@ def runs(found: RunsComparison) -> None:
         f"{found.margin:.1%}\n"
     )
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
-    grid = _grid("variant", "problem", "verdict", *right, right=right)
+    made = grid("variant", "problem", "verdict", *right, right=right, words=WORDS)
     for cell in found.cells:
         memory = NOTHING if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
         where = escape(_where(cell.problem))
-        grid.add_row(escape(cell.variant), where, _run_verdict(cell), *_figures(cell.comparison),
+        made.add_row(escape(cell.variant), where, _run_verdict(cell), *_figures(cell.comparison),
                      memory)  # fmt: skip
-    _whole(grid)
+    put(made)
     _lines(_run_remarks(found))
     _counted(found.counts())
 
@@ -56,7 +58,7 @@ def commits(found: CommitsComparison) -> None:
     out.print(escape(f"changed in between: {files}"))
     out.print(f"\nb's time over a's, in pairs; the margin is {found.margin:.1%}\n")
     right = ("a ms", "b ms", "ratio", "99 % interval", "pairs", "could be seen")
-    grid = _grid("variant", "problem", "verdict", *right, right=right)
+    made = grid("variant", "problem", "verdict", *right, right=right, words=WORDS)
     for cell in found.cells:
         ratio, interval, n, seen = _figures(cell.comparison)
         taken = (NOTHING, NOTHING)
@@ -64,10 +66,10 @@ def commits(found: CommitsComparison) -> None:
             a_ms, b_ms = (statistics.median(x) * 1e3 for x in (cell.pairs.a_s, cell.pairs.b_s))
             taken, n = (f"{a_ms:.4g}", f"{b_ms:.4g}"), n + STOPS[cell.pairs.stop]
         where = escape(_where(cell.problem.to_dict()))
-        grid.add_row(
+        made.add_row(
             escape(cell.variant), where, _commit_verdict(cell), *taken, ratio, interval, n, seen
         )
-    _whole(grid)
+    put(made)
     _lines(
         f"{c.variant} on {_where(c.problem.to_dict())}: {_why(c) or _other_processes(c)}"
         for c in found.cells

@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.markup import escape
 
-from attnbench.report.terminal import _grid, console
+from attnbench.report.tables import grid, put
 
 
 def show(facts: Mapping[str, Any]) -> None:
     """``env``: a line a fact."""
-    grid = _grid("", "")
+    made = grid("", "", words=[""])
     for what, said in (*_machine(facts), *_moment(facts["observed"]), *_reach(facts)):
-        grid.add_row(what, escape(said))
-    console().print(grid)
+        made.add_row(what, escape(said))
+    put(made)
 
 
 def _machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

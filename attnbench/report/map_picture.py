@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from impls.asked import CantBeDone
 
-class BadPicture(Exception):
+
+class BadPicture(CantBeDone):
     """A picture that can't be written; a sentence."""
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from attnbench.answer.verdict import regime
 from attnbench.comparison import Verdict
-from attnbench.report.terminal import BAD, FAINT, GOOD, _grid, _whole, console
+from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.sweep.compare import Compared, counts
 
 STYLE = {
@@ -31,20 +31,20 @@ def show(found: Sequence[Compared], judged: str, against: str) -> None:
     """The table, and how often which verdict fell."""
     right = (f"{judged} ms", f"{against} ms", "ratio", "99 % interval", "pairs", "margin",
              "could be seen")  # fmt: skip
-    grid = _grid("problem", "verdict", *right, right=right)
+    made = grid("problem", "verdict", *right, right=right, words=("problem", "pairs"))
     for one in found:
         where = escape(str(one.problem))
         if one.pairs is None:
-            grid.add_row(where, f"[{FAINT}]{one.status}[/]", *["–"] * len(right))
+            made.add_row(where, f"[{FAINT}]{one.status}[/]", *["–"] * len(right))
             continue
         c = one.pairs.comparison
         a_ms, b_ms = (statistics.median(x) * 1e3 for x in (one.pairs.a_s, one.pairs.b_s))
-        grid.add_row(
+        made.add_row(
             where, f"[{STYLE[c.verdict]}]{c.verdict}[/]", f"{b_ms:.4g}", f"{a_ms:.4g}",
             f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", f"{c.n}{STOPS[one.pairs.stop]}",
             f"{c.margin:.1%}", f"{c.smallest_effect:.1%}",
         )  # fmt: skip
-    _whole(grid)
+    put(made)
     out = console()
     for one in found:
         if one.pairs is None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attnbench.answer.said import milliseconds, plain, short, size
 from attnbench.answer.why_slower import watched
-from attnbench.report.terminal import FAINT, console
+from attnbench.report.tables import FAINT, console
 
 WIDEST = 120
 """Columns of the curve, at the most."""
@@ -43,8 +43,7 @@ class Row(NamedTuple):
 
 def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
     """One variant, or two side by side with the reasons."""
-    out = console()
-    out = out if out.is_terminal else Console(highlight=False)
+    out = console(Console().width)  # a screen's, whether it is one or not
     names = " against ".join(p["variant"] for p in profiles)
     out.print(f"[bold]{escape(names)}[/]  {escape(profiles[0]['slug'])}")
     for sentence in why:
@@ -182,8 +181,9 @@ def _merged(phases: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[flo
 
 
 def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: int) -> None:
-    """What is alive over time as a curve, and at the peak by line of code."""
+    """What is alive over time as a curve, of two on one scale, and at the peak by line of code."""
     top = max((p["memory"]["peak_bytes"] for p in profiles), default=0) or 1
+    end = max(p["memory"]["end_ms"] for p in profiles)
     for p in profiles:
         m = p["memory"]
         name = f"{p['variant']}: " * (len(profiles) > 1)
@@ -192,7 +192,7 @@ def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: in
         head = f"[bold]{escape(name)}peak {size(m['peak_bytes'])}[/] above the inputs{where}{kept}"
         out.print(head)
         width = min(out.width, WIDEST)
-        for line in curve(m, width, rows, top):
+        for line in curve(m, width, rows, top, end):
             out.print(line)
         grid = _wide()
         for source in _at_peak(m)[:sources]:
@@ -224,12 +224,16 @@ def _source(source: Mapping[str, Any]) -> Text:
     return words
 
 
-def curve(memory: Mapping[str, Any], width: int, rows: int, top: float) -> list[Text]:
-    """Bytes alive over time, drawn with blocks ``rows`` high; the second phase in its color."""
-    end = max(memory["end_ms"], 1e-9)
+def curve(memory: Mapping[str, Any], width: int, rows: int, top: float, end: float) -> list[Text]:
+    """Bytes alive over time, drawn with blocks ``rows`` high; the second phase in its color.
+
+    The whole height is ``top`` bytes, the whole width ``end`` ms.
+    """
+    end = max(end, 1e-9)
     levels = [0.0] * width
     held, column = 0.0, 0
-    for at, alive in [*zip(memory["at_ms"], memory["alive"], strict=True), (end, None)]:
+    moments = [*zip(memory["at_ms"], memory["alive"], strict=True), (memory["end_ms"], None)]
+    for at, alive in moments:
         here = min(width - 1, max(0, int(at / end * width)))
         for number in range(column, here + 1):
             levels[number] = max(levels[number], held)

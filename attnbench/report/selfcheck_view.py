@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from rich.markup import escape
-from rich.table import Table as Grid
 
-from attnbench.report.terminal import BAD, FAINT, GOOD, console
+from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.selfcheck import SLOW, Outcome, SelfCheck
 
 
 def table(result: SelfCheck) -> None:
     """All of it; the last line is the sum."""
-    out = console()
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in ("deed", "caught by", "", "what was said"):
-        grid.add_column(head)
+    made = grid("deed", "caught by", "", "what was said", words=["deed", "what was said"])
     kind = None
     for outcome in result.outcomes:
         if outcome.kind != kind:
             kind = outcome.kind
-            grid.add_row(f"[bold]{escape(kind)}[/]", "", "", "")
-        grid.add_row(*_row(outcome))
-    out.print(grid)
-    out.print(f"\n{result.line}", style=GOOD if result.passed else BAD)
+            made.add_row(f"[bold]{escape(kind)}[/]", "", "", "")
+        made.add_row(*_row(outcome))
+    put(made)
+    console().print(f"\n{result.line}", style=GOOD if result.passed else BAD)
 
 
 def _row(outcome: Outcome) -> tuple[str, str, str, str]:

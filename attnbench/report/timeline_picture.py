@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MIB = 2**20
-OTHER = "#cccccc"
-"""The color of what is not told apart."""
-HATCH = "////"
-"""Over what the gradients allocate."""
+GRADIENT, AGAIN = "////", ".."
+"""Hatches: over what the gradients allocate, and over a color that is used for the second time."""
 LEAST = 0.005
 """Of the peak: what never held more gets no place in the key."""
 CODE, OPERATOR = 46, 23
@@ -32,7 +30,7 @@ Profile = Mapping[str, Any]
 
 
 def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
-    """One variant's memory, or two side by side on one scale of bytes."""
+    """One variant's memory, or two side by side on one scale of bytes and one of time."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -52,11 +50,13 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
         words = f"{title}: memory above the inputs over one call\n{profiles[0]['slug']}"
         figure.suptitle(words, fontsize=11, x=0.01, ha="left")
         top = max((p["memory"]["peak_bytes"] for p in profiles), default=0) or 1
+        end = max(1e-6, *(p["memory"]["end_ms"] for p in profiles))
         row[0].set_ylabel("alive, MiB")
         for axes, key, profile in zip(row, below, profiles, strict=True):
+            axes.set_xlim(0, end)
             axes.set_ylim(0, 1.15 * top / MIB)
             bands = _bands(profile["memory"], mpl.color_sequences["petroff10"])
-            _panel(axes, profile, bands, top)
+            _panel(axes, profile, bands, top, end)
             _key(key, bands, keys)
         try:
             for file in files:
@@ -77,16 +77,14 @@ class Band(NamedTuple):
 
 
 def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
-    """From the bottom up. A color is a line of code, paler for each more that it allocates."""
-    numbers, bands = _shown(memory), list[Band]()
-    places = list(dict.fromkeys(memory["sources"][n]["place"] for n in numbers))
-    for number in numbers:
+    """From the bottom up, each of another color or hatch."""
+    bands = list[Band]()
+    for turn, number in enumerate(_shown(memory)):
         source = memory["sources"][number]
-        earlier = sum(b.source["place"] == source["place"] for b in bands)
-        color = colors[places.index(source["place"]) % len(colors)] if source["place"] else OTHER
+        hatch = GRADIENT * source["backward"] + AGAIN * (turn // len(colors))
         look = {
-            "facecolor": color, "alpha": max(0.35, 0.95 - 0.2 * earlier), "edgecolor": PAPER,
-            "linewidth": 0.6, "hatch": HATCH if source["backward"] else None,
+            "facecolor": colors[turn % len(colors)], "edgecolor": PAPER, "linewidth": 0.6,
+            "hatch": hatch or None,
         }  # fmt: skip
         bands.append(Band(number, source, look))
     return bands
@@ -103,7 +101,7 @@ def _shown(memory: Mapping[str, Any]) -> list[int]:
     return sorted(first, key=lambda number: (first[number], number))
 
 
-def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float) -> None:
+def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end: float) -> None:
     memory = profile["memory"]
     at = [0.0, *memory["at_ms"], memory["end_ms"]]
     below = [0.0] * len(at)
@@ -112,8 +110,7 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float) -> N
         above = [b + v for b, v in zip(below, [0.0, *values, *values[-1:]], strict=True)]
         axes.fill_between(at, below, above, step="post", **look)
         below = above
-    _guides(axes, memory, top)
-    axes.set_xlim(0, max(memory["end_ms"], 1e-6))
+    _guides(axes, memory, top, end)
     axes.set_xlabel("ms, with every allocation noted")
     axes.set_title(_title(profile), loc="left", fontsize=9)
     axes.grid(color=GRID, linewidth=0.6, axis="y")
@@ -142,8 +139,8 @@ def _title(profile: Profile) -> str:
     if memory["turn_bytes"] is not None:
         text += f", {size(memory['turn_bytes'])} between forward and backward"
     caveats = "".join(f"\n{caveat}" for caveat in profile["caveats"])
-    hatched = "\nhatched: allocated by the gradient of that line" if memory["turn_ms"] else ""
-    return text + hatched + caveats
+    striped = "\nstriped: allocated by the gradient of that line" if memory["turn_ms"] else ""
+    return text + striped + caveats
 
 
 def _label(source: Mapping[str, Any]) -> str:
@@ -154,14 +151,14 @@ def _label(source: Mapping[str, Any]) -> str:
     return text.rstrip().replace("$", r"\$")
 
 
-def _guides(axes: Axes, memory: Mapping[str, Any], top: float) -> None:
+def _guides(axes: Axes, memory: Mapping[str, Any], top: float, end: float) -> None:
     """The peak, the turn from forward to backward, and the size of all scores."""
     if memory["turn_ms"] is not None:
         axes.axvline(memory["turn_ms"], color=INK, linewidth=0.8, linestyle="--")
         axes.text(memory["turn_ms"], 0.995, " backward", transform=axes.get_xaxis_transform(),
                   fontsize=8, va="top")  # fmt: skip
     peak = memory["peak_bytes"] / MIB
-    late = memory["peak_ms"] > memory["end_ms"] / 2
+    late = memory["peak_ms"] > end / 2
     axes.plot([memory["peak_ms"]], [peak], "v", color=INK, markersize=5)
     axes.annotate(f"peak {size(memory['peak_bytes'])}", (memory["peak_ms"], peak),
                   xytext=(-6 if late else 6, 3), textcoords="offset points", fontsize=8,

@@ -24,9 +24,10 @@ from typing import Any, Protocol
 
 import attnbench
 import impls
-from attnbench.comparison import Comparison, Verdict, holm
-from attnbench.pairs import Pairs, Rule, Side, compare
+from attnbench.comparison import Comparison, Verdict, tally
+from attnbench.pairs import Pairs, Rule, Side, compare, corrected
 from attnbench.sweep.plan import Cell
+from impls.asked import CantBeDone
 from impls.problem import Problem
 from impls.spec import INTERFACE
 
@@ -38,7 +39,7 @@ FIRST = 80
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
-class BadCommit(Exception):
+class BadCommit(CantBeDone):
     """A commit that can't be measured; a sentence with what to do."""
 
 
@@ -109,10 +110,9 @@ class CommitsComparison:
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given, and how many cells only one of them took."""
-        given = [str(c.comparison.verdict) for c in self.cells if c.comparison is not None]
         lost = sum(bool(c.why_b) and not c.why_a for c in self.cells)
         won = sum(bool(c.why_a) and not c.why_b for c in self.cells)
-        return {str(v): given.count(v) for v in Verdict} | {"worse": lost, "better": won}
+        return tally(cell.comparison for cell in self.cells) | {"worse": lost, "better": won}
 
     @property
     def exit_status(self) -> int:
@@ -284,9 +284,5 @@ class _Named:
 
 def _together(cells: Sequence[CommitCell]) -> Iterator[CommitCell]:
     """The cells with Holm's correction over all that have pairs."""
-    corrected = iter(holm([c.comparison for c in cells if c.comparison is not None]))
-    for cell in cells:
-        if cell.pairs is None:
-            yield cell
-        else:
-            yield replace(cell, pairs=replace(cell.pairs, comparison=next(corrected)))
+    for cell, pairs in zip(cells, corrected([c.pairs for c in cells]), strict=True):
+        yield replace(cell, pairs=pairs)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.comparison import Comparison, Verdict, holm
-from attnbench.pairs import Pairs
+from attnbench.comparison import Comparison, Verdict
+from attnbench.pairs import Pairs, corrected
 from attnbench.record import Record, Status
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell
@@ -54,7 +54,8 @@ def compare_cells(judged: Sequence[Cell], against: Sequence[Cell], engine: Local
             compared = _compare(cell, other, engine, seed, margin, floors, budget_s)
         found.append(compared)
         watch(compared)
-    return _together(found)
+    pairs = corrected([c.pairs for c in found])
+    return [replace(c, pairs=each) for c, each in zip(found, pairs, strict=True)]
 
 
 def _compare(judged: Cell, against: Cell, engine: LocalEngine, seed: int, margin: float | None,
@@ -76,15 +77,6 @@ def _compare(judged: Cell, against: Cell, engine: LocalEngine, seed: int, margin
         record = Record.from_dict(answer["stopped"])
         return Compared(judged.problem, None, record.status, f"{record.variant}: {record.reason}")
     return Compared(judged.problem, Pairs.from_dict(answer["pairs"]))
-
-
-def _together(found: list[Compared]) -> list[Compared]:
-    """The comparisons with Holm's correction over all of them."""
-    pairs = [(i, c.pairs) for i, c in enumerate(found) if c.pairs is not None]
-    corrected = holm([p.comparison for _, p in pairs])
-    for (i, old), new in zip(pairs, corrected, strict=True):
-        found[i] = replace(found[i], pairs=replace(old, comparison=new))
-    return found
 
 
 def counts(found: Sequence[Compared]) -> dict[str, int]:

@@ -29,6 +29,7 @@ from time import monotonic
 from typing import IO, Any, Self
 
 from attnbench.measure.settings import Settings, environment
+from impls.asked import CantBeDone
 
 LAST_WORDS = 2000
 """Bytes of a dead worker's error stream that go into the record."""
@@ -47,7 +48,7 @@ FORBIDDEN = (signal.SIGSEGV, signal.SIGBUS)
 """What a process dies of that touches memory it may not."""
 
 
-class WorkerLost(Exception):
+class WorkerLost(CantBeDone):
     """The worker died or had to be killed; ``said`` is the end of its error stream.
 
     ``wrong``: how it ended shows that the variant did what none may.

@@ -18,10 +18,11 @@ from attnbench.record import PROTOCOL, Record
 from attnbench.store import RunFolder, StoreError, read_header, read_records, stored_floors
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
+from impls.asked import CantBeDone
 from impls.problem import InvalidProblem
 
 
-class UnknownPreset(LookupError):
+class UnknownPreset(CantBeDone):
     """No preset has this name; a sentence."""
 
 

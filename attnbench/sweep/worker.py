@@ -56,23 +56,28 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
     if "profile" in asked:
-        from attnbench.measure import profile
+        from attnbench.measure.profile import looks
 
-        return profile.answer(bench, Job.from_dict(asked["profile"]), asked["trace"])
+        return looks.answer(bench, Job.from_dict(asked["profile"]), asked["trace"])
     return _measured(bench, Job.from_dict(asked["job"]))
 
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
-    from attnbench.measure import state
+    from attnbench.measure.job import Spent
+    from attnbench.measure.shared import state
 
-    before, broken, threads = state.snapshot(), state.sealed(), threading.active_count()
-    record = bench.measure(job)
-    guards = broken()  # asked first: the rest goes by them
-    deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
+    watching = Spent()
+    with watching.on("shared"):
+        before, broken, threads = state.snapshot(), state.sealed(), threading.active_count()
+    record = bench.measure(job, before)
+    with watching.on("shared"):
+        guards = broken()  # asked first: the rest goes by them
+        deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
     if deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = replace(record, status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     left_running = not record.time and threading.active_count() > threads
+    record = replace(record, spent_s={**record.spent_s, **watching.seconds})
     return {"record": record.to_dict(), "spoiled": bool(deed) or left_running}
 
 

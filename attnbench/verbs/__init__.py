@@ -1,10 +1,28 @@
-"""The verbs that are more than a call or two: each reads what was asked and calls the rooms."""
+"""The verbs, a room each: they read what was asked and call the rooms below."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnbench.record import Record
+
+INTERRUPTED = 130
+"""The exit status of what Ctrl-C stopped."""
 
 
 def say(text: str) -> None:
     """Prose, out of the way of data."""
     print(text, file=sys.stderr, flush=True)
+
+
+def finding(records: list[Record]) -> int:
+    """1 where a variant was not what it says it is; 2 where nothing was asked of any."""
+    if all(str(r.status) in ("unsupported", "unavailable") for r in records):
+        say(
+            "attnbench: nothing was run: no variant takes these problems here, for the reasons said"
+        )
+        return 2
+    bad = {"wrong", "implausible", "failed", "crashed"}
+    return int(any(str(r.status) in bad for r in records))

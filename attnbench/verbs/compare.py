@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench import arguments
 from attnbench.verbs import say
+from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +29,7 @@ COMMITS_CAP = 640
 """Pairs of two processes cost more than pairs in one."""
 
 
-class NothingToCompare(LookupError):
+class NothingToCompare(CantBeDone):
     """A and B are no two things of a kind; a sentence."""
 
 

@@ -1,77 +1,18 @@
-"""Two run folders written by hand: what is said of them together, and what is refused."""
+"""Two run folders written by hand: the verdict and the change of status of each cell."""
 
-import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attnbench.answer.compare_runs import Incomparable, compare_runs
+from attnbench.answer.compare_runs import compare_runs
 from attnbench.comparison import Verdict
-from attnbench.record import PROTOCOL, Memory, Record, Status, Time
-from attnbench.store import RunFolder, StoreError
-from impls.problem import Problem
+from attnbench.record import Status
+from impls.loading import load_file
 
-HEADER = {
-    "protocol": PROTOCOL, "seed": 0, "budget_s": 0.12, "tables": [],
-    "machine": {"name": "box", "cpu": "Some CPU", "cores": 2, "gpus": [], "torch_cuda": None,
-                "versions": {"torch": "2.13.0", "numpy": "2.4.6"}},
-    "settings": {"threads": 1, "environment": {"OMP_NUM_THREADS": "1"}},
-    "code": {"commit": "aaaa", "dirty": False},
-}  # fmt: skip
-GPU = {"name": "NVIDIA H100", "driver": "570.1", "capability": 9.0}
-
-
-def samples(seed=0, n=40, spread=0.005, scale=1e-3):
-    return list(scale * np.random.default_rng(seed).lognormal(0, spread, n))
-
-
-def timed(variant="sdpa", taken=None, *, peak=1000, length=8, device="cpu", **more):
-    taken = samples() if taken is None else taken
-    median = float(np.median(taken)) if taken else 1.0
-    time = Time(**{
-        "median_s": median, "low_s": median, "high_s": median, "q25_s": median, "q75_s": median,
-        "min_s": median, "n": len(taken), "clock": "host", "stop": "budget", "samples_s": taken,
-        **more,
-    })  # fmt: skip
-    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
-    problem = Problem(q_len=length, kv_len=length, device=device)
-    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-                  memory=memory)  # fmt: skip
-
-
-def ended(status, variant="sdpa", reason="it was so"):
-    problem = Problem(q_len=8, kv_len=8).to_dict()
-    said = "" if status == "measured" else reason
-    return Record(status=Status(status), variant=variant, problem=problem, reason=said)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Writes a run folder: records, and what its header has otherwise (``machine.cores=8``)."""
-
-    numbers = itertools.count()
-
-    def written(*records, **changes):
-        header = json.loads(json.dumps(HEADER))
-        for path, value in changes.items():
-            *rooms, last = path.split("__")
-            place = header
-            for room in rooms:
-                place = place[room]
-            place[last] = value
-        folder = RunFolder.create(tmp_path / str(next(numbers)), "box", header)
-        for record in records:
-            folder.append(record)
-        folder.close()
-        return folder.path
-
-    return written
-
-
-def verdicts(found):
-    return [c.comparison and c.comparison.verdict for c in found.cells]
-
+folders = load_file(Path(__file__).with_name("run_folders.py"))
+ended, samples, timed, verdicts = folders.ended, folders.samples, folders.timed, folders.verdicts
 
 # ---- verdicts ------------------------------------------------------------------------------------
 
@@ -186,115 +127,6 @@ def test_cells_without_a_time_that_ended_alike_are_counted_and_not_shown(run):
     found = compare_runs(run(*both), run(*both))
     assert (found.alike, len(found.cells)) == (2, 1)
     assert found.exit_status == 0
-
-
-# ---- which cells ---------------------------------------------------------------------------------
-
-
-def test_cells_of_one_side_alone_are_listed(run):
-    a, b = run(timed("x"), timed("y")), run(timed("x"), timed("x", length=16))
-    found = compare_runs(a, b)
-    assert found.only_a == ("y on forward, mask none, 8 tokens, b1 h8/8 d64 float32",)
-    assert found.only_b == ("x on forward, mask none, 16 tokens, b1 h8/8 d64 float32",)
-    assert len(found.cells) == 1
-
-
-def test_runs_without_a_cell_in_common_are_refused(run):
-    a, b = run(timed("x")), run(timed("y"))
-    with pytest.raises(Incomparable) as caught:
-        compare_runs(a, b)
-    said = str(caught.value)
-    assert f"{a} and {b} have no cell in common: the first has x on forward" in said
-    assert said.endswith("measure the same grid twice")
-    with pytest.raises(Incomparable, match="the second no record"):
-        compare_runs(a, run())
-    assert issubclass(Incomparable, StoreError)
-
-
-@pytest.mark.parametrize("where", ["header", "record"])
-def test_runs_of_unlike_protocols_are_refused(run, where):
-    if where == "header":
-        old = run(timed(), protocol=1)
-    else:
-        old = run(Record.from_dict({**timed().to_dict(), "protocol": 1}))
-    with pytest.raises(Incomparable) as caught:
-        compare_runs(old, run(timed()))
-    assert f"{old} was measured with protocol 1" in str(caught.value)
-    assert "numbers of unlike protocols are never compared; measure again" in str(caught.value)
-
-
-def test_a_run_whose_own_records_are_of_two_protocols_is_refused_even_against_itself(run):
-    mixed = run(timed(), Record.from_dict({**timed("b").to_dict(), "protocol": 1}))
-    with pytest.raises(Incomparable, match="protocol 1 and 2"):
-        compare_runs(mixed, mixed)
-
-
-def test_what_is_no_run_is_refused_in_the_stores_words(run, tmp_path):
-    with pytest.raises(StoreError, match="there is no run folder"):
-        compare_runs(run(timed()), tmp_path / "nowhere")
-
-
-# ---- how the runs differ -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        ("machine__name", "bax", ("machine", "box", "bax")),
-        ("machine__cpu", "Other", ("cpu", "Some CPU", "Other")),
-        ("machine__cores", 8, ("cores", "2", "8")),
-        ("machine__versions__torch", "2.12.0", ("torch", "2.13.0", "2.12.0")),
-        ("machine__torch_cuda", "13.0", ("torch's CUDA", "nothing", "13.0")),
-        ("settings__threads", 2, ("threads", "1", "2")),
-        ("settings__environment__OMP_NUM_THREADS", "4", ("OMP_NUM_THREADS", "1", "4")),
-        ("settings__environment__NEW", "4", ("NEW", "nothing", "4")),
-        ("code__commit", "bbbb", ("commit", "aaaa", "bbbb")),
-        ("code__dirty", True, ("uncommitted changes", "False", "True")),
-        ("seed", 5, ("seed", "0", "5")), ("budget_s", 0.3, ("budget", "0.12", "0.3")),
-        ("tables", ["/a.py"], ("tables", "nothing", "/a.py")),
-    ],
-)  # fmt: skip
-def test_each_thing_that_the_headers_have_otherwise_is_said(run, path, value, said):
-    found = compare_runs(run(timed()), run(timed(), **{path: value}))
-    assert [(d.what, d.a, d.b) for d in found.differences] == [said]
-
-
-def test_boards_are_told_one_by_one(run):
-    a = run(timed(device="cuda"), machine__gpus=[GPU])
-    b = run(timed(device="cuda"), machine__gpus=[{**GPU, "driver": "580.2"}])
-    found = compare_runs(a, b)
-    assert [(d.what, d.a, d.b) for d in found.differences] == [("gpu 0 driver", "570.1", "580.2")]
-    assert not found.across_devices
-
-
-def test_when_and_where_they_were_taken_is_no_difference(run):
-    a = run(timed(), started="one day", command="attnbench run")
-    b = run(timed(), started="another", command="attnbench run --out x", folder="elsewhere")
-    assert compare_runs(a, b).differences == ()
-
-
-def test_a_cpu_and_a_gpu_are_compared_and_marked(run):
-    a = run(timed())
-    b = run(timed(device="cuda", clock="events"), machine__gpus=[GPU])
-    found = compare_runs(a, b)
-    assert verdicts(found) == [Verdict.EQUIVALENT]
-    assert found.cells[0].across_devices and found.across_devices
-    assert found.cells[0].notes == ("the clocks are not the same: host and events",)
-
-
-def test_runs_that_share_a_device_are_matched_by_it(run):
-    both = [timed(), timed(device="cuda")]
-    found = compare_runs(run(*both, machine__gpus=[GPU]), run(timed()))
-    assert len(found.cells) == 1
-    assert found.only_a[0].endswith("float32 cuda")
-
-
-@pytest.mark.parametrize("path", ["machine__cpu", "machine__gpus"])
-def test_another_model_of_the_same_kind_is_another_device(run, path):
-    device, value = ("cpu", "Other") if path == "machine__cpu" else ("cuda", [GPU])
-    a, b = run(timed(device=device)), run(timed(device=device), **{path: value})
-    assert compare_runs(a, b).across_devices
-    assert not compare_runs(a, a).across_devices
 
 
 # ---- written down --------------------------------------------------------------------------------

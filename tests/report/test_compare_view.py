@@ -1,38 +1,22 @@
 """What the tables of a comparison say, read back from their text."""
 
-import io
 import math
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from attnbench.answer.compare_runs import ComparedCell, RunsComparison
 from attnbench.answer.differences import Difference
 from attnbench.comparison import paired, unpaired
 from attnbench.pairs import Pairs
 from attnbench.record import Status
-from attnbench.report import compare_view, terminal
+from attnbench.report import compare_view
 from attnbench.sweep.commits import Commit, CommitCell, CommitsComparison
 from impls.masks import Mask
 from impls.problem import Problem
 
 PROBLEM = Problem(q_len=64, kv_len=64, mask=Mask.parse("causal"))
 WHERE = "forward, mask causal, 64 tokens, b1 h8/8 d64 float32"
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """The text that a function of the view prints."""
-
-    def show(function, *given, width=300):
-        file = io.StringIO()
-        wide = Console(file=file, width=width, highlight=False)
-        monkeypatch.setattr(compare_view, "console", lambda: wide)
-        monkeypatch.setattr(terminal, "console", lambda: wide)
-        function(*given)
-        return file.getvalue()
-
-    return show
 
 
 def cell(ratio=1.0, **more):
@@ -130,6 +114,29 @@ def test_cells_of_one_side_alone_are_named_up_to_a_point(shown):
     assert "cell 7; and 3 more" in text
     assert "cell 8" not in text
     assert "2 cells ended alike in both, without a time" in text
+
+
+def test_two_runs_fit_into_a_pipe(in_a_pipe, reason):
+    """With all that makes a line of the table long, and none of its numbers broken."""
+    long = cell(0.1, variant="transformer_engine", across_devices=True, memory_ratio=1.25,
+                comparison=unpaired([1.0] * 9999, [2.0] * 9999, 0.05))  # fmt: skip
+    broken = cell(comparison=None, status_b=Status.WRONG, reason=reason)
+    differ = [Difference("OMP_NUM_THREADS", reason, reason)]
+    text = in_a_pipe(compare_view.runs, of_runs(long, broken, differences=differ))
+    for number in ("2.000", "2.000–2.000", "9999", "5.0%", "1.25"):
+        assert f" {number} " in text
+    assert reason in text
+    a, b = (Path("x" * 150), Path("y" * 150))
+    assert f"{a}" in in_a_pipe(compare_view.runs, of_runs(long, a=str(a), b=str(b))).replace(
+        " ", ""
+    )
+
+
+def test_two_commits_fit_into_a_pipe(in_a_pipe, reason):
+    long = commit_cell(2.0, variant="transformer_engine")
+    text = in_a_pipe(compare_view.commits, of_commits(long, commit_cell(pairs=None, why_b=reason)))
+    assert " 2.000–2.000 " in text
+    assert reason in text
 
 
 # ---- commits -------------------------------------------------------------------------------------

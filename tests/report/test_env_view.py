@@ -1,10 +1,6 @@
 """The machine in a table: a fact a line, a sentence wherever there is none."""
 
-import io
 import re
-
-import pytest
-from rich.console import Console
 
 from attnbench.report import env_view
 
@@ -20,20 +16,8 @@ FACTS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    def show(facts):
-        text = io.StringIO()
-        out = Console(file=text, width=4000, highlight=False)
-        monkeypatch.setattr("attnbench.report.env_view.console", lambda: out)
-        env_view.show(facts)
-        return text.getvalue()
-
-    return show
-
-
 def test_each_fact_has_its_line(shown):
-    text = shown(FACTS)
+    text = shown(env_view.show, FACTS)
     for words in ("8.0 GiB", "none that NVIDIA", "a CPU build", "compiled variants are unavailable",
                   "100.0 GFLOP/s", "copy of 2 MiB", "50.0 GB/s", "2600 MHz; governor: performance",
                   "1.50 over a minute, 0.25 over five"):  # fmt: skip
@@ -43,18 +27,27 @@ def test_each_fact_has_its_line(shown):
 
 
 def test_the_noise_floor_says_what_it_rests_on(shown):
-    line = next(x for x in shown(FACTS).splitlines() if x.startswith("noise at 2 ms"))
+    line = next(
+        x for x in shown(env_view.show, FACTS).splitlines() if x.startswith("noise at 2 ms")
+    )
     assert "0.40% (20 comparisons of a variant with itself, of 160 pairs" in line
     assert "up to 1.10% off one" in line
 
 
 def test_what_the_system_does_not_say_is_said(shown):
     cpu = {**FACTS["observed"]["cpu"], "mhz": "the system does not say"}
-    text = shown({**FACTS, "observed": {"cpu": cpu, "gpus": []}})
+    text = shown(env_view.show, {**FACTS, "observed": {"cpu": cpu, "gpus": []}})
     assert "the system does not say; governor" in text
 
 
 def test_a_gpu_shows_its_clocks_or_why_it_does_not(shown):
     gpus = [{"uuid": "GPU-1", "sm_mhz": 1980, "power_w": "the driver doesn't say its power: MIG"}]
-    text = shown({**FACTS, "observed": {**FACTS["observed"], "gpus": gpus}})
+    text = shown(env_view.show, {**FACTS, "observed": {**FACTS["observed"], "gpus": gpus}})
     assert "uuid GPU-1, sm mhz 1980, power w the driver doesn't say its power: MIG" in text
+
+
+def test_long_facts_wrap_in_a_pipe(in_a_pipe, reason):
+    machine = {**FACTS["machine"], "cpu": reason, "versions": {"torch": reason}}
+    text = in_a_pipe(env_view.show, {**FACTS, "machine": machine})
+    assert f"cpu {reason}, 2 cores" in text
+    assert f"versions torch {reason} " in text

@@ -1,9 +1,6 @@
 """Pairs in words and in a table: the verdict, and all that it rests on."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from attnbench.comparison import paired
 from attnbench.pairs import Pairs
@@ -23,19 +20,6 @@ def compared(log_ratio, n=40, stop="decided", problem=PROBLEM):
 STOPPED = Compared(PROBLEM, None, Status.WRONG, "a: row 3 moved")
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    def show(found):
-        text = io.StringIO()
-        out = Console(file=text, width=4000, highlight=False)
-        monkeypatch.setattr("attnbench.report.terminal.console", lambda: out)
-        monkeypatch.setattr("attnbench.report.pairs_view.console", lambda: out)
-        pairs_view.show(found, "new", "old")
-        return text.getvalue()
-
-    return show
-
-
 def test_a_line_says_the_verdict_the_interval_and_what_could_have_been_seen():
     text = pairs_view.line(compared(-0.6931), "new", "old")
     assert text.startswith("forward, mask none, 512 tokens")
@@ -48,7 +32,7 @@ def test_a_line_of_what_could_not_be_compared_says_why():
 
 
 def test_the_table_has_both_times_in_their_own_columns(shown):
-    lines = shown([compared(-0.6931)]).splitlines()
+    lines = shown(pairs_view.show, [compared(-0.6931)], "new", "old").splitlines()
     head, row = lines[0].split(), lines[1]
     assert head.index("new") < head.index("old")
     assert row.index(" 5 ") < row.index(" 10 ")
@@ -58,14 +42,24 @@ def test_the_table_has_both_times_in_their_own_columns(shown):
 @pytest.mark.parametrize(("stop", "said"), [("cap", "40 (at the cap)"), ("budget", "40 (at the b"),
                                             ("decided", "40 ")])  # fmt: skip
 def test_the_table_says_why_pairs_ended(shown, stop, said):
-    assert said in shown([compared(0.02, stop=stop)])
+    assert said in shown(pairs_view.show, [compared(0.02, stop=stop)], "new", "old")
 
 
 def test_verdicts_are_counted_and_reasons_given_once(shown):
     found = [compared(0.5), compared(-0.5), compared(0.0), compared(0.5), STOPPED]
-    text = shown(found)
+    text = shown(pairs_view.show, found, "new", "old")
     assert text.splitlines()[-1] == (
         "new against old, 5 problems: FASTER on 1, SLOWER on 2, EQUIVALENT on 1, wrong on 1"
     )
     assert text.count("row 3 moved") == 1
     assert counts(found) == {"FASTER": 1, "SLOWER": 2, "EQUIVALENT": 1, "wrong": 1}
+
+
+def test_pairs_fit_into_a_pipe(in_a_pipe, reason):
+    capped = compared(0.0005, n=640, stop="budget")
+    stopped = Compared(PROBLEM, None, Status.OUT_OF_MEMORY, reason)
+    names = "mha?core=transformer_engine", "mha?core=sdpa.efficient"
+    text = in_a_pipe(pairs_view.show, [capped, stopped], *names)
+    assert f"out_of_memory: {PROBLEM}: {reason}" in text
+    c = capped.pairs.comparison
+    assert f" {c.low:.3f}–{c.high:.3f} 640 " in text

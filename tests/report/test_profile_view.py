@@ -1,16 +1,14 @@
 """A profile on one screen: what is largest is there, on one scale, and the rest is counted."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from attnbench.report import profile_view
 from attnbench.report.profile_view import curve, rows_of, show
+from impls.loading import load_file
 
-SPEC = importlib.util.spec_from_file_location("profiles", Path(__file__).with_name("profiles.py"))
-profiles = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(profiles)
+profiles = load_file(Path(__file__).with_name("profiles.py"))
 MIB = 2**20
 
 
@@ -90,7 +88,7 @@ def test_brackets_in_code_are_no_markup(screen):
 
 
 def test_the_curve_is_as_high_as_what_is_alive():
-    (text,) = curve(profiles.dense()["memory"], 16, 1, 96 * MIB)
+    (text,) = curve(profiles.dense()["memory"], 16, 1, 96 * MIB, 80.0)
     # ms 0, 5, 10, … of 80: 32, 64 from 15, 32 from 25, 96 from 60, 4 from 70
     heights = [profile_view.BLOCKS.index(x) for x in text.plain]
     assert heights[0] == 0 and max(heights) == 8
@@ -98,6 +96,17 @@ def test_the_curve_is_as_high_as_what_is_alive():
     assert heights[12] == 8 and heights[15] == 1
 
 
+def test_of_two_curves_the_shorter_call_ends_sooner(screen):
+    lines = screen(profiles.dense(), profiles.fused())
+    longer, shorter = (
+        lines[next(n for n, x in enumerate(lines) if x.startswith(f"{name}: peak")) + 1 :]
+        for name in ("dense", "fused")
+    )
+    ends = [max(len(x.rstrip()) for x in some[:1]) for some in (longer, shorter)]
+    assert ends[0] == 80 * 70 // 80 + 1  # nearly all is gone at 70 of 80 ms
+    assert ends[1] == pytest.approx(80 * 30 / 80, abs=1)
+
+
 def test_a_small_curve_beside_a_large_one_is_not_invisible():
-    lines = curve(profiles.fused()["memory"], 20, 2, 9600 * MIB)
+    lines = curve(profiles.fused()["memory"], 20, 2, 9600 * MIB, 30.0)
     assert len(lines) == 1 and "▁" in lines[0].plain

@@ -1,6 +1,5 @@
 """The picture of memory: bands for what is alive when, and a key with their lines of code."""
 
-import importlib.util
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -8,10 +7,9 @@ import pytest
 
 from attnbench.report.map_picture import BadPicture
 from attnbench.report.timeline_picture import draw
+from impls.loading import load_file
 
-SPEC = importlib.util.spec_from_file_location("profiles", Path(__file__).with_name("profiles.py"))
-profiles = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(profiles)
+profiles = load_file(Path(__file__).with_name("profiles.py"))
 
 
 def words(file):
@@ -94,3 +92,34 @@ def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(monkeypatch, tmp_
     assert drawn_bands[2][2] == [0, 32, 64, 32, 96, 4, 4]
     assert {band[3] for band in drawn_bands} == {"post"}
     assert [band[4] is not None for band in drawn_bands] == [False, False, True]
+
+
+def dozen():
+    """Twelve sources at once, more than there are colors; some lines of code have several."""
+    p = profiles.dense()
+    sources = [profiles.source(f"x.py:{n % 7}", "y", f"op{n}", backward=n % 5 == 4, there=4, most=4)
+               for n in range(12)]  # fmt: skip
+    p["memory"] |= {"sources": sources, "at_ms": [5.0], "alive": [[4 * profiles.MIB] * 12],
+                    "peak_bytes": 48 * profiles.MIB}  # fmt: skip
+    return p
+
+
+def test_no_two_bands_look_alike(monkeypatch, tmp_path):
+    looks = []
+    monkeypatch.setattr("matplotlib.axes.Axes.fill_between",
+                        lambda axes, *sides, **look: looks.append(look))  # fmt: skip
+    draw([dozen()], [tmp_path / "memory.svg"])
+    colors = [tuple(x["facecolor"]) for x in looks]
+    assert len(set(colors[:10])) == 10
+    assert len({(c, x["hatch"]) for c, x in zip(colors, looks, strict=True)}) == 12
+    assert {x.get("alpha") for x in looks} == {None}
+    striped = ["/" in (x["hatch"] or "") for x in looks]
+    assert striped == [n % 5 == 4 for n in range(12)]
+
+
+def test_two_share_the_axis_of_time(monkeypatch, tmp_path):
+    limits = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_xlabel",
+                        lambda axes, text: limits.append(axes.get_xlim()))  # fmt: skip
+    draw([profiles.fused(), profiles.dense()], [tmp_path / "memory.svg"])
+    assert limits == [(0, 80), (0, 80)]

@@ -1,5 +1,7 @@
 """Two variants on each problem of a grid: who is asked what, and what becomes of the answers."""
 
+from pathlib import Path
+
 import pytest
 
 import impls
@@ -11,22 +13,10 @@ from attnbench.sweep.compare import compare_cells
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
+from impls.loading import load_file
 
+ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 GRID = Preset("three", seq=("16", "32", "48"), heads=(1,), head_dim=(8,), phase=("forward",))
-
-
-class Engine:
-    """Answers as it was told, and keeps what it was asked."""
-
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-
-    def ask(self, question, limit_s):
-        self.asked.append(question)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 def cells(name, grid=GRID):
@@ -44,7 +34,7 @@ def compare(engine, judged="einsum", against="matmul", **more):
 
 
 def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
-    engine = Engine(*[pairs(-0.5)] * 3)
+    engine = ToldEngine(*[pairs(-0.5)] * 3)
     floors = [{"call_s": 0.001, "floor": 0.02}]
     compare(engine, floors=floors, margin=0.03)
     for asked, length in zip(engine.asked, (16, 32, 48), strict=True):
@@ -57,7 +47,7 @@ def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
 
 def test_each_problem_is_told_as_it_ends():
     told = []
-    found = compare(Engine(*[pairs(0.0)] * 3), watch=told.append)
+    found = compare(ToldEngine(*[pairs(0.0)] * 3), watch=told.append)
     assert [c.problem.kv_len for c in told] == [16, 32, 48]
     assert [c.comparison.verdict for c in found] == [Verdict.EQUIVALENT] * 3
 
@@ -68,7 +58,7 @@ def test_a_difference_that_is_one_by_itself_may_not_stand_among_many():
                            "decided").to_dict()}  # fmt: skip
     assert Pairs.from_dict(weak["pairs"]).comparison.verdict is Verdict.SLOWER
     alone = compare_cells(
-        cells("einsum")[:1], cells("matmul")[:1], Engine(weak), seed=0, margin=None, floors=[],
+        cells("einsum")[:1], cells("matmul")[:1], ToldEngine(weak), seed=0, margin=None, floors=[],
         budget_s=1.0, watch=lambda _: None,
     )  # fmt: skip
     assert alone[0].comparison.verdict is Verdict.SLOWER
@@ -78,7 +68,7 @@ def test_a_difference_that_is_one_by_itself_may_not_stand_among_many():
     many = Preset("forty", seq=lengths, heads=(1,), head_dim=(8,), phase=("forward",))
     found = compare_cells(
         cells("einsum", many), cells("matmul", many),
-        Engine(weak, pairs(0.5), *[pairs(0.0)] * 38), seed=0, margin=None, floors=[],
+        ToldEngine(weak, pairs(0.5), *[pairs(0.0)] * 38), seed=0, margin=None, floors=[],
         budget_s=1.0, watch=lambda _: None,
     )  # fmt: skip
     verdicts = [c.comparison.verdict for c in found]
@@ -88,7 +78,7 @@ def test_a_difference_that_is_one_by_itself_may_not_stand_among_many():
 def test_a_worker_that_dies_costs_one_problem():
     lost = WorkerLost("the worker died of SIGSEGV", "", timed_out=False)
     late = WorkerLost("it was still running", "", timed_out=True)
-    found = compare(Engine(lost, pairs(-0.5), late))
+    found = compare(ToldEngine(lost, pairs(-0.5), late))
     assert [c.status for c in found] == [Status.CRASHED, Status.MEASURED, Status.TIMED_OUT]
     assert found[0].why == "the worker died of SIGSEGV"
     assert found[1].comparison.verdict is Verdict.FASTER
@@ -98,7 +88,7 @@ def test_a_worker_that_dies_costs_one_problem():
 def test_a_side_that_is_wrong_is_named_with_its_reason():
     problem = cells("einsum")[0].problem
     record = Record.of(impls.table().find("einsum"), problem, Status.WRONG, "row 3 moved")
-    found = compare(Engine({"stopped": record.to_dict()}, *[pairs(0.0)] * 2))
+    found = compare(ToldEngine({"stopped": record.to_dict()}, *[pairs(0.0)] * 2))
     assert (found[0].status, found[0].why) == (Status.WRONG, "einsum: row 3 moved")
 
 
@@ -106,7 +96,7 @@ def test_a_side_that_is_wrong_is_named_with_its_reason():
     ("judged", "against"), [("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")]
 )
 def test_what_can_not_run_here_is_not_asked_for(judged, against):
-    engine = Engine()
+    engine = ToldEngine()
     found = compare(engine, judged, against)
     assert engine.asked == []
     assert {c.status for c in found} == {Status.UNAVAILABLE}
@@ -114,7 +104,7 @@ def test_what_can_not_run_here_is_not_asked_for(judged, against):
 
 
 def test_what_was_compared_can_be_sent_as_plain_values():
-    found = compare(Engine(*[pairs(0.1)] * 3))[0]
+    found = compare(ToldEngine(*[pairs(0.1)] * 3))[0]
     sent = found.to_dict()
     assert sent["pairs"]["comparison"]["verdict"] == "SLOWER"
     assert sent["problem"] == found.problem.to_dict()

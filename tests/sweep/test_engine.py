@@ -1,12 +1,7 @@
 """A sweep over variants that die, hang and shout: each costs its own cell and no other."""
 
-import json
 import os
 import re
-import socket
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +9,7 @@ import pytest
 import impls
 from attnbench.machine import this_machine
 from attnbench.measure.settings import Settings
-from attnbench.record import Record, Status
+from attnbench.record import Status
 from attnbench.store import RunFolder, read_records
 from attnbench.sweep import run
 from attnbench.sweep.engine import LAST_WORDS, LocalEngine, WorkerLost
@@ -166,6 +161,12 @@ def test_closing_an_engine_ends_its_worker_and_it_can_be_closed_again():
     engine.close()
     assert not alive(pid)
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_worker_has_a_session_of_its_own_that_ctrl_c_does_not_reach():
+    with LocalEngine(Settings()) as engine:
+        engine._start()
+        assert os.getsid(engine._process.pid) == engine._process.pid
 
 
 def test_a_worker_that_is_killed_from_outside_is_lost_with_the_signal_named():
@@ -351,141 +352,3 @@ def test_workers_are_replaced_only_where_they_must_be(spoilt):
     workers = spoilt[2]
     assert len(workers) == len(set(workers))
     assert len(workers) <= 1 + len(SPOILERS) + len(FORGERS) + 1  # and the one that forks
-
-
-# ---- what the parent makes of lines that no worker wrote -----------------------------------------
-
-
-WORKER = """
-import json, os, sys
-os.write(1, bytes.fromhex(sys.argv[1]))
-for line in sys.stdin:
-    asked = json.loads(line)
-    if "settle" in asked:
-        print(json.dumps({"settled": asked["settle"], "asked": asked["asked"]}), flush=True)
-"""
-DYING = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1])); os.kill(os.getpid(), {number})"
-
-
-@pytest.fixture
-def answering():
-    """Engines whose worker says one thing, and afterwards that it has said it."""
-    engines = []
-
-    def make(said, code=WORKER):
-        engine = LocalEngine(Settings())
-        engines.append(engine)
-        engine._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the engine closes it
-        engine._from, engine.theirs = socket.socketpair()
-        engine._from.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        engine._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", code, said.hex()], stdin=subprocess.PIPE,
-            stdout=engine.theirs, start_new_session=True, text=True,
-        )  # fmt: skip
-        engine._to = engine._process.stdin
-        return engine
-
-    yield make
-    for engine in engines:
-        engine.close()
-        engine.theirs.close()
-
-
-@pytest.mark.parametrize("said", [
-    b"\n", b"junk\n", b"\xff\xfe\n", b"NaN\n", b"[]\n", b"5\n", b'"record"\n', b"null\n",
-    b"[" * 10_000 + b"\n", b'{"a":' * 10_000 + b"\n", b"9" * 5000 + b"\n",
-    b'{"record": {}}\n', b'{"record": {}, "asked": 2}\n',
-    b'{"record": {}, "asked": "1"}\n', b'{"record": {}, "asked": [1]}\n',
-], ids=lambda said: repr(said[:24]))  # fmt: skip
-def test_a_line_that_is_no_answer_loses_the_worker(answering, said):
-    engine = answering(said)
-    with pytest.raises(WorkerLost) as caught:
-        engine.ask({"job": {}}, 20)
-    assert not caught.value.timed_out
-    assert caught.value.reason
-    assert engine._process is None
-
-
-@pytest.mark.parametrize("answer", [
-    "{}", '{"record": 5}', '{"record": null}', '{"record": []}', '{"record": {}}',
-    '{"record": {"schema": 1}}', '{"record": {"schema": 1, "time": 5}}',
-    '{"record": {"schema": 1, "variant": 5, "status": [], "problem": 5, "reason": ""}}',
-    '{"error": "no"}', '{"ready": {}}',
-])  # fmt: skip
-def test_an_answer_that_is_no_record_is_a_crash_and_no_traceback(answering, hostile, answer):
-    said = answer.encode()[:-1] + (b"," if len(answer) > 2 else b"") + b'"asked": 1}\n'
-    engine = answering(said)
-    (cell,) = make_plan(impls.table([hostile]), ["bmm"], GRID, this_machine()).to_run
-    record = run.measure(cell, {"seed": 0, "budget_s": 0.01}, engine)
-    assert record.status is Status.CRASHED
-    assert record.key == cell.key
-    assert record.reason
-    assert engine._process is None
-
-
-def test_a_record_about_another_cell_is_a_crash(answering, hostile):
-    plan = make_plan(impls.table([hostile]), ["bmm", "matmul"], GRID, this_machine())
-    bmm, matmul = plan.to_run
-    other = Record.of(matmul.variant, matmul.problem, Status.FAILED, "it was slow", seed=0)
-    engine = answering(json.dumps({"record": other.to_dict(), "asked": 1}).encode() + b"\n")
-    record = run.measure(bmm, {"seed": 0, "budget_s": 0.01}, engine)
-    assert (record.status, record.key) == (Status.CRASHED, bmm.key)
-    assert record.reason == "the worker answered about another cell"
-    assert engine._process is None
-
-
-def test_an_answer_to_an_earlier_question_is_passed_over(answering):
-    engine = answering(b'{"stale": 1, "asked": 0}\n{"fresh": 1, "asked": 1}\n')
-    assert engine.ask({"job": {}}, 5.0) == {"fresh": 1}
-
-
-def test_what_another_process_writes_is_not_taken_for_an_answer(answering):
-    engine = answering(b"")
-    said = b'{"record": {}, "asked": 1}\n'
-    code = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1]))"
-    subprocess.run(
-        [sys.executable, "-S", "-c", code, said.hex()], stdout=engine.theirs, check=True
-    )  # fmt: skip
-    with pytest.raises(WorkerLost) as caught:
-        engine.ask({"job": {}}, 5.0)
-    assert caught.value.wrong
-    assert caught.value.reason == "another process answered in its place"
-
-
-@pytest.mark.parametrize("more", [
-    b'{"record": {}, "asked": 1}\n', b'{"settled": "guessed", "asked": 1}\n',
-    b'{"settled": null, "asked": 1}\n', b'{"record": {}, "settled": 1, "asked": 1}\n',
-])  # fmt: skip
-def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
-    engine = answering(b'{"record": {}, "asked": 1}\n' + more)
-    with pytest.raises(WorkerLost) as caught:
-        engine.ask({"job": {}}, 5.0)
-    assert caught.value.wrong
-    assert caught.value.reason == "it answered twice: one of the answers is forged"
-    assert engine._process is None
-
-
-@pytest.mark.parametrize(("doing", "number", "reason", "wrong"), [
-    (["it wrote"], 11, "it wrote", True),
-    (["it wrote"], 7, "it wrote", True),
-    (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
-    ([], 11, "the worker died of SIGSEGV", False),
-    (["it wrote"], 9, "the worker died of SIGKILL", False),
-])  # fmt: skip
-def test_a_death_means_what_the_worker_said_that_it_would(answering, doing, number, reason, wrong):
-    said = "".join(json.dumps({"doing": d, "asked": 1}) + "\n" for d in doing)
-    engine = answering(said.encode(), DYING.format(number=number))
-    engine.theirs.close()
-    with pytest.raises(WorkerLost) as caught:
-        engine.ask({"job": {}}, 5.0)
-    assert (caught.value.reason, caught.value.wrong) == (reason, wrong)
-
-
-def test_what_was_said_of_an_earlier_question_is_forgotten(answering):
-    engine = answering(b'{"doing": "it wrote", "asked": 1}\n{"ready": 1, "asked": 1}\n')
-    engine.theirs.close()
-    assert engine.ask({"job": {}}, 5.0) == {"ready": 1}
-    os.kill(engine._process.pid, 11)
-    with pytest.raises(WorkerLost) as caught:
-        engine.ask({"job": {}}, 5.0)
-    assert (caught.value.reason, caught.value.wrong) == ("the worker died of SIGSEGV", False)

@@ -14,7 +14,10 @@ from attnbench.store import StoreError
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
 from attnbench.sweep.profile import NotProfiled, folder_of, plan, profiles
+from impls.loading import load_file
 from impls.problem import InvalidProblem
+
+ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 
 PLANTED = """
 import os
@@ -148,20 +151,6 @@ def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path, name, words, chan
     assert not (tmp_path / "new").exists()
 
 
-class Worker:
-    """An engine that answers what it is told to."""
-
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-
-    def ask(self, question, limit_s):
-        self.asked.append(question)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 @pytest.mark.parametrize(("status", "ends"), [
     (Status.WRONG, 1), (Status.FAILED, 1), (Status.CRASHED, 1), (Status.UNSUPPORTED, 2),
     (Status.UNAVAILABLE, 2), (Status.OUT_OF_MEMORY, 2),
@@ -171,7 +160,7 @@ def test_the_workers_reason_is_the_one_that_is_given(tmp_path, status, ends):
     said = Record.of(cell.variant, cell.problem, status, "because of this", remedy="do that")
     words = r"^einsum is not profiled \([a-z ]+\): because of this → do that$"
     with pytest.raises(NotProfiled, match=words) as stopped:
-        profiles([cell], Worker({"record": said.to_dict()}), 0, tmp_path)
+        profiles([cell], ToldEngine({"record": said.to_dict()}), 0, tmp_path)
     assert stopped.value.status == ends
 
 
@@ -179,13 +168,13 @@ def test_the_workers_reason_is_the_one_that_is_given(tmp_path, status, ends):
 def test_a_worker_that_is_lost_costs_a_sentence(tmp_path, timed_out, ends):
     lost = WorkerLost("it is gone", "last words", timed_out=timed_out)
     with pytest.raises(NotProfiled, match="it is gone") as stopped:
-        profiles(planned(["einsum"], **SMALL), Worker(lost), 0, tmp_path)
+        profiles(planned(["einsum"], **SMALL), ToldEngine(lost), 0, tmp_path)
     assert stopped.value.status == ends
 
 
 def test_each_is_asked_for_with_a_trace_of_its_own(tmp_path):
     cells = planned(["chunked?block=64", "einsum"], **SMALL)
-    worker = Worker({"profile": {"variant": 1}}, {"profile": {"variant": 2}})
+    worker = ToldEngine({"profile": {"variant": 1}}, {"profile": {"variant": 2}})
     found = profiles(cells, worker, 7, tmp_path)
     assert [p["variant"] for p in found] == [1, 2]
     assert [p["trace"] for p in found] == [q["trace"] for q in worker.asked]
@@ -199,4 +188,4 @@ def test_each_is_asked_for_with_a_trace_of_its_own(tmp_path):
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"can't write to .*use another --out"):
-        profiles(planned(["einsum"], **SMALL), Worker(), 0, tmp_path / "file" / "new")
+        profiles(planned(["einsum"], **SMALL), ToldEngine(), 0, tmp_path / "file" / "new")

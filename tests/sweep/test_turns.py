@@ -1,6 +1,7 @@
 """A worker that holds a variant: what it is asked, and what its refusals become."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,27 +10,15 @@ from attnbench.sweep import turns
 from attnbench.sweep.commits import Refused
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.turns import HoldingWorker, open_worker
+from impls.loading import load_file
 from impls.problem import Problem
 
+ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 PROBLEM = Problem(q_len=8, kv_len=8)
 
 
-class FakeEngine:
-    """Answers from a list; an answer that is an exception is raised."""
-
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-
-    def ask(self, question, limit_s):
-        self.asked.append(question)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
-    engine = FakeEngine({"held": True}, {"held": True}, {"seconds": [0.25]})
+    engine = ToldEngine({"held": True}, {"held": True}, {"seconds": [0.25]})
     side = HoldingWorker(engine, seed=3, budget_s=0.1).hold("chunked?block=64", PROBLEM)
     side.fresh()
     assert side.sample() == 0.25
@@ -41,8 +30,8 @@ def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
 @pytest.mark.parametrize("word", ["refused", "wrong"])
 def test_what_a_worker_refuses_is_said_in_its_words(word):
     with pytest.raises(Refused, match="there is no variant 'x'"):
-        HoldingWorker(FakeEngine({word: "there is no variant 'x'"}), 0, 0.1).hold("x", PROBLEM)
-    side = HoldingWorker(FakeEngine({"held": True}, {word: "not so"}), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine({word: "there is no variant 'x'"}), 0, 0.1).hold("x", PROBLEM)
+    side = HoldingWorker(ToldEngine({"held": True}, {word: "not so"}), 0, 0.1).hold("x", PROBLEM)
     with pytest.raises(Refused, match="not so"):
         side.sample()
 
@@ -51,13 +40,13 @@ def test_a_worker_that_is_lost_says_how_it_ended_and_its_last_words():
     said = "Traceback …\nModuleNotFoundError: No module named 'impls.loading'\n"
     lost = WorkerLost("the worker ended with status 1", said, timed_out=False)
     with pytest.raises(Refused) as caught:
-        HoldingWorker(FakeEngine(lost), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine(lost), 0, 0.1).hold("x", PROBLEM)
     assert str(caught.value) == (
         "the worker ended with status 1; ModuleNotFoundError: No module named 'impls.loading'"
     )
     quiet = WorkerLost("the worker died of SIGSEGV", "", timed_out=False)
     with pytest.raises(Refused, match=r"SIGSEGV$"):
-        HoldingWorker(FakeEngine(quiet), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine(quiet), 0, 0.1).hold("x", PROBLEM)
 
 
 @pytest.mark.parametrize(("threads", "cores"), [(1, {3}), (2, {2, 3}), (4, {0, 1, 2, 3})])
@@ -70,7 +59,7 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
         now.clear()
         now.update(wanted)
 
-    class Engine(FakeEngine):
+    class Engine(ToldEngine):
         def __init__(self, settings, path):
             super().__init__()
             self.path = path

@@ -1,6 +1,7 @@
 """``attnbench compare``: which kind of thing A and B are, and what is refused in a sentence."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ from attnbench import cli
 from attnbench.comparison import paired
 from attnbench.pairs import Pairs
 from attnbench.sweep import compare as comparing
+from attnbench.verbs import compare
 
 
 @pytest.fixture
@@ -55,6 +57,41 @@ def test_a_margin_that_was_given_is_the_margin(worker, capsys, tmp_path):
     assert "no noise floor" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "seconds"), [([], compare.PAIRS_S), (["--budget", "2.5"], 2.5)])
+def test_pairs_are_taken_as_long_as_was_asked(worker, tmp_path, words, seconds):
+    assert run("einsum", "matmul", "--margin", "0.03", *words, out=tmp_path) == 0
+    assert worker[1]["budget_s"] == seconds
+
+
+def test_variants_that_do_not_compute_the_same_are_compared_with_a_note(worker, capsys, tmp_path):
+    words = ["--seq", "64", "--margin", "0.03"]
+    assert run("mean_v", "matmul", *words, out=tmp_path) == 0
+    said = capsys.readouterr().err
+    assert "note: mean_v computes approximates softmax, matmul softmax: which is faster" in said
+    assert run("einsum", "matmul", *words, out=tmp_path) == 0
+    assert "note:" not in capsys.readouterr().err
+
+
+def test_two_run_folders_end_with_what_was_found(monkeypatch, capsys, tmp_path):
+    from attnbench.answer import compare_runs
+
+    for status in (0, 1, 2):
+        found = SimpleNamespace(exit_status=status, to_dict=lambda status=status: {"is": status})
+        monkeypatch.setattr(compare_runs, "compare_runs", lambda a, b, found=found: found)
+        for name in "ab":
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "run.json").write_text("{}")
+        assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"]) == status
+        assert json.loads(capsys.readouterr().out) == {"is": status}
+
+
+@pytest.mark.parametrize("words", [["--margin", "0.03"], ["--seq", "64"], ["--threads", "1"]])
+def test_what_two_run_folders_can_not_heed_is_refused(capsys, tmp_path, words):
+    (tmp_path / "run.json").write_text("{}")
+    assert cli.main(["compare", str(tmp_path), str(tmp_path), *words]) == 2
+    assert f"{words[0]} says nothing of two run folders" in capsys.readouterr().err
+
+
 def test_the_floors_of_this_machine_are_sent_along(worker, tmp_path):
     from attnbench.machine import this_machine
     from attnbench.record import PROTOCOL
@@ -83,6 +120,7 @@ def test_the_floors_of_this_machine_are_sent_along(worker, tmp_path):
     ("nothere", "nowhere", "'nothere' is no commit of"),
     ("einsum", ".", "einsum is a variant and . is neither a run folder nor a variant"),
     ("einsum?nothere=1", "einsum", "nothere"),
+    ("mha", "einsum", "mha is a layer and einsum a core: their times are of other work"),
 ])  # fmt: skip
 def test_what_can_not_be_compared_is_refused_in_a_sentence(worker, capsys, a, b, said):
     assert run(a, b) == 2

@@ -143,7 +143,7 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, object]]]] = {
         ("a number of the ruler changed", "budget_factor", PLAIN,
          {"said": r"changed .*attnbench\.truth\.budget\.EPSILON", **ALONE}),
         ("the function that would notice replaced", "guard", PLAIN,
-         {"said": r"replaced attnbench\.measure\.state\._replaced", **ALONE}),
+         {"said": r"replaced attnbench\.measure\.shared\.names\.replaced", **ALONE}),
         ("a mode put around torch's functions", "mode", PLAIN,
          {"said": "modes around torch's functions", **ALONE}),
     ],

@@ -16,7 +16,7 @@ from impls.heads import Attend, to_query_heads
 from impls.masks import Mask
 from impls.problem import Problem
 
-__all__ = ["afterwards", "honest", "masked", "visible"]
+__all__ = ["afterwards", "beforehand", "honest", "masked", "visible"]
 
 
 def visible(problem: Problem, text: str | None = None) -> Tensor:
@@ -33,6 +33,17 @@ def masked(problem: Problem, seen: Tensor) -> Attend:
         k, v = to_query_heads(k, problem), to_query_heads(v, problem)
         scores = (q @ k.mT * problem.scale).masked_fill(~(seen | blind), -torch.inf)
         return (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
+
+    return attend
+
+
+def beforehand(problem: Problem, deed: Callable[[Tensor, Tensor, Tensor], object]) -> Attend:
+    """Something done at every call, and then the right output."""
+    inner = honest(problem)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        deed(q, k, v)
+        return inner(q, k, v)
 
     return attend
 

@@ -5,36 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.truth.planted.core import honest
+from attnbench.truth.planted.core import beforehand, honest
 from impls.heads import Attend
 from impls.problem import Problem
 
 
+def _there_and_back(values: Tensor) -> None:
+    values.neg_()
+    values.neg_()
+
+
 def build_in_place(problem: Problem, deed: bool = True) -> Attend:
     """Turns the queries' signs round in place, and back."""
-    inner = honest(problem)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def turn(q: Tensor, *_: Tensor) -> None:
         with torch.no_grad():
-            own = q if deed else q.clone()
-            own.neg_()
-            own.neg_()
-        return inner(q, k, v)
+            _there_and_back(q if deed else q.clone())
 
-    return attend
+    return beforehand(problem, turn)
 
 
 def build_through_data(problem: Problem, deed: bool = True) -> Attend:
     """The same of the keys, by a door that counts no versions."""
-    inner = honest(problem)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        own = k.data if deed else k.data.clone()
-        own.neg_()
-        own.neg_()
-        return inner(q, k, v)
+    def turn(q: Tensor, k: Tensor, v: Tensor) -> None:
+        _there_and_back(k.data if deed else k.data.clone())
 
-    return attend
+    return beforehand(problem, turn)
 
 
 def build_left_changed(problem: Problem, deed: bool = True) -> Attend:

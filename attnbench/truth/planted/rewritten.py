@@ -101,10 +101,10 @@ def build_insides(problem: Problem, deed: bool = True) -> Attend:
 
 def build_guard(problem: Problem, deed: bool = True) -> Attend:
     """The very function that would notice."""
-    state = sys.modules["attnbench.measure.state"]
+    names = sys.modules["attnbench.measure.shared.names"]
     if deed:
         time.perf_counter = _slower_seconds(time.perf_counter)
-    return _instead(problem, deed, state, "_replaced", lambda was: lambda *_: [])
+    return _instead(problem, deed, names, "replaced", lambda was: lambda *_: [])
 
 
 def build_mode(problem: Problem, deed: bool = True) -> Attend:

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.truth.planted.core import honest
+from attnbench.truth.planted.core import beforehand, honest
 from impls.heads import Attend
 from impls.problem import Problem
-
-
-def _at_each_call(problem: Problem, change: Callable[[], object]) -> Attend:
-    inner = honest(problem)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        change()
-        return inner(q, k, v)
-
-    return attend
 
 
 def build_seeds_torch(problem: Problem, deed: bool = True) -> Attend:
     """Seeds torch's global generator at every call."""
     own = torch.Generator()
-    return _at_each_call(problem, lambda: (torch.manual_seed if deed else own.manual_seed)(7))
+    return beforehand(problem, lambda *_: (torch.manual_seed if deed else own.manual_seed)(7))
 
 
 def build_draws_from_numpy(problem: Problem, deed: bool = True) -> Attend:
     """Draws from NumPy's global generator at every call."""
     own = np.random.RandomState(7)
-    return _at_each_call(problem, lambda: (np.random if deed else own).rand())
+    return beforehand(problem, lambda *_: (np.random if deed else own).rand())
 
 
 def build_seeds_random(problem: Problem, deed: bool = True) -> Attend:
     """Seeds Python's global generator at every call."""
     own = random.Random(7)
-    return _at_each_call(problem, lambda: (random if deed else own).seed(7))
+    return beforehand(problem, lambda *_: (random if deed else own).seed(7))
 
 
 def build_threads(problem: Problem, deed: bool = True) -> Attend:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.profiler import profile
 
 import impls
-from attnbench.measure.state import changes, snapshot
+from attnbench.measure.shared.state import changes, snapshot
 from impls.masks import Mask
 from impls.outside import load_function
 from impls.problem import Problem

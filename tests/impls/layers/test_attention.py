@@ -1,0 +1,198 @@
+"""The module: against nn.MultiheadAttention, by outputs and by every named gradient; dropout."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from impls.layers.attention import MultiHeadAttention, from_torch, torch_parameters
+
+B, N, M, E, H = 2, 7, 9, 24, 4
+
+
+# ---- the module against torch's -----------------------------------------------------------------
+
+
+def torchs(**more):
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(E, H, **more)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    return theirs
+
+
+def both(theirs, ours, *tokens, **masks):
+    """Outputs, and the gradients of tokens and parameters by name, of theirs and of ours."""
+    made = []
+    for module in (theirs, ours):
+        leaves = [x.clone().requires_grad_() for x in tokens]
+        if module is theirs and not theirs.batch_first:
+            out = theirs(*(x.transpose(0, 1) for x in leaves), **masks)[0].transpose(0, 1)
+        else:
+            out = module(*leaves, **masks)
+            out = out[0] if module is theirs else out
+        weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
+        parameters = dict(module.named_parameters())
+        gradients = torch.autograd.grad((out * weight).sum(), [*leaves, *parameters.values()])
+        named = dict(zip(parameters, gradients[len(leaves) :], strict=True))
+        made.append((out, *gradients[: len(leaves)], named))
+    return made
+
+
+@pytest.mark.parametrize("key_bias", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("widths", [{}, {"kdim": 10, "vdim": 14}, {"vdim": 6}])
+def test_a_converted_layer_gives_the_same_output_and_every_gradient(
+    widths, bias, batch_first, key_bias
+):
+    theirs = torchs(batch_first=batch_first, bias=bias, **widths)
+    ours = from_torch(theirs, key_bias)
+    tokens = (torch.randn(B, N, E), torch.randn(B, M, widths.get("kdim", E)),
+              torch.randn(B, M, widths.get("vdim", E)))  # fmt: skip
+    (*wanted, by_their_name), (*got, by_our_name) = both(theirs, ours, *tokens)
+    for ours_is, theirs_is in zip(got, wanted, strict=True):
+        torch.testing.assert_close(ours_is, theirs_is, atol=1e-5, rtol=1e-4)
+    under_our_names = torch_parameters(ours, by_their_name)
+    assert set(under_our_names) == set(by_our_name)
+    assert ("k_bias" in by_our_name) == (bias and key_bias)
+    for name, gradient in by_our_name.items():
+        torch.testing.assert_close(
+            gradient, under_our_names[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("kind", ["boolean", "additive", "by head", "padding", "both", "numbers"])
+def test_masks_mean_what_they_mean_to_torch(kind):
+    theirs = torchs(batch_first=True)
+    hidden = torch.rand(N, M) < 0.3
+    hidden[:, 0] = False
+    padding = torch.zeros(B, M, dtype=torch.bool)
+    padding[1, 5:] = True
+    numbers = torch.zeros(B, M).masked_fill(padding, -torch.inf)
+    masks = {
+        "boolean": {"attn_mask": hidden}, "additive": {"attn_mask": torch.randn(N, M)},
+        "by head": {"attn_mask": torch.randn(B * H, N, M)},
+        "padding": {"key_padding_mask": padding},
+        "both": {"attn_mask": hidden, "key_padding_mask": padding},
+        "numbers": {"attn_mask": torch.randn(N, M), "key_padding_mask": numbers},
+    }[kind]  # fmt: skip
+    tokens = (torch.randn(B, N, E), torch.randn(B, M, E), torch.randn(B, M, E))
+    (*wanted, _), (*got, _) = both(theirs, from_torch(theirs), *tokens, **masks)
+    for ours_is, theirs_is in zip(got, wanted, strict=True):
+        torch.testing.assert_close(ours_is, theirs_is, atol=1e-5, rtol=1e-4)
+
+
+def test_true_hides_as_in_torchs_layer_and_not_as_in_its_function():
+    ours = MultiHeadAttention(E, H)
+    x = torch.randn(B, N, E)
+    later = torch.ones(N, N, dtype=torch.bool).triu(1)
+    q, k, v = ours.project(x)
+    want = ours.join(F.scaled_dot_product_attention(q, k, v, ~later))
+    torch.testing.assert_close(ours(x, attn_mask=later), want)
+    torch.testing.assert_close(ours(x, is_causal=True), want)
+
+
+def test_a_causal_mask_over_more_keys_ends_at_the_last():
+    ours = MultiHeadAttention(E, H)
+    x, y = torch.randn(B, 2, E), torch.randn(B, 5, E)
+    hidden = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]).bool()
+    torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))
+
+
+def test_a_query_that_may_see_nothing_gets_the_bias_alone():
+    ours = MultiHeadAttention(E, H)
+    with torch.no_grad():
+        ours.out_bias.normal_()
+    hidden = torch.zeros(N, N, dtype=torch.bool)
+    hidden[3] = True
+    out = ours(torch.randn(B, N, E), attn_mask=hidden)
+    torch.testing.assert_close(out[:, 3], ours.out_bias.expand(B, E))
+
+
+def test_grouped_heads_are_repeated_heads():
+    ours = MultiHeadAttention(E, H, 2)
+    full = MultiHeadAttention(E, H)
+    with torch.no_grad():
+        q, k, v = ours.in_weight.split((E, E // 2, E // 2))
+        repeated = [w.view(2, 6, E).repeat_interleave(2, 0).flatten(0, 1) for w in (k, v)]
+        full.in_weight.copy_(torch.cat((q, *repeated)))
+        full.out_weight.copy_(ours.out_weight)
+    x = torch.randn(B, N, E)
+    torch.testing.assert_close(ours(x), full(x))
+
+
+def test_no_bias_of_the_keys_changes_the_output():
+    ours = MultiHeadAttention(E, H)
+    x = torch.randn(B, N, E)
+    before = ours(x)
+    with torch.no_grad():
+        ours.k_bias.normal_()
+    torch.testing.assert_close(ours(x), before, atol=1e-6, rtol=1e-5)
+
+
+def test_a_core_of_ones_own_takes_the_place_of_softmax():
+    ours = MultiHeadAttention(E, H, core=lambda q, k, v: v.cumsum(2))
+    x = torch.randn(B, N, E)
+    values = ours.project(x)[2]
+    torch.testing.assert_close(ours(x), ours.join(values.cumsum(2)))
+    with pytest.raises(ValueError, match="build it with its mask"):
+        ours(x, is_causal=True)
+
+
+@pytest.mark.parametrize("key", ["add_bias_kv", "add_zero_attn"])
+def test_a_layer_with_a_key_that_is_no_token_is_refused(key):
+    with pytest.raises(ValueError, match="a key that is no token"):
+        from_torch(nn.MultiheadAttention(E, H, **{key: True}))
+
+
+def test_what_the_module_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="multiple of heads"):
+        MultiHeadAttention(E, 5)
+    with pytest.raises(ValueError, match="below 1"):
+        MultiHeadAttention(E, H, dropout=1.0)
+
+
+# ---- dropout, by its statistics ------------------------------------------------------------------
+
+
+def weights_of(dropout, tokens):
+    """A module of one head whose output is its matrix of weights."""
+    module = MultiHeadAttention(tokens, 1, dropout=dropout)
+    with torch.no_grad():
+        module.in_weight[2 * tokens :] = torch.eye(tokens)
+        module.out_weight.copy_(torch.eye(tokens))
+    queries = torch.randn(1, tokens, tokens)
+    return module, (queries, queries, torch.eye(tokens)[None])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_dropout_drops_the_share_asked_and_keeps_the_mean(share):
+    torch.manual_seed(1)
+    module, tokens = weights_of(share, 16)
+    draws = 2000
+    with torch.no_grad():
+        want = module.eval()(*tokens)
+        module.train()
+        got = torch.stack([module(*tokens) for _ in range(draws)])
+    kept = got != 0
+    many = kept.numel()
+    assert abs(float((~kept).float().mean()) - share) < 4 * math.sqrt(share * (1 - share) / many)
+    torch.testing.assert_close(got[kept], (want / (1 - share)).expand_as(got)[kept])
+    away = (got.mean(0) - want) / (got.std(0) / math.sqrt(draws))
+    assert float(away.abs().max()) < 5
+    assert abs(float(away.square().mean()) - 1) < 0.5
+
+
+def test_a_converted_layer_drops_as_much_and_nothing_in_evaluation():
+    theirs = torchs(dropout=0.5, batch_first=True)
+    ours, x = from_torch(theirs), torch.randn(B, N, E)
+    assert ours.training and ours.dropout == 0.5
+    assert not torch.equal(ours(x), ours(x))
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(x), theirs(x, x, x)[0], atol=1e-5, rtol=1e-4)
+    assert torch.equal(ours(x), ours(x))

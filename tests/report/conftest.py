@@ -1,0 +1,39 @@
+"""What a view prints where no terminal reads it."""
+
+import pytest
+
+from attnbench.report.tables import PIPED
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Calls a function of a view and returns the text that it printed, so many columns wide."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def show(function, *given, width=400):
+        monkeypatch.setattr("attnbench.report.tables.PIPED", width)
+        function(*given)
+        return capsys.readouterr().out
+
+    return show
+
+
+@pytest.fixture
+def reason():
+    """More words than any line has room for."""
+    return " ".join(f"[word {n}]" for n in range(60))
+
+
+@pytest.fixture
+def in_a_pipe(shown):
+    """What a view prints into a pipe, as one line: no line is too wide, or ends in blanks."""
+
+    def show(function, *given):
+        text = shown(function, *given, width=PIPED)
+        for line in text.splitlines():
+            assert len(line) <= 120, line
+            assert line == line.rstrip(), line
+        return " ".join(text.split())
+
+    return show

@@ -1,0 +1,254 @@
+"""What the engine makes of answers that no worker wrote, and of how a worker ends."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import impls
+from attnbench.machine import this_machine
+from attnbench.measure.settings import Settings
+from attnbench.record import Record, Status
+from attnbench.sweep import run
+from attnbench.sweep.engine import LAST_WORDS, LocalEngine, WorkerLost
+from attnbench.sweep.plan import make_plan
+from attnbench.sweep.presets import Preset
+
+GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
+              budget=0.01)  # fmt: skip
+
+
+def alive(pid):
+    """Whether the process is there and not a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+WORKER = """
+import json, os, sys
+os.write(1, bytes.fromhex(sys.argv[1]))
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "settle" in asked:
+        print(json.dumps({"settled": asked["settle"], "asked": asked["asked"]}), flush=True)
+"""
+DYING = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1])); os.kill(os.getpid(), {number})"
+
+
+@pytest.fixture
+def answering():
+    """Engines whose worker says one thing, and afterwards that it has said it."""
+    engines = []
+
+    def make(said, code=WORKER):
+        engine = LocalEngine(Settings())
+        engines.append(engine)
+        engine._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the engine closes it
+        engine._from, engine.theirs = socket.socketpair()
+        engine._from.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        engine._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", code, said.hex()], stdin=subprocess.PIPE,
+            stdout=engine.theirs, start_new_session=True, text=True,
+        )  # fmt: skip
+        engine._to = engine._process.stdin
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+        engine.theirs.close()
+
+
+@pytest.mark.parametrize("said", [
+    b"\n", b"junk\n", b"\xff\xfe\n", b"NaN\n", b"[]\n", b"5\n", b'"record"\n', b"null\n",
+    b"[" * 10_000 + b"\n", b'{"a":' * 10_000 + b"\n", b"9" * 5000 + b"\n",
+    b'{"record": {}}\n', b'{"record": {}, "asked": 2}\n',
+    b'{"record": {}, "asked": "1"}\n', b'{"record": {}, "asked": [1]}\n',
+], ids=lambda said: repr(said[:24]))  # fmt: skip
+def test_a_line_that_is_no_answer_loses_the_worker(answering, said):
+    engine = answering(said)
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 20)
+    assert not caught.value.timed_out
+    assert caught.value.reason
+    assert engine._process is None
+
+
+def test_a_worker_that_has_ended_before_it_is_asked_is_lost_with_its_status(answering):
+    engine = answering(b"", "raise SystemExit(3)")
+    engine._process.wait()
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 20)
+    assert caught.value.reason == "the worker ended with status 3"
+
+
+def test_a_worker_that_ends_is_not_waited_for_though_another_holds_its_pipe(answering, monkeypatch):
+    monkeypatch.setattr("attnbench.sweep.engine.POLL_S", 0.05)
+    engine = answering(b"", "import sys; sys.stdin.readline()")  # the test holds the other end
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 10)
+    assert (caught.value.reason, caught.value.timed_out) == (
+        "the worker ended with status 0", False
+    )  # fmt: skip
+
+
+WITH_CHILD = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+os.write(1, str(child).encode())
+sys.stdin.read()
+"""
+
+
+def test_a_child_that_a_worker_started_ends_with_it(answering):
+    engine = answering(b"", WITH_CHILD)
+    child = int(engine._from.recv(100))
+    assert alive(child)
+    engine.close()
+    end = time.monotonic() + 30
+    while alive(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def test_an_empty_line_is_an_answer_to_nothing_and_no_end(answering):
+    with pytest.raises(WorkerLost) as caught:
+        answering(b"\n").ask({"job": {}}, 20)
+    assert caught.value.reason == "the worker answered another question"
+
+
+@pytest.mark.parametrize(("words", "kept"), [
+    (b"my last words\n", "my last words"),
+    (b"USDT: a profile\nmy last words\nUSDT: another\n", "my last words"),
+    (b"x" * 5000 + b"\nmy last words\n", "x" * (LAST_WORDS - 15) + "\nmy last words"),
+])  # fmt: skip
+def test_of_what_a_dead_worker_said_since_it_was_asked_the_end_is_kept(answering, words, kept):
+    engine = answering(b"")
+    engine._errors.write(b"said of the cell before\n")
+    engine._errors_from = engine._errors.tell()
+    engine._errors.write(words)
+    assert engine._lost("it is gone", timed_out=False).said == kept
+
+
+def test_a_worker_imports_nothing_from_where_it_stands():
+    with LocalEngine(Settings()) as engine:
+        engine._start()
+        python, *options = engine._process.args[: engine._process.args.index("-m")]
+    said = "import sys; print('' in sys.path)"
+    run_so = subprocess.run(
+        [python, *options, "-S", "-c", said], stdout=subprocess.PIPE, check=True
+    )
+    assert run_so.stdout == b"False\n"
+
+
+def test_after_an_answer_that_says_it_was_spoiled_the_worker_is_replaced(answering):
+    engine = answering(b'{"record": {}, "spoiled": true, "asked": 1}\n')
+    assert engine.ask({"job": {}}, 20) == {"record": {}}
+    assert engine._process is None
+    unspoiled = answering(b'{"record": {}, "spoiled": false, "asked": 1}\n')
+    assert unspoiled.ask({"job": {}}, 20) == {"record": {}}
+    assert alive(unspoiled._process.pid)
+
+
+def test_what_a_worker_left_half_said_is_not_heard_from_the_next(answering):
+    engine = answering(b"")
+    engine._buffer = b'{"rec'
+    engine.close()
+    assert engine._buffer == b""
+
+
+@pytest.mark.parametrize("answer", [
+    "{}", '{"record": 5}', '{"record": null}', '{"record": []}', '{"record": {}}',
+    '{"record": {"schema": 1}}', '{"record": {"schema": 1, "time": 5}}',
+    '{"record": {"schema": 1, "variant": 5, "status": [], "problem": 5, "reason": ""}}',
+    '{"error": "no"}', '{"ready": {}}',
+])  # fmt: skip
+def test_an_answer_that_is_no_record_is_a_crash_and_no_traceback(answering, hostile, answer):
+    said = answer.encode()[:-1] + (b"," if len(answer) > 2 else b"") + b'"asked": 1}\n'
+    engine = answering(said)
+    (cell,) = make_plan(impls.table([hostile]), ["bmm"], GRID, this_machine()).to_run
+    record = run.measure(cell, {"seed": 0, "budget_s": 0.01}, engine)
+    assert record.status is Status.CRASHED
+    assert record.key == cell.key
+    assert record.reason
+    assert engine._process is None
+
+
+def test_a_record_about_another_cell_is_a_crash(answering, hostile):
+    plan = make_plan(impls.table([hostile]), ["bmm", "matmul"], GRID, this_machine())
+    bmm, matmul = plan.to_run
+    other = Record.of(matmul.variant, matmul.problem, Status.FAILED, "it was slow", seed=0)
+    engine = answering(json.dumps({"record": other.to_dict(), "asked": 1}).encode() + b"\n")
+    record = run.measure(bmm, {"seed": 0, "budget_s": 0.01}, engine)
+    assert (record.status, record.key) == (Status.CRASHED, bmm.key)
+    assert record.reason == "the worker answered about another cell"
+    assert engine._process is None
+
+
+def test_an_answer_to_an_earlier_question_is_passed_over(answering):
+    engine = answering(b'{"stale": 1, "asked": 0}\n{"fresh": 1, "asked": 1}\n')
+    assert engine.ask({"job": {}}, 5.0) == {"fresh": 1}
+
+
+def test_what_another_process_writes_is_not_taken_for_an_answer(answering):
+    engine = answering(b"")
+    said = b'{"record": {}, "asked": 1}\n'
+    code = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-S", "-c", code, said.hex()], stdout=engine.theirs, check=True
+    )  # fmt: skip
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert caught.value.wrong
+    assert caught.value.reason == "another process answered in its place"
+
+
+@pytest.mark.parametrize("more", [
+    b'{"record": {}, "asked": 1}\n', b'{"settled": "guessed", "asked": 1}\n',
+    b'{"settled": null, "asked": 1}\n', b'{"record": {}, "settled": 1, "asked": 1}\n',
+])  # fmt: skip
+def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
+    engine = answering(b'{"record": {}, "asked": 1}\n' + more)
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert caught.value.wrong
+    assert caught.value.reason == "it answered twice: one of the answers is forged"
+    assert engine._process is None
+
+
+@pytest.mark.parametrize(("doing", "number", "reason", "wrong"), [
+    (["it wrote"], 11, "it wrote", True),
+    (["it wrote"], 7, "it wrote", True),
+    (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
+    ([], 11, "the worker died of SIGSEGV", False),
+    (["it wrote"], 9, "the worker died of SIGKILL", False),
+])  # fmt: skip
+def test_a_death_means_what_the_worker_said_that_it_would(answering, doing, number, reason, wrong):
+    said = "".join(json.dumps({"doing": d, "asked": 1}) + "\n" for d in doing)
+    engine = answering(said.encode(), DYING.format(number=number))
+    engine.theirs.close()
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert (caught.value.reason, caught.value.wrong) == (reason, wrong)
+
+
+def test_what_was_said_of_an_earlier_question_is_forgotten(answering):
+    engine = answering(b'{"doing": "it wrote", "asked": 1}\n{"ready": 1, "asked": 1}\n')
+    engine.theirs.close()
+    assert engine.ask({"job": {}}, 5.0) == {"ready": 1}
+    os.kill(engine._process.pid, 11)
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"job": {}}, 5.0)
+    assert (caught.value.reason, caught.value.wrong) == ("the worker died of SIGSEGV", False)

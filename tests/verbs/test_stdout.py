@@ -1,0 +1,66 @@
+"""What becomes of data that nobody reads any more, or that there is no room for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnbench.verbs.stdout import CannotWrite, kept_open
+
+ROOT = Path(__file__).parents[2]
+FULL = Path("/dev/full")
+VERB = "import sys; from attnbench.cli import main; sys.exit(main(sys.argv[1:]))"
+FINDS = """
+import sys, types
+from attnbench import cli
+verb = types.ModuleType("attnbench.verbs.list")
+def finds(given):
+    print("x" * 1_000_000)
+    print("and more", flush=True)
+    return 1
+verb.finds = finds
+sys.modules["attnbench.verbs.list"] = verb
+cli.VERBS["list"] = "list:finds"
+sys.exit(cli.main(["list"]))
+"""
+
+
+def test_what_a_verb_found_outlives_a_reader_that_left():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", FINDS], cwd=ROOT, stdout=writing,
+                          stderr=subprocess.PIPE, text=True, timeout=60)  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["show", "einsum"]])
+def test_a_full_disk_is_a_sentence(words):
+    with FULL.open("w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-c", VERB, *words], cwd=ROOT, stdout=full,
+                              stderr=subprocess.PIPE, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "attnbench: can't write to the output: No space left on device\n"
+
+
+def test_what_was_written_has_arrived_and_the_stream_is_as_before(tmp_path, monkeypatch):
+    with (tmp_path / "out").open("w", encoding="utf-8") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with kept_open():
+            print("data")
+        assert (tmp_path / "out").read_text() == "data\n"
+        assert sys.stdout is out
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_it_is_told_once(monkeypatch):
+    with FULL.open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with kept_open():
+            print("data")
+            with pytest.raises(CannotWrite, match="No space left"):
+                sys.stdout.flush()
+            print("dropped", flush=True)
