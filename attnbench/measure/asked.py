@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnbench.comparison import LEAST_MARGIN
-from attnbench.measure import state
 from attnbench.measure.cell import Bench, NotReady
 from attnbench.measure.job import Job, Ready
 from attnbench.measure.noise import floor_of
 from attnbench.measure.paired import Calls, compare_ready
+from attnbench.measure.shared import state
 from attnbench.pairs import Rule
 from attnbench.record import Record, Status
 from attnbench.truth.findings import Wrong

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from attnbench.measure import state
 from attnbench.measure.determinism import try_determinism
 from attnbench.measure.job import Job, Ready, Spent
 from attnbench.measure.meters import Implausible, metered
+from attnbench.measure.shared import state
 from attnbench.record import Record, Status, Work
 from attnbench.truth import readonly
 from attnbench.truth.call import Attend, Call
@@ -61,11 +61,14 @@ class Bench:
             self._judged = (key, judge(problem, make(problem, seed), seed))
         return self._judged[1]
 
-    def measure(self, job: Job) -> Record:
-        """The cell's record, whatever happens short of the process dying."""
+    def measure(self, job: Job, shared: dict[str, Any] | None = None) -> Record:
+        """The cell's record, whatever happens short of the process dying.
+
+        ``shared``: what all variants share, where somebody has just taken it down.
+        """
 
         def whole(spent: Spent, blank: Record) -> Record:
-            ready, record = self._gated(job, blank, spent)
+            ready, record = self._gated(job, blank, spent, shared)
             if job.timed:
                 record = metered(ready, record, spent)
             return _with_bits(ready, record, spent) if job.bits else record
@@ -113,7 +116,8 @@ class Bench:
             record = replace(record, entropy=self._judged[1].entropy)
         return replace(record, spent_s=spent.closed())
 
-    def _gated(self, job: Job, blank: Record, spent: Spent) -> tuple[Ready, Record]:
+    def _gated(self, job: Job, blank: Record, spent: Spent,
+               shared: dict[str, Any] | None = None) -> tuple[Ready, Record]:  # fmt: skip
         """The variant, right as far as the gate can tell, and a record of that."""
         variant, problem = job.variant, job.problem
         if (refusal := variant.supports(problem)) is not None:
@@ -123,7 +127,8 @@ class Bench:
         _refuse_what_cannot_fit(problem, cost)
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
-        build, before = load_function(variant.build), state.snapshot()
+        build = load_function(variant.build)
+        before = state.snapshot() if shared is None else shared
         with spent.on("setup"):
             attend: Attend = build(problem, **variant.chosen)
         if not callable(attend):

@@ -22,6 +22,7 @@ class Own(NamedTuple):
     """An operator's event, without the operators that it called."""
 
     event: Any
+    name: str
     nanoseconds: int
     allocated: int
     """Bytes, whatever became of them."""
@@ -36,31 +37,38 @@ def said(name: str) -> str:
 
 def own_of(events: Iterable[Any], names: tuple[str, ...] = OPERATORS) -> Iterator[Own]:
     """Each operator that ran, with what is its own and not of one inside it."""
-    by_thread: dict[int, list[tuple[int, int, int, Any]]] = {}
+    by_thread: dict[int, list[_Call]] = {}
     for number, event in enumerate(events):
         if (name := event.name()).startswith(names) or name == MEMORY:
-            start, length = event.start_ns(), event.duration_ns()
             calls = by_thread.setdefault(event.start_thread_id(), [])
-            calls.append((start, -length, number, event))
+            calls.append(_Call(event.start_ns(), -event.duration_ns(), number, name, event))
     for calls in by_thread.values():
-        yield from _of_thread(sorted(calls, key=lambda call: call[:3]))
+        yield from _of_thread(sorted(calls))
 
 
-def _of_thread(calls: list[tuple[int, int, int, Any]]) -> Iterator[Own]:
-    own, allocated = [-minus for _, minus, _, _ in calls], [0] * len(calls)
+class _Call(NamedTuple):
+    start: int
+    minus: int
+    """Less the time that it took: of two that start at once, the longer called the other."""
+    number: int
+    name: str
+    event: Any
+
+
+def _of_thread(calls: list[_Call]) -> Iterator[Own]:
+    own, allocated = [-call.minus for call in calls], [0] * len(calls)
     called: list[list[Any]] = [[] for _ in calls]
     within: list[tuple[int, int]] = []  # the calls that are not over: when they will be, and which
-    for number, (start, minus, _, event) in enumerate(calls):
+    for at, (start, minus, _, name, event) in enumerate(calls):
         while within and within[-1][0] <= start:
             within.pop()
-        memory = event.name() == MEMORY
-        if within and memory:
+        if within and name == MEMORY:
             allocated[within[-1][1]] += max(0, event.nbytes())
         elif within:
             own[within[-1][1]] += minus
             called[within[-1][1]].append(event)
-        if not memory:
-            within.append((start - minus, number))
-    for number, (_, _, _, event) in enumerate(calls):
-        if event.name() != MEMORY:
-            yield Own(event, own[number], allocated[number], called[number])
+        if name != MEMORY:
+            within.append((start - minus, at))
+    for at, call in enumerate(calls):
+        if call.name != MEMORY:
+            yield Own(call.event, call.name, own[at], allocated[at], called[at])

@@ -153,9 +153,9 @@ def _replay(events: list[Any]) -> tuple[int, int | None]:
     steps: list[tuple[int, int]] = []
     between_at: int | None = None
     for event in events:
-        if event.name() == MEMORY:
+        if (name := event.name()) == MEMORY:
             steps.append((event.start_ns(), event.nbytes()))
-        elif event.name() == BETWEEN:
+        elif name == BETWEEN:
             between_at = event.start_ns()
     total = peak = 0
     between: int | None = None
@@ -187,7 +187,7 @@ def _operators(events: list[Any]) -> list[str]:
     """Names of torch's operators that ran, longest time of their own first."""
     spent: dict[str, int] = {}
     for own in own_of(events):
-        spent[own.event.name()] = spent.get(own.event.name(), 0) + own.nanoseconds
+        spent[own.name] = spent.get(own.name, 0) + own.nanoseconds
     ran = [name for name, own in spent.items() if own > 0]
     return sorted(ran, key=lambda name: -spent[name])[:MOST_KERNELS]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 
 from attnbench.measure import ceilings as ceiling
-from attnbench.measure import state
 from attnbench.measure.attest import unattested
 from attnbench.measure.audit import Audit, audit_device, audit_host
 from attnbench.measure.clocks import Clock
@@ -16,6 +15,7 @@ from attnbench.measure.gpu_clocks import GraphClock
 from attnbench.measure.health import health_for
 from attnbench.measure.job import Job, Ready, Spent, prepare
 from attnbench.measure.memory import observe
+from attnbench.measure.shared import state
 from attnbench.measure.time import measure_time, warm_up
 from attnbench.measure.timed import Timed
 from attnbench.measure.unseen import check_remembers_nothing
@@ -73,6 +73,7 @@ def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
     run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
     energy = measure_energy(problem, run, timed.before, counter)
     timed.settle()
+    _refuse(timed)
     return energy
 
 

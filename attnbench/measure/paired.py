@@ -7,10 +7,10 @@ from time import perf_counter
 
 import torch
 
-from attnbench.measure import state
 from attnbench.measure.audit import MORE_PROCESSORS
 from attnbench.measure.job import Ready, prepare
 from attnbench.measure.meters import MORE, MORE_S, SURE, Implausible, audited
+from attnbench.measure.shared import state
 from attnbench.pairs import Pairs, Rule, compare
 from attnbench.truth.demand import demanded
 from attnbench.truth.findings import Wrong

@@ -1,10 +1,12 @@
 """What a worker answers about pairs, asked in this process; and the floor under them."""
 
+import itertools
 import math
 
 import pytest
+import torch
 
-from attnbench.comparison import Verdict, paired
+from attnbench.comparison import LEAST_MARGIN, Verdict, paired
 from attnbench.measure import asked, noise
 from attnbench.measure.asked import Held, two
 from attnbench.measure.cell import NotReady
@@ -70,6 +72,34 @@ def test_a_side_that_changes_what_others_share_makes_them_void(cells):
     assert "random state" in answer["stopped"]["reason"]
 
 
+def test_what_others_share_is_looked_at_after_the_last_call_of_all(cells, monkeypatch):
+    monkeypatch.setattr(Calls, "audit", lambda side, seconds: torch.rand(1))
+    with torch.random.fork_rng():
+        answer = two(cells.bench, question(cells, "build = right", TWICE))
+    assert "random state" in answer["stopped"]["reason"]
+
+
+def test_pairs_are_taken_for_as_long_as_was_asked_and_looked_at_afterwards(cells, monkeypatch):
+    asked_for = []
+
+    def compared(a, b, rule, *, audit):
+        asked_for.append((rule, audit))
+        return scripted_pairs([0.0] * 40)
+
+    monkeypatch.setattr(asked, "compare_ready", compared)
+    two(cells.bench, question(cells, "build = right", TWICE, budget_s=7.5, margin=0.04))
+    assert asked_for == [(Rule(0.04, budget_s=7.5), True)]
+
+
+def test_a_lie_of_the_side_that_is_judged_is_recorded_under_its_name(cells):
+    asked = question(cells, "build = right", LIES_LATER)
+    for sent, name in zip(asked["compare"], ("honest", "liar"), strict=True):
+        sent["variant"]["name"] = name
+    stopped = two(cells.bench, asked)["stopped"]
+    assert stopped["variant"] == "liar"
+    assert "while it was timed" in stopped["reason"]
+
+
 @pytest.mark.parametrize(("floors", "margin"), [
     ([{"call_s": 1e-4, "floor": 0.02}, {"call_s": 1.0, "floor": 0.5}], 0.02),
     ([{"call_s": 1e-4, "floor": 0.5}, {"call_s": 10.0, "floor": 0.002}], 0.5),
@@ -111,6 +141,38 @@ def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
     seconds = held.sample(3)["seconds"]
     assert len(seconds) == 3
     assert all(0 < s < 1 for s in seconds)
+
+
+class Told:
+    """In place of calls: each takes a second more, and a check finds what is given."""
+
+    def __init__(self, wrong=None):
+        self.taken, self.wrong = 0, wrong
+
+    def sample(self):
+        self.taken += 1
+        return float(self.taken)
+
+    def check(self):
+        if self.wrong:
+            raise Wrong(self.wrong)
+
+    fresh = check
+
+
+def told(wrong=None):
+    held = Held()
+    held._calls = Told(wrong)
+    return held
+
+
+def test_the_call_that_warms_what_others_have_cooled_is_no_sample():
+    assert told().sample(3) == {"seconds": [2.0, 3.0, 4.0]}
+
+
+@pytest.mark.parametrize("ask", [Held.fresh, lambda held: held.sample(2)])
+def test_a_variant_that_is_held_and_lies_is_wrong_and_gives_no_seconds(ask):
+    assert ask(told("it lied")) == {"wrong": "it lied"}
 
 
 @pytest.mark.parametrize(("variant", "said"), [
@@ -166,6 +228,26 @@ def test_the_floor_is_how_far_intervals_lie_off_nothing(cells, monkeypatch):
     found = floor_of(None)
     assert found.trials == 20
     assert math.log1p(found.floor) == pytest.approx(0.031, abs=1e-6)  # between 19th and 20th
+    assert found.call_s == 0.002
+
+
+def test_a_floor_rests_on_eight_comparisons_at_least_that_decide_at_the_least_margin(monkeypatch):
+    rules, now = [], itertools.count(0.0, 100.0)  # each takes longer than all of them may
+    made = lambda a, b, rule: rules.append(rule) or scripted_pairs([0.0] * 40)  # noqa: E731
+    monkeypatch.setattr(noise, "compare_ready", made)
+    monkeypatch.setattr(noise, "perf_counter", lambda: next(now))
+    assert floor_of(None, 4.0).trials == 8
+    assert rules == [Rule(LEAST_MARGIN, cap=640, budget_s=0.5)] * 8
+
+
+def test_what_is_always_off_to_the_faster_side_is_as_far_apart_and_has_the_middle_of_its_times(
+    monkeypatch,
+):
+    off = Pairs(paired([-0.03] * 40, 0.01), [9.0, 0.002, 0.002, 0.002], [0.002] * 4)
+    monkeypatch.setattr(noise, "compare_ready", lambda *_: off)
+    monkeypatch.setattr(noise, "perf_counter", lambda: 0.0)
+    found = floor_of(None)
+    assert (found.apart, found.floor) == pytest.approx((math.expm1(0.03),) * 2)
     assert found.call_s == 0.002
 
 

@@ -1,12 +1,16 @@
 """The second clock: what it says of calls whose times are given, and of variants that misbehave."""
 
 import itertools
+import re
+from dataclasses import astuple
+from types import SimpleNamespace
 
 import pytest
 
 from attnbench.measure import audit
 from attnbench.measure.audit import DeviceCall, HostCall, judge_device, judge_host
 from attnbench.record import Status
+from attnbench.truth.findings import Wrong
 
 
 def host(wall=0.010, spent=0.010, wanted=0.010, late=0.0, waited=0.005, times=2):
@@ -57,6 +61,49 @@ def test_what_looks_false_is_looked_at_three_times(monkeypatch, honest):
     monkeypatch.setattr(audit, "_host_calls", made)
     assert (audit.audit_host(None, 1).implausible is None) == (honest is not None)
     assert next(looks) == (honest or 3) + 1
+
+
+def test_the_least_that_a_call_took_is_with_what_it_did_after_its_return():
+    calls = [*host(spent=0.010, late=0.004), *host(spent=0.012, late=0.001)]
+    assert judge_host(calls, threads=1).least == pytest.approx(0.013)
+
+
+@pytest.mark.parametrize(("wall", "waited"), [(0.003, 0.002), (0.03, 0.01), (3.0, 0.05)])
+def test_after_a_call_others_are_watched_for_a_third_of_it_within_limits(monkeypatch, wall, waited):
+    now, slept, elsewhere = iter([0.0, 1.0, 1.0 + wall, 2 + 2 * wall]), [], iter([5.0, 5.25])
+    monkeypatch.setattr(audit, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(audit, "process_time", iter([2.0, 2.5]).__next__)
+    monkeypatch.setattr(audit, "demanded", iter([1.0, 2.0]).__next__)
+    monkeypatch.setattr(audit, "spent_elsewhere", lambda: next(elsewhere))
+    monkeypatch.setattr(audit, "sleep", slept.append)
+    seen = audit._host_call(SimpleNamespace(run=lambda: None))
+    assert slept == [pytest.approx(waited)]
+    share = wall / (2 + 2 * wall)  # asking took the rest
+    assert astuple(seen) == pytest.approx((wall, 0.5, share, 0.25, waited))
+
+
+def timed(**parts):
+    """In place of what is timed; what is not given runs no code of Python's."""
+    phase, steps = SimpleNamespace(phase="forward"), SimpleNamespace(steps=False)
+    return SimpleNamespace(
+        **{"problem": phase, "call": steps, "before": int, "run": int, "settle": int, **parts}
+    )
+
+
+@pytest.mark.parametrize(("wall", "calls"), [(1e-5, 8), (1e-3, 2), (1.0, 1)])
+def test_as_many_calls_are_looked_at_as_fill_two_milliseconds(monkeypatch, wall, calls):
+    monkeypatch.setattr(audit, "_host_call", lambda _: HostCall(wall, wall, wall, 0.0, 0.0))
+    assert len(audit._host_calls(timed())) == calls
+
+
+@pytest.mark.parametrize("part", ["before", "settle"])
+def test_whose_code_runs_before_a_call_or_after_it_is_found(monkeypatch, part):
+    def prepare():
+        """What a variant would do there."""
+
+    with pytest.raises(Wrong, match=r"where no clock looks: test_audit\.py:prepare$"):
+        audit._host_calls(timed(**{part: prepare}))
+    assert audit._host_calls(timed(run=prepare))
 
 
 def device(launched=0.001, total=0.010, times=8):
@@ -141,6 +188,35 @@ def test_what_is_wrong_on_values_it_has_not_seen_is_named(cells):
     record = cells.run(UNSEEN)
     assert record.status is Status.WRONG
     assert "on values that it had not seen its output is off" in record.reason
+
+
+def test_another_form_on_values_it_has_not_seen_is_found(cells):
+    lazy = "class Lazy(torch.Tensor): pass\n"
+    code = lazy + UNSEEN.replace("out * 1.5", "out.as_subclass(Lazy)")
+    record = cells.run(code)
+    assert record.status is Status.WRONG
+    assert record.reason == "while it was timed, the output is a Lazy, not a plain torch.Tensor"
+
+
+FINALIZED = """
+import weakref
+def prepare(): pass
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        out = inner(q, k, v)
+        weakref.finalize(out, prepare).atexit = False
+        return out
+    return attend
+"""
+
+
+def test_a_variants_own_code_that_runs_between_calls_is_named_with_its_file(cells):
+    record = cells.run(FINALIZED)
+    assert record.status is Status.WRONG
+    assert re.fullmatch(
+        r"its code ran between calls, where no clock looks: planted\d+\.py:prepare", record.reason
+    )
 
 
 def test_a_time_below_what_the_device_can_do_is_implausible(cells):

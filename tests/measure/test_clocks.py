@@ -64,6 +64,14 @@ def test_the_collector_waits_and_is_put_back_even_after_an_error():
     assert gc.isenabled()
 
 
+def test_a_call_that_puts_another_clock_in_place_is_read_by_the_one_it_began_with(monkeypatch):
+    def call():
+        monkeypatch.setattr(clocks, "perf_counter_ns", lambda: 0)
+
+    (taken,) = HostClock().samples(lambda: None, call, 1)
+    assert taken > 0
+
+
 def test_a_collector_that_was_off_stays_off():
     gc.disable()
     try:

@@ -106,6 +106,12 @@ def test_a_gradient_that_differs_by_its_last_bit_is_seen(planted):
     assert tried(row, problem(phase="train")).repeats is False
 
 
+def test_a_buffer_that_every_call_fills_anew_does_not_hide_that_calls_differ(planted):
+    code = BY_CALL.replace("return lambda q, k, v:", "out = torch.empty(1, 2, KEYS, 8)\n"
+                           "    return lambda q, k, v: out.copy_(").rstrip() + ")\n"  # fmt: skip
+    assert tried(planted(f"KEYS = {KEYS}\n{code}"), problem()).repeats is False
+
+
 def test_random_bits_drawn_at_every_call_are_seen(planted):
     code = "def build(problem): return lambda q, k, v: v + torch.rand(())\n"
     assert tried(planted(code), problem()).repeats is False
@@ -189,6 +195,24 @@ def test_elements_that_change_places_are_seen(planted):
     assert tried(planted(code), problem()).batch is False
 
 
+def test_upstream_gradients_that_change_places_are_seen(planted):
+    code = """
+class Swaps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, out):
+        return out.clone()
+
+    @staticmethod
+    def backward(ctx, dout):
+        return dout.flip(0)
+
+def build(problem):
+    return lambda q, k, v: Swaps.apply(added(q, k, v, BLOCKS))
+"""
+    assert tried(planted(code), problem()).batch is True
+    assert tried(planted(code), problem(phase="train")).batch is False
+
+
 def test_a_layer_that_treats_the_second_place_otherwise_is_seen(planted):
     code = """
 def build(problem):
@@ -198,6 +222,22 @@ def build(problem):
 """
     found = tried(planted(code, level="layer", definition="a:b"), problem(level="layer"))
     assert (found.batch, found.place) == (True, False)
+
+
+def test_a_weights_gradient_which_sums_over_the_batch_is_no_part_of_an_element(planted):
+    code = """
+class Layer:
+    def __init__(self):
+        self.weights = {"w": torch.ones(16, requires_grad=True)}
+
+    def __call__(self, x):
+        return x * self.weights["w"]
+
+def build(problem): return Layer()
+"""
+    row = planted(code, level="layer", definition="a:b")
+    found = tried(row, problem(level="layer", phase="train"))
+    assert found == Determinism(repeats=True, batch=True, place=True)
 
 
 def test_a_decoder_that_steps_otherwise_for_two_is_seen(planted):

@@ -1,9 +1,13 @@
 """What the meters add to a record: attestation, energy, the same bits; each asked for or not."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from attnbench.measure import meters
-from attnbench.record import Energy, Status
+from attnbench.measure.audit import Audit
+from attnbench.record import Energy, Status, Time
 
 
 @pytest.mark.parametrize(("operator", "status"), [
@@ -40,6 +44,93 @@ def test_where_there_is_no_counter_the_record_says_why(cells, monkeypatch):
     record = cells.measure(cells.variant("build = right"), energy=True)
     assert record.status is Status.MEASURED
     assert (record.energy.joules, record.energy.why) == (None, "no counter here")
+
+
+CHEAPER = """
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        return inner(q, k, v) * (0.5 if hasattr(torch, "energy_is_measured") else 1)
+    return attend
+"""
+
+
+def test_what_is_wrong_while_its_energy_is_measured_is_wrong(cells, monkeypatch):
+    def measured(problem, run, before, counter):
+        monkeypatch.setattr(torch, "energy_is_measured", True, raising=False)
+        run()
+        monkeypatch.delattr(torch, "energy_is_measured")
+        return Energy(joules=0.1, method="a counter")
+
+    monkeypatch.setattr(meters, "counter_for", lambda device: "a counter")
+    monkeypatch.setattr(meters, "measure_energy", measured)
+    assert cells.measure(cells.variant(CHEAPER)).status is Status.MEASURED
+    record = cells.measure(cells.variant(CHEAPER), energy=True)
+    assert (record.status, record.energy) == (Status.WRONG, None)
+    assert "while it was timed its output was not what it was" in record.reason
+
+
+# ---- what is looked at besides the time ----------------------------------------------------------
+
+
+def looked_at(least, new, threads=1):
+    """The least that a call took by either look, as it is held against its time."""
+    ready = SimpleNamespace(
+        job=SimpleNamespace(problem=SimpleNamespace(device="cpu")), values=None, define=None,
+        verdict=SimpleNamespace(plain={}),
+    )  # fmt: skip
+    timed = SimpleNamespace(wrong=lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meters.torch, "get_num_threads", lambda: threads)
+        audit = Audit(1.0, "process", least=least)
+        patch.setattr(meters, "audit_host", lambda timed, threads: audit)
+        patch.setattr(meters, "check_remembers_nothing", lambda *_: new)
+        return meters.audited(ready, timed, None, 1.0)[1]
+
+
+def test_a_call_is_as_slow_as_the_slower_of_two_looks_at_it():
+    assert looked_at(least=3.0, new=2.0) == 3.0
+    assert looked_at(least=1.0, new=2.0) == 2.0
+    assert looked_at(least=3.0, new=1.0, threads=2) == 1.5  # two at work take half as long
+
+
+def test_what_the_second_clock_notes_joins_what_the_first_did():
+    time = Time(
+        median_s=1.0, low_s=1.0, high_s=1.0, q25_s=1.0, q75_s=1.0, min_s=1.0, n=7, clock="events",
+        stop="converged", samples_s=[1.0] * 7, flags=["drifting"],
+    )  # fmt: skip
+    found = meters._with(time, Audit(2.0, "e2e", ["launch-bound"]))
+    assert (found.audit_s, found.audit_clock) == (2.0, "e2e")
+    assert found.flags == ["drifting", "launch-bound"]
+
+
+@pytest.fixture
+def undone(monkeypatch):
+    """Lets a random state be changed in one part of the metering, and be put back in another."""
+    state = torch.get_rng_state()
+
+    def after(name, deed):
+        real = getattr(meters, name)
+        monkeypatch.setattr(meters, name, lambda *a, **k: (real(*a, **k), deed())[0])
+
+    after.change, after.undo = lambda: torch.rand(1), lambda: torch.set_rng_state(state)
+    yield after
+    torch.set_rng_state(state)
+
+
+def test_what_others_share_is_looked_at_after_the_last_look_at_a_variant(cells, undone):
+    undone("audited", undone.change)
+    record = cells.run("build = right")
+    assert (record.status, record.time) == (Status.WRONG, None)
+    assert "torch's random state" in record.reason
+
+
+def test_what_is_changed_while_it_is_timed_can_not_be_put_back_in_time(cells, undone):
+    undone("measure_time", undone.change)
+    undone("audited", undone.undo)
+    record = cells.run("build = right")
+    assert (record.status, record.time) == (Status.WRONG, None)
+    assert "torch's random state" in record.reason
 
 
 CHANGES = """

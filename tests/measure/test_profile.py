@@ -9,10 +9,10 @@ import pytest
 from torch.autograd import DeviceType
 
 from attnbench.measure.events import own_of
-from attnbench.measure.operators import When, Window, kernels, operators
+from attnbench.measure.profile.operators import When, Window, kernels, operators
+from attnbench.measure.profile.timeline import Source, Step, Timeline
+from attnbench.measure.profile.told import memory_values, moments
 from attnbench.measure.settings import environment
-from attnbench.measure.timeline import Source, Step, Timeline
-from attnbench.measure.told import memory_values, moments
 from impls.problem import Problem
 
 CODE = """
@@ -21,7 +21,7 @@ from pathlib import Path
 from attnbench.measure.cell import Bench
 from attnbench.measure.job import Job
 from attnbench.measure.memory import observe, warm_profiler
-from attnbench.measure.profile import answer
+from attnbench.measure.profile.looks import answer
 from impls.problem import Problem
 from impls.masks import Mask
 

@@ -16,8 +16,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbench.measure import clocks, state, timed
-from attnbench.measure.state import changes, check, said, sealed, snapshot
+from attnbench.measure import clocks, timed
+from attnbench.measure.shared import names, state
+from attnbench.measure.shared.state import changes, check, said, sealed, snapshot
 from attnbench.truth import budget, hygiene
 from attnbench.truth.findings import Wrong
 from impls import masks
@@ -221,8 +222,55 @@ def test_who_replaces_what_would_notice_is_named_by_a_seal():
     assert broken() == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "changes", lambda before: [])
-        assert broken() == ["attnbench.measure.state.changes"]
+        assert broken() == ["attnbench.measure.shared.state.changes"]
         patch.undo()
         patch.setattr(state.check, "__code__", (lambda before: None).__code__)
-        assert broken() == ["attnbench.measure.state.check"]
+        assert broken() == ["attnbench.measure.shared.state.check"]
     assert broken() == []
+
+
+def test_what_the_functions_that_notice_go_by_is_sealed_too(monkeypatch):
+    broken = sealed()
+    monkeypatch.setattr(names, "_EVERY", lambda found: True)
+    monkeypatch.setattr(names, "OTHERS", ())
+    assert broken() == [f"{names.__name__}.OTHERS", f"{names.__name__}._EVERY"]
+
+
+class EqualsAll:
+    """A function that says it is whatever it is held against."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+    def __call__(self, *given):
+        return 0.0
+
+
+@pytest.mark.parametrize(("owner", "name"), [(time, "perf_counter"), (clocks, "clock_for")])
+def test_what_equals_everything_is_not_the_same(monkeypatch, owner, name):
+    before = snapshot()
+    monkeypatch.setattr(owner, name, EqualsAll())
+    assert changes(before) == [f"{owner.__name__}.{name}"]
+
+
+def test_a_name_that_moved_to_another_thing_is_told_where_the_things_are_the_same():
+    before = snapshot()
+    one = clocks.__dict__.pop("HostClock")
+    clocks.__dict__["Clock_"] = one
+    try:
+        assert "attnbench.measure.clocks.HostClock" in changes(before)
+    finally:
+        del clocks.__dict__["Clock_"]
+        clocks.HostClock = one
+
+
+@pytest.mark.parametrize("name", ["all", "map"])
+def test_python_s_own_may_not_be_replaced_to_make_all_look_the_same(monkeypatch, name):
+    before = snapshot()
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builtins, name, lambda *given: iter(()) if name == "map" else True)
+        found = changes(before)
+    assert {"time.perf_counter", f"builtins.{name}"} <= set(found)

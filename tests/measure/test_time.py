@@ -45,6 +45,13 @@ def test_a_wide_interval_goes_on_to_the_budget(scripted):
     assert 100 <= got.n <= 106
 
 
+@pytest.mark.parametrize("third", [0.5, 1.5])
+def test_an_interval_that_is_wide_on_one_side_alone_is_not_narrow(scripted, third):
+    got = measure_time(NOTHING, scripted(itertools.cycle([1.0, third, 1.0]), step_s=0.04), 1.0, [])
+    assert (got.stop, got.median_s) == ("budget", 1.0)
+    assert {got.low_s, got.high_s} == {1.0, third}
+
+
 def test_seven_samples_are_taken_however_small_the_budget(scripted):
     got = measure_time(NOTHING, scripted(itertools.repeat(1.0), step_s=10.0), 1e-9, [])
     assert (got.stop, got.n) == ("budget", 7)

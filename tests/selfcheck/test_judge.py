@@ -51,6 +51,12 @@ def test_a_price_is_shown_where_the_record_tells_at_least_so_much(peak, caught):
     assert "memory.peak_bytes is" in found.said
 
 
+def test_a_price_that_is_shown_excuses_no_other_end():
+    memory = Memory(peak_bytes=1 << 30, saved_bytes=None, expected_bytes=None, method="events")
+    found = judge(HOG, record(HOG, Status.WRONG, "it is slow", memory=memory))
+    assert found.caught is False
+
+
 def test_a_record_without_the_number_shows_no_price():
     found = judge(HOG, record(HOG, Status.MEASURED))
     assert found.caught is False
@@ -134,15 +140,17 @@ def test_each_plant_goes_through_the_sweep_with_its_own_limit():
     assert told[:3] == ("planted.hang", 1, 2)
 
 
-@pytest.mark.parametrize(("outcomes", "status"), [
-    ([CAUGHT], 0), ([CAUGHT, ELSEWHERE], 0), ([CAUGHT, ESCAPED], 1),
+@pytest.mark.parametrize(("outcomes", "faults", "status"), [
+    ([CAUGHT], 1, 0), ([CAUGHT, ELSEWHERE], 2, 0), ([CAUGHT, ESCAPED], 2, 1),
+    ([CAUGHT, ESCAPED], 1, 1), ([CAUGHT], 0, 0),
 ])  # fmt: skip
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_the_verb_ends_with_a_finding_where_something_escaped(
-    monkeypatch, tmp_path, capsys, outcomes, status, words
+    monkeypatch, tmp_path, capsys, outcomes, faults, status, words
 ):
-    monkeypatch.setattr(selfcheck, "run_plants", lambda *_: iter(outcomes))
-    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(()))
+    """So many of the outcomes are those of faults, and the rest those of slow-downs."""
+    monkeypatch.setattr(selfcheck, "run_plants", lambda *_: iter(outcomes[:faults]))
+    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(outcomes[faults:]))
     assert cli.main(["selfcheck", "--out", str(tmp_path), *words]) == status
     out = capsys.readouterr().out
     line = result(*outcomes).line

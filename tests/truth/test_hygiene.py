@@ -87,8 +87,25 @@ def quiet(monkeypatch):
         readings = iter(spent)
         monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: next(readings))
         monkeypatch.setattr(hygiene.time, "sleep", lambda s: meanwhile())
+        monkeypatch.setattr(hygiene, "wait_for_quiet", lambda: None)
 
     return let
+
+
+@pytest.mark.parametrize(("taken", "waits"), [([], 1), ([0.004, 0.004], 3), ([0.004] * 999, 200)])
+def test_it_is_waited_until_others_rest_but_not_for_ever(monkeypatch, taken, waits):
+    clock, spent, slept, work = [0.0], [0.0], [], iter(taken)
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock[0] += seconds
+        spent[0] += next(work, 0.0)
+
+    monkeypatch.setattr(hygiene.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(hygiene.time, "sleep", sleep)
+    monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: spent[0])
+    hygiene.wait_for_quiet()
+    assert len(slept) == pytest.approx(waits, abs=1)
 
 
 def goes_on(truth, attend=None):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from attnbench.measure.timeline import Source, Step, Timeline
+from attnbench.measure.profile.timeline import Source, Step, Timeline
 from impls.problem import Problem
 
 MOST_MOMENTS = 1200

@@ -20,11 +20,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from attnbench.measure.cell import Bench, NotReady
 from attnbench.measure.clocks import clock_for
 from attnbench.measure.job import Job, Ready
-from attnbench.measure.lines import Marks, files_of, marked
 from attnbench.measure.memory import ARRAY_BYTES, observe
-from attnbench.measure.operators import When, Window, kernels, operators
-from attnbench.measure.timeline import BACKWARD, FORWARD, Reader, Timeline
-from attnbench.measure.told import line_values, memory_values
+from attnbench.measure.profile.lines import Marks, files_of, marked
+from attnbench.measure.profile.operators import When, Window, kernels, operators
+from attnbench.measure.profile.timeline import BACKWARD, FORWARD, Reader, Timeline
+from attnbench.measure.profile.told import line_values, memory_values
 from attnbench.record import Record, Status
 from attnbench.truth.call import Call
 

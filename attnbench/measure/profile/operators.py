@@ -70,7 +70,7 @@ def operators(events: Sequence[Any], when: When) -> dict[str, dict[str, Spent]]:
     found: dict[str, dict[str, Spent]] = {}
     for own in own_of(events, (*OPERATORS, COMPILED)):
         if (phase := when.phase(own.event.start_ns())) is not None:
-            spent = found.setdefault(phase, {}).setdefault(said(own.event.name()), Spent())
+            spent = found.setdefault(phase, {}).setdefault(said(own.name), Spent())
             spent.nanoseconds += own.nanoseconds
             spent.calls += 1
             spent.flops += own.event.flops()

@@ -1,8 +1,8 @@
 """Memory over one call: what is alive when, and which line of the variant's code allocated it.
 
 The profiler's tree of events has every allocation with its address, inside the operator that made
-it and between the marks of :mod:`attnbench.measure.lines`. What a gradient's function allocates
-has the line whose forward operator that function belongs to: autograd numbers both alike.
+it and between the marks of :mod:`attnbench.measure.profile.lines`. What the function of a gradient
+allocates has the line whose forward operator that function belongs to: autograd numbers both alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnbench.measure.events import ALLOCATES, OPERATORS, said
-from attnbench.measure.lines import MARK
+from attnbench.measure.profile.lines import MARK
 
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
 EVALUATES = "autograd::engine::evaluate_function: "
