@@ -122,6 +122,18 @@ def test_half_the_width_beyond_the_margin_is_the_least_that_could_have_been_seen
     assert found.smallest_effect == pytest.approx(1.02 * math.exp(half) - 1)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_a_difference_only_the_side_towards_nothing_could_have_hidden_it(sign):
+    skewed = sign * (0.1 + np.random.default_rng(3).exponential(0.05, 60))
+    found = paired(list(skewed), 0.01)
+    near, far = found.ratio / found.low, found.high / found.ratio
+    if sign < 0:
+        near, far = far, near
+    assert found.verdict is (SLOWER if sign > 0 else FASTER)
+    assert near < far * 0.995
+    assert found.smallest_effect == pytest.approx(1.01 * near - 1)
+
+
 def test_more_confidence_makes_the_interval_no_narrower():
     ratios = list(np.random.default_rng(5).normal(0, 0.05, 64))
     some, more = (paired(ratios, 0.01, confidence=c) for c in (0.9, 0.999))
@@ -302,6 +314,12 @@ def test_nothing_but_the_verdict_changes():
     before = [judged(0.5), judged(0.6)]
     for old, new in zip(before, holm(before), strict=True):
         assert {**old.to_dict(), "verdict": INCONCLUSIVE} == new.to_dict()
+
+
+def test_what_is_no_number_is_sent_as_nothing():
+    endless = Comparison(INCONCLUSIVE, 0.9, 0.0, math.inf, 0.01, math.nan, 40, 1.0)
+    sent = json.loads(json.dumps(endless.to_dict(), allow_nan=False))
+    assert (sent["high"], sent["smallest_effect"], sent["low"]) == (None, None, 0.0)
 
 
 # ---- the bootstrap -------------------------------------------------------------------------------

@@ -68,6 +68,15 @@ def test_within_a_process_it_is_exclusive_too_and_free_again_afterwards(tmp_path
         pass
 
 
+def test_who_is_refused_keeps_no_file_open(tmp_path):
+    with DeviceLock(["GPU-1"], tmp_path):
+        before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the names are all that is asked
+        for _ in range(3):
+            with pytest.raises(DeviceBusy):
+                DeviceLock(["GPU-1"], tmp_path).__enter__()
+        assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
 def test_it_is_let_go_after_an_error_in_the_block(tmp_path):
     with pytest.raises(ZeroDivisionError), DeviceLock(["GPU-1"], tmp_path):
         _ = 1 / 0
@@ -162,6 +171,15 @@ def test_a_file_that_may_not_even_be_read_is_a_sentence(tmp_path, monkeypatch):
     assert said.startswith("can't tell whether another run is using GPU GPU-1: the lock file ")
     assert "(Permission denied)" in said
     assert "have its owner remove it" in said
+
+
+def test_where_the_system_has_no_locks_nobody_is_said_to_hold_one(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with pytest.raises(LockDenied, match=r"can't tell whether .* \(No locks available\)"):
+        DeviceLock(["GPU-1"], tmp_path).__enter__()
 
 
 def test_a_link_in_the_shared_folder_is_not_followed(tmp_path):

@@ -12,9 +12,8 @@ from attnbench.measure.cell import Bench, NotReady
 from attnbench.measure.job import Job, Ready
 from attnbench.measure.noise import floor_of
 from attnbench.measure.paired import Calls, compare_ready
-from attnbench.measure.shared import state
 from attnbench.pairs import Rule
-from attnbench.record import Record, Status
+from attnbench.record import Status
 from attnbench.truth.findings import Wrong
 from impls import table
 from impls.problem import Problem
@@ -27,7 +26,7 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
 
     Without a margin it is the larger of a hundredth and the noise floor of calls as long as the
     first's: one of those sent along, or measured first. Where a side is not ready, or turns out
-    wrong, its record says why.
+    wrong, it is said of whom, and why.
     """
     a, b = (Job.from_dict(sent) for sent in asked["compare"])
     try:
@@ -37,12 +36,12 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
             margin = max(LEAST_MARGIN, _floor(sides[0], asked["floors"]))
         rule = Rule(margin, budget_s=asked["budget_s"])
         pairs = compare_ready(*sides, rule, audit=True)
-        state.check(sides[0].shared)
     except NotReady as stopped:
-        return {"stopped": stopped.record.to_dict()}
-    except Wrong as wrong:
-        blank = Record.of(b.variant, b.problem, Status.WRONG, str(wrong))
-        return {"stopped": blank.to_dict(), "spoiled": True}
+        record = stopped.record
+        why = f"{record.variant}: {record.reason}"
+        return {"stopped": {"status": str(record.status), "why": why}}
+    except Wrong as wrong:  # it says of whom
+        return {"stopped": {"status": str(Status.WRONG), "why": str(wrong)}, "spoiled": True}
     return {"pairs": pairs.to_dict()}
 
 

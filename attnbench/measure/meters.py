@@ -17,7 +17,7 @@ from attnbench.measure.job import Job, Ready, Spent, prepare
 from attnbench.measure.memory import observe
 from attnbench.measure.shared import state
 from attnbench.measure.time import measure_time, warm_up
-from attnbench.measure.timed import Timed
+from attnbench.measure.timed import Timed, unlike
 from attnbench.measure.unseen import check_remembers_nothing
 from attnbench.record import Energy, Record, Time
 from attnbench.truth.findings import Wrong
@@ -42,6 +42,9 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
     with spent.on("memory"):
         expected = ready.cost.peak_bytes if ready.cost else None
         seen = observe(problem, ready.attend, values.inputs, values.dout, expected)
+        verdict = ready.verdict
+        if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
+            raise Wrong(f"while its memory was observed {changed}")
         if (why := unattested(job.variant, problem.device, seen.ran)) is not None:
             raise Wrong(why)
     clock = ready.clock()

@@ -73,10 +73,19 @@ def compare_ready(a: Ready, b: Ready, rule: Rule, *, audit: bool = False) -> Pai
     for side in sides:
         side.check()
     if audit:
-        state.check(a.shared)
+        both = " or ".join(ready.job.variant.label for ready in (a, b))
+        _check_shared(a, both)
         busy, threads = (demanded() - wanted) / (perf_counter() - start), torch.get_num_threads()
         if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
-            raise Wrong(f"while pairs were taken {busy:.2g} processors were busy, not {threads}")
+            raise Wrong(
+                f"{both}: while pairs were taken {busy:.2g} processors were busy, not {threads}"
+            )
         for side, seconds in zip(sides, (pairs.a_s, pairs.b_s), strict=True):
             side.audit(statistics.median(seconds))
+        _check_shared(a, both)  # now, when no call comes after
     return pairs
+
+
+def _check_shared(first: Ready, both: str) -> None:
+    if (left := state.said(first.shared)) is not None:
+        raise Wrong(f"{both}: {left}")

@@ -14,7 +14,7 @@ copied the moment that it is there, so that nobody can fill it in afterwards.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -238,15 +238,33 @@ class Timed:
             return f"while it was timed, {self._form}"
         if isinstance(self.fresh, Turns) and self.fresh.alike():
             return "while it was timed it returned the same result for other inputs"
-        most = SAME[self.problem.dtype] * EPSILON[self.problem.dtype]
-        for name, off in zip(self._names, self._off.tolist(), strict=True):
-            if name not in self._zero and not off <= most:
-                what = WORDS.get(name, name)
-                return (
-                    f"while it was timed its {what} was not what it was when it was judged "
-                    f"(off by {off:.2g}, relative)"
-                )
-        return None
+        off = dict(zip(self._names, self._off.tolist(), strict=True))
+        changed = _changed(self.problem.dtype, off, self._zero)
+        return None if changed is None else f"while it was timed {changed}"
+
+
+def unlike(problem: Problem, results: Mapping[str, Tensor], truth: Sequence[Tensor],
+           zero: Collection[str]) -> str | None:  # fmt: skip
+    """How one call's output and gradients differ from what they were when they were judged."""
+    try:
+        check_form(problem, results["forward"])
+    except Wrong as wrong:
+        return str(wrong)
+    off = {
+        name: float(_deviation(got.detach(), want))
+        for (name, got), want in zip(results.items(), truth, strict=True)
+    }
+    return _changed(problem.dtype, off, zero)
+
+
+def _changed(dtype: str, off: Mapping[str, float], zero: Collection[str]) -> str | None:
+    for name, far in off.items():
+        if name not in zero and not far <= SAME[dtype] * EPSILON[dtype]:
+            return (
+                f"its {WORDS.get(name, name)} was not what it was when it was judged "
+                f"(off by {far:.2g}, relative)"
+            )
+    return None
 
 
 def _deviation(got: Tensor, want: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnbench.comparison import Comparison, Verdict
 from attnbench.pairs import Pairs, corrected
-from attnbench.record import Record, Status
+from attnbench.record import Status
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
@@ -74,8 +74,8 @@ def _compare(judged: Cell, against: Cell, engine: LocalEngine, seed: int, margin
         status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
         return Compared(judged.problem, None, status, lost.reason)
     if "stopped" in answer:
-        record = Record.from_dict(answer["stopped"])
-        return Compared(judged.problem, None, record.status, f"{record.variant}: {record.reason}")
+        status = Status(answer["stopped"]["status"])
+        return Compared(judged.problem, None, status, answer["stopped"]["why"])
     return Compared(judged.problem, Pairs.from_dict(answer["pairs"]))
 
 

@@ -6,7 +6,7 @@ and answers on another; what a variant prints goes to the error stream and distu
     {"apply": settings}      -> {"ready": versions}
     {"ceilings": dtypes, "device": …} -> {"ceilings": …}
     {"job": …}               -> {"record": …}
-    {"compare": [job, job], …} -> {"pairs": …} or {"stopped": record}
+    {"compare": [job, job], …} -> {"pairs": …} or {"stopped": who and why}
     {"hold": …}, {"fresh": true}, {"sample": n} -> see measure.asked
     {"noise": dtype, "device": …} -> {"noise": floors}
     {"map": job, "words": …} -> {"map": weights}

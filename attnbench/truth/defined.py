@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -17,9 +18,10 @@ from attnbench.truth.differentiate import (
     differentiated,
     few_rows,
 )
-from attnbench.truth.errors import compare, worse
+from attnbench.truth.errors import compare
 from attnbench.truth.inputs import Ends, Inputs, turned
 from attnbench.truth.reference import Reference
+from attnbench.truth.yardstick import Plain
 from impls.problem import Problem
 
 REDRAWN_SCORES = 1 << 20
@@ -41,15 +43,18 @@ def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines)
     rows_seen = problem.batch * problem.heads * len(few)
     plain = _own_errors(problem, inputs, few, dout, define, want_few)
     others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
-    for other in others:  # where a few rows alone may be lucky
-        wanted = differentiated(problem, _wide(other), few, dout, define)
-        errors = _own_errors(problem, other, few, dout, define, wanted)
-        plain = {name: worse(plain[name], errors[name]) for name in plain}
+
+    def of_others() -> Iterator[dict[str, Error]]:  # where a few rows alone may be lucky
+        for other in others:
+            wanted = differentiated(problem, _wide(other), few, dout, define)
+            yield _own_errors(problem, other, few, dout, define, wanted)
+
     if isinstance(inputs, Inputs):
         cancels = cancelling(problem, inputs, rows, dout, want)
     else:
         cancels = _cancels_in_layer(want)
-    return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))
+    tried = rows_seen * (1 + len(others))
+    return Reference(rows, dout, want, Plain(plain, of_others), cancels, tried)
 
 
 def _own_errors(problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None,

@@ -32,6 +32,7 @@ from attnbench.truth.hygiene import (
 )
 from attnbench.truth.inputs import other_set
 from attnbench.truth.reference import Judged, Reference
+from attnbench.truth.yardstick import Errors, within
 from impls.problem import Problem
 
 ROWS_AGAIN = 16
@@ -51,7 +52,7 @@ class Verdict:
     distance: Distance | None = None
     second: list[Tensor] | None = None
     """The same of another set of inputs, where the variant does not compute exact softmax."""
-    plain: dict[str, Error] = field(default_factory=dict)
+    plain: Errors = field(default_factory=dict)
     """What the plain form makes of output and gradients: the yardstick for other values."""
     zero: tuple[str, ...] = ()
     """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
@@ -75,16 +76,28 @@ def gate(
             reference = defined(judged.problem, judged.inputs, reference, define)
         _check_values(judged, attend, reference, verdict)
         verdict.zero = tuple(reference.cancels)
-        verdict.plain = dict(reference.plain)
-        verdict.truth = _dense_truth(judged, attend, reference, define)
+        verdict.plain = reference.plain
+        call = Call(judged.problem, attend, judged.inputs)
+        verdict.truth = _dense_truth(judged, call, reference, define)
         if define is not None:
-            verdict.second = _on_another_set(judged, attend, reference, define)
+            verdict.second = _on_another_set(judged, call, reference, define)
         if define is not None and judged.mean is not None:
             verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         check_nothing_left(threads)
-    except Wrong as wrong:
-        verdict.reason = str(wrong)
+    except Wrong as wrong:  # a call that is not over when it returns may be in time, once
+        verdict.reason = _put_off(judged, attend) or str(wrong)
     return verdict
+
+
+def _put_off(judged: Judged, attend: Attend) -> str | None:
+    """What of a call was put off, if anything was; a call that fails says nothing of that."""
+    try:
+        check_nothing_goes_on(judged.problem, attend, judged.inputs)
+    except Wrong as wrong:
+        return str(wrong)
+    except Exception:
+        return None
+    return None
 
 
 def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict: Verdict) -> None:
@@ -103,24 +116,28 @@ def _check_values(judged: Judged, attend: Attend, reference: Reference, verdict:
         error = compare(tensor, reference.want[name])
         if name in reference.cancels:  # a share of nothing says nothing
             error = replace(error, relative=None, worst_row=None, cosine=None)
-        verdict.error[name] = budget.with_ratio(error, reference.plain[name])
+        verdict.error[name] = error
     for name, tensor in whole.items():
         check_finite(name, as_rows(tensor))
     check_inputs_kept(call, judged.inputs)
     check_memory_kept(call, TWO_STEPS * budget.EPSILON[problem.dtype])
-    for name, error in verdict.error.items():
-        rows = reference.rows if name in ("forward", "dq") else None
-        plain, cancels = reference.plain[name], reference.cancels.get(name)
-        yardstick = budget.Yardstick(plain, reference.tried, cancels)
-        budget.check(name, error, yardstick, problem.dtype, rows)
+
+    def check(plain: Errors) -> None:
+        for name, error in verdict.error.items():
+            verdict.error[name] = budget.with_ratio(error, plain[name])
+        for name, error in verdict.error.items():
+            rows = reference.rows if name in ("forward", "dq") else None
+            yardstick = budget.Yardstick(plain[name], reference.tried, reference.cancels.get(name))
+            budget.check(name, error, yardstick, problem.dtype, rows)
+
+    within(reference.plain, check)
 
 
 def _dense_truth(
-    judged: Judged, attend: Attend, reference: Reference, define: Callable[..., Tensor] | None
+    judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor] | None
 ) -> list[Tensor]:
     """What it makes of the problem with a gradient into every row, held against the plain form."""
     problem = judged.problem
-    call = Call(problem, attend, judged.inputs)
     out = check_form(problem, call.forward())
     made = {"forward": out.detach().clone()}
     if judged.dout is not None:
@@ -129,29 +146,36 @@ def _dense_truth(
     whole, looser = judged.whole, 1.0
     if define is not None:
         whole, looser = whole_by(problem, judged.inputs, judged.dout, define), LOOSER
-    for name, want in (whole or {}).items():
-        if name not in reference.cancels:
-            got, plain = as_rows(made[name]), reference.plain[name]
-            budget.check_unsampled(name, got, want, plain, problem.dtype, looser)
+
+    def check(plain: Errors) -> None:
+        for name, want in (whole or {}).items():
+            if name not in reference.cancels:
+                got = as_rows(made[name])
+                budget.check_unsampled(name, got, want, plain[name], problem.dtype, looser)
+
+    within(reference.plain, check)
     return list(made.values())
 
 
-def _on_another_set(judged: Judged, attend: Attend, reference: Reference,
+def _on_another_set(judged: Judged, call: Call, reference: Reference,
                     define: Callable[..., Tensor]) -> list[Tensor]:  # fmt: skip
-    """The same tensors filled with other values: some rows held against the definition."""
-    problem = judged.problem
-    call, other = Call(problem, attend, judged.inputs), other_set(judged.inputs)
-    call.forward()
+    """The same tensors, after a call, filled with other values: some rows held against the
+    definition.
+    """
+    problem, other = judged.problem, other_set(judged.inputs)
     call.load(other)
     out = check_form(problem, call.forward())
     few = _secret_rows(problem)
     wide = type(other)(*(x.double() for x in other))
     want = differentiated(problem, wide, few, None, define)["forward"]
     error = compare(out.detach()[:, :, few], want)
-    yardstick = budget.Yardstick(
-        reference.plain["forward"], reference.tried, reference.cancels.get("forward")
-    )
-    budget.check("forward", error, yardstick, problem.dtype, few)
+
+    def check(plain: Errors) -> None:
+        cancels = reference.cancels.get("forward")
+        yardstick = budget.Yardstick(plain["forward"], reference.tried, cancels)
+        budget.check("forward", error, yardstick, problem.dtype, few)
+
+    within(reference.plain, check)
     made = [out.detach().clone()]
     if judged.dout is not None:
         made += [g.clone() for g in call.backward(out, judged.dout)]

@@ -44,7 +44,7 @@ class Reference:
     cancels: dict[str, float]
     """Of those that are zero in truth, the size of the terms that cancel."""
     tried: int
-    """How many rows, over the batch and the heads, the plain form was tried on."""
+    """How many rows, over the batch and the heads, the plain form is tried on, at the most."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def selfcheck(given: argparse.Namespace) -> int:
     """Plant every fault, say what became of each, and keep the result beside the runs."""
+    from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.selfcheck import SelfCheck, run_plants, run_slow_downs, save
@@ -25,8 +26,10 @@ def selfcheck(given: argparse.Namespace) -> int:
 
     machine, seed, start = this_machine(), given.seed or 0, monotonic()
     check_writable(Path(given.out), machine)
+    devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
     # one thread, however many there are: a fault is one for a fixed number of them
-    with LocalEngine(Settings(threads=1)) as engine, progress.watcher(len(PLANTS)) as watcher:
+    settings, watching = Settings(threads=1), progress.watcher(len(PLANTS))
+    with lock_for(devices), LocalEngine(settings) as engine, watching as watcher:
         outcomes = list(run_plants(machine, engine, seed, watcher))
         say("planted slow-downs, in pairs: about a minute …")
         outcomes += run_slow_downs(engine, seed)

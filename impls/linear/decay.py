@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-LONG = 512
-"""Tokens from which a definition goes over each stretch again backward, not to keep each state."""
 MANY = 64
 """Chunks from which a CUDA device scans in two steps: a launch takes longer than its work."""
 
@@ -189,45 +185,3 @@ def _two_steps(added: Tensor, kept: Tensor) -> Tensor:
         start[:, :, i] = last[:, :, i - 1] + whole * start[:, :, i - 1]
     inner.addcmul_(through, start[:, :, :, None])
     return inner.flatten(2, 3)[:, :, :count]
-
-
-# ---- a definition's loop -----------------------------------------------------------------------
-
-
-def unrolled(problem: Problem, q_bhnd: Tensor, rows: Tensor, tokens: Sequence[Tensor],
-             advance: Callable[..., Tensor]) -> Tensor:  # fmt: skip
-    """o = s q S of some rows, S_t = advance(S_(t-1), *tokens_t) one token after another.
-
-    ``tokens`` are tensors [b, c, m, …], the first the keys and the last the values. With gradients
-    a long loop keeps the states at the ends of stretches alone, and runs each again backward.
-    """
-    p = problem
-    at = [int(row) + p.kv_len - p.q_len for row in rows]
-    read = sorted(set(at))
-    q_rbcgd = dict(
-        zip(at, q_bhnd[:, :, rows].unflatten(1, (p.kv_heads, -1)).unbind(3), strict=True)
-    )
-    again = read[-1] >= LONG and torch.is_grad_enabled() and any(x.requires_grad for x in tokens)
-    stretch = max(1, math.isqrt(read[-1])) if again else read[-1] + 1
-
-    def run(state: Tensor, first: int, *parts: Tensor) -> tuple[Tensor, ...]:
-        outs = []
-        for i, token in enumerate(zip(*(x.unbind(2) for x in parts), strict=True)):
-            state = advance(state, *token)
-            if first + i in q_rbcgd:
-                outs.append((q_rbcgd[first + i] @ state).flatten(1, 2) * p.scale)
-        return state, *outs
-
-    first_k, v = tokens[0], tokens[-1]
-    state = first_k.new_zeros(p.batch, p.kv_heads, first_k.shape[-1], v.shape[-1])
-    outs: list[Tensor] = []
-    pieces = zip(*(x[:, :, : read[-1] + 1].split(stretch, 2) for x in tokens), strict=True)
-    for number, parts in enumerate(pieces):
-        if again:
-            made = checkpoint(run, state, number * stretch, *parts,
-                              use_reentrant=False, preserve_rng_state=False)  # fmt: skip
-        else:
-            made = run(state, number * stretch, *parts)
-        state = made[0]
-        outs += made[1:]
-    return torch.stack([outs[read.index(position)] for position in at], 2)

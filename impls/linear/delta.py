@@ -33,7 +33,8 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, unrolled
+from impls.linear.decay import Recurrent
+from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
 TINY = 1e-6
@@ -162,11 +163,6 @@ def definition(problem: Problem, chunk: int, seed: int) -> Define:
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         b_bcmx = gates(k_bcmd, w_cd)
         q_bhnd, unit_bcmd = (x / (x.square().sum(-1, True) + TINY).sqrt() for x in (q_bhnd, k_bcmd))
-
-        def advance(state_bcde: Tensor, k_bcd: Tensor, b_bcx: Tensor, v_bce: Tensor) -> Tensor:
-            held_bce = (k_bcd[..., None] * state_bcde).sum(-2)
-            return state_bcde + (b_bcx * k_bcd)[..., None] * (v_bce - held_bce)[..., None, :]
-
-        return unrolled(problem, q_bhnd, rows, (unit_bcmd, b_bcmx, v_bcme), advance)
+        return unrolled(problem, q_bhnd, rows, b_bcmx * unit_bcmd, v_bcme, read_bcmd=unit_bcmd)
 
     return define

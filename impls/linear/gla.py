@@ -32,7 +32,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, states_before, unrolled
+from impls.linear.decay import Recurrent, states_before
+from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
 RANK = 16
@@ -209,10 +210,6 @@ def definition(problem: Problem, chunk: int, seed: int) -> Define:
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         alpha_bcmd = gates(k_bcmd, given).exp()
-
-        def advance(state_bcde: Tensor, k_bcd: Tensor, alpha_bcd: Tensor, v_bce: Tensor) -> Tensor:
-            return alpha_bcd[..., None] * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
-
-        return unrolled(problem, q_bhnd, rows, (k_bcmd, alpha_bcmd, v_bcme), advance)
+        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, kept_bcmy=alpha_bcmd)
 
     return define

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, states_before, unrolled
+from impls.linear.decay import Recurrent, states_before
+from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
 
@@ -82,14 +83,10 @@ def build(problem: Problem, chunk: int) -> Attend:
 def definition(problem: Problem, chunk: int) -> Define:
     """The recurrence, one token after another."""
     heads = torch.arange(problem.kv_heads, device=problem.device, dtype=torch.float64)
-    rate_c = (1.0 - 2.0 ** (-5.0 - heads))[:, None, None]
+    rate_c11 = (1.0 - 2.0 ** (-5.0 - heads))[:, None, None]
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        rate = rate_c.to(k_bcmd.dtype)
-
-        def advance(state_bcde: Tensor, k_bcd: Tensor, v_bce: Tensor) -> Tensor:
-            return rate * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
-
-        return unrolled(problem, q_bhnd, rows, (k_bcmd, v_bcme), advance)
+        rate_bcm1 = rate_c11.to(k_bcmd.dtype).expand(*k_bcmd.shape[:3], 1)
+        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, kept_bcmy=rate_bcm1)
 
     return define

@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, states_before, unrolled
+from impls.linear.decay import Recurrent, states_before
+from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
 A_RANGE = (1.0, 16.0)
@@ -117,13 +118,9 @@ def definition(problem: Problem, chunk: int, seed: int) -> Define:
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         dt_bcm, log_bcm = gates(k_bcmd, given)
-
-        def advance(
-            state_bcde: Tensor, k_bcd: Tensor, decay_bc: Tensor, dt_bc: Tensor, v_bce: Tensor
-        ) -> Tensor:
-            added = k_bcd[..., None] * (dt_bc[..., None] * v_bce)[..., None, :]
-            return decay_bc[..., None, None] * state_bcde + added
-
-        return unrolled(problem, q_bhnd, rows, (k_bcmd, log_bcm.exp(), dt_bcm, v_bcme), advance)
+        kept_bcm1 = log_bcm.exp()[..., None]
+        return unrolled(
+            problem, q_bhnd, rows, k_bcmd, dt_bcm[..., None] * v_bcme, kept_bcmy=kept_bcm1
+        )
 
     return define

@@ -53,14 +53,14 @@ def test_twice_the_work_is_slower(cells):
 def test_a_side_that_does_not_pass_the_gate_is_not_timed(cells, sides):
     answer = two(cells.bench, question(cells, *sides))
     assert answer["stopped"]["status"] == "wrong"
-    assert "did not move" in answer["stopped"]["reason"]
+    assert "did not move" in answer["stopped"]["why"]
     assert "pairs" not in answer
 
 
 def test_a_side_that_lies_once_pairs_are_taken_makes_them_void(cells):
     answer = two(cells.bench, question(cells, "build = right", LIES_LATER))
     assert answer["stopped"]["status"] == "wrong"
-    assert "while it was timed" in answer["stopped"]["reason"]
+    assert "while it was timed" in answer["stopped"]["why"]
     assert answer["spoiled"]
 
 
@@ -69,14 +69,14 @@ def test_a_side_that_changes_what_others_share_makes_them_void(cells):
     seeds += "        if len(calls) > 40: torch.manual_seed(1)\n        calls.append(1)\n"
     seeds += "        return inner(q, k, v)\n    return attend\ncalls = []\n"
     answer = two(cells.bench, question(cells, "build = right", seeds))
-    assert "random state" in answer["stopped"]["reason"]
+    assert "random state" in answer["stopped"]["why"]
 
 
 def test_what_others_share_is_looked_at_after_the_last_call_of_all(cells, monkeypatch):
     monkeypatch.setattr(Calls, "audit", lambda side, seconds: torch.rand(1))
     with torch.random.fork_rng():
         answer = two(cells.bench, question(cells, "build = right", TWICE))
-    assert "random state" in answer["stopped"]["reason"]
+    assert "random state" in answer["stopped"]["why"]
 
 
 def test_pairs_are_taken_for_as_long_as_was_asked_and_looked_at_afterwards(cells, monkeypatch):
@@ -91,13 +91,15 @@ def test_pairs_are_taken_for_as_long_as_was_asked_and_looked_at_afterwards(cells
     assert asked_for == [(Rule(0.04, budget_s=7.5), True)]
 
 
-def test_a_lie_of_the_side_that_is_judged_is_recorded_under_its_name(cells):
-    asked = question(cells, "build = right", LIES_LATER)
-    for sent, name in zip(asked["compare"], ("honest", "liar"), strict=True):
+@pytest.mark.parametrize("liar", [0, 1])
+def test_a_lie_is_said_of_who_lied(cells, liar):
+    sides = ["build = right", "build = right"]
+    sides[liar] = LIES_LATER
+    asked = question(cells, *sides)
+    for sent, name in zip(asked["compare"], ("a", "b"), strict=True):
         sent["variant"]["name"] = name
-    stopped = two(cells.bench, asked)["stopped"]
-    assert stopped["variant"] == "liar"
-    assert "while it was timed" in stopped["reason"]
+    why = two(cells.bench, asked)["stopped"]["why"]
+    assert why.startswith(f"{'ab'[liar]}: while it was timed")
 
 
 @pytest.mark.parametrize(("floors", "margin"), [

@@ -195,3 +195,23 @@ def release(): done.set()
         load_function(variant.build.replace(":build", ":release"))()
     assert record.status is Status.WRONG
     assert "straggler" in record.reason
+
+
+@pytest.mark.parametrize(("kept", "what"), [
+    ("q * 0.0", "output"), ("inner(q, k, v.detach() + 0.0 * v)", "dv"),
+    ("inner(q, k, v).double()", "the output is float64, not float32"),
+])  # fmt: skip
+def test_what_differs_while_its_memory_is_observed_is_wrong(cells, kept, what):
+    code = f"""
+import torch
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        return {kept} if torch.autograd._profiler_enabled() else inner(q, k, v)
+    return attend
+"""
+    record = cells.run(code, cells.problem(phase="train"))
+    unmeasured(record)
+    assert record.status is Status.WRONG
+    assert record.reason.startswith("while its memory was observed ")
+    assert what in record.reason

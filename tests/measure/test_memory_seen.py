@@ -130,10 +130,27 @@ def test_what_stays_for_backward_is_what_is_there_then_but_the_output(seen):
     assert seen(between=1000, problem=SMALL.with_(phase="train")).saved_bytes == 1000 - OUTPUT
 
 
-def test_what_raises_a_flag_is_looked_at_again_and_the_second_look_counts(monkeypatch):
-    looks = [SimpleNamespace(memory=SimpleNamespace(flags=flags)) for flags in (["odd"], [], [])]
+@pytest.mark.parametrize(("methods", "counts"), [
+    (["events"], 0), (["high-water mark", "events"], 1), (["high-water mark"] * 3, 2),
+])  # fmt: skip
+def test_a_high_water_mark_is_believed_the_third_time(monkeypatch, methods, counts):
+    looks = [SimpleNamespace(memory=SimpleNamespace(method=method)) for method in methods]
     given = iter(looks)
     monkeypatch.setattr(memory, "_observe_cpu", lambda *_: next(given))
-    asked = SMALL, build(SMALL), make(SMALL, 0), None, None
-    assert memory.observe(*asked) is looks[1]
-    assert memory.observe(*asked) is looks[2]
+    seen = memory.observe(SMALL, build(SMALL), make(SMALL, 0), None, None)
+    assert seen is looks[counts]
+    assert list(given) == []
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_what_the_call_that_is_observed_gave_comes_with_it(phase):
+    problem = SMALL.with_(phase=phase)
+    inputs, attend = make(problem, 0), build(problem)
+    dout = torch.ones(problem.output_shape) if problem.gradients else None
+    results = memory.observe(problem, attend, inputs, dout, None).results
+    call = Call(problem, attend, inputs)
+    out = call.forward()
+    gradients = () if dout is None else call.backward(out, dout)
+    assert list(results) == ["forward", *call.names] if gradients else ["forward"]
+    for got, want in zip(results.values(), (out, *gradients), strict=True):
+        assert torch.equal(got, want)

@@ -107,14 +107,23 @@ def looks(monkeypatch, one_pair):
     """What is looked at after the pairs: of whom, at which time."""
     seen = []
     monkeypatch.setattr(Calls, "audit", lambda side, s: seen.append((side.ready.job.variant, s)))
-    monkeypatch.setattr(paired.state, "check", lambda shared: seen.append(shared["settings"]))
+    monkeypatch.setattr(paired.state, "said", lambda shared: seen.append(shared["settings"]))
     return seen
 
 
 def test_both_sides_are_looked_at_with_the_medians_of_their_pairs(looks):
     a, b = StandInReady("a"), StandInReady("b")
     compare_ready(a, b, Rule(0.01), audit=True)
-    assert looks == ["a", (a.job.variant, 0.003), (b.job.variant, 0.005)]
+    assert looks == ["a", (a.job.variant, 0.003), (b.job.variant, 0.005), "a"]
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_what_both_share_and_one_changed_is_said_of_both(looks, monkeypatch, when):
+    said = iter([None] * when + ["it replaced time.time"])
+    monkeypatch.setattr(paired.state, "said", lambda shared: next(said))
+    with pytest.raises(Wrong, match=r"^a or b: it replaced time\.time$"):
+        compare_ready(StandInReady("a"), StandInReady("b"), Rule(0.01), audit=True)
+    assert len(looks) == 2 * when  # the second look comes after both were looked at
 
 
 def test_where_nobody_asks_for_it_nothing_is_looked_at(looks):
@@ -130,11 +139,13 @@ def test_more_processors_than_were_given_make_the_pairs_void(looks, monkeypatch,
     monkeypatch.setattr(paired.torch, "get_num_threads", lambda: 1)
     sides = StandInReady("a"), StandInReady("b")
     if refused:
-        with pytest.raises(Wrong, match=r"while pairs were taken 1\.4 processors were busy, not 1"):
+        with pytest.raises(
+            Wrong, match=r"^a or b: while pairs were taken 1\.4 processors were busy, not 1"
+        ):
             compare_ready(*sides, Rule(0.01), audit=True)
     else:
         compare_ready(*sides, Rule(0.01), audit=True)
-    assert len(looks) == (1 if refused else 3)
+    assert len(looks) == (1 if refused else 4)
 
 
 # ---- looked at otherwise than by the clock -------------------------------------------------------

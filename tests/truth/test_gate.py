@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import impls
+from attnbench.truth.findings import Wrong
 from attnbench.truth.gate import _secret_rows, gate
 from attnbench.truth.inputs import make, other_set
 from attnbench.truth.reference import judge
@@ -310,3 +311,21 @@ def test_honest_rows_pass_where_not_all_rows_are_sampled(name, dtype, inputs):
         )  # fmt: skip
         assert len(judged(problem).softmax.rows) < 600
         assert honest(name, problem).reason is None
+
+
+@pytest.mark.parametrize(("second", "said"), [
+    (Wrong("work was put off"), "work was put off"),
+    (RuntimeError("it is spent"), "row 0 (batch 0, head 0) did not move"),
+    (None, "row 0 (batch 0, head 0) did not move"),
+], ids=["late", "fails", "in time"])  # fmt: skip
+def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch, second, said):
+    looks = iter([None, second])
+
+    def look(*_):
+        if (raised := next(looks)) is not None:
+            raise raised
+
+    monkeypatch.setattr("attnbench.truth.gate.check_nothing_goes_on", look)
+    reason = truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
+    assert reason.startswith(said)
+    assert list(looks) == []

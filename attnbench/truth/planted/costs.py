@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.truth.planted.core import beforehand
+from attnbench.truth.planted.core import beforehand, honest
 from impls.heads import Attend
 from impls.problem import Problem
 
@@ -43,6 +43,18 @@ def build_hog_mmap(problem: Problem, deed: bool = True) -> Attend:
                 taken[page] = 1
 
     return beforehand(problem, take)
+
+
+def build_profiled(problem: Problem, deed: bool = True) -> Attend:
+    """Does nothing while a profiler is on, so that no memory is seen."""
+    inner = honest(problem)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if deed and torch.autograd._profiler_enabled():
+            return q * 0.0
+        return inner(q, k, v)
+
+    return attend
 
 
 def build_sleep(problem: Problem, deed: bool = True) -> Attend:
