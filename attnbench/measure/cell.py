@@ -51,6 +51,8 @@ class Bench:
     def __init__(self, announce: readonly.Announce | None = None) -> None:
         """``announce``: told what it means if the process dies; without it nothing risks that."""
         self._announce = announce
+        self.shared: dict[str, Any] | None = None
+        """What all variants share, where it was taken down before and is still as it was."""
         self._judged: tuple[tuple[Problem, int], Judged] | None = None
 
     def judged(self, problem: Problem, seed: int) -> Judged:

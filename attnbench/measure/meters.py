@@ -14,7 +14,7 @@ from attnbench.measure.energy import counter_for, measure_energy
 from attnbench.measure.gpu_clocks import GraphClock
 from attnbench.measure.health import health_for
 from attnbench.measure.job import Job, Ready, Spent, prepare
-from attnbench.measure.memory import observe
+from attnbench.measure.memory import Observed, growth, observe
 from attnbench.measure.shared import state
 from attnbench.measure.time import measure_time, warm_up
 from attnbench.measure.timed import Timed, unlike
@@ -38,19 +38,14 @@ class Implausible(Exception):
 
 def metered(ready: Ready, record: Record, spent: Spent) -> Record:
     """The record with everything that was measured."""
-    job, problem, values = ready.job, ready.job.problem, ready.values
-    with spent.on("memory"):
-        expected = ready.cost.peak_bytes if ready.cost else None
-        seen = observe(problem, ready.attend, values.inputs, values.dout, expected)
-        verdict = ready.verdict
-        if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
-            raise Wrong(f"while its memory was observed {changed}")
-        if (why := unattested(job.variant, problem.device, seen.ran)) is not None:
-            raise Wrong(why)
-    clock = ready.clock()
+    job, problem, clock = ready.job, ready.job.problem, ready.clock()
     with spent.on("warmup"):
         timed = ready.timed()
         prepare(clock, timed)
+        grown = _growth(timed) if problem.device == "cpu" else None
+    with spent.on("memory"):
+        seen = _observed(ready, grown)
+    with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     with spent.on("sampling"):
         time = _measured(ready, timed, clock, flags)
@@ -67,6 +62,25 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
         return record
     with spent.on("energy"):
         return replace(record, energy=_energy(problem, timed, clock))
+
+
+def _growth(timed: Timed) -> int:
+    """By how much the process grew in the first call that is like those to be timed."""
+    timed.before()
+    grown = growth(timed.run)
+    timed.settle()
+    return grown
+
+
+def _observed(ready: Ready, grown: int | None) -> Observed:
+    problem, verdict, values = ready.job.problem, ready.verdict, ready.values
+    expected = ready.cost.peak_bytes if ready.cost else None
+    seen = observe(problem, ready.attend, values.inputs, values.dout, expected, grown)
+    if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
+        raise Wrong(f"while its memory was observed {changed}")
+    if (why := unattested(ready.job.variant, problem.device, seen.ran)) is not None:
+        raise Wrong(why)
+    return seen
 
 
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:

@@ -69,11 +69,13 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
 
     watching = Spent()
     with watching.on("shared"):
-        before, broken, threads = state.snapshot(), state.sealed(), threading.active_count()
+        before = bench.shared or state.snapshot()
+        broken, threads = state.sealed(), threading.active_count()
     record = bench.measure(job, before)
     with watching.on("shared"):
         guards = broken()  # asked first: the rest goes by them
         deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
+        bench.shared = None if deed else state.still(before)
     if deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = replace(record, status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     left_running = not record.time and threading.active_count() > threads

@@ -133,7 +133,8 @@ def build(problem):
 def changed(record):
     """The variant was found out while it was timed."""
     assert record.status is Status.WRONG
-    assert record.reason.startswith("while it was timed its output was not what it was when it was")
+    when = "while (it was timed|its memory was observed)"
+    assert re.match(f"{when} its output was not what it was when it was judged", record.reason)
     unmeasured(record)
 
 
@@ -215,3 +216,21 @@ def build(problem):
     assert record.status is Status.WRONG
     assert record.reason.startswith("while its memory was observed ")
     assert what in record.reason
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_memory_taken_only_where_no_profiler_is_on_is_seen(cells, looked_at):
+    code = f"""
+import mmap, torch
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        if torch.autograd._profiler_enabled() is {looked_at}:
+            with mmap.mmap(-1, 96 << 20) as taken:
+                for page in range(0, 96 << 20, 4096): taken[page] = 1
+        return inner(q, k, v)
+    return attend
+"""
+    memory = cells.run(code).memory
+    assert memory.method == "high-water mark"
+    assert memory.peak_bytes > 90 << 20

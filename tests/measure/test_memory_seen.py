@@ -154,3 +154,20 @@ def test_what_the_call_that_is_observed_gave_comes_with_it(phase):
     assert list(results) == ["forward", *call.names] if gradients else ["forward"]
     for got, want in zip(results.values(), (out, *gradients), strict=True):
         assert torch.equal(got, want)
+
+
+def test_a_call_grows_the_process_by_its_highest_mark_above_where_it_stood(monkeypatch):
+    done, stood = [], []
+    monkeypatch.setattr(memory, "_reset_high_water", lambda: stood.append(list(done)) or 10)
+    monkeypatch.setattr(memory, "_resident", lambda field: 25 if done and field == "VmHWM" else 0)
+    assert memory.growth(lambda: done.append(1)) == 15
+    assert stood == [[]]
+
+
+def test_growth_that_somebody_saw_is_not_looked_for_again(monkeypatch):
+    monkeypatch.setattr(memory, "growth", lambda run: pytest.fail("it was looked for"))
+    given = []
+    look = SimpleNamespace(memory=SimpleNamespace(method="events"))
+    monkeypatch.setattr(memory, "_observe_cpu", lambda *asked: given.append(asked[-1]) or look)
+    memory.observe(SMALL, build(SMALL), make(SMALL, 0), None, None, 7)
+    assert given == [7]

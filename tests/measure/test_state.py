@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from attnbench.measure import clocks, timed
 from attnbench.measure.shared import names, state
-from attnbench.measure.shared.state import changes, check, said, sealed, snapshot
+from attnbench.measure.shared.state import changes, check, said, sealed, snapshot, still
 from attnbench.truth import budget, hygiene
 from attnbench.truth.findings import Wrong
 from impls import masks
@@ -274,3 +274,14 @@ def test_python_s_own_may_not_be_replaced_to_make_all_look_the_same(monkeypatch,
         patch.setattr(builtins, name, lambda *given: iter(()) if name == "map" else True)
         found = changes(before)
     assert {"time.perf_counter", f"builtins.{name}"} <= set(found)
+
+
+def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeypatch):
+    before = snapshot()
+    assert still(before) is before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clocks, "new_name", 1, raising=False)
+        assert still(before) is None
+    assert still(before) is before
+    monkeypatch.setitem(sys.modules, "a_module_of_somebody", types.ModuleType("new"))
+    assert still(before) is None

@@ -56,7 +56,15 @@ def snapshot() -> dict[str, Any]:
         "modules": {m.__name__: m for m in (*OTHERS, *_own_modules())},
         "insides": [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in functions],
         "tables": [(where, table, table.copy()) for where, table in _tables(namespaces)],
+        "loaded": len(sys.modules),
     }
+
+
+def grown(before: Mapping[str, Any]) -> bool:
+    """Whether there are names or modules that were not there."""
+    return len(sys.modules) != before["loaded"] or any(
+        len(live) != len(was) for _, live, was in before["names"]
+    )
 
 
 def renumbered(before: Mapping[str, Any]) -> Iterator[str]:

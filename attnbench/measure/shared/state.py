@@ -30,6 +30,13 @@ def snapshot() -> dict[str, Any]:
     }
 
 
+def still(before: dict[str, Any]) -> dict[str, Any] | None:
+    """The same, where it was just found unchanged and nothing has come to it: it need not be taken
+    down again.
+    """
+    return None if names.grown(before) else before
+
+
 def changes(before: Mapping[str, Any]) -> list[str]:
     """What is not as it was, in words."""
     copies = [f"a copy of its process left running ({pid})" for pid in _left_running(before)]
