@@ -18,6 +18,9 @@ MEMORY = "[memory]"
 """The name of an allocation, or of a release."""
 
 
+Named = tuple[str, Any]
+
+
 class Own(NamedTuple):
     """An operator's event, without the operators that it called."""
 
@@ -25,7 +28,7 @@ class Own(NamedTuple):
     name: str
     nanoseconds: int
     allocated: int
-    """Bytes, whatever became of them."""
+    """Bytes, whatever became of them; none where allocations were not asked for."""
     called: list[Any]
     """The events of the operators that it called itself."""
 
@@ -35,28 +38,31 @@ def said(name: str) -> str:
     return "compiled graph" if name.startswith(COMPILED) else name
 
 
-def own_of(events: Iterable[Any], names: tuple[str, ...] = OPERATORS) -> Iterator[Own]:
+def named(events: Iterable[Any]) -> list[Named]:
+    """The events with their names, which are dear to ask for."""
+    return [(event.name(), event) for event in events]
+
+
+def own_of(events: Iterable[Named], names: tuple[str, ...] = OPERATORS, *,
+           allocations: bool = False) -> Iterator[Own]:  # fmt: skip
     """Each operator that ran, with what is its own and not of one inside it."""
+    wanted = (*names, MEMORY) if allocations else names
     by_thread: dict[int, list[_Call]] = {}
-    for number, event in enumerate(events):
-        if (name := event.name()).startswith(names) or name == MEMORY:
+    for number, (name, event) in enumerate(events):
+        if name.startswith(wanted):
             calls = by_thread.setdefault(event.start_thread_id(), [])
-            calls.append(_Call(event.start_ns(), -event.duration_ns(), number, name, event))
+            calls.append((event.start_ns(), -event.duration_ns(), number, name, event))
     for calls in by_thread.values():
         yield from _of_thread(sorted(calls))
 
 
-class _Call(NamedTuple):
-    start: int
-    minus: int
-    """Less the time that it took: of two that start at once, the longer called the other."""
-    number: int
-    name: str
-    event: Any
+_Call = tuple[int, int, int, str, Any]
+"""Start; less the time that it took, as the longer of two that start at once called the other;
+number, name and event."""
 
 
 def _of_thread(calls: list[_Call]) -> Iterator[Own]:
-    own, allocated = [-call.minus for call in calls], [0] * len(calls)
+    own, allocated = [-minus for _, minus, *_ in calls], [0] * len(calls)
     called: list[list[Any]] = [[] for _ in calls]
     within: list[tuple[int, int]] = []  # the calls that are not over: when they will be, and which
     for at, (start, minus, _, name, event) in enumerate(calls):
@@ -69,6 +75,6 @@ def _of_thread(calls: list[_Call]) -> Iterator[Own]:
             called[within[-1][1]].append(event)
         if name != MEMORY:
             within.append((start - minus, at))
-    for at, call in enumerate(calls):
-        if call.name != MEMORY:
-            yield Own(call.event, call.name, own[at], allocated[at], called[at])
+    for at, (_, _, _, name, event) in enumerate(calls):
+        if name != MEMORY:
+            yield Own(event, name, own[at], allocated[at], called[at])

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from attnbench.measure.events import MEMORY, own_of
+from attnbench.measure.events import MEMORY, Named, named, own_of
 from attnbench.record import Memory
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.inputs import Ends
@@ -96,7 +96,9 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
         peak_bytes=peak, saved_bytes=_cuda_saved(call) if call.problem.gradients else None,
         expected_bytes=expected, method="requested bytes of the caching allocator",
     )  # fmt: skip
-    return Observed(memory, _kernels(seen), _ran(seen.profiler.kineto_results.events()), results)
+    return Observed(
+        memory, _kernels(seen), _ran(named(seen.profiler.kineto_results.events())), results
+    )
 
 
 def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None,
@@ -108,7 +110,7 @@ def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None,
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     high = max(grown, _resident("VmHWM") - resident)
-    events: list[Any] = seen.profiler.kineto_results.events()
+    events = named(seen.profiler.kineto_results.events())
     peak, between = _replay(events)
     method, flags = "allocation events", []
     if arrays > ARRAY_BYTES or peak < own_bytes:
@@ -167,12 +169,12 @@ def _run(call: Call, dout: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return {"forward": out, **dict(zip(call.names, call.backward(out, dout), strict=True))}
 
 
-def _replay(events: list[Any]) -> tuple[int, int | None]:
+def _replay(events: list[Named]) -> tuple[int, int | None]:
     """The highest running sum of allocations, and the sum between forward and backward."""
     steps: list[tuple[int, int]] = []
     between_at: int | None = None
-    for event in events:
-        if (name := event.name()) == MEMORY:
+    for name, event in events:
+        if name == MEMORY:
             steps.append((event.start_ns(), event.nbytes()))
         elif name == BETWEEN:
             between_at = event.start_ns()
@@ -197,12 +199,12 @@ def _kernels(seen: profile) -> list[str]:
     return sorted(spent, key=lambda name: -spent[name])[:MOST_KERNELS]
 
 
-def _ran(events: list[Any]) -> frozenset[str]:
+def _ran(events: list[Named]) -> frozenset[str]:
     """Names of all operators that ran: the host's, which say the backend, whatever the device."""
-    return frozenset(name for e in events if OPERATOR.match(name := e.name()))
+    return frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
 
 
-def _operators(events: list[Any]) -> list[str]:
+def _operators(events: list[Named]) -> list[str]:
     """Names of torch's operators that ran, longest time of their own first."""
     spent: dict[str, int] = {}
     for own in own_of(events):

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def event(at, name=memory.MEMORY, nbytes=0):
-    return SimpleNamespace(name=lambda: name, start_ns=lambda: at, nbytes=lambda: nbytes)
+    return name, SimpleNamespace(start_ns=lambda: at, nbytes=lambda: nbytes)
 
 
 STEPS = [event(1, nbytes=100), event(3, nbytes=50), event(5, nbytes=-120), event(7, nbytes=10)]

@@ -8,7 +8,7 @@ import sys
 import pytest
 from torch.autograd import DeviceType
 
-from attnbench.measure.events import own_of
+from attnbench.measure.events import named, own_of
 from attnbench.measure.profile.operators import When, Window, kernels, operators
 from attnbench.measure.profile.timeline import Source, Step, Timeline
 from attnbench.measure.profile.told import memory_values, moments
@@ -260,7 +260,7 @@ def test_an_operators_own_is_without_those_inside_it():
         Event("[memory]", 70, 0, nbytes=-8), Event("aten::next", 100, 5),
         Event("aten::elsewhere", 20, 50, thread=2), Event("autograd::engine", 0, 200),
     ]  # fmt: skip
-    made = list(own_of(events))
+    made = list(own_of(named(events), allocations=True))
     found = {own.event.name(): (own.nanoseconds, own.allocated) for own in made}
     called = {own.event.name(): [event.name() for event in own.called] for own in made}
     assert called == {"aten::outer": ["aten::inner"]} | {name: [] for name in list(found)[1:]}

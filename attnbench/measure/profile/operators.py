@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnbench.measure.events import ALLOCATES, COMPILED, OPERATORS, Own, own_of, said
+from attnbench.measure.events import ALLOCATES, COMPILED, OPERATORS, Own, named, own_of, said
 
 BYTES = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "bool": 1, "long int": 8,
@@ -68,7 +68,7 @@ class When:
 def operators(events: Sequence[Any], when: When) -> dict[str, dict[str, Spent]]:
     """Operators of the host, by phase and name."""
     found: dict[str, dict[str, Spent]] = {}
-    for own in own_of(events, (*OPERATORS, COMPILED)):
+    for own in own_of(named(events), (*OPERATORS, COMPILED), allocations=True):
         if (phase := when.phase(own.event.start_ns())) is not None:
             spent = found.setdefault(phase, {}).setdefault(said(own.name), Spent())
             spent.nanoseconds += own.nanoseconds
