@@ -70,7 +70,7 @@ def sweep() -> Iterator[Figure]:
         1,
         "",
     )
-    own = [sum(r["spent_s"][k] for k in ("own", "setup", "memory", "shared")) for r in measured]
+    own = [sum(r["spent_s"][k] for k in ("own", "setup", "memory")) for r in measured]
     yield (
         "building, the memory meter and all the rest, median cell",
         (statistics.median(own)) * 1e3,

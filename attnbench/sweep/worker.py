@@ -68,18 +68,20 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     from attnbench.measure.shared import state
 
     watching = Spent()
-    with watching.on("shared"):
+    with watching.on("gate"):
         before = bench.shared or state.snapshot()
         broken, threads = state.sealed(), threading.active_count()
     record = bench.measure(job, before)
-    with watching.on("shared"):
+    with watching.on("gate"):
         guards = broken()  # asked first: the rest goes by them
         deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
         bench.shared = None if deed else state.still(before)
     if deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = replace(record, status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     left_running = not record.time and threading.active_count() > threads
-    record = replace(record, spent_s={**record.spent_s, **watching.seconds})
+    spent, gate = record.spent_s, watching.seconds["gate"]
+    more = {part: round(spent.get(part, 0.0) + gate, 6) for part in ("gate", "total")}
+    record = replace(record, spent_s={**spent, **more})
     return {"record": record.to_dict(), "spoiled": bool(deed) or left_running}
 
 
