@@ -26,12 +26,6 @@ WORD = 24
 """A longer word, or a longer half of a heading, is folded before a table gets too wide."""
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """A reader that has seen enough is no error."""
-        raise BrokenPipeError
-
-
 class _Trimmed:
     """Something to print, without the blanks at the ends of its lines."""
 
@@ -55,9 +49,9 @@ class _Trim(RenderHook):
 
 def console(width: int | None = None) -> Console:
     """Standard output, by default as wide as the terminal is."""
-    out = _Console(highlight=False, width=width)
+    out = Console(highlight=False, width=width)
     if not out.is_terminal:
-        out = _Console(highlight=False, width=width or PIPED)
+        out = Console(highlight=False, width=width or PIPED)
         out.push_render_hook(_Trim())
     return out
 
