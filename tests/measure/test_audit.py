@@ -54,13 +54,25 @@ def test_a_few_microseconds_say_nothing_of_processors():
     assert judge_host(host(wall=1e-5, wanted=3e-5), threads=1).implausible is None
 
 
-@pytest.mark.parametrize("honest", [1, 2, 3, None])
-def test_what_looks_false_is_looked_at_three_times(monkeypatch, honest):
+@pytest.mark.parametrize("honest", [1, 2, 5, None])
+def test_what_looks_false_is_looked_at_five_times(monkeypatch, honest):
     looks = itertools.count(1)
     made = lambda _: host(late=0.0 if next(looks) == honest else 0.004)  # noqa: E731
     monkeypatch.setattr(audit, "_host_calls", made)
     assert (audit.audit_host(None, 1).implausible is None) == (honest is not None)
-    assert next(looks) == (honest or 3) + 1
+    assert next(looks) == (honest or 5) + 1
+
+
+@pytest.mark.parametrize(("busy", "looks", "refused"), [
+    ([1.05], 1, False), ([1.2, 0.9], 2, False), ([1.15, 1.2, 1.25, 1.2, 1.2], 5, False),
+    ([1.2, 1.2, 1.5, 1.5, 1.5], 5, True), ([2.0, 1.9, 1.0, 1.2, 1.2], 5, True),
+])  # fmt: skip
+def test_all_looks_together_say_how_many_processors_were_busy(monkeypatch, busy, looks, refused):
+    given = iter(busy)
+    made = lambda _: host(wall=0.010, wanted=0.010 * next(given), times=1)  # noqa: E731
+    monkeypatch.setattr(audit, "_host_calls", made)
+    assert (audit.audit_host(None, 1).implausible is not None) is refused
+    assert len(busy) - len(list(given)) == looks
 
 
 def test_the_least_that_a_call_took_is_with_what_it_did_after_its_return():
