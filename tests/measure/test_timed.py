@@ -6,10 +6,8 @@ import pytest
 import torch
 
 import impls
-from attnbench.measure.shared import state
 from attnbench.measure.time import measure_time
 from attnbench.measure.timed import SAME, Signs, Timed, Turns, Values, other_set
-from attnbench.record import Status
 from attnbench.truth.budget import EPSILON
 from attnbench.truth.call import Call
 from attnbench.truth.inputs import cast, make
@@ -190,35 +188,6 @@ def test_two_sets_of_values_take_turns_at_the_same_addresses(phase):
     assert one.wrong() is None
 
 
-FROZEN = """
-from impls.lowrank.mean_v import build as mean, definition
-def build(problem):
-    inner, calls, held = mean(problem), [], []
-    def attend(q, k, v):
-        calls.append(1)
-        out = inner(q, k, v)
-        if len(calls) > {late} and not held: held.append(out.detach().clone())
-        return held[0] + (out - out.detach()) if held else out
-    return attend
-"""
-
-
-@pytest.mark.parametrize("late", [10, 15, 16])
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_frozen_variant_with_a_definition_of_its_own_is_wrong(cells, phase, late):
-    variant = cells.variant(
-        FROZEN.format(late=late), computes="approximates softmax", definition=True
-    )
-    assert not variant.exact
-    wrong(cells.measure(variant, cells.problem(phase=phase)))
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_an_honest_variant_with_a_definition_of_its_own_is_measured(cells, phase):
-    record = cells.measure(TABLE.find("mean_v"), cells.problem(phase=phase))
-    assert (record.status, record.reason) == (Status.MEASURED, "")
-
-
 def test_the_same_result_for_other_values_is_told():
     problem = Problem(**SMALL)
     values = values_of(problem)
@@ -299,123 +268,3 @@ def test_a_gradient_that_is_zero_in_truth_may_be_another_rounding_each_time():
     one.call.attend = lambda q, k, v: inner(q, k * 1.01 - (k * 0.01).detach(), v)
     turns(one, 2)
     assert one.wrong() is None
-
-
-# ---- cheats, through the whole cell --------------------------------------------------------------
-
-CHEAT = """
-class Lazy(torch.Tensor): pass
-def build(problem):
-    inner, calls, held, packed = right(problem), [], [], {{}}
-    buffer = torch.empty(problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
-    def through(held, out): return held + (out - out.detach())
-    def attend(q, k, v):
-        calls.append(1)
-        n = len(calls)
-        late = n > {after}
-        {deed}
-    return attend
-"""
-REMEMBER = "held.append(out.detach().clone())"
-CHEATS = {
-    "by call count": (
-        f"out = inner(q, k, v); {REMEMBER}; return through(held[20], out) if n > 21 else out"
-    ),
-    "what came before": (
-        f"out = inner(q, k, v); {REMEMBER}; return through(held[-2], out) if late else out"
-    ),
-    "by address": (
-        "out = inner(q, k, v)\n"
-        "        key = tuple(x.data_ptr() for x in (q, k, v))\n"
-        "        if late: return through(packed.setdefault(key, out.detach().clone()), out)\n"
-        "        return out"
-    ),
-    "by parity": (
-        f"out = inner(q, k, v); {REMEMBER}; return through(held[-3], out) if late else out"
-    ),
-    "every second": (
-        f"out = inner(q, k, v); {REMEMBER}\n"
-        "        return through(held[-2], out) if late and n % 2 else out"
-    ),
-    "zeros now and then": (
-        "out = inner(q, k, v); return out * 0 if n % 20 == 0 else out"
-    ),
-    "lazy": "out = inner(q, k, v); return out.as_subclass(Lazy) if late else out",
-    "scaled": "return inner(q, k, v) * (1.001 if late else 1.0)",
-}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def counted(monkeypatch):
-    """The gate makes a known number of calls: it looks for work put off only once."""
-    monkeypatch.setattr("attnbench.truth.gate.check_nothing_goes_on", lambda *_: None)
-    monkeypatch.setattr("attnbench.measure.meters.unlike", lambda *_: None)  # it comes before
-
-
-GATE = {"forward": 7, "decode": 7, "train": 9, "backward": 9}
-"""Calls up to the end of the gate: what comes first tells the rest from them."""
-
-
-def cheat(deed, after=15):
-    return CHEAT.format(deed=deed, after=after)
-
-
-def wrong(record):
-    assert record.status is Status.WRONG, (record.status, record.reason)
-    assert record.reason.startswith("while it was timed"), record.reason
-    assert record.time is None
-
-
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", CHEATS)
-def test_a_variant_that_is_right_for_the_gate_alone_is_wrong(cells, name, phase):
-    wrong(cells.run(cheat(CHEATS[name]), cells.problem(phase=phase)))
-
-
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("name", ["by address", "what came before", "scaled"])
-def test_the_first_call_after_the_gate_is_not_too_early_to_be_found(cells, name, phase, late):
-    record = cells.run(cheat(CHEATS[name], GATE[phase] + late), cells.problem(phase=phase))
-    wrong(record)
-
-
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_keys_packed_once_for_each_address_are_wrong_with_one_kv_head(cells, phase):
-    deed = (
-        "if not late: return inner(q, k, v)\n"
-        "        kept = packed.setdefault(k.data_ptr(), k.detach().clone())\n"
-        "        return inner(q, kept + (k - k.detach()), v)"
-    )
-    for heads in (1, 2):
-        problem = cells.problem(phase=phase, heads=heads, kv_heads=1)
-        wrong(cells.run(cheat(deed, GATE[phase]), problem))
-
-
-@pytest.mark.parametrize("phase", ["train", "backward"])
-@pytest.mark.parametrize("deed", [
-    "return out.detach() + 0.0 * out if late else out",
-    "return inner(q.detach() + 0.0 * q, k, v) if late else out",
-    "return inner(q, k.detach() + 0.0 * k, v) if late else out",
-    "return inner(q, k, v.detach() + 0.0 * v) if late else out",
-], ids=["all", "dq", "dk", "dv"])  # fmt: skip
-@pytest.mark.parametrize("late", [0, 1, 7])
-def test_gradients_that_are_zero_after_the_gate_are_wrong(cells, phase, deed, late):
-    code = cheat("out = inner(q, k, v); " + deed, GATE[phase] + late)
-    wrong(cells.run(code, cells.problem(phase=phase)))
-
-
-@pytest.mark.parametrize("deed", [
-    "torch.manual_seed(0)\n        " + CHEATS["by address"],
-    "torch.manual_seed(0)\n        " + CHEATS["what came before"],
-], ids=["by address", "what came before"])  # fmt: skip
-def test_seeding_the_generator_does_not_make_the_values_repeat(cells, deed, monkeypatch):
-    monkeypatch.setattr(state, "check", lambda *_: None)  # it would tell first
-    wrong(cells.run(cheat(deed, GATE["forward"])))
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_variant_that_reuses_its_own_buffer_honestly_is_measured(cells, phase):
-    deed = "out = inner(q, k, v); return buffer.detach().copy_(out)"
-    record = cells.run(cheat(deed), cells.problem(phase=phase))
-    assert (record.status, record.reason) == (Status.MEASURED, "")

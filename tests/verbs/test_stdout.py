@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.verbs.stdout import CannotWrite, kept_open
+from attnbench.verbs.stdout import CannotWrite, Stdout, kept_open
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -64,3 +64,19 @@ def test_it_is_told_once(monkeypatch):
             with pytest.raises(CannotWrite, match="No space left"):
                 sys.stdout.flush()
             print("dropped", flush=True)
+
+
+def test_what_has_no_file_behind_it_is_not_written_to_again():
+    tried = []
+
+    class Gone:
+        def write(self, text):
+            tried.append(text)
+            raise BrokenPipeError
+
+        def fileno(self):
+            raise OSError
+
+    out = Stdout(Gone())
+    assert [out.write("one"), out.write("more")] == [3, 4]
+    assert tried == ["one"]
