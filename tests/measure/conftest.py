@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import torch
 
 import attnbench
 from attnbench.measure.cell import Bench
@@ -20,13 +19,9 @@ SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").rea
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Other work shares the cores; small tensors gain nothing from a second thread."""
-    before = torch.get_num_threads()
-    warm_profiler()  # as a worker does: what it loads replaces functions of torch
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def as_a_worker_does():
+    """What the profiler loads replaces functions of torch."""
+    warm_profiler()
 
 
 class Cells:

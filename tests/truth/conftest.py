@@ -15,15 +15,6 @@ from impls.masks import Mask
 from impls.problem import Problem
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Other work shares the cores; small tensors gain nothing from a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Truth:
     """Helpers for the tests of ``truth``."""
 
