@@ -14,8 +14,8 @@ from __future__ import annotations
 import io
 import re
 import subprocess
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -184,13 +184,13 @@ def changed(a: Commit, b: Commit, root: Path) -> list[str]:
 @contextmanager
 def laid_out(commit: Commit, root: Path) -> Iterator[Path]:
     """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now."""
-    packed = _git(root, "archive", "--format=tar", commit.sha, "impls")
+    packed = _git(root, "archive", "--format=zip", commit.sha, "impls")
     if packed is None:
         raise BadCommit(f"commit {commit} has no folder impls in {root}; give a later one")
     with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
         folder = Path(name)
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(folder, filter="data")
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            archive.extractall(folder)
         (folder / "attnbench").symlink_to(Path(attnbench.__file__).resolve().parent)
         _check_interface(commit, folder)
         yield folder
