@@ -175,3 +175,19 @@ class Work(Part):
 
     flops: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks(Part):
+    """What each process did of a call that several share, in the order of their ranks."""
+
+    world: int
+    time_s: list[float]
+    """A call's median, by each rank's own clock; the record's time is of the slowest, call by
+    call."""
+    peak_bytes: list[int]
+    """Above the rank's own share of the inputs."""
+    sent_bytes: list[int]
+    """Handed to other ranks in a call."""
+    backend: str
+    """``gloo`` or ``nccl``."""

@@ -21,6 +21,7 @@ from attnbench.parts import (
     InvalidRecord,
     Memory,
     Part,
+    Ranks,
     Time,
     Work,
 )
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROTOCOL", "SCHEMA", "Determinism", "Distance", "Energy", "Error", "InvalidRecord", "Memory",
-    "Record", "Status", "Time", "Work", "cell_key",
+    "Ranks", "Record", "Status", "Time", "Work", "cell_key",
 ]  # fmt: skip
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the record's form."""
 
 PROTOCOL = 2
@@ -83,6 +84,8 @@ class Record(Part):
     """The kernels (CUDA) or operators (CPU) that ran, by time."""
     energy: Energy | None = None
     determinism: Determinism | None = None
+    ranks: Ranks | None = None
+    """Of a variant that runs over several processes: what each of them did."""
     note: str = ""
     spent_s: dict[str, float] = field(default_factory=dict)
     """Where the cell's own wall time went."""
@@ -90,6 +93,10 @@ class Record(Part):
     detail: str = ""
     """The end of a traceback or of the worker's last words."""
     run: str = ""
+    node: str = ""
+    """The kind of machine that measured it, as the run's header names and describes it."""
+    canary_s: float | None = None
+    """What the run's canary took on that machine next to this cell."""
     started: str = ""
     schema: int = SCHEMA
     protocol: int = PROTOCOL
@@ -141,6 +148,7 @@ class Record(Part):
             "cost": Work,
             "energy": Energy,
             "determinism": Determinism,
+            "ranks": Ranks,
         }
         try:
             for name, part in parts.items():

@@ -21,6 +21,7 @@ from attnbench.record import (
     Error,
     InvalidRecord,
     Memory,
+    Ranks,
     Record,
     Status,
     Time,
@@ -200,6 +201,11 @@ problems = st.builds(
     phase=st.sampled_from(PHASES), level=st.sampled_from(get_args(Level)),
     device=st.sampled_from(["cpu", "cuda", "cuda:1"]),
 )  # fmt: skip
+ranks = st.builds(
+    Ranks, world=st.just(2), time_s=st.lists(amounts, min_size=2, max_size=2),
+    peak_bytes=st.lists(st.integers(0), min_size=2, max_size=2),
+    sent_bytes=st.lists(st.integers(0), min_size=2, max_size=2), backend=words,
+)  # fmt: skip
 
 
 @st.composite
@@ -219,7 +225,8 @@ def records(draw):
         share_of_ceiling=draw(wild), setup_s=draw(wild),
         kernels=draw(st.lists(words, max_size=2)), note=draw(words),
         spent_s=draw(st.dictionaries(words, amounts, max_size=2)), seed=draw(st.integers()),
-        detail=draw(words), run=draw(words), started=draw(words),
+        detail=draw(words), run=draw(words), started=draw(words), node=draw(words),
+        canary_s=draw(st.none() | st.floats(1e-9, 1e9)), ranks=draw(st.none() | ranks),
     )  # fmt: skip
 
 
@@ -231,7 +238,7 @@ def test_any_record_is_valid_by_the_schema_and_comes_back_as_it_went(made):
     back = Record.from_dict(sent)
     assert back.line() == made.line()
     assert (back.status, back.key) == (made.status, made.key)
-    assert (back.time, back.memory, back.cost) == (made.time, made.memory, made.cost)
+    assert (back.time, back.memory, back.ranks) == (made.time, made.memory, made.ranks)
 
 
 # ---- the schema and the dataclasses, field by field ----------------------------------------------
@@ -266,7 +273,7 @@ JSON_TYPES = {float: "number", int: "integer", str: "string", list: "array", dic
 
 def test_the_walk_reaches_every_part():
     assert {part for part, _, _ in PLACES} == {
-        Record, Time, Memory, Error, Distance, Work, Energy, Determinism,
+        Record, Time, Memory, Error, Distance, Work, Energy, Determinism, Ranks,
     }  # fmt: skip
 
 
