@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any, NoReturn
+
+from attnbench import amounts
 
 GROUPS = {
     "see": {
@@ -17,6 +20,7 @@ GROUPS = {
     },
     "measure": {
         "run": "measure a grid: speed, memory and accuracy; the answer at the end",
+        "limits": "the longest sequence each variant can take in a budget",
         "compare": "A against B: two variants, two run folders or two commits: verdicts",
         "profile": "where the time and the memory go: kernels, a trace, a memory timeline",
     },
@@ -67,6 +71,23 @@ def seconds(text: str) -> float:
     return _from_nought_to(86400, text, "a number of seconds above 0")
 
 
+def size(text: str) -> int:
+    """Bytes: ``2GiB``."""
+    return int(_amount(amounts.size, text))
+
+
+def duration(text: str) -> float:
+    """Seconds: ``200ms``."""
+    return _amount(amounts.duration, text)
+
+
+def _amount(read: Callable[[str], float], text: str) -> float:
+    try:
+        return read(text)
+    except amounts.NotAnAmount as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def share(text: str) -> float:
     """A share between 0 and 1."""
     return _from_nought_to(1, text, "a share between 0 and 1, such as 0.02")
@@ -104,13 +125,15 @@ def parser() -> Parser:
             help="a Python file with ROWS of variants; may be given several times",
         )  # fmt: skip
     _show(made["show"])
-    for name in ("check", "run"):
+    for name in ("check", "run", "limits"):
         made[name].add_argument(
             "variants", nargs="*", metavar="VARIANT", help="all of the table if none"
         )
-        _grid(made[name])
+        if name != "limits":
+            _grid(made[name])
     _grid(made["compare"])
     _run(made["run"])
+    _limits(made["limits"])
     _compare(made["compare"])
     _profile(made["profile"])
     _selfcheck(made["selfcheck"])
@@ -145,6 +168,9 @@ def _grid(verb: argparse.ArgumentParser) -> None:
         help="a named grid to start from: cpu, cuda (the defaults), check, smoke",
     )
     _axes(grid)
+    verb.add_argument(
+        "--world", type=count, metavar="N", help="processes, for variants that run over several"
+    )
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
 
@@ -222,7 +248,39 @@ def _run(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="joules a call too, where the device counts them: seconds more a cell",
     )
+    verb.add_argument("--engine", choices=("local", "ray"), default="local",
+                      help="where: this machine, or the nodes of a Ray cluster")  # fmt: skip
+    verb.add_argument("--address", metavar="HOST:PORT", help="of the cluster's head node; the one "
+                      "that this machine belongs to if not given")  # fmt: skip
+    verb.add_argument("--kind", metavar="KIND", help="of the cluster's machines, where they are "
+                      "not alike; those that there are most of if not given")  # fmt: skip
+    verb.add_argument(
+        "--devices", type=words, metavar="D,…",
+        help="measure on several GPUs of this machine at once: cuda:0,cuda:1",
+    )  # fmt: skip
     verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is done")
+
+
+def _limits(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--max-memory", type=size, metavar="SIZE",
+        help="bytes above the inputs, such as 512MiB; 2GiB, or half of a GPU's, if not given",
+    )  # fmt: skip
+    verb.add_argument(
+        "--max-time", type=duration, metavar="TIME", help="of a call, such as 1s; 200ms if not given"
+    )
+    verb.add_argument(
+        "--by", default="seq", metavar="WHAT", help="what is searched: seq, if not given, or batch"
+    )
+    problem = verb.add_argument_group("the problem", "one value each, but of phase and mask; the "
+                                      "preset's of the device if not given")  # fmt: skip
+    _axes(problem)
+    verb.add_argument(
+        "--budget", type=seconds, metavar="S", help="seconds of the whole search; 250 if not given"
+    )
+    verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
+    verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
+    verb.add_argument("--out", default="results", metavar="DIR", help="where limits are kept")
 
 
 def help_text() -> str:
@@ -241,7 +299,7 @@ def help_text() -> str:
 
 GRID = (
     "seq", "batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase",
-    "inputs", "level", "device", "budget",
+    "inputs", "level", "device", "world", "budget",
 )  # fmt: skip
 """The options that are values of a grid."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -53,6 +54,15 @@ class Machine:
     def devices(self) -> tuple[str, ...]:
         """The kinds of device that torch can use here."""
         return ("cpu", "cuda") if self.gpus and self.torch_cuda else ("cpu",)
+
+    @property
+    def kind(self) -> str:
+        """The name, and a word that is another where numbers can't be set side by side."""
+        apart = (
+            self.cpu, self.cores, self.python, sorted(self.versions.items()), self.torch_cuda,
+            sorted({(g.name, g.capability, g.memory_bytes, g.driver) for g in self.gpus}),
+        )  # fmt: skip
+        return f"{self.name}-{hashlib.sha256(repr(apart).encode()).hexdigest()[:6]}"
 
     @property
     def threads(self) -> int:

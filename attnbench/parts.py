@@ -32,9 +32,8 @@ class Part:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Back from plain values."""
-        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-        unknown = sorted(set(values) - known)
-        if unknown:
+        known = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        if unknown := sorted(set(values).difference(known)):
             raise InvalidRecord(f"{cls.__name__.lower()} has no field {', '.join(unknown)}")
         return cls(**values)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,12 @@ __all__ = [
     "PROTOCOL", "SCHEMA", "Determinism", "Distance", "Energy", "Error", "InvalidRecord", "Memory",
     "Ranks", "Record", "Status", "Time", "Work", "cell_key",
 ]  # fmt: skip
+
+PARTS: dict[str, type[Part]] = {
+    "time": Time, "memory": Memory, "distance": Distance, "cost": Work, "energy": Energy,
+    "determinism": Determinism, "ranks": Ranks,
+}  # fmt: skip
+"""The fields of a record that are parts of it. ``error`` is several, by name."""
 
 SCHEMA = 3
 """Version of the record's form."""
@@ -141,23 +147,13 @@ class Record(Part):
                 "update attnbench, or measure again with this one"
             )
         given = dict(values)
-        parts: dict[str, type[Part]] = {
-            "time": Time,
-            "memory": Memory,
-            "distance": Distance,
-            "cost": Work,
-            "energy": Energy,
-            "determinism": Determinism,
-            "ranks": Ranks,
-        }
         try:
-            for name, part in parts.items():
+            for name, part in PARTS.items():
                 if given.get(name) is not None:
                     given[name] = part.from_dict(given[name])
             if given.get("error") is not None:
                 given["error"] = {k: Error.from_dict(v) for k, v in given["error"].items()}
-            unknown = sorted(set(given) - {f.name for f in fields(cls)})
-            if unknown:
+            if unknown := sorted(set(given).difference(cls.__dataclass_fields__)):
                 raise InvalidRecord(f"a record has no field {', '.join(unknown)}")
             return cls(**given)
         except (TypeError, ValueError, AttributeError) as error:

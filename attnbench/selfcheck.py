@@ -21,10 +21,11 @@ from attnbench.comparison import Verdict
 from attnbench.machine import Machine, why_not
 from attnbench.record import PROTOCOL, Record, Status
 from attnbench.store import save_beside
+from attnbench.sweep.asking import measure
 from attnbench.sweep.compare import Compared, compare_cells
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 from attnbench.sweep.plan import Cell
-from attnbench.sweep.run import Watcher, measure
+from attnbench.sweep.run import Watcher
 from attnbench.truth.planted import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
 
 FILE = "selfcheck.json"

@@ -59,15 +59,27 @@ def bootstrap_medians(
 ) -> np.ndarray:
     """Medians of samples drawn again, with replacement: how the median itself would scatter."""
     values = np.sort(np.asarray(samples, dtype=float))
-    n, generator = len(values), np.random.default_rng(seed)
-    # a resample's order statistic is the original's at a rank with a known law, so that the
-    # ranks alone are drawn: the median of n uniforms is a beta variable
+    ranks, above = _ranks_drawn(len(values), draws, seed)
+    medians = values[ranks]
+    if above is not None:
+        medians = (medians + values[above]) / 2
+    return np.asarray(medians)
+
+
+@lru_cache(maxsize=256)
+def _ranks_drawn(n: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Which of n ordered samples are the middle of a resample; kept, for many cells have as many.
+
+    A resample's order statistic is the original's at a rank with a known law, so that the ranks
+    alone are drawn: the median of n uniforms is a beta variable. Of an even number of samples, the
+    second is the rank of the next order statistic, given the first.
+    """
+    generator = np.random.default_rng(seed)
     middle = (n + 1) / 2
     low, high = int(np.floor(middle)), int(np.ceil(middle))
     uniform = generator.beta(low, n - low + 1, draws)
     ranks = np.minimum((uniform * n).astype(int), n - 1)
-    medians = values[ranks]
-    if high != low:  # the next order statistic, given this one
-        rest = 1 - (1 - uniform) * generator.random(draws) ** (1 / (n - low))
-        medians = (medians + values[np.minimum((rest * n).astype(int), n - 1)]) / 2
-    return np.asarray(medians)
+    if high == low:
+        return ranks, None
+    rest = 1 - (1 - uniform) * generator.random(draws) ** (1 / (n - low))
+    return ranks, np.minimum((rest * n).astype(int), n - 1)

@@ -20,7 +20,7 @@ TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = (
-    "attnbench", "attnbench.statistics", "attnbench.comparison", "attnbench.pairs",
+    "attnbench", "attnbench.amounts", "attnbench.statistics", "attnbench.comparison", "attnbench.pairs",
     "attnbench.parts", "attnbench.record",
     "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
 
-Parts: startup, sweep, timer, clock, memory, oracle, pairs, faults; all of them if none is named.
-Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
-alone meanwhile.
+Parts: startup, sweep, endurance, timer, clock, memory, oracle, pairs, faults; all of them if none
+is named. Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave
+the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
+from proofs.endurance import endurance  # noqa: E402
 from proofs.trust import Figure, clock, faults, pairs  # noqa: E402
 
 
@@ -192,8 +193,8 @@ def oracle() -> Iterator[Figure]:
 
 
 PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
-    "startup": startup, "sweep": sweep, "timer": timer, "clock": clock, "memory": memory,
-    "oracle": oracle, "pairs": pairs, "faults": faults,
+    "startup": startup, "sweep": sweep, "endurance": endurance, "timer": timer, "clock": clock,
+    "memory": memory, "oracle": oracle, "pairs": pairs, "faults": faults,
 }  # fmt: skip
 PLAIN_ENVIRONMENT = ("oracle",)
 """Parts whose memory is the figure: the worker's allocator settings would keep what is freed."""

@@ -51,18 +51,6 @@ def refused(call, *words):
 # ---- writing and reading -------------------------------------------------------------------------
 
 
-def test_a_header_that_could_not_be_written_whole_leaves_the_one_before(folder, monkeypatch):
-    def half(path, text):
-        with path.open("w") as file:
-            file.write(text[: len(text) // 2])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", half)
-    folder.header["seed"] = 4
-    refused(folder.save_header, "No space left on device")
-    assert read_header(folder.path)["seed"] == 3
-
-
 def test_a_new_run_lies_under_the_machine_and_has_a_header(folder, tmp_path):
     assert folder.path.parent == tmp_path / "results" / "box"
     header = read_header(folder.path)
@@ -96,7 +84,7 @@ def test_each_record_is_on_disk_when_append_returns(folder, monkeypatch):
     def lines():
         return (folder.path / store.RECORDS).read_text().splitlines()
 
-    monkeypatch.setattr(store.os, "fsync", watched)
+    monkeypatch.setattr(os, "fsync", watched)
     for number in range(1, 4):
         folder.append(record(f"v{number}"))
         assert len(lines()) == number
@@ -188,49 +176,10 @@ def test_a_torn_last_line_that_is_no_text_is_left_out_too(folder):
 
 # ---- one writer at a time ------------------------------------------------------------------------
 
-REOPEN = """
-import sys
-from pathlib import Path
-from attnbench.store import RunFolder, StoreError
-try:
-    RunFolder.reopen(Path(sys.argv[1])).close()
-except StoreError as error:
-    print(error)
-else:
-    print("opened")
-"""
-
-
-def reopened_elsewhere(path):
-    done = subprocess.run(
-        [sys.executable, "-c", REOPEN, str(path)], cwd=ROOT, capture_output=True, text=True,
-        timeout=60, check=True,
-    )  # fmt: skip
-    return done.stdout.strip()
-
-
-def test_a_second_process_is_told_that_another_is_writing(folder):
-    folder.append(record("a"))
-    said = reopened_elsewhere(folder.path)
-    assert "another process is writing" in said
-    assert str(folder.path) in said
-    assert [r.variant for r in read_records(folder.path)] == ["a"]
-
-
-def test_the_run_is_free_once_it_is_closed(folder):
-    folder.close()
-    assert reopened_elsewhere(folder.path) == "opened"
-
 
 def test_a_run_that_is_being_written_can_be_read(folder):
     folder.append(timed("a"))
     assert load([folder.path])["variant"].tolist() == ["a"]
-
-
-def test_a_refused_second_writer_leaves_no_file_open(folder):
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    refused(lambda: RunFolder.reopen(folder.path), "another process is writing")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 # ---- where nothing can be written ----------------------------------------------------------------

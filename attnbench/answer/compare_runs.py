@@ -20,7 +20,14 @@ from attnbench.answer.differences import Difference, differences
 from attnbench.answer.verdict import MARGIN, regime
 from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
 from attnbench.record import Record, Status, Time
-from attnbench.store import HEADER, RECORDS, StoreError, read_header, read_records
+from attnbench.store import (
+    HEADER,
+    RECORDS,
+    StoreError,
+    read_header,
+    read_records,
+    without_collection,
+)
 
 WORSE = (
     {Status.MEASURED}, {Status.UNSUPPORTED, Status.UNAVAILABLE},
@@ -114,7 +121,8 @@ class RunsComparison:
 def compare_runs(a: Path, b: Path) -> RunsComparison:
     """Run b against run a; raises :class:`Incomparable`."""
     headers = read_header(a), read_header(b)
-    records = list(read_records(a)), list(read_records(b))
+    with without_collection():
+        records = list(read_records(a)), list(read_records(b))
     _refuse_unlike_protocols((a, b), headers, records)
     cells_a, cells_b = _by_cell(*records)
     common = [key for key in cells_b if key in cells_a]

@@ -2,14 +2,15 @@
 
 These are sentences about medians taken one after the other, so variants whose intervals come
 within the margin of each other are said to be equal. Only exact softmax is ranked: another
-operator is another answer to another question.
+operator is another answer to another question. So is what ran over more processes,
+or on a machine of another kind.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.record import Record, Time
@@ -39,6 +40,10 @@ class Answer:
     frugal: tuple[str, int, float] | None = None
     """The variant that needs least memory, how much, and its median over the winner's; None where
     the winner needs little more."""
+    world: int | None = None
+    """Over how many processes each of these variants ran; None of those that ran in one."""
+    node: str = ""
+    """The kind of machine that measured them, where the records are of several."""
     flags: tuple[str, ...] = ()
     """What was amiss while the variants of this problem were timed."""
 
@@ -58,7 +63,9 @@ class Answer:
             name, peak, slower = self.frugal
             ahead += f"; {name} needs least memory, {_mib(peak)}, at {slower:.2f}x the time"
         doubt = f" (in doubt: {'; '.join(self.flags)})" if self.flags else ""
-        return f"{regime(self.problem)}: {who}{ahead}{doubt}"
+        over = f", over {self.world} processes" if self.world else ""
+        where = f", on {self.node}" if self.node else ""
+        return f"{regime(self.problem)}{over}{where}: {who}{ahead}{doubt}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
@@ -66,7 +73,8 @@ class Answer:
             "problem": self.problem, "winner": self.winner, "median_s": self.time.median_s,
             "low_s": self.time.low_s, "high_s": self.time.high_s, "equal": list(self.equal),
             "next": self.next, "lead": self.lead, "memory_bytes": self.memory_bytes,
-            "frugal": self.frugal and self.frugal[0], "flags": list(self.flags),
+            "frugal": self.frugal and self.frugal[0], "world": self.world, "node": self.node,
+            "flags": list(self.flags),
             "sentence": self.sentence(),
         }  # fmt: skip
 
@@ -83,14 +91,22 @@ def regime(p: dict[str, Any]) -> str:
 
 
 def answers(records: Iterable[Record]) -> Iterator[Answer]:
-    """One answer a problem, in the order of the records; none where nothing exact was measured."""
-    by_problem: dict[str, list[Record]] = {}
+    """One answer a problem, in the order of the records; none where nothing exact was measured.
+
+    What ran over several processes had as many devices, and unlike machines are unlike devices:
+    each is ranked among its like.
+    """
+    ranked: dict[tuple[str, int | None, str], list[Record]] = {}
     for record in records:
-        by_problem.setdefault(json.dumps(record.problem, sort_keys=True), []).append(record)
-    for some in by_problem.values():
+        world = record.ranks.world if record.ranks else None
+        problem = json.dumps(record.problem, sort_keys=True)
+        ranked.setdefault((problem, world, record.node), []).append(record)
+    several = len({node for (_, _, node), some in ranked.items() if any(r.time for r in some)}) > 1
+    for (_, world, node), some in ranked.items():
         exact = [r for r in some if r.computes == "softmax" and r.time]
         if exact:
-            yield _answer(some[0].problem, exact)
+            answer = _answer(some[0].problem, exact)
+            yield replace(answer, world=world, node=node if several else "")
 
 
 def _answer(problem: dict[str, Any], exact: list[Record]) -> Answer:

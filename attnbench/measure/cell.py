@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from attnbench.measure.determinism import try_determinism
+from attnbench.measure.failure import failure, told
 from attnbench.measure.job import Job, Ready, Spent
 from attnbench.measure.meters import Implausible, metered
 from attnbench.measure.shared import state
+from attnbench.measure.team.losses import RankLost
+from attnbench.measure.team.made import attend_of, runs_over_ranks
+from attnbench.measure.team.team import team_for
 from attnbench.record import Record, Status, Work
 from attnbench.truth import readonly
 from attnbench.truth.call import Attend, Call
@@ -28,7 +32,6 @@ from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
-RULER = {Path(__file__).resolve().parents[1]}
 NOTE = 500
 """Characters of what a variant may say of itself."""
 PROTECTED_S = 0.03
@@ -107,13 +110,16 @@ class Bench:
         except Implausible as implausible:
             record = replace(blank, status=Status.IMPLAUSIBLE, reason=str(implausible))
         except Unsupported as error:
-            record = replace(blank, status=Status.UNSUPPORTED, reason=str(error))
+            record = replace(blank, status=Status.UNSUPPORTED, reason=told(error, NOTE))
         except Unavailable as error:
             record = replace(
-                blank, status=Status.UNAVAILABLE, reason=error.reason, remedy=error.remedy
-            )
+                blank, status=Status.UNAVAILABLE, reason=told(error.reason),
+                remedy=told(error.remedy) if error.remedy else "",
+            )  # fmt: skip
+        except RankLost as lost:
+            record = replace(blank, **lost.fields)
         except Exception as error:
-            record = replace(blank, **_failure(error))
+            record = replace(blank, **failure(error))
         if self._judged and self._judged[0] == (job.problem, job.seed):
             record = replace(record, entropy=self._judged[1].entropy)
         return replace(record, spent_s=spent.closed())
@@ -129,10 +135,14 @@ class Bench:
         _refuse_what_cannot_fit(problem, cost)
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
-        build = load_function(variant.build)
+        if several := runs_over_ranks(variant):
+            with spent.on("ranks"):  # what it takes to start them is nobody's setup
+                team_for(variant.world, problem.device).load(variant.build)
+        else:
+            load_function(variant.build)
         before = state.snapshot() if shared is None else shared
         with spent.on("setup"):
-            attend: Attend = build(problem, **variant.chosen)
+            attend = attend_of(variant, problem)
         if not callable(attend):
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
         with spent.on("warmup"):
@@ -144,7 +154,8 @@ class Bench:
             verdict = gate(judged, attend, define, job.seed)
             state.check(before)
             cheap = first_s <= PROTECTED_S
-            if self._announce is not None and verdict.reason is None and cheap:
+            # ranks have copies of their own, and each looks whether it wrote to them
+            if self._announce is not None and verdict.reason is None and cheap and not several:
                 readonly.check_writes_nothing(judged, attend, self._announce)
         record = replace(record, error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
@@ -185,7 +196,7 @@ def _cost(variant: Variant, problem: Problem) -> Cost | None:
 def _refuse_what_cannot_fit(problem: Problem, cost: Cost | None) -> None:
     if cost is None or cost.peak_bytes is None:
         return
-    free = _free_bytes(problem.device)
+    free = free_bytes(problem.device)
     if cost.peak_bytes > FREE_SHARE * free:
         raise MemoryError(
             f"predicted, not run: it needs {cost.peak_bytes / 2**30:.1f} GiB above its inputs "
@@ -193,27 +204,17 @@ def _refuse_what_cannot_fit(problem: Problem, cost: Cost | None) -> None:
         )
 
 
-def _free_bytes(device: str) -> int:
+def free_bytes(device: str) -> int:
+    """What can be had: of the machine, and of what this process may hold."""
     if device != "cpu":
         return int(torch.cuda.mem_get_info(device)[0])
-    with Path("/proc/meminfo").open() as lines:
-        return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable"))
+    free, limit = _told("/proc/meminfo", "MemAvailable"), getrlimit(RLIMIT_DATA)[0]
+    if limit == RLIM_INFINITY:
+        return free
+    return min(free, limit - _told("/proc/self/status", "VmData"))
 
 
-def _failure(error: Exception) -> dict[str, Any]:
-    """The fields of a record that ended in an exception."""
-    said = str(error).strip().splitlines() or [type(error).__name__]
-    text = said[0]
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-        return {
-            "status": Status.OUT_OF_MEMORY, "reason": text,
-            "remedy": "shorten the sequence, lower the batch, or free memory",
-        }  # fmt: skip
-    trace = "".join(traceback.format_exception(error))[-4000:]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not RULER.intersection(Path(f.filename).parents)]
-    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    return {
-        "status": Status.FAILED, "reason": f"it raised {type(error).__name__}{place}: {text}",
-        "detail": trace,
-    }  # fmt: skip
+def _told(file: str, name: str) -> int:
+    """Bytes, as the system tells them in kilobytes."""
+    with Path(file).open() as lines:
+        return next(int(x.split()[1]) * 1024 for x in lines if x.startswith(name))

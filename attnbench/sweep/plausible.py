@@ -40,8 +40,15 @@ class Known:
         return record
 
     def _keep(self, record: Record) -> None:
-        if record.time is not None:
-            self._times.setdefault(_kin(record), []).append((record, record.time))
+        kept = slim(record)
+        if kept.time is not None:
+            self._times.setdefault(_kin(record), []).append((kept, kept.time))
+
+
+def slim(record: Record) -> Record:
+    """What others are held against, without the samples: a long run has many thousand records."""
+    time = None if record.time is None else replace(record.time, samples_s=[])
+    return replace(record, time=time, kernels=[], detail="", spent_s={})
 
 
 def _kin(record: Record) -> str:
@@ -61,6 +68,8 @@ def _contradiction(record: Record, time: Time, other: Record, before: Time) -> s
                 f"a training step took {_ms(train.median_s)} and its forward pass alone "
                 f"{_ms(forward.median_s)}"
             )
+    elif record.ranks or other.ranks:  # waiting for each other is no work, and may be most of it
+        return None
     elif a["phase"] == b["phase"] and record.cost and other.cost:
         longer = a["kv_len"] > b["kv_len"]
         (short, few), (long, many) = ((before, other), (time, record)) if longer else (

@@ -12,10 +12,10 @@ from typing import Any, Literal
 from attnbench.machine import Machine
 from attnbench.record import Record, Status
 from attnbench.store import StoreError
+from attnbench.sweep.asking import CELL_LIMIT_S
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.run import CELL_LIMIT_S
 from impls import Table
 from impls.problem import InvalidProblem
 from impls.spec import Variant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from attnbench.record import Record, Status
@@ -31,6 +32,25 @@ def describe(record: Record) -> str:
     return text
 
 
+class Eta:
+    """Seconds left: the guesses of what is to come, corrected by how the guesses fared."""
+
+    def __init__(self, guesses: list[float]) -> None:
+        self._left = sum(guesses)
+        self._guessed = 0.0
+        self._start = monotonic()
+
+    def more(self, guess: float) -> None:
+        """A cell with this guess has come to the others."""
+        self._left += guess
+
+    def after(self, guess: float) -> float:
+        """The estimate when a cell with this guess has just ended."""
+        self._left -= guess
+        self._guessed += guess
+        return max(0.0, self._left * (monotonic() - self._start) / self._guessed)
+
+
 class PlainLines:
     """One line a cell, no control codes."""
 
@@ -44,7 +64,11 @@ class PlainLines:
         """Print the line."""
         what = f"{record.variant:16} {Problem.from_dict(record.problem)}"
         left = f"{duration(left_s)} left"
-        print(f"[{done}/{total}, {left}] {what}: {describe(record)}", file=sys.stderr, flush=True)
+        self.tell(f"[{done}/{total}, {left}] {what}: {describe(record)}")
+
+    def tell(self, sentence: str) -> None:
+        """Print it."""
+        print(sentence, file=sys.stderr, flush=True)
 
 
 class LiveTable:
@@ -72,8 +96,12 @@ class LiveTable:
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """Redraw with this cell as the latest."""
         self._latest.append(record)
-        self._bar.update(self._task, completed=done, left=f"{duration(left_s)} left")
+        self._bar.update(self._task, completed=done, total=total, left=f"{duration(left_s)} left")
         self._live.update(self._draw())
+
+    def tell(self, sentence: str) -> None:
+        """Print it above what is redrawn."""
+        self._live.console.print(sentence, highlight=False, markup=False)
 
     def _draw(self) -> Table:
         from rich.table import Table

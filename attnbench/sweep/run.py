@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic
 from types import FrameType
 from typing import Any, Protocol
 
-from attnbench.record import InvalidRecord, Record, Status
+from attnbench.record import Record
 from attnbench.store import RunFolder
-from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, WorkerLost
+from attnbench.sweep.asking import Engine, measure
+from attnbench.sweep.canary import Drift
+from attnbench.sweep.engine import START_LIMIT_S
 from attnbench.sweep.plan import Cell, Plan
 from attnbench.sweep.plausible import Known
+from attnbench.sweep.progress import Eta
+from attnbench.sweep.slots import Asked, Ended, Gone, Slot, Spoiled, first_of_each, through
+from impls.asked import CantBeDone
 
-CELL_LIMIT_S = 600.0
-"""No cell may take longer: what hangs is ended, and says so."""
+DRIFTED = "drifted"
+"""The flag of a time that was taken while the machine was not what it was for most of the run."""
 
 
 class Watcher(Protocol):
@@ -26,9 +31,16 @@ class Watcher(Protocol):
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """A cell has ended; about so many seconds are left."""
 
+    def tell(self, sentence: str) -> None:
+        """Something that is not about one cell."""
+
 
 class Stopped(Exception):
     """The user asked to stop; what was measured is kept."""
+
+
+class NobodyLeft(CantBeDone):
+    """All places where cells were measured are lost; a sentence."""
 
 
 class Interrupt:
@@ -54,36 +66,93 @@ class Interrupt:
         self._say("stopping after this cell; Ctrl-C again stops at once")
 
 
-def sweep(plan: Plan, done: dict[str, Record], folder: RunFolder, engine: LocalEngine,
+class Sweep:
+    """What is done, what is to do again, and the folder that it all goes to."""
+
+    def __init__(self, plan: Plan, done: dict[str, Record], folder: RunFolder,
+                 watcher: Watcher) -> None:  # fmt: skip
+        self._folder, self._watcher = folder, watcher
+        self.todo = [c for c in plan.to_run if c.key not in done]
+        self._known = {node: Known(r for r in done.values() if r.node == node)
+                       for node in {r.node for r in done.values()}}  # fmt: skip
+        self._eta, self._drift = Eta([c.guess_s for c in self.todo]), Drift(len(self.todo))
+        self._ended, self._total, self._marked = 0, len(self.todo), 0
+        self._again: dict[str, Cell] = {}
+        self._measured_before: set[str] = set()
+
+    def run(self, slots: Sequence[Slot], interrupt: Interrupt) -> None:
+        """Measure what is to do, and what has to be done again, until there is nothing."""
+        bits, left, cells = first_of_each(self.todo), list(slots), deque(self.todo)
+        asked = Asked(self._folder.header, bits)
+        while cells:
+            if not left:
+                raise NobodyLeft(
+                    "every place where cells were measured is lost; what was measured is kept: "
+                    f"attnbench run --resume {self._folder.path}"
+                )
+            for event in through(left, cells, asked):
+                match event:
+                    case Ended():
+                        self._end(event)
+                    case Spoiled():
+                        self._spoil(event)
+                    case Gone():
+                        left.remove(event.slot)
+                        self._again[event.cell.key] = event.cell
+                        self._watcher.tell(f"{event.why}; its cell is measured elsewhere")
+                if interrupt.asked:
+                    cells.clear()
+            if interrupt.asked:
+                raise Stopped
+            cells = deque(self._again.values())
+            self._again = {}
+        if said := self._drift.sentence(self._marked):
+            self._watcher.tell(said)
+
+    def _end(self, event: Ended) -> None:
+        record = replace(event.record, run=self._folder.name, node=event.slot.node,
+                         canary_s=event.canary_s)  # fmt: skip
+        if event.off and record.time is not None:
+            flag = f"{DRIFTED}: the canary before it was {event.off:+.0%} off"
+            record = replace(record, time=replace(record.time, flags=[*record.time.flags, flag]))
+            self._marked += 1
+        record = self._known.setdefault(event.slot.node, Known()).doubt(record)
+        if event.cell.key in self._measured_before:
+            self._folder.supersede({event.cell.key})
+        self._folder.append(record)
+        self._ended += 1
+        self._watcher.cell(record, self._ended, self._total, self._eta.after(event.cell.guess_s))
+
+    def _spoil(self, event: Spoiled) -> None:
+        by_key = {cell.key: cell for cell in event.cells}
+        for key in self._drift.spoiled(by_key, event.off):
+            self._again[key] = by_key[key]
+            self._measured_before.add(key)
+            self._total += 1
+            self._eta.more(by_key[key].guess_s)
+
+
+def sweep(plan: Plan, done: dict[str, Record], folder: RunFolder, slots: Sequence[Slot],
           watcher: Watcher, interrupt: Interrupt) -> None:  # fmt: skip
     """Measure what is not done. ``folder`` holds every record when this returns or raises."""
     for cell in plan.cells:
         if cell.left_out is not None and cell.key not in done:
             folder.append(replace(cell.left_out, run=folder.name))
-    todo = [c for c in plan.to_run if c.key not in done]
-    if not todo:
+    going_on = Sweep(plan, done, folder, watcher)
+    if not going_on.todo:
         return
     with interrupt.watching():
-        if "ceilings" not in folder.header:
-            folder.header["ceilings"] = _ceilings(plan, engine)
-            folder.save_header()
-        eta, known, first = Eta([c.guess_s for c in todo]), Known(done.values()), First()
-        for number, cell in enumerate(todo, 1):
-            record = measure(cell, folder.header, engine, bits=first.of(cell))
-            record = known.doubt(record)
-            folder.append(replace(record, run=folder.name))
-            watcher.cell(record, number, len(todo), eta.after(cell.guess_s))
-            if interrupt.asked:
-                raise Stopped
+        _know(slots, plan, folder)
+        going_on.run(slots, interrupt)
 
 
-def check_cells(plan: Plan, engine: LocalEngine, seed: int, watcher: Watcher) -> list[Record]:
+def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
     """Every cell through the gate alone."""
     header = {"seed": seed, "budget_s": 0.0}
     eta, total, records = Eta([c.guess_s for c in plan.to_run]), len(plan.to_run), []
-    done, first = 0, First()
+    done, bits = 0, first_of_each(plan.to_run)
     for cell in plan.cells:
-        record = cell.left_out or measure(cell, header, engine, timed=False, bits=first.of(cell))
+        record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
         records.append(record)
         if cell.left_out is None:
             done += 1
@@ -91,75 +160,20 @@ def check_cells(plan: Plan, engine: LocalEngine, seed: int, watcher: Watcher) ->
     return records
 
 
-def measure(cell: Cell, header: dict[str, Any], engine: LocalEngine, *,
-            timed: bool = True, bits: bool = False,
-            limit_s: float | None = None) -> Record:  # fmt: skip
-    """One cell's record; a worker that is lost costs this cell alone.
-
-    ``limit_s``: how long it may take, where that is another than every cell's limit.
-    """
-    job = {
-        "variant": cell.variant.to_dict(), "problem": cell.problem.to_dict(), "timed": timed,
-        "seed": header["seed"], "budget_s": header["budget_s"], "bits": bits,
-        "energy": header.get("energy", False),
-        "ceilings": header.get("ceilings", {}),
-    }  # fmt: skip
-    try:
-        answer = engine.ask({"job": job}, CELL_LIMIT_S if limit_s is None else limit_s)
-        record = Record.from_dict(answer["record"])
-        if record.key != cell.key:
-            engine.close()
-            raise WorkerLost("the worker answered about another cell", "", timed_out=False)
-        return record
-    except (InvalidRecord, KeyError) as error:
-        engine.close()
-        lost = WorkerLost(f"the worker's answer is no record: {error}", "", timed_out=False)
-        return _lost(cell, lost, header)
-    except WorkerLost as lost:
-        return _lost(cell, lost, header)
+def _know(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
+    """Of each kind of machine what it is, and the ceilings measured on it, once a run."""
+    nodes = folder.header.setdefault("nodes", {})
+    for slot in slots:
+        if slot.node not in nodes:
+            nodes[slot.node] = {"machine": dict(slot.machine), "ceilings": _ceilings(plan, slot)}
+            folder.header.setdefault("ceilings", nodes[slot.node]["ceilings"])
+            folder.save_header()
+        slot.ceilings = nodes[slot.node]["ceilings"]
 
 
-def _lost(cell: Cell, lost: WorkerLost, header: dict[str, Any]) -> Record:
-    status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
-    status = Status.WRONG if lost.wrong else status
-    return Record.of(
-        cell.variant, cell.problem, status, lost.reason, detail=lost.said, seed=header["seed"]
-    )
-
-
-def _ceilings(plan: Plan, engine: LocalEngine) -> dict[str, Any]:
-    problems = [c.problem for c in plan.to_run]
+def _ceilings(plan: Plan, slot: Slot) -> dict[str, Any]:
     question = {
-        "ceilings": sorted({p.dtype for p in problems}), "device": problems[0].device,
+        "ceilings": sorted({c.problem.dtype for c in plan.to_run}), "device": slot.device,
     }  # fmt: skip
-    answer: dict[str, Any] = engine.ask(question, START_LIMIT_S)["ceilings"]
+    answer: dict[str, Any] = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
     return answer
-
-
-class First:
-    """Which cells are tried for the same bits: a variant's first in each phase."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
-
-    def of(self, cell: Cell) -> bool:
-        """Whether this is one of them."""
-        what = (cell.variant.label, cell.problem.phase)
-        new = what not in self._seen
-        self._seen.add(what)
-        return new
-
-
-class Eta:
-    """Seconds left: the guesses of what is to come, corrected by how the guesses fared."""
-
-    def __init__(self, guesses: list[float]) -> None:
-        self._left = sum(guesses)
-        self._guessed = 0.0
-        self._start = monotonic()
-
-    def after(self, guess: float) -> float:
-        """The estimate when a cell with this guess has just ended."""
-        self._left -= guess
-        self._guessed += guess
-        return max(0.0, self._left * (monotonic() - self._start) / self._guessed)

@@ -17,6 +17,7 @@ from attnbench.measure.settings import Settings
 from attnbench.record import PROTOCOL, Record
 from attnbench.store import RunFolder, StoreError, read_header, read_records, stored_floors
 from attnbench.sweep.plan import Plan, make_plan
+from attnbench.sweep.plausible import slim
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from impls.asked import CantBeDone
 from impls.problem import InvalidProblem
@@ -55,9 +56,13 @@ def pinned(threads: int | None, machine: Machine) -> int:
 
 
 def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, *, seed: int,
-          threads: int | None, energy: bool = False) -> Run:  # fmt: skip
-    """A new run. Everything that can be refused is refused before the folder is made."""
-    machine = this_machine()
+          threads: int | None, energy: bool = False,
+          machine: Machine | None = None) -> Run:  # fmt: skip
+    """A new run. Everything that can be refused is refused before the folder is made.
+
+    ``machine``: where it is measured, if that is another than this.
+    """
+    machine = machine or this_machine()
     settings = Settings(threads=pinned(threads, machine))
     plan = make_plan(impls.table(tables), names, grid, machine)
     header = {
@@ -72,9 +77,9 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
     return Run(plan, RunFolder.create(out, machine.name, header), {}, settings)
 
 
-def resume(path: Path) -> Run:
+def resume(path: Path, machine: Machine | None = None) -> Run:
     """A run to go on with: the same grid, without the cells that have a record."""
-    header, machine = read_header(path), this_machine()
+    header, machine = read_header(path), machine or this_machine()
     try:
         if header["protocol"] != PROTOCOL:
             raise StoreError(
@@ -99,7 +104,7 @@ def resume(path: Path) -> Run:
     except (KeyError, TypeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     folder = RunFolder.reopen(path)
-    done = {record.key: record for record in read_records(path)}
+    done = {record.key: slim(record) for record in read_records(path)}
     return Run(plan, folder, done, settings)
 
 

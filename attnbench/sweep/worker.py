@@ -9,25 +9,27 @@ and answers on another; what a variant prints goes to the error stream and distu
     {"compare": [job, job], …} -> {"pairs": …} or {"stopped": who and why}
     {"hold": …}, {"fresh": true}, {"sample": n} -> see measure.asked
     {"noise": dtype, "device": …} -> {"noise": floors}
+    {"canary": device}       -> {"canary": seconds}
     {"map": job, "words": …} -> {"map": weights}
+    {"probe": job, "max_time_s": …, "expected": bytes} -> {"probe": …}
     {"profile": job, "trace": file} -> {"profile": …}, or {"record": …} that says why not
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
+import resource
 import sys
-import threading
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Any
 
 from attnbench.record import Status
 
-DIE_WITH_PARENT = 1
-"""prctl's PR_SET_PDEATHSIG: a parent that is killed takes the worker along, whatever it is at."""
+FIRST_TO_GO = "1000"
+"""Whom the system ends when memory runs out: rather this process than any other."""
 
 
 def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +43,10 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
         return {"ready": {"wrong_environment": settings.wrong_environment(wanted)}}
     if "ceilings" in asked:
         return {"ceilings": ceilings.measure(asked["device"], asked["ceilings"])}
+    if "canary" in asked:
+        from attnbench.measure import canary
+
+        return {"canary": canary.reading(asked["canary"])}
     if "noise" in asked:
         from attnbench.measure.noise import floors
 
@@ -55,6 +61,10 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
             return {"map": attention_map(job.variant, job.problem, asked["words"])}
         except Exception as error:
             return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
+    if "probe" in asked:
+        from attnbench.measure import probe
+
+        return probe.answer(asked)
     if "profile" in asked:
         from attnbench.measure.profile import looks
 
@@ -64,25 +74,31 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
+    from attnbench.measure.failure import clipped, poisoned
     from attnbench.measure.job import Spent
-    from attnbench.measure.shared import state
+    from attnbench.measure.shared import process, state
 
     watching = Spent()
     with watching.on("gate"):
         before = bench.shared or state.snapshot()
-        broken, threads = state.sealed(), threading.active_count()
-    record = bench.measure(job, before)
+        broken, process_before = state.sealed(), process.now()
+    record = clipped(bench.measure(job, before))
     with watching.on("gate"):
-        guards = broken()  # asked first: the rest goes by them
-        deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
+        try:
+            guards = broken()  # asked first: the rest goes by them
+            deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
+            left = bool(process.disturbed(process_before))
+        except Exception as error:  # it left nothing to look with
+            deed, left = f"nobody could look at what it left: {type(error).__name__}: {error}", True
         bench.shared = None if deed else state.still(before)
     if deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = replace(record, status=Status.WRONG, reason=deed, time=None, detail=record.reason)
-    left_running = not record.time and threading.active_count() > threads
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round(spent.get(part, 0.0) + gate, 6) for part in ("gate", "total")}
     record = replace(record, spent_s={**spent, **more})
-    return {"record": record.to_dict(), "spoiled": bool(deed) or left_running}
+    failed = record.status in (Status.FAILED, Status.OUT_OF_MEMORY)
+    spoiled = bool(deed) or left or (failed and poisoned(job.problem.device))
+    return {"record": record.to_dict(), "spoiled": spoiled}
 
 
 def _pairs(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
@@ -111,16 +127,19 @@ class Answers:
         self._pipe.flush()
 
 
-def main(read: int, write: int) -> None:
+def main(questions: int, answer: int, life: int, report: int, memory: int) -> None:
     """Answer until the pipe closes."""
+    from attnbench.sweep.keeper import keep
+
+    keep(life, report, (questions, answer))
     os.dup2(2, 1)
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    with os.fdopen(read) as questions, os.fdopen(write, "w") as pipe:
+    _limit(memory)
+    with os.fdopen(questions) as asking, os.fdopen(answer, "w") as pipe:
         from attnbench.measure.cell import Bench
 
         answers = Answers(pipe)
         bench = Bench(announce=lambda doing: answers.send({"doing": doing}))
-        for line in questions:
+        for line in asking:
             asked = json.loads(line)
             answers.asked = asked["asked"]
             if "settle" in asked:
@@ -129,5 +148,13 @@ def main(read: int, write: int) -> None:
                 answers.send(_answer(bench, asked))
 
 
+def _limit(memory: int) -> None:
+    """Bytes that this process may hold, where that is limited; and who goes first without."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))

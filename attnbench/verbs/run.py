@@ -3,54 +3,95 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench import arguments
 from attnbench.verbs import INTERRUPTED, finding, say
+from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from attnbench.record import Record
+    from attnbench.sweep.slots import Places
+    from attnbench.sweep.start import Run
 
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
-    from attnbench.lock import lock_for
-    from attnbench.machine import this_machine
-    from attnbench.store import StoreError, read_records
-    from attnbench.sweep import progress, start
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.store import read_records
+    from attnbench.sweep import progress
     from attnbench.sweep.run import Interrupt, Stopped, sweep
 
-    changes = arguments.grid_changes(given)
-    if given.resume is not None:
-        rest = (given.variants, given.preset, given.table, given.seed, given.threads)
-        if changes or any(x not in (None, []) for x in rest):
-            raise StoreError("--resume takes the grid of the run it names; leave the rest out")
-        begun = start.resume(Path(given.resume))
-    else:
-        grid = start.find_preset(given.preset, this_machine()).with_(**changes)
-        begun = start.begin(
-            given.variants, grid, given.table, Path(given.out), seed=given.seed or 0,
-            threads=given.threads, energy=given.energy,
-        )  # fmt: skip
-    folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
-    say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
-    for warning in begun.plan.warnings():
-        say(warning)
-    say(f"records go to {folder.path}")
-    try:
-        devices, watching = {c.problem.device for c in left}, progress.watcher(len(left))
-        with lock_for(devices), LocalEngine(begun.settings) as engine, watching as watcher:
-            sweep(begun.plan, begun.done, folder, engine, watcher, Interrupt(say))
-    except (Stopped, KeyboardInterrupt):
-        say(f"stopped; what was measured is kept. Go on with: attnbench run --resume {folder.path}")
-        return INTERRUPTED
-    finally:
-        folder.close()
+    with _places(given) as places:
+        if places.note:
+            say(places.note)
+        begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
+        folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
+        say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
+        if folder.set_aside:
+            say(f"note: {folder.set_aside}")
+        for warning in begun.plan.warnings():
+            say(warning)
+        say(f"records go to {folder.path}")
+        device = next((c.problem.device for c in begun.plan.to_run), "cpu")
+        try:
+            with (
+                places.slots(begun.settings, device) as slots,
+                progress.watcher(len(left)) as watcher,
+            ):
+                sweep(begun.plan, begun.done, folder, slots, watcher, Interrupt(say))
+        except (Stopped, KeyboardInterrupt):
+            say(f"stopped; what was measured is kept. Go on with: attnbench run --resume "
+                f"{folder.path}")  # fmt: skip
+            return INTERRUPTED
+        finally:
+            folder.close()
     return _conclude(list(read_records(folder.path)), folder.path, as_json=given.json)
+
+
+@contextmanager
+def _places(given: argparse.Namespace) -> Iterator[Places]:
+    """Where cells can be measured: this machine, or a cluster."""
+    if given.engine == "ray":
+        from attnbench.sweep.cluster import NoCluster, connected
+
+        if given.devices:
+            raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")
+        with connected(given.address, given.device, given.kind) as cluster:
+            yield cluster
+        return
+    from attnbench.sweep.local import Local
+
+    if given.address or given.kind:
+        raise CantBeDone("--address and --kind are of a cluster: give --engine ray with them")
+    yield Local(given.devices or ())
+
+
+def _begun(given: argparse.Namespace, places: Places) -> Run:
+    from attnbench.sweep import start
+
+    changes = arguments.grid_changes(given)
+    if places.kind is not None:
+        changes["device"] = places.kind
+    grid = start.find_preset(given.preset, places.machine).with_(**changes)
+    return start.begin(
+        given.variants, grid, given.table, Path(given.out), seed=given.seed or 0,
+        threads=given.threads, energy=given.energy, machine=places.machine,
+    )  # fmt: skip
+
+
+def _resumed(given: argparse.Namespace, places: Places) -> Run:
+    from attnbench.store import StoreError
+    from attnbench.sweep import start
+
+    rest = (given.variants, given.preset, given.table, given.seed, given.threads)
+    if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
+        raise StoreError("--resume takes the grid of the run it names; leave the rest out")
+    return start.resume(Path(given.resume), places.machine)
 
 
 def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:

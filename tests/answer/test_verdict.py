@@ -155,3 +155,16 @@ def test_what_needs_half_the_memory_is_named_with_its_price():
     assert "frugal needs least memory, 2 MiB, at 3.00x the time" in answer.sentence()
     near = only(sized("fast", 1e-3, 8 << 20), sized("frugal", 3e-3, 5 << 20))
     assert "least memory" not in near.sentence()
+
+
+def test_unlike_machines_share_no_ranking_and_each_is_named():
+    records = [
+        replace(timed("a", 1e-3), node="small"), replace(timed("b", 2e-3), node="small"),
+        replace(timed("b", 1e-4), node="big"),
+    ]  # fmt: skip
+    small, big = answers(records)
+    assert (small.winner, small.node, small.lead) == ("a", "small", pytest.approx(2.0))
+    assert (big.winner, big.node, big.next) == ("b", "big", None)
+    assert ", on small: a is" in small.sentence()
+    (alone,) = answers(records[:2])
+    assert (alone.node, "small" in alone.sentence()) == ("", False)

@@ -87,7 +87,7 @@ def test_what_cannot_fit_is_predicted_and_not_run(cells):
 
 
 def test_what_may_just_fit_is_run(cells, monkeypatch):
-    monkeypatch.setattr(cell, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(cell, "free_bytes", lambda device: 1000)
     fits = cells.variant(HONEST + COST.format(peak=900), cost=True)
     too_large = cells.variant(HONEST + COST.format(peak=901), cost=True)
     assert cells.measure(fits).status is Status.MEASURED

@@ -1,5 +1,6 @@
-"""What became of a process."""
+"""What became of a process, and waiting for it."""
 
+import time
 from pathlib import Path
 
 
@@ -10,3 +11,25 @@ def alive(pid):
     except OSError:
         return False
     return state != "Z"
+
+
+def until(what, how_long=60):
+    """Wait for something to be so."""
+    end = time.monotonic() + how_long
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def marked(word):
+    """The processes that carry a word in their environment, wherever they have gone."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                said = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in said and alive(entry.name):
+                found.append(int(entry.name))
+    return found

@@ -5,8 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,15 @@ import impls
 from attnbench.machine import this_machine
 from attnbench.measure.settings import Settings
 from attnbench.record import Record, Status
-from attnbench.sweep import run
-from attnbench.sweep.engine import LAST_WORDS, LocalEngine, WorkerLost
+from attnbench.sweep import asking
+from attnbench.sweep.child import LAST_WORDS, Child, Ended
+from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls.loading import load_file
 
-alive = load_file(Path(__file__).with_name("processes.py")).alive
+processes = load_file(Path(__file__).with_name("processes.py"))
+alive, until = processes.alive, processes.until
 
 GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
               budget=0.01)  # fmt: skip
@@ -38,6 +39,35 @@ for line in sys.stdin:
 DYING = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1])); os.kill(os.getpid(), {number})"
 
 
+class Stand(Child):
+    """A worker whose code is given, without a keeper."""
+
+    def __init__(self, code, said):
+        self.answers, self.theirs = socket.socketpair()
+        self.answers.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._words, words = os.pipe()
+        os.set_blocking(self._words, False)
+        self._report = self._life = -1
+        self._kept = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", code, said.hex()], stdin=subprocess.PIPE,
+            stdout=self.theirs, stderr=words, start_new_session=True, text=True,
+        )  # fmt: skip
+        os.close(words)
+        self.pid, self.questions = self.process.pid, self.process.stdin
+
+    def ended(self, patience_s=0.0):
+        with suppress(subprocess.TimeoutExpired):
+            return Ended(self.process.wait(patience_s))
+
+    def end(self):
+        with suppress(OSError):
+            self.questions.close()
+        self.process.kill()
+        self.process.wait()
+        self.theirs.close()
+
+
 @pytest.fixture
 def answering():
     """Engines whose worker says one thing, and afterwards that it has said it."""
@@ -46,20 +76,12 @@ def answering():
     def make(said, code=WORKER):
         engine = LocalEngine(Settings())
         engines.append(engine)
-        engine._errors = tempfile.TemporaryFile()  # noqa: SIM115 - the engine closes it
-        engine._from, engine.theirs = socket.socketpair()
-        engine._from.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        engine._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", code, said.hex()], stdin=subprocess.PIPE,
-            stdout=engine.theirs, start_new_session=True, text=True,
-        )  # fmt: skip
-        engine._to = engine._process.stdin
+        engine._child = Stand(code, said)
         return engine
 
     yield make
     for engine in engines:
         engine.close()
-        engine.theirs.close()
 
 
 @pytest.mark.parametrize("said", [
@@ -74,12 +96,12 @@ def test_a_line_that_is_no_answer_loses_the_worker(answering, said):
         engine.ask({"job": {}}, 20)
     assert not caught.value.timed_out
     assert caught.value.reason
-    assert engine._process is None
+    assert engine.worker is None
 
 
 def test_a_worker_that_has_ended_before_it_is_asked_is_lost_with_its_status(answering):
     engine = answering(b"", "raise SystemExit(3)")
-    engine._process.wait()
+    engine._child.process.wait()
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"job": {}}, 20)
     assert caught.value.reason == "the worker ended with status 3"
@@ -95,28 +117,6 @@ def test_a_worker_that_ends_is_not_waited_for_though_another_holds_its_pipe(answ
     )  # fmt: skip
 
 
-WITH_CHILD = """
-import os, sys, time
-child = os.fork()
-if child == 0:
-    time.sleep(60)
-    os._exit(0)
-os.write(1, str(child).encode())
-sys.stdin.read()
-"""
-
-
-def test_a_child_that_a_worker_started_ends_with_it(answering):
-    engine = answering(b"", WITH_CHILD)
-    child = int(engine._from.recv(100))
-    assert alive(child)
-    engine.close()
-    end = time.monotonic() + 30
-    while alive(child) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not alive(child)
-
-
 def test_an_empty_line_is_an_answer_to_nothing_and_no_end(answering):
     with pytest.raises(WorkerLost) as caught:
         answering(b"\n").ask({"job": {}}, 20)
@@ -129,17 +129,24 @@ def test_an_empty_line_is_an_answer_to_nothing_and_no_end(answering):
     (b"x" * 5000 + b"\nmy last words\n", "x" * (LAST_WORDS - 15) + "\nmy last words"),
 ])  # fmt: skip
 def test_of_what_a_dead_worker_said_since_it_was_asked_the_end_is_kept(answering, words, kept):
-    engine = answering(b"")
-    engine._errors.write(b"said of the cell before\n")
-    engine._errors_from = engine._errors.tell()
-    engine._errors.write(words)
+    saying = f"import os, sys; os.write(2, bytes.fromhex('{words.hex()}')); sys.stdin.read()"
+    engine = answering(b"", saying)
+    until(lambda: engine._child._open() and engine._child._hear())
     assert engine._lost("it is gone", timed_out=False).said == kept
+
+
+def test_what_was_said_of_the_cell_before_is_forgotten(answering):
+    engine = answering(b"", "import os, sys; os.write(2, b'of the one before'); sys.stdin.read()")
+    until(lambda: engine._child._hear())
+    engine._child.forget()
+    assert engine._lost("it is gone", timed_out=False).said == ""
 
 
 def test_a_worker_imports_nothing_from_where_it_stands():
     with LocalEngine(Settings()) as engine:
-        engine._start()
-        python, *options = engine._process.args[: engine._process.args.index("-m")]
+        engine._child = engine._start()
+        words = engine._child.keeper.args
+        python, *options = words[: words.index("-m")]
     said = "import sys; print('' in sys.path)"
     run_so = subprocess.run(
         [python, *options, "-S", "-c", said], stdout=subprocess.PIPE, check=True
@@ -150,10 +157,10 @@ def test_a_worker_imports_nothing_from_where_it_stands():
 def test_after_an_answer_that_says_it_was_spoiled_the_worker_is_replaced(answering):
     engine = answering(b'{"record": {}, "spoiled": true, "asked": 1}\n')
     assert engine.ask({"job": {}}, 20) == {"record": {}}
-    assert engine._process is None
+    assert engine.worker is None
     unspoiled = answering(b'{"record": {}, "spoiled": false, "asked": 1}\n')
     assert unspoiled.ask({"job": {}}, 20) == {"record": {}}
-    assert alive(unspoiled._process.pid)
+    assert alive(unspoiled.worker)
 
 
 def test_what_a_worker_left_half_said_is_not_heard_from_the_next(answering):
@@ -173,11 +180,11 @@ def test_an_answer_that_is_no_record_is_a_crash_and_no_traceback(answering, host
     said = answer.encode()[:-1] + (b"," if len(answer) > 2 else b"") + b'"asked": 1}\n'
     engine = answering(said)
     (cell,) = make_plan(impls.table([hostile]), ["bmm"], GRID, this_machine()).to_run
-    record = run.measure(cell, {"seed": 0, "budget_s": 0.01}, engine)
-    assert record.status is Status.CRASHED
-    assert record.key == cell.key
-    assert record.reason
-    assert engine._process is None
+    with pytest.raises(WorkerLost) as caught:
+        asking._asked(cell, {}, engine, 20)
+    assert caught.value.reason
+    assert not caught.value.timed_out
+    assert engine.worker is None
 
 
 def test_a_record_about_another_cell_is_a_crash(answering, hostile):
@@ -185,10 +192,10 @@ def test_a_record_about_another_cell_is_a_crash(answering, hostile):
     bmm, matmul = plan.to_run
     other = Record.of(matmul.variant, matmul.problem, Status.FAILED, "it was slow", seed=0)
     engine = answering(json.dumps({"record": other.to_dict(), "asked": 1}).encode() + b"\n")
-    record = run.measure(bmm, {"seed": 0, "budget_s": 0.01}, engine)
-    assert (record.status, record.key) == (Status.CRASHED, bmm.key)
-    assert record.reason == "the worker answered about another cell"
-    assert engine._process is None
+    with pytest.raises(WorkerLost) as caught:
+        asking._asked(bmm, {}, engine, 20)
+    assert caught.value.reason == "the worker answered about another cell"
+    assert engine.worker is None
 
 
 def test_an_answer_to_an_earlier_question_is_passed_over(answering):
@@ -201,7 +208,7 @@ def test_what_another_process_writes_is_not_taken_for_an_answer(answering):
     said = b'{"record": {}, "asked": 1}\n'
     code = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1]))"
     subprocess.run(
-        [sys.executable, "-S", "-c", code, said.hex()], stdout=engine.theirs, check=True
+        [sys.executable, "-S", "-c", code, said.hex()], stdout=engine._child.theirs, check=True
     )  # fmt: skip
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"job": {}}, 5.0)
@@ -219,7 +226,7 @@ def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
         engine.ask({"job": {}}, 5.0)
     assert caught.value.wrong
     assert caught.value.reason == "it answered twice: one of the answers is forged"
-    assert engine._process is None
+    assert engine.worker is None
 
 
 @pytest.mark.parametrize(("doing", "number", "reason", "wrong"), [
@@ -232,7 +239,7 @@ def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
 def test_a_death_means_what_the_worker_said_that_it_would(answering, doing, number, reason, wrong):
     said = "".join(json.dumps({"doing": d, "asked": 1}) + "\n" for d in doing)
     engine = answering(said.encode(), DYING.format(number=number))
-    engine.theirs.close()
+    engine._child.theirs.close()
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"job": {}}, 5.0)
     assert (caught.value.reason, caught.value.wrong) == (reason, wrong)
@@ -240,9 +247,9 @@ def test_a_death_means_what_the_worker_said_that_it_would(answering, doing, numb
 
 def test_what_was_said_of_an_earlier_question_is_forgotten(answering):
     engine = answering(b'{"doing": "it wrote", "asked": 1}\n{"ready": 1, "asked": 1}\n')
-    engine.theirs.close()
+    engine._child.theirs.close()
     assert engine.ask({"job": {}}, 5.0) == {"ready": 1}
-    os.kill(engine._process.pid, 11)
+    os.kill(engine.worker, 11)
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"job": {}}, 5.0)
     assert (caught.value.reason, caught.value.wrong) == ("the worker died of SIGSEGV", False)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,16 +11,17 @@ import impls
 from attnbench.machine import this_machine
 from attnbench.record import Record, Status, Time
 from attnbench.store import RunFolder, read_records
-from attnbench.sweep import run
+from attnbench.sweep import asking, canary, run
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
+from attnbench.sweep.slots import Slot, SlotLost
 from impls.problem import Problem
 from impls.spec import Variant
 
 GRID = Preset("small", seq=("16", "32"), heads=(1,), head_dim=(8,), phase=("forward", "train"),
               mask=("none",))  # fmt: skip
-HEADER = {"seed": 0, "budget_s": 0.01, "ceilings": {}}
+HEADER = {"seed": 0, "budget_s": 0.01, "nodes": {"": {"ceilings": {"flops": {}}}}}
 
 
 def timed(seconds):
@@ -35,11 +37,17 @@ class Answering:
         self.seconds, self.jobs = {"forward": forward, "train": train}, []
 
     def ask(self, question, limit_s):
+        if "canary" in question:
+            return {"canary": self.canary(len(self.jobs))}
         job = question["job"]
         self.jobs.append(job)
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
         record = Record.of(variant, problem, Status.MEASURED, seed=0)
         return {"record": replace(record, time=timed(self.seconds[problem.phase])).to_dict()}
+
+    def canary(self, jobs):
+        """Seconds of its canary, when so many cells have been asked for."""
+        return 0.001
 
     def close(self):
         """Nothing."""
@@ -49,12 +57,15 @@ class Watched:
     """Whoever shows the progress; stops the sweep after the first cell if told to."""
 
     def __init__(self, interrupt=None):
-        self.cells, self.interrupt = 0, interrupt
+        self.cells, self.interrupt, self.told = 0, interrupt, []
 
     def cell(self, record, done, total, left_s):
         self.cells += 1
         if self.interrupt is not None:
             self.interrupt.asked = True
+
+    def tell(self, sentence):
+        self.told.append(sentence)
 
 
 def plan_of(*names, grid=GRID):
@@ -71,7 +82,7 @@ def folder(tmp_path):
 def swept(plan, folder, engine, done=()):
     """The records that a sweep has written down."""
     before = {r.key: r for r in done}
-    run.sweep(plan, before, folder, engine, Watched(), run.Interrupt(print))
+    run.sweep(plan, before, folder, [Slot(engine)], Watched(), run.Interrupt(print))
     return list(read_records(folder.path))
 
 
@@ -97,7 +108,7 @@ def test_the_same_bits_are_tried_at_a_variants_first_cell_in_each_phase(folder):
 
 
 def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
-    folder.header |= {"seed": 3, "budget_s": 0.25, "energy": True, "ceilings": {"flops": {}}}
+    folder.header |= {"seed": 3, "budget_s": 0.25, "energy": True}
     engine, plan = Answering(), plan_of("einsum")
     swept(plan, folder, engine)
     job = engine.jobs[0]
@@ -141,12 +152,34 @@ def test_what_is_left_out_is_written_down_once(folder):
 def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lost, status):
     class Losing(Answering):
         def ask(self, question, limit_s):
+            if "canary" in question:
+                return super().ask(question, limit_s)
             raise WorkerLost("that is how", "last words", **lost)
 
     found = swept(plan_of("einsum"), folder, Losing())
     assert {(r.status, r.reason, r.detail) for r in found} == {
         (status, "that is how", "last words")
     }
+    assert {r.note == asking.TWICE for r in found} == {status is Status.CRASHED}
+
+
+def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
+    class DyingOnce(Answering):
+        closed = 0
+
+        def ask(self, question, limit_s):
+            if "job" in question and not self.closed:
+                raise WorkerLost("it was broken", "", timed_out=False)
+            return super().ask(question, limit_s)
+
+        def close(self):
+            self.closed += 1
+
+    engine = DyingOnce()
+    first, *rest = swept(plan_of("einsum"), folder, engine)
+    assert (first.status, engine.closed) == (Status.MEASURED, 1)
+    assert first.note == "its worker died first, and it was measured in a new one: it was broken"
+    assert {r.note for r in rest} == {""}
 
 
 # ---- Ctrl-C --------------------------------------------------------------------------------------
@@ -155,7 +188,7 @@ def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lo
 def test_after_ctrl_c_the_cell_that_ended_is_kept_and_no_other_is_begun(folder):
     engine, interrupt = Answering(), run.Interrupt(print)
     with pytest.raises(run.Stopped):
-        run.sweep(plan_of("einsum"), {}, folder, engine, Watched(interrupt), interrupt)
+        run.sweep(plan_of("einsum"), {}, folder, [Slot(engine)], Watched(interrupt), interrupt)
     assert len(engine.jobs) == len(list(read_records(folder.path))) == 1
 
 
@@ -168,3 +201,143 @@ def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterw
         assert said == ["stopping after this cell; Ctrl-C again stops at once"]
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+# ---- the canary ----------------------------------------------------------------------------------
+
+
+class Drifting(Answering):
+    """A machine that is slower by half while some cells are measured."""
+
+    def __init__(self, slow):
+        super().__init__()
+        self.slow = slow
+
+    def canary(self, jobs):
+        return 0.0015 if jobs in self.slow else 0.001
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """A canary after every second cell, that waits for nobody."""
+    monkeypatch.setattr(canary, "EVERY_CELLS", 2)
+    monkeypatch.setattr(canary, "WAIT_S", 0.0)
+
+
+MANY = GRID.with_(seq=("16", "32", "48", "64"))
+
+
+def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_end(folder, often):
+    engine, plan, watched = Drifting(slow={4}), plan_of("einsum", "matmul", grid=MANY), Watched()
+    run.sweep(plan, {}, folder, [Slot(engine)], watched, run.Interrupt(print))
+    asked = [(job["variant"]["name"], Problem.from_dict(job["problem"])) for job in engine.jobs]
+    assert asked[16:] == asked[2:4]
+    found = list(read_records(folder.path))
+    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)  # each once
+    assert [r.key for r in found[14:]] == [c.key for c in plan.to_run[2:4]]
+    assert "was 50% slower; 2 cells measured again; 2 taken meanwhile are marked" in watched.told[0]
+
+
+def test_a_record_says_what_the_canary_took_before_it_and_is_marked_where_that_is_off(
+    folder, often
+):
+    found = swept(plan_of("einsum", "matmul", grid=MANY), folder, Drifting(slow={4}))
+    by_flag = [(r.canary_s, r.time.flags) for r in found]
+    marked = (0.0015, ["drifted: the canary before it was +50% off"])
+    assert by_flag == [(0.001, [])] * 2 + [marked] * 2 + [(0.001, [])] * 12
+
+
+def test_a_burst_that_is_over_when_it_is_looked_at_again_spoils_nothing(folder, often):
+    class Bursting(Answering):
+        looks = 0
+
+        def canary(self, jobs):
+            self.looks += 1
+            return 0.002 if self.looks == 3 else 0.001
+
+    engine = Bursting()
+    swept(plan_of("einsum", "matmul", grid=MANY), folder, engine)
+    assert len(engine.jobs) == 16
+
+
+def test_what_this_machines_noise_makes_of_it_is_no_drift(folder, often):
+    folder.header["noise"] = [{"call_s": 1.0, "floor": 0.01}, {"call_s": 0.001, "floor": 0.6}]
+    engine = Drifting(slow={4})
+    swept(plan_of("einsum", "matmul", grid=MANY), folder, engine)
+    assert len(engine.jobs) == 16
+
+
+def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_time(folder, often):
+    slow = set(range(3, 1000))
+    engine, watched = Drifting(slow), Watched()
+    run.sweep(plan_of("einsum", "matmul", grid=MANY), {}, folder, [Slot(engine)], watched,
+              run.Interrupt(print))  # fmt: skip
+    assert len(engine.jobs) == 16 + 2
+    assert len(list(read_records(folder.path))) == 16
+
+
+# ---- several places ------------------------------------------------------------------------------
+
+
+def test_several_places_share_the_cells_and_each_record_says_which_kind_measured_it(folder):
+    folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
+    plan, engines = plan_of("einsum", "matmul", grid=MANY), [Slow(), Slow()]
+    slots = [Slot(engines[0], node="a"), Slot(engines[1], node="b")]
+    run.sweep(plan, {}, folder, slots, Watched(), run.Interrupt(print))
+    found = list(read_records(folder.path))
+    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
+    by_node = {n: sum(r.node == n for r in found) for n in "ab"}
+    assert by_node == {"a": len(engines[0].jobs), "b": len(engines[1].jobs)}
+    assert min(by_node.values()) > 2
+
+
+class Slow(Answering):
+    """Takes a moment, so that others get their share."""
+
+    def ask(self, question, limit_s):
+        time.sleep(0.01)
+        return super().ask(question, limit_s)
+
+
+class Leaving(Slow):
+    """A place that is gone after some cells."""
+
+    def ask(self, question, limit_s):
+        if len(self.jobs) == 3 and "job" in question:
+            raise SlotLost("node n1 is lost")
+        return super().ask(question, limit_s)
+
+
+def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
+    plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
+    slots = [Slot(Leaving()), Slot(Slow())]
+    run.sweep(plan, {}, folder, slots, watched, run.Interrupt(print))
+    found = list(read_records(folder.path))
+    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
+    assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
+
+
+def test_when_every_place_is_lost_it_says_how_to_go_on_and_keeps_what_there_is(folder):
+    plan = plan_of("einsum", "matmul", grid=MANY)
+    with pytest.raises(run.NobodyLeft, match="attnbench run --resume"):
+        run.sweep(plan, {}, folder, [Slot(Leaving()), Slot(Leaving())], Watched(),
+                  run.Interrupt(print))  # fmt: skip
+    assert len(list(read_records(folder.path))) == 6
+
+
+def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
+    class Broken(Answering):
+        def ask(self, question, limit_s):
+            raise ZeroDivisionError("a fault of ours")
+
+    with pytest.raises(ZeroDivisionError):
+        run.sweep(plan_of("einsum"), {}, folder, [Slot(Broken()), Slot(Slow())], Watched(),
+                  run.Interrupt(print))  # fmt: skip
+
+
+def test_ctrl_c_lets_every_place_end_its_cell(folder):
+    plan, interrupt = plan_of("einsum", "matmul", grid=MANY), run.Interrupt(print)
+    engines = [Slow(), Slow()]
+    with pytest.raises(run.Stopped):
+        run.sweep(plan, {}, folder, [Slot(e) for e in engines], Watched(interrupt), interrupt)
+    assert len(list(read_records(folder.path))) == sum(len(e.jobs) for e in engines) <= 4

@@ -40,7 +40,10 @@ def held(monkeypatch):
     lock = Lock()
 
     class Engine:
-        def __init__(self, settings):
+        def __init__(self, settings, **_):
+            pass
+
+        def close(self):
             pass
 
         def __enter__(self):
@@ -53,8 +56,10 @@ def held(monkeypatch):
             lock.seen.append((lock.on, lock.devices))
             raise Reached
 
-    monkeypatch.setattr("attnbench.lock.lock_for", lock)
-    monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", Engine)
+    for where in ("attnbench.lock", "attnbench.sweep.local"):
+        monkeypatch.setattr(f"{where}.lock_for", lock)
+    for where in ("attnbench.sweep.engine", "attnbench.sweep.local"):
+        monkeypatch.setattr(f"{where}.LocalEngine", Engine)
     return lock
 
 

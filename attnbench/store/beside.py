@@ -1,0 +1,59 @@
+"""What lies beside a machine's runs: what was measured of the machine itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.record import PROTOCOL
+from attnbench.store.disk import MACHINE, make_folder, unwritable, write_whole
+
+if TYPE_CHECKING:
+    from attnbench.machine import Machine
+
+
+def check_writable(out: Path, machine: Machine) -> None:
+    """Raise a sentence now where nothing could be kept later."""
+    folder = out / machine.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(None, "permission denied")
+    except OSError as error:
+        raise unwritable(f"under {folder}", error) from None
+
+
+def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) -> Path:
+    """A file beside the machine's runs, whole or not at all; the one before is replaced."""
+    path = out / machine / file
+    try:
+        make_folder(path.parent, exist_ok=True)
+        write_whole(path, (json.dumps(facts, indent=1) + "\n").encode())
+    except OSError as error:
+        raise unwritable(str(path), error) from None
+    return path
+
+
+def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
+    """What was measured of the machine itself."""
+    return save_beside(out, machine.name, MACHINE, facts)
+
+
+def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:
+    """The noise floors measured on this machine as it is now; none where something differs."""
+    try:
+        facts = json.loads((out / machine.name / MACHINE).read_text())
+        same = (
+            facts["protocol"] == PROTOCOL
+            and facts["machine"]["versions"] == machine.versions
+            and facts["machine"]["cpu"] == machine.cpu
+            and facts["settings"]["threads"] == threads
+        )
+        floors = [{"call_s": float(f["call_s"]), "floor": float(f["floor"])}
+                  for f in facts["noise"]]  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return floors if same else []

@@ -1,0 +1,84 @@
+"""What is written stays: whole or not at all, and on the disk itself, not on its way there.
+
+A name is in its folder, and a folder in the one above, only once those folders are synced too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from impls.asked import CantBeDone
+
+HEADER, RECORDS, MACHINE = "run.json", "records.jsonl", "env.json"
+TORN, SPOILED = "torn.txt", "spoiled.jsonl"
+DRAFT = ".new"
+"""What is written under this ending takes its name once it is whole."""
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""What file systems say that can't sync a folder, or not for us."""
+
+
+class StoreError(CantBeDone):
+    """Something about the results folder; a sentence with what to do."""
+
+
+def unwritable(what: str, error: OSError) -> StoreError:
+    """Why something can't be written under ``--out``."""
+    return StoreError(f"can't write {what}: {error.strerror}; give another folder with --out")
+
+
+def sync_folder(path: Path) -> None:
+    """The names in a folder, on disk when this returns."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
+
+def make_folder(path: Path, *, exist_ok: bool = False) -> None:
+    """A folder and those above it, on disk when this returns."""
+    new = [path, *(above for above in path.parents if not above.exists())]
+    path.mkdir(parents=True, exist_ok=exist_ok)
+    for each in new:
+        sync_folder(each)
+    sync_folder(new[-1].parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of it, synced; raises OSError where less than all can be written."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.fsync(descriptor)
+
+
+def append_whole(descriptor: int, data: bytes) -> None:
+    """At the end of a file: all of it, on disk when this returns, or nothing."""
+    size = os.fstat(descriptor).st_size
+    try:
+        write_all(descriptor, data)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A file, whole and on disk when this returns; where that can't be, the one before stays."""
+    draft = path.with_name(path.name + DRAFT)
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)  # it may be what filled the disk
+        raise
+    sync_folder(path.parent)

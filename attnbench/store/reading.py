@@ -1,0 +1,134 @@
+"""What lies in a results folder: the runs, their headers, their records line by line.
+
+Whatever can't be read is refused in a sentence that names the file and the line. Only a last line
+without an end is passed over: it is being written now, or its writer died.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnbench.record import SCHEMA, InvalidRecord, Record
+from attnbench.store.disk import HEADER, RECORDS, StoreError
+
+BATCH_BYTES = 1 << 19
+"""Lines are read so many at a time: what comes of them then stays near the processor."""
+PARSER = msgspec.json.Decoder()
+
+
+def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
+    """The run folders that are, or lie below, the paths given."""
+    for path in paths:
+        if not path.exists():
+            raise StoreError(f"there is no {path}; runs lie in results/<machine>/<run>")
+        if (path / HEADER).exists():
+            yield path
+        else:
+            yield from sorted(p.parent for p in path.rglob(HEADER))
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """A run's header; refuses what is no run, or of a newer form."""
+    if not path.is_dir():
+        raise StoreError(f"there is no run folder {path}; runs lie in results/<machine>/<run>")
+    try:
+        header: dict[str, Any] = json.loads((path / HEADER).read_text())
+        schema = header["schema"]
+    except FileNotFoundError:
+        raise StoreError(f"{path} holds no {HEADER}: it is not a run; start a new one") from None
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(f"{path / HEADER} is damaged; start a new run") from None
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise StoreError(
+            f"{path} was written with schema {schema}, newer than the {SCHEMA} this attnbench "
+            "reads: update attnbench, or start a new run"
+        )
+    return header
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """A run's records in the order in which they were measured; a torn last line is left out."""
+    for record, _ in records_and_lines(path):
+        yield record
+
+
+def records_and_lines(path: Path) -> Iterator[tuple[Record, bytes]]:
+    """A run's records, each with the line that it was read from."""
+    for first, lines in batches(path):
+        yield from zip(parsed(path, first, lines), lines, strict=True)
+
+
+def batches(path: Path) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """A run's whole lines, some at a time, each time with the number of the first."""
+    file, number = path / RECORDS, 1
+    if not file.exists():
+        return
+    with file.open("rb") as data:
+        while lines := data.readlines(BATCH_BYTES):
+            if not lines[-1].endswith(b"\n"):
+                del lines[-1]
+            yield number, lines
+            number += len(lines)
+
+
+def parsed(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[Record]:
+    """The records that lines are, the first of them with this number in the run's file."""
+    for number, line in enumerate(lines, first):
+        try:
+            yield Record.from_dict(_values(line))
+        except (InvalidRecord, ValueError) as error:
+            what_to_do = _remedy(path, number)
+            raise StoreError(f"{path / RECORDS}, line {number}: {error}{what_to_do}") from None
+
+
+def _values(line: bytes) -> Any:
+    """The JSON in a line; what the fast parser won't have, json may, or says why not."""
+    try:
+        return PARSER.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return json.loads(line)
+
+
+def _remedy(path: Path, number: int) -> str:
+    """What helps where this line and all after it are what a death left behind."""
+    data = (path / RECORDS).read_bytes()
+    if number <= data.count(b"\n", 0, whole_length(data)):
+        return ""
+    return f"; attnbench run --resume {path} sets it aside and measures what is missing"
+
+
+def whole_length(data: bytes) -> int:
+    """How many bytes there are before the tail that a death left behind, if it left one.
+
+    That is a last line without an end, and, after a loss of power, lines at the end that are no
+    JSON: nought bytes, or blocks of something else.
+    """
+    end = data.rfind(b"\n") + 1
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        try:
+            json.loads(data[start:end])
+        except ValueError:
+            end = start
+        else:
+            break
+    return end
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Nothing that is parsed refers to itself; looking for what does can be half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

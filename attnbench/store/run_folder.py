@@ -1,0 +1,218 @@
+"""One run on disk: made, gone on with, appended to, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attnbench.record import SCHEMA, Record
+from attnbench.store.disk import (
+    DRAFT,
+    HEADER,
+    RECORDS,
+    SPOILED,
+    TORN,
+    StoreError,
+    append_whole,
+    make_folder,
+    sync_folder,
+    unwritable,
+    write_all,
+    write_whole,
+)  # fmt: skip
+from attnbench.store.holder import holder
+from attnbench.store.reading import read_header, records_and_lines, whole_length
+
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class RunFolder:
+    """One run on disk, open for appending by one process at a time."""
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path, self.header = path, header
+        self.set_aside = ""
+        """What a death had left behind when the run was reopened: a sentence, or nothing."""
+        self._records: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name, as records carry it."""
+        return self.path.name
+
+    @classmethod
+    def create(cls, out: Path, machine: str, header: dict[str, Any]) -> RunFolder:
+        """A new run under ``out/machine``, named by the moment."""
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        for attempt in range(100):
+            path = out / machine / (stamp + f"-{attempt}" * bool(attempt))
+            try:
+                make_folder(path)
+            except FileExistsError:
+                if out.exists() and not out.is_dir():
+                    raise StoreError(f"{out} is a file; --out takes a folder") from None
+                continue
+            except OSError as error:
+                raise unwritable(f"results under {out}", error) from None
+            break
+        else:
+            raise StoreError(f"there are 100 runs of this second under {out}")
+        folder = cls(path, {"run": path.name, "schema": SCHEMA, **header})
+        folder.save_header()
+        folder._open()
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """A run to go on with: what a death left behind, if anything, is set aside."""
+        folder = cls(path, read_header(path))
+        folder._open()
+        try:
+            for file in (HEADER, RECORDS):
+                (path / (file + DRAFT)).unlink(missing_ok=True)
+            folder._set_torn_lines_aside()
+        except OSError as error:
+            folder.close()
+            raise _cant_write(path, error) from None
+        return folder
+
+    def save_header(self) -> None:
+        """Write the header whole, or not at all."""
+        try:
+            write_whole(self.path / HEADER, (json.dumps(self.header, indent=1) + "\n").encode())
+        except OSError as error:
+            raise _cant_write(self.path, error) from None
+
+    def append(self, record: Record) -> None:
+        """One record, on disk when this returns; where it has no room, nothing of it is left."""
+        assert self._records is not None
+        try:
+            append_whole(self._records, record.line().encode() + b"\n")
+        except OSError as error:
+            raise self._no_room(RECORDS, error) from None
+
+    def supersede(self, keys: Collection[str]) -> int:
+        """Take these cells' lines out, for the cells are measured again; how many lines it was.
+
+        They go to ``spoiled.jsonl`` as they are. A death at any moment leaves each line in at
+        least one of the two files, and no cell twice among the records.
+        """
+        kept: list[bytes] = []
+        taken: list[bytes] = []
+        for record, line in records_and_lines(self.path):
+            (taken if record.key in keys else kept).append(line)
+        if taken:
+            try:
+                self._keep_as_spoiled(taken)
+                self._put_in_place(b"".join(kept))
+            except OSError as error:
+                raise self._no_room(SPOILED, error) from None
+        return len(taken)
+
+    def close(self) -> None:
+        """Let the next process have it."""
+        if self._records is not None:
+            os.close(self._records)
+            self._records = None
+
+    def _open(self) -> None:
+        """Have the run alone, or say who has it."""
+        path = self.path / RECORDS
+        try:
+            while self._records is None:
+                self._records = os.open(path, APPENDING, 0o666)
+                fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is(path, self._records):
+                    self.close()  # it was replaced between the two calls
+            sync_folder(self.path)
+        except BlockingIOError:
+            self.close()
+            raise StoreError(
+                f"{holder(path)} is writing to {self.path}; wait until that one ends, or start a "
+                "run of your own"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise _cant_write(self.path, error) from None
+
+    def _set_torn_lines_aside(self) -> None:
+        path = self.path / RECORDS
+        data = path.read_bytes()
+        whole = whole_length(data)
+        if whole == len(data):
+            return
+        torn = data[whole:] if data.endswith(b"\n") else data[whole:] + b"\n"
+        _append_to(self.path / TORN, torn)
+        assert self._records is not None
+        os.ftruncate(self._records, whole)
+        os.fsync(self._records)
+        lines = torn.count(b"\n")
+        what = "the last line" if lines == 1 else f"what the last {lines} lines hold"
+        self.set_aside = (
+            f"{what} of {path} was left unfinished when the run died: it is set aside in {TORN}, "
+            "and what is missing is measured again"
+        )
+
+    def _keep_as_spoiled(self, lines: list[bytes]) -> None:
+        """At the end of the file of what was spoiled, but for what a death left there before."""
+        path = self.path / SPOILED
+        there = path.read_bytes() if path.exists() else b""
+        whole = there.rfind(b"\n") + 1
+        if whole < len(there):
+            os.truncate(path, whole)  # the line is still among the records
+        have = set(there[:whole].splitlines(keepends=True))
+        _append_to(path, b"".join(line for line in lines if line not in have))
+
+    def _put_in_place(self, data: bytes) -> None:
+        """Other lines instead of those there are, the lock kept at every moment."""
+        path = self.path / RECORDS
+        draft = path.with_name(path.name + DRAFT)
+        new = os.open(draft, APPENDING | os.O_TRUNC, 0o666)
+        try:
+            write_all(new, data)
+            fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.replace(path)
+        finally:  # whatever stopped it: what is appended goes to the file that has the name
+            if _is(path, new):
+                self.close()
+                self._records = new
+            else:
+                os.close(new)
+                draft.unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def _no_room(self, file: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"can't write to {self.path / file}: {error.strerror}; what was measured before is "
+            f"kept: make room, then attnbench run --resume {self.path}"
+        )
+
+
+def _append_to(path: Path, data: bytes) -> None:
+    """At the end of a file that may not be there yet."""
+    descriptor = os.open(path, APPENDING, 0o666)
+    try:
+        append_whole(descriptor, data)
+    finally:
+        os.close(descriptor)
+    sync_folder(path.parent)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether a name still stands for what was opened under it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _cant_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"can't write to {path}: {error.strerror}; make it writable, or start a new run elsewhere "
+        "with --out"
+    )

@@ -1,0 +1,310 @@
+"""The places of a Ray cluster: on each node its devices, each held by this run alone.
+
+Ray starts an actor beside each device, and the actor the same worker that a run on one machine has.
+The records stream back as answers and are written down here. A run takes the nodes of one kind:
+numbers of unlike machines can't be ranked together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attnbench
+import impls
+from attnbench.lock import DeviceBusy, lock_for
+from attnbench.machine import Machine, this_machine
+from attnbench.measure.settings import Settings
+from attnbench.record import PROTOCOL
+from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, WorkerLost
+from attnbench.sweep.slots import Slot, SlotLost
+from impls.asked import CantBeDone
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+REACH_S, PLACE_S, GRACE_S = 5.0, 60.0, 60.0
+"""For a head node to answer, for a node to give its device, and for an answer to come back after
+the worker's own time is up."""
+
+
+class NoCluster(CantBeDone):
+    """The cluster can't be used as it is; a sentence."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a node says of itself before anything is measured on it."""
+
+    protocol: int
+    sources: str
+    """A word that is another where the code is."""
+    machine: dict[str, Any]
+    kind: str
+
+
+def facts() -> dict[str, Any]:
+    """Those of the machine that this runs on."""
+    machine = this_machine()
+    return asdict(Facts(PROTOCOL, sources(), machine.to_dict(), machine.kind))
+
+
+@cache
+def sources() -> str:
+    """A word for the ruler's code and the table's."""
+    found = hashlib.sha256()
+    for package in (attnbench, impls):
+        root = Path(str(package.__file__)).parent
+        for file in sorted(root.rglob("*.py")):
+            found.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return found.hexdigest()[:12]
+
+
+class Place:
+    """On a node, as Ray's actor: a device, and the engine that asks its worker."""
+
+    def __init__(self) -> None:
+        self._held, self._engine = ExitStack(), LocalEngine(Settings())
+
+    def facts(self) -> dict[str, Any]:
+        """Of this node."""
+        return facts()
+
+    def open(self, settings: Mapping[str, Any], device: str) -> str:
+        """Hold the device; empty, or who holds it already."""
+        try:
+            self._held.enter_context(lock_for([device]))
+        except DeviceBusy as busy:
+            return str(busy)
+        self._engine = LocalEngine(Settings(**settings), limited=device == "cpu")
+        return ""
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer, or how it was lost."""
+        try:
+            return {"answer": self._engine.ask(question, limit_s)}
+        except WorkerLost as lost:
+            kinds = {"timed_out": lost.timed_out, "wrong": lost.wrong}
+            return {"lost": [lost.reason, lost.said], **kinds}
+
+    def close(self) -> None:
+        """End the worker."""
+        self._engine.close()
+
+
+class RemoteEngine:
+    """Asks the worker of another machine's engine."""
+
+    def __init__(self, ray: ModuleType, place: Any, name: str) -> None:
+        self._ray, self._place, self._name = ray, place, name
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer; raises :class:`WorkerLost`, or :class:`SlotLost` with its node."""
+        patience = limit_s + START_LIMIT_S + GRACE_S  # a worker may have to be started first
+        got = self._get(self._place.ask.remote(dict(question), limit_s), patience)
+        if "lost" in got:
+            raise WorkerLost(*got["lost"], timed_out=got["timed_out"], wrong=got["wrong"])
+        answer: dict[str, Any] = got["answer"]
+        return answer
+
+    def close(self) -> None:
+        """End the worker; of a node that is lost it has ended already."""
+        with suppress(SlotLost):
+            self._get(self._place.close.remote(), GRACE_S)
+
+    def end(self) -> None:
+        """Give the device back."""
+        with suppress(Exception):  # whatever Ray says of a node that is gone
+            self._ray.kill(self._place)
+
+    def _get(self, reference: Any, patience_s: float) -> Any:
+        try:
+            return self._ray.get(reference, timeout=patience_s)
+        except self._ray.exceptions.RayError as error:
+            raise SlotLost(f"{self._name} is lost ({type(error).__name__})") from None
+
+
+class Cluster:
+    """The nodes of one kind."""
+
+    def __init__(self, ray: ModuleType, places: Sequence[tuple[str, Any]], found: Facts,
+                 note: str) -> None:  # fmt: skip
+        self._ray, self._places, self._facts, self.note = ray, places, found, note
+        self.machine = machine_of(found.machine)
+        self.kind: str | None = None
+
+    @contextmanager
+    def slots(self, settings: Settings, device: str) -> Iterator[list[Slot]]:
+        """A slot for each place, with its device held."""
+        slots = []
+        for name, place in self._places:
+            engine = RemoteEngine(self._ray, place, name)
+            try:
+                busy = engine._get(place.open.remote(asdict(settings), device), PLACE_S)
+            except SlotLost as lost:
+                raise NoCluster(f"{lost}; nothing was measured") from None
+            if busy:
+                raise NoCluster(f"{name}: {busy}")
+            facts = self._facts
+            slots.append(Slot(engine, device, name, facts.kind, facts.machine))
+        yield slots
+
+
+def machine_of(told: Mapping[str, Any]) -> Machine:
+    """A machine as another told it."""
+    from attnbench.machine import Gpu
+
+    values = {k: v for k, v in told.items() if k != "devices"}
+    return Machine(**{**values, "gpus": tuple(Gpu(**gpu) for gpu in told["gpus"])})
+
+
+@contextmanager
+def connected(address: str | None, device: str | None, kind: str | None) -> Iterator[Cluster]:
+    """The places of a cluster that is running, for devices of a kind of machine.
+
+    ``device``: cpu or cuda; by default the better one that is there. ``kind``: where there are
+    several kinds, which; by default that of most nodes.
+    """
+    ray = _ray()
+    _reach(address)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # it warns that it will do so
+    try:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise NoCluster(_cant(address, str(error).strip().splitlines()[:1])) from None
+    places: list[tuple[str, Any]] = []
+    try:
+        places = _places(ray, device)
+        told = _told(ray, places)
+        here, found, note = _alike(places, told, kind)
+        yield Cluster(ray, here, found, note)
+    finally:
+        for _, place in places:
+            with suppress(Exception):
+                ray.kill(place)
+        ray.shutdown()
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray
+    except ImportError:
+        raise NoCluster(
+            "Ray is not installed: pip install 'attnbench[cluster]', here and on every node"
+        ) from None
+    module: ModuleType = ray
+    return module
+
+
+def _reach(address: str | None) -> None:
+    """Raise a sentence soon for what does not answer at all; Ray itself would try for a minute."""
+    if address in (None, "auto"):
+        return
+    host, _, port = str(address).rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise NoCluster(f"--address {address!r} is not HOST:PORT of a Ray head node, as 'ray start "
+                        "--head' prints it")  # fmt: skip
+    try:
+        socket.create_connection((host, int(port)), REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise NoCluster(_cant(address, [str(error)])) from None
+
+
+def _cant(address: str | None, why: Sequence[str]) -> str:
+    where = f"the Ray cluster at {address}" if address else "a Ray cluster from here"
+    said = f" ({why[0]})" if why else ""
+    return (
+        f"can't reach {where}{said}: start one with 'ray start --head', join its nodes with 'ray "
+        "start --address HOST:PORT', and run this on one of them"
+    )
+
+
+def _places(ray: ModuleType, device: str | None) -> list[tuple[str, Any]]:
+    """An actor beside each device, alone with it: a GPU, or all of a node's processors."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    wanted = device or ("cuda" if any(_count(n, "GPU") for n in nodes) else "cpu")
+    if wanted not in ("cpu", "cuda"):
+        raise NoCluster(f"--device {wanted}: of a cluster's nodes give the kind, cpu or cuda")
+    places = []
+    for node in nodes:
+        if wanted == "cuda":
+            asked = [{"num_gpus": 1, "num_cpus": 0}] * _count(node, "GPU")
+        else:
+            asked = [{"num_cpus": _count(node, "CPU")}] * bool(_count(node, "CPU"))
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node["NodeID"], soft=False
+        )
+        for number, resources in enumerate(asked):
+            name = f"node {node['NodeManagerAddress']} ({node['NodeID'][:6]})"
+            name += f" GPU {number}" * (len(asked) > 1)
+            actor = ray.remote(**resources, scheduling_strategy=strategy, max_restarts=0)(Place)
+            places.append((name, actor.remote()))
+    if not places:
+        raise NoCluster(
+            f"no node of the cluster has a {'GPU' if wanted == 'cuda' else 'processor'} to give; "
+            "'ray status' shows what they have"
+        )
+    return places
+
+
+def _count(node: Mapping[str, Any], what: str) -> int:
+    return int(node["Resources"].get(what, 0))
+
+
+def _told(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
+    """What each node says of itself; raises a sentence for one that can't take part."""
+    asked = [place.facts.remote() for _, place in places]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=PLACE_S)
+    told = []
+    for (name, _), reference in zip(places, asked, strict=True):
+        if reference not in ready:
+            raise NoCluster(
+                f"{name} has not given its device within {PLACE_S:.0f} s: another job of the "
+                "cluster holds it, or it can't start; 'ray status' shows which"
+            )
+        try:
+            told.append(_checked(name, ray.get(reference)))
+        except ray.exceptions.RayError as error:
+            last = str(error).strip().splitlines()[-1:]
+            raise NoCluster(
+                f"{name} can't run attnbench ({''.join(last)[:300]}): install the same attnbench "
+                "on every node"
+            ) from None
+    return told
+
+
+def _checked(name: str, told: Mapping[str, Any]) -> Facts:
+    if told["protocol"] != PROTOCOL:
+        raise NoCluster(
+            f"{name} measures by protocol {told['protocol']} and this attnbench by {PROTOCOL}: "
+            "numbers of unlike protocols can't share a run; install the same attnbench there"
+        )
+    if told["sources"] != sources():
+        raise NoCluster(
+            f"{name} has another attnbench (sources {told['sources']}, here {sources()}): what "
+            "would be measured is not the same; install the same there"
+        )
+    return Facts(**told)
+
+
+def _alike(places: Sequence[tuple[str, Any]], told: Sequence[Facts],
+           kind: str | None) -> tuple[list[tuple[str, Any]], Facts, str]:  # fmt: skip
+    """The places of one kind, what they are, and a sentence about the others."""
+    kinds = Counter(facts.kind for facts in told)
+    chosen = kind or kinds.most_common(1)[0][0]
+    if chosen not in kinds:
+        raise NoCluster(f"no node is of kind {chosen}; there are {', '.join(kinds)}")
+    mine = [place for place, facts in zip(places, told, strict=True) if facts.kind == chosen]
+    others = "; ".join(f"{n} of kind {k}" for k, n in kinds.items() if k != chosen)
+    note = f"measured on {len(mine)} of kind {chosen}" + (
+        f"; left out, as unlike machines share no ranking: {others} (--kind)" if others else ""
+    )
+    return mine, next(facts for facts in told if facts.kind == chosen), note

@@ -1,0 +1,154 @@
+"""The table of all records: what json_normalize makes of them, in a fraction of its time."""
+
+import json
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnbench.record import SCHEMA
+from attnbench.store import RECORDS, RunFolder, load, read_records
+from attnbench.store import reading as reading_module
+from impls.loading import load_file
+
+records = load_file(Path(__file__).parents[1] / "test_record.py").records
+
+
+def slowly(paths):
+    """The table by way of whole records, as pandas flattens them."""
+    rows = [{**record.to_dict(), "machine": path.parent.name}
+            for path in paths for record in read_records(path)]  # fmt: skip
+    return pd.json_normalize(rows)
+
+
+def written(path, lines):
+    run = RunFolder.create(path, "box", {})
+    (run.path / RECORDS).write_text("".join(line + "\n" for line in lines))
+    run.close()
+    return run.path
+
+
+def same(paths):
+    pd.testing.assert_frame_equal(load(paths), slowly(paths))
+
+
+def test_a_table_is_what_json_normalize_makes(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(reading_module, "BATCH_BYTES", 10_000)  # of several pieces
+    paths = [
+        written(tmp_path / str(seed), [r.line() for r in made.sweep_like(60, seed)])
+        for seed in range(3)
+    ]
+    same(paths)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(records(), max_size=5))
+def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
+    same([written(tmp_path, [r.line() for r in some])])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2.5], [1, "two"], [None, None], [None, 1], [True, None], [True, False], [True, 1],
+     [2**70, 1], [2**63, 1.5], ["a", None], [[1], None], [{"x": {"y": 1}}, {"x": 2}], [{}, 1],
+     [0, -1], [{"x": [{}]}, {}], ["", "a"]],
+    ids=repr,
+)  # fmt: skip
+def test_an_option_of_any_types_comes_as_json_normalize_has_it(tmp_path, made, values):
+    some = [made.record(options={"o": value, "p": 1}) for value in values]
+    same([written(tmp_path / "all", [r.line() for r in some])])
+    same([written(tmp_path / "none", [r.line() for r in [*some, made.record()]])])
+
+
+def test_a_record_of_an_older_form_has_what_was_added_since(tmp_path, made):
+    old = json.loads(made.timed().line())
+    for name in ("ranks", "node", "canary_s"):
+        del old[name]
+    del old["time"]["audit_s"]
+    turned = dict(reversed({**old, "schema": 1}.items()))
+    path = written(tmp_path, [json.dumps(old), json.dumps(turned), made.timed().line()])
+    same([path])
+    assert load([path])["schema"].tolist() == [SCHEMA, 1, SCHEMA]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
+def test_a_number_that_is_not_finite_is_missing(tmp_path, made, number):
+    line = made.timed(median=0.125).line().replace("0.125", number)
+    path = written(tmp_path, [made.timed().line(), line])
+    same([path])
+    assert load([path])["time.median_s"].tolist()[0] == 0.25
+    assert load([path])["time.median_s"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": SCHEMA + 1}, {"schema": None}, {"schema": "1"}, {"surprise": 1}, {"status": "fine"},
+     {"status": ["measured"]}, {"reason": "it went well"}, {"status": "failed"}, {"time": {"n": 1}},
+     {"time": 3}, {"status": "wrong", "reason": "row 1"}, {"error": []}, {"memory": {"x": 1}}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_record_is_refused_as_reading_records_refuses_it(
+    tmp_path, made, refused, change
+):
+    bad = json.dumps({**json.loads(made.timed().line()), **change})
+    good = made.timed().line()
+    path = written(tmp_path, [good, good, bad, good])
+    said = refused(lambda: load([path]), str(path / RECORDS), "line 3")
+    assert said == refused(lambda: list(read_records(path)))
+
+
+def test_the_line_of_a_damaged_record_is_counted_over_all_batches(
+    tmp_path, made, refused, monkeypatch
+):
+    monkeypatch.setattr(reading_module, "BATCH_BYTES", 1)
+    path = written(tmp_path, [made.timed().line()] * 6 + ["{nonsense"] + [made.timed().line()])
+    refused(lambda: load([path]), "line 7")
+
+
+def test_a_torn_last_line_is_left_out_of_the_table(folder, made):
+    folder.append(made.timed("whole"))
+    with (folder.path / RECORDS).open("a") as more:
+        more.write(made.timed("torn").line()[:-20])
+    assert load([folder.path])["variant"].tolist() == ["whole"]
+
+
+def test_no_record_makes_an_empty_table(folder):
+    assert load([folder.path]).empty
+    assert list(load([folder.path]).columns) == []
+
+
+def test_the_garbage_collector_is_as_it_was(folder, made, refused):
+    import gc
+
+    folder.append(made.timed())
+    load([folder.path])
+    assert gc.isenabled()
+    with (folder.path / RECORDS).open("a") as more:
+        more.write("[]\n")
+    refused(lambda: load([folder.path]))
+    assert gc.isenabled()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_records_load_in_three_seconds(tmp_path, made):
+    """On a processor of its own; where others share it, what json alone takes of the same text
+    says how much slower it is than the one on which json takes three seconds."""
+    lines = "".join(record.line() + "\n" for record in made.sweep_like(2500))
+    assert 1700 < len(lines) / 2500 < 2100
+    for number in range(40):
+        path = written(tmp_path / str(number % 4) / str(number), [])
+        (path / RECORDS).write_text(lines)
+    taken = []
+    for _ in range(3):
+        start = time.process_time()
+        for line in lines.splitlines():
+            json.loads(line)
+        parsed, start = 40 * (time.process_time() - start), time.process_time()
+        frame = load([tmp_path])
+        taken.append((time.process_time() - start) / max(1.0, parsed / 3.0))
+        assert len(frame) == 100_000
+        del frame
+    assert min(taken) < 3.0
