@@ -267,7 +267,7 @@ def _limits(verb: argparse.ArgumentParser) -> None:
         help="bytes above the inputs, such as 512MiB; 2GiB, or half of a GPU's, if not given",
     )  # fmt: skip
     verb.add_argument(
-        "--max-time", type=duration, metavar="TIME", help="of a call, such as 1s; 200ms if not given"
+        "--max-time", type=duration, metavar="TIME", help="of a call: 1s; 200ms if not given"
     )
     verb.add_argument(
         "--by", default="seq", metavar="WHAT", help="what is searched: seq, if not given, or batch"
@@ -276,7 +276,7 @@ def _limits(verb: argparse.ArgumentParser) -> None:
                                       "preset's of the device if not given")  # fmt: skip
     _axes(problem)
     verb.add_argument(
-        "--budget", type=seconds, metavar="S", help="seconds of the whole search; 250 if not given"
+        "--budget", type=seconds, metavar="S", help="seconds of the whole search; 240 if not given"
     )
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")

@@ -19,7 +19,7 @@ from impls.spec import InvalidRow
 if TYPE_CHECKING:
     from impls.spec import Variant
 
-FAMILIES = ("dense", "sparse", "lowrank", "linear", "layers", "external")
+FAMILIES = ("dense", "sparse", "lowrank", "linear", "layers", "parallel", "external")
 """In the order in which the table is shown."""
 
 

@@ -59,6 +59,24 @@ def check_runs(row: str, runs: Any, devices: Sequence[str], options: Mapping[str
             raise InvalidRow(f"{row}: runs on {where} is {operator!r}, not an operator's name")
 
 
+def check_ranks(row: str, level: str, ranks: Any, shares: str | None,
+                options: Mapping[str, Any]) -> None:  # fmt: skip
+    """Refuse a row of ranks that does not say over how many, or who holds what; and shares of a row
+    that runs in one process.
+    """
+    if not isinstance(ranks, bool):
+        raise InvalidRow(f"{row}: ranks={ranks!r} is neither true nor false")
+    if not ranks and shares is not None:
+        raise InvalidRow(f"{row}: shares are of a row that runs over several processes: ranks=True")
+    if ranks and level != "core":
+        raise InvalidRow(f"{row} runs over several processes and is a {level}: only a core can")
+    if ranks and (shares is None or type(options.get("world")) is not int):
+        raise InvalidRow(
+            f"{row} runs over several processes, so it needs an option world, a whole number, and "
+            "shares: who holds which tokens"
+        )
+
+
 def operator_on(device: str, runs: Mapping[str, str], chosen: Mapping[str, Any]) -> str | None:
     """The operator that a row's ``runs`` names for a device under the options chosen."""
     for where, operator in runs.items():

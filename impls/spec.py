@@ -20,6 +20,10 @@ are asked for with those of x. Its definition has the same ``weights``, by name,
 is ``define(x, rows, weights)``, with a context after x. It decodes with ``remember(x)`` and
 ``step(x, memory)``.
 
+A row of ``ranks`` runs over as many processes as its option ``world`` says: ``build(problem, ranks,
+**options) -> attend`` of one rank's share, the options without ``world``; ``ranks`` are the others
+(:mod:`impls.parallel.ranks`). Its ``shares`` say which tokens each rank holds.
+
 An ``attend`` may say what ran, with ``note() -> str``.
 """
 
@@ -31,7 +35,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from impls.options import InvalidRow as InvalidRow
-from impls.options import check_runs, listed, one_of, operator_on, typed
+from impls.options import check_ranks, check_runs, listed, one_of, operator_on, typed
 from impls.support import NO_GRADIENT as NO_GRADIENT
 from impls.support import refusal
 
@@ -113,6 +117,11 @@ class Variant:
     """How to install what it requires, where that is not ``pip install`` of the requirement."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """What ``build`` can be told, with the defaults."""
+    ranks: bool = False
+    """Runs over several processes, as many as its option ``world`` says."""
+    shares: str | None = None
+    """Of a row of ranks: ``shares(problem, world) -> places of each rank's tokens``, in a module
+    without torch; raises :class:`Unsupported` for what can't be split."""
     paper: str = ""
     origin: str = "attnbench"
     untried: bool = False
@@ -158,7 +167,7 @@ class Variant:
                 )
         if self.cross not in CROSSES:
             raise InvalidRow(f"{self.name}: cross={self.cross!r} is not true, false or 'decode'")
-        for name in ("build", "definition", "cost"):
+        for name in ("build", "definition", "cost", "shares"):
             path = getattr(self, name)
             if path is not None and (not isinstance(path, str) or ":" not in path):
                 raise InvalidRow(
@@ -166,6 +175,7 @@ class Variant:
                 )
         check_runs(self.name, self.runs, DEVICES, self.options)
         self._check_definition()
+        check_ranks(self.name, self.level, self.ranks, self.shares, self.options)
 
     def _check_definition(self) -> None:
         if self.level == "core" and self.computes == "softmax" and self.definition is not None:
@@ -200,6 +210,11 @@ class Variant:
         return {**self.options, **self.given, **({"core": self.core} if self.core else {})}
 
     @property
+    def world(self) -> int:
+        """Over how many processes it runs; 1 where it runs in one, as most do."""
+        return int(self.chosen["world"]) if self.ranks else 1
+
+    @property
     def label(self) -> str:
         """The name with the options that differ from the defaults: ``chunked?block=64``."""
         if not self.given:
@@ -215,6 +230,11 @@ class Variant:
         """This layer around a core: it computes what the core does, and takes what both take."""
         if core.level != "core":
             raise InvalidRow(f"{self.name} goes around a core, and {core.name} is a {core.level}")
+        if core.ranks:
+            raise InvalidRow(
+                f"{self.name} goes around a core in its own process, and {core.name} runs over "
+                "several"
+            )
 
         def both(what: Literal["dtypes", "masks", "phases"]) -> dict[str, tuple[str, ...]]:
             return {d: _common(self.on(d, what), core.on(d, what)) for d in devices}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from impls.loading import load_function
 from impls.options import listed
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ def refusal(row: Variant, problem: Problem) -> str | None:
     device = problem.device.split(":")[0]
     if problem.level != row.level:
         return f"{row.label} works at level {row.level}, not {problem.level}"
+    if row.ranks and row.world < 2:
+        return f"{row.label} runs over several processes: ask for --world 2"
     if device not in row.devices:
         return f"{row.label} runs on {listed(row.devices)}, not on {device}"
     if problem.dtype not in row.on(device, "dtypes"):
@@ -51,4 +54,16 @@ def _refused_shape(row: Variant, problem: Problem) -> str | None:
         return f"{row.label} needs v_head_dim equal to head_dim"
     if row.head_dims and not row.head_dims[0] <= problem.head_dim <= row.head_dims[1]:
         return f"{row.label} takes head_dim {row.head_dims[0]} to {row.head_dims[1]}"
+    return _refused_split(row, problem) if row.ranks else None
+
+
+def _refused_split(row: Variant, problem: Problem) -> str | None:
+    """What whoever deals out the shares says of a problem that can't be split."""
+    from impls.spec import Unsupported
+
+    assert row.shares is not None
+    try:
+        load_function(row.shares)(problem, row.world)
+    except Unsupported as why:
+        return str(why)
     return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from impls.loading import load_function
+from attnbench.measure.team.made import attend_of
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -22,7 +22,7 @@ def attention_map(
     x = torch.tensor(vectors, dtype=getattr(torch, problem.dtype))
     x_bhnd = x[None, None].to(problem.device)
     words, width = x.shape
-    attend = load_function(variant.build)(problem, **variant.chosen)
+    attend = attend_of(variant, problem)
     columns = []
     with torch.no_grad():
         for start in range(0, words, width):

@@ -8,6 +8,7 @@
             audits the others.
 ``graph``   CUDA: events around the replay of a CUDA graph of one call: the clock of ``decode``,
             which is served so because launching would be most of its work.
+``ranks``   several processes: the slowest of them, each by its own (:mod:`attnbench.measure.team`).
 
 The references to timers and synchronisation are taken when this module is imported, before any
 variant's code is.

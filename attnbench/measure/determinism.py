@@ -19,11 +19,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from attnbench.measure.team.made import attend_of
 from attnbench.measure.timed import Values
 from attnbench.record import Determinism
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.inputs import Ends, other_set
-from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -109,9 +109,8 @@ def _across_batches(problem: Problem, variant: Variant, attend: Attend, values: 
     one, two = problem.with_(batch=1), problem.with_(batch=2)
     first = _part(values)
     second = Values(other_set(first.inputs), None if first.dout is None else first.dout.flip(2))
-    build = load_function(variant.build)
-    alone = attend if problem.batch == 1 else build(one, **variant.chosen)
-    among = attend if problem.batch == 2 else build(two, **variant.chosen)
+    alone = attend if problem.batch == 1 else attend_of(variant, one)
+    among = attend if problem.batch == 2 else attend_of(variant, two)
     single = _Given(one, alone, first).element(0)
     front = _Given(two, among, _pair(first, second)).element(0)
     back = _Given(two, among, _pair(second, first)).element(1)

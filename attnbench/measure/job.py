@@ -10,6 +10,7 @@ from typing import Any
 
 from attnbench.measure.clocks import Clock, clock_for
 from attnbench.measure.gpu_clocks import GraphClock
+from attnbench.measure.team.together import Together
 from attnbench.measure.timed import Timed, Values
 from attnbench.truth.call import Attend
 from attnbench.truth.differentiate import Defines
@@ -82,7 +83,9 @@ class Ready:
         return timed
 
     def clock(self) -> Clock:
-        """The clock of its phase on its device."""
+        """The clock of its phase on its device; ranks have their own."""
+        if isinstance(self.attend, Together):
+            return self.attend.clock()
         return clock_for(self.job.problem.device, self.job.problem.phase)
 
 

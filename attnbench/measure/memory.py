@@ -12,6 +12,7 @@ import gc
 import re
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -60,18 +61,22 @@ class Observed(NamedTuple):
 
 
 def observe(problem: Problem, attend: Attend, inputs: Ends, dout: torch.Tensor | None,
-            expected: int | None, grown: int | None = None) -> Observed:  # fmt: skip
+            expected: int | None, grown: int | None = None, *, sure: int = SURE,
+            settle: Callable[[], object] | None = None) -> Observed:  # fmt: skip
     """One call under the profiler, after others have warmed every cache.
 
     ``grown``: by how much the process grew in a call without; found here where nobody has looked.
+    ``sure``: how often at most, where others have to call as often. ``settle`` is called before the
+    profiler ends, by whoever has threads that must not outlast it.
     """
     call = Call(problem, attend, inputs)
     if problem.device != "cpu":
         return _observe_cuda(call, dout, expected)
-    for _ in range(SURE):
+    run = partial(_settled, call, dout, settle)
+    for _ in range(sure):
         if grown is None:
             grown = growth(lambda: _run(call, dout))
-        seen, grown = _observe_cpu(call, dout, expected, grown), None
+        seen, grown = _observe_cpu(call, run, expected, grown), None
         if seen.memory.method != HIGH_WATER:
             break
     return seen
@@ -101,12 +106,20 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
     )
 
 
-def _observe_cpu(call: Call, dout: torch.Tensor | None, expected: int | None,
+def _settled(call: Call, dout: torch.Tensor | None,
+             settle: Callable[[], object] | None) -> dict[str, torch.Tensor]:  # fmt: skip
+    results = _run(call, dout)
+    if settle is not None:
+        settle()
+    return results
+
+
+def _observe_cpu(call: Call, run: Callable[[], dict[str, torch.Tensor]], expected: int | None,
                  grown: int) -> Observed:  # fmt: skip
     resident, own_bytes = _reset_high_water(), output_bytes(call.problem)
     tracemalloc.start()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        results = _run(call, dout)
+        results = run()
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     high = max(grown, _resident("VmHWM") - resident)

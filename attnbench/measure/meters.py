@@ -16,6 +16,9 @@ from attnbench.measure.health import health_for
 from attnbench.measure.job import Job, Ready, Spent, prepare
 from attnbench.measure.memory import Observed, growth, observe
 from attnbench.measure.shared import state
+from attnbench.measure.team.clock import RanksClock
+from attnbench.measure.team.meters import NOT_ONE, audit_ranks, ranks_of
+from attnbench.measure.team.together import Together
 from attnbench.measure.time import measure_time, warm_up
 from attnbench.measure.timed import Timed, unlike
 from attnbench.measure.unseen import check_remembers_nothing
@@ -42,7 +45,8 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
     with spent.on("warmup"):
         timed = ready.timed()
         prepare(clock, timed)
-        grown = _growth(timed) if problem.device == "cpu" else None
+        in_here = problem.device == "cpu" and not isinstance(ready.attend, Together)
+        grown = _growth(timed) if in_here else None
     with spent.on("memory"):
         seen = _observed(ready, grown)
     with spent.on("warmup"):
@@ -53,14 +57,17 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
         time = _audited(ready, timed, clock, time)
         _refuse_too_fast(ready, time)
         state.check(ready.shared)
+        ranks = ranks_of(ready.attend, clock, time)
     once = spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s)
     record = replace(
         record, time=time, memory=seen.memory, kernels=seen.kernels, setup_s=once,
-        share_of_ceiling=_share(ready, time),
+        share_of_ceiling=_share(ready, time), ranks=ranks,
     )  # fmt: skip
     if not job.energy:
         return record
     with spent.on("energy"):
+        if ranks is not None:
+            return replace(record, energy=Energy(why=NOT_ONE))
         return replace(record, energy=_energy(problem, timed, clock))
 
 
@@ -75,7 +82,10 @@ def _growth(timed: Timed) -> int:
 def _observed(ready: Ready, grown: int | None) -> Observed:
     problem, verdict, values = ready.job.problem, ready.verdict, ready.values
     expected = ready.cost.peak_bytes if ready.cost else None
-    seen = observe(problem, ready.attend, values.inputs, values.dout, expected, grown)
+    if isinstance(ready.attend, Together):
+        seen = ready.attend.observe(values.inputs, values.dout, expected)
+    else:
+        seen = observe(problem, ready.attend, values.inputs, values.dout, expected, grown)
     if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
         raise Wrong(f"while its memory was observed {changed}")
     if (why := unattested(ready.job.variant, problem.device, seen.ran)) is not None:
@@ -123,7 +133,10 @@ def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[A
     the least, in either look. Raises where it is wrong or can't be true.
     """
     threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
-    audit = audit_host(timed, threads) if host else audit_device(timed, seconds)
+    if isinstance(clock, RanksClock):  # nothing of it runs in here, on whatever device
+        audit, host = audit_ranks(timed, clock.ranks), False
+    else:
+        audit = audit_host(timed, threads) if host else audit_device(timed, seconds)
     _refuse(timed)
     if audit.implausible is not None:
         raise Implausible(audit.implausible)
@@ -152,7 +165,13 @@ def _share(ready: Ready, time: Time) -> float | None:
 def _least(job: Job, ready: Ready) -> float | None:
     if ready.cost is None:
         return None
-    return ceiling.least_time(ready.cost, job.problem.dtype, job.ceilings)
+    least = ceiling.least_time(ready.cost, job.problem.dtype, job.ceilings)
+    return None if least is None else least / _devices(ready)
+
+
+def _devices(ready: Ready) -> int:
+    """Over how many a call is spread: the ceilings are of one."""
+    return ready.attend.team.world if isinstance(ready.attend, Together) else 1
 
 
 def _refuse_too_fast(ready: Ready, time: Time) -> None:
@@ -163,7 +182,8 @@ def _refuse_too_fast(ready: Ready, time: Time) -> None:
         return
     again = ceiling.measure(job.problem.device, [job.problem.dtype])
     assert ready.cost is not None
-    least = min(least, ceiling.least_time(ready.cost, job.problem.dtype, again) or least)
+    anew = ceiling.least_time(ready.cost, job.problem.dtype, again)
+    least = min(least, anew / _devices(ready)) if anew else least
     if time.median_s < TOO_FAST * least:
         raise Implausible(
             f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "

@@ -64,7 +64,7 @@ def _regime_grid(records: Sequence[Record]) -> Grid:
     cells = {(r.variant, _length(r.problem)): r for r in records}
     best = {
         n: min((r.time.median_s for r in records if r.time and _length(r.problem) == n
-                and r.computes == "softmax"), default=None)
+                and r.computes == "softmax" and r.ranks is None), default=None)
         for n in lengths
     }  # fmt: skip
     timed = [r.variant for r in records if r.time is not None]

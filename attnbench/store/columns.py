@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Place = tuple[int, bool, tuple[int, ...]]
 """Where a column first appears: the row, whether it lies below another name, its way in the row."""
 NOTHING = type(None)
+NUMBERS = {int, float, NOTHING}
+LARGE = 1 << 63
+"""No integer of an array is as large."""
 
 
 class Columns:
@@ -113,12 +116,10 @@ class _Column:
         piece: Sequence[Any] | np.ndarray = values
         if kinds == {str}:
             piece = list(map(self._texts.setdefault, values, values))
+        elif int in kinds and kinds <= NUMBERS and any(map(_is_large, values)):
+            kinds = {object}  # what holds it is for pandas to find
         elif kinds in ({float}, {int}):
-            numbers = np.array(values)
-            if numbers.dtype in (np.float64, np.int64):
-                piece = numbers
-            else:  # too large to be one
-                kinds = {object}
+            piece = np.array(values)
         self._kinds |= kinds
         self._pieces.append((where, piece))
 
@@ -134,13 +135,17 @@ class _Column:
                 column[where] = np.fromiter(piece, object, len(piece))
             else:
                 column[where] = np.asarray(piece, kind)
-        guess = kind is object and self._kinds <= {bool, int, float, NOTHING, object}
+        guess = kind is object and self._kinds <= NUMBERS | {bool, object}
         return pd.Series(column.tolist() if guess else column)
 
     def _kind(self, *, full: bool) -> type:
         """What all values fit in. Nothing but None stays None if every row has it."""
         if self._kinds == {int} and full:
             return np.int64
-        if self._kinds <= {int, float, NOTHING} and not (self._kinds == {NOTHING} and full):
+        if self._kinds <= NUMBERS and not (self._kinds == {NOTHING} and full):
             return np.float64
         return object
+
+
+def _is_large(value: float | None) -> bool:
+    return type(value) is int and not -LARGE <= value < LARGE

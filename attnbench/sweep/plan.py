@@ -12,6 +12,7 @@ from zipfile import BadZipFile
 from attnbench.machine import Machine, why_not
 from attnbench.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
+from attnbench.sweep.worlds import spread
 from impls import Table
 from impls.masks import Mask
 from impls.problem import SHORT, InvalidProblem, Problem
@@ -161,6 +162,7 @@ def here(device: str, machine: Machine) -> None:
 def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine) -> Plan:
     """The cells of some variants (all, if none is named) over a grid."""
     variants = [table.find(name) for name in names or grid.variants or table.rows]
+    variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
     if (names or grid.variants) and not grid.level:
         levels = tuple(dict.fromkeys(v.level for v in variants))

@@ -28,6 +28,8 @@ class Preset:
     level: tuple[str, ...] = ()
     """Those of the variants named, if none; core where no variant is named either."""
     device: str = "cpu"
+    world: int = 1
+    """Over how many processes those run that can."""
     budget: float = 0.3
 
     def with_(self, **changes: Any) -> Preset:

@@ -78,6 +78,15 @@ def judge(problem: Problem, inputs: Ends, seed: int) -> Judged:
 def _judge_core(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
     dout = _upstream(problem, rows, seed) if problem.gradients else None
+    softmax, entropy = of_rows(problem, inputs, rows, dout, seed)
+    mean = exact(problem, *inputs, rows, uniform=True).out
+    dense = _dense_upstream(problem, seed) if problem.gradients else None
+    return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, dense))
+
+
+def of_rows(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None,
+            seed: int) -> tuple[Reference, float]:  # fmt: skip
+    """What softmax makes of some rows, and the mean entropy there; ``dout`` is zero elsewhere."""
     want, entropy = _exact(problem, inputs, rows, dout)
     few = few_rows(problem, rows)
     want_few = want if len(few) == len(rows) else _exact(problem, inputs, few, dout)[0]
@@ -90,12 +99,9 @@ def _judge_core(problem: Problem, inputs: Inputs, seed: int) -> Judged:
         wanted = _exact(problem, other, few, dout)[0]
         errors = _plain_errors(problem, other, few, dout, wanted)
         plain = {name: worse(plain[name], errors[name]) for name in want}
-    mean = exact(problem, *inputs, rows, uniform=True).out
     cancels = cancelling(problem, inputs, rows, dout, want)
     tried = problem.batch * problem.heads * len(few) * draws
-    softmax = Reference(rows, dout, want, plain, cancels, tried)
-    dense = _dense_upstream(problem, seed) if problem.gradients else None
-    return Judged(problem, inputs, softmax, mean, entropy, dense, _whole(problem, inputs, dense))
+    return Reference(rows, dout, want, plain, cancels, tried), entropy
 
 
 def _exact(problem: Problem, inputs: Inputs, rows: Tensor,

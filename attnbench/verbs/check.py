@@ -23,12 +23,15 @@ def check(given: argparse.Namespace) -> int:
     from attnbench.sweep.plan import make_plan
     from attnbench.sweep.run import check_cells
     from attnbench.sweep.start import find_preset, pinned
+    from attnbench.sweep.worlds import shared_out
 
     machine = this_machine()
     grid = find_preset(given.preset or "check", machine)
     if given.variants:  # then the levels are theirs
         grid = grid.with_(level=())
     grid = grid.with_(**arguments.grid_changes(given))
+    if given.seq is None:
+        grid = shared_out(grid)
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     watching = progress.watcher(len(plan.to_run))

@@ -12,7 +12,7 @@ from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from attnbench.machine import Machine
     from attnbench.measure.settings import Settings
@@ -68,7 +68,13 @@ def _instead(table: Table, given: argparse.Namespace, rows: list[bool]) -> str:
     return ""
 
 
-def _unlike(judged: Variant, against: Variant) -> str | None:
+def _worlds(table: Table, names: Sequence[str], grid: Preset) -> list[Preset]:
+    """The grid for each side: what is said of several processes is for whom runs over several."""
+    several = [table.find(name).ranks for name in names]
+    return [grid if each or not any(several) else grid.with_(world=1) for each in several]
+
+
+def _unlike(judged: Variant, against: Variant) -> Iterator[str]:
     """What must be known of two that do not do the same."""
     if judged.level != against.level:
         raise NothingToCompare(
@@ -77,11 +83,20 @@ def _unlike(judged: Variant, against: Variant) -> str | None:
             "two of a level"
         )
     if judged.computes != against.computes:
-        return (
+        yield (
             f"note: {judged.label} computes {judged.computes}, {against.label} {against.computes}: "
             "which is faster says nothing of which is right for a model"
         )
-    return None
+    if judged.world != against.world:
+        yield (
+            f"note: {judged.label} runs over {_processes(judged)} and {against.label} over "
+            f"{_processes(against)}: which is faster says nothing of which makes better use of a "
+            "device"
+        )
+
+
+def _processes(row: Variant) -> str:
+    return f"{row.world} processes" if row.world > 1 else "one process"
 
 
 def _refuse_options(given: argparse.Namespace, what: str, *, but: Sequence[str] = ()) -> None:
@@ -126,11 +141,13 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     from attnbench.sweep.plan import make_plan
 
     machine, settings, grid = _begun(given)
-    judged, against = (make_plan(table, [x], grid, machine).cells for x in (given.a, given.b))
+    asked = (given.a, given.b)
+    sides = zip(asked, _worlds(table, asked, grid), strict=True)
+    judged, against = (make_plan(table, [x], each, machine).cells for x, each in sides)
     if given.variant:
         raise NothingToCompare("--variant is for two commits; A and B are the variants here")
     names = judged[0].variant.label, against[0].variant.label
-    if (note := _unlike(judged[0].variant, against[0].variant)) is not None:
+    for note in _unlike(judged[0].variant, against[0].variant):
         say(note)
     seconds = given.budget or PAIRS_S
     say(f"comparing on {len(judged)} problem{'s' * (len(judged) > 1)}: up to {seconds:.0f} s of "

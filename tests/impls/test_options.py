@@ -14,6 +14,7 @@ TABLE = impls.table()
 ROWS = [
     row for row in TABLE.rows.values()
     if "cpu" in row.devices and (not row.requires or row.name == "blocksparse.flex")
+    and not row.ranks  # those are asked in their own tests
 ]  # fmt: skip
 NUMBERS = ("0", "-1", "-1000", "999")
 COMPILED = [r.name for r in TABLE.rows.values() if "c++" in r.requires]

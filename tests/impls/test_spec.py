@@ -227,7 +227,9 @@ def test_a_row_survives_json(written):
 def test_every_field_of_a_row_is_written_down():
     changed = FULL.with_options({"block": "8"}).to_dict()
     same = {name for name, value in row().to_dict().items() if value == changed[name]}
-    assert same == {"name", "title", "family", "build"}
+    assert same == {"name", "title", "family", "build", "ranks", "shares"}
+    several = row(ranks=True, shares="some.module:shares", options={"world": 1}).to_dict()
+    assert (several["ranks"], several["shares"]) == (True, "some.module:shares")
 
 
 def test_a_field_that_no_row_has_is_refused_with_a_sentence():

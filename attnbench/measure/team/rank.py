@@ -1,0 +1,71 @@
+"""The process of one rank: it answers the worker's questions, one message each, until it is gone.
+
+    {"do": "host"}                              -> {"port": where the others meet}
+    {"do": "join", "rank": …, "port": …, …}     -> {}
+    {"do": "load", "build": path}               -> {}
+    {"do": "build", "of": number, …} and a file -> {"note": …}
+    {"do": "forward" | "backward", "of": …}     -> {"seconds": …, "sent": bytes}
+    {"do": "observe", "of": …}                  -> {"memory": …, "kernels": …, "ran": …}
+    {"do": "look", "of": …}                     -> {}
+
+Each answer stands under ``done``; a rank that can't answer says why under another name. ``over``
+names what was built and is not asked for any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+DIE_WITH_PARENT = 1
+"""prctl's PR_SET_PDEATHSIG."""
+MESSAGE, FILES = 1 << 20, 1
+
+
+def _answer(member: Any, asked: dict[str, Any], files: list[int]) -> dict[str, Any]:
+    from attnbench.measure.failure import failure
+    from attnbench.measure.team.losses import EXCHANGE
+    from attnbench.truth.findings import Wrong
+    from impls.spec import Unavailable, Unsupported
+
+    try:
+        return {"done": member.answer(asked, files)}
+    except Wrong as wrong:
+        return {"wrong": str(wrong)}
+    except Unsupported as why:
+        return {"unsupported": str(why)}
+    except Unavailable as why:
+        return {"unavailable": [why.reason, why.remedy]}
+    except Exception as error:
+        failed = failure(error)
+        exchanging = bool(EXCHANGE.search(failed.get("detail", "")))
+        return {"failed": failed, "exchanging": exchanging}
+
+
+def main(line: int, worker: int) -> None:
+    """Answer until the worker closes the line, or is gone."""
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != worker:  # it went before that was asked for
+        return
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # says where it stands, also from within a library
+    with socket.socket(fileno=line) as asking:
+        from attnbench.measure.team.member import Member
+
+        member = Member()
+        while True:
+            message, files, _, _ = socket.recv_fds(asking, MESSAGE, FILES)
+            if not message:
+                os._exit(0)  # its threads wait for nobody
+            answer = _answer(member, json.loads(message), files)
+            asking.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""The ring: what every rank sees of every other, and that all together are exact attention."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import impls
+from impls.loading import load_file
+from impls.masks import Mask
+from impls.parallel import shares
+from impls.parallel.ring import Ring
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+in_threads = load_file(Path(__file__).with_name("in_threads.py"))
+run, truth, off = in_threads.run, in_threads.truth, in_threads.off
+
+
+def problem(length=24, **more):
+    ordinary = {"heads": 2, "kv_heads": 2, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
+    mask = Mask.parse(more.pop("mask", "causal"))
+    return Problem(q_len=length, kv_len=length, mask=mask, **{**ordinary, **more})
+
+
+def ring(world, block=512):
+    return impls.table().find(f"ring?world={world}&block={block}")
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("block", [512, 4, 5])
+def test_output_and_gradients_are_those_of_the_oracle(world, mask, block):
+    p = problem(mask=mask)
+    got, inputs, dout = run(ring(world, block), p)
+    assert all(far < 1e-6 for far in off(got, truth(p, inputs, dout)).values())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"heads": 6, "kv_heads": 2},
+        {"heads": 4, "kv_heads": 1, "batch": 2},
+        {"v_head_dim": 12},
+        {"inputs": "peaky"},  # log-sums of hundreds: their neighbours are 1e-5 away
+        {"dtype": "float64"},
+    ],
+)
+def test_so_they_are_for_other_shapes_and_inputs(more):
+    p = problem(**more)
+    got, inputs, dout = run(ring(3, block=3), p)
+    assert all(far < 2e-4 for far in off(got, truth(p, inputs, dout)).values())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_merging_in_float32_is_no_worse_than_one_call_in_half_precision(dtype):
+    p = problem(48, dtype=dtype, heads=4, kv_heads=4, head_dim=32, v_head_dim=32)
+    got, inputs, dout = run(ring(4), p)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    out = F.scaled_dot_product_attention(*leaves, is_causal=True)
+    names = ("out", "dq", "dk", "dv")
+    plain = dict(zip(names, (out, *torch.autograd.grad(out, leaves, dout)), strict=True))
+    want = truth(p, inputs, dout)
+    ours, torchs = off(got, want), off(plain, want)
+    assert all(ours[name] < 2.5 * torchs[name] for name in names), (ours, torchs)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 9))
+def test_every_visible_pair_is_in_one_tile_and_no_hidden_one_is_open(world, size, block):
+    p = problem(2 * world * size)
+    places, seen = shares.ring(p, world), torch.zeros(p.q_len, p.q_len, dtype=torch.int)
+    each = [_look(p, world, rank, block, places, seen) for rank in range(world)]
+    assert torch.equal(seen, torch.ones_like(seen).tril())
+    assert len(set(each)) == 1  # the computed pairs, so the work, of each rank
+
+
+def _look(p, world, rank, block, places, seen):
+    """Mark the pairs that a rank's tiles leave open, by their places; how many it computes."""
+    made = Ring(p, in_threads.Ranks(rank, world, None), block)
+    computed = 0
+    for source in range(world):
+        for tile in made.tiles(source):
+            rows = torch.tensor(places[rank])[tile.rows]
+            keys = torch.tensor(places[source])[tile.keys]
+            open_now = torch.ones(len(rows), len(keys), dtype=torch.int)
+            if tile.hidden is not None:
+                open_now = (tile.hidden == 0).int()
+            seen[rows[:, None], keys] += open_now
+            computed += open_now.numel()
+    return computed
+
+
+def test_a_block_of_no_queries_is_refused():
+    with pytest.raises(Unsupported, match="block=0"):
+        run(ring(2, block=0), problem())

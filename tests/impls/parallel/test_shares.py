@@ -1,0 +1,116 @@
+"""Who holds which tokens, and what can't be dealt out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import impls
+from impls.loading import load_function
+from impls.parallel import shares
+from impls.problem import Problem
+from impls.spec import InvalidRow, Unsupported, Variant
+
+WORLDS, SIZES = st.integers(2, 6), st.integers(1, 9)
+ROW = {"name": "a", "title": "", "family": "f", "computes": "softmax", "build": "a:b"}
+
+
+def problem(length, **more):
+    return Problem(q_len=length, kv_len=length, **more)
+
+
+@given(WORLDS, SIZES)
+def test_every_token_has_one_rank_and_every_rank_as_many(world, size):
+    for deal, length in ((shares.ring, 2 * world * size), (shares.ulysses, world * size)):
+        dealt = deal(problem(length, heads=world, kv_heads=world), world)
+        assert sorted(place for one in dealt for place in one) == list(range(length))
+        assert {len(one) for one in dealt} == {length // world}
+
+
+@given(WORLDS, SIZES)
+def test_under_a_causal_mask_every_rank_of_a_ring_has_as_many_pairs(world, size):
+    dealt = shares.ring(problem(2 * world * size), world)
+    assert len({sum(place + 1 for place in one) for one in dealt}) == 1
+
+
+def test_a_rank_of_a_ring_has_a_piece_from_either_end():
+    assert shares.ring(problem(8), 2) == [[0, 1, 6, 7], [2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("deal", "world", "more", "says"),
+    [
+        (shares.ring, 2, {}, "takes lengths that 4 divides"),
+        (shares.ulysses, 2, {}, "needs q_len that 2 divides, not 129"),
+        (shares.ulysses, 3, {"heads": 4, "kv_heads": 4}, "needs heads that 3 divides, not 4"),
+        (shares.ulysses, 3, {"heads": 6, "kv_heads": 2}, "needs kv_heads that 3 divides, not 2"),
+    ],
+)
+def test_what_cannot_be_dealt_out_is_refused_in_a_sentence(deal, world, more, says):
+    with pytest.raises(Unsupported, match=says):
+        deal(problem(129, **more), world)
+
+
+# ---- the rows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ring", "ulysses"])
+def test_without_a_world_a_row_says_what_to_ask_for(name):
+    row = impls.table().find(name)
+    assert row.world == 1
+    assert row.supports(problem(128)) == (f"{name} runs over several processes: ask for --world 2")
+    assert impls.table().find(f"{name}?world=2").supports(problem(128)) is None
+
+
+@pytest.mark.parametrize("option", ["world=0", "world=-1", "world=999", "block=0", "block=-3"])
+def test_an_option_out_of_range_is_refused_by_its_value(option):
+    world = "" if "world" in option else "&world=2"
+    row = impls.table().find(f"ring?{option}{world}")
+    refusal = row.supports(problem(128))
+    if refusal is None:
+        with pytest.raises(Unsupported) as caught:
+            load_function(row.build)(problem(128), None, row.chosen["block"])
+        refusal = str(caught.value)
+    assert option.partition("=")[2] in refusal
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("ring?world=2", {"kv_len": 256}, "needs q_len equal to kv_len"),
+        ("ring?world=2", {"phase": "decode", "q_len": 1}, "not decode"),
+        ("ring?world=3", {}, "lengths that 6 divides"),
+        ("ulysses?world=2", {"heads": 3, "kv_heads": 3}, "heads that 2 divides"),
+    ],
+)
+def test_what_a_row_cannot_take_is_said_before_a_process_is_started(name, changes, says):
+    asked = problem(128).with_(**changes)
+    assert says in impls.table().find(name).supports(asked)
+
+
+def test_a_layer_around_a_variant_of_several_processes_is_refused():
+    with pytest.raises(InvalidRow, match="runs over several"):
+        impls.table().find("mha?core=ring")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
+        ({"ranks": True, "shares": "a:b"}, "it needs an option world"),
+        ({"ranks": True, "shares": "a:b", "options": {"world": "two"}}, "a whole number"),
+        ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
+        ({"ranks": "yes"}, "neither true nor false"),
+        ({"ranks": True, "shares": "a", "options": {"world": 1}}, "not a dotted path"),
+        ({"ranks": True, "shares": "a:b", "options": {"world": 1}, "level": "layer",
+          "definition": "a:b"}, "only a core can"),
+    ],
+)  # fmt: skip
+def test_a_row_of_several_processes_that_says_too_little_is_refused(more, says):
+    with pytest.raises(InvalidRow, match=says):
+        Variant(**ROW, **more)
+
+
+def test_a_row_of_several_processes_travels_as_data():
+    row = impls.table().find("ring?world=3")
+    assert Variant.from_dict(row.to_dict()) == row
+    assert (row.ranks, row.world, row.label) == (True, 3, "ring?world=3")

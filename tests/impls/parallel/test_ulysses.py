@@ -1,0 +1,67 @@
+"""Ulysses: tokens for heads and back, and whole attention between."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import impls
+from impls.loading import load_file
+from impls.masks import Mask
+from impls.parallel import ulysses
+from impls.problem import Problem
+
+in_threads = load_file(Path(__file__).with_name("in_threads.py"))
+run, truth, off = in_threads.run, in_threads.truth, in_threads.off
+
+
+def problem(length=24, **more):
+    ordinary = {"heads": 4, "kv_heads": 4, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
+    mask = Mask.parse(more.pop("mask", "causal"))
+    return Problem(q_len=length, kv_len=length, mask=mask, **{**ordinary, **more})
+
+
+@pytest.mark.parametrize(
+    "mask",
+    ["none", "causal", "window:3,2", "prefix:5", "document:10,14", "causal+alibi", "alibi"],
+)
+@pytest.mark.parametrize("world", [2, 4])
+def test_output_and_gradients_are_those_of_the_oracle(world, mask):
+    p = problem(mask=mask)
+    got, inputs, dout = run(impls.table().find(f"ulysses?world={world}"), p)
+    assert all(far < 1e-6 for far in off(got, truth(p, inputs, dout)).values())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"heads": 6, "kv_heads": 3},
+        {"heads": 6, "kv_heads": 6, "batch": 2, "v_head_dim": 12},
+        {"heads": 3, "kv_heads": 3, "inputs": "peaky"},
+        {"heads": 3, "kv_heads": 3, "dtype": "float64"},
+    ],
+)
+def test_so_they_are_for_other_shapes_and_inputs(more):
+    p = problem(**more)
+    got, inputs, dout = run(impls.table().find("ulysses?world=3"), p)
+    assert all(far < 1e-5 for far in off(got, truth(p, inputs, dout)).values())
+
+
+def test_a_mask_with_a_row_that_sees_nothing_gives_zeros_there():
+    p = problem(mask="padding:20", batch=1)
+    got, inputs, dout = run(impls.table().find("ulysses?world=2"), p)
+    assert all(far < 1e-6 for far in off(got, truth(p, inputs, dout)).values())
+
+
+class Alone:
+    """One rank, to whom comes what it gave."""
+
+    rank, world = 0, 3
+
+    def all_to_all(self, x):
+        return x
+
+
+def test_the_way_back_is_the_inverse_of_the_way_there():
+    x = torch.randn(2, 6, 12, 5)
+    assert torch.equal(ulysses.to_tokens(ulysses.to_heads(x, Alone()), Alone()), x)

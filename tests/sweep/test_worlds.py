@@ -1,0 +1,137 @@
+"""Over how many processes: who is told, what is too many, and that a run that was goes on so."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import impls
+from attnbench.answer.verdict import answers
+from attnbench.machine import Gpu, Machine
+from attnbench.record import Ranks, Record, Status, Time, Work
+from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plausible import Known
+from attnbench.sweep.presets import PRESETS, Preset
+from attnbench.sweep.worlds import shared_out
+from impls.problem import InvalidProblem, Problem
+
+GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
+BOX = Machine(
+    name="box", cpu="a cpu", cores=4, memory_bytes=1 << 33, system="Linux", python="3.11.7",
+    versions={}, torch_cuda="12.8", compiler=None, gpus=(GPU, GPU),
+)  # fmt: skip
+GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
+
+
+def labels(*names, **grid):
+    return [c.variant.label for c in make_plan(impls.table(), names, GRID.with_(**grid), BOX).cells]
+
+
+def test_a_world_is_told_to_those_that_run_over_several():
+    names = ("ring", "ulysses?world=4", "sdpa", "ring?block=8")
+    told = ["ring?world=2", "ulysses?world=4", "sdpa", "ring?block=8&world=2"]
+    assert labels(*names, world=2) == told
+
+
+def test_without_a_world_those_rows_are_left_out_with_a_sentence():
+    plan = make_plan(impls.table(), ["ring", "sdpa"], GRID, BOX)
+    ring, sdpa = plan.cells
+    assert ring.left_out.status is Status.UNSUPPORTED
+    assert ring.left_out.reason == "ring runs over several processes: ask for --world 2"
+    assert (ring.guess_s, sdpa.left_out) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "grid", "says"),
+    [
+        (["ring"], {"world": 5}, "has 4: use --world 4 at the most"),
+        (["ring?world=9"], {}, "needs a core for each of its 9 processes"),
+        (["ring"], {"world": 3, "device": "cuda"}, "has 2: use --world 2 at the most"),
+        (["sdpa", "einsum"], {"world": 2}, "says nothing of sdpa, einsum: each runs in one"),
+    ],
+)
+def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
+    with pytest.raises(InvalidProblem, match=says):
+        labels(*names, **grid)
+
+
+@pytest.mark.parametrize(("world", "seq"), [(1, "129"), (2, "132"), (4, "136")])
+def test_an_odd_length_of_a_preset_becomes_one_that_can_be_dealt_out(world, seq):
+    assert shared_out(PRESETS["check"].with_(world=world)).seq == (seq,)
+
+
+# ---- what is made of their records ---------------------------------------------------------------
+
+
+def record(variant, median, world=None, **changes):
+    time = Time(
+        median_s=median, low_s=median, high_s=median, q25_s=median, q75_s=median, min_s=median,
+        n=1, clock="host", stop="budget", samples_s=[median],
+    )  # fmt: skip
+    problem = Problem(q_len=64, kv_len=64).with_(**changes)
+    several = [0] * (world or 0)
+    ranks = world and Ranks(
+        world=world, time_s=[median] * world, peak_bytes=several, sent_bytes=several, backend="gloo"
+    )
+    cost = Work(flops=problem.q_len**2, bytes=1)
+    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
+                  computes="softmax", ranks=ranks or None, cost=cost)  # fmt: skip
+
+
+def test_those_that_ran_over_as_many_are_ranked_among_themselves():
+    alone, two, four = answers([
+        record("sdpa", 3e-3), record("ring", 1e-3, 2), record("ulysses", 2e-3, 2),
+        record("einsum", 9e-3), record("ring", 5e-4, 4),
+    ])  # fmt: skip
+    assert [(a.winner, a.next, a.world) for a in (alone, two, four)] == [
+        ("sdpa", "einsum", None), ("ring", "ulysses", 2), ("ring", None, 4),
+    ]  # fmt: skip
+    assert "processes" not in alone.sentence()
+    assert ", over 2 processes: ring is the fastest exact variant" in two.sentence()
+    assert two.to_dict()["world"] == 2
+
+
+def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():
+    long = {"q_len": 256, "kv_len": 256}
+    for world, status in ((None, Status.IMPLAUSIBLE), (2, Status.MEASURED)):
+        known = Known([record("ring", 9e-3, world)])
+        assert known.doubt(record("ring", 8e-3, world, **long)).status is status
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+def attnbench(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "attnbench", *words], cwd=folder, capture_output=True, text=True,
+        env={"PYTHONPATH": str(Path(impls.__file__).parents[1]), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+
+
+def test_more_than_there_are_is_a_sentence_and_nothing_is_started(tmp_path):
+    done = attnbench(tmp_path, "run", "ring", "--world", "999")
+    assert done.returncode == 2
+    assert "needs a core for each of its 999 processes" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
+    asked = ["ring", "ulysses", "sdpa", "--world", "2", "--seq", "32", "--heads", "2"]
+    more = ["--phase", "forward", "--budget", "0.05", "--out", "r", "--json"]
+    done = attnbench(tmp_path, "run", *asked, *more)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    worlds = {r["variant"]: r["ranks"] and r["ranks"]["world"] for r in said["records"]}
+    assert worlds == {"ring?world=2": 2, "ulysses?world=2": 2, "sdpa": None}
+    assert {a["world"] for a in said["answers"]} == {2, None}
+    lines = Path(tmp_path, said["run"], "records.jsonl")
+    first = lines.read_text().splitlines()[1:]
+    lines.write_text("\n".join(first) + "\n")
+    again = attnbench(tmp_path, "run", "--resume", said["run"], "--json")
+    assert again.returncode == 0, again.stderr
+    assert sorted(r["variant"] for r in json.loads(again.stdout)["records"]) == [
+        "ring?world=2", "sdpa", "ulysses?world=2",
+    ]  # fmt: skip
