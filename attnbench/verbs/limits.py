@@ -24,7 +24,7 @@ DEFAULT_MEMORY = 2 << 30
 GPU_SHARE = 0.5
 """Of a GPU's memory: the inputs, and what judges the outputs, need the rest."""
 DEFAULT_TIME_S = 0.2
-"""So that on a CPU the brackets of the whole table close in the time below."""
+"""A longer one leaves more brackets of the whole table open when the time below is over."""
 DEFAULT_SEARCH_S = 240.0
 """With starting, drawing and a last look that takes longer than was thought, five minutes."""
 
