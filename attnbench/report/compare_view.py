@@ -10,13 +10,15 @@ from rich.markup import escape
 
 from attnbench.answer.compare_runs import ComparedCell, RunsComparison
 from attnbench.answer.verdict import regime
-from attnbench.comparison import Comparison
+from attnbench.comparison import Comparison, Verdict
 from attnbench.report.pairs_view import STOPS, STYLE
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.sweep.commits import CommitCell, CommitsComparison
 
 MANY = 8
 """Cells of one side alone that are named; the rest is counted."""
+MOST = 400
+"""Rows of two runs that anybody reads; of more, those that say something come first."""
 NOTHING = "–"
 WORDS = ("problem", "verdict", "pairs")
 """Columns that may wrap."""
@@ -39,13 +41,14 @@ def runs(found: RunsComparison) -> None:
     )
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     made = grid("variant", "problem", "verdict", *right, right=right, words=WORDS)
-    for cell in found.cells:
+    shown = _telling(found.cells)
+    for cell in shown:
         memory = NOTHING if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
         where = escape(_where(cell.problem))
         made.add_row(escape(cell.variant), where, _run_verdict(cell), *_figures(cell.comparison),
                      memory)  # fmt: skip
     put(made)
-    _lines(_run_remarks(found))
+    _lines(_run_remarks(found, shown))
     _counted(found.counts())
 
 
@@ -120,9 +123,27 @@ def _why(cell: CommitCell) -> str:
     return "; ".join(dict.fromkeys(filter(None, (cell.why_a, cell.why_b))))
 
 
-def _run_remarks(found: RunsComparison) -> Iterable[str]:
+def _telling(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
+    """Those that are shown: all, or of too many those that differ before those that don't."""
+    if len(cells) <= MOST:
+        return cells
+    telling = (Verdict.SLOWER, Verdict.FASTER)
+
+    def rank(cell: ComparedCell) -> int:
+        if cell.comparison is None:
+            return 0 if cell.status_a is not cell.status_b else len(telling) + 2
+        verdict = cell.comparison.verdict
+        return 1 + (telling.index(verdict) if verdict in telling else len(telling))
+
+    return sorted(cells, key=rank)[:MOST]
+
+
+def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterable[str]:
     """What a table of numbers leaves out."""
-    for cell in found.cells:
+    if len(shown) < len(found.cells):
+        rest = len(found.cells) - len(shown)
+        yield f"{rest} more cells are not shown, those that differ least; --json has them all"
+    for cell in shown:
         said = [cell.reason] * bool(cell.reason) + list(cell.notes)
         if said:
             yield f"{cell.variant} on {_where(cell.problem)}: {'; '.join(said)}"

@@ -1,91 +1,36 @@
-"""Records as a table: a row a record, a column for each value by the path to it.
-
-A hundred thousand records are some hundred megabytes of text, so no :class:`Record` is made here:
-lines are parsed to structures with a record's fields, and whole columns are taken out of those. A
-line that is not plainly a record goes to :mod:`attnbench.record`, which knows what it is or why it
-is refused.
-"""
+"""Records as a table, by the fast parser where it is installed, and by Python's own where not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, fields
-from functools import cache
+from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from attnbench.parts import Error, Part
-from attnbench.record import PARTS, SCHEMA, Record, Status
-from attnbench.store.columns import Columns
-from attnbench.store.reading import batches, find_runs, parsed, read_header, without_collection
+from attnbench.store.reading import find_runs, machine_of, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STATUSES = {str(status): status for status in Status}
-
 
 def load(paths: Iterable[str | Path] = ("results",)) -> pd.DataFrame:
     """Records as a DataFrame, a row each: ``time.median_s``, ``problem.q_len`` …, ``machine``."""
+    runs = find_runs(Path(p) for p in paths)
+    if find_spec("msgspec") is None:
+        return _plainly(runs)
+    from attnbench.store.fast import table
+
+    return table(runs)
+
+
+def _plainly(runs: Iterable[Path]) -> pd.DataFrame:
+    """The same through the records themselves: a bare checkout may have nothing else."""
     import pandas as pd
 
-    columns = Columns(last="machine")
-    with without_collection():
-        for path in find_runs(Path(p) for p in paths):
-            machine = read_header(path).get("machine", {}).get("name", path.parent.name)
-            for first, lines in batches(path):
-                columns.add(_rows(path, first, lines), machine)
-        return pd.DataFrame(dict(columns.whole()), copy=False)
-
-
-def _rows(path: Path, first: int, lines: Sequence[bytes]) -> list[Any]:
-    """The lines as structures; raises what reading them as records raises."""
-    decode = _decoder().decode
-    try:
-        rows = list(map(decode, lines))
-        plain = all(map(_plain, rows))
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
-        plain = False
-    if not plain:
-        rows = [decode(record.line()) for record in parsed(path, first, lines)]
-    for row in rows:
-        row.status = STATUSES[row.status]
-    return rows
-
-
-def _plain(row: Any) -> bool:
-    """Whether a structure is a record beyond doubt."""
-    measured = row.status == "measured"
-    return (
-        row.status in STATUSES
-        and row.schema <= SCHEMA
-        and bool(row.reason) is not measured
-        and (measured or row.time is None)
-    )
-
-
-@cache
-def _decoder() -> msgspec.json.Decoder[Any]:
-    """From a line to a structure with a record's fields; a field that nobody knows is refused."""
-    kinds = {name: _structure(part) | None for name, part in PARTS.items()}
-    kinds |= {"error": dict[str, _structure(Error)] | None, "schema": int}  # type: ignore[misc]
-    return msgspec.json.Decoder(_structure(Record, kinds, must_say="schema"))
-
-
-def _structure(part: type[Part], kinds: dict[str, Any] | None = None, must_say: str = "") -> Any:
-    """A class like a part, made by the parser's library, with what its fields are by default."""
-    made = []
-    for one in fields(part):  # type: ignore[arg-type]
-        default: Any = msgspec.NODEFAULT
-        if one.name == must_say:
-            pass
-        elif one.default is not MISSING:
-            default = one.default
-        elif one.default_factory is not MISSING:
-            default = msgspec.field(default_factory=one.default_factory)
-        made.append((one.name, (kinds or {}).get(one.name, Any), default))
-    return msgspec.defstruct(
-        part.__name__, made, forbid_unknown_fields=True, kw_only=True, gc=False
+    return pd.json_normalize(
+        [
+            {**record.to_dict(), "machine": machine_of(path)}
+            for path in runs
+            for record in read_records(path)
+        ]
     )

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from attnbench.record import SCHEMA, InvalidRecord, Record
 from attnbench.store.disk import HEADER, RECORDS, StoreError
 
+try:
+    from msgspec import MsgspecError
+    from msgspec.json import Decoder
+
+    NOT_PARSED: type[Exception] = MsgspecError
+    parse: Callable[[bytes], Any] = Decoder().decode
+except ImportError:  # a bare checkout may be without it
+    NOT_PARSED, parse = ValueError, json.loads
+
 BATCH_BYTES = 1 << 19
 """Lines are read so many at a time: what comes of them then stays near the processor."""
-PARSER = msgspec.json.Decoder()
 
 
 def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
@@ -51,6 +57,12 @@ def read_header(path: Path) -> dict[str, Any]:
             "reads: update attnbench, or start a new run"
         )
     return header
+
+
+def machine_of(path: Path) -> str:
+    """The machine that a run was on."""
+    name: str = read_header(path).get("machine", {}).get("name", path.parent.name)
+    return name
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -91,8 +103,8 @@ def parsed(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[Record]:
 def _values(line: bytes) -> Any:
     """The JSON in a line; what the fast parser won't have, json may, or says why not."""
     try:
-        return PARSER.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return parse(line)
+    except (NOT_PARSED, UnicodeDecodeError):
         return json.loads(line)
 
 

@@ -48,6 +48,19 @@ def of_commits(*cells, changed=("impls/dense/sdpa.py",)):
 # ---- runs ----------------------------------------------------------------------------------------
 
 
+def test_of_many_thousand_cells_those_that_differ_are_shown_and_the_rest_counted(shown):
+    alike = [cell(1.0, variant="alike")] * 600
+    cells = [*alike, cell(2.0, variant="slower"), cell(0.5, variant="faster")]
+    text = shown(compare_view.runs, of_runs(*cells))
+    lines = [
+        line.split()[0] for line in text.splitlines() if " unpaired" in line and "·" not in line
+    ]
+    rows = [name for name in lines if name in ("alike", "slower", "faster")]
+    assert (rows[:2], len(rows)) == (["slower", "faster"], compare_view.MOST)
+    assert "202 more cells are not shown" in text
+    assert "600 EQUIVALENT" in text
+
+
 @pytest.mark.parametrize(
     ("ratio", "verdict"), [(2.0, "SLOWER"), (0.5, "FASTER"), (1.0, "EQUIVALENT")]
 )

@@ -41,7 +41,8 @@ def test_a_second_process_is_told_who_is_writing(folder):
         r"start a run of your own", said)  # fmt: skip
     assert found, said
     assert int(found[1]) == os.getpid()
-    assert "pytest" in found[2]
+    assert "python" in found[2]
+    assert found[2].split() == Path("/proc/self/cmdline").read_text().replace("\0", " ").split()
     age = datetime.now(UTC) - datetime.fromisoformat(found[3])
     assert timedelta(seconds=-2) < age < timedelta(hours=2)
     assert found[4] == str(folder.path)
