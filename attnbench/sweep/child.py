@@ -33,6 +33,8 @@ GROUP = Path("/sys/fs/cgroup")
 """Where a container says what it may take."""
 SHARE = 0.9
 """Of the memory that is free when a worker starts, what it may take."""
+DRAIN_S = 2.0
+"""So long what was said already may take to be read."""
 KEPT_BY = "ATTNBENCH_WORKER"
 """The variable by which all that a worker starts is known, should its keeper be killed."""
 START_S, END_S = 60.0, 15.0
@@ -107,14 +109,12 @@ class Child:
 
     def forget(self) -> None:
         """What was said so far belongs to nobody who is to come."""
-        while self._open() and self._hear():
-            pass
+        self._drain()
         self._kept = b""
 
     def last_words(self) -> str:
         """The end of what it said on both its streams since it was last told to forget."""
-        while self._open() and self._hear():
-            pass
+        self._drain()
         lines = self._kept[-LAST_WORDS:].decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith(PROFILER_CHATTER))
 
@@ -151,6 +151,12 @@ class Child:
 
     def _open(self) -> list[int]:
         return [self._words] if self._words >= 0 else []
+
+    def _drain(self) -> None:
+        """Take in what it has said; who never stops is heard no longer than that takes."""
+        until = monotonic() + DRAIN_S
+        while self._open() and monotonic() < until and self._hear():
+            pass
 
     def _hear(self) -> bool:
         """Take in some of what it says; False where there is nothing now, or nobody to say it."""

@@ -7,26 +7,18 @@ numbers of unlike machines can't be ranked together.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import attnbench
-import impls
-from attnbench.lock import DeviceBusy, lock_for
-from attnbench.machine import Machine, this_machine
 from attnbench.measure.settings import Settings
-from attnbench.record import PROTOCOL
-from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, WorkerLost
+from attnbench.sweep.engine import START_LIMIT_S, WorkerLost
+from attnbench.sweep.place import Facts, NoCluster, Place, checked, machine_of
 from attnbench.sweep.slots import Slot, SlotLost
-from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -34,70 +26,6 @@ if TYPE_CHECKING:
 REACH_S, PLACE_S, GRACE_S = 5.0, 60.0, 60.0
 """For a head node to answer, for a node to give its device, and for an answer to come back after
 the worker's own time is up."""
-
-
-class NoCluster(CantBeDone):
-    """The cluster can't be used as it is; a sentence."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a node says of itself before anything is measured on it."""
-
-    protocol: int
-    sources: str
-    """A word that is another where the code is."""
-    machine: dict[str, Any]
-    kind: str
-
-
-def facts() -> dict[str, Any]:
-    """Those of the machine that this runs on."""
-    machine = this_machine()
-    return asdict(Facts(PROTOCOL, sources(), machine.to_dict(), machine.kind))
-
-
-@cache
-def sources() -> str:
-    """A word for the ruler's code and the table's."""
-    found = hashlib.sha256()
-    for package in (attnbench, impls):
-        root = Path(str(package.__file__)).parent
-        for file in sorted(root.rglob("*.py")):
-            found.update(str(file.relative_to(root)).encode() + file.read_bytes())
-    return found.hexdigest()[:12]
-
-
-class Place:
-    """On a node, as Ray's actor: a device, and the engine that asks its worker."""
-
-    def __init__(self) -> None:
-        self._held, self._engine = ExitStack(), LocalEngine(Settings())
-
-    def facts(self) -> dict[str, Any]:
-        """Of this node."""
-        return facts()
-
-    def open(self, settings: Mapping[str, Any], device: str) -> str:
-        """Hold the device; empty, or who holds it already."""
-        try:
-            self._held.enter_context(lock_for([device]))
-        except DeviceBusy as busy:
-            return str(busy)
-        self._engine = LocalEngine(Settings(**settings), limited=device == "cpu")
-        return ""
-
-    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """The worker's answer, or how it was lost."""
-        try:
-            return {"answer": self._engine.ask(question, limit_s)}
-        except WorkerLost as lost:
-            kinds = {"timed_out": lost.timed_out, "wrong": lost.wrong}
-            return {"lost": [lost.reason, lost.said], **kinds}
-
-    def close(self) -> None:
-        """End the worker."""
-        self._engine.close()
 
 
 class RemoteEngine:
@@ -156,14 +84,6 @@ class Cluster:
             facts = self._facts
             slots.append(Slot(engine, device, name, facts.kind, facts.machine))
         yield slots
-
-
-def machine_of(told: Mapping[str, Any]) -> Machine:
-    """A machine as another told it."""
-    from attnbench.machine import Gpu
-
-    values = {k: v for k, v in told.items() if k != "devices"}
-    return Machine(**{**values, "gpus": tuple(Gpu(**gpu) for gpu in told["gpus"])})
 
 
 @contextmanager
@@ -271,7 +191,7 @@ def _told(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
                 "cluster holds it, or it can't start; 'ray status' shows which"
             )
         try:
-            told.append(_checked(name, ray.get(reference)))
+            told.append(checked(name, ray.get(reference)))
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1:]
             raise NoCluster(
@@ -279,20 +199,6 @@ def _told(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
                 "on every node"
             ) from None
     return told
-
-
-def _checked(name: str, told: Mapping[str, Any]) -> Facts:
-    if told["protocol"] != PROTOCOL:
-        raise NoCluster(
-            f"{name} measures by protocol {told['protocol']} and this attnbench by {PROTOCOL}: "
-            "numbers of unlike protocols can't share a run; install the same attnbench there"
-        )
-    if told["sources"] != sources():
-        raise NoCluster(
-            f"{name} has another attnbench (sources {told['sources']}, here {sources()}): what "
-            "would be measured is not the same; install the same there"
-        )
-    return Facts(**told)
 
 
 def _alike(places: Sequence[tuple[str, Any]], told: Sequence[Facts],

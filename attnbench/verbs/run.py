@@ -57,7 +57,8 @@ def run(given: argparse.Namespace) -> int:
 def _places(given: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
     if given.engine == "ray":
-        from attnbench.sweep.cluster import NoCluster, connected
+        from attnbench.sweep.cluster import connected
+        from attnbench.sweep.place import NoCluster
 
         if given.devices:
             raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")

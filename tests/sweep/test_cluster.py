@@ -19,9 +19,10 @@ import attnbench
 from attnbench.machine import this_machine
 from attnbench.record import PROTOCOL
 from attnbench.store import read_records
-from attnbench.sweep import cluster
-from attnbench.sweep.cluster import Facts, NoCluster, RemoteEngine
+from attnbench.sweep import cluster, place
+from attnbench.sweep.cluster import RemoteEngine
 from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.place import Facts, NoCluster
 from attnbench.sweep.slots import SlotLost
 from impls.loading import load_file
 
@@ -57,11 +58,11 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
 
 
 def facts(**changes):
-    return {**cluster.facts(), **changes}
+    return {**place.facts(), **changes}
 
 
 def test_a_node_like_this_one_may_take_part():
-    assert cluster._checked("n", facts()).kind == this_machine().kind
+    assert place.checked("n", facts()).kind == this_machine().kind
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -70,7 +71,7 @@ def test_a_node_like_this_one_may_take_part():
 ])  # fmt: skip
 def test_a_node_that_measures_something_else_is_refused(changes, words):
     with pytest.raises(NoCluster, match=words):
-        cluster._checked("node n", facts(**changes))
+        place.checked("node n", facts(**changes))
 
 
 def told(*kinds):
@@ -94,7 +95,7 @@ def test_a_kind_that_is_asked_for_is_taken_and_one_that_is_not_there_refused():
 
 
 def test_a_machine_comes_back_from_what_it_told():
-    assert cluster.machine_of(json.loads(json.dumps(this_machine().to_dict()))) == this_machine()
+    assert place.machine_of(json.loads(json.dumps(this_machine().to_dict()))) == this_machine()
 
 
 class Ray:

@@ -113,10 +113,16 @@ def _of_torch(thread: threading.Thread) -> bool:
 
 
 def _children() -> set[int]:
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
+    """Those of this process, and those that its keeper has adopted."""
+    found: set[int] = set()
+    for owner in (os.getpid(), os.getppid()):
         with suppress(OSError):
-            for child in map(int, (task / "children").read_text().split()):
-                if COMPILER not in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.add(child)
-    return found
+            for task in Path(f"/proc/{owner}/task").iterdir():
+                found.update(map(int, (task / "children").read_text().split()))
+    return {child for child in found - {os.getpid()} if not _compiles(child)}
+
+
+def _compiles(process: int) -> bool:
+    with suppress(OSError):
+        return COMPILER in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
