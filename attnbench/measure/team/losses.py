@@ -28,7 +28,9 @@ class RankLost(Exception):
 
 def died(rank: int, status: int, doing: str, words: str) -> RankLost:
     """A process that is gone, by its exit status."""
-    how = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    names = {number.value: number.name for number in signal.Signals}  # some have none
+    how = f"died of {names.get(-status, f'signal {-status}')}" if status < 0 else (
+        f"ended with status {status}")  # fmt: skip
     return RankLost(f"rank {rank} {how} in its {doing}", Status.CRASHED, words)
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,8 +14,6 @@ ROOT = Path(attnbench.__file__).parents[1]
 sweeping = load_file(Path(__file__).with_name("sweeping.py"))
 SMALL = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--budget", "0.01", "--mask",
          "none"]  # fmt: skip
-GONE_S = 20.0
-"""So long what a killed process leaves may take to go."""
 
 
 def command(*words):
@@ -50,10 +47,7 @@ def finished(word, *words, before=(), **more):
 
 def until_gone(word):
     """Wait until no process carries the word; fails where one stays."""
-    end = time.monotonic() + GONE_S
-    while (left := sweeping.left_behind(word)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert left == [], [Path(f"/proc/{p}/cmdline").read_bytes()[:200] for p in left]
+    assert sweeping.ended_by_itself(word) == []
 
 
 def lines(path, file="records.jsonl"):

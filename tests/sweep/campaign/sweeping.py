@@ -2,7 +2,9 @@
 
 import os
 import shutil
-from contextlib import contextmanager
+import signal
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +39,8 @@ MARK = "ATTNBENCH_CAMPAIGN"
 MEMORY = 4 << 30
 """What a worker may hold: more than any kind that is honest about it needs."""
 HANG_S, PATIENCE_S = 4.0, 120.0
+GONE_S = 20.0
+"""So long what is left of a killed process may take to go."""
 
 
 class Hasty(LocalEngine):
@@ -104,6 +108,20 @@ def left_behind(word):
     return sorted(found - {os.getpid()})
 
 
+def ended_by_itself(word, how_long=GONE_S):
+    """Wait for what carries the word to go; what stays, in words, is ended here."""
+    end = time.monotonic() + how_long
+    while (left := left_behind(word)) and time.monotonic() < end:
+        time.sleep(0.05)
+    stayed = []
+    for process in left:
+        with suppress(OSError):
+            said = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ")
+            stayed.append(f"{process}: {said[:100].decode(errors='replace')}")
+            os.kill(process, signal.SIGKILL)
+    return stayed
+
+
 def swept(kinds, folder):
     """Sweep over the kinds, each followed by somebody honest."""
     tables = laid_out(folder)
@@ -124,8 +142,7 @@ def swept(kinds, folder):
             hasty.close()
             out.close()
         done.grown, done.workers = _told("VmHWM") - before, hasty.workers
-        processes.until(lambda: not left_behind(word), 20)
-        done.left = left_behind(word)
+        done.left = ended_by_itself(word)
     done.records = list(read_records(out.path))
     return done
 

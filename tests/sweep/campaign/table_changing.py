@@ -209,7 +209,7 @@ def raises_when_it_is_collected(problem):
 def sleeper(*how, **more):
     """A process that stays, whose command says whose it is though its environment may not."""
     word = os.environ.get("ATTNBENCH_CAMPAIGN", "")
-    code = f"import time; time.sleep(600)  # {word}"
+    code = f"import time; time.sleep(599)  # {word}"
     return subprocess.Popen([*how, sys.executable, "-S", "-c", code], **more)
 
 
@@ -227,6 +227,20 @@ def leaves_a_daemon_that_hides(problem):
         os._exit(0)
     os.wait()
     return honest(problem)
+
+
+@kind("measured wrong timed_out", hangs=True)
+def leaves_a_daemon_that_stops_it_later(problem):
+    inner, worker = honest(problem), os.getpid()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1.0)
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    return inner
 
 
 @kind("measured wrong")

@@ -214,7 +214,7 @@ def kills_its_keeper_and_lives(problem):
     def deed():
         libc.prctl(1, 0)  # PR_SET_PDEATHSIG
         word = os.environ.get("ATTNBENCH_CAMPAIGN", "")
-        code = f"import time; time.sleep(600)  # {word}"
+        code = f"import time; time.sleep(599)  # {word}"
         subprocess.Popen([sys.executable, "-S", "-c", code])
         os.kill(os.getppid(), signal.SIGKILL)
 

@@ -26,9 +26,9 @@ def message_of_a_gigabyte(problem):
     raise RuntimeError("x" * GIGABYTE)
 
 
-@kind("failed", "it raised")
-def name_of_a_hundred_megabytes(problem):
-    raise type("N" * (100 << 20), (Exception,), {})("its name is long")
+@kind("failed", "it raised NNN", quick=False)
+def name_of_a_gigabyte(problem):
+    raise type("N" * GIGABYTE, (Exception,), {})("its name is long")
 
 
 @kind("failed", "KeyError")
@@ -96,6 +96,18 @@ def build_that_returns_what_raises_at_every_touch(problem):
 @kind("wrong", "finite")
 def gives_nan(problem):
     return lambda q, k, v: v * float("nan")
+
+
+@kind("wrong", "carries more than its values")
+def output_with_something_of_a_hundred_megabytes(problem):
+    inner = honest(problem)
+
+    def attend(q, k, v):
+        out = inner(q, k, v)
+        setattr(out, "a" * (100 << 20), 1)
+        return out
+
+    return attend
 
 
 @kind("wrong")

@@ -1,7 +1,9 @@
 """Killed by -9 at any moment: what was measured stays, nothing comes twice, no process is left."""
 
 import json
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -105,8 +107,10 @@ def test_the_process_that_sweeps_may_be_killed_fifty_times_and_every_cell_is_the
             else:
                 killing.after(seconds, *killing.words)
         assert killing.kills >= 50
+        left = len(set(wanted) - set(ended(path)))
         done = starting.finished(word, "--resume", path)
         assert done.returncode == 1, done.stderr
+        assert f"[1/{left}, " in done.stderr or not left  # and nothing that was there before
         starting.until_gone(word)
     assert ended(path) == wanted
     assert set(Counter(r.key for r in read_records(path)).values()) == {1}
@@ -131,7 +135,7 @@ class Hunted(sweeping.Hasty):
 
     def _kill(self, who):
         try:
-            sweeping.os.kill(who, 9)
+            os.kill(who, signal.SIGKILL)
             self.killed += 1
         except ProcessLookupError:
             pass  # its time had come already
@@ -139,7 +143,7 @@ class Hunted(sweeping.Hasty):
 
 def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_path):
     table = sweeping.laid_out(tmp_path)[0]
-    names = [f"c.honest?n={n}" for n in range(40)]
+    names = [f"c.honest?n={n}" for n in range(1, 41)]
     plan = make_plan(impls.table([table]), names, sweeping.GRID, this_machine())
     folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 0.01, **sweeping.KNOWN})
     with pytest.MonkeyPatch.context() as patch, sweeping.marked() as word:
@@ -164,4 +168,5 @@ def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_pa
     ends = Counter(r.status for r in records)
     assert set(ends) <= {Status.MEASURED, Status.CRASHED}
     assert ends[Status.MEASURED] > len(names) // 2
+    assert sum("its worker died first" in r.note for r in records) >= 3  # and were asked again
     assert all("SIGKILL" in r.reason + r.note for r in records if r.status is Status.CRASHED)
