@@ -36,7 +36,7 @@ def test_a_planted_fault_is_caught_by_its_status_and_a_reason_that_names_it(meas
 def test_the_same_code_without_the_deed_is_measured(measured, plant):
     record, spoiled = measured(plant.honest, plant.problem)
     assert (record.status, record.reason) == (Status.MEASURED, "")
-    assert not spoiled
+    assert spoiled is ("standing thread" in plant.deed)  # a new worker for whom it would disturb
     if plant.shows is not None:
         assert not judge(plant, record).caught
 
