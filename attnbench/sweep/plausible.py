@@ -46,9 +46,12 @@ class Known:
 
 
 def slim(record: Record) -> Record:
-    """What others are held against, without the samples: a long run has many thousand records."""
-    time = None if record.time is None else replace(record.time, samples_s=[])
-    return replace(record, time=time, kernels=[], detail="", spent_s={})
+    """What others are held against, and no more: a long run has many thousand records."""
+    time = None if record.time is None else replace(record.time, samples_s=[], flags=[])
+    return Record(
+        status=record.status, reason=record.reason, variant=record.variant,
+        problem=record.problem, cost=record.cost, ranks=record.ranks, time=time, node=record.node,
+    )  # fmt: skip
 
 
 def _kin(record: Record) -> str:
