@@ -20,8 +20,8 @@ TENSORS = ("impls.heads", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = (
-    "attnbench", "attnbench.amounts", "attnbench.statistics", "attnbench.comparison",
-    "attnbench.pairs", "attnbench.parts", "attnbench.record",
+    "attnbench", "attnbench.amounts", "attnbench.collector", "attnbench.statistics",
+    "attnbench.comparison", "attnbench.pairs", "attnbench.parts", "attnbench.record",
     "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
 )  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it

@@ -18,6 +18,7 @@ from typing import Any
 
 from attnbench.answer.differences import Difference, differences
 from attnbench.answer.verdict import MARGIN, regime
+from attnbench.collector import collector_off
 from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
 from attnbench.record import Record, Status, Time
 from attnbench.store import (
@@ -26,7 +27,6 @@ from attnbench.store import (
     StoreError,
     read_header,
     read_records,
-    without_collection,
 )
 
 WORSE = (
@@ -121,7 +121,7 @@ class RunsComparison:
 def compare_runs(a: Path, b: Path) -> RunsComparison:
     """Run b against run a; raises :class:`Incomparable`."""
     headers = read_header(a), read_header(b)
-    with without_collection():
+    with collector_off():
         records = list(read_records(a)), list(read_records(b))
     _refuse_unlike_protocols((a, b), headers, records)
     cells_a, cells_b = _by_cell(*records)

@@ -7,14 +7,15 @@ the clocks.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
+
+from attnbench.collector import collector_off
 
 Step = Callable[[], object]
 
@@ -113,7 +114,7 @@ class CudaGpu:
     def capture(self, call: Step) -> Step:
         """A CUDA graph, captured with the collector off: freeing a module would break it."""
         graph, pool = _Graph(), _new_pool()
-        with _on(self.device), _collector_off():
+        with _on(self.device), collector_off():
             side, before = _Stream(self.device), _current_stream(self.device)
             side.wait_stream(before)
             try:
@@ -145,17 +146,6 @@ class CudaGpu:
         small = self._flushed[:1]
         with suppress(RuntimeError), _graph(_Graph(), stream=_current_stream(self.device)):
             small.zero_()
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 @cache

@@ -21,12 +21,11 @@ from attnbench.store.reading import (
     find_runs,
     read_header,
     read_records,
-    without_collection,
 )
 from attnbench.store.run_folder import RunFolder
 
 __all__ = [
     "HEADER", "MACHINE", "RECORDS", "SPOILED", "TORN", "RunFolder", "StoreError", "check_writable",
     "export", "find_runs", "load", "read_header", "read_records", "save_beside", "save_machine",
-    "stored_floors", "without_collection",
+    "stored_floors",
 ]  # fmt: skip

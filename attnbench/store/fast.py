@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from attnbench.collector import collector_off
 from attnbench.parts import Error, Part
 from attnbench.record import PARTS, SCHEMA, Record, Status
 from attnbench.store.columns import Columns
-from attnbench.store.reading import batches, machine_of, parsed, without_collection
+from attnbench.store.reading import batches, machine_of, parsed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ def table(runs: Iterable[Path]) -> pd.DataFrame:
     import pandas as pd
 
     columns = Columns(last="machine")
-    with without_collection():
+    with collector_off():
         for path in runs:
             machine = machine_of(path)
             for first, lines in batches(path):

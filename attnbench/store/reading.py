@@ -6,10 +6,8 @@ without an end is passed over: it is being written now, or its writer died.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +130,3 @@ def whole_length(data: bytes) -> int:
         else:
             break
     return end
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Nothing that is parsed refers to itself; looking for what does can be half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

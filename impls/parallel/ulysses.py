@@ -18,6 +18,7 @@ sends as much to each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from impls.heads import Attend
 from impls.parallel.ranks import Ranks
 from impls.problem import Problem
 from impls.score_mask import sdpa_arguments
+
+Way = Callable[[Tensor, Ranks], Tensor]
 
 
 def to_heads(x_bhnd: Tensor, ranks: Ranks) -> Tensor:
@@ -46,30 +49,17 @@ def to_tokens(x_bhnd: Tensor, ranks: Ranks) -> Tensor:
     return came.movedim(0, 1).reshape(b, ranks.world * h, n // ranks.world, d)
 
 
-class _ToHeads(torch.autograd.Function):
-    """Tokens for heads; the gradient comes back as heads for tokens."""
+class _Exchange(torch.autograd.Function):
+    """One of the two exchanges; the gradient comes back by the other."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return to_heads(x, ranks)
+    def forward(ctx: Any, x: Tensor, ranks: Ranks, there: Way, back: Way) -> Tensor:
+        ctx.ranks, ctx.back = ranks, back
+        return there(x, ranks)
 
     @staticmethod
-    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
-        return to_tokens(gradient[0], ctx.ranks), None
-
-
-class _ToTokens(torch.autograd.Function):
-    """Heads for tokens, and the gradient the other way."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return to_tokens(x, ranks)
-
-    @staticmethod
-    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
-        return to_heads(gradient[0], ctx.ranks), None
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.back(gradient[0], ctx.ranks), None, None, None
 
 
 def build(problem: Problem, ranks: Ranks) -> Attend:
@@ -81,11 +71,14 @@ def build(problem: Problem, ranks: Ranks) -> Attend:
     if problem.group > 1:
         arguments["enable_gqa"] = True
 
+    def exchanged(x: Tensor, there: Way, back: Way) -> Tensor:
+        made: Tensor = _Exchange.apply(x, ranks, there, back)  # type: ignore[no-untyped-call]
+        return made
+
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         given = (q_bhnd, k_bcmd, v_bcme)
-        q, k, v = (_ToHeads.apply(x, ranks) for x in given)  # type: ignore[no-untyped-call]
+        q, k, v = (exchanged(x, to_heads, to_tokens) for x in given)
         out = F.scaled_dot_product_attention(q, k, v, **arguments)
-        shared: Tensor = _ToTokens.apply(out, ranks)  # type: ignore[no-untyped-call]
-        return shared
+        return exchanged(out, to_tokens, to_heads)
 
     return attend

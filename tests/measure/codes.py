@@ -3,6 +3,18 @@
 HONEST = "build = right\n"
 COST = "from impls.cost import Cost\ndef cost(problem): return Cost(1000, 2000, {peak})\n"
 
+FROZEN = """
+def frozen(inner, late):
+    calls, held = [], []
+    def attend(q, k, v):
+        calls.append(1)
+        out = inner(q, k, v)
+        if len(calls) > late and not held: held.append(out.detach().clone())
+        return held[0] + (out - out.detach()) if held else out
+    return attend
+"""
+"""What gives its result of one call for ever after, with an honest gradient."""
+
 
 def raising(text, where="build"):
     if where == "build":

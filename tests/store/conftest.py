@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.store import RunFolder, StoreError
+from attnbench.store import RunFolder
 from impls.loading import load_file
 
 
@@ -23,16 +23,6 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def refused():
+def refused(made):
     """The sentence with which a call is refused, holding these words."""
-
-    def sentence(call, *words):
-        with pytest.raises(StoreError) as caught:
-            call()
-        said = str(caught.value)
-        assert "\n" not in said
-        for word in words:
-            assert word in said
-        return said
-
-    return sentence
+    return made.refused

@@ -2,7 +2,10 @@
 
 import random
 
+import pytest
+
 from attnbench.record import Determinism, Distance, Error, Memory, Record, Status, Time, Work
+from attnbench.store import StoreError
 from impls.problem import Problem
 
 ENDINGS = {
@@ -82,3 +85,14 @@ def sweep_like(number, seed=0):
             determinism=None if draw.random() < 0.9 else Determinism(repeats=True, batch=True),
             spent_s={name: draw.random() for name in SPENT},
         )  # fmt: skip
+
+
+def refused(call, *words):
+    """The sentence with which a call is refused, holding these words."""
+    with pytest.raises(StoreError) as caught:
+        call()
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+    return sentence

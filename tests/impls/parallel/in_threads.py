@@ -8,6 +8,8 @@ import torch
 from attnbench.truth.inputs import make
 from attnbench.truth.oracle import exact
 from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
 
 PATIENCE_S = 20
 
@@ -93,3 +95,9 @@ def off(got, want):
         name: float((x.detach().double() - want[name]).norm() / want[name].norm())
         for name, x in got.items()
     }
+
+
+def problem(length=24, heads=4, **more):
+    ordinary = {"heads": heads, "kv_heads": heads, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
+    mask = Mask.parse(more.pop("mask", "causal"))
+    return Problem(q_len=length, kv_len=length, mask=mask, **{**ordinary, **more})

@@ -1,5 +1,6 @@
 """The ring: what every rank sees of every other, and that all together are exact attention."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,20 +11,13 @@ from hypothesis import strategies as st
 
 import impls
 from impls.loading import load_file
-from impls.masks import Mask
 from impls.parallel import shares
 from impls.parallel.ring import Ring
-from impls.problem import Problem
 from impls.spec import Unsupported
 
 in_threads = load_file(Path(__file__).with_name("in_threads.py"))
 run, truth, off = in_threads.run, in_threads.truth, in_threads.off
-
-
-def problem(length=24, **more):
-    ordinary = {"heads": 2, "kv_heads": 2, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
-    mask = Mask.parse(more.pop("mask", "causal"))
-    return Problem(q_len=length, kv_len=length, mask=mask, **{**ordinary, **more})
+problem = partial(in_threads.problem, heads=2)
 
 
 def ring(world, block=512):

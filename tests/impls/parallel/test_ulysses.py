@@ -7,18 +7,11 @@ import torch
 
 import impls
 from impls.loading import load_file
-from impls.masks import Mask
 from impls.parallel import ulysses
-from impls.problem import Problem
 
 in_threads = load_file(Path(__file__).with_name("in_threads.py"))
 run, truth, off = in_threads.run, in_threads.truth, in_threads.off
-
-
-def problem(length=24, **more):
-    ordinary = {"heads": 4, "kv_heads": 4, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
-    mask = Mask.parse(more.pop("mask", "causal"))
-    return Problem(q_len=length, kv_len=length, mask=mask, **{**ordinary, **more})
+problem = in_threads.problem
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ import pytest
 import attnbench
 from attnbench import store
 from attnbench.record import SCHEMA, Record, Status, Time
-from attnbench.store import RunFolder, StoreError, load, read_header, read_records
+from attnbench.store import RunFolder, load, read_header, read_records
+from impls.loading import load_file
 from impls.problem import Problem
 
 ROOT = Path(attnbench.__file__).parents[1]
+refused = load_file(Path(__file__).with_name("records.py")).refused
 
 
 def record(variant="a", length=8, **more):
@@ -28,24 +30,6 @@ def timed(variant="a", length=8, median=0.25):
         n=1, clock="host", stop="budget", samples_s=[median],
     )  # fmt: skip
     return record(variant, length, time=time)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    made = RunFolder.create(tmp_path / "results", "box", {"seed": 3, "machine": {"name": "box"}})
-    yield made
-    made.close()
-
-
-def refused(call, *words):
-    """The sentence with which a call is refused, holding these words."""
-    with pytest.raises(StoreError) as caught:
-        call()
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    for word in words:
-        assert word in sentence
-    return sentence
 
 
 # ---- writing and reading -------------------------------------------------------------------------
