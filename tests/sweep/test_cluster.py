@@ -162,9 +162,10 @@ class Cluster:
 
     def join(self, *within):
         """One more node, started by another command."""
-        count = self._count()
+        processes.until(self._alive)
+        before = self._alive()  # one that was killed may be among them for a while yet
         started = self._started("--address", self.address, within=within)
-        processes.until(lambda: self._count() > count)
+        processes.until(lambda: self._alive() - before, 120)
         return started
 
     def stop(self):
@@ -183,14 +184,17 @@ class Cluster:
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) == 0
 
-    def _count(self):
+    def _alive(self):
+        """The nodes that the cluster takes for alive, by their ids."""
         code = (
             "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, "
-            "logging_level='ERROR'); print(sum(n['Alive'] for n in ray.nodes()))"
+            "logging_level='ERROR'); "
+            "print('nodes', *(n['NodeID'] for n in ray.nodes() if n['Alive']))"
         )
         done = subprocess.run([sys.executable, "-c", code, self.address], capture_output=True,
                               text=True, timeout=120)  # fmt: skip
-        return int(done.stdout.split()[-1]) if done.returncode == 0 else 0
+        last = (done.stdout.strip().splitlines() or [""])[-1]
+        return set(last.split()[1:]) if last.startswith("nodes ") else set()
 
     @staticmethod
     def _started(*words, within=()):
