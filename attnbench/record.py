@@ -163,3 +163,8 @@ class Record(Part):
 def cell_key(variant: str, problem: Mapping[str, Any]) -> str:
     """One text for a variant on a problem."""
     return variant + " " + json.dumps(dict(problem), sort_keys=True)
+
+
+def variant_of(key: str) -> str:
+    """The variant that a cell's key is of."""
+    return key.partition(" {")[0]

@@ -52,10 +52,15 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
 
 def write_all(descriptor: int, data: bytes) -> None:
     """All of it, synced; raises OSError where less than all can be written."""
+    write_some(descriptor, data)
+    os.fsync(descriptor)
+
+
+def write_some(descriptor: int, data: bytes) -> None:
+    """All of it, on its way to the disk."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
-    os.fsync(descriptor)
 
 
 def append_whole(descriptor: int, data: bytes) -> None:

@@ -7,11 +7,11 @@ without an end is passed over: it is being written now, or its writer died.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.record import SCHEMA, InvalidRecord, Record
+from attnbench.record import SCHEMA, InvalidRecord, Record, variant_of
 from attnbench.store.disk import HEADER, RECORDS, StoreError
 
 try:
@@ -65,14 +65,21 @@ def machine_of(path: Path) -> str:
 
 def read_records(path: Path) -> Iterator[Record]:
     """A run's records in the order in which they were measured; a torn last line is left out."""
-    for record, _ in records_and_lines(path):
-        yield record
-
-
-def records_and_lines(path: Path) -> Iterator[tuple[Record, bytes]]:
-    """A run's records, each with the line that it was read from."""
     for first, lines in batches(path):
-        yield from zip(parsed(path, first, lines), lines, strict=True)
+        yield from parsed(path, first, lines)
+
+
+def lines_of(path: Path, keys: Collection[str]) -> Iterator[tuple[int, bytes]]:
+    """The lines of some cells, each with the byte that it starts at."""
+    names = {json.dumps(variant_of(key)).encode() for key in keys}
+    start = 0
+    for first, lines in batches(path):
+        for number, line in enumerate(lines, first):
+            if any(name in line for name in names):  # the others need not be parsed
+                (record,) = parsed(path, number, [line])
+                if record.key in keys:
+                    yield start, line
+            start += len(line)
 
 
 def batches(path: Path) -> Iterator[tuple[int, Sequence[bytes]]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from attnbench.record import SCHEMA, Record
 from attnbench.store.disk import (
@@ -22,13 +22,15 @@ from attnbench.store.disk import (
     make_folder,
     sync_folder,
     unwritable,
-    write_all,
+    write_some,
     write_whole,
 )  # fmt: skip
 from attnbench.store.holder import holder
-from attnbench.store.reading import read_header, records_and_lines, whole_length
+from attnbench.store.reading import lines_of, read_header, whole_length
 
 APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+PIECE_BYTES = 1 << 19
+"""So much is copied at a time."""
 
 
 class RunFolder:
@@ -100,16 +102,14 @@ class RunFolder:
         """Take these cells' lines out, for the cells are measured again; how many lines it was.
 
         They go to ``spoiled.jsonl`` as they are. A death at any moment leaves each line in at
-        least one of the two files, and no cell twice among the records.
+        least one of the two files, and no cell twice among the records. However long the run is,
+        a piece of it at a time is held.
         """
-        kept: list[bytes] = []
-        taken: list[bytes] = []
-        for record, line in records_and_lines(self.path):
-            (taken if record.key in keys else kept).append(line)
+        taken = list(lines_of(self.path, keys))
         if taken:
             try:
-                self._keep_as_spoiled(taken)
-                self._put_in_place(b"".join(kept))
+                self._keep_as_spoiled([line for _, line in taken])
+                self._put_in_place({start: len(line) for start, line in taken})
             except OSError as error:
                 raise self._no_room(SPOILED, error) from None
         return len(taken)
@@ -158,23 +158,34 @@ class RunFolder:
             "and what is missing is measured again"
         )
 
-    def _keep_as_spoiled(self, lines: list[bytes]) -> None:
+    def _keep_as_spoiled(self, lines: Sequence[bytes]) -> None:
         """At the end of the file of what was spoiled, but for what a death left there before."""
-        path = self.path / SPOILED
-        there = path.read_bytes() if path.exists() else b""
-        whole = there.rfind(b"\n") + 1
-        if whole < len(there):
-            os.truncate(path, whole)  # the line is still among the records
-        have = set(there[:whole].splitlines(keepends=True))
-        _append_to(path, b"".join(line for line in lines if line not in have))
+        path, new, whole = self.path / SPOILED, dict.fromkeys(lines), 0
+        if path.exists():
+            with path.open("rb") as there:
+                for line in there:
+                    if line.endswith(b"\n"):
+                        whole += len(line)
+                        new.pop(line, None)
+            if whole < path.stat().st_size:
+                os.truncate(path, whole)  # the line is still among the records
+        _append_to(path, b"".join(new))
 
-    def _put_in_place(self, data: bytes) -> None:
-        """Other lines instead of those there are, the lock kept at every moment."""
+    def _put_in_place(self, without: Mapping[int, int]) -> None:
+        """The lines but for some, by where they start and how long they are.
+
+        The lock is kept at every moment.
+        """
         path = self.path / RECORDS
         draft = path.with_name(path.name + DRAFT)
         new = os.open(draft, APPENDING | os.O_TRUNC, 0o666)
         try:
-            write_all(new, data)
+            with path.open("rb") as there:
+                for start, length in sorted(without.items()):
+                    _copy(there, new, start - there.tell())
+                    there.seek(length, os.SEEK_CUR)
+                _copy(there, new, path.stat().st_size - there.tell())
+            os.fsync(new)
             fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.replace(path)
         finally:  # whatever stopped it: what is appended goes to the file that has the name
@@ -201,6 +212,13 @@ def _append_to(path: Path, data: bytes) -> None:
     finally:
         os.close(descriptor)
     sync_folder(path.parent)
+
+
+def _copy(source: BinaryIO, target: int, length: int) -> None:
+    """So many bytes, a piece at a time."""
+    while length > 0 and (piece := source.read(min(length, PIECE_BYTES))):
+        write_some(target, piece)
+        length -= len(piece)
 
 
 def _is(path: Path, descriptor: int) -> bool:

@@ -69,12 +69,9 @@ class Interrupt:
 class Sweep:
     """What is done, what is to do again, and the folder that it all goes to."""
 
-    def __init__(self, plan: Plan, done: dict[str, Record], folder: RunFolder,
-                 watcher: Watcher) -> None:  # fmt: skip
-        self._folder, self._watcher = folder, watcher
+    def __init__(self, plan: Plan, done: Known, folder: RunFolder, watcher: Watcher) -> None:
+        self._known, self._folder, self._watcher = done, folder, watcher
         self.todo = [c for c in plan.to_run if c.key not in done]
-        self._known = {node: Known(r for r in done.values() if r.node == node)
-                       for node in {r.node for r in done.values()}}  # fmt: skip
         self._eta, self._drift = Eta([c.guess_s for c in self.todo]), Drift(len(self.todo))
         self._ended, self._total, self._marked = 0, len(self.todo), 0
         self._again: dict[str, Cell] = {}
@@ -116,7 +113,7 @@ class Sweep:
             flag = f"{DRIFTED}: the canary before it was {event.off:+.0%} off"
             record = replace(record, time=replace(record.time, flags=[*record.time.flags, flag]))
             self._marked += 1
-        record = self._known.setdefault(event.slot.node, Known()).doubt(record)
+        record = self._known.doubt(record)
         if event.cell.key in self._measured_before:
             self._folder.supersede({event.cell.key})
         self._folder.append(record)
@@ -132,7 +129,7 @@ class Sweep:
             self._eta.more(by_key[key].guess_s)
 
 
-def sweep(plan: Plan, done: dict[str, Record], folder: RunFolder, slots: Sequence[Slot],
+def sweep(plan: Plan, done: Known, folder: RunFolder, slots: Sequence[Slot],
           watcher: Watcher, interrupt: Interrupt) -> None:  # fmt: skip
     """Measure what is not done. ``folder`` holds every record when this returns or raises."""
     for cell in plan.cells:

@@ -14,10 +14,10 @@ from typing import Any
 import impls
 from attnbench.machine import Machine, this_machine
 from attnbench.measure.settings import Settings
-from attnbench.record import PROTOCOL, Record
+from attnbench.record import PROTOCOL
 from attnbench.store import RunFolder, StoreError, read_header, read_records, stored_floors
 from attnbench.sweep.plan import Plan, make_plan
-from attnbench.sweep.plausible import slim
+from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from impls.asked import CantBeDone
 from impls.problem import InvalidProblem
@@ -33,7 +33,7 @@ class Run:
 
     plan: Plan
     folder: RunFolder
-    done: dict[str, Record]
+    done: Known
     settings: Settings
 
 
@@ -74,7 +74,7 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
         "command": shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
-    return Run(plan, RunFolder.create(out, machine.name, header), {}, settings)
+    return Run(plan, RunFolder.create(out, machine.name, header), Known(), settings)
 
 
 def resume(path: Path, machine: Machine | None = None) -> Run:
@@ -104,8 +104,7 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
     except (KeyError, TypeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     folder = RunFolder.reopen(path)
-    done = {record.key: slim(record) for record in read_records(path)}
-    return Run(plan, folder, done, settings)
+    return Run(plan, folder, Known(read_records(path)), settings)
 
 
 def _files(grid: dict[str, Any]) -> list[str]:

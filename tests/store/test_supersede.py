@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tracemalloc
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,31 @@ def test_where_no_cell_is_meant_nothing_is_written(folder, made):
     after = (folder.path / RECORDS).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert not (folder.path / SPOILED).exists()
+
+
+@pytest.mark.parametrize("taken", [t for n in range(1, 5) for t in combinations("abcd", n)])
+def test_any_lines_are_taken_out_wherever_they_stand(folder, made, taken):
+    keys = filled(folder, made)
+    lines = dict(zip("abcd", (folder.path / RECORDS).read_bytes().splitlines(True), strict=True))
+    assert folder.supersede({keys[name] for name in taken}) == len(taken)
+    left = [lines[name] for name in "abcd" if name not in taken]
+    assert (folder.path / RECORDS).read_bytes() == b"".join(left)
+    assert (folder.path / SPOILED).read_bytes() == b"".join(lines[name] for name in taken)
+
+
+def test_of_a_long_run_a_piece_at_a_time_is_held(folder, made):
+    keys = filled(folder, made)
+    file = folder.path / RECORDS
+    with file.open("ab") as more:
+        more.write((made.timed("z").line().encode() + b"\n") * 8000)
+    size = file.stat().st_size
+    assert size > 5_000_000
+    tracemalloc.start()
+    folder.supersede({keys["b"]})
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 3_000_000
+    assert file.stat().st_size == size - (folder.path / SPOILED).stat().st_size
 
 
 def test_the_run_stays_locked_and_is_free_once_closed(folder, made, refused):

@@ -14,6 +14,7 @@ from attnbench.sweep import asking, canary, run
 from attnbench.sweep.child import LAST_WORDS
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
@@ -54,7 +55,7 @@ def swept(hostile, tmp_path_factory):
         patch.setattr(canary, "MARGIN", 1e9)  # the machine that tests run on is busy
         patch.setattr(asking, "CELL_LIMIT_S", LIMIT_S)
         try:
-            run.sweep(plan, {}, folder, [Slot(engine)], watcher, run.Interrupt(print))
+            run.sweep(plan, Known(), folder, [Slot(engine)], watcher, run.Interrupt(print))
         finally:
             engine.close()
             folder.close()
@@ -140,7 +141,7 @@ def test_the_watcher_counts_up_to_the_total_and_the_time_left_reaches_zero(swept
 def test_a_sweep_measures_nothing_that_has_a_record(swept, hostile, tmp_path):
     plan = make_plan(impls.table([hostile]), ORDER, GRID, this_machine())
     folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 1.0, **KNOWN})
-    done = {r.key: r for r in swept[0].values()}
+    done = Known(swept[0].values())
     engine, watcher = LocalEngine(Settings()), Watched()
     run.sweep(plan, done, folder, [Slot(engine)], watcher, run.Interrupt(print))
     folder.close()

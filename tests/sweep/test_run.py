@@ -14,6 +14,7 @@ from attnbench.store import RunFolder, read_records
 from attnbench.sweep import asking, canary, run
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot, SlotLost
 from impls.problem import Problem
@@ -81,8 +82,7 @@ def folder(tmp_path):
 
 def swept(plan, folder, engine, done=()):
     """The records that a sweep has written down."""
-    before = {r.key: r for r in done}
-    run.sweep(plan, before, folder, [Slot(engine)], Watched(), run.Interrupt(print))
+    run.sweep(plan, Known(done), folder, [Slot(engine)], Watched(), run.Interrupt(print))
     return list(read_records(folder.path))
 
 
@@ -188,7 +188,7 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
 def test_after_ctrl_c_the_cell_that_ended_is_kept_and_no_other_is_begun(folder):
     engine, interrupt = Answering(), run.Interrupt(print)
     with pytest.raises(run.Stopped):
-        run.sweep(plan_of("einsum"), {}, folder, [Slot(engine)], Watched(interrupt), interrupt)
+        run.sweep(plan_of("einsum"), Known(), folder, [Slot(engine)], Watched(interrupt), interrupt)
     assert len(engine.jobs) == len(list(read_records(folder.path))) == 1
 
 
@@ -229,7 +229,7 @@ MANY = GRID.with_(seq=("16", "32", "48", "64"))
 
 def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_end(folder, often):
     engine, plan, watched = Drifting(slow={4}), plan_of("einsum", "matmul", grid=MANY), Watched()
-    run.sweep(plan, {}, folder, [Slot(engine)], watched, run.Interrupt(print))
+    run.sweep(plan, Known(), folder, [Slot(engine)], watched, run.Interrupt(print))
     asked = [(job["variant"]["name"], Problem.from_dict(job["problem"])) for job in engine.jobs]
     assert asked[16:] == asked[2:4]
     found = list(read_records(folder.path))
@@ -270,7 +270,7 @@ def test_what_this_machines_noise_makes_of_it_is_no_drift(folder, often):
 def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_time(folder, often):
     slow = set(range(3, 1000))
     engine, watched = Drifting(slow), Watched()
-    run.sweep(plan_of("einsum", "matmul", grid=MANY), {}, folder, [Slot(engine)], watched,
+    run.sweep(plan_of("einsum", "matmul", grid=MANY), Known(), folder, [Slot(engine)], watched,
               run.Interrupt(print))  # fmt: skip
     assert len(engine.jobs) == 16 + 2
     assert len(list(read_records(folder.path))) == 16
@@ -283,7 +283,7 @@ def test_several_places_share_the_cells_and_each_record_says_which_kind_measured
     folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
     plan, engines = plan_of("einsum", "matmul", grid=MANY), [Slow(), Slow()]
     slots = [Slot(engines[0], node="a"), Slot(engines[1], node="b")]
-    run.sweep(plan, {}, folder, slots, Watched(), run.Interrupt(print))
+    run.sweep(plan, Known(), folder, slots, Watched(), run.Interrupt(print))
     found = list(read_records(folder.path))
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     by_node = {n: sum(r.node == n for r in found) for n in "ab"}
@@ -311,7 +311,7 @@ class Leaving(Slow):
 def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
     plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
     slots = [Slot(Leaving()), Slot(Slow())]
-    run.sweep(plan, {}, folder, slots, watched, run.Interrupt(print))
+    run.sweep(plan, Known(), folder, slots, watched, run.Interrupt(print))
     found = list(read_records(folder.path))
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
@@ -320,7 +320,7 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
 def test_when_every_place_is_lost_it_says_how_to_go_on_and_keeps_what_there_is(folder):
     plan = plan_of("einsum", "matmul", grid=MANY)
     with pytest.raises(run.NobodyLeft, match="attnbench run --resume"):
-        run.sweep(plan, {}, folder, [Slot(Leaving()), Slot(Leaving())], Watched(),
+        run.sweep(plan, Known(), folder, [Slot(Leaving()), Slot(Leaving())], Watched(),
                   run.Interrupt(print))  # fmt: skip
     assert len(list(read_records(folder.path))) == 6
 
@@ -331,7 +331,7 @@ def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
             raise ZeroDivisionError("a fault of ours")
 
     with pytest.raises(ZeroDivisionError):
-        run.sweep(plan_of("einsum"), {}, folder, [Slot(Broken()), Slot(Slow())], Watched(),
+        run.sweep(plan_of("einsum"), Known(), folder, [Slot(Broken()), Slot(Slow())], Watched(),
                   run.Interrupt(print))  # fmt: skip
 
 
@@ -339,5 +339,5 @@ def test_ctrl_c_lets_every_place_end_its_cell(folder):
     plan, interrupt = plan_of("einsum", "matmul", grid=MANY), run.Interrupt(print)
     engines = [Slow(), Slow()]
     with pytest.raises(run.Stopped):
-        run.sweep(plan, {}, folder, [Slot(e) for e in engines], Watched(interrupt), interrupt)
+        run.sweep(plan, Known(), folder, [Slot(e) for e in engines], Watched(interrupt), interrupt)
     assert len(list(read_records(folder.path))) == sum(len(e.jobs) for e in engines) <= 4

@@ -12,6 +12,7 @@ from attnbench.store import RunFolder, read_records
 from attnbench.sweep import asking, canary, run
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
@@ -146,7 +147,7 @@ def spoilt(tmp_path_factory):
         patch.setattr(canary, "MARGIN", 1e9)  # the machine that tests run on is busy
         patch.setattr(asking, "CELL_LIMIT_S", 30.0)
         try:
-            run.sweep(plan, {}, folder, [Slot(engine)], watcher, run.Interrupt(print))
+            run.sweep(plan, Known(), folder, [Slot(engine)], watcher, run.Interrupt(print))
         finally:
             engine.close()
             folder.close()

@@ -17,6 +17,7 @@ from attnbench.store import RunFolder, read_records
 from attnbench.sweep import canary, engine, run
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
@@ -137,7 +138,7 @@ def swept(kinds, folder):
         before = _told("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # its largest is counted from now
         try:
-            run.sweep(plan, {}, out, [Slot(hasty)], _Quiet(), run.Interrupt(print))
+            run.sweep(plan, Known(), out, [Slot(hasty)], _Quiet(), run.Interrupt(print))
         finally:
             hasty.close()
             out.close()

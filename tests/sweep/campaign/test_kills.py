@@ -18,6 +18,7 @@ from attnbench.store import RunFolder, StoreError, read_header, read_records
 from attnbench.sweep import canary, run
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plausible import Known
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
 
@@ -151,7 +152,7 @@ def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_pa
         engine = Hunted(chance=0.4, most=15)
         try:
             for _ in range(10):  # a run whose canary can't be read twice ends with a sentence
-                done = {r.key: r for r in read_records(folder.path)}
+                done = Known(read_records(folder.path))
                 try:
                     run.sweep(plan, done, folder, [Slot(engine)], sweeping._Quiet(),
                               run.Interrupt(print))  # fmt: skip
