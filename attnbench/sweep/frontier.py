@@ -7,8 +7,9 @@ from typing import Any
 
 from attnbench.record import Status
 from attnbench.sweep.growth import MEMORY, TIME, Look
-from attnbench.sweep.limits import FINDINGS, Limit
+from attnbench.sweep.limits import Limit
 
+FINDINGS = (Status.WRONG, Status.FAILED, Status.CRASHED, Status.IMPLAUSIBLE)
 SPENT = "not looked at: the wall clock was spent first"
 STOPPED = "not looked at: it was stopped first"
 

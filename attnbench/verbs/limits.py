@@ -36,16 +36,17 @@ def limits(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.store import check_writable
-    from attnbench.sweep import limits as hunting
     from attnbench.sweep.engine import LocalEngine
     from attnbench.sweep.frontier import finding
+    from attnbench.sweep.hunt import Hunt
+    from attnbench.sweep.limits import plan
     from attnbench.sweep.run import Interrupt
     from attnbench.sweep.start import pinned
 
     machine = this_machine()
     grid = _grid(given, machine)
     budget = _budget(given, grid, machine)
-    found = hunting.plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
+    found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     seconds = given.budget or DEFAULT_SEARCH_S
     kept = Kept(given, machine, settings, budget, found)
@@ -58,7 +59,7 @@ def limits(given: argparse.Namespace) -> int:
             LocalEngine(settings, limited=grid.device == "cpu") as engine,
             interrupt.watching(),
         ):
-            hunt = hunting.Hunt(found, engine, budget, given.seed or 0, Lines())
+            hunt = Hunt(found, engine, budget, given.seed or 0, Lines())
             for _ in hunt.run(seconds):
                 kept.write(stopped=interrupt.asked, ended=False)
                 if stopped := interrupt.asked:

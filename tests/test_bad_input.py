@@ -1,0 +1,217 @@
+"""What a user gets wrong: one sentence with what to do, exit status 2, and nothing left behind."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnbench
+from attnbench.record import SCHEMA
+
+ROOT = Path(attnbench.__file__).parents[1]
+SENTENCE = "the cat sat on the mat"
+
+
+def attnbench_(*words, options=(), **more):
+    return subprocess.run(
+        [sys.executable, *options, "-m", "attnbench", *map(str, words)], cwd=ROOT, timeout=120,
+        **{"capture_output": True, "text": True, **more},
+    )  # fmt: skip
+
+
+def well(*words, status=0, **more):
+    """What the command said, when it ended as it should."""
+    done = attnbench_(*words, **more)
+    assert done.returncode == status, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return done
+
+
+TINY = ["--seq", "32,48", "--heads", "2", "--budget", "0.02"]
+
+
+def only_run(out):
+    (path,) = out.glob("*/*")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    out = tmp_path_factory.mktemp("tiny")
+    done = well("run", "einsum", "sdpa.flash", "chunked", *TINY, "--seed", "7", "--out", out,
+                options=["-X", "importtime"])  # fmt: skip
+    return done, only_run(out)
+
+
+NO_ROWS = {
+    "raises": ("raise ValueError('it is me')", "ValueError: it is me"),
+    "exits": ("import sys; sys.exit(3)", "SystemExit"),
+    "dies": ("import os; os._exit(3)", "status 3"),
+    "lacks": ("x = 1", "defines no ROWS"),
+    "garbled": ("def (", "SyntaxError"),
+}
+
+
+def sentence(done, *words):
+    """The one line of an error: cause, and what to do, with these words; status 2."""
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("attnbench: ")
+    for word in words:
+        assert word in last
+    return last
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "einsun"], ["no variant 'einsun'", "did you mean einsum"]),
+        (["check", "flash"], ["no variant 'flash'", "sdpa.flash"]),
+        (["run", "chunked?blok=3"], ["no option 'blok'", "block"]),
+        (["run", "chunked?block=x"], ["block='x'"]),
+        (["run", "--heads", "4", "--kv-heads", "3"], ["heads=4", "kv_heads=3", "1, 2, 4"]),
+        (["run", "--head-dim", "0"], ["head_dim is 0", "1 or more"]),
+        (["run", "--heads", "two"], ["--heads", "'two'"]),
+        (["run", "--seq", "0"], ["q_len is 0"]),
+        (["run", "--seq", "long"], ["--seq 'long'", "QxK"]),
+        (["run", "--seq", "²"], ["--seq"]),
+        (["run", "--seq", ","], ["seq"]),
+        (["run", "--dtype", ","], ["dtype"]),
+        (["check", "--phase", ","], ["phase"]),
+        (["run", "--mask", "window:-1,0"], ["window", "-1"]),
+        (["run", "--mask", "document:100,20", "--seq", "128"], ["add up to 120", "128"]),
+        (["run", "--mask", "rainbow"], ["'rainbow' is no mask", "causal, window:LEFT,RIGHT"]),
+        (["run", "--mask", "dense:/no/such.npy"], ["/no/such.npy"]),
+        (["run", "--mask", "dense:EMPTY.npy"], ["EMPTY.npy"]),
+        (["run", "--mask", "dense:ARRAYS.npz"], ["ARRAYS.npz"]),
+        (["run", "--inputs", "captured:EMPTY.npy"], ["EMPTY.npy", ".npz of q, k and v"]),
+        (["run", "--inputs", "captured:ARRAYS.npz"], ["ARRAYS.npz", "needs (1, 4, 128, 64)"]),
+        (["run", "--inputs", "odd"], ["'odd'", "peaky"]),
+        (["run", "--preset", "huge"], ["no preset 'huge'", "smoke"]),
+        (["check", "--preset", "huge"], ["no preset 'huge'", "smoke"]),
+        (["run", "--dtype", "int8"], ["'int8'", "bfloat16"]),
+        (["run", "--phase", "sideways"], ["'sideways'", "train"]),
+        (["run", "--device", "tpu"], ["'tpu'", "cuda"]),
+        (["run", "--budget", "0"], ["--budget", "'0'", "above 0"]),
+        (["run", "--budget", "-1"], ["--budget"]),
+        (["run", "--budget", "nan"], ["--budget", "'nan'"]),
+        (["run", "--budget", "soon"], ["--budget", "'soon'"]),
+        (["run", "--threads", "many"], ["--threads", "'many'"]),
+        (["run", "einsum", "--threads", "-1", "--seq", "16"], ["threads", "-1"]),
+        (["run", "einsum", "--threads", "0", "--seq", "16", "--budget", "0.01"], ["threads", "0"]),
+        (["run", "--colour", "blue"], ["--colour"]),
+        (["jump"], ["'jump'", "run"]),
+        (["run", "--table", "/no/such.py"], ["there is no table file /no/such.py"]),
+        (["list", "--table", "/no/such.py"], ["there is no table file /no/such.py"]),
+        (["show"], ["NAME"]),
+        (["show", "einsun"], ["did you mean einsum"]),
+        (["show", "einsum", "--text", " "], ["there is no word in"]),
+        (["show", "einsum", "--text", "a b", "--mask", "rainbow"], ["'rainbow' is no mask"]),
+        (["show", "einsum", "--text", "a b", "--embeddings", "/no/such.txt"], ["/no/such.txt"]),
+        (["show", "sdpa.cudnn", "--text", "a b"], ["no map can be drawn"]),
+        (["show", "einsum", "--out", "map.png"], ["--text"]),
+        (["env", "--dtype", "int3"], ["int3", "float32"]),
+        (["env", "--device", "tpu"], ["tpu", "cpu"]),
+    ],
+    ids=lambda x: " ".join(x) if x and x[0] in ("run", "check", "show", "env", "list") else "",
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_leaves_nothing_behind(tmp_path, words, said):
+    (tmp_path / "EMPTY.npy").write_bytes(b"")
+    np.savez(tmp_path / "ARRAYS.npz", q=np.ones(3), k=np.ones(3), v=np.ones(3))
+    out = tmp_path / "out"
+    words = [re.sub("(EMPTY|ARRAYS)", rf"{tmp_path}/\1", w) for w in words]
+    if words[0] == "run":
+        words += ["--out", str(out)]
+    sentence(attnbench_(*words), *said)
+    assert not out.exists()
+    assert not (ROOT / "map.png").exists()
+
+
+@pytest.mark.parametrize("kind", NO_ROWS)
+@pytest.mark.parametrize("verb", ["run", "list"])
+def test_a_table_file_that_gives_no_rows_is_one_sentence(tmp_path, kind, verb):
+    code, said = NO_ROWS[kind]
+    file = tmp_path / "mine.py"
+    file.write_text(textwrap.dedent(code))
+    words = ["run", "--out", tmp_path / "out"] if verb == "run" else ["list"]
+    sentence(attnbench_(*words, "--table", file), str(file), said, "a list of impls.spec.Variant")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"the 1 2 3\ncat 1 2\n", "line 2: 2 numbers where the first line has 3"),
+        (b"the 1 2\n\xff\xfe 1 2\n", "not UTF-8"),
+        (b"the 1 2\ncat 1 2\n", "no vector for sat, on, mat"),
+    ],
+)
+def test_word_vectors_that_can_not_be_used_are_one_sentence(tmp_path, data, said):
+    file = tmp_path / "glove.txt"
+    file.write_bytes(data)
+    done = attnbench_("show", "einsum", "--text", SENTENCE, "--embeddings", file)
+    sentence(done, str(file), said)
+
+
+@pytest.mark.parametrize("name", ["map.jpg", "no/map.png"])
+def test_a_picture_that_can_not_be_written_is_one_sentence(tmp_path, name):
+    sentence(attnbench_("show", "einsum", "--text", "a b", "--out", tmp_path / name), name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_results_folder_that_can_not_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", Path("/proc/attnbench")):
+        sentence(attnbench_("run", "einsum", *TINY, "--out", out), str(out), "--out")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (None, "holds no run.json"),
+        ('{"run": "x", "sche', "damaged"),
+        ("{}", "damaged"),
+        ("[]", "damaged"),
+        (json.dumps({"schema": SCHEMA}), "damaged"),
+        (json.dumps({"schema": SCHEMA + 1}), "newer"),
+    ],
+)
+def test_a_run_that_can_not_be_resumed_is_one_sentence(tmp_path, header, said):
+    if header is not None:
+        (tmp_path / "run.json").write_text(header)
+    before = sorted(tmp_path.iterdir())
+    sentence(attnbench_("run", "--resume", tmp_path), said, str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_run_that_is_not_there_can_not_be_resumed(tmp_path):
+    sentence(attnbench_("run", "--resume", tmp_path / "no"), "there is no run folder", "/no")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--seq", "16"], ["--budget", "1"], ["--mask", "none"], ["--preset", "smoke"], ["einsum"],
+     ["--seed", "3"], ["--threads", "2"], ["--table", "x.py"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_resume_takes_no_other_grid(tiny, words):
+    path = tiny[1]
+    before = (path / "records.jsonl").read_bytes(), (path / "run.json").read_bytes()
+    sentence(attnbench_("run", "--resume", path, *words), "--resume takes the grid of the run")
+    assert ((path / "records.jsonl").read_bytes(), (path / "run.json").read_bytes()) == before
+
+
+def test_a_damaged_record_in_a_run_to_resume_is_named_by_its_line(tiny, tmp_path):
+    for name in ("run.json", "records.jsonl"):
+        (tmp_path / name).write_bytes((tiny[1] / name).read_bytes())
+    with (tmp_path / "records.jsonl").open("a") as file:
+        file.write('{"schema": 1}\n')
+    sentence(attnbench_("run", "--resume", tmp_path), "records.jsonl, line 13")

@@ -1,0 +1,197 @@
+"""The gate on decoders that keep a memory of their own, honest and not."""
+
+import pytest
+import torch
+
+from attnbench.truth.call import Call
+from attnbench.truth.gate import gate
+from attnbench.truth.inputs import make
+from attnbench.truth.reference import judge
+from impls.masks import Mask
+from impls.problem import Problem
+
+LAYER = {
+    "batch": 2, "heads": 2, "kv_heads": 2, "q_len": 19, "kv_len": 19, "head_dim": 8,
+    "v_head_dim": 8, "level": "layer", "mask": Mask.parse("causal"),
+}  # fmt: skip
+
+
+def problem_of(**changes):
+    return Problem(**{**LAYER, **changes})
+
+
+def weights_of(problem):
+    """One key's bias, which no softmax feels, and three projections."""
+    generator = torch.Generator().manual_seed(5)
+    e = problem.width
+    made = {name: torch.randn(e, e, generator=generator) / e**0.5 for name in ("q", "k", "v")}
+    made["k_bias"] = torch.randn(e, generator=generator)
+    dtype = getattr(torch, problem.dtype)
+    return {n: w.to(dtype).requires_grad_() for n, w in made.items()}
+
+
+def layer(problem, q_bne, source_bme, weights, rows=None):
+    """Softmax attention over projected tokens, written once, plainly."""
+    rows = torch.arange(problem.q_len) if rows is None else rows
+
+    def heads(x):
+        return x.unflatten(-1, (problem.heads, problem.head_dim)).transpose(1, 2)
+
+    q = heads(q_bne @ weights["q"])
+    k, v = heads(source_bme @ weights["k"] + weights["k_bias"]), heads(source_bme @ weights["v"])
+    seen = torch.from_numpy(problem.mask.visible(problem.shape))[:, :, rows]
+    scores = (q[:, :, rows] @ k.mT * problem.scale).masked_fill(~seen, -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class Defined:
+    """The layer as a definition."""
+
+    def __init__(self, problem):
+        self.problem, self.weights = problem, weights_of(problem)
+
+    def __call__(self, x, *rest):
+        *context, rows, weights = rest
+        return layer(self.problem, x, context[0] if context else x, weights, rows)
+
+
+def verdict(attend, problem, define=None):
+    judged = judge(problem, make(problem, 0), 0)
+    return gate(judged, attend, define or Defined(problem), 0)
+
+
+DECODE = problem_of(level="core", phase="decode", q_len=2, kv_len=19)
+
+
+class Summing:
+    """Values summed so far: its own operator, with a state of one row."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def __call__(self, q, k, v):
+        raise AssertionError("a decoder with a memory is not called whole")
+
+    def remember(self, k, v):
+        return v.sum(2, keepdim=True)
+
+    def step(self, q, k, v, memory):
+        out = memory + v.cumsum(2)
+        return out, out[:, :, -1:]
+
+
+def sums(problem):
+    def define(q, k, v, rows):
+        return v.cumsum(2)[:, :, rows + problem.kv_len - problem.q_len]
+
+    return define
+
+
+def test_a_decoder_is_handed_the_new_tokens_and_what_it_remembered():
+    call = Call(DECODE, Summing(DECODE), make(DECODE, 0))
+    want = call.leaves[2].cumsum(2)[:, :, -2:]
+    torch.testing.assert_close(call.forward(), want)
+    other = make(DECODE, 1)
+    call.load(other)
+    torch.testing.assert_close(call.forward(), other.v.cumsum(2)[:, :, -2:])
+    assert verdict(Summing(DECODE), DECODE, sums(DECODE)).reason is None
+
+
+def test_a_decoder_whose_first_token_is_new_remembers_nothing():
+    problem = DECODE.with_(q_len=2, kv_len=2)
+    assert verdict(Summing(problem), problem, sums(problem)).reason is None
+
+
+class InPlace(Summing):
+    def step(self, q, k, v, memory):
+        out = memory + v.cumsum(2)
+        memory.copy_(out[:, :, -1:])
+        return out, memory
+
+
+class Fickle(Summing):
+    """Changes its memory only where other tokens come than those before."""
+
+    last = None
+
+    def remember(self, k, v):
+        self.last = None
+        return super().remember(k, v)
+
+    def step(self, q, k, v, memory):
+        out, after = super().step(q, k, v, memory)
+        if self.last is not None and not torch.equal(v, self.last):
+            memory.add_(1)
+        self.last = v.clone()
+        return out, after
+
+
+class NoMemory(Summing):
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2)
+
+
+class Stale(Summing):
+    """Remembers the first tokens it ever saw."""
+
+    kept = None
+
+    def remember(self, k, v):
+        self.kept = super().remember(k, v) if self.kept is None else self.kept
+        return self.kept
+
+
+class Peeking(Summing):
+    """Looks the new values up where the last call left them, and answers before it is asked."""
+
+    new = None
+
+    def remember(self, k, v):
+        state = super().remember(k, v)
+        return state if self.new is None else (state + self.new.cumsum(2),)
+
+    def step(self, q, k, v, memory):
+        self.new = v
+        return (memory[0], memory) if isinstance(memory, tuple) else super().step(q, k, v, memory)
+
+
+class Standing(Summing):
+    """Returns the memory it was given, never one with the new tokens in it."""
+
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2), memory
+
+
+class Forgetful(Summing):
+    """Returns no memory to go on from."""
+
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2), None
+
+
+class OneAnswer(Summing):
+    """Writes its first answer into the memory, and gives it for any other token."""
+
+    def remember(self, k, v):
+        return [super().remember(k, v)]
+
+    def step(self, q, k, v, memory):
+        if len(memory) == 1:
+            memory.append(memory[0] + v.cumsum(2))
+            return memory[1], [memory[1][:, :, -1:]]
+        return memory[1] + v.sum() * 1e-3, [memory[1][:, :, -1:]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (InPlace, "changed the memory"), (Fickle, "changed the memory"),
+        (NoMemory, "something else than (out, memory)"),
+        (Stale, "two steps are not as one"), (Peeking, "moved when key"),
+        (Standing, "two steps are not as one"), (Forgetful, "can't go on from the memory"),
+        (OneAnswer, "two steps are not as one"),
+    ],
+)  # fmt: skip
+def test_a_faulty_decoder_is_wrong(fault, says):
+    found = verdict(fault(DECODE), DECODE, sums(DECODE))
+    assert found.reason is not None and says in found.reason
