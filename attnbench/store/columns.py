@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,6 +43,21 @@ class Columns:
         self._length += len(rows)
         self._spread("", rows, where, ())
         self._put(self._last, [last] * len(rows), {str}, where, (len(rows[0].__struct_fields__),))
+
+    def extend(self, more: Columns) -> None:
+        """The rows of another after those there are; the other is not used any more."""
+        for name, column in more._columns.items():
+            column.move(self._length)
+            if name in self._columns:
+                self._columns[name].extend(column)
+            else:
+                self._columns[name] = column
+        self._length += more._length
+
+    def pack(self) -> None:
+        """In few pieces, for who has to carry them."""
+        for column in self._columns.values():
+            column.pack()
 
     def whole(self) -> Iterator[tuple[str, pd.Series]]:
         """Each column by its name, NaN where a row has nothing of it. Takes them out."""
@@ -116,12 +132,35 @@ class _Column:
         piece: Sequence[Any] | np.ndarray = values
         if kinds == {str}:
             piece = list(map(self._texts.setdefault, values, values))
-        elif int in kinds and kinds <= NUMBERS and any(map(_is_large, values)):
+        elif int in kinds and kinds <= NUMBERS and _any_large(values):
             kinds = {object}  # what holds it is for pandas to find
         elif kinds in ({float}, {int}):
             piece = np.array(values)
         self._kinds |= kinds
         self._pieces.append((where, piece))
+
+    def move(self, rows: int) -> None:
+        """So many rows further down."""
+        first, below, way = self.place
+        self.place = (first + rows, below, way)
+        self._pieces = [(where + rows, piece) for where, piece in self._pieces]
+
+    def extend(self, more: _Column) -> None:
+        """The pieces of another too, whose rows come later."""
+        self._kinds |= more._kinds
+        self._pieces += more._pieces
+
+    def pack(self) -> None:
+        """A piece for each kind of array, and one for what is in none."""
+        alike: dict[Any, list[tuple[np.ndarray, Any]]] = {}
+        for where, piece in self._pieces:
+            alike.setdefault(getattr(piece, "dtype", None), []).append((where, piece))
+        self._pieces = []
+        for kind, some in alike.items():
+            where = np.concatenate([each[0] for each in some])
+            pieces = [each[1] for each in some]
+            whole = list(chain.from_iterable(pieces)) if kind is None else np.concatenate(pieces)
+            self._pieces.append((where, whole))
 
     def whole(self, length: int) -> pd.Series:
         """So many rows; of the type that pandas finds for such values."""
@@ -147,5 +186,11 @@ class _Column:
         return object
 
 
-def _is_large(value: float | None) -> bool:
-    return type(value) is int and not -LARGE <= value < LARGE
+def _any_large(numbers: Sequence[float | None]) -> bool:
+    """Whether an integer among them is too large for an array of integers."""
+    try:
+        if not (np.abs(np.array(numbers, np.float64)) >= LARGE).any():
+            return False
+    except OverflowError:
+        return True
+    return any(type(n) is int and not -LARGE <= n < LARGE for n in numbers)

@@ -12,33 +12,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from attnbench.collector import collector_off
 from attnbench.parts import Error, Part
 from attnbench.record import PARTS, SCHEMA, Record, Status
 from attnbench.store.columns import Columns
 from attnbench.store.reading import batches, machine_of, parsed
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 STATUSES = {str(status): status for status in Status}
 
 
-def table(runs: Iterable[Path]) -> pd.DataFrame:
+def columns_of(runs: Iterable[Path]) -> Columns:
     """The records of some runs, a row each."""
-    import pandas as pd
-
     columns = Columns(last="machine")
-    with collector_off():
-        for path in runs:
-            machine = machine_of(path)
-            for first, lines in batches(path):
-                columns.add(_rows(path, first, lines), machine)
-        return pd.DataFrame(dict(columns.whole()), copy=False)
+    for path in runs:
+        machine = machine_of(path)
+        for first, lines in batches(path):
+            columns.add(_rows(path, first, lines), machine)
+    return columns
 
 
 def _rows(path: Path, first: int, lines: Sequence[bytes]) -> list[Any]:

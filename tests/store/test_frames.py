@@ -134,21 +134,21 @@ def test_the_garbage_collector_is_as_it_was(folder, made, refused):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_records_load_in_three_seconds(tmp_path, made):
-    """Where others share the processor: in less than twice what json alone takes of the text."""
+    """Where others share the processors: in less than 1.5 times what json takes of the text."""
     lines = "".join(record.line() + "\n" for record in made.sweep_like(2500))
     assert 1700 < len(lines) / 2500 < 2100
     for number in range(40):
         path = written(tmp_path / str(number % 4) / str(number), [])
         (path / RECORDS).write_text(lines)
     within = []
-    for _ in range(3):
-        start = time.process_time()
+    for _ in range(5):
+        start = time.perf_counter()
         for line in lines.splitlines():
             json.loads(line)
-        parsed, start = 40 * (time.process_time() - start), time.process_time()
+        parsed, start = 40 * (time.perf_counter() - start), time.perf_counter()
         frame = load([tmp_path])
-        taken = time.process_time() - start
+        taken = time.perf_counter() - start
         assert len(frame) == 100_000
         del frame
-        within.append(taken < max(3.0, 2 * parsed))
+        within.append(taken < max(3.0, 1.5 * parsed))
     assert any(within)
