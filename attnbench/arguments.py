@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from attnbench.given import count, duration, numbers, seconds, seed, share, size, words
+from attnbench.given import count, duration, factor, numbers, seconds, seed, share, size, words
 
 GROUPS = {
     "see": {
@@ -21,13 +21,31 @@ GROUPS = {
         "run": "measure a grid: speed, memory and accuracy; the answer at the end",
         "limits": "the longest sequence each variant can take in a budget",
         "compare": "A against B: two variants, two run folders or two commits: verdicts",
+        "history": "commit by commit, with asv: HEAD~3..HEAD; or compare BASE HEAD, as CI does",
         "profile": "where the time and the memory go: kernels, a trace, a memory timeline",
     },
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as one sentence and a hint."""
+    """argparse, with errors as one sentence and a hint; and verbs that have several forms."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.forms: dict[str, Parser] = {}
+        """By the first word after the verb; without one of these it is the verb's own form."""
+
+    def form(self, name: str, description: str) -> Parser:
+        """Another form of this verb."""
+        self.forms[name] = Parser(prog=f"{self.prog} {name}", description=description)
+        self.forms[name].set_defaults(form=name)
+        return self.forms[name]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As its form does that the first word names."""
+        if args and args[0] in self.forms:
+            return self.forms[args[0]].parse_known_args(args[1:], namespace)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """One sentence, status 2."""
@@ -49,7 +67,7 @@ def parser() -> Parser:
         for group in GROUPS.values()
         for name, line in group.items()
     }
-    for each in made.values():
+    for each in [*made.values(), *_forms_of_history(made["history"])]:
         each.add_argument("--json", action="store_true", help="data as JSON on stdout")
         each.add_argument(
             "--table", action="append", default=[], metavar="FILE",
@@ -63,6 +81,7 @@ def parser() -> Parser:
         if name != "limits":
             _grid(made[name])
     _grid(made["compare"])
+    _history(made["history"])
     _run(made["run"])
     _limits(made["limits"])
     _compare(made["compare"])
@@ -157,6 +176,10 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("a", metavar="A", help="a variant, a run folder or a commit")
     verb.add_argument("b", metavar="B", help="what it is held against; of runs and commits, the "
                       "later")  # fmt: skip
+    _pairs(verb)
+
+
+def _pairs(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--margin", type=share, metavar="M",
                       help="the least difference that is one: 0.02 is two hundredths; a hundredth "
                       "or this machine's noise floor if not given")  # fmt: skip
@@ -169,6 +192,39 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--variant", action="append", metavar="NAME",
                       help="of two commits: a variant to compare; may be given again")  # fmt: skip
     verb.add_argument("--out", default="results", metavar="DIR", help="where 'env' left its file")
+
+
+def _forms_of_history(verb: Parser) -> list[Parser]:
+    """Besides its own: two commits against each other, and runs for asv's pages."""
+    verb.set_defaults(form="")
+    against = verb.form("compare", "two commits in pairs, for a pull request: exit status 1 for "
+                        "what is worse, wrong or fails")  # fmt: skip
+    against.add_argument("a", metavar="BASE", help="a commit")
+    against.add_argument("b", metavar="HEAD", help="the commit that is held against it")
+    against.add_argument("--markdown", action="store_true", help="a table for a pull request")
+    _grid(against)
+    _pairs(against)
+    runs = verb.form("export", "sweeps into asv's results, so that its pages show them too")
+    runs.add_argument("runs", nargs="+", metavar="RUN", help="a run folder")
+    return [against, runs]
+
+
+def _history(verb: Parser) -> None:
+    verb.epilog = (
+        "Other forms: 'attnbench history compare BASE HEAD', two commits in pairs, and 'attnbench "
+        "history export RUN …', sweeps into asv's results; each with --help."
+    )
+    verb.add_argument("range", metavar="RANGE", help="commits, as HEAD~3..HEAD; or one")
+    verb.add_argument("--bench", metavar="REGEX", help="of asv's benchmarks, as 'time.*matmul'")
+    verb.add_argument(
+        "--rounds", type=count, default=2, metavar="N",
+        help="times that all commits are measured, in turn and there and back; 2 if not given",
+    )  # fmt: skip
+    verb.add_argument(
+        "--factor", type=factor, default=1.05, metavar="F",
+        help="what one commit's time must be of another's to be called slower; 1.05 if not given",
+    )  # fmt: skip
+    verb.add_argument("--open", action="store_true", help="then show the pages in a browser")
 
 
 def _run(verb: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VERBS = {
     "list": "see:show_list", "show": "see:show", "env": "env:env", "check": "check:check",
     "selfcheck": "selfcheck:selfcheck", "run": "run:run", "limits": "limits:limits",
-    "compare": "compare:compare", "profile": "profile:profile",
+    "compare": "compare:compare", "history": "history:history", "profile": "profile:profile",
 }  # fmt: skip
 """Where the function of each is, among the verbs."""
 

@@ -65,6 +65,17 @@ def share(text: str) -> float:
     return _from_nought_to(1, text, "a share between 0 and 1, such as 0.02")
 
 
+def factor(text: str) -> float:
+    """How many times as much: a number above 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 < value < 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 1, such as 1.05")
+    return value
+
+
 def _from_nought_to(end: float, text: str, what: str) -> float:
     """A number between nought and the end, neither of them."""
     try:

@@ -41,8 +41,8 @@ OPEN = {
 }  # may import others of their floor, so long as no circle comes of it
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
-    "attnbench.selfcheck", "attnbench.report", "attnbench.given", "attnbench.arguments",
-    "attnbench.verbs",
+    "attnbench.selfcheck", "attnbench.history", "attnbench.report", "attnbench.given",
+    "attnbench.arguments", "attnbench.verbs",
     "attnbench.cli", "attnbench.__main__",
 }  # fmt: skip
 NEEDS_TORCH = {"attnbench.sweep.worker"}

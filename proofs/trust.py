@@ -54,12 +54,12 @@ def clock() -> Iterator[Figure]:
 
 def pairs() -> Iterator[Figure]:
     """Verdicts on code that is the same, and that does a known share more, on a busy machine."""
-    with _load():
+    with busy_core():
         yield from _verdicts()
 
 
 @contextmanager
-def _load() -> Iterator[None]:
+def busy_core() -> Iterator[None]:
     """Somebody else at work on another core, if there is one."""
     burn = "while True:\n sum(i * i for i in range(10**5))"
     others = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(1)]

@@ -64,11 +64,17 @@ class Held:
         """``{"hold": …}``: the variant, by its text in the table that this worker sees."""
         sent = asked["hold"]
         try:
-            row = table().find(sent["variant"])
+            rows = table(sent.get("tables", ()))
+        except Exception as error:  # a door that fails costs all rooms behind it
+            why = f"its table can't be read: {type(error).__name__}: {error}"
+            return {"refused": why, "status": str(Status.FAILED)}
+        try:
+            row = rows.find(sent["variant"])
             job = Job(row, Problem.from_dict(sent["problem"]), sent["seed"], sent["budget_s"])
             self._calls = Calls(bench.ready(job))
         except NotReady as stopped:
-            return {"refused": f"{stopped.record.status}: {stopped.record.reason}"}
+            status = str(stopped.record.status)
+            return {"refused": f"{status}: {stopped.record.reason}", "status": status}
         except (LookupError, ValueError, TypeError) as error:
             return {"refused": str(error)}
         return {"held": True}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import subprocess
 import tempfile
 import zipfile
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import attnbench
@@ -45,6 +47,11 @@ class BadCommit(CantBeDone):
 
 class Refused(Exception):
     """A commit can't take a cell: why, in a sentence."""
+
+    def __init__(self, why: str, status: str = "") -> None:
+        """``status``: that of a record that says the same, where there is one."""
+        super().__init__(why)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,9 @@ class CommitCell:
     pairs: Pairs | None = None
     why_a: str = ""
     why_b: str = ""
+    status_a: str = ""
+    status_b: str = ""
+    """What a record would say of the side that could not take it."""
     again: Comparison | None = None
     """The same in two other processes, where the first two seemed to differ."""
 
@@ -93,6 +103,7 @@ class CommitCell:
         return {
             "variant": self.variant, "problem": self.problem.to_dict(),
             "pairs": self.pairs and self.pairs.to_dict(), "why_a": self.why_a, "why_b": self.why_b,
+            "status_a": self.status_a, "status_b": self.status_b,
             "again": self.again and self.again.to_dict(),
         }  # fmt: skip
 
@@ -134,24 +145,28 @@ class CommitsComparison:
 def compare_commits(
     a: str, b: str, cells: Sequence[Cell], opened: Open, *, rule: Rule,
     watch: Callable[[CommitCell], None] = lambda cell: None, root: Path | None = None,
+    whole: bool = False,
 ) -> CommitsComparison:  # fmt: skip
-    """Commit b against commit a on some cells; raises :class:`BadCommit`."""
+    """Commit b against commit a on some cells; raises :class:`BadCommit`.
+
+    ``whole``: of a repository of one's own, see :func:`laid_out`.
+    """
     root = root or Path(impls.__file__).parents[1]
     commits = [resolve(name, root) for name in (a, b)]
     rule = replace(rule, first=max(rule.first, FIRST))
     found = []
     with ExitStack() as stack:
-        folders = [stack.enter_context(laid_out(commit, root)) for commit in commits]
+        folders = [stack.enter_context(laid_out(commit, root, whole)) for commit in commits]
         workers = [stack.enter_context(opened(folder)) for folder in folders]
         for cell in cells:
-            seen = _compared(cell, commits, workers, rule)
+            seen = compared(cell, commits, workers, rule)
             if seen.comparison is not None and seen.comparison.verdict in DIFFERENT:
                 with ExitStack() as others:
                     workers_again = [others.enter_context(opened(folder)) for folder in folders]
-                    seen = _confirmed(seen, _compared(cell, commits, workers_again, rule))
+                    seen = _confirmed(seen, compared(cell, commits, workers_again, rule))
             found.append(seen)
             watch(seen)
-    files = changed(commits[0], commits[1], root)
+    files = changed(commits[0], commits[1], root, whole)
     return CommitsComparison(
         commits[0], commits[1], tuple(files), tuple(_together(found)), rule.margin
     )
@@ -175,25 +190,41 @@ def resolve(name: str, root: Path) -> Commit:
     return Commit(name, found, subject.decode(errors="replace").strip())
 
 
-def changed(a: Commit, b: Commit, root: Path) -> list[str]:
-    """The files of ``impls`` that two commits have otherwise."""
-    names = _git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", "impls")
+def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
+    """The files of ``impls``, or of all there are, that two commits have otherwise."""
+    where = "." if whole else "impls"
+    names = _git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", where)
     return (names or b"").decode(errors="replace").splitlines()
 
 
 @contextmanager
-def laid_out(commit: Commit, root: Path) -> Iterator[Path]:
-    """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now."""
-    packed = _git(root, "archive", "--format=zip", commit.sha, "impls")
+def laid_out(commit: Commit, root: Path, whole: bool = False) -> Iterator[Path]:
+    """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now.
+
+    ``whole``: with all that the commit holds. It is of a repository of one's own, whose row files
+    stand beside the code that they name; ``impls`` is a link too where it has none.
+    """
+    packed = _git(root, "archive", "--format=zip", commit.sha, *([] if whole else ["impls"]))
     if packed is None:
         raise BadCommit(f"commit {commit} has no folder impls in {root}; give a later one")
     with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
         folder = Path(name)
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             archive.extractall(folder)
-        (folder / "attnbench").symlink_to(Path(attnbench.__file__).resolve().parent)
+        for package in (attnbench, impls)[: 1 + whole]:
+            _link(package, folder, instead=package is attnbench)
         _check_interface(commit, folder)
         yield folder
+
+
+def _link(package: ModuleType, folder: Path, *, instead: bool) -> None:
+    """The package that runs now, in place of one that is there or where there is none."""
+    here = Path(str(package.__file__)).resolve().parent
+    place = folder / here.name
+    if place.exists() and instead:
+        shutil.rmtree(place)
+    if not place.exists():
+        place.symlink_to(here)
 
 
 def _check_interface(commit: Commit, folder: Path) -> None:
@@ -220,34 +251,39 @@ def _git(root: Path, *words: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],
-              rule: Rule) -> CommitCell:  # fmt: skip
+def compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],
+             rule: Rule) -> CommitCell:  # fmt: skip
+    """One cell in one worker of each commit: both pass the gate, or there are no pairs."""
     blank = CommitCell(cell.variant.label, cell.problem)
     if cell.left_out is not None:
-        return replace(blank, why_a=cell.left_out.reason, why_b=cell.left_out.reason)
+        reason, ended = cell.left_out.reason, str(cell.left_out.status)
+        return replace(blank, why_a=reason, why_b=reason, status_a=ended, status_b=ended)
     sides: list[Side] = []
-    why = []
+    why, status = [], []
     for commit, worker in zip(commits, workers, strict=True):
         try:
             sides.append(worker.hold(blank.variant, blank.problem))
             why.append("")
+            status.append("")
         except Refused as refused:
             why.append(f"commit {commit}: {refused}")
+            status.append(refused.status)
     if any(why):
-        return replace(blank, why_a=why[0], why_b=why[1])
+        return replace(blank, why_a=why[0], why_b=why[1], status_a=status[0], status_b=status[1])
     named = [_Named(side, commit) for side, commit in zip(sides, commits, strict=True)]
     try:
         return replace(blank, pairs=compare(named[0], named[1], rule))
     except _Fell as fell:
         said = f"commit {fell.commit}: {fell}"
-        first = fell.commit is commits[0]
-        return replace(blank, why_a=said) if first else replace(blank, why_b=said)
+        if fell.commit is commits[0]:
+            return replace(blank, why_a=said, status_a=fell.status)
+        return replace(blank, why_b=said, status_b=fell.status)
 
 
 def _confirmed(seen: CommitCell, again: CommitCell) -> CommitCell:
     """A difference that other processes do not show is none that can be told."""
     if seen.pairs is None or again.comparison is None:
-        return replace(seen, pairs=None, why_a=again.why_a, why_b=again.why_b)
+        return replace(again, pairs=None)
     verdict = seen.pairs.comparison.verdict
     if again.comparison.verdict is not verdict:
         verdict = Verdict.INCONCLUSIVE
@@ -258,9 +294,9 @@ def _confirmed(seen: CommitCell, again: CommitCell) -> CommitCell:
 class _Fell(Exception):
     """A side that can't go on, and whose it was."""
 
-    def __init__(self, commit: Commit, why: str) -> None:
-        super().__init__(why)
-        self.commit = commit
+    def __init__(self, commit: Commit, refused: Refused) -> None:
+        super().__init__(str(refused))
+        self.commit, self.status = commit, refused.status
 
 
 class _Named:
@@ -273,13 +309,13 @@ class _Named:
         try:
             self._side.fresh()
         except Refused as refused:
-            raise _Fell(self._commit, str(refused)) from None
+            raise _Fell(self._commit, refused) from None
 
     def sample(self) -> float:
         try:
             return self._side.sample()
         except Refused as refused:
-            raise _Fell(self._commit, str(refused)) from None
+            raise _Fell(self._commit, refused) from None
 
 
 def _together(cells: Sequence[CommitCell]) -> Iterator[CommitCell]:

@@ -33,6 +33,8 @@ CALLS = 4.5
 """Calls that a look makes: a first, some timed ones, one under the memory meter."""
 UNKNOWN_S = 1.5
 """A guess at a look of a variant that nobody has looked at."""
+
+
 @dataclass
 class Limit:
     """A variant in one phase: its gate, its search, and where nothing could be searched, why."""

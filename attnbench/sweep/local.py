@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from attnbench import nvml
 from attnbench.lock import lock_for
@@ -19,9 +20,12 @@ from impls.problem import InvalidProblem
 class Local:
     """This machine, for a run over some of its devices."""
 
-    def __init__(self, devices: Sequence[str] = ()) -> None:
-        """``devices``: several GPUs; raises a sentence for what is not here."""
+    def __init__(self, devices: Sequence[str] = (), first: Path | None = None) -> None:
+        """``devices``: several GPUs; raises a sentence for what is not here. ``first``: a folder
+        in which workers look first for what they import.
+        """
         self.machine, self.note, self._devices = this_machine(), "", devices
+        self._first = first
         self.kind = _kind(devices, self.machine) if devices else None
         """``cpu`` or ``cuda``, for the problems of the run; None where nothing is said."""
 
@@ -30,10 +34,21 @@ class Local:
         """A place for each device, held for this run alone. ``device``: that of the problems."""
         devices = self._devices if len(self._devices) > 1 else [*self._devices, device][:1]
         with lock_for(devices), ExitStack() as engines:
-            slots = [_slot(settings, self.machine, each, len(devices) > 1) for each in devices]
+            several = len(devices) > 1
+            slots = [self._slot(settings, each, several=several) for each in devices]
             for slot in slots:
                 engines.callback(slot.engine.close)
             yield slots
+
+    def _slot(self, settings: Settings, device: str, *, several: bool) -> Slot:
+        machine = self.machine
+        if not several:
+            engine = LocalEngine(settings, self._first, limited=device == "cpu")
+            return Slot(engine, device, "this machine", machine.kind, machine.to_dict())
+        gpu = _gpu(device, machine)
+        own, variables = replace(machine, gpus=(gpu,)), {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+        engine = LocalEngine(settings, self._first, limited=False, variables=variables)
+        return Slot(engine, "cuda", device, own.kind, own.to_dict())
 
 
 def _kind(devices: Sequence[str], machine: Machine) -> str:
@@ -55,16 +70,6 @@ def _kind(devices: Sequence[str], machine: Machine) -> str:
             f"{named}: one worker at a time measures on each; name each once, with its number"
         )
     return kinds.pop()
-
-
-def _slot(settings: Settings, machine: Machine, device: str, several: bool) -> Slot:
-    if not several:
-        engine = LocalEngine(settings, limited=device == "cpu")
-        return Slot(engine, device, "this machine", machine.kind, machine.to_dict())
-    gpu = _gpu(device, machine)
-    own = replace(machine, gpus=(gpu,))
-    engine = LocalEngine(settings, limited=False, variables={"CUDA_VISIBLE_DEVICES": gpu.uuid})
-    return Slot(engine, "cuda", device, own.kind, own.to_dict())
 
 
 def _gpu(device: str, machine: Machine) -> Gpu:

@@ -59,6 +59,17 @@ PRESETS = {
         "what 'attnbench compare' asks on a GPU", seq=("4096",), batch=(2,), heads=(16,),
         head_dim=(128,), dtype=("bfloat16",), phase=("forward",), device="cuda",
     ),
+    "history": Preset(
+        "what asv measures of each commit on a CPU: one or two of each family",
+        ("matmul", "sdpa", "chunked", "longformer", "performer", "linear.elu", "gla"),
+        seq=("128", "256", "512", "1024"), heads=(4,), budget=0.1,
+    ),
+    "history-cuda": Preset(
+        "what asv measures of each commit on a GPU",
+        ("matmul", "sdpa", "chunked", "flex", "longformer", "linear.elu", "gla"),
+        seq=("512", "1024", "2048", "4096"), batch=(2,), heads=(16,), head_dim=(128,),
+        dtype=("bfloat16",), device="cuda",
+    ),
     "smoke": Preset(
         "seconds: two lengths forward, to see that everything works",
         seq=("64", "128"), heads=(2,), phase=("forward",), budget=0.05,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attnbench.measure.settings import Settings
+from attnbench.record import Status
 from attnbench.sweep.commits import Open, Refused
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from impls.problem import Problem
@@ -35,14 +36,17 @@ class Turns:
 class HoldingWorker:
     """A worker behind an engine."""
 
-    def __init__(self, engine: LocalEngine, seed: int, budget_s: float) -> None:
+    def __init__(self, engine: LocalEngine, seed: int, budget_s: float,
+                 tables: Sequence[str] = ()) -> None:  # fmt: skip
+        """``tables``: row files whose rows it may be asked for too."""
         self._engine, self._seed, self._budget_s = engine, seed, budget_s
+        self._tables = list(tables)
 
     def hold(self, variant: str, problem: Problem) -> Turns:
         """Look the variant up, build and judge it."""
         asked = {
             "variant": variant, "problem": problem.to_dict(), "seed": self._seed,
-            "budget_s": self._budget_s,
+            "budget_s": self._budget_s, **({"tables": self._tables} if self._tables else {}),
         }  # fmt: skip
         self.ask({"hold": asked}, HOLD_LIMIT_S)
         return Turns(self)
@@ -53,20 +57,31 @@ class HoldingWorker:
             answer = self._engine.ask(question, limit_s)
         except WorkerLost as lost:
             last = lost.said.strip().splitlines()[-1:]
-            raise Refused("; ".join([lost.reason, *last])) from None
-        for word in ("refused", "wrong"):
+            raise Refused("; ".join([lost.reason, *last]), _ended(lost)) from None
+        for word, status in (("refused", answer.get("status", "")), ("wrong", "wrong")):
             if word in answer:
-                raise Refused(str(answer[word]))
+                raise Refused(str(answer[word]), str(status))
         return answer
 
 
-def open_worker(settings: Settings, seed: int, budget_s: float) -> Open:
-    """Workers with these settings, each with a folder first on its path."""
+def _ended(lost: WorkerLost) -> str:
+    """The status that the record of a cell would have."""
+    if lost.wrong:
+        return str(Status.WRONG)
+    return str(Status.TIMED_OUT if lost.timed_out else Status.CRASHED)
+
+
+def open_worker(settings: Settings, seed: int, budget_s: float,
+                tables: Sequence[str] = ()) -> Open:  # fmt: skip
+    """Workers with these settings, each with a folder first on its path.
+
+    ``tables``: row files in that folder, whose rows are among those that can be held.
+    """
 
     @contextmanager
     def opened(folder: Path) -> Iterator[HoldingWorker]:
         with _on_as_many_cores(settings.threads), LocalEngine(settings, path=folder) as engine:
-            yield HoldingWorker(engine, seed, budget_s)
+            yield HoldingWorker(engine, seed, budget_s, [str(folder / t) for t in tables])
 
     return opened
 

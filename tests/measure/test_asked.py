@@ -266,3 +266,30 @@ def test_a_verdict_on_the_same_code_is_never_a_difference(cells):
     one = ready(cells)
     told = [compare_ready(one, one, Rule(0.10, cap=80)).comparison.verdict for _ in range(10)]
     assert not {Verdict.FASTER, Verdict.SLOWER} & set(told)
+
+
+def test_a_table_that_can_not_be_read_refuses_what_is_in_it(cells, monkeypatch):
+    def fails(files):
+        raise ModuleNotFoundError("No module named 'nowhere'")
+
+    monkeypatch.setattr(asked, "table", fails)
+    held = {"variant": "x", "problem": {}, "seed": 0, "budget_s": 0.1}
+    answer = Held().hold(cells.bench, {"hold": held})
+    assert answer == {
+        "refused": "its table can't be read: ModuleNotFoundError: No module named 'nowhere'",
+        "status": "failed",
+    }
+
+
+def test_who_does_not_pass_the_gate_is_refused_with_its_status(cells, monkeypatch):
+    row, problem = cells.variant(INVERTED), cells.problem(q_len=64, kv_len=64)
+
+    class Rows:
+        def find(self, name):
+            return row
+
+    monkeypatch.setattr(asked, "table", lambda files: Rows())
+    held = {"variant": "x", "problem": problem.to_dict(), "seed": 0, "budget_s": 0.1}
+    answer = Held().hold(cells.bench, {"hold": held})
+    assert answer["status"] == "wrong"
+    assert answer["refused"].startswith("wrong: ")

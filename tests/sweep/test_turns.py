@@ -79,3 +79,36 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
         assert now == cores
     assert during == [(tmp_path / x, cores) for x in "abba"]
     assert now == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("answer", "status"), [
+    ({"refused": "failed: it raised", "status": "failed"}, "failed"),
+    ({"refused": "there is no variant 'x'"}, ""),
+    ({"wrong": "row 3 is off"}, "wrong"),
+    (WorkerLost("it died", "", timed_out=False), "crashed"),
+    (WorkerLost("it was still running", "", timed_out=True), "timed_out"),
+    (WorkerLost("it wrote to its inputs", "", timed_out=False, wrong=True), "wrong"),
+])  # fmt: skip
+def test_a_refusal_says_how_a_record_would_have_ended(answer, status):
+    with pytest.raises(Refused) as caught:
+        HoldingWorker(ToldEngine(answer), 0, 0.1).hold("x", PROBLEM)
+    assert caught.value.status == status
+
+
+def test_row_files_are_looked_for_where_the_commit_lies(monkeypatch, tmp_path):
+    class Engine(ToldEngine):
+        def __init__(self, settings, path):
+            super().__init__({"held": True})
+            engines.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    engines = []
+    monkeypatch.setattr(turns, "LocalEngine", Engine)
+    with open_worker(Settings(threads=1), 0, 0.1, ["kernels/rows.py"])(tmp_path) as worker:
+        worker.hold("x", PROBLEM)
+    assert engines[0].asked[0]["hold"]["tables"] == [str(tmp_path / "kernels/rows.py")]

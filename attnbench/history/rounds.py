@@ -1,0 +1,147 @@
+"""Two commits in several pairs of processes, since a process is luck that lasts as long as it does.
+
+Where the system put a process's memory makes the same code some hundredths faster or slower than in
+another, for as long as the process lives, and no number of pairs between two processes shows it. So
+each round starts two new ones, and what is said rests on the rounds: each gives one median of
+log(head/base), and the interval is Student's of these. Looks after 4, 8 and 16 rounds share the
+confidence; a cell that is decided is not measured again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+from attnbench.comparison import CONFIDENCE, Comparison, Verdict
+from attnbench.pairs import Pairs, Rule, corrected
+from attnbench.sweep.commits import (
+    Commit,
+    CommitCell,
+    CommitsComparison,
+    Open,
+    changed,
+    compared,
+    laid_out,
+)
+from attnbench.sweep.plan import Cell
+
+LOOKS = (4, 8, 16)
+"""Rounds in all at each look."""
+PAIRS = 40
+"""Of a cell in a round: two places in memory."""
+
+
+@dataclass
+class Taken:
+    """A cell, and what the rounds have given of it."""
+
+    cell: Cell
+    a_s: list[float] = field(default_factory=list)
+    b_s: list[float] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    """Of log(b/a), one a round."""
+    seconds: float = 0.0
+    ended: CommitCell | None = None
+
+
+def compare_in_rounds(a: Commit, b: Commit, cells: Sequence[Cell], opened: Open, *, margin: float,
+                      budget_s: float, root: Path, whole: bool = False,
+                      watch: Callable[[CommitCell], None] = lambda cell: None,
+                      ) -> CommitsComparison:  # fmt: skip
+    """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins."""
+    taken, commits = [Taken(cell) for cell in cells], (a, b)
+    with ExitStack() as stack:
+        folders = [stack.enter_context(laid_out(commit, root, whole)) for commit in commits]
+        for number in range(1, LOOKS[-1] + 1):
+            left = [one for one in taken if one.ended is None]
+            if not left:
+                break
+            _round(left, commits, folders, opened, margin, first=number % 2)
+            for one in left:
+                _look(one, number, margin, budget_s)
+                if one.ended is not None:
+                    watch(one.ended)
+    found = [one.ended for one in taken if one.ended is not None]
+    pairs = corrected([cell.pairs for cell in found])
+    together = tuple(replace(c, pairs=each) for c, each in zip(found, pairs, strict=True))
+    return CommitsComparison(a, b, tuple(changed(a, b, root, whole)), together, margin)
+
+
+def _round(left: Sequence[Taken], commits: Sequence[Commit], folders: Sequence[Path], opened: Open,
+           margin: float, first: int) -> None:  # fmt: skip
+    """All cells that are left, in two new processes; who starts first changes each time."""
+    rule = Rule(margin, first=PAIRS, cap=PAIRS)
+    with ExitStack() as stack:
+        order = sorted((0, 1), key=lambda side: side != first)
+        workers = {side: stack.enter_context(opened(folders[side])) for side in order}
+        for one in left:
+            start = perf_counter()
+            seen = compared(one.cell, commits, [workers[0], workers[1]], rule)
+            one.seconds += perf_counter() - start
+            if seen.pairs is None:
+                one.ended = seen
+                continue
+            one.a_s += seen.pairs.a_s
+            one.b_s += seen.pairs.b_s
+            ratios = [math.log(y / x) for x, y in zip(seen.pairs.a_s, seen.pairs.b_s, strict=True)]
+            one.medians.append(statistics.median(ratios))
+
+
+def _look(one: Taken, rounds: int, margin: float, budget_s: float) -> None:
+    spent = one.seconds >= budget_s and rounds >= LOOKS[0]
+    if one.ended is not None or not (rounds in LOOKS or spent):
+        return
+    said = judged(one.medians, margin, pairs=len(one.a_s))
+    stop = "decided"
+    if said.verdict is Verdict.INCONCLUSIVE:
+        stop = "cap" if rounds == LOOKS[-1] else "budget" if spent else ""
+    if stop:
+        pairs = Pairs(said, one.a_s, one.b_s, stop)
+        one.ended = CommitCell(one.cell.variant.label, one.cell.problem, pairs)
+
+
+def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
+    """What some rounds say together, at a look's share of the confidence."""
+    n, middle = len(medians), statistics.mean(medians)
+    error = max(statistics.stdev(medians) / math.sqrt(n), 1e-9)
+    tail, edge = (1 - CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)
+    half = _student_quantile(1 - tail, n - 1) * error
+    low, high = middle - half, middle + half
+    verdict = Verdict.INCONCLUSIVE
+    if low > edge:
+        verdict = Verdict.SLOWER
+    elif high < -edge:
+        verdict = Verdict.FASTER
+    elif -edge < low and high < edge:
+        verdict = Verdict.EQUIVALENT
+    p = 2 * len(LOOKS) * (1 - _student((abs(middle) - edge) / error, n - 1))
+    return Comparison(
+        verdict, math.exp(middle), math.exp(low), math.exp(high), margin,
+        math.expm1(edge + half), pairs, min(1.0, p),
+    )  # fmt: skip
+
+
+def _student(t: float, freedom: int) -> float:
+    """The share of Student's distribution below t: its finite series for whole degrees."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cos, sin = math.cos(angle), math.sin(angle)
+    term, total = (cos, 0.0) if freedom % 2 else (1.0, 0.0)
+    for k in range(3 if freedom % 2 else 2, freedom + 1, 2):
+        total += term
+        term *= cos * cos * (k - 1) / k
+    if freedom % 2:
+        return 0.5 + (angle + sin * total) / math.pi
+    return 0.5 + sin * total / 2
+
+
+def _student_quantile(share: float, freedom: int) -> float:
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student(middle, freedom) < share else (low, middle)
+    return high

@@ -1,0 +1,161 @@
+"""Which benchmarks asv sees, and what each takes from a record.
+
+asv starts a process for each benchmark and each of its parameters. So everything is measured once
+a commit, in one sweep (see :mod:`attnbench.history.sitting`), and the benchmarks look it up. What
+is here loads no ``impls``: the commit's may be broken, and still is to be told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from attnbench.history.command import Asked
+from attnbench.record import PROTOCOL
+from attnbench.sweep.presets import PRESETS, Preset
+
+if TYPE_CHECKING:
+    from attnbench.record import Record
+
+PRESET = {"cpu": "history", "cuda": "history-cuda"}
+MODULE = "attention"
+"""The file of the benchmarks, which begins their names."""
+PARAMETERS = ("variant", "seq", "phase")
+VERSION = f"protocol {PROTOCOL}"
+"""Results of unlike versions are not compared by asv."""
+LEAST = 1e-12
+"""Errors are never nought: asv draws means of their logarithms."""
+SKIPPED = ("unsupported", "unavailable")
+"""What says nothing against a commit."""
+TURNS = 2
+"""Rounds of the time where commits take turns, if nobody says how many."""
+LIMIT_S = 1800.0
+"""For all cells of a commit."""
+
+Key = tuple[str, int, str]
+"""Variant, length, phase."""
+Value = list[float] | float | int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One benchmark: a figure that records hold. Less is better, as asv has it."""
+
+    name: str
+    unit: str
+    title: str
+    of: Callable[[Record], Value | None]
+
+    @property
+    def benchmark(self) -> str:
+        """As asv calls it."""
+        return f"{MODULE}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a cell, as the benchmarks look it up."""
+
+    status: str
+    reason: str
+    """Why it was not measured, or has no energy; nothing, where it was and has."""
+    figures: Mapping[str, Value | None]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What one set-up found: a row for each cell, or why there is none."""
+
+    rows: Mapping[Key, Row]
+    skipped: str = ""
+    """Why nothing of this commit can be measured; a sentence, or nothing."""
+
+
+def _time(record: Record) -> Value | None:
+    return list(record.time.samples_s) if record.time else None
+
+
+def _memory(record: Record) -> Value | None:
+    return max(1, record.memory.peak_bytes) if record.memory else None
+
+
+def _error(record: Record) -> Value | None:
+    """The largest of the output's and the gradients'."""
+    found = [e.relative for e in (record.error or {}).values() if e.relative is not None]
+    return max(LEAST, _rounded(max(found))) if found else None
+
+
+def _energy(record: Record) -> Value | None:
+    joules = record.energy.joules if record.energy else None
+    return _rounded(joules) if joules is not None and joules > 0 else None
+
+
+def _rounded(value: float) -> float:
+    """asv shows such numbers as they are."""
+    return float(f"{value:.4g}")
+
+
+FIGURES = {
+    f.name: f
+    for f in (
+        Figure("time", "seconds", "time of a call", _time),
+        Figure("memory", "bytes", "peak memory above the inputs", _memory),
+        Figure("error", "relative error", "largest relative error of output and gradients", _error),
+        Figure("energy", "joules", "energy of a call, idle draw taken off", _energy),
+    )
+}  # fmt: skip
+
+
+def grid(device: str) -> Preset:
+    """The cells that are measured of each commit."""
+    return PRESETS[PRESET[device]]
+
+
+def parameters(figure: str, device: str) -> list[list[Any]]:
+    """The values of each parameter; energy takes seconds a cell, so it is of the longest alone."""
+    preset = grid(device)
+    lengths = [int(n) for n in preset.seq]
+    if figure == "energy":
+        lengths = [max(lengths)]
+    return [list(preset.variants), lengths, list(preset.phase)]
+
+
+def figures(asked: Asked) -> list[Figure]:
+    """Those that can be had."""
+    return [f for f in FIGURES.values() if f.name != "energy" or asked.energy]
+
+
+def keys(asked: Asked, names: Collection[str] = tuple(FIGURES)) -> list[Key]:
+    """The cells of which at least one of these figures was asked for."""
+    wanted: dict[Key, None] = {}
+    for figure in (f for f in figures(asked) if f.name in names):
+        for key in product(*parameters(figure.name, asked.device)):
+            if asked.wants(figure.benchmark, written(key)):
+                wanted[key] = None
+    return list(wanted)
+
+
+def written(key: Sequence[Any]) -> list[str]:
+    """Parameters as asv writes them."""
+    return [repr(each) for each in key]
+
+
+def benchmarks(asked: Asked | None = None) -> dict[str, dict[str, Any]]:
+    """The benchmarks as asv describes them in ``benchmarks.json``."""
+    asked = asked or Asked()
+    return {
+        f.benchmark: {
+            "name": f.benchmark, "pretty_name": f.title, "type": f.name, "unit": f.unit,
+            "params": [written(values) for values in parameters(f.name, asked.device)],
+            "param_names": list(PARAMETERS), "version": VERSION, "timeout": LIMIT_S,
+        }
+        for f in figures(asked)
+    }  # fmt: skip
+
+
+def row(record: Record) -> Row:
+    """What the benchmarks need of a record."""
+    why = record.reason or (record.energy.why if record.energy else "")
+    return Row(str(record.status), why, {f.name: f.of(record) for f in FIGURES.values()})

@@ -1,0 +1,124 @@
+"""Which runs can stand in a commit's history, and why the others can't."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attnbench.history.revisions import one
+from attnbench.record import PROTOCOL, Record
+from attnbench.store import HEADER, find_runs, read_header, read_records
+from impls.asked import CantBeDone
+
+
+class CantExport(CantBeDone):
+    """A run that belongs to no commit, or whose numbers stand for something else; a sentence."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A run of a commit."""
+
+    path: Path
+    commit: str
+    committed_ms: int
+    """When the commit was made, in the milliseconds that asv counts in."""
+    started: datetime
+    machine: Mapping[str, Any]
+    nodes: Mapping[str, Mapping[str, Any]]
+    threads: int
+    energy: bool
+
+    def records(self) -> Iterator[tuple[Mapping[str, Any], Record]]:
+        """What was measured, and the machine that measured it."""
+        for record in read_records(self.path):
+            yield self.nodes.get(record.node, self.machine), record
+
+    def own_threads(self, machine: Mapping[str, Any]) -> int | None:
+        """How many threads were asked for, where a measurement takes another number by itself."""
+        return None if self.threads == max(1, machine["cores"] - 1) else self.threads
+
+
+def sweeps(paths: Iterable[Path], root: Path, say: Callable[[str], None]) -> list[Sweep]:
+    """The runs that are, or lie below, some paths, oldest first.
+
+    A run that was named is refused by raising a sentence; one that was only found in a folder is
+    left out, and the sentence said.
+    """
+    found: dict[Path, Sweep] = {}
+    left_out = []
+    for path in paths:
+        runs = list(find_runs([path]))
+        if not runs:
+            raise CantExport(f"there is no run in {path}; runs lie in results/<machine>/<run>")
+        for run in runs:
+            try:
+                found[run.resolve()] = sweep(run, root)
+            except CantBeDone as refused:
+                if run == path:
+                    raise
+                left_out.append(str(refused))
+    if not found:
+        raise CantExport(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
+    for sentence in left_out:
+        say(f"left out: {sentence}")
+    return sorted(found.values(), key=lambda one: one.started)
+
+
+def sweep(path: Path, root: Path) -> Sweep:
+    """A run of a commit of the checkout ``root``; raises a sentence where it is none."""
+    header = read_header(path)
+    try:
+        code, machine, protocol = header["code"], header["machine"], header["protocol"]
+        commit, dirty = code["commit"], code["dirty"]
+        for needed in ("name", "cpu", "cores", "memory_bytes", "python"):
+            machine[needed]
+        started = datetime.fromisoformat(header["started"]).astimezone(UTC)
+        found = Sweep(
+            path, str(commit), 0, started, machine,
+            {kind: each["machine"] for kind, each in header.get("nodes", {}).items()},
+            int(header["settings"]["threads"]), bool(header.get("energy")),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CantExport(
+            f"{path / HEADER} is damaged ({error!r}), so it can't be told what {path} measured; "
+            "measure again"
+        ) from None
+    _check(path, commit, dirty, protocol)
+    return replace(found, committed_ms=_committed(found, root))
+
+
+def _check(path: Path, commit: str | None, dirty: bool | None, protocol: int) -> None:
+    if commit is None or dirty is None:
+        raise CantExport(
+            f"{path} says no commit: it was measured by an attnbench that is in no git checkout, "
+            "and has no place in a history; measure again from a clone"
+        )
+    if dirty:
+        raise CantExport(
+            f"{path} was measured with changes that no commit holds, so its numbers are not those "
+            f"of {commit[:8]}; commit the changes and measure again"
+        )
+    if protocol != PROTOCOL:
+        raise CantExport(
+            f"{path} was measured with protocol {protocol} and this attnbench has {PROTOCOL}: "
+            "numbers of unlike protocols can't share a graph; measure that commit again"
+        )
+
+
+def _committed(found: Sweep, root: Path) -> int:
+    try:
+        one(found.commit, root)
+        done = subprocess.run(
+            ["git", "show", "--no-patch", "--format=%at", found.commit], cwd=root,
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        return int(done.stdout) * 1000
+    except CantBeDone as unknown:
+        raise CantExport(
+            f"{found.path} was measured at a commit that can't be looked up: {unknown}"
+        ) from None

@@ -1,0 +1,183 @@
+"""Commits: what asv's results say of each, and what a pull request does, for people and for it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from rich.markup import escape
+
+from attnbench.answer.verdict import regime
+from attnbench.history.compare import FINDINGS, Change, Changes, Said
+from attnbench.history.rounds import LOOKS
+from attnbench.history.told import Moved, Told
+from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.sweep.commits import CommitCell
+from attnbench.sweep.plan import Cell, duration
+
+NOTHING = "–"
+MANY = 12
+"""Benchmarks of a commit that are named; the rest is counted."""
+STYLE = {
+    Said.WRONG: BAD, Said.LOST: BAD, Said.WORSE: BAD, Said.IMPROVED: GOOD, Said.MENDED: GOOD,
+    Said.ADDED: GOOD, Said.UNCHANGED: "bold",
+}  # fmt: skip
+
+
+# ---- asv's results -------------------------------------------------------------------------------
+
+
+def commits(found: Sequence[Told], factor: float) -> None:
+    """A line a commit, oldest first, and what moved."""
+    right = ("measured", "skipped", "failed", "slower", "faster")
+    made = grid("commit", "subject", *right, right=right, words=["subject"])
+    for one in found:
+        counts = (one.measured, one.skipped, len(one.failed), len(one.slower), len(one.faster))
+        colors = ("", FAINT, BAD, BAD, GOOD)
+        shown = [_coloured(n, color) for n, color in zip(counts, colors, strict=True)]
+        made.add_row(one.commit.sha[:8], escape(one.commit.subject), *shown)
+    put(made)
+    out = console()
+    for one in found:
+        for text in _moves(one):
+            out.print(escape(f"{one.commit.sha[:8]} {text}"))
+    out.print(
+        escape(f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
+               "times; one commit after another, so not in pairs: 'attnbench history compare' "
+               "decides"),
+        style=FAINT,
+    )  # fmt: skip
+
+
+def _coloured(n: int, color: str) -> str:
+    return f"[{color}]{n}[/]" if n and color else str(n)
+
+
+def _moves(one: Told) -> Iterator[str]:
+    groups: list[tuple[str, Sequence[Moved]]] = [("slower", one.slower), ("faster", one.faster)]
+    for word, moved in groups:
+        for each in sorted(moved, key=lambda m: -abs(m.ratio - 1))[:MANY]:
+            yield f"{word}: {each.name}: {each.before:.4g} → {each.after:.4g} ({each.ratio:.3f})"
+        if len(moved) > MANY:
+            yield f"{word}: {len(moved) - MANY} more"
+    for name in one.newly_failed[:MANY]:
+        yield f"fails now: {name}"
+    if len(one.newly_failed) > MANY:
+        yield f"fails now: {len(one.newly_failed) - MANY} more"
+
+
+# ---- two commits ---------------------------------------------------------------------------------
+
+
+def plan(cells: Sequence[Cell], budget_s: float) -> str:
+    """What is going to be done, in a sentence."""
+    runs = [cell for cell in cells if cell.left_out is None]
+    variants = len({cell.variant.label for cell in runs})
+    return (
+        f"comparing {len(runs)} cell{'s' * (len(runs) != 1)} of {variants} "
+        f"variant{'s' * (variants != 1)}, in {LOOKS[0]} to {LOOKS[-1]} rounds of two new "
+        f"processes each; {duration(len(runs) * budget_s)} at the most, a quarter of that as a rule"
+    )
+
+
+def line(cell: CommitCell) -> str:
+    """One cell as a sentence."""
+    why = "; ".join(dict.fromkeys(filter(None, (cell.why_a, cell.why_b))))
+    said = cell.comparison.sentence("base", "head") if cell.comparison else why
+    return f"{cell.variant} on {_where(cell)}: {said}"
+
+
+def changes(found: Changes) -> None:
+    """The table of a pull request on the terminal."""
+    out, compared = console(), found.compared
+    for side, commit in (("base", compared.a), ("head", compared.b)):
+        out.print(escape(f"{side}  {commit}  {commit.subject}"))
+    files = ", ".join(compared.changed) or "nothing that is measured"
+    out.print(escape(f"changed in between: {files}"))
+    out.print(f"\nhead's time over base's, in pairs; the margin is {compared.margin:.1%}\n")
+    right = ("base ms", "head ms", "ratio", "99 % interval", "pairs")
+    made = grid("variant", "problem", "head is", *right, right=right, words=["problem"])
+    for one in found.cells:
+        style = STYLE.get(one.said, FAINT)
+        made.add_row(escape(one.cell.variant), escape(_where(one.cell)),
+                     f"[{style}]{_words(one)}[/]", *_figures(one.cell))  # fmt: skip
+    put(made)
+    for text in _remarks(found):
+        out.print(escape(text), style=FAINT)
+    out.print(", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells")
+
+
+def markdown(found: Changes) -> str:
+    """The same, short, for a comment on a pull request: what did not change is folded away."""
+    compared = found.compared
+    loud = [one for one in found.cells if one.said not in (Said.UNCHANGED, Said.LEFT_OUT)]
+    quiet = [one for one in found.cells if one.said in (Said.UNCHANGED, Said.LEFT_OUT)]
+    counts = ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells"
+    lines = [f"### Attention, {compared.a} to {compared.b}: {counts}", ""]
+    lines += _rows(loud) if loud else ["Nothing that was compared has changed."]
+    if quiet:
+        lines += ["", f"<details><summary>{len(quiet)} others</summary>", "", *_rows(quiet), "",
+                  "</details>"]  # fmt: skip
+    if remarks := list(_remarks(found)):
+        lines += ["", *(f"- {_cell(text)}" for text in remarks)]
+    lines += [
+        "",
+        f"<sub>Time of head over base in pairs of calls, margin {compared.margin:.1%}; every cell "
+        "passed the gate in both commits first. improved: FASTER, worse: SLOWER, unchanged: "
+        "EQUIVALENT, can't tell: INCONCLUSIVE.</sub>",
+    ]
+    return "\n".join(lines)
+
+
+def _rows(some: Sequence[Change]) -> list[str]:
+    made = ["| variant | problem | head is | base ms | head ms | ratio | 99 % interval |",
+            "|---|---|---|--:|--:|--:|--:|"]  # fmt: skip
+    for one in some:
+        word = f"**{_words(one)}**" if one.said in FINDINGS else _words(one)
+        figures = [*_figures(one.cell)[:4]]
+        made.append(f"| {_cell(one.cell.variant)} | {_cell(_where(one.cell))} | {word} | "
+                    f"{' | '.join(figures)} |")  # fmt: skip
+    return made
+
+
+def _words(one: Change) -> str:
+    """The word, and the verdict behind it."""
+    comparison = one.cell.comparison
+    if comparison is not None and one.said is not Said.WRONG:
+        return f"{one.said} ({comparison.verdict})"
+    return str(one.said)
+
+
+def _figures(cell: CommitCell) -> tuple[str, str, str, str, str]:
+    if cell.pairs is None:
+        return (NOTHING,) * 5
+    a, b = (f"{statistics.median(taken) * 1e3:.4g}" for taken in (cell.pairs.a_s, cell.pairs.b_s))
+    c = cell.pairs.comparison
+    return a, b, f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", str(c.n)
+
+
+def _remarks(found: Changes) -> Iterator[str]:
+    for word, names in (("added", found.added), ("removed", found.removed)):
+        if names:
+            yield f"{word}: {', '.join(names)}"
+    for one in found.cells:
+        if one.why:
+            yield f"{one.cell.variant} on {_where(one.cell)}: {one.why}"
+        c = one.cell.comparison
+        if one.said is Said.UNTOLD and c is not None:
+            yield (
+                f"{one.cell.variant} on {_where(one.cell)}: can't tell; {c.smallest_effect:.1%} "
+                "would have been seen"
+            )
+
+
+def _where(cell: CommitCell) -> str:
+    problem = cell.problem.to_dict()
+    return regime(problem) + f" on {problem['device']}" * (problem["device"] != "cpu")
+
+
+def _cell(text: str) -> str:
+    """Text that markdown and its tables leave as it is."""
+    for mark in ("\\", "|", "`", "*", "_", "<"):
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())

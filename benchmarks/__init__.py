@@ -1,0 +1,29 @@
+"""What asv runs: commits are measured with the ruler of the checkout that this file lies in.
+
+``impls``, what is measured, comes from the environment that asv made for the commit. So the
+checkout is on the path only while ``attnbench`` is looked for, and ``attnbench`` finds its own
+modules where it was found itself.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+OWN = os.environ.get("ASV_ENV_TYPE", "existing") == "existing"
+
+if not OWN:
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != CHECKOUT]
+sys.path.insert(0, str(CHECKOUT))
+try:
+    import attnbench
+    from attnbench.history import kinds
+finally:
+    if not OWN:
+        sys.path.remove(str(CHECKOUT))
+
+if Path(attnbench.__file__).resolve().parents[1] != CHECKOUT:
+    raise ImportError(f"attnbench was loaded from {attnbench.__file__} and not from {CHECKOUT}")
+if not OWN and "impls" in sys.modules:
+    raise ImportError(f"impls was loaded from {CHECKOUT}, and not from the commit's environment")
+kinds.teach()

@@ -1,0 +1,118 @@
+"""Commits that change one thing each, and workers that do as their commit's file says."""
+
+import json
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import attnbench
+from attnbench.history.compare import compare
+from attnbench.history.revisions import one
+from attnbench.machine import this_machine
+from attnbench.sweep.commits import Refused
+from attnbench.sweep.presets import Preset
+
+ROOT = Path(attnbench.__file__).parents[1]
+GRID = Preset("one problem", ("matmul", "einsum"), seq=("16",), heads=(1,), phase=("forward",))
+NAMES = {
+    f"GIT_{who}_{what}": "a@a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+}
+FRESH = '\n\nROWS.append(_row("fresh", "new", "matmul:build", "two_matrices"))\n'
+GONE = '\n\nROWS[:] = [row for row in ROWS if row.name != "einsum"]\n'
+NARROW = '\n\nROWS[:] = [r for r in ROWS if r.name != "einsum"]\nROWS.append(_row("einsum", "t", '
+NARROW += '"einsum:build", "einsum", masks=("none",)))\n'
+
+
+def git(root, *words):
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
+                          env={**os.environ, **NAMES})  # fmt: skip
+    return done.stdout.strip()
+
+
+def commit(root, branch, files, base="main"):
+    """A commit on a branch of its own, with what some variants take."""
+    git(root, "checkout", "--quiet", "-b", branch, base)
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--allow-empty", "-m", branch)
+    git(root, "checkout", "--quiet", base)
+
+
+def with_(name, more):
+    return {f"impls/dense/{name}": (ROOT / "impls" / "dense" / name).read_text() + more}
+
+
+def make(root):
+    """Branches that change one thing each; ``takes.json`` is what the workers go by."""
+    shutil.copytree(ROOT / "impls", root / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+    git(root, "init", "--quiet", "--initial-branch", "main")
+    (root / "impls" / "takes.json").write_text("{}")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "as it is")
+    takes = {
+        "slower": {"matmul": 1.05}, "faster": {"matmul": 0.9}, "same": {},
+        "wrong": {"matmul": ["wrong", "row 3 is off"], "einsum": 1.0},
+        "broken": {"matmul": ["failed", "it raised ModuleNotFoundError"]},
+        "not-here": {"matmul": ["unavailable", "matmul needs CUDA"]},
+    }  # fmt: skip
+    for branch, said in takes.items():
+        commit(root, branch, {"impls/takes.json": json.dumps(said)})
+    commit(root, "fresh", with_("__init__.py", FRESH))
+    fails = {"impls/takes.json": json.dumps({"fresh": ["failed", "it raised"]})}
+    commit(root, "fresh-fails", {**with_("__init__.py", FRESH), **fails})
+    commit(root, "gone", with_("__init__.py", GONE))
+    commit(root, "narrow", with_("__init__.py", NARROW))
+    commit(root, "door", with_("__init__.py", "\n\nimport nowhere_to_be_found\n"))
+    commit(root, "touched", with_("online.py", "\n\n# other\n"))
+    return root
+
+
+class Worker:
+    """Takes a millisecond, or as many times that as its commit's file says."""
+
+    def __init__(self, folder, luck=1.0):
+        self.takes = json.loads((folder / "impls" / "takes.json").read_text())
+        self.rows = {"matmul", "einsum", "online"}
+        plate = (folder / "impls" / "dense" / "__init__.py").read_text()
+        self.rows |= {"fresh"} if FRESH in plate else set()
+        self.rows -= {"einsum"} if GONE in plate else set()
+        self.narrow, self.luck, self.held = NARROW in plate, luck, ""
+
+    def hold(self, variant, problem):
+        if variant not in self.rows:
+            raise Refused(f"there is no variant {variant!r}")
+        if variant == "einsum" and self.narrow:
+            raise Refused("unsupported: einsum takes no causal mask", "unsupported")
+        said = self.takes.get(variant, 1.0)
+        if isinstance(said, list):
+            raise Refused(f"{said[0]}: {said[1]}", said[0])
+        self.held = variant
+        return self
+
+    def fresh(self):
+        pass
+
+    def sample(self):
+        return 1e-3 * self.takes.get(self.held, 1.0) * self.luck
+
+
+class Opened:
+    """Opens stand-ins, and counts them."""
+
+    def __init__(self, luck=()):
+        self.folders, self.luck = [], list(luck)
+
+    @contextmanager
+    def __call__(self, folder):
+        self.folders.append(folder)
+        yield Worker(folder, self.luck.pop(0) if self.luck else 1.0)
+
+
+def compared(root, head, base="main", asked=(), opened=None, **more):
+    ends = one(base, root), one(head, root)
+    more = {"margin": 0.01, "budget_s": 60.0, "root": root, **more}
+    return compare(*ends, asked, more.pop("grid", GRID), this_machine(), opened or Opened(), **more)

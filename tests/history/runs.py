@@ -1,0 +1,147 @@
+"""Runs of a small repository's commits, made by hand, for asv's results."""
+
+import json
+import math
+import os
+import subprocess
+from itertools import product
+
+import pytest
+
+from attnbench.history.export import export
+from attnbench.parts import Energy, Error, Memory, Time
+from attnbench.record import PROTOCOL, Record, Status
+from attnbench.store import HEADER, RECORDS
+from attnbench.sweep.plan import problems
+from attnbench.sweep.presets import PRESETS
+from impls.asked import CantBeDone
+
+NAMES = {
+    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a", "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@a", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
+}  # fmt: skip
+BOX = {
+    "name": "box", "cpu": "a cpu", "cores": 4, "memory_bytes": 1 << 33,
+    "system": "Linux 6.1 x86_64", "python": "3.11.7", "versions": {"torch": "2.13.0+cpu"},
+    "torch_cuda": None, "compiler": None, "gpus": [], "devices": ["cpu"],
+}  # fmt: skip
+GPU = {"name": "NVIDIA H200", "uuid": "GPU-1", "capability": 9.0, "memory_bytes": 1 << 37,
+       "driver": "580.1"}  # fmt: skip
+GPU_BOX = {
+    **BOX, "name": "nvidia-h200", "gpus": [GPU], "devices": ["cpu", "cuda"], "torch_cuda": "13.0",
+    "versions": {"torch": "2.13.0+cu130", "triton": "3.9.0"},
+}  # fmt: skip
+
+
+def git(root, *words, **more):
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
+                          env={**os.environ, **NAMES, **more})  # fmt: skip
+    return done.stdout.strip()
+
+
+def commit(root, text):
+    """A commit, a day after the one before it."""
+    made = int(git(root, "rev-list", "--all", "--count"))
+    (root / "file.txt").write_text(text)
+    git(root, "add", "file.txt")
+    moment = f"2026-01-{made + 1:02}T12:00:00+00:00"
+    git(root, "commit", "--quiet", "-m", text, GIT_AUTHOR_DATE=moment, GIT_COMMITTER_DATE=moment)
+    return git(root, "rev-parse", "HEAD")
+
+
+def repository(root):
+    """Two commits."""
+    root.mkdir()
+    git(root, "init", "--quiet", "--initial-branch=main")
+    return [commit(root, "first"), commit(root, "second")]
+
+
+def problem(seq=128, phase="forward", device="cpu", **more):
+    """As the suite has it on such a device."""
+    preset = PRESETS["history" if device == "cpu" else "history-cuda"]
+    found = next(problems(preset.with_(seq=(str(seq),), phase=(phase,), device=device)))
+    return found.with_(**more).to_dict()
+
+
+def samples(median, n=21):
+    """With a spread of 1 %."""
+    return [median * (1 + 0.01 * (i / (n - 1) - 0.5)) for i in range(n)]
+
+
+def measured(variant="sdpa", median=0.001, *, energy=None, node="", **asked):
+    taken = samples(median)
+    return Record(
+        status=Status.MEASURED, variant=variant, problem=problem(**asked), node=node,
+        time=Time(median_s=median, low_s=taken[0], high_s=taken[-1], q25_s=taken[5],
+                  q75_s=taken[15], min_s=taken[0], n=len(taken), clock="host", stop="budget",
+                  samples_s=taken),
+        memory=Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="m"),
+        error={"out": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},
+        energy=energy and Energy(joules=energy),
+    )  # fmt: skip
+
+
+def ended(status, variant="sdpa", **asked):
+    return Record(status=status, reason="so it was", variant=variant, problem=problem(**asked))
+
+
+def run(folder, sha, records, *, started="2026-11-22T10:00:00+00:00", machine=BOX, **more):
+    """A run folder, as a sweep leaves it."""
+    folder.mkdir(parents=True)
+    header = {
+        "run": folder.name, "schema": 3, "protocol": PROTOCOL, "machine": dict(machine),
+        "settings": {"threads": machine["cores"] - 1}, "energy": False,
+        "code": {"commit": sha, "dirty": False}, "started": started, **more,
+    }  # fmt: skip
+    (folder / HEADER).write_text(json.dumps(header))
+    (folder / RECORDS).write_text("".join(r.line() + "\n" for r in records))
+    return folder
+
+
+def cells(path, name="attention.time"):
+    """Of a file of asv's: what each cell's result and samples are, by asv's own reading."""
+    from asv.results import Results
+
+    found = Results.load(str(path))
+    if name not in found.get_all_result_keys():
+        return {}
+    params = found.get_result_params(name)
+    values = found.get_result_value(name, params), found.get_result_samples(name, params)
+    return dict(zip(product(*params), zip(*values, strict=True), strict=True))
+
+
+def skipped(value):
+    return isinstance(value, float) and math.isnan(value)
+
+
+def altered(folder, **changes):
+    header = json.loads((folder / HEADER).read_text()) | changes
+    (folder / HEADER).write_text(json.dumps(header))
+    return folder
+
+
+class Place:
+    """A repository of two commits, and where its runs and their results are."""
+
+    def __init__(self, folder):
+        self.root, self.runs, self.results = folder / "repo", folder / "runs", folder / "asv"
+        self.first, self.second = repository(self.root)
+
+    def run(self, name, *records, sha=None, **more):
+        return run(self.runs / name, sha or self.second, records, **more)
+
+    def export(self, *paths, **more):
+        return export(paths, self.results, root=self.root, **more)
+
+    def cells(self, *paths, name="attention.time"):
+        (file,) = self.export(*paths)
+        return cells(file, name)
+
+    def refused(self, *paths, holding=()):
+        with pytest.raises(CantBeDone) as caught:
+            self.export(*paths)
+        sentence = str(caught.value)
+        assert "\n" not in sentence
+        for word in holding:
+            assert word in sentence
+        return sentence

@@ -1,0 +1,338 @@
+"""What asv is shown: which benchmarks there are, and what each hands over of a record."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from asv.commands import make_argparser
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from asv_runner.statistics import compute_stats
+
+import impls
+from attnbench.history import command, kinds, ruler, sitting, suite
+from attnbench.history.command import Asked
+from attnbench.history.suite import Cache, Row
+from attnbench.machine import Gpu, this_machine
+from attnbench.parts import Energy, Error, Memory, Time
+from attnbench.record import PROTOCOL, Record
+from attnbench.sweep.plan import make_plan
+from impls.problem import Problem
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+KEY = ("matmul", 128, "forward")
+SAMPLES = [0.004, 0.001, 0.003, 0.002, 0.0035, 0.0015, 0.0025]
+
+
+def record(**changes):
+    time = Time(median_s=0.0025, low_s=0.001, high_s=0.004, q25_s=0.0015, q75_s=0.0035,
+                min_s=0.001, n=7, clock="host", stop="budget", samples_s=SAMPLES)  # fmt: skip
+    errors = {
+        "out": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0),
+        "dq": Error(relative=4.56789e-7, max=0.0, worst_row=0.0, cosine=1.0),
+    }
+    memory = Memory(peak_bytes=123_457, saved_bytes=None, expected_bytes=None, method="events")
+    whole = {"status": "measured", "variant": "matmul", "problem": Problem().to_dict(),
+             "time": time, "memory": memory, "error": errors}  # fmt: skip
+    return Record(**{**whole, **changes})
+
+
+def told(kind, here, monkeypatch, cache, *, quick=False, key=KEY):
+    """What a benchmark says to asv from a folder."""
+    monkeypatch.chdir(here)
+    sources = [SimpleNamespace(repeat=1)] if quick else []
+    return kind("attention.x", lambda: None, sources).run(cache, *key)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_commit_takes_at_most_sixty_cells(device):
+    cells = suite.keys(Asked(device, energy=True))
+    assert 0 < len(cells) <= 60
+    assert len(cells) == prod(map(len, suite.parameters("time", device)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_variant_of_the_suite_is_in_the_table_under_the_name_it_has_there(device):
+    table = impls.table(())
+    for name in suite.grid(device).variants:
+        assert table.find(name).label == name
+        assert device in table.find(name).devices
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_cell_of_the_suite_can_be_asked_of_its_device(device):
+    gpu = Gpu("A GPU", "GPU-1", 9.0, 1 << 37, "570")
+    here = replace(this_machine(), gpus=(gpu,), torch_cuda="13.0")
+    plan = make_plan(impls.table(()), (), suite.grid(device), here)
+    assert len(plan.cells) == len(suite.keys(Asked(device)))
+    assert [c.left_out.reason for c in plan.cells if c.left_out] == []
+
+
+def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
+    found = discovered(tmp_path, Asked(energy=True))
+    for name, said in suite.benchmarks(Asked(energy=True)).items():
+        assert {key: found[name][key] for key in said} == said
+    assert set(found) == {f"attention.{x}" for x in ("time", "memory", "error", "energy")}
+    assert found["attention.time"]["version"] == f"protocol {PROTOCOL}"
+    assert found["attention.energy"]["params"][1] == ["1024"]
+
+
+def test_one_set_up_serves_all_benchmarks(tmp_path):
+    keys = {each["setup_cache_key"] for each in discovered(tmp_path, Asked(energy=True)).values()}
+    assert len(keys) == 1
+    assert None not in keys
+
+
+def test_energy_is_no_benchmark_where_nothing_counts_it(tmp_path):
+    assert set(discovered(tmp_path, Asked())) == set(suite.benchmarks(Asked()))
+    assert "attention.energy" not in suite.benchmarks(Asked())
+
+
+def test_where_commits_take_turns_the_time_has_rounds_and_the_rest_has_one(tmp_path):
+    alone, turns = (discovered(tmp_path, Asked(interleaved=x)) for x in (False, True))
+    assert {each["rounds"] for each in alone.values()} == {1}
+    assert turns["attention.time"]["rounds"] == suite.TURNS > 1
+    assert turns["attention.memory"]["rounds"] == 1
+
+
+def discovered(folder, asked):
+    """What asv's own discovery says, in a process of its own."""
+    environment = {**os.environ}
+    asked.hand_on(environment)
+    result = folder / "found.json"
+    code = f"from asv_runner.discovery import _discover; _discover({_words(result)})"
+    subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True, cwd=folder)
+    return {each["name"]: each for each in json.loads(result.read_text())}
+
+
+def _words(result):
+    return [str(CHECKOUT / "benchmarks"), str(result)]
+
+
+def test_the_benchmarks_load_the_checkouts_ruler_and_neither_torch_nor_what_is_measured(tmp_path):
+    for name in ("attnbench", "impls"):  # what an environment may have of a commit
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the commit is broken')")
+    code = (
+        "import sys; from asv_runner.discovery import _discover; "
+        f"_discover({_words(tmp_path / 'x')}); "
+        "print(sorted({'torch', 'impls', 'pandas'} & set(sys.modules)), "
+        "sys.modules['attnbench'].__file__, sys.path)"
+    )
+    environment = {**os.environ, "ASV_ENV_TYPE": "shared", "ASV_ENV_DIR": str(tmp_path),
+                   "PYTHONPATH": str(tmp_path)}  # fmt: skip
+    said = subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True,
+                          capture_output=True, text=True, cwd=tmp_path).stdout  # fmt: skip
+    assert said.startswith(f"[] {CHECKOUT / 'attnbench'}")
+    assert f"'{CHECKOUT}'" not in said
+
+
+def test_each_figure_is_what_the_record_says():
+    figures = suite.row(record()).figures
+    assert figures == {"time": SAMPLES, "memory": 123_457, "error": 4.568e-7, "energy": None}
+    drawn = suite.row(record(energy=Energy(joules=0.0123456))).figures
+    assert drawn["energy"] == 0.01235
+
+
+def test_what_is_exact_has_an_error_that_asv_can_take_the_logarithm_of():
+    exact = {"out": Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0)}
+    assert suite.row(record(error=exact)).figures["error"] == suite.LEAST > 0
+
+
+def test_a_figure_that_nobody_could_take_is_none():
+    bare = suite.row(record(memory=None, error=None, energy=Energy(why="no counter")))
+    assert bare.figures == {"time": SAMPLES, "memory": None, "error": None, "energy": None}
+
+
+def test_asv_gets_every_sample_and_comes_to_the_rulers_median(tmp_path, monkeypatch):
+    given = told(kinds.Time, tmp_path, monkeypatch, Cache({KEY: suite.row(record())}))
+    assert given == {"samples": SAMPLES, "number": 1}
+    result, stats = compute_stats(given["samples"], given["number"])
+    assert result == statistics.median(SAMPLES) == record().time.median_s
+    assert stats["repeat"] == len(SAMPLES)
+
+
+def test_samples_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatch):
+    asked = []
+
+    def anew(key, how, here):
+        asked.append((key, how.quick, here))
+        return Row("measured", "", {"time": [0.5]})
+
+    monkeypatch.setattr(sitting, "anew", anew)
+    cache = Cache({KEY: suite.row(record()), ("sdpa", 128, "forward"): suite.row(record())})
+    assert told(kinds.Time, tmp_path, monkeypatch, cache)["samples"] == SAMPLES
+    again = told(kinds.Time, tmp_path, monkeypatch, cache, quick=True)
+    assert again == {"samples": [0.5], "number": 1}
+    assert asked == [(KEY, True, tmp_path)]
+    other = told(kinds.Time, tmp_path, monkeypatch, cache, key=("sdpa", 128, "forward"))
+    assert other["samples"] == SAMPLES
+
+
+def test_one_number_a_cell_is_looked_up_as_often_as_asked(tmp_path, monkeypatch):
+    cache = Cache({KEY: suite.row(record(energy=Energy(joules=2.0)))})
+    for kind, value in ((kinds.Memory, 123_457), (kinds.Error, 4.568e-7), (kinds.Energy, 2.0)):
+        assert [told(kind, tmp_path, monkeypatch, cache) for _ in range(2)] == [value, value]
+
+
+@pytest.mark.parametrize("status", ["wrong", "implausible", "failed", "crashed", "timed_out"])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_what_went_wrong_is_an_error_with_its_reason_and_never_a_figure(
+    tmp_path, monkeypatch, status, kind
+):
+    row = Row(status, "it sees too much", {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0})
+    with pytest.raises(kinds.Fell, match=f"matmul at 128, forward, is {status}: it sees too much"):
+        told(kind, tmp_path, monkeypatch, Cache({KEY: row}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_what_cannot_be_asked_is_skipped_in_the_records_words(tmp_path, monkeypatch, capsys, kind):
+    row = Row("unsupported", "fixed takes no padding", {})
+    with pytest.raises(SkipNotImplemented, match="fixed takes no padding"):
+        told(kind, tmp_path, monkeypatch, Cache({KEY: row}))
+    assert capsys.readouterr().out == "asv: skipped: fixed takes no padding\n"
+    with pytest.raises(SkipNotImplemented, match="another contract"):
+        told(kind, tmp_path, monkeypatch, Cache({}, "another contract"))
+
+
+def test_a_figure_that_is_missing_is_skipped_and_said_so(tmp_path, monkeypatch):
+    with pytest.raises(SkipNotImplemented, match="the record has no energy"):
+        told(kinds.Energy, tmp_path, monkeypatch, Cache({KEY: suite.row(record())}))
+    bare = suite.row(record(memory=None, energy=Energy(why="the counter did not move")))
+    for kind, why in ((kinds.Energy, "counter did not move"), (kinds.Memory, "has no memory")):
+        with pytest.raises(SkipNotImplemented, match=why):
+            told(kind, tmp_path, monkeypatch, Cache({KEY: bare}))
+
+
+def test_asv_knows_the_kinds_once_however_often_they_are_taught():
+    kinds.teach()
+    kinds.teach()
+    from asv_runner.benchmarks import benchmark_types
+
+    assert [benchmark_types.count(kind) for kind in kinds.KINDS] == [1, 1, 1, 1]
+    for kind in kinds.KINDS:
+        first = next(t for t in benchmark_types if t.name_regex.match(kind.figure))
+        assert first is kind
+
+
+def test_only_the_cells_that_an_expression_names_are_measured():
+    asked = Asked(bench=(r"time.*'sdpa', (128|256), 'forward'", "memory.*gla.*512.*train"))
+    assert suite.keys(asked) == [
+        ("sdpa", 128, "forward"), ("sdpa", 256, "forward"), ("gla", 512, "train"),
+    ]  # fmt: skip
+    assert suite.keys(Asked(bench=("nobody",))) == []
+    assert suite.keys(Asked(bench=("energy",))) == []
+    lengths = {n for _, n, _ in suite.keys(Asked(bench=("energy",), energy=True))}
+    assert lengths == {1024}
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("run", Asked()),
+        ("run --quick --bench a --bench b HEAD~3..HEAD", Asked(quick=True, bench=("a", "b"))),
+        ("run --interleave-rounds", Asked(interleaved=True)),
+        ("find HEAD~9..HEAD time.*gla", Asked(bench=("time.*gla",))),
+        ("continuous HEAD~1 HEAD", Asked(interleaved=True)),
+        ("continuous --no-interleave-rounds HEAD", Asked()),
+    ],
+)
+def test_what_asv_was_asked_for_is_handed_on(words, wanted):
+    said = make_argparser()[0].parse_args(words.split())
+    asked = command.understood(said, "cpu", energy=False)
+    assert asked == wanted
+    environment = {}
+    asked.hand_on(environment)
+    assert command.handed_on(environment) == wanted
+
+
+def test_a_process_that_asv_did_not_start_has_the_defaults():
+    assert command.handed_on({}) == Asked()
+
+
+def test_a_commit_of_another_contract_is_told_from_one_without_and_one_without_impls(tmp_path):
+    spec = tmp_path / "spec.py"
+    spec.write_text("INTERFACE = 999\n")
+    assert ruler.why_not(tmp_path, "0123456789") == (
+        "the table of commit 01234567 has version 999 of the contract between table and ruler, and "
+        "this attnbench measures version 1; give a commit that has it"
+    )
+    spec.write_text("")
+    assert "says none of the contract" in ruler.why_not(tmp_path, "0123456789")
+    spec.unlink()
+    assert "says none of the contract" in ruler.why_not(tmp_path, "0123456789")
+    assert ruler.why_not(None, "0123456789") == (
+        "commit 01234567 has no folder impls; give a later one"
+    )
+    assert ruler.why_not(CHECKOUT / "impls", "x") == ""
+
+
+def test_impls_of_somebody_else_are_not_taken_for_the_commits(tmp_path, monkeypatch):
+    shared = {"ASV_ENV_TYPE": "shared", "ASV_ENV_DIR": str(tmp_path)}
+    assert ruler.impls_of_commit(shared) is None  # those that run now lie in no environment
+    shared["ASV_ENV_DIR"] = str(CHECKOUT)
+    assert ruler.impls_of_commit(shared) == CHECKOUT / "impls"
+    assert ruler.impls_of_commit({}) == CHECKOUT / "impls"
+    monkeypatch.setattr(ruler, "find_spec", lambda name: None)
+    assert ruler.impls_of_commit(shared) is None
+
+
+def test_a_variant_that_the_commit_has_not_costs_its_own_rows():
+    names, rows = sitting._known([("matmul", 128, "forward"), ("no.such", 128, "forward")])
+    assert names == {"matmul": "matmul"}
+    (row,) = rows.values()
+    assert row.status in suite.SKIPPED
+    assert row.reason.startswith("in the commit's table there is no variant 'no.such'")
+
+
+def test_a_table_of_the_commits_is_measured_by_itself_and_no_link(tmp_path):
+    (tmp_path / "impls" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "impls" / "spec.py").write_text("INTERFACE = 1\n")
+    first = ruler.laid_out(tmp_path / "impls", tmp_path / "commit")
+    assert [p.name for p in (first / "impls").iterdir()] == ["spec.py"]
+    assert not (first / "impls").is_symlink()
+    assert ruler.laid_out(tmp_path / "impls", tmp_path / "commit") == first
+
+
+def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, monkeypatch):
+    swept = []
+
+    def sweep(keys, asked, here, first, *, energy):
+        swept.append((energy, {length for _, length, _ in keys}, len(keys)))
+        return {}
+
+    monkeypatch.setattr(sitting, "_swept", sweep)
+    sitting.measured(Asked(energy=True), tmp_path)
+    sitting.measured(Asked(energy=True, bench=("time",)), tmp_path)
+    sitting.measured(Asked(energy=True, bench=("energy.*gla",)), tmp_path)
+    sitting.measured(Asked(), tmp_path)
+    every = {128, 256, 512, 1024}
+    assert swept == [
+        (False, every - {1024}, 42), (True, {1024}, 14),
+        (False, every, 56),
+        (True, {1024}, 2),
+        (False, every, 56),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "grid", lambda device: suite.PRESETS["history"].with_(
+        variants=("matmul", "sdpa"), seq=("16", "32"), heads=(1,), head_dim=(8,)))  # fmt: skip
+    asked = Asked(quick=True, bench=("matmul.*(16|32).*forward", "sdpa.*16.*train"))
+    cache = sitting.measured(asked, tmp_path)
+    wanted = {("matmul", 16, "forward"), ("matmul", 32, "forward"), ("sdpa", 16, "train")}
+    assert set(cache.rows) == wanted
+    assert {row.status for row in cache.rows.values()} == {"measured"}
+    assert not cache.skipped
+    row = sitting.anew(("matmul", 16, "forward"), asked, tmp_path)
+    assert row.status == "measured"
+    assert row.figures["time"] != cache.rows["matmul", 16, "forward"].figures["time"]
+    assert row.figures["memory"] == cache.rows["matmul", 16, "forward"].figures["memory"]

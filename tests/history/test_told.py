@@ -1,0 +1,79 @@
+"""What asv's results say of some commits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnbench import cli
+from attnbench.history import told
+from attnbench.history.machine import save_entry
+from attnbench.history.told import Value
+from attnbench.sweep.commits import Commit
+
+NAME = "attention.Time.time(matmul, 128, forward)"
+
+
+def value(result, low=None, high=None):
+    near = (result or 0) * 0.001
+    stats = {"ci_99_a": low or (result or 0) - near, "ci_99_b": high or (result or 0) + near,
+             "repeat": 20}  # fmt: skip
+    return Value(result, stats, None, "protocol 2")
+
+
+@pytest.mark.parametrize(("before", "after", "counts"), [
+    (value(1.0), value(1.1), (1, 0, 0)),
+    (value(1.0), value(0.9), (0, 1, 0)),
+    (value(1.0), value(1.04), (0, 0, 0)),  # less than the factor
+    (value(1.0, 0.7, 1.3), value(1.1, 0.8, 1.4), (0, 0, 0)),  # asv's intervals overlap
+    (value(1.0), value(None), (0, 0, 1)),
+    (value(None), value(None), (0, 0, 0)),  # it failed before
+    (value(1.0), value(float("nan")), (0, 0, 0)),
+    (value(1.0), Value(1.5, None, None, "protocol 9"), (0, 0, 0)),  # of another ruler
+])  # fmt: skip
+def test_a_commit_is_held_against_the_one_before_it(monkeypatch, before, after, counts):
+    given = iter([{NAME: before}, {NAME: after}])
+    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    commits = [Commit("a", "a" * 40, "one"), Commit("b", "b" * 40, "two")]
+    first, second = told.told(commits, Path("nowhere"), "box", 1.05)
+    assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
+    assert not first.slower and not first.faster and not first.newly_failed
+
+
+def test_what_became_slower_is_a_finding_with_its_name(clone, asked, monkeypatch, capsys):
+    given = iter([{NAME: value(0.001)}, {NAME: value(0.0011)}])
+    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    assert cli.main(["history", "HEAD~2..HEAD"]) == 1
+    text = capsys.readouterr().out
+    assert f"slower: {NAME}: 0.001 → 0.0011 (1.100)" in text
+
+
+def test_all_of_it_can_be_sent(clone, asked, monkeypatch, capsys):
+    monkeypatch.setattr(told, "_values", lambda *_: {NAME: value(0.001)}.items())
+    assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == 0
+    sent = json.loads(capsys.readouterr().out)
+    assert [c["measured"] for c in sent["commits"]] == [1, 1]
+    assert sent["page"].endswith("reports/asv/index.html")
+
+
+def test_results_are_read_as_asv_wrote_them(tmp_path):
+    """A value, one that failed and one that was skipped, by asv's own writer."""
+    from asv.results import Results
+    from asv.runner import BenchmarkResult
+
+    sha = "c" * 40
+    save_entry(tmp_path, {"machine": "box"})
+    made = Results({"machine": "box"}, {}, sha, 0, "3.11", "shared", {})
+    benchmark = {"name": "t.time", "version": "protocol 2", "params": [["a", "b", "c"]]}
+    samples = [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], None, None]
+    done = BenchmarkResult(
+        result=[True, None, float("nan")], samples=samples, number=[1, None, None], errcode=0,
+        stderr="", profile=None,
+    )  # fmt: skip
+    made.add_result(benchmark, done, record_samples=True)
+    made.save(str(tmp_path))
+    found = dict(told._values(tmp_path, "box", sha))
+    assert found["t.time(a)"].result == 1.0
+    assert found["t.time(b)"].failed
+    assert found["t.time(c)"].skipped
+    assert dict(told._values(tmp_path, "box", "d" * 40)) == {}
