@@ -43,11 +43,11 @@ class Local:
     def _slot(self, settings: Settings, device: str, *, several: bool) -> Slot:
         machine = self.machine
         if not several:
-            engine = LocalEngine(settings, self._first, limited=device == "cpu")
+            engine = LocalEngine(settings, path=self._first, limited=device == "cpu")
             return Slot(engine, device, "this machine", machine.kind, machine.to_dict())
         gpu = _gpu(device, machine)
         own, variables = replace(machine, gpus=(gpu,)), {"CUDA_VISIBLE_DEVICES": gpu.uuid}
-        engine = LocalEngine(settings, self._first, limited=False, variables=variables)
+        engine = LocalEngine(settings, path=self._first, limited=False, variables=variables)
         return Slot(engine, "cuda", device, own.kind, own.to_dict())
 
 
