@@ -1,7 +1,7 @@
 """The table of all records: what json_normalize makes of them, in a fraction of its time."""
 
 import json
-import time
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -132,23 +132,30 @@ def test_the_garbage_collector_is_as_it_was(folder, made, refused):
     assert gc.isenabled()
 
 
+def processor_s():
+    """What this process and those that it has ended took of the processors."""
+    return sum(os.times()[:4])
+
+
 @pytest.mark.slow
-def test_a_hundred_thousand_records_load_in_three_seconds(tmp_path, made):
-    """Where others share the processors: in less than 1.5 times what json takes of the text."""
+def test_a_hundred_thousand_records_load_in_little_more_than_json_takes_to_read_them(
+    tmp_path, made
+):
+    """Both processes counted, and not the time on the wall, which is others' too."""
     lines = "".join(record.line() + "\n" for record in made.sweep_like(2500))
     assert 1700 < len(lines) / 2500 < 2100
     for number in range(40):
         path = written(tmp_path / str(number % 4) / str(number), [])
         (path / RECORDS).write_text(lines)
-    within = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for line in lines.splitlines():
-            json.loads(line)
-        parsed, start = 40 * (time.perf_counter() - start), time.perf_counter()
+    ratios = []
+    for _ in range(3):
+        start = processor_s()
+        for _ in range(10):
+            for line in lines.splitlines():
+                json.loads(line)
+        parsed, start = 4 * (processor_s() - start), processor_s()
         frame = load([tmp_path])
-        taken = time.perf_counter() - start
+        ratios.append((processor_s() - start) / parsed)
         assert len(frame) == 100_000
         del frame
-        within.append(taken < max(3.0, 1.5 * parsed))
-    assert any(within)
+    assert min(ratios) < 2.5
