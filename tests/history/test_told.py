@@ -40,10 +40,19 @@ def test_a_commit_is_held_against_the_one_before_it(monkeypatch, before, after, 
     assert not first.slower and not first.faster and not first.newly_failed
 
 
-def test_what_became_slower_is_a_finding_with_its_name(clone, asked, monkeypatch, capsys):
-    given = iter([{NAME: value(0.001)}, {NAME: value(0.0011)}])
+def test_what_fails_now_is_a_finding_with_its_name(clone, asked, monkeypatch, capsys):
+    given = iter([{NAME: value(0.001)}, {NAME: told.Value(None)}])
     monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
     assert cli.main(["history", "HEAD~2..HEAD"]) == 1
+    assert f"fails now: {NAME}" in capsys.readouterr().out
+
+
+def test_what_became_slower_is_named_and_no_finding_as_it_was_not_in_pairs(
+    clone, asked, monkeypatch, capsys
+):
+    given = iter([{NAME: value(0.001)}, {NAME: value(0.0011)}])
+    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    assert cli.main(["history", "HEAD~2..HEAD"]) == 0
     text = capsys.readouterr().out
     assert f"slower: {NAME}: 0.001 → 0.0011 (1.100)" in text
 
