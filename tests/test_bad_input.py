@@ -2,42 +2,24 @@
 
 import json
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import attnbench
 from attnbench.record import SCHEMA
+from impls.loading import load_file
 
-ROOT = Path(attnbench.__file__).parents[1]
-SENTENCE = "the cat sat on the mat"
-
-
-def attnbench_(*words, options=(), **more):
-    return subprocess.run(
-        [sys.executable, *options, "-m", "attnbench", *map(str, words)], cwd=ROOT, timeout=120,
-        **{"capture_output": True, "text": True, **more},
-    )  # fmt: skip
-
-
-def well(*words, status=0, **more):
-    """What the command said, when it ended as it should."""
-    done = attnbench_(*words, **more)
-    assert done.returncode == status, done.stderr[-3000:]
-    assert "Traceback" not in done.stderr
-    return done
+calling = load_file(Path(__file__).with_name("calling.py"))
+ROOT = calling.ROOT
+SENTENCE = calling.SENTENCE
+attnbench_ = calling.attnbench_
+only_run = calling.only_run
+well = calling.well
 
 
 TINY = ["--seq", "32,48", "--phase", "forward", "--heads", "2", "--budget", "0.02"]
-
-
-def only_run(out):
-    (path,) = out.glob("*/*")
-    return path
 
 
 @pytest.fixture(scope="module")

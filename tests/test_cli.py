@@ -18,10 +18,17 @@ import impls
 from attnbench.arguments import GROUPS
 from attnbench.record import PROTOCOL
 from attnbench.store import read_header, read_records
+from impls.loading import load_file
 
-ROOT = Path(attnbench.__file__).parents[1]
+calling = load_file(Path(__file__).with_name("calling.py"))
+ROOT = calling.ROOT
+SENTENCE = calling.SENTENCE
+attnbench_ = calling.attnbench_
+only_run = calling.only_run
+well = calling.well
+
+
 VALID = Draft202012Validator(json.loads((ROOT / "attnbench/record.schema.json").read_text()))
-SENTENCE = "the cat sat on the mat"
 WORDS = SENTENCE.split()
 INVERTED = """
 import torch
@@ -39,21 +46,6 @@ def build(problem):
 ROWS = [Variant(name="inverted", title="sees what it must not", family="mine", build=":build",
                 computes="softmax", gqa=False)]
 """
-
-
-def attnbench_(*words, options=(), **more):
-    return subprocess.run(
-        [sys.executable, *options, "-m", "attnbench", *map(str, words)], cwd=ROOT, timeout=120,
-        **{"capture_output": True, "text": True, **more},
-    )  # fmt: skip
-
-
-def well(*words, status=0, **more):
-    """What the command said, when it ended as it should."""
-    done = attnbench_(*words, **more)
-    assert done.returncode == status, done.stderr[-3000:]
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -286,11 +278,6 @@ def test_check_finds_an_inverted_mask_and_exits_1(inverted):
 # ---- run -----------------------------------------------------------------------------------------
 
 TINY = ["--seq", "32,48", "--heads", "2", "--budget", "0.02"]
-
-
-def only_run(out):
-    (path,) = out.glob("*/*")
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -15,33 +15,21 @@ from attnbench.sweep.child import LAST_WORDS
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.plausible import Known
-from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
 
-alive = load_file(Path(__file__).with_name("processes.py")).alive
+watched = load_file(Path(__file__).with_name("watched.py"))
+GRID = watched.GRID
+KNOWN = watched.KNOWN
+Watched = watched.Watched
+alive = watched.alive
 
-GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
-              budget=0.01)  # fmt: skip
+
 ORDER = [
     "einsum", "h.exits", "h.honest", "h.exits_in_build", "h.segfaults", "matmul", "h.hangs", "bmm",
     "h.chatters", "h.raises", "h.quits", "h.closes", "sdpa",
 ]  # fmt: skip
 LIMIT_S = 8.0
-KNOWN = {"nodes": {"": {"ceilings": {}}}}
-
-
-class Watched:
-    """A watcher that keeps what it was told."""
-
-    def __init__(self):
-        self.cells = []
-
-    def cell(self, record, done, total, left_s):
-        self.cells.append((record.variant, done, total, left_s))
-
-    def tell(self, sentence):
-        """Not asked for."""
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,25 @@
 The worker is made up: it lives by a clock of its own, and takes as long as it says.
 """
 
+from pathlib import Path
+
 import pytest
 
-import impls
-from attnbench.machine import this_machine
 from attnbench.measure.settings import Settings
 from attnbench.record import Record, Status
 from attnbench.sweep import hunt as hunting
-from attnbench.sweep import limits
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.frontier import finding, frontier
 from attnbench.sweep.growth import MEMORY, TIME, Budget
-from attnbench.sweep.presets import PRESETS
+from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
 
-BUDGET = Budget(2 << 30, 0.2)
-
-
-GRID = PRESETS["cpu"].with_(seq=(limits.GATE_SEQ,))
+searching = load_file(Path(__file__).with_name("searching.py"))
+BUDGET = searching.BUDGET
+FORMS = searching.FORMS
+planned = searching.planned
 
 
 class Worker:
@@ -63,11 +62,6 @@ class Worker:
 class Nobody:
     def looked(self, limit, said, left_s):
         pass
-
-
-def planned(*names, budget=BUDGET, by="seq", machine=None, **changes):
-    grid = GRID.with_(**changes)
-    return limits.plan(impls.table(), names, grid, by, budget, machine or this_machine())
 
 
 def hunted(worker, found, seconds=10_000.0, budget=BUDGET, watcher=None):
@@ -267,12 +261,6 @@ def test_several_masks_are_searched_apart():
     rows = hunted(Worker(), found)
     assert [row["mask"] for row in rows] == ["none", "causal"]
     assert {str(Mask.parse(row["mask"])) for row in rows} == {"none", "causal"}
-
-
-FORMS = {
-    "einsum": lambda n: 2 * 4 * n * n * 4,
-    "sdpa.flash": lambda n: 4 * n * (64 + 1) * 4 + 256 * (512 + 2 + 64) * 4,
-}
 
 
 @pytest.fixture(scope="module")

@@ -1,25 +1,22 @@
 """What is to be found out of each variant, what its formulas say, and what can't be searched."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 import impls
 from attnbench.machine import this_machine
 from attnbench.sweep import limits
-from attnbench.sweep.growth import MEMORY, Budget
-from attnbench.sweep.presets import PRESETS
+from attnbench.sweep.growth import MEMORY
+from impls.loading import load_file
 from impls.problem import InvalidProblem
 
-BUDGET = Budget(2 << 30, 0.2)
-
-
-GRID = PRESETS["cpu"].with_(seq=(limits.GATE_SEQ,))
-
-
-def planned(*names, budget=BUDGET, by="seq", machine=None, **changes):
-    grid = GRID.with_(**changes)
-    return limits.plan(impls.table(), names, grid, by, budget, machine or this_machine())
+searching = load_file(Path(__file__).with_name("searching.py"))
+BUDGET = searching.BUDGET
+FORMS = searching.FORMS
+GRID = searching.GRID
+planned = searching.planned
 
 
 def test_without_names_it_is_every_core_that_can_run_here_and_takes_the_problem():
@@ -73,12 +70,6 @@ def test_what_makes_no_search_is_refused_in_a_sentence(changes, said):
 def test_a_mask_of_one_batch_can_not_be_searched_by_batch():
     with pytest.raises(InvalidProblem, match=r"under this mask: at 2, .*use --by seq"):
         planned("einsum", by="batch", batch=(3,), mask=("padding:90,128,256",))
-
-
-FORMS = {
-    "einsum": lambda n: 2 * 4 * n * n * 4,
-    "sdpa.flash": lambda n: 4 * n * (64 + 1) * 4 + 256 * (512 + 2 + 64) * 4,
-}
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -1,40 +1,26 @@
 """The plan: which cells there are, which are left out and why, and what can't be planned."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import impls
-from attnbench.machine import Gpu, Machine
+from attnbench.machine import Gpu
 from attnbench.record import Status
 from attnbench.sweep.plan import Cell, Plan, duration, make_plan, problems
-from attnbench.sweep.presets import PRESETS, Preset, default_preset
-from impls import Table
+from attnbench.sweep.presets import PRESETS, default_preset
+from impls.loading import load_file
 from impls.problem import InvalidProblem, Problem
-from impls.spec import Variant
 
-BOX = Machine(
-    name="box", cpu="a cpu", cores=2, memory_bytes=1 << 33, system="Linux", python="3.11.7",
-    versions={}, torch_cuda=None, compiler=None,
-)  # fmt: skip
+planning = load_file(Path(__file__).with_name("planning.py"))
+BOX = planning.BOX
+GRID = planning.GRID
+plan = planning.plan
+row = planning.row
+
+
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
-GRID = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))
-
-
-def row(name, **more):
-    plain = {"title": "", "family": "f", "computes": "softmax", "build": "a:b"}
-    return Variant(**{"name": name, **plain, **more})
-
-
-def table(*rows):
-    made = Table()
-    for each in rows:
-        made.add(each)
-    return made
-
-
-def plan(*rows, names=(), machine=BOX, **grid):
-    return make_plan(table(*(rows or [row("a")])), names, GRID.with_(**grid), machine)
 
 
 # ---- the combinations ----------------------------------------------------------------------------

@@ -2,39 +2,20 @@
 
 import gc
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attnbench.machine import Machine
-from attnbench.sweep.plan import make_plan
-from attnbench.sweep.presets import Preset
-from impls import Table, UnknownVariant
+from impls import UnknownVariant
+from impls.loading import load_file
 from impls.masks import InvalidMask
 from impls.problem import InvalidProblem
-from impls.spec import InvalidRow, Variant
+from impls.spec import InvalidRow
 
-BOX = Machine(
-    name="box", cpu="a cpu", cores=2, memory_bytes=1 << 33, system="Linux", python="3.11.7",
-    versions={}, torch_cuda=None, compiler=None,
-)  # fmt: skip
-GRID = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))
-
-
-def row(name, **more):
-    plain = {"title": "", "family": "f", "computes": "softmax", "build": "a:b"}
-    return Variant(**{"name": name, **plain, **more})
-
-
-def table(*rows):
-    made = Table()
-    for each in rows:
-        made.add(each)
-    return made
-
-
-def plan(*rows, names=(), machine=BOX, **grid):
-    return make_plan(table(*(rows or [row("a")])), names, GRID.with_(**grid), machine)
+planning = load_file(Path(__file__).with_name("planning.py"))
+plan = planning.plan
+row = planning.row
 
 
 # ---- what can't be planned -----------------------------------------------------------------------

@@ -4,86 +4,27 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-import impls
-from attnbench.machine import this_machine
-from attnbench.record import Record, Status, Time
-from attnbench.store import RunFolder, read_records
+from attnbench.record import Record, Status
+from attnbench.store import read_records
 from attnbench.sweep import asking, run
 from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.plan import make_plan
 from attnbench.sweep.plausible import Known
-from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot, SlotLost
-from impls.problem import Problem
-from impls.spec import Variant
+from impls.loading import load_file
 
-GRID = Preset("small", seq=("16", "32"), heads=(1,), head_dim=(8,), phase=("forward", "train"),
-              mask=("none",))  # fmt: skip
-HEADER = {"seed": 0, "budget_s": 0.01, "nodes": {"": {"ceilings": {"flops": {}}}}}
-
-
-def timed(seconds):
-    return Time(median_s=seconds, low_s=seconds, high_s=seconds, q25_s=seconds, q75_s=seconds,
-                min_s=seconds, n=7, clock="host", stop="converged",
-                samples_s=[seconds] * 7)  # fmt: skip
-
-
-class Answering:
-    """An engine whose worker takes as long as it is told for each phase."""
-
-    def __init__(self, forward=0.010, train=0.030):
-        self.seconds, self.jobs = {"forward": forward, "train": train}, []
-
-    def ask(self, question, limit_s):
-        if "canary" in question:
-            return {"canary": self.canary(len(self.jobs))}
-        job = question["job"]
-        self.jobs.append(job)
-        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
-        record = Record.of(variant, problem, Status.MEASURED, seed=0)
-        return {"record": replace(record, time=timed(self.seconds[problem.phase])).to_dict()}
-
-    def canary(self, jobs):
-        """Seconds of its canary, when so many cells have been asked for."""
-        return 0.001
-
-    def close(self):
-        """Nothing."""
-
-
-class Watched:
-    """Whoever shows the progress; stops the sweep after the first cell if told to."""
-
-    def __init__(self, interrupt=None):
-        self.cells, self.interrupt, self.told = 0, interrupt, []
-
-    def cell(self, record, done, total, left_s):
-        self.cells += 1
-        if self.interrupt is not None:
-            self.interrupt.asked = True
-
-    def tell(self, sentence):
-        self.told.append(sentence)
-
-
-def plan_of(*names, grid=GRID):
-    return make_plan(impls.table(), names, grid, this_machine())
-
-
-@pytest.fixture
-def folder(tmp_path):
-    made = RunFolder.create(tmp_path, "box", HEADER)
-    yield made
-    made.close()
-
-
-def swept(plan, folder, engine, done=()):
-    """The records that a sweep has written down."""
-    run.sweep(plan, Known(done), folder, [Slot(engine)], Watched(), run.Interrupt(print))
-    return list(read_records(folder.path))
+stand_in = load_file(Path(__file__).with_name("answering.py"))
+Answering = stand_in.Answering
+GRID = stand_in.GRID
+MANY = stand_in.MANY
+Watched = stand_in.Watched
+folder = stand_in.folder
+plan_of = stand_in.plan_of
+swept = stand_in.swept
+timed = stand_in.timed
 
 
 def first_of_each(jobs):
@@ -201,9 +142,6 @@ def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterw
         assert said == ["stopping after this cell; Ctrl-C again stops at once"]
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-MANY = GRID.with_(seq=("16", "32", "48", "64"))
 
 
 # ---- several places ------------------------------------------------------------------------------

@@ -13,28 +13,13 @@ from attnbench.sweep import asking, canary, run
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.plausible import Known
-from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
 
-alive = load_file(Path(__file__).with_name("processes.py")).alive
-
-GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
-              budget=0.01)  # fmt: skip
-KNOWN = {"nodes": {"": {"ceilings": {}}}}
-
-
-class Watched:
-    """A watcher that keeps what it was told."""
-
-    def __init__(self):
-        self.cells = []
-
-    def cell(self, record, done, total, left_s):
-        self.cells.append((record.variant, done, total, left_s))
-
-    def tell(self, sentence):
-        """Not asked for."""
+watched = load_file(Path(__file__).with_name("watched.py"))
+GRID = watched.GRID
+KNOWN = watched.KNOWN
+Watched = watched.Watched
 
 
 SPOILING = """
