@@ -20,14 +20,8 @@ from typing import Any
 from attnbench.comparison import Verdict
 from attnbench.history.rounds import compare_in_rounds
 from attnbench.machine import Machine
-from attnbench.sweep.commits import (
-    Commit,
-    CommitCell,
-    CommitsComparison,
-    Open,
-    changed,
-    laid_out,
-)
+from attnbench.sweep.checkout import Commit, changed, laid_out
+from attnbench.sweep.commits import CommitCell, CommitsComparison, Open
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant

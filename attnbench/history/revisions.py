@@ -6,9 +6,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from attnbench.sweep.commits import BadCommit, Commit
+from attnbench.sweep.checkout import GIT_LIMIT_S, BadCommit, Commit, git
 
-GIT_LIMIT_S = 60
 NAMED = 3
 """Changed files that are named; the rest is counted."""
 
@@ -90,13 +89,8 @@ def refuse_dirty(commits: Iterable[Commit], root: Path, what: str = "impls") -> 
 
 def _git(where: Path, *words: str) -> str | None:
     """What git says; None where it fails."""
-    try:
-        done = subprocess.run(
-            ["git", *words], cwd=where, capture_output=True, timeout=GIT_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+    said = git(where, *words)
+    return None if said is None else said.decode(errors="replace").strip()
 
 
 def _complaint(where: Path) -> str:

@@ -19,15 +19,8 @@ from time import perf_counter
 
 from attnbench.comparison import CONFIDENCE, Comparison, Verdict
 from attnbench.pairs import Pairs, Rule, corrected
-from attnbench.sweep.commits import (
-    Commit,
-    CommitCell,
-    CommitsComparison,
-    Open,
-    changed,
-    compared,
-    laid_out,
-)
+from attnbench.sweep.checkout import Commit, changed, laid_out
+from attnbench.sweep.commits import CommitCell, CommitsComparison, Open, compared
 from attnbench.sweep.plan import Cell
 
 LOOKS = (4, 8, 16)

@@ -8,13 +8,13 @@ be so in a sentence.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import attnbench
+from attnbench.sweep.contract import interface, unlike
 
 OWN = ("", "existing")
 """Environments that asv did not make: there the checkout's own ``impls`` are measured."""
@@ -41,14 +41,7 @@ def why_not(impls: Path | None, commit: str) -> str:
     """Why a commit can't be measured with this ruler; a sentence, or nothing."""
     if impls is None:
         return f"commit {commit[:8]} has no folder impls; give a later one"
-    has, wanted = _interface(impls), _interface(checkout() / "impls")
-    if has == wanted:
-        return ""
-    version = "says none" if has is None else f"has version {has}"
-    return (
-        f"the table of commit {commit[:8]} {version} of the contract between table and ruler, and "
-        f"this attnbench measures version {wanted}; give a commit that has it"
-    )
+    return unlike(impls, interface(checkout() / "impls"), commit[:8])
 
 
 def laid_out(impls: Path, folder: Path) -> Path:
@@ -59,9 +52,3 @@ def laid_out(impls: Path, folder: Path) -> Path:
     if not folder.exists():
         shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
-
-
-def _interface(impls: Path) -> int | None:
-    file = impls / "spec.py"
-    said = re.search(r"^INTERFACE = (\d+)", file.read_text() if file.exists() else "", re.MULTILINE)
-    return int(said[1]) if said else None

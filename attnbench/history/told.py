@@ -17,7 +17,7 @@ from typing import Any
 from attnbench.history.asv import AsvError
 from attnbench.history.machine import entry
 from attnbench.machine import this_machine
-from attnbench.sweep.commits import Commit
+from attnbench.sweep.checkout import Commit
 
 
 @dataclass(frozen=True)

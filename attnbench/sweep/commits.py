@@ -11,38 +11,24 @@ it too.
 
 from __future__ import annotations
 
-import io
-import re
-import shutil
-import subprocess
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
-import attnbench
 import impls
 from attnbench.comparison import Comparison, Verdict, tally
 from attnbench.pairs import Pairs, Rule, Side, compare, corrected
+from attnbench.sweep.checkout import Commit, changed, laid_out, resolve
 from attnbench.sweep.plan import Cell
-from impls.asked import CantBeDone
 from impls.problem import Problem
-from impls.spec import INTERFACE
 
-GIT_LIMIT_S = 60
 FIRST = 80
 """Pairs before the first look."""
 
 
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
-
-
-class BadCommit(CantBeDone):
-    """A commit that can't be measured; a sentence with what to do."""
 
 
 class Refused(Exception):
@@ -52,19 +38,6 @@ class Refused(Exception):
         """``status``: that of a record that says the same, where there is one."""
         super().__init__(why)
         self.status = status
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit as it was asked for, and which one it is."""
-
-    name: str
-    sha: str
-    subject: str
-
-    def __str__(self) -> str:
-        short = self.sha[:7]
-        return short if self.sha.startswith(self.name) else f"{short} ({self.name})"
 
 
 class Worker(Protocol):
@@ -170,85 +143,6 @@ def compare_commits(
     return CommitsComparison(
         commits[0], commits[1], tuple(files), tuple(_together(found)), rule.margin
     )
-
-
-def resolve(name: str, root: Path) -> Commit:
-    """The commit that a name stands for in the checkout that holds ``impls``."""
-    if _git(root, "rev-parse", "--git-dir") is None:
-        raise BadCommit(
-            f"{root} is no git checkout, so it has no commits to compare; run attnbench from a "
-            "clone, or give two run folders or two variants"
-        )
-    sha = _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    if not sha:
-        raise BadCommit(
-            f"{name!r} is no commit of {root}, nor a run folder, nor a variant; 'git log' there "
-            "shows its commits, 'attnbench list' the variants"
-        )
-    found = sha.decode().strip()
-    subject = _git(root, "log", "-1", "--format=%s", found) or b""
-    return Commit(name, found, subject.decode(errors="replace").strip())
-
-
-def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
-    """The files of ``impls``, or of all there are, that two commits have otherwise."""
-    where = "." if whole else "impls"
-    names = _git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", where)
-    return (names or b"").decode(errors="replace").splitlines()
-
-
-@contextmanager
-def laid_out(commit: Commit, root: Path, whole: bool = False) -> Iterator[Path]:
-    """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now.
-
-    ``whole``: with all that the commit holds. It is of a repository of one's own, whose row files
-    stand beside the code that they name; ``impls`` is a link too where it has none.
-    """
-    packed = _git(root, "archive", "--format=zip", commit.sha, *([] if whole else ["impls"]))
-    if packed is None:
-        raise BadCommit(f"commit {commit} has no folder impls in {root}; give a later one")
-    with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
-        folder = Path(name)
-        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            archive.extractall(folder)
-        for package in (attnbench, impls)[: 1 + whole]:
-            _link(package, folder, instead=package is attnbench)
-        _check_interface(commit, folder)
-        yield folder
-
-
-def _link(package: ModuleType, folder: Path, *, instead: bool) -> None:
-    """The package that runs now, in place of one that is there or where there is none."""
-    here = Path(str(package.__file__)).resolve().parent
-    place = folder / here.name
-    if place.exists() and instead:
-        shutil.rmtree(place)
-    if not place.exists():
-        place.symlink_to(here)
-
-
-def _check_interface(commit: Commit, folder: Path) -> None:
-    file = folder / "impls" / "spec.py"
-    text = file.read_text() if file.exists() else ""
-    said = re.search(r"^INTERFACE = (\d+)", text, re.MULTILINE)
-    version = int(said[1]) if said else None
-    if version != INTERFACE:
-        has = "says none" if version is None else f"has version {version}"
-        raise BadCommit(
-            f"the table of commit {commit} {has} of the contract between table and ruler, and this "
-            f"attnbench measures version {INTERFACE}; give a commit that has it"
-        )
-
-
-def _git(root: Path, *words: str) -> bytes | None:
-    """What git says; None where it fails."""
-    try:
-        done = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, timeout=GIT_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],

@@ -9,7 +9,7 @@ from attnbench import cli
 from attnbench.history import told
 from attnbench.history.machine import save_entry
 from attnbench.history.told import Value
-from attnbench.sweep.commits import Commit
+from attnbench.sweep.checkout import Commit
 
 NAME = "attention.Time.time(matmul, 128, forward)"
 

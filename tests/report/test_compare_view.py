@@ -11,7 +11,8 @@ from attnbench.comparison import paired, unpaired
 from attnbench.pairs import Pairs
 from attnbench.record import Status
 from attnbench.report import compare_view
-from attnbench.sweep.commits import Commit, CommitCell, CommitsComparison
+from attnbench.sweep.checkout import Commit
+from attnbench.sweep.commits import CommitCell, CommitsComparison
 from impls.masks import Mask
 from impls.problem import Problem
 

@@ -1,120 +1,34 @@
-"""Two commits against each other: what git is asked, where the workers look, and what is said."""
+"""Two commits against each other: pairs, what one of them has not, and what is said."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-import attnbench
 import impls
 from attnbench.comparison import Verdict
 from attnbench.measure.settings import Settings
 from attnbench.pairs import Rule
 from attnbench.record import Record, Status
-from attnbench.sweep.commits import (
-    BadCommit,
-    Commit,
-    Refused,
-    changed,
-    compare_commits,
-    laid_out,
-    resolve,
-)
+from attnbench.sweep.checkout import Commit
+from attnbench.sweep.commits import compare_commits
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.turns import open_worker
+from impls.loading import load_file
 from impls.problem import Problem
-from impls.spec import INTERFACE
 
-ROOT = Path(attnbench.__file__).parents[1]
-RULE = Rule(margin=0.01, first=20, cap=80)
-NAMES = {
-    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a", "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@a", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
-}  # fmt: skip
-
-
-def git(root, *words):
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
-                          env={**os.environ, **NAMES})  # fmt: skip
-    return done.stdout.strip()
-
-
-def commit(root, subject, files=()):
-    """Write files of ``impls`` and commit all that has changed."""
-    for name, text in dict(files).items():
-        (root / "impls" / name).write_text(text)
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "--allow-empty", "-m", subject)
-    return git(root, "rev-parse", "HEAD")
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """A repository whose ``impls`` say how fast they are: HEAD~1 takes 1 ms, HEAD 2 ms."""
-    root = tmp_path / "checkout"
-    (root / "impls").mkdir(parents=True)
-    git(root, "init", "--quiet")
-    (root / "elsewhere.txt").write_text("of no account")
-    commit(root, "first", {"speed": "0.001", "spec.py": f"INTERFACE = {INTERFACE}\n"})
-    commit(root, "second\n\nmore words", {"speed": "0.002"})
-    return root
-
-
-def cells(*labels):
-    rows = impls.table()
-    problem = Problem(q_len=8, kv_len=8)
-    return [Cell(rows.find(label), problem, None, 0.0) for label in labels or ("sdpa",)]
-
-
-class FakeWorker:
-    """Takes as long as the file ``speed`` in the folder that it was opened with says."""
-
-    def __init__(self, folder, refuses=(), falls_after=None):
-        self.seconds = float((folder / "impls" / "speed").read_text())
-        self.refuses, self.left = refuses, falls_after
-        self.held, self.looks, self.samples = [], 0, 0
-
-    def hold(self, variant, problem):
-        if variant in self.refuses:
-            raise Refused(f"there is no variant {variant!r}")
-        self.held.append((variant, problem))
-        return self
-
-    def fresh(self):
-        self.looks += 1
-
-    def sample(self):
-        self.samples += 1
-        if self.left is not None and self.samples > self.left:
-            raise Refused("the worker died of SIGSEGV")
-        return self.seconds
-
-
-@pytest.fixture
-def opened():
-    """Opens fake workers, and keeps them: ``opened.workers``."""
-
-    class Opened:
-        def __init__(self):
-            self.workers, self.folders, self.more = [], [], [{}, {}]
-
-        @contextmanager
-        def __call__(self, folder):
-            self.folders.append(folder)
-            self.workers.append(FakeWorker(folder, **dict(*self.more[len(self.workers) :][:1])))
-            yield self.workers[-1]
-
-    return Opened()
-
-
-def compared(checkout, opened, a="HEAD~1", b="HEAD", some=None, **more):
-    return compare_commits(a, b, some or cells(), opened, rule=RULE, root=checkout, **more)
+repository = load_file(Path(__file__).with_name("repository.py"))
+FakeWorker = repository.FakeWorker
+ROOT = repository.ROOT
+cells = repository.cells
+checkout = repository.checkout
+commit = repository.commit
+compared = repository.compared
+git = repository.git
+opened = repository.opened
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
@@ -253,107 +167,6 @@ def test_a_cell_that_was_left_out_keeps_its_reason(checkout, opened):
     found = compared(checkout, opened, some=[out, cell])
     assert (found.cells[0].why_a, found.cells[0].why_b) == ("it can't", "it can't")
     assert len(opened.workers[0].held) == 1
-
-
-# ---- names ---------------------------------------------------------------------------------------
-
-
-def test_a_name_is_looked_up_in_the_checkout(checkout):
-    full = git(checkout, "rev-parse", "HEAD~1")
-    for name in ("HEAD~1", full, full[:8]):
-        found = resolve(name, checkout)
-        assert (found.name, found.sha, found.subject) == (name, full, "first")
-    assert str(resolve("HEAD~1", checkout)) == f"{full[:7]} (HEAD~1)"
-    assert str(resolve(full[:8], checkout)) == full[:7]
-
-
-@pytest.mark.parametrize("name", ["nowhere", "", "HEAD~9", "--all", "HEAD:impls", "a b", "0" * 40])
-def test_what_is_no_commit_is_refused_with_a_sentence(checkout, opened, name):
-    with pytest.raises(BadCommit) as caught:
-        compared(checkout, opened, b=name)
-    assert str(caught.value).startswith(f"{name!r} is no commit of {checkout}")
-    assert opened.workers == []
-
-
-def test_outside_a_checkout_that_is_said(tmp_path, opened, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    with pytest.raises(BadCommit, match="is no git checkout, so it has no commits to compare"):
-        compared(tmp_path, opened)
-
-
-def test_without_git_that_is_said_too(checkout, opened, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(BadCommit, match="is no git checkout"):
-        compared(checkout, opened)
-
-
-def test_a_commit_without_impls_is_refused(checkout, opened):
-    git(checkout, "rm", "-r", "--quiet", "impls")
-    git(checkout, "commit", "--quiet", "-m", "gone")
-    with pytest.raises(BadCommit, match=r"\(HEAD\) has no folder impls"):
-        compared(checkout, opened)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"), [("INTERFACE = 99\n", "has version 99"), ("x = 1\n", "says none")]
-)
-def test_a_table_of_another_contract_is_refused(checkout, opened, text, says):
-    commit(checkout, "other", {"spec.py": text})
-    with pytest.raises(BadCommit) as caught:
-        compared(checkout, opened)
-    assert says in str(caught.value)
-    assert f"this attnbench measures version {INTERFACE}" in str(caught.value)
-
-
-# ---- where a worker looks ------------------------------------------------------------------------
-
-
-def test_each_worker_gets_its_commits_files_and_they_are_gone_afterwards(checkout, opened):
-    compared(checkout, opened)
-    assert [w.seconds for w in opened.workers] == [0.001, 0.002] * 2  # the second time to confirm
-    assert len(set(opened.folders)) == 2
-    assert not any(folder.exists() for folder in opened.folders)
-
-
-def test_uncommitted_changes_are_not_measured(checkout, opened):
-    (checkout / "impls" / "speed").write_text("9.0")
-    compared(checkout, opened)
-    assert [w.seconds for w in opened.workers[:2]] == [0.001, 0.002]
-
-
-def test_impls_are_the_commits_and_the_ruler_is_ours(checkout):
-    commit(checkout, "marked", {"__init__.py": "MARK = 'of the commit'\n"})
-    with laid_out(resolve("HEAD", checkout), checkout) as folder:
-        assert sorted(p.name for p in folder.iterdir()) == ["attnbench", "impls"]
-        code = "import impls, attnbench; print(impls.MARK); print(attnbench.__path__[0])"
-        path = os.pathsep.join([str(folder), str(ROOT)])
-        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": path}, cwd=ROOT)  # fmt: skip
-    mark, ruler = done.stdout.split("\n")[:2]
-    assert mark == "of the commit"
-    assert Path(ruler) == folder / "attnbench"
-
-
-def test_the_files_that_changed_are_named(checkout):
-    commit(checkout, "third", {"speed": "0.003", "other": "new"})
-    (checkout / "elsewhere.txt").write_text("changed")
-    commit(checkout, "fourth")
-    a, b = (resolve(name, checkout) for name in ("HEAD~3", "HEAD"))
-    assert changed(a, b, checkout) == ["impls/other", "impls/speed"]
-    assert changed(b, b, checkout) == []
-
-
-def test_impls_may_lie_below_the_top_of_the_repository(checkout, opened):
-    inner = checkout / "packages"
-    inner.mkdir()
-    shutil.copytree(checkout / "impls", inner / "impls")
-    (inner / "impls" / "speed").write_text("0.005")
-    commit(checkout, "moved")
-    (inner / "impls" / "speed").write_text("0.007")
-    commit(checkout, "slower")
-    found = compared(inner, opened)
-    assert [w.seconds for w in opened.workers[:2]] == [0.005, 0.007]
-    assert found.changed == ("impls/speed",)
 
 
 # ---- written down --------------------------------------------------------------------------------

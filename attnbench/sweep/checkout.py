@@ -1,0 +1,106 @@
+"""Commits of the checkout that holds ``impls``: looked up, held against each other, laid out."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import attnbench
+import impls
+from attnbench.sweep.contract import unlike
+from impls.asked import CantBeDone
+from impls.spec import INTERFACE
+
+GIT_LIMIT_S = 60
+
+
+class BadCommit(CantBeDone):
+    """A commit that can't be measured; a sentence with what to do."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as it was asked for, and which one it is."""
+
+    name: str
+    sha: str
+    subject: str
+
+    def __str__(self) -> str:
+        short = self.sha[:7]
+        return short if self.sha.startswith(self.name) else f"{short} ({self.name})"
+
+
+def resolve(name: str, root: Path) -> Commit:
+    """The commit that a name stands for in the checkout that holds ``impls``."""
+    if git(root, "rev-parse", "--git-dir") is None:
+        raise BadCommit(
+            f"{root} is no git checkout, so it has no commits to compare; run attnbench from a "
+            "clone, or give two run folders or two variants"
+        )
+    sha = git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if not sha:
+        raise BadCommit(
+            f"{name!r} is no commit of {root}, nor a run folder, nor a variant; 'git log' there "
+            "shows its commits, 'attnbench list' the variants"
+        )
+    found = sha.decode().strip()
+    subject = git(root, "log", "-1", "--format=%s", found) or b""
+    return Commit(name, found, subject.decode(errors="replace").strip())
+
+
+def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
+    """The files of ``impls``, or of all there are, that two commits have otherwise."""
+    where = "." if whole else "impls"
+    names = git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", where)
+    return (names or b"").decode(errors="replace").splitlines()
+
+
+@contextmanager
+def laid_out(commit: Commit, root: Path, whole: bool = False) -> Iterator[Path]:
+    """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now.
+
+    ``whole``: with all that the commit holds. It is of a repository of one's own, whose row files
+    stand beside the code that they name; ``impls`` is a link too where it has none.
+    """
+    packed = git(root, "archive", "--format=zip", commit.sha, *([] if whole else ["impls"]))
+    if packed is None:
+        raise BadCommit(f"commit {commit} has no folder impls in {root}; give a later one")
+    with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
+        folder = Path(name)
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            archive.extractall(folder)
+        for package in (attnbench, impls)[: 1 + whole]:
+            _link(package, folder, instead=package is attnbench)
+        if why := unlike(folder / "impls", INTERFACE, str(commit)):
+            raise BadCommit(why)
+        yield folder
+
+
+def _link(package: ModuleType, folder: Path, *, instead: bool) -> None:
+    """The package that runs now, in place of one that is there or where there is none."""
+    here = Path(str(package.__file__)).resolve().parent
+    place = folder / here.name
+    if place.exists() and instead:
+        shutil.rmtree(place)
+    if not place.exists():
+        place.symlink_to(here)
+
+
+def git(root: Path, *words: str) -> bytes | None:
+    """What git says; None where it fails."""
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, timeout=GIT_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None
