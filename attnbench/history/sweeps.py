@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any
 from attnbench.history.revisions import one
 from attnbench.record import PROTOCOL, Record
 from attnbench.store import HEADER, find_runs, read_header, read_records
+from attnbench.sweep.checkout import git
 from impls.asked import CantBeDone
 
 
@@ -112,13 +112,9 @@ def _check(path: Path, commit: str | None, dirty: bool | None, protocol: int) ->
 
 def _committed(found: Sweep, root: Path) -> int:
     try:
-        one(found.commit, root)
-        done = subprocess.run(
-            ["git", "show", "--no-patch", "--format=%at", found.commit], cwd=root,
-            capture_output=True, text=True, check=True, timeout=60,
-        )  # fmt: skip
-        return int(done.stdout) * 1000
+        sha = one(found.commit, root).sha
     except CantBeDone as unknown:
         raise CantExport(
             f"{found.path} was measured at a commit that can't be looked up: {unknown}"
         ) from None
+    return int(git(root, "show", "--no-patch", "--format=%at", sha) or 0) * 1000

@@ -1,9 +1,7 @@
 """Commits that change one thing each, and workers that do as their commit's file says."""
 
 import json
-import os
 import shutil
-import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,22 +11,15 @@ from attnbench.history.revisions import one
 from attnbench.machine import this_machine
 from attnbench.sweep.commits import Refused
 from attnbench.sweep.presets import Preset
+from impls.loading import load_file
 
+git = load_file(Path(__file__).parents[1] / "repositories.py").git
 ROOT = Path(attnbench.__file__).parents[1]
 GRID = Preset("one problem", ("matmul", "einsum"), seq=("16",), heads=(1,), phase=("forward",))
-NAMES = {
-    f"GIT_{who}_{what}": "a@a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-}
 FRESH = '\n\nROWS.append(_row("fresh", "new", "matmul:build", "two_matrices"))\n'
 GONE = '\n\nROWS[:] = [row for row in ROWS if row.name != "einsum"]\n'
 NARROW = '\n\nROWS[:] = [r for r in ROWS if r.name != "einsum"]\nROWS.append(_row("einsum", "t", '
 NARROW += '"einsum:build", "einsum", masks=("none",)))\n'
-
-
-def git(root, *words):
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
-                          env={**os.environ, **NAMES})  # fmt: skip
-    return done.stdout.strip()
 
 
 def commit(root, branch, files, base="main"):

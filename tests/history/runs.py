@@ -2,9 +2,8 @@
 
 import json
 import math
-import os
-import subprocess
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,9 @@ from attnbench.store import HEADER, RECORDS
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone
+from impls.loading import load_file
 
-NAMES = {
-    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a", "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@a", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
-}  # fmt: skip
+git = load_file(Path(__file__).parents[1] / "repositories.py").git
 BOX = {
     "name": "box", "cpu": "a cpu", "cores": 4, "memory_bytes": 1 << 33,
     "system": "Linux 6.1 x86_64", "python": "3.11.7", "versions": {"torch": "2.13.0+cpu"},
@@ -31,12 +28,6 @@ GPU_BOX = {
     **BOX, "name": "nvidia-h200", "gpus": [GPU], "devices": ["cpu", "cuda"], "torch_cuda": "13.0",
     "versions": {"torch": "2.13.0+cu130", "triton": "3.9.0"},
 }  # fmt: skip
-
-
-def git(root, *words, **more):
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
-                          env={**os.environ, **NAMES, **more})  # fmt: skip
-    return done.stdout.strip()
 
 
 def commit(root, text):

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from attnbench.record import Determinism, Distance, Error, Memory, Record, Status, Time, Work
-from attnbench.store import StoreError
+from attnbench.store import RECORDS, RunFolder, StoreError
 from impls.problem import Problem
 
 ENDINGS = {
@@ -96,3 +96,11 @@ def refused(call, *words):
     for word in words:
         assert word in sentence
     return sentence
+
+
+def written(path, lines):
+    """A run that holds these lines."""
+    run = RunFolder.create(path, "box", {})
+    (run.path / RECORDS).write_text("".join(line + "\n" for line in lines))
+    run.close()
+    return run.path

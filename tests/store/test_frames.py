@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attnbench.record import SCHEMA
-from attnbench.store import RECORDS, RunFolder, load, read_records
+from attnbench.store import RECORDS, load, read_records
 from attnbench.store import reading as reading_module
 from impls.loading import load_file
 
+written = load_file(Path(__file__).with_name("records.py")).written
 records = load_file(Path(__file__).parents[1] / "test_record.py").records
 
 
@@ -22,13 +23,6 @@ def slowly(paths):
     rows = [{**record.to_dict(), "machine": path.parent.name}
             for path in paths for record in read_records(path)]  # fmt: skip
     return pd.json_normalize(rows)
-
-
-def written(path, lines):
-    run = RunFolder.create(path, "box", {})
-    (run.path / RECORDS).write_text("".join(line + "\n" for line in lines))
-    run.close()
-    return run.path
 
 
 def same(paths):

@@ -8,9 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from attnbench.store import RECORDS, RunFolder, halves, load
+from attnbench.store import RECORDS, halves, load
 from attnbench.store.columns import Columns
 from attnbench.store.fast import columns_of
+from impls.loading import load_file
+
+written = load_file(Path(__file__).with_name("records.py")).written
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +34,6 @@ def started(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     return seen
-
-
-def written(path, lines):
-    run = RunFolder.create(path, "box", {})
-    (run.path / RECORDS).write_text("".join(line + "\n" for line in lines))
-    run.close()
-    return run.path
 
 
 def by_one(paths):

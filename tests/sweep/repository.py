@@ -1,7 +1,5 @@
 """A small repository with commits that take their time, and workers that read it from them."""
 
-import os
-import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,21 +10,13 @@ import impls
 from attnbench.pairs import Rule
 from attnbench.sweep.commits import Refused, compare_commits
 from attnbench.sweep.plan import Cell
+from impls.loading import load_file
 from impls.problem import Problem
 from impls.spec import INTERFACE
 
+git = load_file(Path(__file__).parents[1] / "repositories.py").git
 ROOT = Path(attnbench.__file__).parents[1]
 RULE = Rule(margin=0.01, first=20, cap=80)
-NAMES = {
-    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@a", "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@a", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
-}  # fmt: skip
-
-
-def git(root, *words):
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
-                          env={**os.environ, **NAMES})  # fmt: skip
-    return done.stdout.strip()
 
 
 def commit(root, subject, files=()):
