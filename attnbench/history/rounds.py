@@ -1,10 +1,12 @@
-"""Two commits in several pairs of processes, since a process is luck that lasts as long as it does.
+"""Two commits in several processes, both in each, since a process is luck that lasts as it does.
 
 Where the system put a process's memory makes the same code some hundredths faster or slower than in
-another, for as long as the process lives, and no number of pairs between two processes shows it. So
-each round starts two new ones, and what is said rests on the rounds: each gives one median of
-log(head/base), and the interval is Student's of these. Looks after 4, 8 and 16 rounds share the
-confidence; a cell that is decided is not measured again.
+another, for as long as the process lives, and no number of pairs between two processes shows it. In
+one process that luck is the same for both. So each round starts one, in which the two commits lie
+beside each other, and what is said rests on the rounds: each gives one median of log(head/base),
+and the interval is Student's of these. Looks after 4, 8 and 16 rounds share the confidence; a cell
+that is decided is not measured again. What can't be had in one process (both register an operator
+of the same name, say) is measured in two, and the rounds average over their luck.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from attnbench.sweep.plan import Cell
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
-PAIRS = 40
-"""Of a cell in a round: two places in memory."""
+PAIRS = 80
+"""Of a cell in a round: four places in memory."""
 
 
 @dataclass
@@ -54,7 +56,7 @@ def compare_in_rounds(a: Commit, b: Commit, cells: Sequence[Cell], opened: Open,
             left = [one for one in taken if one.ended is None]
             if not left:
                 break
-            _round(left, commits, folders, opened, margin, first=number % 2)
+            _round(left, commits, folders, opened, margin, host=1 - number % 2)
             for one in left:
                 _look(one, number, margin, budget_s)
                 if one.ended is not None:
@@ -66,15 +68,16 @@ def compare_in_rounds(a: Commit, b: Commit, cells: Sequence[Cell], opened: Open,
 
 
 def _round(left: Sequence[Taken], commits: Sequence[Commit], folders: Sequence[Path], opened: Open,
-           margin: float, first: int) -> None:  # fmt: skip
-    """All cells that are left, in two new processes; who starts first changes each time."""
+           margin: float, host: int) -> None:  # fmt: skip
+    """All cells that are left, in a new process; whose own it is changes each time."""
     rule = Rule(margin, first=PAIRS, cap=PAIRS)
-    with ExitStack() as stack:
-        order = sorted((0, 1), key=lambda side: side != first)
-        workers = {side: stack.enter_context(opened(folders[side])) for side in order}
+    with opened(folders[host]) as own:
+        workers = [own, own.beside(folders[1 - host])]
         for one in left:
             start = perf_counter()
-            seen = compared(one.cell, commits, [workers[0], workers[1]], rule)
+            seen = compared(one.cell, commits, workers if host == 0 else workers[::-1], rule)
+            if seen.pairs is None and one.cell.left_out is None:
+                seen = _apart(one.cell, commits, folders, opened, rule)
             one.seconds += perf_counter() - start
             if seen.pairs is None:
                 one.ended = seen
@@ -83,6 +86,14 @@ def _round(left: Sequence[Taken], commits: Sequence[Commit], folders: Sequence[P
             one.b_s += seen.pairs.b_s
             ratios = [math.log(y / x) for x, y in zip(seen.pairs.a_s, seen.pairs.b_s, strict=True)]
             one.medians.append(statistics.median(ratios))
+
+
+def _apart(cell: Cell, commits: Sequence[Commit], folders: Sequence[Path], opened: Open,
+           rule: Rule) -> CommitCell:  # fmt: skip
+    """A cell that could not be had in one process, in two: whose fault it was, if any's."""
+    with ExitStack() as stack:
+        workers = [stack.enter_context(opened(folder)) for folder in folders]
+        return compared(cell, commits, workers, rule)
 
 
 def _look(one: Taken, rounds: int, margin: float, budget_s: float) -> None:

@@ -1,7 +1,9 @@
 """What asv's results say of some commits, each held against the one before it.
 
 By asv's own rule: both have values, asv's statistics tell them apart, and one is a factor of the
-other. It is weaker than pairs, since what slows the machine for a while slows one commit alone.
+other. It is weaker than pairs, since what slows the machine for a while slows one commit alone. A
+commit that changed no file of ``impls`` shows how much weaker: what moved there moved by itself,
+and what moved no further elsewhere, in the same kind of figure, is not told from that.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from attnbench.history.asv import AsvError
 from attnbench.history.machine import entry
 from attnbench.machine import this_machine
-from attnbench.sweep.checkout import Commit
+from attnbench.sweep.checkout import Commit, changed
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ class Moved:
         """After over before."""
         return self.after / self.before
 
+    @property
+    def far(self) -> float:
+        """How far from what it was, either way."""
+        return abs(math.log(self.ratio)) if self.ratio > 0 else math.inf
+
+    @property
+    def kind(self) -> str:
+        """The benchmark, whatever its parameters: one that times, or one of memory."""
+        return self.name.partition("(")[0]
+
 
 @dataclass(frozen=True)
 class Told:
@@ -66,25 +78,37 @@ class Told:
     newly_failed: tuple[str, ...] = ()
     slower: tuple[Moved, ...] = ()
     faster: tuple[Moved, ...] = ()
+    by_itself: tuple[Moved, ...] = ()
+    """Moved too, but not told from what moves when nothing has changed."""
+    changed: tuple[str, ...] = ()
+    """Files of ``impls`` that the commit before has otherwise."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
 
-def told(commits: Sequence[Commit], results: Path, machine: str, factor: float) -> list[Told]:
+def told(commits: Sequence[Commit], results: Path, machine: str, factor: float,
+         root: Path) -> list[Told]:  # fmt: skip
     """What the results folder says of each commit, oldest first."""
     found: list[Told] = []
     before: dict[str, Value] = {}
+    last: Commit | None = None
     for commit in commits:
         now = dict(_values(results, machine, commit.sha))
-        found.append(_told(commit, before, now, factor))
-        before = now or before
-    return found
+        files = changed(last, commit, root) if last else []
+        found.append(_told(commit, before, now, factor, tuple(files)))
+        if now:
+            before, last = now, commit
+    alone: dict[str, float] = {}
+    for one in found:
+        for moved in (*one.slower, *one.faster) if not one.changed else ():
+            alone[moved.kind] = max(alone.get(moved.kind, 0.0), moved.far)
+    return [_less(one, alone) for one in found]
 
 
-def _told(commit: Commit, before: Mapping[str, Value], now: Mapping[str, Value],
-          factor: float) -> Told:  # fmt: skip
+def _told(commit: Commit, before: Mapping[str, Value], now: Mapping[str, Value], factor: float,
+          files: tuple[str, ...]) -> Told:  # fmt: skip
     failed = tuple(name for name, value in now.items() if value.failed)
     skipped = sum(value.skipped for value in now.values())
     both = [name for name in now if name in before and _comparable(before[name], now[name])]
@@ -93,7 +117,18 @@ def _told(commit: Commit, before: Mapping[str, Value], now: Mapping[str, Value],
         tuple(n for n in failed if n in before and not before[n].failed),
         tuple(_moved(n, before, now) for n in both if _better(before[n], now[n], factor)),
         tuple(_moved(n, before, now) for n in both if _better(now[n], before[n], factor)),
+        changed=files,
     )  # fmt: skip
+
+
+def _less(one: Told, alone: Mapping[str, float]) -> Told:
+    """Without what moved by itself: no further than something did where nothing had changed."""
+    both = (*one.slower, *one.faster)
+    by_itself = tuple(m for m in both if m.far <= alone.get(m.kind, 0.0))
+    slower, faster = (
+        tuple(m for m in moved if m not in by_itself) for moved in (one.slower, one.faster)
+    )
+    return replace(one, slower=slower, faster=faster, by_itself=by_itself)
 
 
 def _moved(name: str, before: Mapping[str, Value], now: Mapping[str, Value]) -> Moved:

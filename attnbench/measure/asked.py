@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import impls
 from attnbench.comparison import LEAST_MARGIN
+from attnbench.measure.beside import Beside
 from attnbench.measure.cell import Bench, NotReady
 from attnbench.measure.job import Job, Ready
 from attnbench.measure.noise import floor_of
@@ -79,6 +82,12 @@ class Held:
             return {"refused": str(error)}
         return {"held": True}
 
+    def answer(self, bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """To one of three questions."""
+        if "fresh" in asked:
+            return self.fresh()
+        return self.sample(asked["sample"]) if "sample" in asked else self.hold(bench, asked)
+
     def fresh(self) -> dict[str, Any]:
         """``{"fresh": true}``: tensors at other addresses."""
         assert self._calls is not None
@@ -100,5 +109,24 @@ class Held:
         return {"seconds": seconds}
 
 
-HELD = Held()
+class Sides:
+    """What this process holds: a variant, and one more of each folder beside."""
+
+    def __init__(self, folder: str, made: Callable[[], Held] = Held) -> None:
+        """``folder``: where this process looks first for what it imports."""
+        self._folder, self._made, self._own = folder, made, made()
+        self._others: dict[str, tuple[Beside, Held]] = {}
+
+    def answer(self, bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """To ``hold``, ``fresh`` or ``sample``, of the folder that ``beside`` names if it does."""
+        if (folder := asked.get("beside")) is None:
+            return self._own.answer(bench, asked)
+        if folder not in self._others:
+            self._others[folder] = Beside(folder, self._folder), self._made()
+        beside, held = self._others[folder]
+        with beside.there():
+            return held.answer(bench, asked)
+
+
+SIDES = Sides(str(Path(impls.__file__).parents[1]))
 """Of this process."""

@@ -43,8 +43,8 @@ def commits(found: Sequence[Told], factor: float) -> None:
             out.print(escape(f"{one.commit.sha[:8]} {text}"))
     out.print(
         escape(f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
-               "times; one commit after another, so not in pairs: 'attnbench history compare' "
-               "decides"),
+               "times, and further than anything moved on a commit that changed nothing in impls; "
+               "not in pairs, though: 'attnbench history compare' decides"),
         style=FAINT,
     )  # fmt: skip
 
@@ -56,10 +56,14 @@ def _coloured(n: int, color: str) -> str:
 def _moves(one: Told) -> Iterator[str]:
     groups: list[tuple[str, Sequence[Moved]]] = [("slower", one.slower), ("faster", one.faster)]
     for word, moved in groups:
-        for each in sorted(moved, key=lambda m: -abs(m.ratio - 1))[:MANY]:
+        for each in sorted(moved, key=lambda m: -m.far)[:MANY]:
             yield f"{word}: {each.name}: {each.before:.4g} → {each.after:.4g} ({each.ratio:.3f})"
         if len(moved) > MANY:
             yield f"{word}: {len(moved) - MANY} more"
+    if one.by_itself:
+        most = max(one.by_itself, key=lambda m: m.far)
+        nothing = "" if one.changed else "nothing in impls has changed, and yet "
+        yield f"{nothing}{len(one.by_itself)} moved by themselves, by up to {most.ratio:.3f}"
     for name in one.newly_failed[:MANY]:
         yield f"fails now: {name}"
     if len(one.newly_failed) > MANY:

@@ -46,6 +46,9 @@ class Worker(Protocol):
     def hold(self, variant: str, problem: Problem) -> Side:
         """A variant ready to be timed, in place of the one before; raises :class:`Refused`."""
 
+    def beside(self, folder: Path) -> Worker:
+        """The same process, of another folder."""
+
 
 Open = Callable[[Path], AbstractContextManager[Worker]]
 """Starts a worker with a folder first on its path."""

@@ -36,17 +36,27 @@ class Turns:
 class HoldingWorker:
     """A worker behind an engine."""
 
-    def __init__(self, engine: LocalEngine, seed: int, budget_s: float,
-                 tables: Sequence[str] = ()) -> None:  # fmt: skip
-        """``tables``: row files whose rows it may be asked for too."""
+    def __init__(self, engine: LocalEngine, seed: int, budget_s: float, folder: Path,
+                 tables: Sequence[str] = (), *, beside: bool = False) -> None:  # fmt: skip
+        """``tables``: row files in the folder whose rows it may be asked for too. ``beside``: the
+        folder is another than the one in which the worker looks first.
+        """
         self._engine, self._seed, self._budget_s = engine, seed, budget_s
-        self._tables = list(tables)
+        self._tables = tables
+        self._folder, self._where = folder, {"beside": str(folder)} if beside else {}
+
+    def beside(self, folder: Path) -> HoldingWorker:
+        """The same process, of another folder."""
+        return HoldingWorker(
+            self._engine, self._seed, self._budget_s, folder, self._tables, beside=True
+        )
 
     def hold(self, variant: str, problem: Problem) -> Turns:
         """Look the variant up, build and judge it."""
+        tables = [str(self._folder / table) for table in self._tables]
         asked = {
             "variant": variant, "problem": problem.to_dict(), "seed": self._seed,
-            "budget_s": self._budget_s, **({"tables": self._tables} if self._tables else {}),
+            "budget_s": self._budget_s, **({"tables": tables} if tables else {}),
         }  # fmt: skip
         self.ask({"hold": asked}, HOLD_LIMIT_S)
         return Turns(self)
@@ -54,7 +64,7 @@ class HoldingWorker:
     def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         """The worker's answer; raises :class:`Refused` with what it, or its end, says."""
         try:
-            answer = self._engine.ask(question, limit_s)
+            answer = self._engine.ask({**question, **self._where}, limit_s)
         except WorkerLost as lost:
             last = lost.said.strip().splitlines()[-1:]
             raise Refused("; ".join([lost.reason, *last]), _ended(lost)) from None
@@ -81,7 +91,7 @@ def open_worker(settings: Settings, seed: int, budget_s: float,
     @contextmanager
     def opened(folder: Path) -> Iterator[HoldingWorker]:
         with _on_as_many_cores(settings.threads), LocalEngine(settings, path=folder) as engine:
-            yield HoldingWorker(engine, seed, budget_s, [str(folder / t) for t in tables])
+            yield HoldingWorker(engine, seed, budget_s, folder, tables)
 
     return opened
 

@@ -102,13 +102,9 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
 
 
 def _pairs(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.measure.asked import HELD, two
+    from attnbench.measure.asked import SIDES, two
 
-    if "compare" in asked:
-        return two(bench, asked)
-    if "fresh" in asked:
-        return HELD.fresh()
-    return HELD.sample(asked["sample"]) if "sample" in asked else HELD.hold(bench, asked)
+    return two(bench, asked) if "compare" in asked else SIDES.answer(bench, asked)
 
 
 class Answers:

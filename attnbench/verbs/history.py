@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnbench.sweep.commits import CommitCell
     from attnbench.sweep.presets import Preset
 
-PAIRS_S = 90.0
+PAIRS_S = 240.0
 """Seconds a cell, its checks included; after that no round begins."""
 
 
@@ -70,7 +70,7 @@ def _commits(given: argparse.Namespace) -> int:
     if not asv.run([c.sha for c in commits], machine, given.rounds, bench):
         say("note: some benchmarks failed; the table says how many, 'asv show' which and why")
     page = asv.publish()
-    found = told(commits, asv.results, machine, given.factor)
+    found = told(commits, asv.results, machine, given.factor, root)
     if given.json:
         sent = {"machine": machine, "factor": given.factor, "page": str(page)}
         print(json.dumps({**sent, "commits": [one.to_dict() for one in found]}))

@@ -84,6 +84,9 @@ class Worker:
         self.held = variant
         return self
 
+    def beside(self, folder):
+        return type(self)(folder, self.luck)
+
     def fresh(self):
         pass
 
@@ -94,13 +97,14 @@ class Worker:
 class Opened:
     """Opens stand-ins, and counts them."""
 
-    def __init__(self, luck=()):
-        self.folders, self.luck = [], list(luck)
+    def __init__(self, luck=(), kind=Worker):
+        """``luck``: of each process in turn, how much slower it is."""
+        self.folders, self.luck, self.kind = [], list(luck), kind
 
     @contextmanager
     def __call__(self, folder):
         self.folders.append(folder)
-        yield Worker(folder, self.luck.pop(0) if self.luck else 1.0)
+        yield self.kind(folder, self.luck.pop(0) if self.luck else 1.0)
 
 
 def compared(root, head, base="main", asked=(), opened=None, **more):

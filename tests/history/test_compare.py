@@ -120,8 +120,8 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(pulls, tmp_path):
         yield Own(folder)
 
     class Own(pulls.Worker):
-        def __init__(self, folder):
-            self.takes, self.rows, self.luck = {}, {"one"}, 1.0
+        def __init__(self, folder, luck=1.0):
+            self.takes, self.rows, self.luck = {}, {"one"}, luck
             self.rows |= {"two"} if "'two'" in (folder / "rows.py").read_text() else set()
             self.narrow = False
 

@@ -1,7 +1,6 @@
-"""Two commits in several pairs of processes: when that decides, and what luck does not."""
+"""Two commits in several processes: when that decides, and what luck does not."""
 
 import math
-from contextlib import contextmanager
 
 import pytest
 
@@ -53,28 +52,59 @@ def in_rounds(pulls, root, head, opened, *names, budget_s=60.0):
     )
 
 
-def test_each_round_has_two_new_processes_and_starts_with_the_other(pulls, repository):
+def alone(pulls):
+    """A worker whose variants can't be had in one process with those of another folder."""
+
+    class Alone(pulls.Worker):
+        def beside(self, folder):
+            return Refuses(folder)
+
+    class Refuses(pulls.Worker):
+        def hold(self, variant, problem):
+            raise Refused("failed: an operator of that name is registered already", "failed")
+
+    return pulls.Opened(kind=Alone)
+
+
+def test_each_round_has_a_new_process_in_which_both_lie_and_whose_own_changes(pulls, repository):
     opened = pulls.Opened()
     found = in_rounds(pulls, repository, "slower", opened, "matmul")
     assert found.cells[0].comparison.verdict is Verdict.SLOWER
-    assert len(opened.folders) == 2 * LOOKS[0]
+    assert len(opened.folders) == LOOKS[0]
     a, b = opened.folders[:2]
-    assert [f == a for f in opened.folders] == [True, False, False, True] * (LOOKS[0] // 2)
+    assert [f == a for f in opened.folders] == [True, False] * (LOOKS[0] // 2)
     assert a != b
     assert not a.exists()
 
 
-def test_luck_that_lasts_as_long_as_a_process_is_no_difference(pulls, repository):
+def test_luck_that_lasts_as_long_as_a_process_is_the_same_for_both(pulls, repository):
+    opened = pulls.Opened(luck=[1.0, 1.3, 0.8, 1.1])
+    found = in_rounds(pulls, repository, "same", opened, "matmul")
+    assert found.cells[0].comparison.verdict is Verdict.EQUIVALENT
+    assert found.cells[0].comparison.ratio == pytest.approx(1.0)
+
+
+def test_what_can_not_be_had_in_one_process_is_measured_in_two(pulls, repository):
+    opened = alone(pulls)
+    found = in_rounds(pulls, repository, "slower", opened, "matmul")
+    assert found.cells[0].comparison.verdict is Verdict.SLOWER
+    assert found.cells[0].comparison.ratio == pytest.approx(1.05)
+    assert len(opened.folders) == 3 * LOOKS[0]  # tried together first, each time
+
+
+def test_the_luck_of_two_processes_is_no_difference(pulls, repository):
     """Every other process is a twentieth slower: never a wrong verdict, whoever has it."""
-    opened = pulls.Opened(luck=[1.0, 1.05, 1.05, 1.05, 1.05, 1.0, 1.0, 1.0] * 8)
+    opened = alone(pulls)
+    opened.luck = [1.0, 1.0, 1.05, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0, 1.0, 1.0, 1.0] * 8
     found = in_rounds(pulls, repository, "same", opened, "matmul")
     assert found.cells[0].comparison.verdict in (Verdict.INCONCLUSIVE, Verdict.EQUIVALENT)
     assert found.cells[0].pairs.stop == "cap"
-    assert len(opened.folders) == 2 * LOOKS[-1]
+    assert len(opened.folders) == 3 * LOOKS[-1]
 
 
 def test_a_difference_is_seen_through_the_luck_of_processes(pulls, repository):
-    opened = pulls.Opened(luck=[1.0, 1.02, 1.0, 1.0, 1.01, 1.0, 1.02, 1.01] * 8)
+    opened = alone(pulls)
+    opened.luck = [1.0, 1.0, 1.02, 1.0, 1.01, 1.0, 1.0, 1.02, 1.01, 1.0, 1.01, 1.01] * 8
     found = in_rounds(pulls, repository, "slower", opened, "matmul")
     assert found.cells[0].comparison.verdict is Verdict.SLOWER
     assert found.cells[0].comparison.ratio == pytest.approx(1.05, abs=0.01)
@@ -82,44 +112,44 @@ def test_a_difference_is_seen_through_the_luck_of_processes(pulls, repository):
 
 def test_a_cell_that_is_decided_is_not_measured_again(pulls, repository):
     seen = []
-    held = pulls.Worker.hold
 
     class Counted(pulls.Worker):
+        """Einsum is slower where it is at home, and each commit is every other time."""
+
         def hold(self, variant, problem):
             seen.append(variant)
-            self.luck = 1.0 if variant == "matmul" or len(seen) % 3 else 1.3
-            return held(self, variant, problem)
+            self.takes["einsum"] = self.einsum
+            return super().hold(variant, problem)
 
-    @contextmanager
-    def opened(folder):
-        yield Counted(folder)
+        def beside(self, folder):
+            other = type(self)(folder)
+            other.einsum = 1.0
+            return other
 
+        einsum = 1.3
+
+    opened = pulls.Opened(kind=Counted)
     in_rounds(pulls, repository, "slower", opened, "matmul", "einsum")
     assert seen.count("matmul") == 2 * LOOKS[0]
     assert seen.count("einsum") > 2 * LOOKS[0]
 
 
 def test_no_round_begins_after_the_budget(pulls, repository):
-    opened = pulls.Opened(luck=[1.0, 1.2, 1.2, 1.2, 1.0, 1.0, 1.2, 1.0] * 8)
+    opened = alone(pulls)
+    opened.luck = [1.0, 1.0, 1.2, 1.0, 1.2, 1.2, 1.0, 1.2, 1.0, 1.0, 1.0, 1.2]
     found = in_rounds(pulls, repository, "same", opened, "matmul", budget_s=1e-9)
-    assert len(opened.folders) == 2 * LOOKS[0]
+    assert len(opened.folders) == 3 * LOOKS[0]
     assert found.cells[0].pairs.stop == "budget"
 
 
 def test_who_turns_out_wrong_in_a_later_round_is_wrong(pulls, repository):
     class Later(pulls.Worker):
         def hold(self, variant, problem):
-            if len(opened.folders) > 4 and self.takes:
+            if len(opened.folders) > 2 and self.takes:
                 raise Refused("wrong: row 3 is off", "wrong")
             return super().hold(variant, problem)
 
-    class Lies(pulls.Opened):
-        @contextmanager
-        def __call__(self, folder):
-            self.folders.append(folder)
-            yield Later(folder)
-
-    opened = Lies()
+    opened = pulls.Opened(kind=Later)
     found = pulls.compared(repository, "faster", asked=["matmul"], opened=opened)
     assert [each.said for each in found.cells] == [Said.WRONG]
     assert found.cells[0].cell.pairs is None

@@ -14,6 +14,9 @@ from attnbench.sweep.checkout import Commit
 NAME = "attention.Time.time(matmul, 128, forward)"
 
 
+COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
+
+
 def value(result, low=None, high=None):
     near = (result or 0) * 0.001
     stats = {"ci_99_a": low or (result or 0) - near, "ci_99_b": high or (result or 0) + near,
@@ -34,10 +37,29 @@ def value(result, low=None, high=None):
 def test_a_commit_is_held_against_the_one_before_it(monkeypatch, before, after, counts):
     given = iter([{NAME: before}, {NAME: after}])
     monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
-    commits = [Commit("a", "a" * 40, "one"), Commit("b", "b" * 40, "two")]
-    first, second = told.told(commits, Path("nowhere"), "box", 1.05)
+    monkeypatch.setattr(told, "changed", lambda *_: ["impls/dense/matmul.py"])
+    first, second = told.told(COMMITS[:2], Path("nowhere"), "box", 1.05, Path("root"))
     assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
     assert not first.slower and not first.faster and not first.newly_failed
+
+
+def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves_no_further(
+    monkeypatch,
+):
+    """The second commit changed nothing: 1.2 there is the machine, so 1.15 is nothing elsewhere."""
+    names = [f"attention.Time.time({name}, 128, forward)" for name in ("x", "y", "z")]
+    names.append("attention.Memory.peak(x, 128, forward)")
+    times = [(1.0, 1.0, 1.0, 1.0), (1.2, 1.0, 0.9, 1.0), (1.2, 1.15, 0.6, 1.1)]
+    given = iter([dict(zip(names, map(value, row), strict=True)) for row in times])
+    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    files = {("a", "b"): [], ("b", "c"): ["impls/x.py"]}
+    monkeypatch.setattr(told, "changed", lambda a, b, root: files[a.name, b.name])
+    _, same, other = told.told(COMMITS, Path("nowhere"), "box", 1.05, Path("root"))
+    assert not same.slower and not same.faster
+    assert {m.name for m in same.by_itself} == {names[0], names[2]}
+    assert [m.name for m in other.faster] == [names[2]]
+    assert [m.name for m in other.by_itself] == [names[1]]
+    assert [m.name for m in other.slower] == [names[3]]  # a time that moves says nothing of memory
 
 
 def test_what_fails_now_is_a_finding_with_its_name(clone, asked, monkeypatch, capsys):

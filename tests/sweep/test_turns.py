@@ -15,11 +15,12 @@ from impls.problem import Problem
 
 ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 PROBLEM = Problem(q_len=8, kv_len=8)
+HERE = Path("/a")
 
 
 def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
     engine = ToldEngine({"held": True}, {"held": True}, {"seconds": [0.25]})
-    side = HoldingWorker(engine, seed=3, budget_s=0.1).hold("chunked?block=64", PROBLEM)
+    side = HoldingWorker(engine, 3, 0.1, HERE).hold("chunked?block=64", PROBLEM)
     side.fresh()
     assert side.sample() == 0.25
     held = {"variant": "chunked?block=64", "problem": PROBLEM.to_dict(), "seed": 3,
@@ -27,11 +28,28 @@ def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
     assert engine.asked == [{"hold": held}, {"fresh": True}, {"sample": 1}]
 
 
+def test_of_a_folder_beside_each_question_says_which():
+    engine = ToldEngine({"held": True}, {"held": True}, {"held": True}, {"seconds": [0.5]})
+    own = HoldingWorker(engine, 0, 0.1, HERE, ["rows.py"])
+    own.hold("x", PROBLEM)
+    side = own.beside(Path("/b")).hold("x", PROBLEM)
+    side.fresh()
+    assert side.sample() == 0.5
+    assert [question.get("beside") for question in engine.asked] == [None, "/b", "/b", "/b"]
+    assert [question["hold"]["tables"] for question in engine.asked[:2]] == [
+        ["/a/rows.py"], ["/b/rows.py"]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("word", ["refused", "wrong"])
 def test_what_a_worker_refuses_is_said_in_its_words(word):
     with pytest.raises(Refused, match="there is no variant 'x'"):
-        HoldingWorker(ToldEngine({word: "there is no variant 'x'"}), 0, 0.1).hold("x", PROBLEM)
-    side = HoldingWorker(ToldEngine({"held": True}, {word: "not so"}), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine({word: "there is no variant 'x'"}), 0, 0.1, HERE).hold(
+            "x", PROBLEM
+        )
+    side = HoldingWorker(ToldEngine({"held": True}, {word: "not so"}), 0, 0.1, HERE).hold(
+        "x", PROBLEM
+    )
     with pytest.raises(Refused, match="not so"):
         side.sample()
 
@@ -40,13 +58,13 @@ def test_a_worker_that_is_lost_says_how_it_ended_and_its_last_words():
     said = "Traceback …\nModuleNotFoundError: No module named 'impls.loading'\n"
     lost = WorkerLost("the worker ended with status 1", said, timed_out=False)
     with pytest.raises(Refused) as caught:
-        HoldingWorker(ToldEngine(lost), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine(lost), 0, 0.1, HERE).hold("x", PROBLEM)
     assert str(caught.value) == (
         "the worker ended with status 1; ModuleNotFoundError: No module named 'impls.loading'"
     )
     quiet = WorkerLost("the worker died of SIGSEGV", "", timed_out=False)
     with pytest.raises(Refused, match=r"SIGSEGV$"):
-        HoldingWorker(ToldEngine(quiet), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine(quiet), 0, 0.1, HERE).hold("x", PROBLEM)
 
 
 @pytest.mark.parametrize(("threads", "cores"), [(1, {3}), (2, {2, 3}), (4, {0, 1, 2, 3})])
@@ -91,7 +109,7 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
 ])  # fmt: skip
 def test_a_refusal_says_how_a_record_would_have_ended(answer, status):
     with pytest.raises(Refused) as caught:
-        HoldingWorker(ToldEngine(answer), 0, 0.1).hold("x", PROBLEM)
+        HoldingWorker(ToldEngine(answer), 0, 0.1, HERE).hold("x", PROBLEM)
     assert caught.value.status == status
 
 
