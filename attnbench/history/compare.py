@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.comparison import Verdict
-from attnbench.history.rounds import compare_in_rounds
 from attnbench.machine import Machine
 from attnbench.sweep.checkout import Commit, changed, laid_out
 from attnbench.sweep.commits import CommitCell, CommitsComparison, Open
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
+from attnbench.sweep.rounds import compare_in_rounds
 from impls import Table, UnknownVariant
 from impls.asked import CantBeDone
 from impls.options import InvalidRow

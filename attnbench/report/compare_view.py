@@ -74,9 +74,9 @@ def commits(found: CommitsComparison) -> None:
         )
     put(made)
     _lines(
-        f"{c.variant} on {_where(c.problem.to_dict())}: {_why(c) or _other_processes(c)}"
+        f"{c.variant} on {_where(c.problem.to_dict())}: {_why(c)}"
         for c in found.cells
-        if c.pairs is None or c.again is not None
+        if c.pairs is None
     )
     _counted(found.counts())
 
@@ -111,12 +111,6 @@ def _commit_verdict(cell: CommitCell) -> str:
     sides = [side for side, why in (("a", cell.why_a), ("b", cell.why_b)) if why]
     style = BAD if sides == ["b"] else FAINT
     return f"[{style}]not by {' nor '.join(sides)}[/]"
-
-
-def _other_processes(cell: CommitCell) -> str:
-    assert cell.again is not None
-    c = cell.again
-    return f"two other processes showed {c.ratio:.3f} [{c.low:.3f}, {c.high:.3f}], {c.verdict}"
 
 
 def _why(cell: CommitCell) -> str:

@@ -9,11 +9,11 @@ from rich.markup import escape
 
 from attnbench.answer.verdict import regime
 from attnbench.history.compare import FINDINGS, Change, Changes, Said
-from attnbench.history.rounds import LOOKS
 from attnbench.history.told import Moved, Told
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.sweep.commits import CommitCell
 from attnbench.sweep.plan import Cell, duration
+from attnbench.sweep.rounds import LOOKS
 
 NOTHING = "–"
 MANY = 12
@@ -79,8 +79,8 @@ def plan(cells: Sequence[Cell], budget_s: float) -> str:
     variants = len({cell.variant.label for cell in runs})
     return (
         f"comparing {len(runs)} cell{'s' * (len(runs) != 1)} of {variants} "
-        f"variant{'s' * (variants != 1)}, in {LOOKS[0]} to {LOOKS[-1]} rounds of two new "
-        f"processes each; {duration(len(runs) * budget_s)} at the most, a quarter of that as a rule"
+        f"variant{'s' * (variants != 1)}, in {LOOKS[0]} to {LOOKS[-1]} rounds, a new process each; "
+        f"{duration(len(runs) * budget_s)} at the most, a quarter of that as a rule"
     )
 
 

@@ -1,34 +1,24 @@
-"""Two commits of ``impls`` against each other in pairs, both measured with this checkout's ruler.
+"""One cell of two commits of ``impls`` in pairs, both measured with this checkout's ruler.
 
 Each commit's ``impls`` is laid out in a folder of its own, beside a link to the ``attnbench`` that
 runs now, and a worker started with that folder first on its path measures it. The rows are looked
-up by their text in the commit's own table, so what a commit has not, it says. The two processes
-take turns, a call each, in random order, and on the same cores. What lasts as long as a place in
-memory does would pass for a difference between them, so both get tensors elsewhere again and again,
-no verdict rests on fewer than four places, and a difference counts only if two other processes show
-it too.
+up by their text in the commit's own table, so what a commit has not, it says. Both sides take
+turns, a call each, in random order, on the same cores, and get tensors elsewhere again and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import impls
 from attnbench.comparison import Comparison, Verdict, tally
-from attnbench.pairs import Pairs, Rule, Side, compare, corrected
-from attnbench.sweep.checkout import Commit, changed, laid_out, resolve
+from attnbench.pairs import Pairs, Rule, Side, compare
+from attnbench.sweep.checkout import Commit
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
-
-FIRST = 80
-"""Pairs before the first look."""
-
-
-DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
 class Refused(Exception):
@@ -66,8 +56,6 @@ class CommitCell:
     status_a: str = ""
     status_b: str = ""
     """What a record would say of the side that could not take it."""
-    again: Comparison | None = None
-    """The same in two other processes, where the first two seemed to differ."""
 
     @property
     def comparison(self) -> Comparison | None:
@@ -80,7 +68,6 @@ class CommitCell:
             "variant": self.variant, "problem": self.problem.to_dict(),
             "pairs": self.pairs and self.pairs.to_dict(), "why_a": self.why_a, "why_b": self.why_b,
             "status_a": self.status_a, "status_b": self.status_b,
-            "again": self.again and self.again.to_dict(),
         }  # fmt: skip
 
 
@@ -118,39 +105,9 @@ class CommitsComparison:
         }  # fmt: skip
 
 
-def compare_commits(
-    a: str, b: str, cells: Sequence[Cell], opened: Open, *, rule: Rule,
-    watch: Callable[[CommitCell], None] = lambda cell: None, root: Path | None = None,
-    whole: bool = False,
-) -> CommitsComparison:  # fmt: skip
-    """Commit b against commit a on some cells; raises :class:`BadCommit`.
-
-    ``whole``: of a repository of one's own, see :func:`laid_out`.
-    """
-    root = root or Path(impls.__file__).parents[1]
-    commits = [resolve(name, root) for name in (a, b)]
-    rule = replace(rule, first=max(rule.first, FIRST))
-    found = []
-    with ExitStack() as stack:
-        folders = [stack.enter_context(laid_out(commit, root, whole)) for commit in commits]
-        workers = [stack.enter_context(opened(folder)) for folder in folders]
-        for cell in cells:
-            seen = compared(cell, commits, workers, rule)
-            if seen.comparison is not None and seen.comparison.verdict in DIFFERENT:
-                with ExitStack() as others:
-                    workers_again = [others.enter_context(opened(folder)) for folder in folders]
-                    seen = _confirmed(seen, compared(cell, commits, workers_again, rule))
-            found.append(seen)
-            watch(seen)
-    files = changed(commits[0], commits[1], root, whole)
-    return CommitsComparison(
-        commits[0], commits[1], tuple(files), tuple(_together(found)), rule.margin
-    )
-
-
 def compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],
              rule: Rule) -> CommitCell:  # fmt: skip
-    """One cell in one worker of each commit: both pass the gate, or there are no pairs."""
+    """One cell, by a worker of each commit: both pass the gate, or there are no pairs."""
     blank = CommitCell(cell.variant.label, cell.problem)
     if cell.left_out is not None:
         reason, ended = cell.left_out.reason, str(cell.left_out.status)
@@ -175,17 +132,6 @@ def compared(cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker],
         if fell.commit is commits[0]:
             return replace(blank, why_a=said, status_a=fell.status)
         return replace(blank, why_b=said, status_b=fell.status)
-
-
-def _confirmed(seen: CommitCell, again: CommitCell) -> CommitCell:
-    """A difference that other processes do not show is none that can be told."""
-    if seen.pairs is None or again.comparison is None:
-        return replace(again, pairs=None)
-    verdict = seen.pairs.comparison.verdict
-    if again.comparison.verdict is not verdict:
-        verdict = Verdict.INCONCLUSIVE
-    told = replace(seen.pairs.comparison, verdict=verdict)
-    return replace(seen, pairs=replace(seen.pairs, comparison=told), again=again.comparison)
 
 
 class _Fell(Exception):
@@ -213,9 +159,3 @@ class _Named:
             return self._side.sample()
         except Refused as refused:
             raise _Fell(self._commit, refused) from None
-
-
-def _together(cells: Sequence[CommitCell]) -> Iterator[CommitCell]:
-    """The cells with Holm's correction over all that have pairs."""
-    for cell, pairs in zip(cells, corrected([c.pairs for c in cells]), strict=True):
-        yield replace(cell, pairs=pairs)

@@ -25,8 +25,6 @@ PAIRS_S = 30.0
 """Seconds of pairs a problem."""
 COMMITS_VARIANT = "matmul"
 """Of two commits, what is compared if no --variant says."""
-COMMITS_CAP = 640
-"""Pairs of two processes cost more than pairs in one."""
 
 
 class NothingToCompare(CantBeDone):
@@ -190,20 +188,23 @@ def _runs(given: argparse.Namespace) -> int:
 
 
 def _commits(given: argparse.Namespace, table: Table) -> int:
+    import impls
     from attnbench.comparison import LEAST_MARGIN
     from attnbench.lock import lock_for
-    from attnbench.pairs import Rule
     from attnbench.report import compare_view
     from attnbench.store import stored_floors
-    from attnbench.sweep.commits import CommitCell, compare_commits
+    from attnbench.sweep.checkout import resolve
+    from attnbench.sweep.commits import CommitCell
     from attnbench.sweep.plan import make_plan
+    from attnbench.sweep.rounds import BUDGET_S, compare_in_rounds
     from attnbench.sweep.turns import open_worker
 
     machine, settings, grid = _begun(given)
     cells = make_plan(table, given.variant or [COMMITS_VARIANT], grid, machine).cells
     floors = [f["floor"] for f in stored_floors(Path(given.out), machine, settings.threads)]
     margin = given.margin or max(LEAST_MARGIN, *floors, 0.0)
-    rule = Rule(margin, first=80, cap=COMMITS_CAP, budget_s=given.budget or PAIRS_S)
+    root = Path(impls.__file__).parents[1]
+    a, b = resolve(given.a, root), resolve(given.b, root)
     opened = open_worker(settings, given.seed or 0, grid.budget)
 
     def watch(cell: CommitCell) -> None:
@@ -214,7 +215,10 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
         say(f"{cell.variant}, {cell.problem}: {what}")
 
     with lock_for([grid.device]):
-        found = compare_commits(given.a, given.b, cells, opened, rule=rule, watch=watch)
+        found = compare_in_rounds(
+            a, b, cells, opened, margin=margin, budget_s=given.budget or BUDGET_S, root=root,
+            watch=watch,
+        )  # fmt: skip
     if given.json:
         print(json.dumps(found.to_dict()))
     else:

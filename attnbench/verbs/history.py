@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from attnbench.sweep.commits import CommitCell
     from attnbench.sweep.presets import Preset
 
-PAIRS_S = 240.0
-"""Seconds a cell, its checks included; after that no round begins."""
-
 
 class NotAsked(CantBeDone):
     """What was asked says nothing here; a sentence."""
@@ -95,6 +92,7 @@ def _compare(given: argparse.Namespace) -> int:
     from attnbench.measure.settings import Settings
     from attnbench.report import history_view
     from attnbench.store import stored_floors
+    from attnbench.sweep.rounds import BUDGET_S
     from attnbench.sweep.start import pinned
     from attnbench.sweep.turns import open_worker
 
@@ -108,7 +106,7 @@ def _compare(given: argparse.Namespace) -> int:
     settings, grid = Settings(threads=pinned(given.threads, machine)), _grid(given)
     floors = [f["floor"] for f in stored_floors(Path(given.out), machine, settings.threads)]
     margin = given.margin or max(LEAST_MARGIN, *floors, 0.0)
-    seconds = given.budget or PAIRS_S
+    seconds = given.budget or BUDGET_S
     opened = open_worker(settings, given.seed or 0, grid.budget, tables)
 
     def watch(cell: CommitCell) -> None:

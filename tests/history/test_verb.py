@@ -12,7 +12,7 @@ from attnbench import cli
 from attnbench.history.asv import Asv
 from attnbench.history.compare import Changes
 from attnbench.sweep.commits import CommitsComparison
-from attnbench.verbs import history
+from attnbench.sweep.rounds import BUDGET_S
 
 ROOT = Path(attnbench.__file__).parents[1]
 
@@ -110,7 +110,7 @@ def test_without_variants_those_of_the_history_are_compared(clone, changes):
     assert cli.main(["history", "compare", "HEAD~1", "HEAD"]) == 0
     ((_, _, names, grid, more),) = changes
     assert (names, grid.variants) == ([], PRESETS["history"].variants)
-    assert more["budget_s"] == history.PAIRS_S
+    assert more["budget_s"] == BUDGET_S
 
 
 @pytest.mark.parametrize(("option", "starts"), [("--markdown", "### Attention"), ("--json", "{")])

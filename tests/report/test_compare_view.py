@@ -174,12 +174,6 @@ def test_a_cell_of_two_commits_has_times_ratio_verdict_and_pairs(shown):
     assert text.splitlines()[-1] == "0 FASTER, 1 SLOWER, 0 EQUIVALENT, 0 INCONCLUSIVE"
 
 
-def test_what_two_other_processes_showed_is_said_below(shown):
-    again = commit_cell(1.0).comparison
-    text = shown(compare_view.commits, of_commits(commit_cell(2.0, again=again)))
-    assert f"sdpa on {WHERE}: two other processes showed 1.000 [1.000, 1.000], EQUIVALENT" in text
-
-
 @pytest.mark.parametrize(
     ("why", "word"),
     [({"why_b": "gone"}, "not by b"), ({"why_a": "not yet"}, "not by a"),

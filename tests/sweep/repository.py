@@ -7,16 +7,16 @@ import pytest
 
 import attnbench
 import impls
-from attnbench.pairs import Rule
-from attnbench.sweep.commits import Refused, compare_commits
+from attnbench.sweep.checkout import resolve
+from attnbench.sweep.commits import Refused
 from attnbench.sweep.plan import Cell
+from attnbench.sweep.rounds import compare_in_rounds
 from impls.loading import load_file
 from impls.problem import Problem
 from impls.spec import INTERFACE
 
 git = load_file(Path(__file__).parents[1] / "repositories.py").git
 ROOT = Path(attnbench.__file__).parents[1]
-RULE = Rule(margin=0.01, first=20, cap=80)
 
 
 def commit(root, subject, files=()):
@@ -70,22 +70,33 @@ class FakeWorker:
         return self.seconds
 
 
+class Opened:
+    """Opens fake workers, and keeps them: two a process, a commit each."""
+
+    def __init__(self, kind=FakeWorker):
+        self.workers, self.folders, self.kind = [], [], kind
+        self.more = [{}, {}]
+        """Of base's workers, and of head's."""
+        self._sides = {}
+
+    @contextmanager
+    def __call__(self, folder):
+        self.folders.append(folder)
+        yield self.worker(folder)
+
+    def worker(self, folder):
+        side = self._sides.setdefault(folder, len(self._sides))  # base is first at home
+        self.workers.append(self.kind(folder, **self.more[side % 2]))
+        self.workers[-1].beside = self.worker
+        return self.workers[-1]
+
+
 @pytest.fixture
 def opened():
-    """Opens fake workers, and keeps them: ``opened.workers``."""
-
-    class Opened:
-        def __init__(self):
-            self.workers, self.folders, self.more = [], [], [{}, {}]
-
-        @contextmanager
-        def __call__(self, folder):
-            self.folders.append(folder)
-            self.workers.append(FakeWorker(folder, **dict(*self.more[len(self.workers) :][:1])))
-            yield self.workers[-1]
-
     return Opened()
 
 
 def compared(checkout, opened, a="HEAD~1", b="HEAD", some=None, **more):
-    return compare_commits(a, b, some or cells(), opened, rule=RULE, root=checkout, **more)
+    ends = resolve(a, checkout), resolve(b, checkout)
+    more = {"margin": 0.01, "root": checkout, **more}
+    return compare_in_rounds(*ends, some or cells(), opened, **more)

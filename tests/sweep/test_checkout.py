@@ -76,7 +76,8 @@ def test_a_table_of_another_contract_is_refused(checkout, opened, text, says):
 
 def test_each_worker_gets_its_commits_files_and_they_are_gone_afterwards(checkout, opened):
     compared(checkout, opened)
-    assert [w.seconds for w in opened.workers] == [0.001, 0.002] * 2  # the second time to confirm
+    # each is every other time the one at home
+    assert [w.seconds for w in opened.workers[:4]] == [0.001, 0.002, 0.002, 0.001]
     assert len(set(opened.folders)) == 2
     assert not any(folder.exists() for folder in opened.folders)
 

@@ -2,20 +2,17 @@
 
 import json
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 import impls
 from attnbench.comparison import Verdict
 from attnbench.measure.settings import Settings
-from attnbench.pairs import Rule
 from attnbench.record import Record, Status
 from attnbench.sweep.checkout import Commit
-from attnbench.sweep.commits import compare_commits
 from attnbench.sweep.plan import Cell
+from attnbench.sweep.rounds import LOOKS, PAIRS
 from attnbench.sweep.turns import open_worker
 from impls.loading import load_file
 from impls.problem import Problem
@@ -32,36 +29,6 @@ opened = repository.opened
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
-
-
-class Lucky(FakeWorker):
-    """As fast as its place in memory lets it be."""
-
-    places: ClassVar = []
-
-    def __init__(self, folder, **more):
-        super().__init__(folder, **more)
-        self.seconds = self.places.pop(0)
-
-
-@pytest.mark.parametrize(("places", "verdict"), [
-    ([1.0, 1.1, 1.0, 1.0], "INCONCLUSIVE"),  # only the first two processes
-    ([1.0, 1.1, 1.1, 1.0], "INCONCLUSIVE"),  # the other way round
-    ([1.0, 1.1, 1.0, 1.1], "SLOWER"),
-    ([1.1, 1.0, 1.1, 1.0], "FASTER"),
-    ([1.0, 1.0], "EQUIVALENT"),  # nothing to confirm
-])  # fmt: skip
-def test_a_difference_counts_only_where_other_processes_show_it_too(checkout, places, verdict):
-    Lucky.places = list(places)
-
-    @contextmanager
-    def opened(folder):
-        yield Lucky(folder)
-
-    (cell,) = compared(checkout, opened).cells
-    assert cell.comparison.verdict == verdict
-    assert Lucky.places == []
-    assert (cell.again is None) == (len(places) == 2)
 
 
 @pytest.mark.parametrize(
@@ -82,43 +49,31 @@ def test_a_commit_is_timed_against_another(checkout, opened, a, b, verdict, stat
 def test_both_take_part_in_every_pair(checkout, opened):
     found = compared(checkout, opened)
     pairs = found.cells[0].pairs
-    assert [w.samples for w in opened.workers[:2]] == [len(pairs.a_s), len(pairs.b_s)]
+    assert len(pairs.a_s) == len(pairs.b_s) == PAIRS * LOOKS[0]
+    assert [w.samples for w in opened.workers] == [PAIRS] * 2 * LOOKS[0]
     assert (pairs.a_s[0], pairs.b_s[0]) == (0.001, 0.002)
 
 
-def test_no_verdict_rests_on_fewer_than_four_places_in_memory(checkout, opened):
+def test_a_round_has_four_places_in_memory(checkout, opened):
     """A place that is luck for one side alone, for as long as it lasts, decides nothing."""
-    found = compared(checkout, opened)
-    assert found.cells[0].comparison.verdict is Verdict.SLOWER
-    assert found.cells[0].comparison.n == 80
-    assert [w.looks for w in opened.workers[:2]] == [4, 4]
-
-
-def test_luck_that_lasts_as_long_as_a_place_is_no_difference(checkout, opened, monkeypatch):
-    def sample(self):
-        self.samples += 1
-        lucky = self is opened.workers[0] and self.looks % 2
-        return 0.7 if lucky else 1.0
-
-    monkeypatch.setattr(FakeWorker, "sample", sample)
-    found = compared(checkout, opened)
-    assert found.cells[0].comparison.verdict is Verdict.INCONCLUSIVE
+    compared(checkout, opened)
+    assert [w.looks for w in opened.workers] == [4] * 2 * LOOKS[0]
 
 
 def test_a_worker_holds_cell_after_cell(checkout, opened):
     seen = []
     found = compared(checkout, opened, some=cells("sdpa", "chunked?block=64"), watch=seen.append)
-    assert [label for label, _ in opened.workers[0].held] == ["sdpa", "chunked?block=64"]
+    held = [[label for label, _ in w.held] for w in opened.workers]
+    assert held == [["sdpa", "chunked?block=64"]] * 2 * LOOKS[0]
     assert [c.variant for c in found.cells] == [c.variant for c in seen]
-    held = [[label for label, _ in w.held] for w in opened.workers[2:]]
-    assert held == [["sdpa"]] * 2 + [["chunked?block=64"]] * 2  # others confirm, a cell each
 
 
 def test_a_difference_among_many_must_survive_the_correction(checkout, opened, monkeypatch):
-    def sample(self):  # of eighty pairs 53 say slower: one time in two hundred by chance
+    def sample(self):  # four rounds that say so by chance one time in some hundred
         self.samples += 1
-        first = opened.workers.index(self) % 2 == 0
-        return 1.0 if first else 0.9 if self.samples % 80 < 27 else 1.05
+        number, head = divmod(opened.workers.index(self), 2)
+        head = head != number % 2  # they take turns in being at home
+        return (1.04, 1.05, 1.06, 1.05)[number] if head else 1.0
 
     monkeypatch.setattr(FakeWorker, "sample", sample)
     alone = compared(checkout, opened)
@@ -166,7 +121,7 @@ def test_a_cell_that_was_left_out_keeps_its_reason(checkout, opened):
     out = Cell(cell.variant, cell.problem, reason, 0.0)
     found = compared(checkout, opened, some=[out, cell])
     assert (found.cells[0].why_a, found.cells[0].why_b) == ("it can't", "it can't")
-    assert len(opened.workers[0].held) == 1
+    assert [label for label, _ in opened.workers[0].held] == ["sdpa"]
 
 
 # ---- written down --------------------------------------------------------------------------------
@@ -208,9 +163,7 @@ def test_two_commits_of_the_real_table(tmp_path):
     problem = Problem(q_len=128, kv_len=128)
     table = impls.table()
     some = [Cell(table.find(name), problem, None, 0.0) for name in ("matmul", "bmm", "einsum")]
-    rule = Rule(margin=0.05, first=40, cap=320)
-    found = compare_commits("HEAD~1", "HEAD", some, open_worker(Settings(), 0, 0.1), rule=rule,
-                            root=root)  # fmt: skip
+    found = compared(root, open_worker(Settings(), 0, 0.1), some=some, margin=0.05)
     matmul, bmm, einsum = found.cells
     assert matmul.comparison.verdict is Verdict.SLOWER
     assert matmul.comparison.ratio > 1.5

@@ -7,7 +7,7 @@ from attnbench.comparison import LEAST_MARGIN
 from attnbench.machine import this_machine
 from attnbench.record import PROTOCOL, Record, Status
 from attnbench.store import save_machine
-from attnbench.sweep import commits, profile
+from attnbench.sweep import checkout, profile, rounds
 from attnbench.verbs import compare
 
 SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
@@ -76,8 +76,8 @@ def test_a_worker_is_asked_only_while_the_device_is_held(held, tmp_path, words):
 
 
 @pytest.fixture
-def rules(monkeypatch, held):
-    """The rules by which commits would be compared, each while the device is held."""
+def margins(monkeypatch, held):
+    """The margins at which commits would be compared, each while the device is held."""
     seen = []
 
     class Found:
@@ -87,12 +87,13 @@ def rules(monkeypatch, held):
         def to_dict():
             return {}
 
-    def compared(a, b, cells, opened, *, rule, watch):
+    def compared(a, b, cells, opened, *, margin, **more):
         assert (held.on, held.devices) == (True, {"cpu"})
-        seen.append(rule)
+        seen.append(margin)
         return Found
 
-    monkeypatch.setattr(commits, "compare_commits", compared)
+    monkeypatch.setattr(checkout, "resolve", lambda name, root: name)
+    monkeypatch.setattr(rounds, "compare_in_rounds", compared)
     return seen
 
 
@@ -101,7 +102,7 @@ def rules(monkeypatch, held):
     ([0.02, 0.03], ["--margin", "0.015"], 0.015),
 ])  # fmt: skip
 def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
-    rules, tmp_path, floors, words, margin
+    margins, tmp_path, floors, words, margin
 ):
     machine = this_machine()
     noise = [{"call_s": 1e-3, "floor": f} for f in floors]
@@ -111,7 +112,7 @@ def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
     })  # fmt: skip
     asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
     assert cli.main([*asked, *words]) == 1  # what the comparison ends with
-    assert rules[0].margin == margin
+    assert margins == [margin]
 
 
 @pytest.mark.parametrize(("statuses", "status"), [

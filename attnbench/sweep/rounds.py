@@ -27,6 +27,8 @@ from attnbench.sweep.plan import Cell
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
+BUDGET_S = 240.0
+"""Seconds a cell, its checks included; after that no round begins."""
 PAIRS = 80
 """Of a cell in a round: four places in memory."""
 
@@ -45,7 +47,7 @@ class Taken:
 
 
 def compare_in_rounds(a: Commit, b: Commit, cells: Sequence[Cell], opened: Open, *, margin: float,
-                      budget_s: float, root: Path, whole: bool = False,
+                      root: Path, budget_s: float = BUDGET_S, whole: bool = False,
                       watch: Callable[[CommitCell], None] = lambda cell: None,
                       ) -> CommitsComparison:  # fmt: skip
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins."""

@@ -1,19 +1,25 @@
 """Two commits in several processes: when that decides, and what luck does not."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 import impls
 from attnbench.comparison import Verdict
-from attnbench.history import rounds
 from attnbench.history.compare import Said
 from attnbench.history.revisions import one
-from attnbench.history.rounds import LOOKS, compare_in_rounds, judged
 from attnbench.machine import this_machine
+from attnbench.sweep import rounds
 from attnbench.sweep.commits import Refused
 from attnbench.sweep.plan import make_plan
+from attnbench.sweep.rounds import LOOKS, compare_in_rounds, judged
 from impls import Table
+from impls.loading import load_file
+
+history = load_file(Path(__file__).parents[1] / "history" / "conftest.py")
+pulls = history.pulls
+repository = history.repository
 
 
 @pytest.mark.parametrize(("shares", "verdict"), [
