@@ -76,6 +76,23 @@ def test_torch_the_ruler_and_the_rest_stay(folders):
         assert {name: sys.modules[name] for name in before} == before
 
 
+def test_what_lies_in_the_first_folder_goes_whatever_it_is_and_nothing_else(folders, monkeypatch):
+    """A package without a file of its own goes too; the ruler, linked there, stays."""
+    from types import ModuleType
+
+    places = {"beside_bare": None, "attnbench.beside": "/attnbench/beside.py", "beside_like": "b/x"}
+    for name, place in places.items():
+        module = ModuleType(name)
+        if place is None:
+            module.__path__ = [folders[0] + "/bare"]
+        else:
+            module.__file__ = folders[0] + place
+        monkeypatch.setitem(sys.modules, name, module)
+    with Beside(folders[1], folders[0]).there():
+        assert {name for name in places if name in sys.modules} == {*places} - {"beside_bare"}
+    assert {*places} <= set(sys.modules)
+
+
 def test_each_side_is_asked_with_its_own_modules_there(folders):
     """A side that has answered keeps its variant while the other is asked."""
     asked = []

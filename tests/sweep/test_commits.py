@@ -122,6 +122,7 @@ def test_a_cell_that_was_left_out_keeps_its_reason(checkout, opened):
     found = compared(checkout, opened, some=[out, cell])
     assert (found.cells[0].why_a, found.cells[0].why_b) == ("it can't", "it can't")
     assert [label for label, _ in opened.workers[0].held] == ["sdpa"]
+    assert len(opened.folders) == LOOKS[0]  # nobody tried it in two processes either
 
 
 # ---- written down --------------------------------------------------------------------------------
