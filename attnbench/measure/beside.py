@@ -51,8 +51,11 @@ def _taken(folder: str) -> dict[str, ModuleType]:
 
 
 def _lies_in(module: ModuleType, folder: str) -> bool:
-    """By its own dictionary: asking some modules for a name loads what has it."""
-    said = vars(module)
+    """By its own dictionary: asking some modules for a name loads what has it.
+
+    Nobody keeps what is among the modules from being something else, without one.
+    """
+    said = getattr(module, "__dict__", {})
     places = [said.get("__file__"), *list(said.get("__path__") or ())]
     return any(str(place).startswith(folder + "/") for place in places)
 

@@ -88,6 +88,7 @@ def test_what_lies_in_the_first_folder_goes_whatever_it_is_and_nothing_else(fold
         else:
             module.__file__ = folders[0] + place
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "beside_none", None)  # "there is no such module"
     with Beside(folders[1], folders[0]).there():
         assert {name for name in places if name in sys.modules} == {*places} - {"beside_bare"}
     assert {*places} <= set(sys.modules)
