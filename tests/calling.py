@@ -1,13 +1,34 @@
 """The command line, called as a process."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
 
 import attnbench
 
 ROOT = Path(attnbench.__file__).parents[1]
 SENTENCE = "the cat sat on the mat"
+VALID = Draft202012Validator(json.loads((ROOT / "attnbench/record.schema.json").read_text()))
+INVERTED = """
+import torch
+from impls.spec import Variant
+
+def build(problem):
+    seen = ~torch.from_numpy(problem.mask.visible(problem.shape))
+
+    def attend(q, k, v):
+        scores = (q @ k.mT * problem.scale).masked_fill(~seen, float("-inf"))
+        return scores.softmax(-1).nan_to_num(0.0) @ v
+
+    return attend
+
+ROWS = [Variant(name="inverted", title="sees what it must not", family="mine", build=":build",
+                computes="softmax", gqa=False)]
+"""
 
 
 def attnbench_(*words, options=(), **more):
@@ -28,3 +49,10 @@ def well(*words, status=0, **more):
 def only_run(out):
     (path,) = out.glob("*/*")
     return path
+
+
+@pytest.fixture(scope="module")
+def inverted(tmp_path_factory):
+    file = tmp_path_factory.mktemp("tables") / "inverted.py"
+    file.write_text(INVERTED)
+    return file

@@ -11,48 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonschema import Draft202012Validator
 
 import attnbench
 import impls
 from attnbench.arguments import GROUPS
-from attnbench.record import PROTOCOL
-from attnbench.store import read_header, read_records
 from impls.loading import load_file
 
 calling = load_file(Path(__file__).with_name("calling.py"))
 ROOT = calling.ROOT
 SENTENCE = calling.SENTENCE
 attnbench_ = calling.attnbench_
-only_run = calling.only_run
 well = calling.well
+inverted = calling.inverted
 
 
-VALID = Draft202012Validator(json.loads((ROOT / "attnbench/record.schema.json").read_text()))
 WORDS = SENTENCE.split()
-INVERTED = """
-import torch
-from impls.spec import Variant
-
-def build(problem):
-    seen = ~torch.from_numpy(problem.mask.visible(problem.shape))
-
-    def attend(q, k, v):
-        scores = (q @ k.mT * problem.scale).masked_fill(~seen, float("-inf"))
-        return scores.softmax(-1).nan_to_num(0.0) @ v
-
-    return attend
-
-ROWS = [Variant(name="inverted", title="sees what it must not", family="mine", build=":build",
-                computes="softmax", gqa=False)]
-"""
-
-
-@pytest.fixture(scope="module")
-def inverted(tmp_path_factory):
-    file = tmp_path_factory.mktemp("tables") / "inverted.py"
-    file.write_text(INVERTED)
-    return file
 
 
 # ---- help, and what is loaded --------------------------------------------------------------------
@@ -251,144 +224,3 @@ def test_a_map_as_text_has_a_row_for_each_word():
     assert lines[0].split() == WORDS
     assert [line.split()[0] for line in lines[1:7]] == WORDS
     assert lines[1].split()[1:] == ["1.00", "0.00", "0.00", "0.00", "0.00", "0.00"]
-
-
-# ---- check ---------------------------------------------------------------------------------------
-
-
-def test_check_finds_nothing_wrong_with_honest_variants():
-    records = json.loads(well("check", "einsum", "sdpa.flash", "chunked", "--json").stdout)
-    assert len(records) == 3 * 3 * 3 * 2  # variants, masks, phases, with and without grouped heads
-    assert {r["status"] for r in records} == {"measured"}
-    for record in records:
-        VALID.validate(record)
-        assert record["time"] is None
-        assert record["error"]["forward"]["relative"] < 1e-5
-
-
-def test_check_finds_an_inverted_mask_and_exits_1(inverted):
-    done = well("check", "einsum", "inverted", "--table", inverted, "--kv-heads", "4",
-                "--mask", "causal", "--phase", "forward", status=1)  # fmt: skip
-    lines = done.stdout.splitlines()
-    assert "1 of 1" in next(x for x in lines if x.startswith("einsum"))
-    assert "0 of 1" in next(x for x in lines if x.startswith("inverted"))
-    assert re.search(r"wrong .*row \d+.*key \d+", done.stdout)
-
-
-# ---- run -----------------------------------------------------------------------------------------
-
-TINY = ["--seq", "32,48", "--heads", "2", "--budget", "0.02"]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    out = tmp_path_factory.mktemp("tiny")
-    done = well("run", "einsum", "sdpa.flash", "chunked", *TINY, "--seed", "7", "--out", out,
-                options=["-X", "importtime"])  # fmt: skip
-    return done, only_run(out)
-
-
-def test_a_run_prints_a_table_for_each_phase(tiny):
-    out = tiny[0].stdout
-    assert "forward · mask causal" in out
-    assert "train · mask causal" in out
-    for name in ("einsum", "sdpa.flash", "chunked"):
-        lines = [x for x in out.splitlines() if x.startswith(name + " ") and "±" in x]
-        assert len(lines) == 2
-        assert all(len(re.findall(r"\d ±\d", line)) == 2 for line in lines)
-
-
-@pytest.mark.parametrize("phase", ["forward", "train"])
-@pytest.mark.parametrize("length", [32, 48])
-def test_a_run_answers_for_each_length_and_phase_with_an_interval(tiny, phase, length):
-    start = f"{phase}, mask causal, {length} tokens, b1 h2/2 d64 float32: "
-    (line,) = [x for x in tiny[0].stdout.splitlines() if x.startswith(start)]
-    low, high = map(float, re.search(r"\[([\d.e-]+), ([\d.e-]+)\] ms", line).groups())
-    assert 0 < low <= high
-    assert any(name in line for name in ("einsum", "sdpa.flash", "chunked"))
-
-
-def test_a_run_says_its_plan_and_its_folder_on_the_error_stream(tiny):
-    done, path = tiny
-    assert "12 cells: 3 variants on 4 problems; about " in done.stderr
-    assert f"records go to {path}" in done.stderr
-    assert re.search(r"\[(1[2-9]|2\d)/\1, 0 s left\]", done.stderr)  # more if the machine drifted
-    assert "cells" not in done.stdout
-
-
-def test_a_run_does_not_load_torch_into_the_parent(tiny):
-    assert re.search(r"\| +attnbench\.sweep\.engine$", tiny[0].stderr, re.MULTILINE)
-    assert not re.search(r"\| +torch\b", tiny[0].stderr)
-
-
-def test_the_records_of_a_run_are_valid_and_belong_to_it(tiny):
-    path = tiny[1]
-    lines = (path / "records.jsonl").read_text().splitlines()
-    assert len(lines) == 12
-    for line in lines:
-        sent = json.loads(line)
-        VALID.validate(sent)
-        assert (sent["run"], sent["seed"], sent["status"]) == (path.name, 7, "measured")
-        time = sent["time"]
-        assert time["n"] == len(time["samples_s"]) >= 7
-        assert time["low_s"] <= time["median_s"] <= time["high_s"]
-        assert time["min_s"] == min(time["samples_s"])
-        assert set(sent["error"]) == (
-            {"forward", "dq", "dk", "dv"} if sent["problem"]["phase"] == "train" else {"forward"}
-        )
-
-
-def test_the_header_of_a_run_says_what_and_where(tiny):
-    header = read_header(tiny[1])
-    assert header["protocol"] == PROTOCOL
-    assert header["seed"] == 7
-    assert header["variants"] == ["einsum", "sdpa.flash", "chunked"]
-    assert header["machine"]["name"] == tiny[1].parent.name
-    assert header["settings"]["threads"] >= 1
-    assert set(header["code"]) == {"commit", "dirty"}
-    assert header["command"].startswith("attnbench run einsum")
-    assert header["ceilings"]["flops"]["float32"] > 0
-
-
-@pytest.fixture(scope="module")
-def peaky(tmp_path_factory, inverted):
-    """One bad variant by its inputs, one by its mask, one honest; as JSON."""
-    out = tmp_path_factory.mktemp("peaky")
-    done = well("run", "einsum", "exp.naive", "inverted", "--seq", "48", "--heads", "2", "--phase",
-                "forward", "--inputs", "normal,peaky", "--budget", "0.02", "--json", "--table",
-                inverted, "--out", out, status=1)  # fmt: skip
-    sent = json.loads(done.stdout)
-    return sent, {(r["variant"], r["problem"]["inputs"]): r for r in sent["records"]}
-
-
-def test_a_run_as_json_has_valid_records_and_answers(peaky):
-    sent, by_cell = peaky
-    assert len(by_cell) == 6
-    for record in sent["records"]:
-        VALID.validate(record)
-    on_disk = [r.to_dict() for r in read_records(Path(sent["run"]))]
-    assert on_disk == sent["records"]
-    assert len(sent["answers"]) == 2
-    for answer in sent["answers"]:
-        assert answer["low_s"] <= answer["median_s"] <= answer["high_s"]
-        assert answer["winner"] in answer["sentence"]
-
-
-def test_bare_exponentials_are_right_on_normal_inputs_and_wrong_on_peaky_ones(peaky):
-    _, by_cell = peaky
-    assert by_cell["exp.naive", "normal"]["status"] == "measured"
-    assert by_cell["exp.naive", "normal"]["time"] is not None
-    assert by_cell["exp.naive", "peaky"]["status"] == "wrong"
-    assert by_cell["exp.naive", "peaky"]["time"] is None
-    assert by_cell["einsum", "peaky"]["status"] == "measured"
-    assert by_cell["einsum", "peaky"]["entropy"] < 0.2 < by_cell["einsum", "normal"]["entropy"]
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky"])
-def test_an_inverted_mask_is_wrong_by_row_and_key_and_has_no_time(peaky, inputs):
-    record = peaky[1]["inverted", inputs]
-    assert record["status"] == "wrong"
-    assert re.search(r"\brow \d+", record["reason"])
-    assert re.search(r"\bkey \d+", record["reason"])
-    assert record["time"] is None
-    assert all(a["winner"] != "inverted" for a in peaky[0]["answers"])

@@ -6,7 +6,13 @@ set aside in ``torn.txt`` when the run goes on, and its cell is measured again; 
 while the machine drifted is kept in ``spoiled.jsonl``. ``load`` makes a table of many runs.
 """
 
-from attnbench.store.beside import check_writable, save_beside, save_machine, stored_floors
+from attnbench.store.beside import (
+    check_writable,
+    save_beside,
+    save_machine,
+    stored_floors,
+    stored_margin,
+)
 from attnbench.store.disk import (
     HEADER,
     MACHINE,
@@ -27,5 +33,5 @@ from attnbench.store.run_folder import RunFolder
 __all__ = [
     "HEADER", "MACHINE", "RECORDS", "SPOILED", "TORN", "RunFolder", "StoreError", "check_writable",
     "export", "find_runs", "load", "read_header", "read_records", "save_beside", "save_machine",
-    "stored_floors",
+    "stored_floors", "stored_margin",
 ]  # fmt: skip

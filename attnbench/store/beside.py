@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.comparison import LEAST_MARGIN
 from attnbench.record import PROTOCOL
 from attnbench.store.disk import MACHINE, make_folder, unwritable, write_whole
 
@@ -57,3 +58,9 @@ def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, A
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return floors if same else []
+
+
+def stored_margin(out: Path, machine: Machine, threads: int) -> float:
+    """What counts as no difference here: a hundredth, or the largest floor where that is more."""
+    floors = stored_floors(out, machine, threads)
+    return max(LEAST_MARGIN, *(floor["floor"] for floor in floors), 0.0)

@@ -61,7 +61,9 @@ def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
     """The files of ``impls``, or of all there are, that two commits have otherwise."""
     where = "." if whole else "impls"
     names = git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", where)
-    return (names or b"").decode(errors="replace").splitlines()
+    if names is None:  # nothing said is not nothing changed
+        raise BadCommit(f"git can't compare {a} and {b} in {root}; 'git diff' there says why")
+    return names.decode(errors="replace").splitlines()
 
 
 @contextmanager

@@ -43,6 +43,8 @@ class Taken:
     medians: list[float] = field(default_factory=list)
     """Of log(b/a), one a round."""
     seconds: float = 0.0
+    apart: bool = False
+    """It can't be had in one process, and isn't tried there again."""
     ended: CommitCell | None = None
 
 
@@ -74,12 +76,14 @@ def _round(left: Sequence[Taken], commits: Sequence[Commit], folders: Sequence[P
     """All cells that are left, in a new process; whose own it is changes each time."""
     rule = Rule(margin, first=PAIRS, cap=PAIRS)
     with opened(folders[host]) as own:
-        workers = [own, own.beside(folders[1 - host])]
+        other = own.beside(folders[1 - host])
+        together = [other, own] if host else [own, other]
         for one in left:
             start = perf_counter()
-            seen = compared(one.cell, commits, workers if host == 0 else workers[::-1], rule)
-            if seen.pairs is None and one.cell.left_out is None:
-                seen = _apart(one.cell, commits, folders, opened, rule)
+            seen = None if one.apart else compared(one.cell, commits, together, rule)
+            if seen is None or (seen.pairs is None and one.cell.left_out is None):
+                one.apart = True
+                seen = _apart(one.cell, commits, folders, opened, rule, host)
             one.seconds += perf_counter() - start
             if seen.pairs is None:
                 one.ended = seen
@@ -91,11 +95,12 @@ def _round(left: Sequence[Taken], commits: Sequence[Commit], folders: Sequence[P
 
 
 def _apart(cell: Cell, commits: Sequence[Commit], folders: Sequence[Path], opened: Open,
-           rule: Rule) -> CommitCell:  # fmt: skip
+           rule: Rule, first: int) -> CommitCell:  # fmt: skip
     """A cell that could not be had in one process, in two: whose fault it was, if any's."""
     with ExitStack() as stack:
-        workers = [stack.enter_context(opened(folder)) for folder in folders]
-        return compared(cell, commits, workers, rule)
+        order = (first, 1 - first)
+        workers = {side: stack.enter_context(opened(folders[side])) for side in order}
+        return compared(cell, commits, [workers[0], workers[1]], rule)
 
 
 def _look(one: Taken, rounds: int, margin: float, budget_s: float) -> None:

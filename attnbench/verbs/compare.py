@@ -189,10 +189,9 @@ def _runs(given: argparse.Namespace) -> int:
 
 def _commits(given: argparse.Namespace, table: Table) -> int:
     import impls
-    from attnbench.comparison import LEAST_MARGIN
     from attnbench.lock import lock_for
     from attnbench.report import compare_view
-    from attnbench.store import stored_floors
+    from attnbench.store import stored_margin
     from attnbench.sweep.checkout import resolve
     from attnbench.sweep.commits import CommitCell
     from attnbench.sweep.plan import make_plan
@@ -201,8 +200,7 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
 
     machine, settings, grid = _begun(given)
     cells = make_plan(table, given.variant or [COMMITS_VARIANT], grid, machine).cells
-    floors = [f["floor"] for f in stored_floors(Path(given.out), machine, settings.threads)]
-    margin = given.margin or max(LEAST_MARGIN, *floors, 0.0)
+    margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
     root = Path(impls.__file__).parents[1]
     a, b = resolve(given.a, root), resolve(given.b, root)
     opened = open_worker(settings, given.seed or 0, grid.budget)

@@ -84,14 +84,13 @@ def _shown(asv: Asv, wanted: bool) -> None:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from attnbench.comparison import LEAST_MARGIN
     from attnbench.history import compare
     from attnbench.history.revisions import one, refuse_dirty
     from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.report import history_view
-    from attnbench.store import stored_floors
+    from attnbench.store import stored_margin
     from attnbench.sweep.rounds import BUDGET_S
     from attnbench.sweep.start import pinned
     from attnbench.sweep.turns import open_worker
@@ -104,8 +103,7 @@ def _compare(given: argparse.Namespace) -> int:
     refuse_dirty([base, head], root, "." if tables else "impls")
     machine = this_machine()
     settings, grid = Settings(threads=pinned(given.threads, machine)), _grid(given)
-    floors = [f["floor"] for f in stored_floors(Path(given.out), machine, settings.threads)]
-    margin = given.margin or max(LEAST_MARGIN, *floors, 0.0)
+    margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
     seconds = given.budget or BUDGET_S
     opened = open_worker(settings, given.seed or 0, grid.budget, tables)
 

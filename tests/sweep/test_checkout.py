@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.sweep.checkout import BadCommit, changed, laid_out, resolve
+from attnbench.sweep.checkout import BadCommit, Commit, changed, laid_out, resolve
 from impls.loading import load_file
 from impls.spec import INTERFACE
 
@@ -108,6 +108,12 @@ def test_the_files_that_changed_are_named(checkout):
     a, b = (resolve(name, checkout) for name in ("HEAD~3", "HEAD"))
     assert changed(a, b, checkout) == ["impls/other", "impls/speed"]
     assert changed(b, b, checkout) == []
+
+
+def test_what_git_can_not_compare_is_not_the_same(checkout):
+    here = resolve("HEAD", checkout)
+    with pytest.raises(BadCommit, match="git can't compare"):
+        changed(Commit("lost", "0" * 39 + "1", "gone"), here, checkout)
 
 
 def test_impls_may_lie_below_the_top_of_the_repository(checkout, opened):

@@ -67,9 +67,12 @@ def alone(pulls):
 
     class Refuses(pulls.Worker):
         def hold(self, variant, problem):
+            opened.refused += 1
             raise Refused("failed: an operator of that name is registered already", "failed")
 
-    return pulls.Opened(kind=Alone)
+    opened = pulls.Opened(kind=Alone)
+    opened.refused = 0
+    return opened
 
 
 def test_each_round_has_a_new_process_in_which_both_lie_and_whose_own_changes(pulls, repository):
@@ -95,7 +98,10 @@ def test_what_can_not_be_had_in_one_process_is_measured_in_two(pulls, repository
     found = in_rounds(pulls, repository, "slower", opened, "matmul")
     assert found.cells[0].comparison.verdict is Verdict.SLOWER
     assert found.cells[0].comparison.ratio == pytest.approx(1.05)
-    assert len(opened.folders) == 3 * LOOKS[0]  # tried together first, each time
+    assert len(opened.folders) == 3 * LOOKS[0]
+    assert opened.refused == 1  # and is not tried again where it can't be had
+    a, _, b = opened.folders[:3]
+    assert opened.folders == [a, a, b, b, b, a] * (LOOKS[0] // 2)  # each starts first as often
 
 
 def test_the_luck_of_two_processes_is_no_difference(pulls, repository):

@@ -1,0 +1,243 @@
+"""asv itself over a small repository: whose ruler, whose impls, and what it makes of them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnbench.history import command
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+FILES = ("impls", "attnbench", "benchmarks", "asv.conf.json")
+MARK = """
+import json, os, attnbench, attnbench.record
+from pathlib import Path
+with open(os.environ["PROOF"], "a") as proof:
+    said = [os.environ["ASV_COMMIT"], {word!r}, __file__, attnbench.__file__,
+            attnbench.record.PROTOCOL]
+    proof.write(json.dumps(said) + "\\n")
+"""
+LARGER = """
+import torch
+_plain = build
+def build(problem):
+    attend = _plain(problem)
+    def larger(q, k, v):
+        spare = torch.zeros(1 << 20)
+        return attend(q, k, v)
+    return larger
+"""
+WRONG = """
+_right = build
+def build(problem, **options):
+    attend = _right(problem, **options)
+    return lambda q, k, v: attend(q, k, v) * 1.5
+"""
+GRID = """
+PRESETS["history"] = Preset("a few", ("matmul", "sdpa", "chunked"), seq=("16",), heads=(1,),
+                            head_dim=(8,), phase=("forward",), budget=0.01)
+"""
+
+
+class Repository:
+    """A checkout with a history, and asv in it."""
+
+    def __init__(self, folder):
+        self.root, self.proof = folder / "repository", folder / "proof"
+        self.environment = {
+            **os.environ, "HOME": str(folder), "PROOF": str(self.proof), "GIT_CONFIG_GLOBAL": "",
+            **{f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER")
+               for what in ("NAME", "EMAIL")},
+        }  # fmt: skip
+        self.environment.pop(command.VARIABLE, None)
+        self.root.mkdir()
+        for name in FILES:
+            source = CHECKOUT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            extra = {"ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}
+            copy(source, self.root / name, **extra)
+        self.add("attnbench/sweep/presets.py", GRID)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words):
+        done = subprocess.run(["git", *words], cwd=self.root, env=self.environment, check=True,
+                              capture_output=True, text=True)  # fmt: skip
+        return done.stdout.strip()
+
+    def add(self, file, text):
+        with (self.root / file).open("a") as opened:
+            opened.write(text)
+
+    def commit(self, subject):
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", subject)
+        return self.git("rev-parse", "HEAD")
+
+    def asv(self, *words, status=0):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "asv", *words], cwd=self.root, env=self.environment,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def results(self, sha):
+        """What asv keeps of a commit: by benchmark, variant and figure."""
+        (file,) = (self.root / "results" / "asv").glob(f"*/{sha[:8]}-shared-*.json")
+        kept = json.loads(file.read_text())
+        columns = kept["result_columns"]
+        return {
+            name: dict(zip(columns, row, strict=False)) for name, row in kept["results"].items()
+        }
+
+    def figure(self, sha, figure):
+        """Values by variant."""
+        row = self.results(sha)[f"attention.{figure}"]
+        if row["result"] is None:
+            return {}
+        return {v.strip("'"): x for v, x in zip(row["params"][0], row["result"], strict=True)}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """Commits measured by one ``asv run``: the repository, their hashes, and what asv said."""
+    found = Repository(tmp_path_factory.mktemp("history"))
+    shas = {}
+    found.add("impls/dense/matmul.py", MARK.format(word="first"))
+    shas["first"] = found.commit("the first")
+    found.add("impls/dense/matmul.py", LARGER + MARK.format(word="larger"))
+    found.add("attnbench/record.py", "raise RuntimeError('this is the ruler of a commit')\n")
+    found.add("benchmarks/attention.py", "raise RuntimeError('this is the suite of a commit')\n")
+    shas["larger"] = found.commit("more memory, and another ruler")
+    found.add("impls/dense/sdpa.py", "raise RuntimeError('it is not finished')\n")
+    found.add("impls/dense/chunked.py", WRONG)
+    shas["broken"] = found.commit("a variant that is wrong, and one that can't be loaded")
+    spec = found.root / "impls" / "spec.py"
+    spec.write_text(spec.read_text().replace("\nINTERFACE = ", "\nINTERFACE = 99"))
+    shas["contract"] = found.commit("another contract")
+    found.git("checkout", "-q", shas["first"], "--", "impls")
+    (found.root / "impls" / "asked.py").rename(found.root / "impls" / "words.py")
+    for file in (found.root / "impls").rglob("*.py"):
+        file.write_text(file.read_text().replace("impls.asked", "impls.words"))
+    shas["older"] = found.commit("a table that calls things otherwise")
+    (found.root / "impls" / "words.py").unlink()
+    shas["torn"] = found.commit("a table that can't be loaded")
+    shutil.rmtree(found.root / "impls")
+    shas["bare"] = found.commit("nothing to measure")
+    found.git("checkout", "-q", shas["first"], "--", *FILES)
+    found.add("attnbench/record.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
+    hashes = found.root.parent / "hashes"
+    order = ("contract", "bare", "older", "torn", "first", "larger", "broken")
+    hashes.write_text("\n".join(shas[name] for name in order))
+    told = found.asv("run", f"HASHFILE:{hashes}", "--show-stderr", "--record-samples", status=2)
+    return found, shas, told
+
+
+@pytest.mark.slow
+def test_the_ruler_is_the_checkouts_and_what_is_measured_the_commits(history):
+    found, shas, _ = history
+    lines = [json.loads(line) for line in found.proof.read_text().splitlines()]
+    words = {sha: {w for s, w, *_ in lines if s == sha} for sha in shas.values()}
+    assert words[shas["first"]] == {"first"}
+    assert words[shas["larger"]] == words[shas["broken"]] == {"first", "larger"}
+    for _, _, impls_file, ruler_file, protocol in lines:
+        assert found.root not in Path(impls_file).parents
+        assert Path(ruler_file) == found.root / "attnbench" / "__init__.py"
+        assert protocol == 77
+    for name in ("first", "larger"):
+        assert {row["version"] for row in found.results(shas[name]).values()} == {"protocol 77"}
+
+
+@pytest.mark.slow
+def test_the_figures_are_those_of_each_commit(history):
+    found, shas, _ = history
+    before, after = (found.figure(shas[name], "memory") for name in ("first", "larger"))
+    assert after["matmul"] - before["matmul"] == pytest.approx(4 << 20, rel=0.01)
+    assert {v: x for v, x in after.items() if v != "matmul"} == {
+        v: x for v, x in before.items() if v != "matmul"
+    }
+    for figure in ("time", "error"):
+        assert all(0 < x < 1 for x in found.figure(shas["first"], figure).values())
+
+
+@pytest.mark.slow
+def test_the_medians_and_intervals_are_asvs_own_of_the_samples(history):
+    found, shas, _ = history
+    row = found.results(shas["first"])["attention.time"]
+    for index, samples in enumerate(row["samples"]):
+        assert len(samples) == row["stats_repeat"][index] >= 7
+        assert min(samples) <= row["result"][index] <= max(samples)
+
+
+@pytest.mark.slow
+def test_a_variant_that_fails_costs_its_own_rows_and_is_never_given_a_time(history):
+    found, shas, told = history
+    for figure in ("time", "memory", "error"):
+        values = found.figure(shas["broken"], figure)
+        assert values["matmul"] > 0
+        assert values["sdpa"] is None
+        assert values["chunked"] is None
+    assert "it is not finished" in told
+    assert "chunked at 16, forward, is wrong: " in told
+
+
+@pytest.mark.slow
+def test_a_commit_of_another_contract_or_without_impls_is_skipped_in_a_sentence(history):
+    found, shas, told = history
+    for name in ("contract", "bare"):
+        values = found.figure(shas[name], "time").values()
+        assert len(values) == 3
+        assert all(x != x for x in values), "skipped, not failed: NaN and not None"
+    assert f"the table of commit {shas['contract'][:8]} has version 99" in told
+    assert f"commit {shas['bare'][:8]} has no folder impls" in told
+
+
+@pytest.mark.slow
+def test_a_table_that_the_ruler_cannot_ask_is_skipped_and_one_that_is_broken_fails(history):
+    found, shas, told = history
+    skipped, failed = (found.results(shas[n])["attention.time"] for n in ("older", "torn"))
+    assert len(skipped["result"]) == 3
+    assert all(x != x for x in skipped["result"])
+    assert failed["result"] is None
+    said = f"commit {shas['older'][:8]} lacks what this attnbench asks of a table (No module named"
+    assert said in told
+    assert "No module named 'impls.words'" in told
+
+
+@pytest.mark.slow
+def test_asv_compares_two_commits_and_makes_pages_of_all(history):
+    found, shas, _ = history
+    said = found.asv("compare", shas["first"], shas["larger"], "--factor", "1.5", "--split")
+    worse = said.partition("got worse")[2]
+    assert "attention.memory('matmul', 16, 'forward')" in worse
+    assert "attention.memory('sdpa', 16, 'forward')" not in worse
+    found.asv("publish")
+    index = json.loads((found.root / "reports" / "asv" / "index.json").read_text())
+    assert set(index["benchmarks"]) == {f"attention.{x}" for x in ("time", "memory", "error")}
+    assert {"gpu", "torch", "cuda", "driver"} <= set(index["params"])
+
+
+@pytest.mark.slow
+def test_two_commits_in_turns_are_measured_anew_in_each_round(history):
+    found, shas, _ = history
+    found.proof.unlink()
+    said = found.asv(
+        "continuous", "--interleave-rounds", shas["first"], shas["larger"],
+        "--bench", "time.*matmul", "--factor", "1000",
+    )  # fmt: skip
+    assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in said
+    order = [json.loads(line)[0] for line in found.proof.read_text().splitlines()]
+    runs = [sha for i, sha in enumerate(order) if i == 0 or order[i - 1] != sha]
+    a, b = shas["first"], shas["larger"]
+    assert runs in ([a, b, a], [b, a, b])  # there and back: the middle one twice in a row
+    for sha in (a, b):
+        row = found.results(sha)["attention.time"]
+        samples = next(s for s in row["samples"] if s)
+        assert len(samples) >= 14, "of both rounds"
+        assert len(set(samples)) > len(samples) / 2, "and not one round's twice"
