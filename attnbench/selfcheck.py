@@ -7,10 +7,8 @@ counted. Without torch: the faults are data until a worker loads their code.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 from attnbench.comparison import Verdict
 from attnbench.machine import Machine, why_not
 from attnbench.record import PROTOCOL, Record, Status
-from attnbench.store import save_beside
+from attnbench.store import SELFCHECK, save_beside
 from attnbench.sweep.asking import measure
 from attnbench.sweep.compare import Compared, compare_cells
 from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
@@ -28,7 +26,6 @@ from attnbench.sweep.plan import Cell
 from attnbench.sweep.run import Watcher
 from attnbench.truth.planted import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
 
-FILE = "selfcheck.json"
 SLOW, SLOW_DOWN_S = "slow-downs", 12.0
 """What they are filed under, and for how long pairs of one are taken."""
 BUDGET_S = 0.03
@@ -176,16 +173,4 @@ def _at(values: Any, path: str) -> float | None:
 
 def save(result: SelfCheck, out: Path) -> Path:
     """Beside the machine's runs, whole or not at all; the one before is replaced."""
-    return save_beside(out, result.machine, FILE, result.to_dict())
-
-
-def load(out: Path, machine: str) -> dict[str, Any] | None:
-    """The last self-check of a machine; None where there is none that can be read.
-
-    Its ``line`` is what a report says; one of another ``protocol`` says nothing of this ruler.
-    """
-    with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((out / machine / FILE).read_text())
-        if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
-            return found
-    return None
+    return save_beside(out, result.machine, SELFCHECK, result.to_dict())

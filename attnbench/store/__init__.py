@@ -12,11 +12,13 @@ from attnbench.store.beside import (
     save_machine,
     stored_floors,
     stored_margin,
+    stored_selfcheck,
 )
 from attnbench.store.disk import (
     HEADER,
     MACHINE,
     RECORDS,
+    SELFCHECK,
     SPOILED,
     TORN,
     StoreError,
@@ -31,7 +33,7 @@ from attnbench.store.reading import (
 from attnbench.store.run_folder import RunFolder
 
 __all__ = [
-    "HEADER", "MACHINE", "RECORDS", "SPOILED", "TORN", "RunFolder", "StoreError", "check_writable",
-    "export", "find_runs", "load", "read_header", "read_records", "save_beside", "save_machine",
-    "stored_floors", "stored_margin",
+    "HEADER", "MACHINE", "RECORDS", "SELFCHECK", "SPOILED", "TORN", "RunFolder", "StoreError",
+    "check_writable", "export", "find_runs", "load", "read_header", "read_records", "save_beside",
+    "save_machine", "stored_floors", "stored_margin", "stored_selfcheck",
 ]  # fmt: skip

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.comparison import LEAST_MARGIN
 from attnbench.record import PROTOCOL
-from attnbench.store.disk import MACHINE, make_folder, unwritable, write_whole
+from attnbench.store.disk import MACHINE, SELFCHECK, make_folder, unwritable, write_whole
 
 if TYPE_CHECKING:
     from attnbench.machine import Machine
@@ -58,6 +59,18 @@ def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, A
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return floors if same else []
+
+
+def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
+    """The last self-check of a machine; None where there is none that can be read.
+
+    Its ``line`` is what a report says; one of another ``protocol`` says nothing of this ruler.
+    """
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads((out / machine / SELFCHECK).read_text())
+        if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
+            return found
+    return None
 
 
 def stored_margin(out: Path, machine: Machine, threads: int) -> float:

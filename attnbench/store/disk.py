@@ -11,7 +11,9 @@ from pathlib import Path
 
 from impls.asked import CantBeDone
 
-HEADER, RECORDS, MACHINE = "run.json", "records.jsonl", "env.json"
+HEADER, RECORDS = "run.json", "records.jsonl"
+MACHINE, SELFCHECK = "env.json", "selfcheck.json"
+"""Beside a machine's runs: its own facts, and what the ruler's self-check found there."""
 TORN, SPOILED = "torn.txt", "spoiled.jsonl"
 DRAFT = ".new"
 """What is written under this ending takes its name once it is whole."""

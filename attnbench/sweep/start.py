@@ -15,7 +15,14 @@ import impls
 from attnbench.machine import Machine, this_machine
 from attnbench.measure.settings import Settings
 from attnbench.record import PROTOCOL
-from attnbench.store import RunFolder, StoreError, read_header, read_records, stored_floors
+from attnbench.store import (
+    RunFolder,
+    StoreError,
+    read_header,
+    read_records,
+    stored_floors,
+    stored_selfcheck,
+)
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
@@ -68,6 +75,7 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
     header = {
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
         "energy": energy, "noise": stored_floors(out, machine, settings.threads),
+        "selfcheck": _told(stored_selfcheck(out, machine.name)),
         "grid": asdict(grid), "tables": [str(Path(t).resolve()) for t in tables],
         "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
@@ -105,6 +113,11 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     folder = RunFolder.reopen(path)
     return Run(plan, folder, Known(read_records(path)), settings)
+
+
+def _told(selfcheck: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Of the ruler's self-check on that machine, what a reader of the run asks for."""
+    return selfcheck and {k: selfcheck.get(k) for k in ("line", "date", "versions")}
 
 
 def _files(grid: dict[str, Any]) -> list[str]:

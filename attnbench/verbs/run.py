@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench import arguments
 from attnbench.verbs import INTERRUPTED, finding, say
@@ -13,7 +13,7 @@ from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from attnbench.record import Record
     from attnbench.sweep.slots import Places
@@ -99,6 +99,7 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
     """The picture, the table and the answer."""
     from attnbench.answer.verdict import answers
     from attnbench.report import scaling_picture
+    from attnbench.store import read_header
 
     left_out = ("unsupported", "unavailable")
     records = sorted(records, key=lambda r: str(r.status) in left_out)  # what was run comes first
@@ -110,7 +111,7 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
         more = len(scaling_picture.regimes(r for r in records if r.time is not None)) - 1
         rest = f"; {more} other regime{'s' * (more > 1)} in the table alone" if more else ""
         say(f"drawn in {pictures[0]}{rest}")
-    trust = _trust(where)
+    trust = _trust(read_header(where))
     if as_json:
         sent = {"run": str(where), "selfcheck": trust, "records": [r.to_dict() for r in records],
                 "answers": [a.to_dict() for a in found]}  # fmt: skip
@@ -128,11 +129,9 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
     return finding(records)
 
 
-def _trust(where: Path) -> str:
-    """What the ruler's self-check said, on the machine of a run."""
-    from attnbench.selfcheck import load
-
-    found = load(where.parent.parent, where.parent.name)
+def _trust(header: Mapping[str, Any]) -> str:
+    """What the ruler's self-check had said on the machine of a run when it began."""
+    found = header.get("selfcheck")
     if found is None:
         return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
     return f"{found['line']} ({found['date'][:10]})"

@@ -9,8 +9,8 @@ from attnbench import cli, selfcheck
 from attnbench.machine import this_machine
 from attnbench.record import PROTOCOL, Memory, Record, Status
 from attnbench.report import selfcheck_view
-from attnbench.selfcheck import Outcome, SelfCheck, judge, load, run_plants, save
-from attnbench.store import StoreError, find_runs
+from attnbench.selfcheck import Outcome, SelfCheck, judge, run_plants, save
+from attnbench.store import StoreError, find_runs, stored_selfcheck
 from attnbench.sweep.engine import WorkerLost
 from attnbench.truth.planted import PLANTS
 
@@ -80,23 +80,23 @@ def test_the_line_counts_what_was_planted(outcomes, line, passed):
 def test_what_is_kept_comes_back_and_is_no_run(tmp_path):
     path = save(result(CAUGHT, ESCAPED), tmp_path)
     assert path == tmp_path / "box" / "selfcheck.json"
-    found = load(tmp_path, "box")
+    found = stored_selfcheck(tmp_path, "box")
     assert (found["n"], found["caught"], found["protocol"]) == (2, 1, PROTOCOL)
     assert found["line"] == "ruler self-check: 1/2 on this machine"
     assert found["versions"] == {"torch": "2.13"}
     assert [o["deed"] for o in found["outcomes"]] == ["zeros", "a hang"]
     assert list(find_runs([tmp_path])) == []
     save(result(CAUGHT), tmp_path)
-    assert load(tmp_path, "box")["n"] == 1
+    assert stored_selfcheck(tmp_path, "box")["n"] == 1
     assert [p.name for p in path.parent.iterdir()] == ["selfcheck.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", json.dumps({"protocol": PROTOCOL - 1})])
 def test_a_self_check_that_says_nothing_of_this_ruler_is_none(tmp_path, text):
-    assert load(tmp_path, "box") is None
+    assert stored_selfcheck(tmp_path, "box") is None
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "selfcheck.json").write_text(text)
-    assert load(tmp_path, "box") is None
+    assert stored_selfcheck(tmp_path, "box") is None
 
 
 def test_a_place_that_takes_no_files_is_a_sentence(tmp_path):
@@ -154,7 +154,7 @@ def test_the_verb_ends_with_a_finding_where_something_escaped(
     assert cli.main(["selfcheck", "--out", str(tmp_path), *words]) == status
     out = capsys.readouterr().out
     line = result(*outcomes).line
-    kept = load(tmp_path, this_machine().name)
+    kept = stored_selfcheck(tmp_path, this_machine().name)
     assert kept["line"] == line
     if words:
         assert json.loads(out) == kept
