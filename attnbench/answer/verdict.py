@@ -35,6 +35,9 @@ class Answer:
     """The first that can."""
     lead: float | None
     """Its median over the winner's."""
+    lead_low: float | None = None
+    lead_high: float | None = None
+    """How small and how large the lead may be: from the ends of both intervals."""
     memory_bytes: int | None = None
     """The winner's peak."""
     frugal: tuple[str, int, float] | None = None
@@ -45,7 +48,7 @@ class Answer:
     node: str = ""
     """The kind of machine that measured them, where the records are of several."""
     flags: tuple[str, ...] = ()
-    """What was amiss while the variants of this problem were timed."""
+    """What was amiss while those were timed that lead, come next or might have led."""
 
     def sentence(self) -> str:
         """The answer with its interval."""
@@ -58,7 +61,7 @@ class Answer:
             who += f" and {_mib(self.memory_bytes)}"
         if self.equal:
             who += f", and {', '.join(self.equal)} can't be told from it"
-        ahead = f"; {self.lead:.2f}x ahead of {self.next}" if self.next else ""
+        ahead = f"; {_lead(self)} ahead of {self.next}" if self.next else ""
         if self.frugal:
             name, peak, slower = self.frugal
             ahead += f"; {name} needs least memory, {_mib(peak)}, at {slower:.2f}x the time"
@@ -72,7 +75,8 @@ class Answer:
         return {
             "problem": self.problem, "winner": self.winner, "median_s": self.time.median_s,
             "low_s": self.time.low_s, "high_s": self.time.high_s, "equal": list(self.equal),
-            "next": self.next, "lead": self.lead, "memory_bytes": self.memory_bytes,
+            "next": self.next, "lead": self.lead, "lead_low": self.lead_low,
+            "lead_high": self.lead_high, "memory_bytes": self.memory_bytes,
             "frugal": self.frugal and self.frugal[0], "world": self.world, "node": self.node,
             "flags": list(self.flags),
             "sentence": self.sentence(),
@@ -114,20 +118,36 @@ def _answer(problem: dict[str, Any], exact: list[Record]) -> Answer:
     ranked = sorted(timed, key=lambda each: each[0].median_s)
     best, winner, record = ranked[0]
     equal = tuple(v for t, v, _ in ranked[1:] if t.low_s <= best.high_s * (1 + MARGIN))
-    rest = [(t, v) for t, v, _ in ranked[1:] if v not in equal]
-    busy = [variant for time, variant, _ in ranked if time.flags]
+    t, behind = next(((t, v) for t, v, _ in ranked[1:] if v not in equal), (None, None))
+    near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best)]
     own = record.memory.peak_bytes if record.memory else None
     sized = [(r.memory.peak_bytes, t.median_s, v) for t, v, r in ranked if r.memory]
     peak, taken, least = min(sized, default=(0, 0.0, ""))
     frugal = (least, peak, taken / best.median_s) if own and peak <= FRUGAL * own else None
     return Answer(
         problem, winner, best, equal,
-        next=rest[0][1] if rest else None,
-        lead=rest[0][0].median_s / best.median_s if rest else None,
+        next=behind,
+        lead=t.median_s / best.median_s if t else None,
+        lead_low=t.low_s / best.high_s if t else None,
+        lead_high=t.high_s / best.low_s if t else None,
         memory_bytes=own,
         frugal=frugal,
-        flags=(f"the machine was busy while {', '.join(busy)} ran",) if busy else (),
+        flags=tuple(f"{v} {_amiss(t)}" for v, t in near if t.flags),
     )  # fmt: skip
+
+
+def _may_win(time: Time, best: Time) -> bool:
+    """Whether its fastest call could have been the winner's: a slow one's doubts change nothing."""
+    return time.min_s <= best.high_s * (1 + MARGIN)
+
+
+def _amiss(time: Time) -> str:
+    kinds = (flag.split(":")[0].removeprefix("it ") for flag in time.flags)
+    return " and ".join(dict.fromkeys(kinds))
+
+
+def _lead(answer: Answer) -> str:
+    return f"{answer.lead:.2f}x [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
 
 
 def _mib(nbytes: int) -> str:

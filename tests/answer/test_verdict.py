@@ -37,7 +37,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert (answer.winner, answer.equal, answer.next) == ("fast", (), "middle")
     assert answer.lead == pytest.approx(2.0)
     assert "fast is the fastest exact variant" in answer.sentence()
-    assert "2.00x ahead of middle" in answer.sentence()
+    assert "2.00x [2.00, 2.00] ahead of middle" in answer.sentence()
     assert "slow" not in answer.sentence()
 
 
@@ -62,7 +62,8 @@ def test_the_lead_is_over_the_first_that_can_be_told_apart():
                   timed("c", 4e-3))  # fmt: skip
     assert (answer.equal, answer.next, answer.lead) == (("b",), "c", pytest.approx(4.0))
     assert re.search(r"\bb\b.*can't be told", answer.sentence())
-    assert "4.00x ahead of c" in answer.sentence()
+    assert "4.00x [3.64, 4.44] ahead of c" in answer.sentence()
+    assert (answer.lead_low, answer.lead_high) == (pytest.approx(4 / 1.1), pytest.approx(4 / 0.9))
 
 
 def test_where_all_are_tied_nobody_is_ahead():
@@ -155,6 +156,25 @@ def test_what_needs_half_the_memory_is_named_with_its_price():
     assert "frugal needs least memory, 2 MiB, at 3.00x the time" in answer.sentence()
     near = only(sized("fast", 1e-3, 8 << 20), sized("frugal", 3e-3, 5 << 20))
     assert "least memory" not in near.sentence()
+
+
+@pytest.mark.parametrize(
+    ("doubted", "least", "said"),
+    [("a", None, "a drifting and waited"), ("b", None, "b drifting and waited"),
+     ("c", None, ""), ("c", 1e-3, "c drifting and waited")],
+)  # fmt: skip
+def test_an_answer_is_in_doubt_for_what_might_change_it_and_for_nothing_else(doubted, least, said):
+    flags = ["drifting: the last third took longer", "it waited: 20% of each call", "drifting: x"]
+
+    def shaky(record):
+        if record.variant != doubted:
+            return record
+        time = replace(record.time, flags=flags, min_s=least or record.time.min_s)
+        return replace(record, time=time)
+
+    answer = only(*map(shaky, (timed("a", 1e-3), timed("b", 2e-3), timed("c", 3e-3))))
+    assert answer.flags == ((said,) if said else ())
+    assert ("(in doubt: " + said in answer.sentence()) == bool(said)
 
 
 def test_unlike_machines_share_no_ranking_and_each_is_named():

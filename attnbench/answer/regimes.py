@@ -1,0 +1,183 @@
+"""Regimes: problems alike in all but their length, so that a line can be drawn through them.
+
+A length is a number of keys. Queries are as many, or their number is part of the regime, as in
+decoding. Where the batch shrinks as sequences grow, so that the tokens stay as many, it is the
+tokens that are part of the regime. So are the kind of machine and how many processes took part:
+unlike devices never share a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnbench.record import Record, Time
+
+Key = tuple[tuple[str, Any], ...]
+PHASES = ("train", "forward", "backward", "decode")
+"""The order in which they are shown: what is asked about most comes first."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What is alike in its records, and the records by length and variant."""
+
+    fixed: dict[str, Any]
+    """Of the problem, all but what varies with the length."""
+    cells: dict[int, dict[str, Record]]
+    """By length, the shortest first, then by variant."""
+    world: int | None = None
+    """Over how many processes; None of what ran in one."""
+    node: str = ""
+    tokens: int | None = None
+    """Batch times length, where these are alike and the batch is not."""
+    several_nodes: bool = field(default=False, compare=False)
+
+    @property
+    def phase(self) -> str:
+        """Forward, train, backward or decode."""
+        return str(self.fixed["phase"])
+
+    @property
+    def mask(self) -> str:
+        """The mask, as it is written on the command line."""
+        return str(self.fixed["mask"])
+
+    @property
+    def dtype(self) -> str:
+        """What numbers are held in."""
+        return str(self.fixed["dtype"])
+
+    @property
+    def lengths(self) -> list[int]:
+        """Every length that anything was asked of."""
+        return list(self.cells)
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them, the shortest first."""
+        return [record for some in self.cells.values() for record in some.values()]
+
+    @property
+    def shape(self) -> str:
+        """``batch 1, 4 heads of 64``: in words, what ``-b1-h4-d64`` would be."""
+        p = self.fixed
+        batch = f"{self.tokens} tokens a batch" if self.tokens else f"batch {p['batch']}"
+        heads = f"{p['heads']} heads" + f" on {p['kv_heads']}" * (p["kv_heads"] != p["heads"])
+        width = str(p["head_dim"]) + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
+        return f"{batch}, {heads} of {width}"
+
+    def words(self) -> list[str]:
+        """Everything that tells it from another, most telling first."""
+        p = self.fixed
+        found = [self.phase]
+        found += [f"a {p['level']}"] * (p["level"] != "core")
+        if "q_len" in p:
+            queries = "one query" if p["q_len"] == 1 else f"{p['q_len']} queries"
+            found += [f"{queries} a call"] * (self.phase != "decode" or p["q_len"] != 1)
+        found += ["no mask" if self.mask == "none" else self.mask, self.dtype]
+        found += [f"{p['inputs']} inputs"] * (p["inputs"] != "normal")
+        found += [self.shape, f"on {p['device']}"]
+        found += [f"over {self.world} processes"] * bool(self.world)
+        found += [self.node] * (bool(self.node) and self.several_nodes)
+        return found
+
+    def __str__(self) -> str:
+        return ", ".join(self.words())
+
+    def timed(self, length: int) -> dict[str, Record]:
+        """What has a time at a length that can be compared."""
+        return {name: r for name, r in self.cells.get(length, {}).items() if time_of(r)}
+
+    def longest(self) -> int | None:
+        """The longest length at which at least half of what was timed anywhere has a time."""
+        counts = {length: len(self.timed(length)) for length in self.cells}
+        enough = [n for n, count in counts.items() if count and count * 2 >= max(counts.values())]
+        return max(enough, default=None)
+
+
+def time_of(record: Record | None) -> Time | None:
+    """Its time; None where that is none, or no number above zero."""
+    time = record.time if record else None
+    said = (time.median_s, time.low_s, time.high_s) if time else (None,)
+    return time if all(x is not None and math.isfinite(x) and x > 0 for x in said) else None
+
+
+def regimes(records: Iterable[Record]) -> list[Regime]:
+    """The regimes of one run, by phase and then in the order of the records."""
+    alike: dict[Key, list[Record]] = {}
+    for record in records:
+        alike.setdefault(_key(record), []).append(record)
+    on_devices = [(key, *each) for key, some in alike.items() for each in _devices(some)]
+    nodes = {node for _, (_, node), some in on_devices if any(map(time_of, some))}
+    found = [
+        _regime(dict(key), line, tokens, device, several_nodes=len(nodes) > 1)
+        for key, device, some in on_devices
+        for tokens, line in _series(some)
+    ]
+    order = {phase: number for number, phase in enumerate(PHASES)}
+    return sorted(found, key=lambda r: (r.fixed["level"] != "core", order.get(r.phase, 9)))
+
+
+def _key(record: Record) -> Key:
+    problem = record.problem
+    as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
+    varies = ["batch", "kv_len"] + ["q_len"] * as_many
+    return tuple((k, v) for k, v in problem.items() if k not in varies)
+
+
+Device = tuple[int | None, str]
+"""How many processes, on which kind of machine."""
+
+
+def _devices(records: Sequence[Record]) -> Iterable[tuple[Device, list[Record]]]:
+    """What ran, by what it ran on; what was never tried is missing on each of these alike."""
+    tried: dict[Device, list[Record]] = {}
+    rest: list[Record] = []
+    for record in records:
+        world = record.ranks.world if record.ranks else None
+        known = record.node or record.ranks or record.time  # older runs name no kind of machine
+        (tried.setdefault((world, record.node), []) if known else rest).append(record)
+    if not tried:
+        return [((None, ""), rest)]
+    return [(device, some + rest) for device, some in tried.items()]
+
+
+Places = dict[tuple[int, int], list[Record]]
+
+
+def _series(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
+    """Lines of one batch; what is in none of several lengths is a line of as many tokens.
+
+    A place may lie on a line of either sort: a batch of one is the end of both.
+    """
+    by_batch: dict[int, Places] = {}
+    by_tokens: dict[int, Places] = {}
+    for record in records:
+        batch, length = (int(record.problem[name]) for name in ("batch", "kv_len"))
+        for line in (by_batch.setdefault(batch, {}), by_tokens.setdefault(batch * length, {})):
+            line.setdefault((batch, length), []).append(record)
+    lonely = {batch for batch, line in by_batch.items() if len(line) == 1}
+    crossed = [
+        tokens for tokens, line in by_tokens.items()
+        if len(line) > 1 and any(batch in lonely for batch, _ in line)
+    ]  # fmt: skip
+    for batch, line in by_batch.items():
+        _, length = next(iter(line))
+        if batch not in lonely or batch * length not in crossed:
+            yield None, line
+    for tokens in crossed:
+        yield tokens, by_tokens[tokens]
+
+
+def _regime(key: dict[str, Any], places: Places, tokens: int | None, device: Device, *,
+            several_nodes: bool) -> Regime:  # fmt: skip
+    world, node = device
+    cells: dict[int, dict[str, Record]] = {}
+    for (_, length), some in sorted(places.items(), key=lambda each: each[0][1]):
+        cells[length] = {record.variant: record for record in some}
+    if tokens is None:
+        key = {"batch": next(iter(places))[0], **key}
+    return Regime(key, cells, world, node, tokens, several_nodes)
