@@ -1,0 +1,93 @@
+"""How a variant looks, everywhere: its family's colour, a marker and a dash of its own.
+
+What it computes shows in how the marker is filled: full is exactly softmax, half is near it or
+exact on a pattern of its own, hollow is another operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench.record import Record
+from attnbench.report.figures.palette import FAMILIES, OTHER, PAPER
+from attnbench.report.figures.sheet import clean
+
+MARKERS = "osD^vPXphd"
+DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+FILLS = {"softmax": "full", "its own operator": "none"}
+HALF = "left"
+FILLED = {"full": "exactly softmax", HALF: "near it, or on its own pattern",
+          "none": "another operator"}  # fmt: skip
+"""What the filling of a marker says."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One variant's."""
+
+    number: int
+    """Its place among all of the report; ``v7`` is its class in every figure."""
+    variant: str
+    family: str
+    computes: str
+    colour: str
+    marker: str
+    dash: str | tuple[int, tuple[float, ...]]
+    fill: str
+
+    @property
+    def name(self) -> str:
+        """Its class in every figure, and its name in the page's address."""
+        return f"v{self.number}"
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes softmax attention and nothing else."""
+        return self.computes == "softmax"
+
+    def gid(self, words: str = "") -> str:
+        """What an artist of it is called, with the words to show where a pointer rests on it."""
+        return f"{self.name}|{clean(words)}" if words else self.name
+
+    def marks(self, size: float = 4.0) -> dict[str, Any]:
+        """Its marker, as matplotlib's ``plot`` takes it; what is hollow is so on any ground."""
+        return filled(self.fill, self.colour, self.marker, size)
+
+
+Looks = Mapping[str, Look]
+
+
+def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict[str, Any]:
+    """A marker that is full, half full or hollow, as matplotlib's ``plot`` takes it."""
+    half = fill == HALF
+    return {
+        "marker": marker, "markersize": size, "markeredgewidth": 0.9, "color": colour,
+        "markeredgecolor": colour, "fillstyle": HALF if half else "full",
+        "markerfacecolor": PAPER if fill == "none" else colour,
+        **({"markerfacecoloralt": PAPER} if half else {}),
+    }  # fmt: skip
+
+
+def looks(records: Iterable[Record]) -> dict[str, Look]:
+    """A look for each variant of these records, by families in their fixed order."""
+    seen: dict[str, tuple[str, str]] = {}
+    for record in records:
+        family, computes = seen.get(record.variant, ("", ""))
+        seen[record.variant] = (family or record.family, computes or record.computes)
+    known = list(FAMILIES)
+    order = sorted(seen, key=lambda v: (known.index(seen[v][0]) if seen[v][0] in known else 99,
+                                        seen[v][0]))  # fmt: skip
+    members: dict[str, int] = {}
+    made = {}
+    for number, variant in enumerate(order):
+        family, computes = seen[variant]
+        member = members.setdefault(family, 0)
+        members[family] += 1
+        made[variant] = Look(
+            number, variant, family, computes, FAMILIES.get(family, OTHER),
+            MARKERS[member % len(MARKERS)], DASHES[(member + member // 20) % len(DASHES)],
+            FILLS.get(computes, HALF),
+        )  # fmt: skip
+    return made

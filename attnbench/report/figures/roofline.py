@@ -1,0 +1,229 @@
+"""The roofline: how much of what the machine was seen to do each variant gets out of it.
+
+The work is that of the mathematics and the bytes are those of the ends, so a variant that computes
+twice or writes its scores to memory lies lower, not further right. The roof is measured: a matrix
+product in the problem's dtype, a copy from memory, and the fastest copy that a cache holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.regimes import time_of
+from attnbench.report.figures.labels import heading, shorten, spread
+from attnbench.report.figures.looks import Look, Looks
+from attnbench.report.figures.palette import FAINT, INK, PAPER
+from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.report.figures.ticks import decimal, three
+from attnbench.report.scenes import Scene
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT = 4.6, 3.7
+PLACE = (0.115, 0.24, 0.575, 0.635)
+ROOM = 84.0
+"""Points for a name."""
+NAMED = {True: 5, False: 4}
+"""How many are named, of those that are exact and of the others: those nearest to the roof."""
+MOST = 60
+"""Paths that are drawn."""
+FAR = 0.01
+"""Of the fastest's FLOP/s: what does less next to no work, and would shrink all else."""
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What the machine was seen to do: all of it, where several processes take part."""
+
+    flops: float
+    """A second, by a matrix product."""
+    memory: float
+    """Bytes a second, by the largest copy."""
+    cache: float
+    """By the fastest."""
+
+    def over(self, intensity: float) -> float:
+        """FLOP a second at so many FLOP a byte, at the most."""
+        return min(self.flops, self.cache * intensity)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant at a length."""
+
+    length: int
+    intensity: float
+    rate: float
+
+
+def roof(scene: Scene) -> Roof | None:
+    """Of the kind of machine that measured it; None where its ceilings were not measured."""
+    header = scene.run.header
+    node = (header.get("nodes") or {}).get(scene.regime.node) or {}
+    found = node.get("ceilings") or header.get("ceilings") or {}
+    flops = (found.get("flops") or {}).get(scene.regime.dtype)
+    copies = {int(size): speed for size, speed in (found.get("copy") or {}).items() if speed}
+    if not flops or not copies:
+        return None
+    many = scene.regime.world or 1
+    return Roof(flops * many, copies[max(copies)] * many, max(copies.values()) * many)
+
+
+def draw(scene: Scene, looks: Looks) -> Drawn | None:
+    """A regime's; None without ceilings or without anything whose work is known."""
+    above, known = roof(scene), _paths(scene)
+    if above is None or not known:
+        return None
+    least = FAR * max(points[-1].rate for points in known.values())
+    paths = {variant: points for variant, points in known.items() if points[-1].rate >= least}
+    unit, name = (1e12, "TFLOP/s") if above.flops >= 1e12 else (1e9, "GFLOP/s")
+    named = _named(paths, looks, above)
+    faint = [v for v in _ranked(paths, above) if v not in named][: MOST - len(named)]
+    dtype, phase = scene.regime.dtype, scene.regime.phase
+    title = f"Roofline, {phase}: {name} of the mathematics"
+    with sheet(WIDTH, HEIGHT) as figure:
+        axes = figure.add_axes(PLACE)
+        _frame(axes, above, paths, unit)
+        for variant in faint:
+            _path(axes, looks[variant], paths[variant], above, unit, bold=False)
+        for variant in named:
+            _path(axes, looks[variant], paths[variant], above, unit, bold=True)
+        _labels(axes, named, paths, looks, unit)
+        heading(figure, title, str(scene.regime))
+        axes.set_xlabel("FLOP for each byte that goes in or comes out", labelpad=2)
+        figure.text(
+            0.02, 0.018, f"roof: a product in {dtype}, {above.flops / unit:.3g} {name}; slope: a "
+            f"copy from memory, {above.memory / 1e9:.3g} GB/s\n"
+            f"(dashed: in cache, {above.cache / 1e9:.3g}); paths run over the lengths, to a "
+            f"marker at the longest{_left_out(known, paths, len(named) + len(faint))}",
+            fontsize=6.8, color=FAINT, va="bottom", linespacing=1.3,
+        )  # fmt: skip
+        return finish(
+            figure, "roofline", f"roofline-{scene.name}", f"{title} ({scene.regime})",
+            _told(paths, looks, above), _rows(known, looks, above), regime=scene.number,
+        )  # fmt: skip
+
+
+def _paths(scene: Scene) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for length in scene.regime.lengths:
+        for variant, record in scene.regime.timed(length).items():
+            time, cost = time_of(record), record.cost
+            if time and cost and cost.flops > 0 and cost.bytes > 0:
+                point = Point(length, cost.flops / cost.bytes, cost.flops / time.median_s)
+                found.setdefault(variant, []).append(point)
+    return found
+
+
+def _left_out(known: Mapping[str, Any], shown: Mapping[str, Any], drawn: int) -> str:
+    away = [shorten(variant, 60, 6.8) for variant in known if variant not in shown]
+    some = ", ".join(away[:3]) + f" and {len(away) - 3} more" * (len(away) > 3)
+    said = [f"far below, and not drawn: {some}"] * bool(away)
+    said += [f"{len(shown) - drawn} more in the CSV"] * (len(shown) > drawn)
+    return "\n" * bool(said) + "; ".join(said)
+
+
+def _share(point: Point, above: Roof) -> float:
+    return point.rate / above.over(point.intensity)
+
+
+def _ranked(paths: Mapping[str, list[Point]], above: Roof) -> list[str]:
+    """By how near they come to the roof where they are longest."""
+    return sorted(paths, key=lambda v: (-_share(paths[v][-1], above), v))
+
+
+def _named(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> list[str]:
+    """Of those that are exact and of the others, those that come nearest."""
+    ranked = _ranked(paths, above)
+    kinds = (True, False)
+    return [
+        v for kind in kinds for v in [v for v in ranked if looks[v].exact is kind][: NAMED[kind]]
+    ]
+
+
+def _frame(axes: Axes, above: Roof, paths: Mapping[str, list[Point]], unit: float) -> None:
+    points = [point for some in paths.values() for point in some]
+    xs, ys = [p.intensity for p in points], [p.rate / unit for p in points]
+    ridge = above.flops / above.memory
+    corner = above.flops / above.cache
+    left, right = min(*xs, corner) / 1.6, max(*xs, ridge * 4) * 1.6
+    low, high = min(ys) / 2, max(*ys, above.flops / unit) * 2
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high))
+    axes.minorticks_off()
+    axes.set_xticks(every := decimal(left, right), [three(x) for x in every])
+    axes.set_yticks(every := decimal(low, high), [three(y) for y in every])
+    for speed, dash in ((above.memory, "-"), (above.cache, (0, (4, 2)))):
+        corner = above.flops / speed
+        slope = [(x, speed * x / unit) for x in (left, corner)]
+        axes.plot(*zip(*slope, strict=True), color=INK, linewidth=1.0, linestyle=dash)
+    top = above.flops / unit
+    axes.plot([above.flops / above.cache, right], [top, top], color=INK, linewidth=1.0)
+
+
+def _path(axes: Axes, look: Look, points: list[Point], above: Roof, unit: float, *,
+          bold: bool) -> None:  # fmt: skip
+    xs, ys = [p.intensity for p in points], [p.rate / unit for p in points]
+    last = points[-1]
+    words = (
+        f"{look.variant}: {last.length} tokens, {last.rate / 1e9:.3g} GFLOP/s, "
+        f"{_share(last, above):.0%} of the roof"
+    )
+    axes.plot(
+        xs, ys, color=look.colour, linewidth=1.1 if bold else 0.6, alpha=1 if bold else 0.5,
+        linestyle=look.dash if bold else "-", marker=look.marker, markevery=[len(xs) - 1],
+        markersize=5 if bold else 3.2, fillstyle=look.fill, markerfacecoloralt=PAPER,
+        markeredgewidth=0.9, gid=f"{look.name}|{words}",
+    )  # fmt: skip
+
+
+def _labels(axes: Axes, named: list[str], paths: Mapping[str, list[Point]], looks: Looks,
+            unit: float) -> None:  # fmt: skip
+    """Names at the right, a thin line from each to its marker."""
+    if not named:
+        return
+    across = {v: _part(paths[v][-1].intensity, axes.get_xlim()) for v in named}
+    heights = {v: _part(paths[v][-1].rate / unit, axes.get_ylim()) for v in named}
+    places = spread(list(heights.values()), 0.062, 0.02, 0.98)
+    for variant, height in zip(named, places, strict=True):
+        look = looks[variant]
+        axes.plot(
+            [across[variant], 1.03], [heights[variant], height], transform=axes.transAxes,
+            clip_on=False, color=FAINT, linewidth=0.4, zorder=1.5, gid=look.name,
+        )  # fmt: skip
+        axes.plot(
+            [1.045], [height], transform=axes.transAxes, clip_on=False, color=look.colour,
+            marker=look.marker, markersize=4.5, fillstyle=look.fill, markerfacecoloralt=PAPER,
+            markeredgewidth=0.9, gid=look.name,
+        )  # fmt: skip
+        axes.text(
+            1.075, height, shorten(variant, ROOM, 7.5), transform=axes.transAxes, fontsize=7.5,
+            va="center_baseline", gid=look.name,
+        )  # fmt: skip
+
+
+def _part(value: float, ends: tuple[float, float]) -> float:
+    """Where on a logarithmic axis a value lies, from 0 to 1."""
+    return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
+
+
+def _told(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
+    exact = {v: _share(points[-1], above) for v, points in paths.items() if looks[v].exact}
+    known = exact or {v: _share(points[-1], above) for v, points in paths.items()}
+    best = max(known, key=lambda v: (known[v], v))
+    return (
+        f"{best} comes nearest to the roof{' of what is exact' * bool(exact)}: it does "
+        f"{known[best]:.0%} of what the product and the fastest copy measured here allow"
+    )
+
+
+def _rows(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> Iterator[tuple[Any, ...]]:
+    yield "variant", "family", "computes", "length", "flop_per_byte", "flop_per_s", "share_of_roof"
+    for variant, points in paths.items():
+        look = looks[variant]
+        for p in points:
+            yield (variant, look.family, look.computes, p.length, p.intensity, p.rate,
+                   _share(p, above))  # fmt: skip

@@ -1,0 +1,231 @@
+"""Scaling: time, memory, error and energy against the length, exact softmax and the rest apart.
+
+The most telling lines are coloured and named at their ends, with the power of the length that they
+grow by; the rest are thin. Where one leader overtakes another a bracket stands between two lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnbench.answer.powers import Power
+from attnbench.report.figures import key, labels, ticks
+from attnbench.report.figures.looks import Looks
+from attnbench.report.figures.palette import FAINT, GRID
+from attnbench.report.figures.panel import Panel, panels
+from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.report.scenes import Scene
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDE, HIGH = 331.0, 252.0
+"""Of a figure, in points."""
+LEFT, RIGHT, ABOVE, BELOW = 44.0, 120.0, 36.0, 30.0
+TELLING = 10
+"""Lines that can still be told apart."""
+SIZE = 8.0
+STEP = 11.0
+ABOVE_EACH = 11.0
+"""What a bracket takes."""
+"""From one name to the next."""
+PHASES = {
+    "train": "Training", "forward": "Forward", "backward": "Backward",
+    "decode": "Decoding",
+}  # fmt: skip
+KINDS = {"exact": "exact softmax", "others": "not exact softmax"}
+SURE = 0.3
+"""A power whose interval is wider either way is not worth its digits in a label."""
+
+
+def draw(scene: Scene, looks: Looks, baseline: str) -> list[Drawn]:
+    """Every figure that there is something for, exact softmax first."""
+    return [figure(panel) for panel in panels(scene, looks, baseline)]
+
+
+def figure(panel: Panel) -> Drawn:
+    """The figure of one panel."""
+    scene, measure = panel.scene, panel.measure
+    phase = PHASES.get(scene.regime.phase, scene.regime.phase)
+    title = f"{phase}: {measure.title}"
+    if (measure.name, panel.kind) != ("error", "others"):  # whose title says so
+        title += f", {KINDS[panel.kind]}"
+    crossings = _brackets(panel)
+    lines = key.lines(key.of(panel.looks[n] for n in panel.telling), WIDE - 12)
+    with sheet(WIDE / 72, HIGH / 72) as paper:
+        labels.heading(paper, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]))
+        key.put(paper, 6, 5, lines)
+        bottom = BELOW + key.LINE * len(lines)
+        top = HIGH - ABOVE - ABOVE_EACH * len(crossings)
+        axes = paper.add_axes((
+            LEFT / WIDE, bottom / HIGH, (WIDE - LEFT - RIGHT) / WIDE, (top - bottom) / HIGH
+        ))  # fmt: skip
+        _set_axes(axes, panel)
+        _lines(axes, panel)
+        _label_ends(paper, axes, panel, bottom, top)
+        _draw_brackets(paper, axes, crossings, panel, top)
+        tags = {"kind": panel.kind, "measure": measure.name}
+        return finish(
+            paper, "scaling", panel.name,
+            title, _told(panel), _rows(panel), regime=scene.number,
+            tags={**tags, "unit": measure.unit} if measure.unit else tags,
+            with_png=measure.unit in ("", "ms"),
+        )  # fmt: skip
+
+
+def _set_axes(axes: Axes, panel: Panel) -> None:
+    lengths = panel.lengths
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlim(*ticks.limits(lengths, least=2.0, room=0.04))
+    some = (*panel.series.values(), panel.reference)
+    axes.set_ylim(*ticks.limits(value for s in some for point in s.values() for value in point))
+    axes.minorticks_off()
+    at = panel.measure.at(*axes.get_ylim())
+    axes.set_yticks(list(at), [panel.measure.say(tick) for tick in at])
+    across = WIDE - LEFT - RIGHT
+    places = [across * ticks.share(axes.get_xlim(), n) for n in lengths]
+    axes.set_xticks(lengths, ticks.fitting([ticks.tokens(n) for n in lengths], places, 8))
+    axes.tick_params(length=2.5, pad=2)
+    axes.set_xlabel("length, tokens" if panel.scene.regime.phase != "decode" else "tokens kept",
+                    labelpad=1, fontsize=8)  # fmt: skip
+
+
+def _lines(axes: Axes, panel: Panel) -> None:
+    if panel.measure.unit == "baseline":
+        axes.axhline(1.0, color=FAINT, linewidth=0.8)
+    if panel.reference:
+        axes.plot(list(panel.reference), [p[0] for p in panel.reference.values()], color=FAINT,
+                  linewidth=1.6, alpha=0.55)  # fmt: skip
+    powers = panel.powers
+    order = [*(n for n in panel.series if n not in panel.telling), *reversed(panel.telling)]
+    for name in order:
+        series, look = panel.series[name], panel.looks[name]
+        xs, (middle, low, high) = list(series), zip(*series.values(), strict=True)
+        gid = look.gid(_words(panel, name, powers.get(name)))
+        if name not in panel.telling:
+            mark = "." if len(xs) == 1 else ""
+            axes.plot(xs, middle, color=FAINT, linewidth=0.6, alpha=0.5, gid=gid, marker=mark)
+            continue
+        if any(top > 1.02 * bottom for top, bottom in zip(high, low, strict=True)):
+            axes.fill_between(xs, low, high, color=look.colour, alpha=0.13, linewidth=0,
+                              gid=look.gid())  # fmt: skip
+        axes.plot(
+            xs,
+            middle,
+            linestyle=look.dash,
+            linewidth=1.1,
+            gid=gid,
+            clip_on=False,
+            **look.marks(3.7),
+        )
+
+
+def _words(panel: Panel, name: str, grows: Power | None) -> str:
+    length, (value, low, high) = list(panel.series[name].items())[-1]
+    say = panel.measure.say
+    interval = f" [{say(low)}, {say(high)}]" if high > low else ""
+    growth = f", grows as {grows}" if grows else ""
+    return f"{name}: {length:,} tokens, {say(value)}{interval}{growth}"
+
+
+def _label_ends(figure: Figure, axes: Axes, panel: Panel, bottom: float, top: float) -> None:
+    """Names beside the ends of their lines, each with a thread to it; powers to the right."""
+    powers = panel.powers
+    right = WIDE - RIGHT
+    across, up = right - LEFT, top - bottom
+    ends = {name: list(panel.series[name].items())[-1] for name in panel.telling}
+    wanted = [bottom + up * ticks.share(axes.get_ylim(), p[0]) for _, p in ends.values()]
+    if panel.reference:
+        wanted.append(
+            bottom + up * ticks.share(axes.get_ylim(), list(panel.reference.values())[-1][0])
+        )
+    ceiling = top - 5 if _brackets(panel) else top - 2
+    places = labels.spread(wanted, STEP, bottom + 1, ceiling)
+    for (name, (length, _)), y, at in zip(ends.items(), wanted, places, strict=False):
+        look, grows = panel.looks[name], powers.get(name)
+        x = LEFT + across * ticks.share(axes.get_xlim(), length)
+        labels.line(figure, [x + 3, right + 5, right + 9], [y, at, at], color=look.colour,
+                    linewidth=0.5, alpha=0.7, gid=look.gid())  # fmt: skip
+        labels.line(figure, [right + 12], [at], linestyle="none", gid=look.gid(), **look.marks())
+        said = f"n^{grows.power:.2f}" if grows and grows.error <= SURE else ""
+        room = RIGHT - 19 - (labels.width(said, 7.5) + 6 if said else 3)
+        labels.write(figure, right + 17, at - 2.7, labels.shorten(name, room, SIZE), SIZE,
+                     gid=look.gid())  # fmt: skip
+        if said:
+            labels.write(figure, WIDE - 3, at - 2.7, said, 7.5, color=FAINT, ha="right",
+                         gid=look.gid())  # fmt: skip
+    if panel.reference:
+        labels.line(figure, [right + 2, right + 5, right + 15], [wanted[-1], *places[-1:] * 2],
+                    color=FAINT, linewidth=1.6, alpha=0.55)  # fmt: skip
+        labels.write(figure, right + 17, places[-1] - 2.7, "fastest exact", SIZE, color=FAINT)
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Crossings between the same two lengths."""
+
+    low: int
+    high: int
+    text: str
+
+
+def _brackets(panel: Panel) -> list[Bracket]:
+    """Where leaders change places; those that share both lengths together."""
+    if panel.kind != "exact" or panel.measure.name != "time":
+        return []
+    found: dict[tuple[int, int], list[str]] = {}
+    for c in panel.scene.crossings:
+        if c.before in panel.series and c.after in panel.series:
+            some = found.setdefault((c.low, c.high), [])
+            names = [labels.shorten(name, 80, 7) for name in (c.before, c.after)]
+            some.append(f"{names[0]} → {names[1]}")
+    return [
+        Bracket(low, high, some[0] + f" and {len(some) - 1} more" * (len(some) > 1))
+        for (low, high), some in list(found.items())[:3]
+    ]
+
+
+def _draw_brackets(figure: Figure, axes: Axes, brackets: Sequence[Bracket], panel: Panel,
+                   top: float) -> None:  # fmt: skip
+    across = WIDE - LEFT - RIGHT
+    for number, bracket in enumerate(brackets):
+        axes.axvspan(bracket.low, bracket.high, color=GRID, alpha=0.35, linewidth=0, zorder=0.5)
+        x0, x1 = (
+            LEFT + across * ticks.share(axes.get_xlim(), n) for n in (bracket.low, bracket.high)
+        )
+        y = top + 6 + ABOVE_EACH * number
+        labels.line(figure, [x0, x0, x1, x1], [y - 2.5, y, y, y - 2.5], color=FAINT, linewidth=0.8)
+        text = labels.shorten(bracket.text, WIDE - 12, 7)
+        wide = labels.width(text, 7)
+        if x1 + 5 + wide <= WIDE - 4:
+            labels.write(figure, x1 + 5, y - 3.5, text, 7)
+        else:
+            labels.write(figure, max(4.0, x0 - 5 - wide), y - 3.5, text, 7)
+
+
+def _told(panel: Panel) -> str:
+    length = panel.lengths[-1]
+    at = {n: s[length][0] for n, s in panel.series.items() if length in s}
+    up = panel.measure.unit in ("tflops", "share")
+    best = sorted(at, key=lambda name: -at[name] if up else at[name])[:3]
+    said = ", ".join(f"{name} {panel.measure.say(at[name])}" for name in best)
+    crossings = [str(c) for c in panel.scene.crossings] if _brackets(panel) else []
+    best_of = f"{'Most' if up else 'Least'} at {length:,} tokens: {said}" if said else ""
+    lines = f"{len(panel.series)} lines over {len(panel.lengths)} lengths"
+    return ". ".join(filter(None, (lines, best_of, *crossings)))
+
+
+def _rows(panel: Panel) -> list[Sequence[object]]:
+    rows: list[Sequence[object]] = [
+        ("variant", "computes", "length", panel.measure.unit or panel.measure.name, "low", "high")
+    ]
+    scale = 1e3 if panel.measure.unit == "ms" else 1.0
+    for name, series in panel.series.items():
+        for length, point in series.items():
+            computes = panel.looks[name].computes
+            rows.append((name, computes, length, *(ticks.number(value * scale) for value in point)))
+    return rows

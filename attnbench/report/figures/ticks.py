@@ -1,0 +1,124 @@
+"""Amounts in words, and where an axis of such amounts has its ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attnbench.report.figures.labels import width
+
+MOST = 6
+"""Ticks on an axis."""
+
+
+def positive(value: Any) -> float | None:
+    """A number above 0 that is finite, as every axis of logarithms needs; None of all others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value > 0 else None
+
+
+def three(value: float) -> str:
+    """Three digits of it: ``1.31``, ``0.0042``, ``12,300``."""
+    if value >= 1e6 or value < 1e-4:
+        mantissa, _, power = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(power)}"
+    if value >= 99.95:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def seconds(value: float) -> str:
+    """``523 ms``"""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size * 0.9995:
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e9)} ns"
+
+
+def nbytes(value: float) -> str:
+    """``1.5 MiB``"""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if value >= 2**power:
+            return f"{three(value / 2**power)} {unit}"
+    return f"{three(value)} B"
+
+
+def joules(value: float) -> str:
+    """``1.2 mJ``"""
+    for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
+        if value >= size:
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e6)} µJ"
+
+
+def percent(value: float) -> str:
+    """``42 %``"""
+    return f"{three(value * 100)} %"
+
+
+def times(value: float) -> str:
+    """``1.31×``"""
+    return f"{three(value)}×"
+
+
+def tokens(value: int) -> str:
+    """``4k`` of 4,096, where a length is a whole number of 1,024; other lengths in full."""
+    return f"{value // 1024:,}k" if value >= 1024 and value % 1024 == 0 else f"{value:,}"
+
+
+def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
+    """Ends of an axis that hold the values and span so many times or more."""
+    found = sorted(values)
+    low, high = found[0], found[-1]
+    wider = max(1.0, (least * low / high) ** 0.5)
+    low, high = low / wider, high * wider
+    edge = (high / low) ** room
+    return low / edge, high * edge
+
+
+def decimal(low: float, high: float) -> list[float]:
+    """Ticks at 1, 2 and 5 times powers of ten, or at powers of ten alone where there are many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    fine = [d * 10.0**k for k in range(first, last + 1) for d in (1, 2, 5)]
+    inside = [tick for tick in fine if low <= tick <= high]
+    if len(inside) <= MOST:
+        return inside
+    powers = [k for k in range(first, last + 1) if low <= 10.0**k <= high]
+    if len(powers) < 2:
+        return [tick for tick in inside if f"{tick:e}"[0] != "2"]
+    step = math.ceil(len(powers) / MOST)
+    return [10.0**k for k in powers if k % step == 0]
+
+
+def binary(low: float, high: float) -> list[float]:
+    """Ticks at powers of two, at every so many of them."""
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    step = next((s for s in (1, 2, 3, 5, 10, 20) if len(powers) <= s * MOST), 40)
+    return [2.0**k for k in powers if k % step == 0]
+
+
+def fitting(words: Sequence[str], places: Sequence[float], size: float,
+            end: float = math.inf) -> list[str]:  # fmt: skip
+    """The words of ticks; empty what would touch the next one's, or reach beyond the end."""
+    kept = list(words)
+    edge = end + 3
+    for number in reversed(range(len(kept))):
+        half = width(kept[number], size) / 2
+        if places[number] + half > edge - 3:
+            kept[number] = ""
+        else:
+            edge = places[number] - half
+    return kept
+
+
+def number(value: float) -> str:
+    """For a table: six digits, or all of a whole number."""
+    return f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
+
+
+def share(limits: tuple[float, float], value: float) -> float:
+    """Where a value lies on an axis of logarithms, as a share of its span."""
+    low, high = limits
+    return math.log(value / low) / math.log(high / low)

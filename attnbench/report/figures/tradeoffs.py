@@ -1,0 +1,263 @@
+"""Trade-offs at the longest length: what more time buys, in memory and in likeness to softmax.
+
+A step line joins what nothing of its kind beats both ways; the rest is pale, and there. What is
+exact and what is not have a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnbench.answer.pareto import frontier
+from attnbench.report.figures import key, labels, ticks
+from attnbench.report.figures.looks import Looks
+from attnbench.report.figures.measures import distance, median, peak
+from attnbench.report.figures.palette import FAINT
+from attnbench.report.figures.scaling import PHASES
+from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.report.scenes import Scene
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDE, HIGH = 331.0, 264.0
+"""Of a figure, in points."""
+LEFT, RIGHT, ABOVE, BELOW = 44.0, 10.0, 36.0, 32.0
+SIZE = 8.0
+NAMED = 26
+"""Names that are tried, the frontiers' first and then the fastest."""
+ROOM = 120.0
+"""A name's, in points."""
+GAP = 8.0
+"""Between what is exact and what is not, where errors are drawn."""
+Points = dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Points of one part of a figure, and the place it has there."""
+
+    points: Points
+    box: labels.Box
+    xs: tuple[float, float]
+    ys: tuple[float, float]
+
+    def at(self, name: str) -> tuple[float, float]:
+        """Where a point lies in the figure."""
+        x, y = self.points[name]
+        left, bottom, right, top = self.box
+        return (left + (right - left) * ticks.share(self.xs, x),
+                bottom + (top - bottom) * ticks.share(self.ys, y))  # fmt: skip
+
+
+def draw(scene: Scene, looks: Looks) -> list[Drawn]:
+    """Time and error, time and memory; less where nothing has both."""
+    length = scene.regime.longest()
+    if length is None:
+        return []
+    found = []
+    for measure, title in (("error", "time × distance from softmax"),
+                           ("memory", "time × peak memory")):  # fmt: skip
+        points = _points(scene, length, measure)
+        if points:
+            found.append(_figure(scene, looks, length, measure, title, points))
+    return found
+
+
+def _points(scene: Scene, length: int, measure: str) -> Points:
+    found = {}
+    for name, record in scene.regime.cells[length].items():
+        time, other = median(record), distance(record) if measure == "error" else peak(record)
+        if time is not None and other is not None:
+            found[name] = (time, other)
+    return found
+
+
+def _figure(scene: Scene, looks: Looks, length: int, measure: str, title: str,
+            points: Points) -> Drawn:  # fmt: skip
+    phase = PHASES.get(scene.regime.phase, scene.regime.phase)
+    title = f"{phase}, {length:,} tokens: {title}"
+    items = key.lines(key.of(looks[name] for name in points), WIDE - 12)
+    fronts = _fronts(looks, points)
+    with sheet(WIDE / 72, HIGH / 72) as figure:
+        labels.heading(figure, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]))
+        key.put(figure, 6, 5, items)
+        bottom = BELOW + key.LINE * len(items)
+        clouds = _clouds(looks, points, measure, bottom)
+        for number, cloud in enumerate(clouds):
+            axes = _axes(figure, cloud, measure, lowest=number == 0)
+            _steps(axes, cloud, fronts)
+            _marks(axes, cloud, looks, fronts, measure)
+            taken = [_around(cloud.at(name)) for name in cloud.points]
+            taken += [box for front in fronts for box in _stairs(cloud, front)]
+            taken.append(_says(figure, cloud, looks, measure, taken))
+            _names(figure, cloud, looks, fronts, taken)
+        return finish(
+            figure, "tradeoffs", f"{scene.name}-time-{measure}", title,
+            _told(points, fronts, measure), _rows(looks, points, fronts, measure),
+            regime=scene.number, tags={"measure": measure},
+        )  # fmt: skip
+
+
+def _fronts(looks: Looks, points: Points) -> list[list[str]]:
+    """What nothing of its kind beats: exact, and not exact."""
+    return [
+        frontier({name: at for name, at in points.items() if looks[name].exact is exact})
+        for exact in (True, False)
+    ]
+
+
+def _clouds(looks: Looks, points: Points, measure: str, bottom: float) -> list[Cloud]:
+    """One for all; or, of errors, what is exact below and the rest above, worlds apart."""
+    xs = ticks.limits((time for time, _ in points.values()), room=0.08)
+    left, right, top = LEFT, WIDE - RIGHT, HIGH - ABOVE
+    groups = [points]
+    if measure == "error":
+        groups = [{name: at for name, at in points.items() if looks[name].exact is exact}
+                  for exact in (True, False)]  # fmt: skip
+        groups = [group for group in groups if group]
+    shares = [0.36, 0.64] if len(groups) == 2 else [1.0]
+    found, level = [], bottom
+    for group, part in zip(groups, shares, strict=True):
+        high = (top - bottom - GAP * (len(groups) - 1)) * part
+        ys = ticks.limits((y for _, y in group.values()), room=0.14)
+        found.append(Cloud(group, (left, level, right, level + high), xs, ys))
+        level += high + GAP
+    return found
+
+
+def _axes(figure: Figure, cloud: Cloud, measure: str, *, lowest: bool) -> Axes:
+    left, bottom, right, top = cloud.box
+    axes = figure.add_axes((left / WIDE, bottom / HIGH, (right - left) / WIDE,
+                            (top - bottom) / HIGH))  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*cloud.xs)
+    axes.set_ylim(*cloud.ys)
+    axes.minorticks_off()
+    across = ticks.decimal(*cloud.xs)
+    places = [left + (right - left) * ticks.share(cloud.xs, x) for x in across]
+    words = ticks.fitting([ticks.seconds(x) for x in across], places, 8, WIDE - 2)
+    axes.set_xticks(across, words if lowest else [""] * len(across))
+    say = ticks.three if measure == "error" else ticks.nbytes
+    at = (ticks.decimal if measure == "error" else ticks.binary)(*cloud.ys)
+    axes.set_yticks(list(at), [say(y) for y in at])
+    axes.tick_params(length=2.5 if lowest else 0, pad=2)
+    if lowest:
+        axes.set_xlabel("median time (less is better, as is lower down)", labelpad=1, fontsize=8)
+    return axes
+
+
+def _steps(axes: Axes, cloud: Cloud, fronts: Sequence[Sequence[str]]) -> None:
+    for front, dash in zip(fronts, ("-", (0, (3, 2))), strict=True):
+        some = [cloud.points[name] for name in front if name in cloud.points]
+        if some:
+            xs = [some[0][0], *(x for x, _ in some), cloud.xs[1]]
+            ys = [cloud.ys[1], *(y for _, y in some), some[-1][1]]
+            axes.step(xs, ys, where="post", color=FAINT, linewidth=1.0, linestyle=dash, alpha=0.8)
+
+
+def _says(figure: Figure, cloud: Cloud, looks: Looks, measure: str,
+          taken: Sequence[labels.Box]) -> labels.Box:  # fmt: skip
+    """What the axis upwards is, at the top where there is room; the place that it takes."""
+    left, _, right, top = cloud.box
+    exact = all(looks[name].exact for name in cloud.points)
+    said = "peak memory above the inputs"
+    if measure == "error":
+        said = "exact: error of the output" if exact else "distance from softmax attention"
+    wide = labels.width(said, 7.5)
+    places = [left + 4, *(left + step for step in range(10, int(right - left - wide), 6))]
+    boxes = [(x, top - 10, x + wide, top) for x in places]
+    box = next((b for b in boxes if not any(labels.over(b, t) for t in taken)), boxes[0])
+    labels.write(figure, box[0], top - 8, said, 7.5, color=FAINT)
+    return box
+
+
+def _marks(axes: Axes, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str]],
+           measure: str) -> None:  # fmt: skip
+    best = {name for front in fronts for name in front}
+    for name in sorted(cloud.points, key=lambda name: name in best):
+        x, y = cloud.points[name]
+        look = looks[name]
+        say = ticks.three(y) if measure == "error" else ticks.nbytes(y)
+        axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False,
+                  alpha=1.0 if name in best else 0.45,
+                  gid=look.gid(f"{name}: {ticks.seconds(x)}, {say}"),
+                  **look.marks(5.5 if name in best else 4.5))  # fmt: skip
+
+
+def _names(figure: Figure, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str]],
+           taken: Sequence[labels.Box]) -> None:  # fmt: skip
+    """Of the frontiers, as far off as need be; of the rest, where there is room beside them."""
+    best = [name for front in fronts for name in front if name in cloud.points]
+    fast = sorted(cloud.points, key=lambda name: cloud.points[name])
+    order = list(dict.fromkeys([*best, *fast]))[:NAMED]
+    spots = [labels.Spot(*cloud.at(name), labels.shorten(name, ROOM, SIZE)) for name in order]
+    left, bottom, _, top = cloud.box
+    frame = (left + 1, bottom + 1, WIDE - 5, top + 4)
+    kept = sum(name in best for name in order)
+    boxes = labels.place(spots[:kept], taken, frame, SIZE, 40)
+    full = [*taken, *(box for box in boxes if box)]
+    boxes += labels.place(spots[kept:], full, frame, SIZE, 15)
+    for name, spot, box in zip(order, spots, boxes, strict=True):
+        if box:
+            _name(figure, spot, box, looks[name].gid(), pale=name not in best)
+
+
+def _stairs(cloud: Cloud, front: Sequence[str]) -> list[labels.Box]:
+    """A frontier's line, as boxes that no name may lie on."""
+    corners = [cloud.at(name) for name in front if name in cloud.points]
+    if not corners:
+        return []
+    _, _, right, top = cloud.box
+    xs = [x for x, _ in corners] + [right]
+    ys = [top] + [y for _, y in corners]
+    found = [
+        (x, min(y, after), x, max(y, after)) for x, y, after in zip(xs, ys, ys[1:], strict=False)
+    ]
+    found += [(x, y, after, y) for x, after, y in zip(xs, xs[1:], ys[1:], strict=False)]
+    return [(a - 1, b - 1, c + 1, d + 1) for a, b, c, d in found]
+
+
+def _around(at: tuple[float, float], size: float = 3.2) -> labels.Box:
+    return (at[0] - size, at[1] - size, at[0] + size, at[1] + size)
+
+
+def _name(figure: Figure, spot: labels.Spot, box: labels.Box, gid: str, *, pale: bool) -> None:
+    x, y = labels.nearest(spot, box)
+    if max(abs(x - spot.x), abs(y - spot.y)) > 6:
+        labels.line(figure, [spot.x, x], [spot.y, y], color=FAINT, linewidth=0.5, alpha=0.7,
+                    gid=gid)  # fmt: skip
+    colour = {"color": FAINT} if pale else {}
+    labels.write(figure, box[0], box[1] + 2, spot.text, SIZE, gid=gid, **colour)
+
+
+def _told(points: Points, fronts: Sequence[Sequence[str]], measure: str) -> str:
+    say = ticks.three if measure == "error" else ticks.nbytes
+    said = []
+    for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
+        if front:
+            some = (f"{n} ({ticks.seconds(points[n][0])}, {say(points[n][1])})" for n in front[:8])
+            said.append(f"{kind}, beaten by none of its kind both ways: {', '.join(some)}")
+    return ". ".join(said)
+
+
+def _rows(looks: Looks, points: Mapping[str, tuple[float, float]],
+          fronts: Sequence[Sequence[str]], measure: str) -> list[Sequence[object]]:  # fmt: skip
+    best = {name for front in fronts for name in front}
+    column = "distance" if measure == "error" else "peak_bytes"
+    rows: list[Sequence[object]] = [("variant", "computes", "median_s", column, "frontier")]
+    rows += [
+        (
+            name,
+            looks[name].computes,
+            ticks.number(x),
+            ticks.number(y),
+            "yes" if name in best else "no",
+        )
+        for name, (x, y) in points.items()
+    ]
+    return rows

@@ -1,0 +1,268 @@
+"""The winner map: for each regime and length the fastest exact variant, and by how much.
+
+Colour is its family, depth its lead; hatched is a tie. What has no winner says why in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.standing import Standing
+from attnbench.record import Record, Status
+from attnbench.report.figures import key, labels, ticks
+from attnbench.report.figures.looks import Looks, filled
+from attnbench.report.figures.palette import DEEPEST, FAINT, FAMILIES, GRID, OTHER
+from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.report.scenes import Ran, Scene
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDE = 504.0
+ROW, ABOVE, BELOW = 42.0, 48.0, 8.0
+LEAST, MOST = 60.0, 150.0
+"""Points for the regimes, to the left."""
+MOST_ROWS = 40
+MOST_LENGTHS = 12
+SIZE = 8.0
+LINE = 11.0
+"""From one line of words to the next in a cell."""
+WORDS = {
+    Status.UNSUPPORTED: "not supported", Status.UNAVAILABLE: "not available",
+    Status.WRONG: "wrong results", Status.IMPLAUSIBLE: "not believed", Status.FAILED: "failed",
+    Status.OUT_OF_MEMORY: "out of memory", Status.TIMED_OUT: "timed out",
+    Status.CRASHED: "crashed",
+}  # fmt: skip
+"""Why there is no time, as short as it can be said."""
+COMMON = (Status.UNSUPPORTED, Status.UNAVAILABLE)
+"""Says the least about a length."""
+
+
+def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
+    """The map of a run's regimes; None where nothing exact was timed."""
+    own = [scene for scene in scenes if scene.run.number == run.number]
+    told = [scene for scene in own if any(s.answer for s in scene.standings)]
+    if not told:
+        return None
+    shown = (told + [scene for scene in own if scene not in told])[:MOST_ROWS]
+    shown.sort(key=lambda scene: scene.number)
+    lengths = sorted({n for scene in shown for n in scene.regime.lengths})
+    columns = lengths[-MOST_LENGTHS:]
+    used = dict.fromkeys(s.answer.winner for scene in shown for s in scene.standings if s.answer)
+    doubt = any(s.answer and s.answer.flags for scene in shown for s in scene.standings)
+    items = _key(looks, used, doubt=doubt)
+    lines = key.lines(items, WIDE - 12)
+    left_out = _left_out(own, shown, lengths, columns)
+    below = BELOW + key.LINE * (len(lines) + bool(left_out)) + 4
+    high = ABOVE + ROW * len(shown) + below
+    title = "The fastest exact softmax attention, by regime and length"
+    common = _common(shown)
+    with sheet(WIDE / 72, high / 72) as figure:
+        labels.heading(figure, title, ", ".join([*common, run.machine]))
+        key.put(figure, 6, BELOW - 2, lines)
+        if left_out:
+            labels.write(figure, 6, below - key.LINE, left_out, 7, color=FAINT)
+        names = [_two_lines(_own(scene, common), MOST - 14) for scene in shown]
+        left = min(MOST, max(LEAST, 14 + max(_wide(name) for name in names)))
+        _heads(figure, columns, high, left)
+        for number, (scene, name) in enumerate(zip(shown, names, strict=True)):
+            bottom = high - ABOVE - ROW * (number + 1)
+            _name(figure, name, bottom)
+            _cells(figure, scene, columns, looks, bottom, left)
+        return finish(
+            figure, "map", f"map-{run.number}", f"{title}, {run.name}", _told(shown),
+            _rows(shown), tags={"run": str(run.number)},
+        )  # fmt: skip
+
+
+def depth(lead: float | None) -> float:
+    """How deep the colour of a winner is: from 5 % ahead to three times as fast."""
+    if lead is None or not math.isfinite(lead) or lead <= 1:
+        return 0.12
+    return 0.12 + (DEEPEST - 0.12) * min(1.0, math.log(lead) / math.log(3))
+
+
+def _common(shown: Sequence[Scene]) -> list[str]:
+    """What all regimes have alike, so that no row need say it."""
+    first, *rest = ([*scene.regime.words()] for scene in shown)
+    return [word for word in first if all(word in other for other in rest)] if rest else []
+
+
+def _left_out(own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[int],
+              columns: Sequence[int]) -> str:  # fmt: skip
+    said = []
+    if len(own) > len(shown):
+        said.append(f"{len(own) - len(shown)} more regimes")
+    if len(lengths) > len(columns):
+        said.append(f"{len(lengths) - len(columns)} shorter lengths")
+    return f"Not drawn: {' and '.join(said)}; the table has all." if said else ""
+
+
+def _key(looks: Looks, used: Iterable[str], *, doubt: bool) -> list[key.Item]:
+    families = {looks[name].family for name in used if name in looks}
+    order = [f for f in FAMILIES if f in families] + sorted(families - set(FAMILIES))
+    items: list[key.Item] = [
+        (labels.shorten(f or "other", 80, key.SIZE),
+         filled("full", FAMILIES.get(f, OTHER), "s", 5))
+        for f in order
+    ]  # fmt: skip
+    words = "the deeper, the further ahead; hatched: a tie" + "; ?: in doubt" * doubt
+    return [*items, (words, {"marker": "s", "markersize": 0, "color": FAINT})]
+
+
+def _heads(figure: Figure, columns: Sequence[int], high: float, left: float) -> None:
+    wide = (WIDE - left - 6) / len(columns)
+    for number, length in enumerate(columns):
+        x = left + wide * (number + 0.5)
+        text = f"{length:,}"
+        text = text if labels.width(text, SIZE) < wide - 2 else ticks.tokens(length)
+        labels.write(figure, x, high - ABOVE + 5, labels.shorten(text, wide, SIZE), SIZE,
+                     ha="center")  # fmt: skip
+    labels.write(figure, 6, high - ABOVE + 5, "tokens", 7, color=FAINT)
+
+
+def _own(scene: Scene, common: Sequence[str]) -> list[str]:
+    """What tells a regime from the others of the map."""
+    return [word for word in scene.regime.words() if word not in common] or [scene.regime.phase]
+
+
+def _wide(name: tuple[str, str]) -> float:
+    return max(labels.width(name[0], SIZE, "bold"), labels.width(name[1], 7))
+
+
+def _name(figure: Figure, name: tuple[str, str], bottom: float) -> None:
+    first, second = name
+    middle = bottom + ROW / 2
+    labels.write(figure, 6, middle + (1.5 if second else -3), first, SIZE, weight="bold")
+    if second:
+        labels.write(figure, 6, middle - 9, second, 7, color=FAINT)
+
+
+def _cells(figure: Figure, scene: Scene, columns: Sequence[int], looks: Looks, bottom: float,
+           start: float) -> None:  # fmt: skip
+    wide = (WIDE - start - 6) / len(columns)
+    standings = {s.length: s for s in scene.standings}
+    for number, length in enumerate(columns):
+        box = (start + wide * number + 1, bottom + 1, wide - 2, ROW - 2)
+        standing = standings.get(length)
+        if standing is None or standing.answer is None:
+            _empty(figure, box, _why(scene, length))
+        else:
+            _cell(figure, box, standing, looks)
+
+
+def _two_lines(words: Sequence[str], room: float) -> tuple[str, str]:
+    """The first word, with as many more as fit beside it, and the rest below."""
+    taken = 1
+    while taken < len(words) and labels.width(", ".join(words[: taken + 1]), SIZE, "bold") <= room:
+        taken += 1
+    first, rest = ", ".join(words[:taken]), ", ".join(words[taken:])
+    return labels.shorten(first, room, SIZE, "bold"), labels.shorten(rest, room, 7)
+
+
+Place = tuple[float, float, float, float]
+"""Left, bottom, width and height."""
+
+
+def _cell(figure: Figure, box: Place, standing: Standing, looks: Looks) -> None:
+    answer = standing.answer
+    assert answer is not None
+    look = looks[answer.winner]
+    words = f"{standing.length:,} tokens: {answer.sentence().partition(': ')[2]}"
+    _rectangle(figure, box, facecolor=look.colour, alpha=depth(answer.lead), linewidth=0,
+               gid=look.gid(words))  # fmt: skip
+    if answer.equal:
+        _rectangle(figure, box, facecolor="none", edgecolor=look.colour, alpha=0.3, linewidth=0,
+                   hatch="////")  # fmt: skip
+    _words(figure, box, _said(standing), look.gid())
+
+
+def _said(standing: Standing) -> list[str]:
+    """Who, by how much, and how long it takes; of a tie, all of them."""
+    answer = standing.answer
+    assert answer is not None
+    doubt = " ?" * bool(answer.flags)
+    taken = ticks.seconds(answer.time.median_s)
+    if answer.equal:
+        return [f"tie of {len(standing.leaders)}{doubt}", ", ".join(standing.leaders), taken]
+    ahead = ticks.times(answer.lead) if answer.lead else "only one"
+    return [answer.winner, ahead + doubt, taken]
+
+
+def _empty(figure: Figure, box: Place, why: str) -> None:
+    _rectangle(figure, box, facecolor="none", edgecolor=GRID, linewidth=0.8)
+    _words(figure, box, why.split(", "), "", pale=True)
+
+
+def _words(figure: Figure, box: Place, lines: Sequence[str], gid: str, *,
+           pale: bool = False) -> None:  # fmt: skip
+    """Lines one below the other in the middle of a cell, the first one bold."""
+    left, bottom, wide, high = box
+    more: dict[str, Any] = {"ha": "center", **({"gid": gid} if gid else {})}
+    more |= {"color": FAINT} if pale else {}
+    level = bottom + high / 2 + (len(lines) - 1) * LINE / 2 - 2.8
+    for number, text in enumerate(lines):
+        size, weight = (7.5, "bold") if number == 0 and not pale else (7.0, "normal")
+        labels.write(figure, left + wide / 2, level - number * LINE,
+                     labels.shorten(text, wide - 5, size, weight), size, weight=weight,
+                     **more)  # fmt: skip
+
+
+def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
+    from matplotlib.patches import Rectangle
+
+    wide, high = figure.get_size_inches() * 72
+    left, bottom, across, up = box
+    figure.add_artist(Rectangle((left / wide, bottom / high), across / wide, up / high,
+                                transform=figure.transFigure, **more))  # fmt: skip
+
+
+def _why(scene: Scene, length: int) -> str:
+    """Why a length has no winner: of what is exact, first what says something of the length."""
+    records = list(scene.regime.cells.get(length, {}).values())
+    exact = [r for r in records if r.computes == "softmax"]
+    if not records:
+        return "not run"
+    telling = [r for r in exact or records if r.status not in COMMON]
+    words = _commonest(telling or exact or records)
+    return words if exact or not any(r.time for r in records) else "nothing exact, others timed"
+
+
+def _commonest(records: Sequence[Record]) -> str:
+    status, _ = Counter(r.status for r in records).most_common(1)[0]
+    return WORDS.get(status, "no usable time")
+
+
+def _told(shown: Sequence[Scene]) -> str:
+    said = []
+    for scene in shown:
+        spans = [
+            f"{stretch.span} tokens "
+            + (f"{stretch.last.answer.winner} ({stretch.last.sure})" if stretch.last.answer
+               else "no exact one")
+            for stretch in scene.stretches
+        ]  # fmt: skip
+        said.append(f"{scene.regime}: {'; '.join(spans)}")
+    return ". ".join(said)
+
+
+def _rows(shown: Sequence[Scene]) -> list[Sequence[object]]:
+    rows: list[Sequence[object]] = [
+        ("regime", "length", "winner", "median_s", "tied with", "next", "lead", "lead_low",
+         "lead_high", "why none"),
+    ]  # fmt: skip
+    for scene in shown:
+        for standing in scene.standings:
+            a = standing.answer
+            numbers = (a.lead, a.lead_low, a.lead_high) if a else ()
+            rows.append(
+                (str(scene.regime), standing.length, a.winner, ticks.number(a.time.median_s),
+                 " ".join(a.equal), a.next or "",
+                 *("" if n is None else f"{n:.4g}" for n in numbers), "")
+                if a else
+                (str(scene.regime), standing.length, *[""] * 7, _why(scene, standing.length))
+            )  # fmt: skip
+    return rows

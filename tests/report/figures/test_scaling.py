@@ -1,0 +1,218 @@
+"""Scaling: every unit by hand, who is told, where leaders change, and words that can be read."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from attnbench.record import Energy
+from attnbench.report.figures import scaling
+from attnbench.report.figures.panel import TELLING, panels
+from impls.loading import load_file
+
+staged = load_file(Path(__file__).with_name("staged.py"))
+exact, other, rows, said = staged.exact, staged.other, staged.rows, staged.said
+
+
+def draw(records, baseline="sdpa", **more):
+    """The figures by their names, each drawn when it is looked at."""
+    _, (scene, *_), looks = staged.staged(records, **more)
+    return OnDemand({panel.name: panel for panel in panels(scene, looks, baseline)})
+
+
+class OnDemand(Mapping):
+    def __init__(self, some):
+        self.some = some
+
+    def __getitem__(self, name):
+        return scaling.figure(self.some[name])
+
+    def __iter__(self):
+        return iter(self.some)
+
+    def __len__(self):
+        return len(self.some)
+
+
+def line(name="sdpa", scale=1.0, power=2, make=exact, lengths=staged.LENGTHS, **more):
+    return [make(name, n, scale * 1e-8 * n**power, **more) for n in lengths]
+
+
+def column(drawn, name, unit):
+    return {int(r["length"]): float(r[unit]) for r in rows(drawn) if r["variant"] == name}
+
+
+def test_each_unit_is_what_it_says():
+    records = line() + line("flash", 0.5, share_of_ceiling=0.4)
+    found = draw(records)
+    median = 0.5 * 1e-8 * 1024**2
+    assert column(found["r0-exact-time-ms"], "flash", "ms")[1024] == pytest.approx(
+        median * 1e3, 1e-5
+    )
+    flops = column(found["r0-exact-time-tflops"], "flash", "tflops")[1024]
+    assert flops == pytest.approx(4 * 1024**2 / median / 1e12, 1e-5)
+    assert column(found["r0-exact-time-share"], "flash", "share")[1024] == pytest.approx(0.4)
+    times = column(found["r0-exact-time-baseline"], "flash", "baseline")
+    assert times == {n: pytest.approx(0.5) for n in staged.LENGTHS}
+    assert column(found["r0-exact-memory"], "flash", "memory")[1024] == 1024 * 1024
+    assert column(found["r0-exact-error"], "flash", "error")[1024] == pytest.approx(2e-7)
+
+
+def test_intervals_turn_over_where_much_is_good():
+    found = draw(line())
+    (row, *_) = rows(found["r0-exact-time-tflops"])
+    low, high = (4 * 256**2 / (1e-8 * 256**2 * t) / 1e12 for t in (1.02, 0.98))
+    assert (float(row["low"]), float(row["high"])) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_figures_are_named_and_tagged_for_the_page():
+    _, (scene, *_), looks = staged.staged(line() + line("linear", make=other))
+    found = {drawn.name: drawn for drawn in scaling.draw(scene, looks, "sdpa")}
+    assert list(found) == [
+        f"r0-{kind}-{what}" for kind in ("exact", "others")
+        for what in ("time-ms", "time-tflops", "time-share", "time-baseline", "memory", "error")
+    ]  # fmt: skip
+    drawn = found["r0-others-time-share"]
+    assert drawn.tags == {"kind": "others", "measure": "time", "unit": "share"}
+    assert (drawn.section, drawn.regime) == ("scaling", 0)
+    assert [name for name, d in found.items() if not d.png] == [
+        f"r0-{kind}-time-{unit}" for kind in ("exact", "others")
+        for unit in ("tflops", "share", "baseline")
+    ]  # fmt: skip
+
+
+def test_others_are_drawn_by_their_distance_beside_the_fastest_exact():
+    found = draw(line() + line("flash", 0.5) + line("linear", make=other, distance=0.25))
+    assert column(found["r0-others-error"], "linear", "error")[256] == 0.25
+    assert "fastest exact" in said(found["r0-others-time-ms"])
+    assert "fastest exact" not in said(found["r0-others-error"])
+    assert "fastest exact" not in said(found["r0-exact-time-ms"])
+    assert {r["variant"] for r in rows(found["r0-others-time-ms"])} == {"linear"}
+    assert {r["variant"] for r in rows(found["r0-exact-time-ms"])} == {"sdpa", "flash"}
+
+
+def test_an_exact_power_stands_behind_the_name():
+    found = draw(line() + line("linear", power=1, make=other))
+    assert "n^2.00" in said(found["r0-exact-time-ms"])
+    assert "n^1.00" in said(found["r0-others-time-ms"])
+    assert "n^1.00" in said(found["r0-exact-memory"])
+    assert not [w for w in said(found["r0-exact-time-share"]) if w.startswith("n^")]
+
+
+def test_a_power_that_nobody_knows_is_not_told():
+    bent = [exact("sdpa", n, t) for n, t in zip(staged.LENGTHS, (1, 9, 2, 20, 5), strict=True)]
+    assert not [w for w in said(draw(bent)["r0-exact-time-ms"]) if w.startswith("n^")]
+
+
+def test_a_crossing_is_a_bracket_between_two_lengths():
+    crossing = line("naive", 1.0) + line("flash", 512**2 * 1.4 / 512, power=1)
+    for unit in ("ms", "tflops"):
+        drawn = draw(crossing)[f"r0-exact-time-{unit}"]
+        assert "naive → flash" in said(drawn)
+        assert "flash overtakes naive between 512 and 1,024" in drawn.told
+    assert "naive → flash" not in said(draw(crossing)["r0-exact-memory"])
+    assert "naive → flash" not in said(draw(line("naive") + line("flash", 0.5))["r0-exact-time-ms"])
+
+
+def test_at_most_ten_are_told_and_who_leads_anywhere_is_among_them():
+    records = [r for k in range(20) for r in line(f"v{k}", 1 + k / 10)]
+    records += [exact("early", 256, 1e-5), exact("early", 4096, 90.0), *line("sdpa", 50)]
+    drawn = draw(records)["r0-exact-time-ms"]
+    told = {w for w in said(drawn) if w in {r.variant for r in records}}
+    assert len(told) == TELLING
+    assert {"early", "sdpa", "v0"} <= told
+    assert "v19" not in told
+    assert {r["variant"] for r in rows(drawn)} == {r.variant for r in records}  # drawn all the same
+
+
+def test_of_the_others_those_nearest_to_softmax_are_told_too():
+    records = line() + [
+        r for k in range(15) for r in line(f"o{k}", 1 + k, make=other, distance=5.0)
+    ]
+    records += line("slow.and.near", 40.0, make=other, distance=0.01)
+    assert "slow.and.near" in said(draw(records)["r0-others-time-ms"])
+    assert "o14" not in said(draw(records)["r0-others-time-ms"])
+
+
+def test_energy_is_drawn_where_there_is_any():
+    joules = Energy(joules=0.5, method="rapl counter")
+    found = draw(line() + line("counted", energy=joules))
+    assert {r["variant"] for r in rows(found["r0-exact-energy"])} == {"counted"}
+    assert "r0-exact-energy" not in draw(line())
+
+
+def test_a_baseline_that_was_not_measured_draws_no_multiples():
+    assert "r0-exact-time-baseline" not in draw(line(), baseline="nobody")
+    assert "r0-exact-time-baseline" not in draw(line(), baseline="")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, None])
+def test_what_is_no_number_is_left_out(bad):
+    broken = exact("broken", 256, 1.0)
+    object.__setattr__(broken.time, "low_s", bad)
+    object.__setattr__(broken.time, "high_s", bad)
+    good = draw([*line(), broken])["r0-exact-time-ms"]
+    (row,) = (r for r in rows(good) if r["variant"] == "broken")
+    assert row["low"] == row["high"] == "1000"
+    far = other("far", 256, 1.0, distance=bad)
+    assert "r0-others-error" not in draw([*line(), far])
+    if bad is not None:
+        object.__setattr__(broken.time, "median_s", bad)
+        assert "broken" not in {
+            r["variant"] for r in rows(draw([*line(), broken])["r0-exact-time-ms"])
+        }
+
+
+def test_nothing_measured_draws_nothing():
+    assert not draw([staged.untimed("a", "failed", staged.at(256))])
+
+
+@pytest.mark.parametrize("lengths", [(4096,), (1000, 1001), (1, 2)])
+def test_few_lengths_and_one_variant_are_drawn(lengths):
+    for drawn in draw(line(lengths=lengths)).values():
+        assert staged.untidy(drawn) == []
+        assert "sdpa" in said(drawn)
+
+
+@pytest.mark.parametrize("count", [1, 45])
+def test_no_word_lies_on_another_or_is_cut_off(count):
+    records = staged.crowd(count, (128, 256, 512, 1024, 2048, 4096, 8192, 16384))
+    for name, drawn in draw(records + line()).items():
+        assert staged.untidy(drawn) == [], name
+        assert len(drawn.inline) < 40_000
+
+
+def test_long_names_and_markup_are_shortened_and_stay_text():
+    name = "<b>&" + "x" * 80
+    drawn = draw(line(name, family="<i>" * 40), baseline=name, machine="m" * 300)[
+        "r0-exact-time-baseline"
+    ]
+    assert staged.untidy(drawn) == []
+    assert any(word.startswith("<b>&xxx") and word.endswith("…") for word in said(drawn))
+    assert rows(drawn)[0]["variant"] == name
+
+
+def test_every_line_can_be_found_by_its_variant():
+    records = staged.crowd(45)
+    _, (scene, *_), looks = staged.staged(records)
+    drawn = scaling.figure(next(panels(scene, looks, "sdpa")))
+    classes = {g.get("class") for g in staged.tree(drawn).iter() if g.get("class")}
+    names = {r["variant"] for r in rows(drawn)}
+    assert classes == {f"v {looks[name].name}" for name in names}
+    titles = [t.text for t in staged.tree(drawn).iter(f"{staged.SVG}title")]
+    assert sorted(t.partition(":")[0] for t in titles) == sorted(names)
+
+
+def test_decoding_says_how_many_tokens_are_kept():
+    decode = [exact("sdpa", n, 1e-5) for n in (256, 512)]
+    for record in decode:
+        record.problem.update(phase="decode", q_len=1)
+    drawn = draw(decode)["r0-exact-time-ms"]
+    assert "tokens kept" in said(drawn)
+    assert drawn.title.startswith("Decoding: ")
+
+
+def test_the_same_records_give_the_same_figures():
+    name = "r0-others-time-ms"
+    assert draw(staged.crowd(9))[name] == draw(staged.crowd(9))[name]
