@@ -24,6 +24,9 @@ GROUPS = {
         "history": "commit by commit, with asv: HEAD~3..HEAD; or compare BASE HEAD, as CI does",
         "profile": "where the time and the memory go: kernels, a trace, a memory timeline",
     },
+    "read": {
+        "report": "a page that opens with the answer: figures, data, a table for a paper",
+    },
 }
 
 
@@ -86,6 +89,7 @@ def parser() -> Parser:
     _limits(made["limits"])
     _compare(made["compare"])
     _profile(made["profile"])
+    _report(made["report"])
     _selfcheck(made["selfcheck"])
     made["env"].add_argument(
         "--dtype", type=words, default=("float32", "bfloat16", "float16", "float64"),
@@ -172,6 +176,13 @@ def _profile(verb: argparse.ArgumentParser) -> None:
     )
 
 
+def _report(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, or a folder of them; "
+                      "several are compared, never mixed in one ranking")  # fmt: skip
+    verb.add_argument("--out", metavar="DIR", help="where the report goes; into the run's folder, "
+                      "as report, if not given and there is one")  # fmt: skip
+
+
 def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("a", metavar="A", help="a variant, a run folder or a commit")
     verb.add_argument("b", metavar="B", help="what it is held against; of runs and commits, the "
@@ -246,6 +257,7 @@ def _run(verb: argparse.ArgumentParser) -> None:
         help="measure on several GPUs of this machine at once: cuda:0,cuda:1",
     )  # fmt: skip
     verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is done")
+    verb.add_argument("--no-report", action="store_true", help="no page at the end")
 
 
 def _limits(verb: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ VERBS = {
     "list": "see:show_list", "show": "see:show", "env": "env:env", "check": "check:check",
     "selfcheck": "selfcheck:selfcheck", "run": "run:run", "limits": "limits:limits",
     "compare": "compare:compare", "history": "history:history", "profile": "profile:profile",
+    "report": "report:report",
 }  # fmt: skip
 """Where the function of each is, among the verbs."""
 

@@ -47,7 +47,16 @@ def sweep() -> Iterator[Figure]:
     """The default run: how long, how wide, every number gated, what the ruler adds to a cell."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        command = [sys.executable, "-m", "attnbench", "run", "--out", folder, "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "attnbench",
+            "run",
+            "--out",
+            folder,
+            "--json",
+            "--no-report",
+        ]
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         taken = time.perf_counter() - start
     records = json.loads(done.stdout)["records"]

@@ -26,7 +26,7 @@ TINY = ["--seq", "32,48", "--phase", "forward", "--heads", "2", "--budget", "0.0
 def tiny(tmp_path_factory):
     """A run of two cells."""
     out = tmp_path_factory.mktemp("tiny")
-    well("run", "einsum", *TINY, "--out", out)
+    well("run", "einsum", *TINY, "--out", out, "--no-report")
     return only_run(out)
 
 

@@ -80,6 +80,21 @@ def test_a_run_says_its_plan_and_its_folder_on_the_error_stream(tiny):
     assert "cells" not in done.stdout
 
 
+def test_a_run_ends_with_a_report_and_says_where(tiny):
+    done, path = tiny
+    assert f"the report is {path}/report/index.html" in done.stderr
+    page = (path / "report" / "index.html").read_text()
+    assert all(name in page for name in ("einsum", "sdpa.flash", "chunked"))
+    (seen,) = json.loads((path / "maps.json").read_text())["maps"]
+    assert sorted([seen["variant"], *seen["alike"]]) == ["chunked", "einsum", "sdpa.flash"]
+    assert "could not" not in page
+
+
+def test_a_run_that_is_to_make_no_report_makes_none(peaky):
+    assert not Path(peaky[0]["run"], "report").exists()
+    assert not Path(peaky[0]["run"], "maps.json").exists()
+
+
 def test_a_run_does_not_load_torch_into_the_parent(tiny):
     assert re.search(r"\| +attnbench\.sweep\.engine$", tiny[0].stderr, re.MULTILINE)
     assert not re.search(r"\| +torch\b", tiny[0].stderr)
@@ -120,7 +135,7 @@ def peaky(tmp_path_factory, inverted):
     out = tmp_path_factory.mktemp("peaky")
     done = well("run", "einsum", "exp.naive", "inverted", "--seq", "48", "--heads", "2", "--phase",
                 "forward", "--inputs", "normal,peaky", "--budget", "0.02", "--json", "--table",
-                inverted, "--out", out, status=1)  # fmt: skip
+                inverted, "--no-report", "--out", out, status=1)  # fmt: skip
     sent = json.loads(done.stdout)
     return sent, {(r["variant"], r["problem"]["inputs"]): r for r in sent["records"]}
 

@@ -31,6 +31,17 @@ def mathematics(row: Variant) -> str:
 
 def map_of(row: Variant, mask: str, vectors: list[list[float]]) -> list[list[Any]]:
     """The weights of self-attention over word vectors, as a worker computes them."""
+    job = {"variant": row.to_dict(), "problem": map_problem(row, mask, vectors).to_dict()}
+    with LocalEngine(Settings()) as engine:
+        answer = engine.ask({"map": job, "words": vectors}, START_LIMIT_S)
+    if "error" in answer:
+        raise InvalidProblem(f"no map can be drawn: {answer['error']}")
+    weights: list[list[Any]] = answer["map"]
+    return weights
+
+
+def map_problem(row: Variant, mask: str, vectors: list[list[float]]) -> Problem:
+    """What is asked of a variant for its map; raises, in a sentence, where it can't be."""
     n, width = len(vectors), len(vectors[0])
     problem = Problem(
         heads=1, kv_heads=1, q_len=n, kv_len=n, head_dim=width, v_head_dim=width,
@@ -40,10 +51,4 @@ def map_of(row: Variant, mask: str, vectors: list[list[float]]) -> list[list[Any
     refusal = missing.reason if missing else row.supports(problem)
     if refusal is not None:
         raise InvalidProblem(f"no map can be drawn here: {refusal}")
-    job = {"variant": row.to_dict(), "problem": problem.to_dict()}
-    with LocalEngine(Settings()) as engine:
-        answer = engine.ask({"map": job, "words": vectors}, START_LIMIT_S)
-    if "error" in answer:
-        raise InvalidProblem(f"no map can be drawn: {answer['error']}")
-    weights: list[list[Any]] = answer["map"]
-    return weights
+    return problem

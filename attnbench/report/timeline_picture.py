@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.said import plain, short, size
+from attnbench.report.figures.palette import GRID, INK, PAPER
 from attnbench.report.map_picture import BadPicture
-from attnbench.report.scaling_picture import GRID, INK, PAPER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

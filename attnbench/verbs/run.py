@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench import arguments
 from attnbench.verbs import INTERRUPTED, finding, say
+from attnbench.verbs.report import report_of
 from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from attnbench.record import Record
     from attnbench.sweep.slots import Places
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
+    from attnbench.answer import maps
     from attnbench.store import read_records
     from attnbench.sweep import progress
     from attnbench.sweep.run import Interrupt, Stopped, sweep
@@ -50,7 +52,12 @@ def run(given: argparse.Namespace) -> int:
             return INTERRUPTED
         finally:
             folder.close()
-    return _conclude(list(read_records(folder.path)), folder.path, as_json=given.json)
+    records = list(read_records(folder.path))
+    status = _conclude(records, folder.path, as_json=given.json)
+    if not given.no_report:
+        maps.keep(folder.path, records, folder.header.get("tables", []), say)
+        report_of(folder.path)
+    return status
 
 
 @contextmanager
@@ -96,22 +103,15 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
 
 
 def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
-    """The picture, the table and the answer."""
+    """The table and the answer."""
     from attnbench.answer.verdict import answers
-    from attnbench.report import scaling_picture
+    from attnbench.report.page.provenance import selfcheck_said
     from attnbench.store import read_header
 
     left_out = ("unsupported", "unavailable")
     records = sorted(records, key=lambda r: str(r.status) in left_out)  # what was run comes first
     found = list(answers(records))
-    pictures = [where / "scaling.png", where / "scaling.svg"]
-    if scaling_picture.draw(
-        records, f"attnbench run {where.name} on {where.parent.name}", pictures
-    ):
-        more = len(scaling_picture.regimes(r for r in records if r.time is not None)) - 1
-        rest = f"; {more} other regime{'s' * (more > 1)} in the table alone" if more else ""
-        say(f"drawn in {pictures[0]}{rest}")
-    trust = _trust(read_header(where))
+    trust = selfcheck_said(read_header(where))
     if as_json:
         sent = {"run": str(where), "selfcheck": trust, "records": [r.to_dict() for r in records],
                 "answers": [a.to_dict() for a in found]}  # fmt: skip
@@ -127,11 +127,3 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
             print("nothing exact was measured, so there is no fastest to name")
         print(trust)
     return finding(records)
-
-
-def _trust(header: Mapping[str, Any]) -> str:
-    """What the ruler's self-check had said on the machine of a run when it began."""
-    found = header.get("selfcheck")
-    if found is None:
-        return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
-    return f"{found['line']} ({found['date'][:10]})"

@@ -229,7 +229,8 @@ def nodes():
 
 def run(out, *words, variants=VARIANTS):
     return subprocess.Popen(
-        [sys.executable, "-m", "attnbench", "run", *variants, *GRID, "--out", str(out), *words],
+        [sys.executable, "-m", "attnbench", "run", *variants, *GRID, "--out", str(out),
+         "--no-report", *words],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

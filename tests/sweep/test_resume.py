@@ -25,7 +25,7 @@ PATIENCE_S = 60
 
 
 def command(*words):
-    return [sys.executable, "-m", "attnbench", "run", *map(str, words)]
+    return [sys.executable, "-m", "attnbench", "run", "--no-report", *map(str, words)]
 
 
 def until(what, how_long=PATIENCE_S):

@@ -120,7 +120,7 @@ def test_more_than_there_are_is_a_sentence_and_nothing_is_started(tmp_path):
 @pytest.mark.slow
 def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
     asked = ["ring", "ulysses", "sdpa", "--world", "2", "--seq", "32", "--heads", "2"]
-    more = ["--phase", "forward", "--budget", "0.05", "--out", "r", "--json"]
+    more = ["--phase", "forward", "--budget", "0.05", "--out", "r", "--json", "--no-report"]
     done = attnbench(tmp_path, "run", *asked, *more)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
@@ -130,7 +130,7 @@ def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
     lines = Path(tmp_path, said["run"], "records.jsonl")
     first = lines.read_text().splitlines()[1:]
     lines.write_text("\n".join(first) + "\n")
-    again = attnbench(tmp_path, "run", "--resume", said["run"], "--json")
+    again = attnbench(tmp_path, "run", "--resume", said["run"], "--json", "--no-report")
     assert again.returncode == 0, again.stderr
     assert sorted(r["variant"] for r in json.loads(again.stdout)["records"]) == [
         "ring?world=2", "sdpa", "ulysses?world=2",

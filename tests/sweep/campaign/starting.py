@@ -17,7 +17,7 @@ SMALL = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--budget", "0
 
 
 def command(*words):
-    return [sys.executable, "-m", "attnbench", "run", *map(str, words)]
+    return [sys.executable, "-m", "attnbench", "run", "--no-report", *map(str, words)]
 
 
 @contextmanager

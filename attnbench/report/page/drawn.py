@@ -1,0 +1,145 @@
+"""The figures of a report, section by section; where one is not drawn there is a sentence.
+
+A figure that fails costs itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from attnbench.report.figures import (
+    attention,
+    closeness,
+    memory,
+    roofline,
+    scaling,
+    shares,
+    tradeoffs,
+    winner_map,
+)
+from attnbench.report.figures.looks import Looks
+from attnbench.report.figures.sheet import Drawn
+from attnbench.report.scenes import Ran, Scene
+
+SCENES, LINES = 8, 1000
+"""So many regimes have figures of their own, the first that have times, and so many lines in all;
+every regime is in the table."""
+MAPS = "maps.json"
+PROFILES = "profiles"
+SECTIONS = ("map", "scaling", "tradeoffs", "roofline", "closeness", "memory", "shares", "attention")
+WHY_NOT = {
+    "map": "nothing exact has a time, so there is no winner to draw",
+    "scaling": "nothing has a time",
+    "tradeoffs": "no length has both times and errors or memory to hold against each other",
+    "roofline": "the machine's ceilings are not in the run's header, or no record says its work: "
+                "'attnbench run' measures both",
+    "closeness": "no problem has times of two exact variants to compare",
+    "memory": "no memory was measured",
+    "shares": "no profile lies in the run's folder: 'attnbench profile VARIANT --out "
+              "RUN/profiles' puts one there",
+    "attention": "the run keeps no attention maps: 'attnbench run' makes them at its end",
+}  # fmt: skip
+
+
+@dataclass
+class _Sheets:
+    """What has been drawn so far, and what has not, with the reason."""
+
+    figures: list[Drawn] = field(default_factory=list)
+    absent: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, section: str, draw: Callable[..., Any], *given: Any, what: str) -> None:
+        """One call of a figure's; whatever it raises becomes a sentence."""
+        try:
+            made = draw(*given)
+        except Exception as error:  # anything: the page must not go with it
+            said = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            self.say(section, f"the figure of {what} could not be drawn ({said})")
+            return
+        self.figures += made if isinstance(made, list) else [made] * (made is not None)
+
+    def say(self, section: str, sentence: str) -> None:
+        if sentence not in self.absent.setdefault(section, []):
+            self.absent[section].append(sentence)
+
+
+def draw_all(runs: Sequence[Ran], scenes: Sequence[Scene], looks: Looks,
+             baseline: str) -> tuple[list[Drawn], Mapping[str, Sequence[str]]]:  # fmt: skip
+    """All figures in the order of the page, and by section what is not drawn and why."""
+    sheets = _Sheets()
+    timed = [scene for scene in scenes if scene.timed]
+    shown = _shown(timed)
+    for run in runs:
+        own = [scene for scene in scenes if scene.run is run]
+        sheets.add("map", winner_map.draw, run, own, looks, what=run.name)
+    for scene in shown:
+        what = str(scene.regime)
+        sheets.add("scaling", scaling.draw, scene, looks, baseline, what=what)
+        sheets.add("tradeoffs", tradeoffs.draw, scene, looks, what=what)
+        sheets.add("roofline", roofline.draw, scene, looks, what=what)
+        sheets.add("memory", memory.draw, scene, looks, what=what)
+    for run in runs:
+        own = [scene for scene in scenes if scene.run is run]
+        sheets.add("closeness", closeness.draw, run, own, looks, what=run.name)
+        _draw_profiles(sheets, run, looks)
+    _draw_maps(sheets, runs, looks)
+    _say_the_rest(sheets, timed, len(shown))
+    return _ordered(sheets.figures), {name: sheets.absent[name] for name in SECTIONS
+                                      if name in sheets.absent}  # fmt: skip
+
+
+def _draw_profiles(sheets: _Sheets, run: Ran, looks: Looks) -> None:
+    paths = sorted((run.path / PROFILES).rglob("profile.json"))
+    if not paths:
+        return
+    profiles, damaged = shares.read(paths)
+    for sentence in damaged:
+        sheets.say("shares", sentence)
+    if profiles:
+        what = f"profiles of {run.name}"
+        sheets.add("shares", shares.draw, profiles, looks, run.number, what=what)
+
+
+def _draw_maps(sheets: _Sheets, runs: Sequence[Ran], looks: Looks) -> None:
+    """Those of the first run that has any: they are the same wherever they are made."""
+    for run in runs:
+        if not (run.path / MAPS).exists():
+            continue
+        maps, damaged = attention.read(run.path / MAPS)
+        if damaged:
+            sheets.say("attention", damaged)
+        if maps is not None:
+            what = f"{MAPS} of {run.name}"
+            sheets.add("attention", attention.draw, maps, looks, run.number, what=what)
+            return
+
+
+def _shown(timed: Sequence[Scene]) -> Sequence[Scene]:
+    """The first of them, as far as there is room; one at the least."""
+    lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
+    room = sum(count <= LINES for count in lines)
+    return timed[: max(1, min(room, SCENES))]
+
+
+def _say_the_rest(sheets: _Sheets, timed: Sequence[Scene], shown: int) -> None:
+    drawn = {figure.section for figure in sheets.figures}
+    for section in SECTIONS:
+        if section not in drawn and section not in sheets.absent:
+            sheets.say(section, WHY_NOT[section])
+    if "scaling" in drawn:
+        if all(r.energy is None for scene in timed for r in scene.regime.records):
+            sheets.say("scaling", "energy was not asked for: 'attnbench run --energy' measures it")
+        if rest := timed[shown:]:
+            some = "; ".join(str(scene.regime) for scene in rest[:4])
+            more = f"; and {len(rest) - 4} more" * (len(rest) > 4)
+            sheets.say("scaling", f"{len(rest)} further regime{'s' * (len(rest) > 1)} of the run "
+                                  f"{'are' if len(rest) > 1 else 'is'} in the table without "
+                                  f"figures: {some}{more}")  # fmt: skip
+
+
+def _ordered(figures: Sequence[Drawn]) -> list[Drawn]:
+    order = {section: number for number, section in enumerate(SECTIONS)}
+    return sorted(figures, key=lambda figure: order.get(figure.section, len(order)))

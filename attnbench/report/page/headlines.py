@@ -1,0 +1,140 @@
+"""The answers in sentences: the headline that a page opens with, and each stretch of lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attnbench.answer.standing import SKILLED, Standing, Stretch
+from attnbench.report.scenes import Scene
+
+HEADLINES = 2
+"""So many stand above all; who reads on finds every regime."""
+NAMED, DOUBTS = 3, 2
+"""Of those that tie, and of what was amiss, so many are named; the rest is counted."""
+TO_DO = {
+    "train": "To train", "forward": "To run forward", "backward": "To run backward",
+    "decode": "To decode",
+}  # fmt: skip
+
+
+def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
+    """One for each phase of a run at its longest length, training first; the rest is below."""
+    found: dict[tuple[int, str], str] = {}
+    for scene in scenes:
+        standing = _longest(scene)
+        key = scene.run.number, scene.regime.phase
+        if standing is not None and key not in found:
+            on = f" on {scene.run.machine} ({scene.run.header.get('run') or scene.run.path.name})"
+            found[key] = headline(scene, standing, on * several_runs)
+    if not found:
+        return ["Nothing was measured: why is said below, cell by cell."]
+    per_run: dict[int, int] = {}
+    kept = []
+    for (run, _), sentence in found.items():
+        per_run[run] = per_run.get(run, 0) + 1
+        if per_run[run] <= (1 if several_runs else HEADLINES):
+            kept.append(sentence)
+    return kept
+
+
+def headline(scene: Scene, standing: Standing, on: str = "") -> str:
+    """``To train at 4,096 tokens, use X: 5.21 ms [5.2, 5.3], a clear lead of 1.31× … over Y.``"""
+    regime = scene.regime
+    doing = TO_DO.get(regime.phase, f"For {regime.phase}")
+    length = f"{standing.length:,} {'keys' if regime.phase == 'decode' else 'tokens'}"
+    return f"{doing} at {length}{on}, {told(standing)}. {beside(standing)}".strip()
+
+
+def told(standing: Standing) -> str:
+    """Which to use, how long it takes, by how much it is ahead and how sure that is."""
+    answer = standing.answer
+    if answer is None:
+        return "nothing that is exactly softmax has a time"
+    taken = f"{ms(answer.time.median_s)} ms [{ms(answer.time.low_s)}, {ms(answer.time.high_s)}]"
+    if answer.equal:
+        tie = f"{_or(standing.leaders)}, a tie of {len(standing.leaders)}"
+        ahead = f", {lead(standing)} ahead of {answer.next}" if answer.next else ""
+        said = f"use {tie}: {taken}{ahead}"
+    elif answer.next is None:
+        said = f"{answer.winner} takes {taken}; it is the only exact variant measured"
+    else:
+        a_lead = "a lead" if answer.flags else "a clear lead"
+        said = f"use {answer.winner}: {taken}, {a_lead} of {lead(standing)} over {answer.next}"
+    return said + (f"; in doubt: {_and_more(answer.flags)}" if answer.flags else "")
+
+
+def _or(names: Sequence[str]) -> str:
+    shown = list(names[:NAMED])
+    last = f"{len(names) - NAMED} more" if len(names) > NAMED else shown.pop()
+    return f"{', '.join(shown)} or {last}"
+
+
+def _and_more(flags: Sequence[str]) -> str:
+    more = len(flags) - DOUBTS
+    return ", ".join(flags[:DOUBTS]) + f", and {more} more" * (more > 0)
+
+
+def lead(standing: Standing) -> str:
+    """``1.31× [1.28, 1.34]``"""
+    answer = standing.answer
+    if answer is None or answer.lead is None or answer.lead_low is None or answer.lead_high is None:
+        return ""
+    return f"{answer.lead:.2f}× [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
+
+
+def beside(standing: Standing) -> str:
+    """What is faster and not exact, or that nothing is; a sentence, or nothing to say."""
+    if standing.answer is None:
+        return ""
+    if other := standing.substitute:
+        kept = f"keeps {other.skill:.0%} of what softmax does" if other.skill is not None else ""
+        return (
+            f"Faster but not exact: {other.variant} by {other.speedup:.2f}×, which {kept} beyond "
+            "averaging."
+        )
+    if near := standing.nearest:
+        return (
+            f"Nothing faster keeps {_half()} of what softmax does beyond averaging; the nearest, "
+            f"{near.variant}, is {near.speedup:.2f}× as fast and keeps "
+            f"{max(near.skill or 0, 0):.0%}."
+        )
+    if standing.faster:
+        other = standing.faster[0]
+        return f"{other.variant} is {other.speedup:.2f}× as fast, and {_what(other.computes)}."
+    return "Nothing measured is faster by giving up exactness."
+
+
+def _half() -> str:
+    return "half" if SKILLED == 0.5 else f"{SKILLED:.0%}"
+
+
+def _what(computes: str) -> str:
+    return computes if computes.startswith("approximates") else f"computes {computes}"
+
+
+def sentences(scene: Scene) -> Iterator[str]:
+    """One for each stretch of lengths of a regime, the longest first; then what is beside them."""
+    for stretch in reversed(scene.stretches):
+        yield f"{stretch.span}: {_stretch(stretch)}"
+    if (longest := _longest(scene)) is not None and longest.answer is not None:
+        yield f"at {longest.length:,} beside it: {beside(longest)}"
+    if scene.crossings:
+        yield f"{'; '.join(str(crossing) for crossing in scene.crossings)}"
+
+
+def _stretch(stretch: Stretch) -> str:
+    standing = stretch.last
+    at = f" (at {standing.length:,})" * (len(stretch.standings) > 1)
+    return f"{told(standing)}{at}"
+
+
+def _longest(scene: Scene) -> Standing | None:
+    """How they stand at the longest length that most reached."""
+    longest = scene.regime.longest()
+    return next((s for s in scene.standings if s.length == longest), None)
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds, three digits."""
+    value = seconds * 1e3
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,0 +1,40 @@
+"""What a page holds packed: it comes out as it went in, and always the same."""
+
+import base64
+import json
+import zlib
+
+from attnbench.report.page import blob, table
+
+
+def unpacked(word):
+    return json.loads(zlib.decompress(base64.b64decode(word)))
+
+
+def test_every_record_is_there_without_its_samples(small_contents):
+    cells = table.cells(small_contents)
+    held = unpacked(blob.packed(small_contents, cells))["cells"]
+    assert len(held) == len(cells)
+    for cell, told in zip(cells, held, strict=True):
+        assert told["line"] == cell.line
+        assert told["file"] == "../records.jsonl"
+        assert told["repeat"].startswith("attnbench run ")
+        assert told["record"]["variant"] == cell.record.variant
+        assert "samples_s" not in (told["record"]["time"] or {})
+    assert held[0]["record"]["time"]["median_s"] == cells[0].record.time.median_s
+
+
+def test_numbers_are_kept_to_seven_figures():
+    assert blob._short({"a": [1 / 3, {"b": 123456789.123}], "n": 123456789, "t": "x"}) == {
+        "a": [0.3333333, {"b": 123456800.0}], "n": 123456789, "t": "x"}  # fmt: skip
+
+
+def test_every_figures_numbers_are_there(small_contents):
+    held = unpacked(blob.packed(small_contents, []))["csv"]
+    assert held == {figure.name: figure.csv for figure in small_contents.figures}
+    assert held
+
+
+def test_the_same_contents_pack_to_the_same_word(small_contents):
+    cells = table.cells(small_contents)
+    assert blob.packed(small_contents, cells) == blob.packed(small_contents, cells)

@@ -1,0 +1,294 @@
+"""What a report says of its runs: headlines, baseline, figures and the sentences in their place."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from attnbench.report.page import drawn, filled
+from attnbench.report.page.gather import gather
+from attnbench.report.page.headlines import beside, headlines, sentences
+from attnbench.report.page.provenance import about, commands, machine_line
+from attnbench.report.scenes import scenes
+from impls.loading import load_file
+
+runs = load_file(Path(__file__).with_name("runs.py"))
+timed, at = runs.timed, runs.at
+
+
+@pytest.fixture
+def gathered(tmp_path):
+    def made(*records, **header):
+        return gather([runs.written(tmp_path / "m" / f"run{n}", some, **header)
+                       for n, some in enumerate(records)])  # fmt: skip
+
+    return made
+
+
+@pytest.fixture
+def filled_(monkeypatch, gathered, tmp_path):
+    """Contents without figures, which take their time."""
+
+    def made(*records, **header):
+        monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+        return filled.contents_of(gathered(*records, **header), tmp_path / "m" / "run0" / "report")
+
+    return made
+
+
+# ---- headlines -----------------------------------------------------------------------------------
+
+
+def told(gathered, *records):
+    return headlines(scenes(gathered(list(records))), several_runs=False)
+
+
+def test_a_clear_lead_is_said_with_its_interval(gathered):
+    (line,) = told(gathered, timed("sdpa", 1e-3), timed("matmul", 2e-3))
+    assert line == (
+        "To run forward at 64 tokens, use sdpa: 1 ms [0.98, 1.02], a clear lead of "
+        "2.00× [1.92, 2.08] over matmul. Nothing measured is faster by giving up exactness."
+    )
+
+
+def test_a_tie_is_said_as_a_tie(gathered):
+    (line,) = told(gathered, timed("a", 1e-3), timed("b", 1.03e-3), timed("c", 1.04e-3),
+                   timed("d", 1.05e-3), timed("e", 3e-3))  # fmt: skip
+    assert "use a, b, c or 1 more, a tie of 4: 1 ms [0.98, 1.02], 3.00×" in line
+    assert "ahead of e." in line
+
+
+def test_what_was_amiss_puts_it_in_doubt(gathered):
+    (line,) = told(gathered, timed("sdpa", 1e-3, flags=["contended: 3 of 9"]), timed("b", 2e-3))
+    assert "clear" not in line
+    assert re.search(r"; in doubt: sdpa\b.*\bcontended\.", line)
+
+
+def test_the_only_exact_variant_is_said_to_be_that(gathered):
+    (line,) = told(gathered, timed("sdpa", 1e-3), timed("w", 2e-3, computes="approximates softmax"))
+    assert "sdpa takes 1 ms [0.98, 1.02]; it is the only exact variant measured" in line
+
+
+def test_nothing_exact_and_nothing_at_all_are_said(gathered, tmp_path):
+    (line,) = told(gathered, timed("w", 1e-3, computes="its own operator"))
+    assert line == ("To run forward at 64 tokens, nothing that is exactly softmax has a time.")
+    path = runs.written(tmp_path / "none", [runs.untimed("a", "failed")])
+    assert headlines(scenes(gather([path])), several_runs=False)[0].startswith("Nothing was meas")
+
+
+def test_training_comes_first_and_each_phase_once(gathered):
+    records = [timed("sdpa", 1e-3, at(n, phase=phase, mask=mask))
+               for phase in ("forward", "train", "backward")
+               for mask in (runs.CAUSAL, runs.PROBLEM.mask) for n in (64, 128)]  # fmt: skip
+    lines = told(gathered, *records)
+    assert [line[:22] for line in lines] == ["To train at 128 tokens", "To run forward at 128 "]
+
+
+def test_of_several_runs_each_answers_for_itself(gathered):
+    found = scenes(gathered(runs.small(), runs.small()))
+    lines = headlines(found, several_runs=True)
+    assert len(lines) == 2
+    assert "slow-box-2c (run0)" in lines[0]
+    assert "slow-box-2c (run1)" in lines[1]
+
+
+@pytest.mark.parametrize(("others", "said"), [
+    ([("w", 1e-4, 0.7)], "Faster but not exact: w by 10.00×, which keeps 70% of what softmax"),
+    ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster keeps half of what softmax does beyond "
+     "averaging; the nearest, x, is 5.00× as fast and keeps 40%."),
+    ([("w", 1e-4, -3.0)], "w, is 10.00× as fast and keeps 0%."),
+    ([("w", 1e-4, None)], "w is 10.00× as fast, and approximates softmax."),
+    ([], "Nothing measured is faster by giving up exactness."),
+])  # fmt: skip
+def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(gathered, others, said):
+    more = [timed(name, median, computes="approximates softmax",
+                  distance=None if skill is None else runs.far(skill))
+            for name, median, skill in others]  # fmt: skip
+    (scene,) = scenes(gathered([timed("sdpa", 1e-3), *more]))
+    assert said in beside(scene.standings[0])
+
+
+def test_a_regime_is_told_stretch_by_stretch_with_its_crossovers(gathered):
+    train, _ = scenes(gathered(runs.small()))
+    lines = list(sentences(train))
+    assert lines[0].startswith("128 to 256: use sdpa: 12 ms [11.8, 12.2], a clear lead of 3.20×")
+    assert lines[1].startswith("64: use matmul: 2.4 ms")
+    assert "70%" in lines[2]
+    assert lines[3].startswith("sdpa overtakes matmul between 64 and 128 (about 80)")
+
+
+# ---- contents ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("names", "base"), [
+    (["einsum", "matmul", "sdpa"], "sdpa"), (["einsum", "matmul"], "matmul"),
+    (["x", "einsum"], "einsum"), (["x", "y", "y"], "y"), (["y", "x"], "x"), ([], ""),
+])  # fmt: skip
+def test_the_baseline_is_the_first_known_or_the_one_most_timed(gathered, names, base):
+    records = [timed(name, 1e-3, at(64 * (n + 1))) for n, name in enumerate(names)]
+    records.append(timed("near", 1e-3, computes="approximates softmax"))
+    records.append(runs.untimed("sdpa.math", "failed"))
+    assert filled.baseline(scenes(gathered(records))) == base
+
+
+def test_contents_lead_to_the_run_by_a_relative_address(filled_):
+    found = filled_(runs.small(), runs.small())
+    assert found.to_run == {0: "..", 1: "../../run1"}
+    assert found.title == "Which attention to use on slow-box-2c: 2 runs side by side"
+    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1]
+
+
+def test_runs_are_compared_with_the_first_by_name(filled_):
+    found = filled_(runs.small(), runs.small())
+    (one,) = found.comparisons
+    assert (one.a, one.b) == ("run0 on slow-box-2c", "run1 on slow-box-2c")
+    assert len(one.cells) == 24
+    assert not found.incomparable
+
+
+def test_runs_that_share_nothing_are_refused_without_a_path(filled_, tmp_path):
+    found = filled_([timed("sdpa", 1e-3)], [timed("matmul", 1e-3)])
+    (sentence,) = found.incomparable
+    assert "run0 on slow-box-2c and run1 on slow-box-2c have no cell in common" in sentence
+    assert str(tmp_path) not in sentence
+
+
+# ---- figures -------------------------------------------------------------------------------------
+
+FIGURES = ("winner_map", "scaling", "tradeoffs", "roofline", "closeness", "memory")
+
+
+@pytest.fixture
+def hollow(monkeypatch):
+    """Figures that draw nothing, and what each was asked."""
+    asked = {}
+    for name in FIGURES:
+
+        def draw(*given, name=name):
+            asked.setdefault(name, []).append(given)
+            return [] if name in ("scaling", "tradeoffs") else None
+
+        monkeypatch.setattr(getattr(drawn, name), "draw", draw)
+    return asked
+
+
+def draw_all(gathered, records):
+    ran = gathered(records)
+    found = scenes(ran)
+    return drawn.draw_all(ran, found, filled.looks(records), "sdpa")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow, gathered, name):
+    def fail(*_):
+        raise ValueError("it has no room\nfor it")
+
+    monkeypatch.setattr(getattr(drawn, name), "draw", fail)
+    figures, absent = draw_all(gathered, runs.small())
+    section = {"winner_map": "map"}.get(name, name)
+    assert figures == []
+    for sentence in absent[section]:
+        assert sentence.startswith("the figure of ")
+        assert sentence.endswith("could not be drawn (ValueError: it has no room)")
+    others = set(drawn.SECTIONS) - {section}
+    assert all(absent[other] == [drawn.WHY_NOT[other]] for other in others)
+
+
+def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, hollow, gathered):
+    records = [timed("sdpa", 1e-3, at(64, heads=heads, kv_heads=heads)) for heads in range(1, 12)]
+    records.append(runs.untimed("sdpa", "failed", problem=at(64, heads=12, kv_heads=12)))
+    one = object.__new__(drawn.Drawn)
+    object.__setattr__(one, "section", "scaling")
+    monkeypatch.setattr(drawn.scaling, "draw", lambda *_: [one])
+    figures, absent = draw_all(gathered, records)
+    assert len(figures) == drawn.SCENES == len(hollow["memory"]) == 8
+    assert len(hollow["winner_map"]) == 1
+    (energy, rest) = absent["scaling"]
+    assert "--energy" in energy
+    assert rest.startswith("3 further regimes of the run are in the table without figures: forward")
+
+
+@pytest.mark.parametrize(("variants", "shown"), [(499, 2), (501, 1), (1001, 1), (100, 3)])
+def test_very_many_lines_leave_room_for_few_regimes(hollow, gathered, variants, shown):
+    records = [
+        timed(f"v{n}", 1e-3, at(64, phase=phase))
+        for phase in ("train", "forward", "decode") for n in range(variants)
+    ]  # fmt: skip
+    draw_all(gathered, records)
+    assert len(hollow["memory"]) == shown
+
+
+def test_profiles_and_maps_beside_a_run_are_drawn_or_said_to_be_damaged(hollow, gathered):
+    ran = gathered(runs.small())
+    folder = ran[0].path
+    (folder / "profiles" / "x").mkdir(parents=True)
+    (folder / "profiles" / "x" / "profile.json").write_text("{")
+    (folder / "maps.json").write_text("no json")
+    _, absent = drawn.draw_all(ran, scenes(ran), filled.looks(runs.small()), "sdpa")
+    assert absent["shares"] != [drawn.WHY_NOT["shares"]]
+    assert "profile.json" in absent["shares"][0]
+    assert absent["attention"] == ["maps.json is damaged, so no map is shown"]
+    assert str(folder) not in str(absent)
+
+
+# ---- provenance ----------------------------------------------------------------------------------
+
+
+def test_a_machine_is_said_in_a_line(gathered):
+    (run,) = gathered(runs.small())
+    assert machine_line(run) == (
+        "Slow Box, 2 cores, 25 GiB · torch 2.13.0+cpu · 1 thread · 2 January 2026"
+    )
+
+
+def test_a_gpu_is_said_first(gathered):
+    gpu = {"name": "NVIDIA H200", "memory_bytes": 139 << 30}
+    (run,) = gathered(runs.small(), machine={**runs.MACHINE, "gpus": [gpu, gpu]})
+    assert machine_line(run).startswith("2 × NVIDIA H200, 139 GiB, Slow Box, 2 cores")
+
+
+def test_what_a_run_may_be_trusted_for_is_said(gathered):
+    records = [
+        timed("a", 1e-3, flags=["contended: 3"]), timed("b", 1e-3, flags=["contended: 4", "drift"]),
+        timed("c", 1e-3, canary_s=1.2e-3), runs.untimed("d", "wrong"),
+    ]  # fmt: skip
+    (run,) = gathered(records)
+    (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
+    check, noise, refused, flags, drift, again = about(run).trust
+    assert check == "ruler self-check: 74/74 on this machine (2026-01-01)"
+    assert noise.endswith("0.40% for calls of 1 ms")
+    assert refused == "3 cells passed the checks and have a time; 1 wrong"
+    assert flags == "2 of 3 times were taken while something was amiss: contended (2), drift (1)"
+    assert "between 1.00 and 1.20 times its median; 1 of 3 cells" in drift
+    assert again.startswith("2 cells measured while the machine drifted were done again")
+
+
+@pytest.mark.parametrize("header", [
+    {"machine": None, "settings": None, "code": None, "noise": None, "selfcheck": None,
+     "ceilings": None, "started": None, "command": None, "grid": None},
+    {"machine": [], "settings": 3, "code": "x", "noise": {"floor": 1}, "selfcheck": [1],
+     "ceilings": {"flops": [], "copy": {"x": None}}, "started": "soon", "command": "a 'b",
+     "nodes": [1], "grid": {"seq": 3}},
+    {"machine": {"gpus": [None, {}], "versions": [], "cores": "two", "memory_bytes": "much"},
+     "noise": [1, {"floor": "x"}, {"floor": 0.1}], "ceilings": {"flops": {"float32": None}},
+     "nodes": {"a": None, "b": {"machine": {}}}, "run": None},
+])  # fmt: skip
+def test_a_header_that_says_little_or_nonsense_is_shown_as_it_is(gathered, header):
+    (run,) = gathered(runs.small(), **header)
+    found = about(run)
+    assert all(isinstance(value, str) and value for _, value in found.facts)
+    assert all(found.trust)
+
+
+def test_commands_and_facts_say_no_path_of_the_machine(gathered, tmp_path):
+    (run,) = gathered(runs.small(), command=f"attnbench run --out {tmp_path}/x --seq 64")
+    assert commands(run) == ("attnbench run --out x --seq 64", "attnbench report results/m/run0")
+    assert str(tmp_path) not in str(about(run).facts)
+    assert dict(about(run).facts)["compiler"] == "g++"
+
+
+def test_the_records_are_known_by_their_hash(gathered):
+    (run,) = gathered(runs.small())
+    told = hashlib.sha256((run.path / "records.jsonl").read_bytes()).hexdigest()
+    assert dict(about(run).facts)["records"] == f"31, sha256 {told}"

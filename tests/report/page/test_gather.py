@@ -1,0 +1,128 @@
+"""Runs as a report reads them: cut off, with numbers that are none, and what can't be read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnbench.report.page.gather import gather
+from attnbench.store import StoreError
+from impls.loading import load_file
+
+runs = load_file(Path(__file__).with_name("runs.py"))
+NAN, INF = float("nan"), float("inf")
+
+
+def test_each_record_comes_with_its_line_and_each_run_with_its_number(tmp_path):
+    first = runs.written(tmp_path / "m" / "one", runs.small())
+    second = runs.written(tmp_path / "m" / "two", runs.small()[:3])
+    found = gather([second, tmp_path, first])
+    assert [(run.number, run.path.name, len(run.records)) for run in found] == [
+        (0, "two", 3), (1, "one", len(runs.small())),
+    ]  # fmt: skip
+    lines = (first / "records.jsonl").read_text().splitlines()
+    for record, line in zip(found[1].records, found[1].lines, strict=True):
+        assert json.loads(lines[line - 1]) == record.to_dict()
+    assert found[0].notes == ()
+    assert found[1].machine == "slow-box-2c"
+
+
+@pytest.mark.parametrize("tail", [b'{"status":"meas', b"\x00" * 40 + b"\n", b"\x00" * 7])
+def test_a_run_that_was_cut_off_is_read_and_said_to_be(tmp_path, tail):
+    (run,) = gather([runs.written(tmp_path / "run", runs.small(), tail=tail)])
+    assert len(run.records) == len(runs.small())
+    (note,) = run.notes
+    assert "cut off" in note
+    assert "unfinished" in note
+
+
+def test_what_a_run_did_not_come_to_is_said(tmp_path):
+    grid = {"seq": ["64", "1x128", 256, "512", "1x1024"], "phase": ["forward", "train", "decode"],
+            "mask": ["causal"], "batch": [1]}  # fmt: skip
+    (run,) = gather([runs.written(tmp_path / "run", runs.small(), grid=grid)])
+    length, phase = run.notes
+    assert "length 512, 1024;" in length
+    assert "phase decode;" in phase
+    assert "--resume" in phase
+
+
+@pytest.mark.parametrize("name", ["median_s", "low_s", "high_s", "min_s"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0, -1.0, None, "fast"])
+def test_a_time_that_is_none_is_taken_back_with_its_reason(tmp_path, name, value):
+    lines = [runs.timed("sdpa", 1e-3), runs.changed(runs.timed("odd", 1e-3),
+                                                    **{f"time__{name}": value})]  # fmt: skip
+    (run,) = gather([runs.written(tmp_path / "run", lines)])
+    good, bad = run.records
+    assert good.time is not None
+    assert (bad.time, str(bad.status)) == (None, "implausible")
+    assert "finite" in bad.reason
+    assert "line 2" in run.notes[0]
+
+
+def test_other_numbers_that_are_none_are_missing(tmp_path):
+    odd = runs.changed(
+        runs.timed("odd", 1e-3), memory__peak_bytes=NAN, cost__flops=INF, share_of_ceiling=NAN,
+        error__forward__relative=INF, canary_s=-INF, time__samples_s=[1e-3, NAN],
+    )  # fmt: skip
+    (run,) = gather([runs.written(tmp_path / "run", [odd])])
+    (record,) = run.records
+    assert record.time is not None
+    assert (record.memory, record.cost, record.share_of_ceiling) == (None, None, None)
+    assert record.error["forward"].relative is None
+    assert record.canary_s is None
+
+
+def test_an_overflowing_number_is_none_too(tmp_path):
+    line = runs.timed("odd", 1e-3).line().replace('"share_of_ceiling":0.42',
+                                                  '"share_of_ceiling":1e999')  # fmt: skip
+    assert "e999" in line
+    (run,) = gather([runs.written(tmp_path / "run", [line + "\n"])])
+    assert run.records[0].share_of_ceiling is None
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"problem": {}}, "kv_len"), ({"problem__kv_len": "long"}, "kv_len"),
+    ({"problem__batch": 0}, "batch"), ({"problem__mask": None}, "mask"),
+    ({"problem__heads": True}, "heads"), ({"colour": "blue"}, "no field colour"),
+    ({"schema": 99}, "schema 99"), ({"status": "splendid"}, "splendid"),
+])  # fmt: skip
+def test_what_is_no_record_is_a_sentence_with_its_line(tmp_path, change, said):
+    lines = [*runs.small()[:2], runs.changed(runs.small()[2], **change), *runs.small()[3:]]
+    with pytest.raises(StoreError, match="line 3") as caught:
+        gather([runs.written(tmp_path / "run", lines)])
+    assert said in str(caught.value)
+
+
+def test_garbage_in_the_middle_is_a_sentence_with_its_line(tmp_path):
+    lines = [runs.small()[0], "no json\n", runs.small()[1]]
+    with pytest.raises(StoreError, match=r"records\.jsonl, line 2"):
+        gather([runs.written(tmp_path / "run", lines)])
+
+
+def test_no_run_no_records_and_no_folder_are_sentences(tmp_path):
+    with pytest.raises(StoreError, match="there is no "):
+        gather([tmp_path / "nothing"])
+    with pytest.raises(StoreError, match=r"there is no run in .*run\.json"):
+        gather([tmp_path])
+    empty = runs.written(tmp_path / "empty", [])
+    with pytest.raises(StoreError, match="holds no record"):
+        gather([empty])
+    (empty / "records.jsonl").unlink()
+    with pytest.raises(StoreError, match="holds no record"):
+        gather([tmp_path])
+
+
+def test_an_empty_run_among_others_is_left_out_and_named(tmp_path):
+    runs.written(tmp_path / "empty", [])
+    runs.written(tmp_path / "full", runs.small())
+    (run,) = gather([tmp_path])
+    assert run.path.name == "full"
+    assert "empty" in run.notes[0]
+
+
+@pytest.mark.parametrize("header", ["[]", "{}", "not json", '{"schema": 99}', '{"schema": "x"}'])
+def test_a_header_that_is_none_is_a_sentence(tmp_path, header):
+    folder = runs.written(tmp_path / "run", runs.small())
+    (folder / "run.json").write_text(header)
+    with pytest.raises(StoreError, match="run"):
+        gather([folder])

@@ -1,0 +1,167 @@
+"""``attnbench report`` as its users meet it, and what becomes of a run whose report fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnbench import cli
+from attnbench.report.page import filled
+from attnbench.verbs.report import report_of
+from impls.loading import load_file
+
+runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def unfigured(monkeypatch):
+    """Figures have tests of their own, and take their time."""
+    monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+
+
+@pytest.fixture
+def asked(capsys):
+    """Calls the verb; returns its status, data and prose."""
+
+    def call(*words):
+        status = cli.main(["report", *map(str, words)])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return status, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path):
+    return runs.written(tmp_path / "results" / "box" / "one", runs.small())
+
+
+def test_a_run_s_report_lies_in_its_folder_and_the_answer_is_printed(asked, run):
+    status, out, err = asked(run)
+    assert status == 0
+    assert (run / "report" / "index.html").exists()
+    assert out.startswith("To train at 256 tokens, use sdpa: 12 ms")
+    assert f"the report is {run}/report/index.html" in err
+
+
+def test_a_folder_of_one_run_is_that_run(asked, run):
+    assert asked(run.parents[1])[0] == 0
+    assert (run / "report" / "index.html").exists()
+
+
+def test_a_second_report_reads_none_of_the_first(asked, run):
+    asked(run)
+    first = {path: path.read_bytes() for path in (run / "report").rglob("*") if path.is_file()}
+    asked(run)
+    assert {path: path.read_bytes() for path in first} == first
+
+
+def test_as_json_it_says_paths_and_answers(asked, run, tmp_path):
+    status, out, _ = asked(run, "--json", "--out", tmp_path / "there")
+    sent = json.loads(out)
+    assert (status, sent["index"]) == (0, str(tmp_path / "there" / "index.html"))
+    assert all(Path(path).exists() for path in sent["files"])
+    assert len(sent["answers"]) == 6
+    assert {a["winner"] for a in sent["answers"]} == {"sdpa", "matmul"}
+    assert {a["sure"] for a in sent["answers"]} == {"clear"}
+
+
+def test_several_runs_want_a_place_and_are_never_one_ranking(asked, run, tmp_path):
+    other = runs.written(run.parent / "two", [runs.timed("sdpa", 1e-9)])
+    status, out, err = asked(run, other)
+    assert (status, out) == (2, "")
+    assert "these are 2 runs" in err
+    assert "--out reports/one-and-two" in err
+    status, out, err = asked(run.parent, "--json", "--out", tmp_path / "both")
+    assert status == 0
+    by_run = {(a["run"], a["winner"]) for a in json.loads(out)["answers"]}
+    assert by_run == {("one on slow-box-2c", "sdpa"), ("one on slow-box-2c", "matmul"),
+                      ("two on slow-box-2c", "sdpa")}  # fmt: skip
+
+
+GOOD = runs.timed("sdpa", 1e-3).line() + "\n"
+BAD = {
+    "no records": ([], "holds no record"),
+    "half a line": ([GOOD[:50]], "holds no record"),
+    "unknown fields": ([runs.changed(runs.timed("a", 1e-3), colour=3)], "no field colour"),
+    "unknown fields of a part": ([runs.changed(runs.timed("a", 1e-3), time__colour=3)], "colour"),
+    "a newer form": ([runs.changed(runs.timed("a", 1e-3), schema=99)], "update attnbench"),
+    "no JSON": ([GOOD, "no JSON\n", GOOD], "line 2"),
+    "no object": ([GOOD, "[]\n", GOOD], "line 2"),
+    "no problem": ([runs.changed(runs.timed("a", 1e-3), problem={}), GOOD], "line 1"),
+    "a time of what failed": ([runs.changed(runs.timed("a", 1e-3), status="failed")], "line 1"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_can_t_be_read_is_a_sentence_and_leaves_nothing(asked, tmp_path, what):
+    lines, said = BAD[what]
+    folder = runs.written(tmp_path / "run", lines)
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = asked(folder)
+    assert (status, out) == (2, "")
+    assert err.startswith("attnbench: ")
+    assert said in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_no_run_is_a_sentence(asked, tmp_path):
+    assert "there is no " in asked(tmp_path / "nothing")[2]
+    status, _, err = asked(tmp_path)
+    assert status == 2
+    assert "there is no run in" in err
+
+
+TRUE = {
+    "only failed records": ([runs.untimed("a", "failed", "it broke")], "Nothing was measured"),
+    "a run cut off": ([GOOD, GOOD[:50]], "sdpa takes 1 ms"),
+    "one length": ([GOOD], "sdpa takes 1 ms"),
+    "no number": ([runs.changed(runs.timed("a", 1e-3), time__median_s=NAN)], "Nothing was meas"),
+    "an unknown variant": ([runs.timed("ours?x=1", 1e-3, family="ours")], "ours?x=1 takes 1 ms"),
+}
+
+
+@pytest.mark.parametrize("what", TRUE)
+def test_what_can_be_read_has_a_page_that_says_something_true(asked, tmp_path, what):
+    lines, said = TRUE[what]
+    folder = runs.written(tmp_path / "run", lines)
+    status, out, _ = asked(folder)
+    assert status == 0
+    assert said in out
+    page = (folder / "report" / "index.html").read_text()
+    summary = (folder / "report" / "summary.md").read_text()
+    assert said in summary
+    if what == "only failed records":
+        assert "it broke" in page
+        assert "failed: a (1 cell): it broke" in summary
+    if what == "a run cut off":
+        assert "cut off" in page
+        assert "cut off" in summary
+
+
+def test_where_it_can_t_be_written_is_a_sentence(asked, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, err = asked(run, "--out", tmp_path / "file")
+    assert status == 2
+    assert "give another folder with --out" in err
+
+
+@pytest.mark.parametrize("error", [ValueError("it broke\nbadly"), MemoryError()])
+def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(filled, "draw_all", fail)
+    report_of(run)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert type(error).__name__ in said
+    assert f"'attnbench report {run}' tries again" in said
+
+
+def test_a_run_s_own_report_is_made_where_it_is_said_to_be(capsys, run):
+    report_of(run)
+    assert capsys.readouterr().err == f"the report is {run}/report/index.html\n"
+    assert (run / "report" / "summary.md").exists()
