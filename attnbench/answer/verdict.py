@@ -142,8 +142,10 @@ def _may_win(time: Time, best: Time) -> bool:
 
 
 def _amiss(time: Time) -> str:
-    kinds = (flag.split(":")[0].removeprefix("it ") for flag in time.flags)
-    return " and ".join(dict.fromkeys(kinds))
+    kinds = dict.fromkeys(flag.split(":")[0].removeprefix("it ") for flag in time.flags)
+    if "drifted" in kinds:  # of the whole machine; that the cell did so too adds nothing
+        kinds.pop("drifting", None)
+    return " and ".join(kinds)
 
 
 def _lead(answer: Answer) -> str:

@@ -42,7 +42,7 @@ def test_a_run_s_report_lies_in_its_folder_and_the_answer_is_printed(asked, run)
     status, out, err = asked(run)
     assert status == 0
     assert (run / "report" / "index.html").exists()
-    assert out.startswith("To train at 256 tokens, use sdpa: 12 ms")
+    assert out.startswith("To train at 256 tokens, use sdpa: 12.0 ms")
     assert f"the report is {run}/report/index.html" in err
 
 
@@ -116,10 +116,10 @@ def test_what_is_no_run_is_a_sentence(asked, tmp_path):
 
 TRUE = {
     "only failed records": ([runs.untimed("a", "failed", "it broke")], "Nothing was measured"),
-    "a run cut off": ([GOOD, GOOD[:50]], "sdpa takes 1 ms"),
-    "one length": ([GOOD], "sdpa takes 1 ms"),
+    "a run cut off": ([GOOD, GOOD[:50]], "sdpa takes 1.00 ms"),
+    "one length": ([GOOD], "sdpa takes 1.00 ms"),
     "no number": ([runs.changed(runs.timed("a", 1e-3), time__median_s=NAN)], "Nothing was meas"),
-    "an unknown variant": ([runs.timed("ours?x=1", 1e-3, family="ours")], "ours?x=1 takes 1 ms"),
+    "an unknown variant": ([runs.timed("ours?x=1", 1e-3, family="ours")], "ours?x=1 takes 1.00 ms"),
 }
 
 

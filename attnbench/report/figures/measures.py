@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.record import Record
+from attnbench.report import numbers
 from attnbench.report.figures import ticks
 from attnbench.report.figures.labels import shorten
-from attnbench.report.figures.ticks import positive
+from attnbench.report.numbers import positive
 
 Point = tuple[float, float, float]
 """A value and its interval."""
@@ -114,15 +115,15 @@ def measures(kind: str, baseline: str) -> list[Measure]:
     error = ("worst relative error" if kind == "exact" else
              "distance from softmax")  # fmt: skip
     return [
-        Measure("time", "median time", _time, ticks.seconds, unit="ms"),
-        Measure("time", "TFLOP/s", _tflops, ticks.three, unit="tflops", grows=False),
-        Measure("time", "share of the ceiling", _share, ticks.percent, unit="share",
+        Measure("time", "median time", _time, numbers.seconds, unit="ms"),
+        Measure("time", "TFLOP/s", _tflops, numbers.three, unit="tflops", grows=False),
+        Measure("time", "share of the ceiling", _share, numbers.percent, unit="share",
                 grows=False),
         Measure("time", f"time as a multiple of {shorten(baseline, 90, 9.5)}'s", _of_baseline,
-                ticks.times, unit="baseline", grows=False),
-        Measure("memory", "peak memory", _memory, ticks.nbytes, ticks.binary),
-        Measure("error", error, _error, ticks.three, grows=False),
-        Measure("energy", "energy a call", _energy, ticks.joules),
+                numbers.times, unit="baseline", grows=False),
+        Measure("memory", "peak memory", _memory, numbers.nbytes, ticks.binary),
+        Measure("error", error, _error, numbers.three, grows=False),
+        Measure("energy", "energy a call", _energy, numbers.joules),
     ]  # fmt: skip
 
 

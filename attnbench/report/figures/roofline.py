@@ -17,7 +17,8 @@ from attnbench.report.figures.labels import heading, shorten, spread
 from attnbench.report.figures.looks import Look, Looks
 from attnbench.report.figures.palette import FAINT, INK, PAPER
 from attnbench.report.figures.sheet import Drawn, finish, sheet
-from attnbench.report.figures.ticks import decimal, three
+from attnbench.report.figures.ticks import decimal
+from attnbench.report.numbers import three
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnbench.answer.powers import Power
+from attnbench.report import numbers
 from attnbench.report.figures import key, labels, ticks
 from attnbench.report.figures.looks import Looks
 from attnbench.report.figures.palette import FAINT, GRID
@@ -88,7 +89,7 @@ def _set_axes(axes: Axes, panel: Panel) -> None:
     axes.set_yticks(list(at), [panel.measure.say(tick) for tick in at])
     across = WIDE - LEFT - RIGHT
     places = [across * ticks.share(axes.get_xlim(), n) for n in lengths]
-    axes.set_xticks(lengths, ticks.fitting([ticks.tokens(n) for n in lengths], places, 8))
+    axes.set_xticks(lengths, ticks.fitting([numbers.tokens(n) for n in lengths], places, 8))
     axes.tick_params(length=2.5, pad=2)
     axes.set_xlabel("length, tokens" if panel.scene.regime.phase != "decode" else "tokens kept",
                     labelpad=1, fontsize=8)  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnbench.answer.pareto import frontier
+from attnbench.report import numbers
 from attnbench.report.figures import key, labels, ticks
 from attnbench.report.figures.looks import Looks
 from attnbench.report.figures.measures import distance, median, peak
@@ -140,9 +141,9 @@ def _axes(figure: Figure, cloud: Cloud, measure: str, *, lowest: bool) -> Axes:
     axes.minorticks_off()
     across = ticks.decimal(*cloud.xs)
     places = [left + (right - left) * ticks.share(cloud.xs, x) for x in across]
-    words = ticks.fitting([ticks.seconds(x) for x in across], places, 8, WIDE - 2)
+    words = ticks.fitting([numbers.seconds(x) for x in across], places, 8, WIDE - 2)
     axes.set_xticks(across, words if lowest else [""] * len(across))
-    say = ticks.three if measure == "error" else ticks.nbytes
+    say = numbers.three if measure == "error" else numbers.nbytes
     at = (ticks.decimal if measure == "error" else ticks.binary)(*cloud.ys)
     axes.set_yticks(list(at), [say(y) for y in at])
     axes.tick_params(length=2.5 if lowest else 0, pad=2)
@@ -182,10 +183,10 @@ def _marks(axes: Axes, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str
     for name in sorted(cloud.points, key=lambda name: name in best):
         x, y = cloud.points[name]
         look = looks[name]
-        say = ticks.three(y) if measure == "error" else ticks.nbytes(y)
+        say = numbers.three(y) if measure == "error" else numbers.nbytes(y)
         axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False,
                   alpha=1.0 if name in best else 0.45,
-                  gid=look.gid(f"{name}: {ticks.seconds(x)}, {say}"),
+                  gid=look.gid(f"{name}: {numbers.seconds(x)}, {say}"),
                   **look.marks(5.5 if name in best else 4.5))  # fmt: skip
 
 
@@ -236,11 +237,13 @@ def _name(figure: Figure, spot: labels.Spot, box: labels.Box, gid: str, *, pale:
 
 
 def _told(points: Points, fronts: Sequence[Sequence[str]], measure: str) -> str:
-    say = ticks.three if measure == "error" else ticks.nbytes
+    say = numbers.three if measure == "error" else numbers.nbytes
     said = []
     for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
         if front:
-            some = (f"{n} ({ticks.seconds(points[n][0])}, {say(points[n][1])})" for n in front[:8])
+            some = (
+                f"{n} ({numbers.seconds(points[n][0])}, {say(points[n][1])})" for n in front[:8]
+            )
             said.append(f"{kind}, beaten by none of its kind both ways: {', '.join(some)}")
     return ". ".join(said)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.standing import Standing
 from attnbench.record import Record, Status
+from attnbench.report import numbers
 from attnbench.report.figures import key, labels, ticks
 from attnbench.report.figures.looks import Looks, filled
 from attnbench.report.figures.palette import DEEPEST, FAINT, FAMILIES, GRID, OTHER
@@ -118,7 +119,7 @@ def _heads(figure: Figure, columns: Sequence[int], high: float, left: float) -> 
     for number, length in enumerate(columns):
         x = left + wide * (number + 0.5)
         text = f"{length:,}"
-        text = text if labels.width(text, SIZE) < wide - 2 else ticks.tokens(length)
+        text = text if labels.width(text, SIZE) < wide - 2 else numbers.tokens(length)
         labels.write(figure, x, high - ABOVE + 5, labels.shorten(text, wide, SIZE), SIZE,
                      ha="center")  # fmt: skip
     labels.write(figure, 6, high - ABOVE + 5, "tokens", 7, color=FAINT)
@@ -185,10 +186,10 @@ def _said(standing: Standing) -> list[str]:
     answer = standing.answer
     assert answer is not None
     doubt = " ?" * bool(answer.flags)
-    taken = ticks.seconds(answer.time.median_s)
+    taken = numbers.seconds(answer.time.median_s)
     if answer.equal:
         return [f"tie of {len(standing.leaders)}{doubt}", ", ".join(standing.leaders), taken]
-    ahead = ticks.times(answer.lead) if answer.lead else "only one"
+    ahead = numbers.times(answer.lead) if answer.lead else "only one"
     return [answer.winner, ahead + doubt, taken]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.answer.standing import Faster, Standing, Stretch
+from attnbench.answer.standing import Stretch
 from attnbench.answer.verdict import Answer
+from attnbench.report import numbers
 from attnbench.report.figures.looks import Look
-from attnbench.report.page.table import Cell, percent, size, times
+from attnbench.report.page.beside import Beside, beside
+from attnbench.report.page.table import Cell
 from attnbench.report.scenes import Scene
 
 NAMED = 4
@@ -16,17 +18,6 @@ NAMED = 4
 DOUBTS = 3
 SHORTER = {"the only one measured": "the only one", "nothing exact was measured": ""}
 MARKS = {"clear": "clear", "in doubt": "doubt", "the only one": "only"}
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A sentence on what is faster and not exact, around the name in it."""
-
-    before: str
-    look: Look | None = None
-    after: str = ""
-    short: str = ""
-    """What may stand for ``before`` where the sentence has been said already."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +31,9 @@ class Row:
     """How many tie besides."""
     cell: Cell | None
     """The winner's at the longest of these lengths."""
-    beside: Beside
+    beside: Beside | None
+    other: Look | None
+    """Of what stands in ``beside``."""
 
     @property
     def sure(self) -> str:
@@ -111,32 +104,9 @@ def _row(scene: Scene, stretch: Stretch, looks: Mapping[str, Look],
     winner = scene.regime.cells[last.length].get(last.leaders[0]) if leaders else None
     cell = of.get(id(winner)) if winner else None
     more = max(0, len(leaders) - NAMED)
-    return Row(stretch, leaders[:NAMED], more, cell, _beside(last, looks))
-
-
-def _beside(standing: Standing, looks: Mapping[str, Look]) -> Beside:
-    """What is faster and not exact, with what it loses, or that nothing worth it is."""
-    if standing.answer is None:
-        return Beside("Nothing exact was measured here, so nothing is ranked")
-    if (found := standing.substitute) is not None:
-        told = f"{_kept(found)} ({found.computes})"
-        return Beside("Faster, not exact:", looks[found.variant], told, "Faster, not exact:")
-    if (found := standing.nearest) is not None:
-        return Beside(
-            "Nothing faster keeps half of what softmax does. Nearest:", looks[found.variant],
-            _kept(found), "Not exact:",
-        )  # fmt: skip
-    if standing.faster:
-        found = standing.faster[0]
-        told = f"{times(found.speedup)} as fast ({found.computes})"
-        return Beside("Faster, and how far off was not measured:", looks[found.variant], told,
-                      "Of unknown distance:")  # fmt: skip
-    return Beside("Nothing else that was measured is faster, exact or not")
-
-
-def _kept(found: Faster) -> str:
-    kept = max(0.0, found.skill or 0.0)
-    return f"{times(found.speedup)} as fast, keeps {percent(kept)}"
+    said = beside(last)
+    other = looks[said.found.variant] if said and said.found else None
+    return Row(stretch, leaders[:NAMED], more, cell, said, other)
 
 
 def _lead(answer: Answer) -> str:
@@ -149,8 +119,8 @@ def _lead(answer: Answer) -> str:
 def _memory(answer: Answer) -> str:
     if answer.memory_bytes is None:
         return ""
-    text = size(answer.memory_bytes)
+    text = numbers.nbytes(answer.memory_bytes)
     if answer.frugal:
         name, least, slower = answer.frugal
-        text += f" ({name}: {size(least)} at {times(slower)} the time)"
+        text += f" ({name}: {numbers.nbytes(least)} at {numbers.ratio(slower)} the time)"
     return text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attnbench.answer.standing import SKILLED, Standing, Stretch
+from attnbench.answer.standing import Standing, Stretch
+from attnbench.report.numbers import ms
+from attnbench.report.page.beside import beside
 from attnbench.report.scenes import Scene
 
 HEADLINES = 2
@@ -42,7 +44,7 @@ def headline(scene: Scene, standing: Standing, on: str = "") -> str:
     regime = scene.regime
     doing = TO_DO.get(regime.phase, f"For {regime.phase}")
     length = f"{standing.length:,} {'keys' if regime.phase == 'decode' else 'tokens'}"
-    return f"{doing} at {length}{on}, {told(standing)}. {beside(standing)}".strip()
+    return f"{doing} at {length}{on}, {told(standing)}. {beside(standing) or ''}".strip()
 
 
 def told(standing: Standing) -> str:
@@ -82,36 +84,6 @@ def lead(standing: Standing) -> str:
     return f"{answer.lead:.2f}× [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
 
 
-def beside(standing: Standing) -> str:
-    """What is faster and not exact, or that nothing is; a sentence, or nothing to say."""
-    if standing.answer is None:
-        return ""
-    if other := standing.substitute:
-        kept = f"keeps {other.skill:.0%} of what softmax does" if other.skill is not None else ""
-        return (
-            f"Faster but not exact: {other.variant} by {other.speedup:.2f}×, which {kept} beyond "
-            "averaging."
-        )
-    if near := standing.nearest:
-        return (
-            f"Nothing faster keeps {_half()} of what softmax does beyond averaging; the nearest, "
-            f"{near.variant}, is {near.speedup:.2f}× as fast and keeps "
-            f"{max(near.skill or 0, 0):.0%}."
-        )
-    if standing.faster:
-        other = standing.faster[0]
-        return f"{other.variant} is {other.speedup:.2f}× as fast, and {_what(other.computes)}."
-    return "Nothing measured is faster by giving up exactness."
-
-
-def _half() -> str:
-    return "half" if SKILLED == 0.5 else f"{SKILLED:.0%}"
-
-
-def _what(computes: str) -> str:
-    return computes if computes.startswith("approximates") else f"computes {computes}"
-
-
 def sentences(scene: Scene) -> Iterator[str]:
     """One for each stretch of lengths of a regime, the longest first; then what is beside them."""
     for stretch in reversed(scene.stretches):
@@ -132,9 +104,3 @@ def _longest(scene: Scene) -> Standing | None:
     """How they stand at the longest length that most reached."""
     longest = scene.regime.longest()
     return next((s for s in scene.standings if s.length == longest), None)
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds, three digits."""
-    value = seconds * 1e3
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.report import numbers
 from attnbench.report.figures import palette
 from attnbench.report.figures.looks import Look
 from attnbench.report.figures.sheet import Drawn
@@ -75,7 +76,7 @@ def _environment() -> Environment:
 
     made = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
                        lstrip_blocks=True, undefined=StrictUndefined)  # fmt: skip
-    for function in (table.ms, table.mib, table.short, table.times):
+    for function in (numbers.ms, numbers.mib, numbers.figures, numbers.ratio):
         made.filters[function.__name__] = function
     made.filters["family"] = family
     made.tests["later"] = blob.later

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbench.record import Record, Time
+from attnbench.report import numbers
 from attnbench.report.figures.looks import Look
 from attnbench.report.page.contents import Contents
 from attnbench.report.scenes import Ran, Scene
@@ -16,7 +17,6 @@ from attnbench.sweep.presets import PRESETS
 
 MOST = 2500
 """Rows that a page holds; the file beside it holds all."""
-NONE = "–"
 KINDS = {"softmax": 0, "softmax on its own pattern": 1, "approximates softmax": 1}
 """These are never ranked together."""
 
@@ -57,7 +57,7 @@ class Cell:
     def kept(self) -> str:
         """What it keeps of what softmax does beyond averaging: all of it, if it is softmax."""
         skill = self._skill
-        return percent(skill) if skill is None or skill > -0.005 else "< 0"
+        return numbers.share(skill) if skill is None or skill > -0.005 else "< 0"
 
     @property
     def _skill(self) -> float | None:
@@ -125,53 +125,13 @@ def units(record: Record, to_baseline: float | None) -> dict[str, str]:
     """Its time in words, by unit."""
     time, cost, share = record.time, record.cost, record.share_of_ceiling
     if time is None or not time.median_s > 0:
-        return dict.fromkeys(("ms", "tflops", "share", "baseline"), NONE)
+        return dict.fromkeys(("ms", "tflops", "share", "baseline"), numbers.NONE)
     return {
-        "ms": ms(time.median_s),
-        "tflops": short(cost.flops / time.median_s / 1e12) if cost else NONE,
-        "share": percent(share),
-        "baseline": times(to_baseline),
+        "ms": numbers.ms(time.median_s),
+        "tflops": numbers.figures(cost.flops / time.median_s / 1e12) if cost else numbers.NONE,
+        "share": numbers.share(share),
+        "baseline": numbers.ratio(to_baseline),
     }  # fmt: skip
-
-
-def ms(seconds: float | None) -> str:
-    """Milliseconds, three figures: ``1,240``, ``0.386``."""
-    return short(seconds * 1e3) if seconds is not None else NONE
-
-
-def mib(nbytes: float | None) -> str:
-    """``3.06``"""
-    return short(nbytes / 2**20) if nbytes is not None else NONE
-
-
-def size(nbytes: float) -> str:
-    """``3.06 MiB``, ``1.2 GiB``"""
-    power = min(3, max(1, math.floor(math.log2(nbytes) / 10))) if nbytes >= 1 else 1
-    return f"{short(nbytes / 2 ** (10 * power))} {('KiB', 'MiB', 'GiB')[power - 1]}"
-
-
-def times(ratio: float | None) -> str:
-    """``1.31×``"""
-    if ratio is None:
-        return NONE
-    return f"{ratio:.2f}×" if 0.1 <= ratio < 10 else f"{short(ratio)}×"
-
-
-def percent(share: float | None) -> str:
-    """``35 %``"""
-    if share is None or not math.isfinite(share):
-        return NONE
-    return f"{share * 100:.0f}\N{NO-BREAK SPACE}%"
-
-
-def short(value: float | None) -> str:
-    """Three figures, all digits before the point, and thousands apart."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-12))
-    return f"{value:.1e}" if digits > 6 else f"{value:,.{digits}f}"
 
 
 def repeats(record: Record, header: Mapping[str, Any]) -> str:

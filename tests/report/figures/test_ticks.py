@@ -1,6 +1,4 @@
-"""Amounts in words, and ticks that can be read."""
-
-import math
+"""Ticks that can be read."""
 
 import pytest
 from hypothesis import given
@@ -9,27 +7,6 @@ from hypothesis import strategies as st
 from attnbench.report.figures import ticks
 
 SPANS = st.tuples(st.floats(1e-9, 1e9), st.floats(6, 1e8))
-
-
-@pytest.mark.parametrize(
-    ("say", "value", "text"),
-    [(ticks.seconds, 0.523, "523 ms"), (ticks.seconds, 1.0, "1 s"),
-     (ticks.seconds, 0.9999, "1 s"), (ticks.seconds, 3.99e-5, "39.9 µs"),
-     (ticks.seconds, 5e-8, "50 ns"), (ticks.seconds, 12345, "12,300 s"),
-     (ticks.nbytes, 1536 * 1024, "1.5 MiB"), (ticks.nbytes, 100, "100 B"),
-     (ticks.nbytes, 2**31, "2 GiB"), (ticks.percent, 0.42, "42 %"),
-     (ticks.times, 1.3149, "1.31×"), (ticks.joules, 0.0012, "1.2 mJ"),
-     (ticks.three, 2.48e-7, "2.48e-7"), (ticks.three, 1e-6, "1e-6"),
-     (ticks.tokens, 4096, "4k"), (ticks.tokens, 512, "512"), (ticks.tokens, 1500, "1,500")],
-)  # fmt: skip
-def test_amounts_are_said_in_three_digits_and_a_unit(say, value, text):
-    assert say(value) == text
-
-
-@pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "1", True])
-def test_what_has_no_logarithm_is_no_value(value):
-    assert ticks.positive(value) is None
-    assert ticks.positive(2) == 2.0
 
 
 @given(SPANS)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from attnbench.report.page import drawn, filled
+from attnbench.report.page.beside import beside
 from attnbench.report.page.gather import gather
-from attnbench.report.page.headlines import beside, headlines, sentences
+from attnbench.report.page.headlines import headlines, sentences
 from attnbench.report.page.provenance import about, commands, machine_line
 from attnbench.report.scenes import scenes
 from impls.loading import load_file
@@ -47,15 +48,15 @@ def told(gathered, *records):
 def test_a_clear_lead_is_said_with_its_interval(gathered):
     (line,) = told(gathered, timed("sdpa", 1e-3), timed("matmul", 2e-3))
     assert line == (
-        "To run forward at 64 tokens, use sdpa: 1 ms [0.98, 1.02], a clear lead of "
-        "2.00× [1.92, 2.08] over matmul. Nothing measured is faster by giving up exactness."
+        "To run forward at 64 tokens, use sdpa: 1.00 ms [0.980, 1.02], a clear lead of "
+        "2.00× [1.92, 2.08] over matmul. Nothing else that was measured is faster, exact or not."
     )
 
 
 def test_a_tie_is_said_as_a_tie(gathered):
     (line,) = told(gathered, timed("a", 1e-3), timed("b", 1.03e-3), timed("c", 1.04e-3),
                    timed("d", 1.05e-3), timed("e", 3e-3))  # fmt: skip
-    assert "use a, b, c or 1 more, a tie of 4: 1 ms [0.98, 1.02], 3.00×" in line
+    assert "use a, b, c or 1 more, a tie of 4: 1.00 ms [0.980, 1.02], 3.00×" in line
     assert "ahead of e." in line
 
 
@@ -67,7 +68,7 @@ def test_what_was_amiss_puts_it_in_doubt(gathered):
 
 def test_the_only_exact_variant_is_said_to_be_that(gathered):
     (line,) = told(gathered, timed("sdpa", 1e-3), timed("w", 2e-3, computes="approximates softmax"))
-    assert "sdpa takes 1 ms [0.98, 1.02]; it is the only exact variant measured" in line
+    assert "sdpa takes 1.00 ms [0.980, 1.02]; it is the only exact variant measured" in line
 
 
 def test_nothing_exact_and_nothing_at_all_are_said(gathered, tmp_path):
@@ -94,27 +95,28 @@ def test_of_several_runs_each_answers_for_itself(gathered):
 
 
 @pytest.mark.parametrize(("others", "said"), [
-    ([("w", 1e-4, 0.7)], "Faster but not exact: w by 10.00×, which keeps 70% of what softmax"),
-    ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster keeps half of what softmax does beyond "
-     "averaging; the nearest, x, is 5.00× as fast and keeps 40%."),
-    ([("w", 1e-4, -3.0)], "w, is 10.00× as fast and keeps 0%."),
-    ([("w", 1e-4, None)], "w is 10.00× as fast, and approximates softmax."),
-    ([], "Nothing measured is faster by giving up exactness."),
+    ([("w", 1e-4, 0.7)], "Faster, but not exact: w, 10.0× as fast, keeps 70\u00a0% ("),
+    ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster keeps half of what softmax does. "
+     "Nearest: x, 5.00× as fast, keeps 40\u00a0%."),
+    ([("w", 1e-4, -3.0)], "Nothing faster keeps even 5\u00a0% of what softmax does."),
+    ([("w", 1e-4, 0.04), ("x", 2e-4, 0.05)], "Nearest: x, 5.00× as fast, keeps 5\u00a0%."),
+    ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
+    ([], "Nothing else that was measured is faster, exact or not."),
 ])  # fmt: skip
 def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(gathered, others, said):
     more = [timed(name, median, computes="approximates softmax",
                   distance=None if skill is None else runs.far(skill))
             for name, median, skill in others]  # fmt: skip
     (scene,) = scenes(gathered([timed("sdpa", 1e-3), *more]))
-    assert said in beside(scene.standings[0])
+    assert said in str(beside(scene.standings[0]))
 
 
 def test_a_regime_is_told_stretch_by_stretch_with_its_crossovers(gathered):
     train, _ = scenes(gathered(runs.small()))
     lines = list(sentences(train))
-    assert lines[0].startswith("128 to 256: use sdpa: 12 ms [11.8, 12.2], a clear lead of 3.20×")
-    assert lines[1].startswith("64: use matmul: 2.4 ms")
-    assert "70%" in lines[2]
+    assert lines[0].startswith("128 to 256: use sdpa: 12.0 ms [11.8, 12.2], a clear lead of 3.20×")
+    assert lines[1].startswith("64: use matmul: 2.40 ms")
+    assert "70\u00a0%" in lines[2]
     assert lines[3].startswith("sdpa overtakes matmul between 64 and 128 (about 80)")
 
 

@@ -32,7 +32,7 @@ def contents(monkeypatch, tmp_path):
 def test_the_answer_comes_first(contents):
     lines = summary(contents(runs.small())).splitlines()
     assert lines[0] == "# Which attention to use on Slow Box, 2 cores, 25 GiB"
-    assert lines[2].startswith("To train at 256 tokens, use sdpa: 12 ms")
+    assert lines[2].startswith("To train at 256 tokens, use sdpa: 12.0 ms")
 
 
 def test_winners_are_a_table_with_ties_and_what_has_none(contents):

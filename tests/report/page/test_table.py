@@ -1,6 +1,5 @@
 """Rows of a report: numbers in words, their order, and the command that repeats a cell."""
 
-import math
 import shlex
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import impls
 from attnbench import arguments
 from attnbench.record import Ranks, Record
 from attnbench.report.page import table
-from attnbench.report.page.table import repeats, short, size, times
+from attnbench.report.page.table import repeats
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.loading import load_file
@@ -66,18 +65,6 @@ def test_the_command_says_what_else_the_run_was_told():
 def test_a_budget_that_the_device_has_anyway_is_left_out():
     record = runs.timed("sdpa", 1e-3)
     assert "--budget" not in repeats(record, {"budget_s": PRESETS["cpu"].budget})
-
-
-def test_numbers_have_three_figures():
-    told = {
-        0.000386: "0.000386", 0.0386: "0.0386", 3.0649: "3.06", 45.35: "45.4", 999.6: "1,000",
-        1240.4: "1,240", 1e-9: "1.0e-09", 0: "0", math.nan: "–", math.inf: "–", None: "–",
-    }  # fmt: skip
-    assert {value: short(value) for value in told} == told
-    assert (times(1.3149), times(12.345), times(0.0304), times(None)) == (
-        "1.31×", "12.3×", "0.0304×", "–")  # fmt: skip
-    assert [size(n) for n in (0, 3350, 5 << 20, 3 << 30)] == ["0 KiB", "3.27 KiB", "5.00 MiB",
-                                                             "3.00 GiB"]  # fmt: skip
 
 
 def test_each_cell_knows_its_line_its_ratios_and_its_units(small_contents):
