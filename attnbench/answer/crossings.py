@@ -36,28 +36,30 @@ class Crossing:
         )
 
 
-def crossings(regime: Regime, found: list[Standing]) -> list[Crossing]:
+def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> list[Crossing]:
     """Of the variants that lead at some length, each pair's changes of place."""
     leaders = dict.fromkeys(s.answer.winner for s in found if s.answer)
     pairs = combinations(leaders, 2)
-    return sorted((c for a, b in pairs for c in _of_pair(regime, a, b)), key=lambda c: c.low)
+    return sorted(
+        (c for a, b in pairs for c in _of_pair(regime, a, b, margin)), key=lambda c: c.low
+    )
 
 
-def _of_pair(regime: Regime, a: str, b: str) -> Iterator[Crossing]:
+def _of_pair(regime: Regime, a: str, b: str, margin: float) -> Iterator[Crossing]:
     ahead: tuple[str, int] | None = None
     times = {n: (time_of(some.get(a)), time_of(some.get(b))) for n, some in regime.cells.items()}
     for length, (of_a, of_b) in times.items():
         if of_a is None or of_b is None or of_a.flags or of_b.flags:
             continue
-        now = a if _beats(of_a, of_b) else b if _beats(of_b, of_a) else None
+        now = a if _beats(of_a, of_b, margin) else b if _beats(of_b, of_a, margin) else None
         if now and ahead and now != ahead[0]:
             yield Crossing(ahead[0], now, ahead[1], length, _equal(times, ahead[1], length))
         if now:
             ahead = (now, length)
 
 
-def _beats(one: Time, other: Time) -> bool:
-    return one.high_s * (1 + MARGIN) < other.low_s
+def _beats(one: Time, other: Time, margin: float) -> bool:
+    return one.high_s * (1 + margin) < other.low_s
 
 
 def _equal(times: Mapping[int, tuple[Time | None, Time | None]], low: int, high: int) -> float:

@@ -90,9 +90,9 @@ class Stretch:
         return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
-def standings(regime: Regime) -> list[Standing]:
-    """One for each length, the shortest first."""
-    return [_standing(length, list(some.values())) for length, some in regime.cells.items()]
+def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
+    """One for each length, the shortest first; a lead within the margin is none."""
+    return [_standing(length, list(some.values()), margin) for length, some in regime.cells.items()]
 
 
 def stretches(found: Sequence[Standing]) -> list[Stretch]:
@@ -101,9 +101,9 @@ def stretches(found: Sequence[Standing]) -> list[Stretch]:
     return [Stretch(tuple(some)) for _, some in together]
 
 
-def _standing(length: int, records: Sequence[Record]) -> Standing:
+def _standing(length: int, records: Sequence[Record], margin: float) -> Standing:
     timed = [r for r in records if time_of(r)]
-    answer = next(answers(timed), None)
+    answer = next(answers(timed, margin), None)
     faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
     return Standing(length, answer, len(timed), len(records) - len(timed), tuple(faster))
 
@@ -113,7 +113,7 @@ def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:
         time, distance = record.time, record.distance
         if record.computes == "softmax" or time is None:
             continue
-        if time.high_s * (1 + MARGIN) < answer.time.low_s:
+        if time.high_s * (1 + answer.margin) < answer.time.low_s:
             yield Faster(
                 record.variant, record.computes, answer.time.median_s / time.median_s,
                 distance.relative if distance else None, distance.skill if distance else None,

@@ -9,15 +9,16 @@ or on a machine of another kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnbench.answer.twins import furthest
 from attnbench.record import Record, Time
 
 MARGIN = 0.05
 """Medians of blocks timed one after the other differ by this through drift alone, one time in
-twenty: a smaller lead is not a lead."""
+twenty: a smaller lead is not a lead. In a run whose twins differ by more, nor is one of that."""
 FRUGAL = 0.5
 """A variant that needs less than this share of the winner's memory is worth a word."""
 
@@ -47,6 +48,8 @@ class Answer:
     """Over how many processes each of these variants ran; None of those that ran in one."""
     node: str = ""
     """The kind of machine that measured them, where the records are of several."""
+    margin: float = MARGIN
+    """What counted as no lead."""
     flags: tuple[str, ...] = ()
     """What was amiss while those were timed that lead, come next or might have led."""
 
@@ -78,7 +81,7 @@ class Answer:
             "next": self.next, "lead": self.lead, "lead_low": self.lead_low,
             "lead_high": self.lead_high, "memory_bytes": self.memory_bytes,
             "frugal": self.frugal and self.frugal[0], "world": self.world, "node": self.node,
-            "flags": list(self.flags),
+            "margin": self.margin, "flags": list(self.flags),
             "sentence": self.sentence(),
         }  # fmt: skip
 
@@ -94,12 +97,19 @@ def regime(p: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def answers(records: Iterable[Record]) -> Iterator[Answer]:
+def margin_of(records: Iterable[Record]) -> float:
+    """What counts as no lead among the records of one run."""
+    twins = furthest(records)
+    return max(MARGIN, twins.apart if twins else 0.0)
+
+
+def answers(records: Sequence[Record], margin: float | None = None) -> Iterator[Answer]:
     """One answer a problem, in the order of the records; none where nothing exact was measured.
 
     What ran over several processes had as many devices, and unlike machines are unlike devices:
-    each is ranked among its like.
+    each is ranked among its like. ``margin``: what counts as no lead; of these records if none.
     """
+    margin = margin_of(records) if margin is None else margin
     ranked: dict[tuple[str, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -109,17 +119,17 @@ def answers(records: Iterable[Record]) -> Iterator[Answer]:
     for (_, world, node), some in ranked.items():
         exact = [r for r in some if r.computes == "softmax" and r.time]
         if exact:
-            answer = _answer(some[0].problem, exact)
+            answer = _answer(some[0].problem, exact, margin)
             yield replace(answer, world=world, node=node if several else "")
 
 
-def _answer(problem: dict[str, Any], exact: list[Record]) -> Answer:
+def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answer:
     timed = [(r.time, r.variant, r) for r in exact if r.time is not None]
     ranked = sorted(timed, key=lambda each: each[0].median_s)
     best, winner, record = ranked[0]
-    equal = tuple(v for t, v, _ in ranked[1:] if t.low_s <= best.high_s * (1 + MARGIN))
+    equal = tuple(v for t, v, _ in ranked[1:] if t.low_s <= best.high_s * (1 + margin))
     t, behind = next(((t, v) for t, v, _ in ranked[1:] if v not in equal), (None, None))
-    near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best)]
+    near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best, margin)]
     own = record.memory.peak_bytes if record.memory else None
     sized = [(r.memory.peak_bytes, t.median_s, v) for t, v, r in ranked if r.memory]
     peak, taken, least = min(sized, default=(0, 0.0, ""))
@@ -132,13 +142,14 @@ def _answer(problem: dict[str, Any], exact: list[Record]) -> Answer:
         lead_high=t.high_s / best.low_s if t else None,
         memory_bytes=own,
         frugal=frugal,
+        margin=margin,
         flags=tuple(f"{v} {_amiss(t)}" for v, t in near if t.flags),
     )  # fmt: skip
 
 
-def _may_win(time: Time, best: Time) -> bool:
+def _may_win(time: Time, best: Time, margin: float) -> bool:
     """Whether its fastest call could have been the winner's: a slow one's doubts change nothing."""
-    return time.min_s <= best.high_s * (1 + MARGIN)
+    return time.min_s <= best.high_s * (1 + margin)
 
 
 def _amiss(time: Time) -> str:

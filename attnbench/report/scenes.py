@@ -11,6 +11,8 @@ from typing import Any
 from attnbench.answer.crossings import Crossing, crossings
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standing import Standing, Stretch, standings, stretches
+from attnbench.answer.twins import Twins, furthest
+from attnbench.answer.verdict import margin_of
 from attnbench.record import Record
 
 
@@ -26,6 +28,16 @@ class Ran:
     """Of each record, its line in the run's file, counted from 1."""
     notes: Sequence[str] = field(default_factory=tuple)
     """What is amiss with the run as a whole: cut off, numbers that are not finite."""
+
+    @cached_property
+    def twins(self) -> Twins | None:
+        """Of the variants that were one and the same kernel, those furthest apart."""
+        return furthest(self.records)
+
+    @cached_property
+    def margin(self) -> float:
+        """What counts as no lead in this run."""
+        return margin_of(self.records)
 
     @property
     def machine(self) -> str:
@@ -50,7 +62,7 @@ class Scene:
     @cached_property
     def standings(self) -> list[Standing]:
         """How the variants stand at each length."""
-        return standings(self.regime)
+        return standings(self.regime, self.run.margin)
 
     @cached_property
     def stretches(self) -> list[Stretch]:
@@ -60,7 +72,7 @@ class Scene:
     @cached_property
     def crossings(self) -> list[Crossing]:
         """Where one overtakes another."""
-        return crossings(self.regime, self.standings)
+        return crossings(self.regime, self.standings, self.run.margin)
 
     @property
     def name(self) -> str:

@@ -104,7 +104,8 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
 
 def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
     """The table and the answer."""
-    from attnbench.answer.verdict import answers
+    from attnbench.answer.twins import furthest
+    from attnbench.answer.verdict import MARGIN, answers
     from attnbench.report.page.provenance import selfcheck_said
     from attnbench.store import read_header
 
@@ -125,5 +126,7 @@ def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
             print(answer.sentence())
         if not found:
             print("nothing exact was measured, so there is no fastest to name")
+        if (twins := furthest(records)) is not None and twins.apart > MARGIN:
+            print(twins.sentence())
         print(trust)
     return finding(records)
