@@ -125,7 +125,7 @@ def _key(record: Record) -> Key:
     problem = record.problem
     as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
     varies = ["batch", "kv_len"] + ["q_len"] * as_many
-    return tuple((k, v) for k, v in problem.items() if k not in varies)
+    return tuple(sorted((k, v) for k, v in problem.items() if k not in varies))
 
 
 Device = tuple[int | None, str]

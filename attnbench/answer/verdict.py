@@ -31,7 +31,8 @@ class Answer:
     winner: str
     time: Time
     equal: tuple[str, ...]
-    """Variants that can't be told from the winner."""
+    """Those that can't be told from the winner, up to the first that can: what is slower than that
+    one and no better known is no choice."""
     next: str | None
     """The first that can."""
     lead: float | None
@@ -127,8 +128,10 @@ def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answ
     timed = [(r.time, r.variant, r) for r in exact if r.time is not None]
     ranked = sorted(timed, key=lambda each: each[0].median_s)
     best, winner, record = ranked[0]
-    equal = tuple(v for t, v, _ in ranked[1:] if t.low_s <= best.high_s * (1 + margin))
-    t, behind = next(((t, v) for t, v, _ in ranked[1:] if v not in equal), (None, None))
+    told = [t.low_s > best.high_s * (1 + margin) for t, _, _ in ranked[1:]]
+    tied = told.index(True) if True in told else len(told)
+    equal = tuple(v for _, v, _ in ranked[1 : 1 + tied])
+    t, behind, _ = ranked[1 + tied] if tied < len(told) else (None, None, None)
     near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best, margin)]
     own = record.memory.peak_bytes if record.memory else None
     sized = [(r.memory.peak_bytes, t.median_s, v) for t, v, r in ranked if r.memory]

@@ -123,3 +123,10 @@ def test_the_longest_is_where_at_least_half_of_the_most_have_a_time():
 
 def test_no_records_are_no_regimes():
     assert regimes([]) == []
+
+
+def test_the_order_in_which_a_problem_is_written_is_of_no_account():
+    one, other = timed("a", 128, 1.0), timed("b", 128, 2.0)
+    turned = replace(other, problem=dict(reversed(other.problem.items())))
+    (regime,) = regimes([one, turned])
+    assert set(regime.cells[128]) == {"a", "b"}

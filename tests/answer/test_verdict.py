@@ -188,3 +188,10 @@ def test_unlike_machines_share_no_ranking_and_each_is_named():
     assert ", on small: a is" in small.sentence()
     (alone,) = answers(records[:2])
     assert (alone.node, "small" in alone.sentence()) == ("", False)
+
+
+def test_a_wide_interval_makes_no_choice_of_what_is_slower_than_the_next():
+    answer = only(timed("a", 1e-3), timed("b", 2e-3), timed("wide", 2.1e-3, 0.9e-3, 4e-3))
+    assert (answer.equal, answer.next) == ((), "b")
+    answer = only(timed("a", 1e-3), timed("wide", 1.9e-3, 0.9e-3, 4e-3), timed("b", 2e-3))
+    assert (answer.equal, answer.next) == (("wide",), "b")
