@@ -9,6 +9,7 @@ unlike devices never share a line.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from attnbench.record import Record, Time
 
 Key = tuple[tuple[str, Any], ...]
+FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
+"""Of a file, the folders that it lies in."""
 PHASES = ("train", "forward", "backward", "decode")
 """The order in which they are shown: what is asked about most comes first."""
 
@@ -42,8 +45,8 @@ class Regime:
 
     @property
     def mask(self) -> str:
-        """The mask, as it is written on the command line."""
-        return str(self.fixed["mask"])
+        """The mask, as it is written on the command line; of a file, its name alone."""
+        return FOLDERS.sub(r"\1", str(self.fixed["mask"]))
 
     @property
     def dtype(self) -> str:
@@ -78,7 +81,8 @@ class Regime:
             queries = "one query" if p["q_len"] == 1 else f"{p['q_len']} queries"
             found += [f"{queries} a call"] * (self.phase != "decode" or p["q_len"] != 1)
         found += ["no mask" if self.mask == "none" else self.mask, self.dtype]
-        found += [f"{p['inputs']} inputs"] * (p["inputs"] != "normal")
+        inputs = FOLDERS.sub(r"\1", str(p["inputs"]))
+        found += [f"{inputs} inputs"] * (inputs != "normal")
         found += [self.shape, f"on {p['device']}"]
         found += [f"over {self.world} processes"] * bool(self.world)
         found += [self.node] * (bool(self.node) and self.several_nodes)

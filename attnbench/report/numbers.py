@@ -96,4 +96,4 @@ def share(value: float | None) -> str:
     """``35 %``"""
     if value is None or not math.isfinite(value):
         return NONE
-    return f"{value * 100:.0f}\N{NO-BREAK SPACE}%"
+    return f"{round(value * 100)}\N{NO-BREAK SPACE}%"

@@ -46,8 +46,10 @@ class Ran:
 
     @property
     def name(self) -> str:
-        """``20261122-015809 on amd-epyc-2c``"""
-        return f"{self.header.get('run') or self.path.name} on {self.machine}"
+        """``20261122-015809 on amd-epyc-2c``, with its folder's name where that is another."""
+        run, folder = str(self.header.get("run") or ""), self.path.name
+        called = run if run == folder else f"{folder} ({run})" if run else folder
+        return f"{called} on {self.machine}"
 
 
 @dataclass(frozen=True)

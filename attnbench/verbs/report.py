@@ -26,6 +26,8 @@ def report(given: argparse.Namespace) -> int:
     """``attnbench report RUN [RUN …] [--out DIR]``"""
     from attnbench.report.page.files import make
 
+    if "" in (given.out, *given.runs):
+        raise NowhereToPut("a run and --out are folders, and one of them has no name")
     runs = [Path(run) for run in given.runs]
     made = make(runs, _out(given.out, runs))
     if given.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ class Stdout:
 @contextmanager
 def kept_open() -> Iterator[None]:
     """While a verb runs; what it wrote has arrived at the end."""
-    before = sys.stdout
+    before: TextIO = sys.stdout or io.StringIO()  # none: it was closed before the program began
     sys.stdout = wrapped = Stdout(before)
     try:
         yield

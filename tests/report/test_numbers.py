@@ -38,5 +38,12 @@ def test_numbers_have_three_figures():
     assert {value: numbers.ratio(value) for value in ratios} == ratios
     sizes = {0: "0 B", 3350: "3.27 KiB", 5 << 20: "5 MiB", 3 << 30: "3 GiB"}
     assert {value: numbers.nbytes(value) for value in sizes} == sizes
-    shares = {0.35: "35\u00a0%", 0.004: "0\u00a0%", math.inf: "–", None: "–"}
+    shares = {
+        0.35: "35\u00a0%",
+        0.004: "0\u00a0%",
+        -0.004: "0\u00a0%",
+        -0.4: "-40\u00a0%",
+        math.inf: "–",
+        None: "–",
+    }
     assert {value: numbers.share(value) for value in shares} == shares

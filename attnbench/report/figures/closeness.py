@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.closeness import Closeness, closeness
 from attnbench.report.figures.labels import heading, shorten, spread
 from attnbench.report.figures.looks import Look, Looks
-from attnbench.report.figures.palette import FAINT, PAPER
+from attnbench.report.figures.palette import FAINT
 from attnbench.report.figures.sheet import Drawn, finish, sheet
 from attnbench.report.scenes import Ran, Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT = 4.6, 3.5
-PLACE = (0.115, 0.125, 0.575, 0.735)
+WIDTH, HEIGHT = 4.6, 3.65
+PLACE = (0.115, 0.12, 0.575, 0.705)
 ROOM = 72.0
 """Points for a name."""
 TICKS = {
@@ -32,6 +32,8 @@ NAMED, MARKS, MOST = 7, 5, 60
 """Lines that are named, markers on each, about, and lines that are drawn."""
 FACTORS = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
 """Of the table beside the figure."""
+MOSTLY = 0.9
+"""Of the problems, as many as make a sentence about all of them."""
 
 
 def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
@@ -57,7 +59,8 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
             _line(axes, each, looks[each.variant], bold=each in found[:NAMED])
         _labels(axes, found[:NAMED], looks)
         more = f" ({len(found) - MOST} more in the CSV)" * (len(found) > MOST)
-        heading(figure, title, f"on what share an exact variant keeps within …{more}")
+        under = f"on what share an exact variant keeps within …{more}"
+        heading(figure, title, under, _finding(best))
         axes.set_xlabel("… so many times the time of the fastest", labelpad=2)
         return finish(
             figure, "closeness", f"closeness-{run.number}", f"{title}: {run.name}", told,
@@ -65,18 +68,25 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
         )  # fmt: skip
 
 
+def _finding(best: Closeness) -> str:
+    """Of who is nearest over all, how near on how many problems: the nearest that most reach."""
+    factor = next((f for f in FACTORS[1:] if best.share(f) >= MOSTLY), FACTORS[-1])
+    count = sum(ratio <= factor for ratio in best.ratios)
+    who = shorten(best.variant, 2 * ROOM, 8)
+    return f"{who} is within {factor:g}× of the fastest on {count} of {best.problems} problems"
+
+
 def _line(axes: Axes, of: Closeness, look: Look, *, bold: bool) -> None:
     xs, ys = _steps(of, axes.get_xlim()[1])
-    mark: dict[str, Any] = {"marker": look.marker, "markersize": 4, "fillstyle": look.fill,
-            "markevery": (0, max(2, len(xs) // (2 * MARKS) * 2))} if bold else {}  # fmt: skip
+    every = (0, max(2, len(xs) // (2 * MARKS) * 2))
+    mark = {**look.marks(4), "markevery": every} if bold else {"color": look.colour}
     words = (
         f"{of.variant}: fastest on {of.share(1.0):.0%} of {of.problems}, within 1.1× on "
         f"{of.share(1.1):.0%}, within 2× on {of.share(2.0):.0%}"
     )
     axes.plot(
-        xs, ys, color=look.colour, linestyle=look.dash if bold else "-",
-        linewidth=1.2 if bold else 0.6, alpha=1 if bold else 0.5, gid=f"{look.name}|{words}",
-        markerfacecoloralt=PAPER, **mark,
+        xs, ys, linestyle=look.dash if bold else "-", linewidth=1.2 if bold else 0.6,
+        alpha=1 if bold else 0.5, gid=look.gid(words), **mark,
     )  # fmt: skip
 
 
@@ -103,9 +113,8 @@ def _labels(axes: Axes, found: Sequence[Closeness], looks: Looks) -> None:
         )  # fmt: skip
         axes.plot(
             [1.05, 1.085, 1.12], [height] * 3, transform=axes.transAxes, clip_on=False,
-            color=look.colour, linestyle=look.dash, linewidth=1.2, gid=look.name,
-            marker=look.marker, markersize=4.5, markevery=(1, 3), fillstyle=look.fill,
-            markerfacecoloralt=PAPER,
+            linestyle=look.dash, linewidth=1.2, gid=look.name,
+            markevery=(1, 3), **look.marks(4.2),
         )  # fmt: skip
         axes.text(
             1.14, height, shorten(of.variant, ROOM, 7.5), transform=axes.transAxes, fontsize=7.5,

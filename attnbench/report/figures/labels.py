@@ -94,12 +94,20 @@ HEIGHT = 1.2
 """Of a line of words, in sizes of its letters."""
 
 
-def place(spots: Sequence[Spot], taken: Iterable[Box], frame: Box, size: float,
-          far: float = 30.0) -> list[Box | None]:  # fmt: skip
+THREAD = 6.0
+"""A name that is further from its point has a line to it."""
+CLEAR = 1.5
+"""Another's point is further from a name without a line than its own, by this and more."""
+
+
+def place(spots: Sequence[Spot], taken: Iterable[Box], frame: Box, size: float, far: float = 30.0,
+          points: Sequence[tuple[float, float]] = ()) -> list[Box | None]:  # fmt: skip
     """Where each name goes; None where it would lie on something wherever it stood nearby.
 
-    The first in the list choose first. ``taken``: what no name may lie on, points among them. No
-    name lies on the way from another to its point.
+    The first in the list choose first. ``taken``: what no name may lie on, the points' marks among
+    them. No name lies on the way from another to its point. ``points``: all that a name could be
+    taken for; where another is as near as its own, a name stands further off, on a thread that
+    crosses none of them.
     """
     full, names, ways = list(taken), list[Box](), list[Box]()
     found: list[Box | None] = []
@@ -109,11 +117,12 @@ def place(spots: Sequence[Spot], taken: Iterable[Box], frame: Box, size: float,
             (box, way) for box, way in _around(spot, wide, high, far)
             if _inside(box, frame) and not any(over(box, other) for other in (*full, *ways))
             and not any(over(step, name) for step in way for name in names)
+            and _is_its_own(spot, box, way, points)
         )  # fmt: skip
         box, way = next(free, (None, []))
         found.append(box)
         if box:
-            full.append((box[0] - 2, box[1], box[2] + 2, box[3]))
+            full.append(margin(box))
             names.append(box)
             ways += way
     return found
@@ -135,6 +144,34 @@ def _around(spot: Spot, wide: float, high: float, far: float) -> Iterator[tuple[
 def nearest(spot: Spot, box: Box) -> tuple[float, float]:
     """The place of a box that is nearest to a point."""
     return min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3])
+
+
+def margin(box: Box) -> Box:
+    """A name's place, with as much around it as keeps the next one apart."""
+    return (box[0] - 3, box[1] - 1, box[2] + 3, box[3] + 1)
+
+
+def threaded(spot: Spot, box: Box) -> bool:
+    """Whether a name is so far from its point that a line leads there."""
+    return away(spot.x, spot.y, box) > THREAD
+
+
+def away(x: float, y: float, box: Box) -> float:
+    """How far a point is from a place."""
+    near_x, near_y = nearest(Spot(x, y, ""), box)
+    return math.hypot(near_x - x, near_y - y)
+
+
+def _is_its_own(spot: Spot, box: Box, way: Sequence[Box],
+                points: Sequence[tuple[float, float]]) -> bool:  # fmt: skip
+    """Whether nobody could take a name there for another point's."""
+    others = [at for at in points if at != (spot.x, spot.y)]
+    twins = len(points) - len(others) > 1
+    if threaded(spot, box):
+        apart = [(x, y) for x, y in others if math.hypot(x - spot.x, y - spot.y) > THREAD]
+        return not any(over(step, (x - 2, y - 2, x + 2, y + 2)) for step in way for x, y in apart)
+    own = away(spot.x, spot.y, box)
+    return not twins and all(away(x, y, box) > own + CLEAR for x, y in others)
 
 
 def way(x: float, y: float, to_x: float, to_y: float, step: float = 3.0) -> list[Box]:
@@ -171,9 +208,30 @@ def line(figure: Figure, xs: Sequence[float], ys: Sequence[float], **more: Any) 
     figure.add_artist(Line2D([x / wide for x in xs], [y / high for y in ys], **more))
 
 
-def heading(figure: Figure, title: str, under: str, left: float = 6.0) -> None:
-    """What is drawn, and below it in lesser words of what; both as wide as there is room."""
+FINDING = 11.5
+"""What a finding takes of a figure's height."""
+FITS = 0.97
+"""Of the room for it, as much as a text may take that is drawn in pixels."""
+
+
+def heading(figure: Figure, title: str, under: str, finding: str = "",
+            left: float = 6.0) -> None:  # fmt: skip
+    """What is drawn, what it shows, and in lesser words of what; as wide as there is room."""
     wide, high = figure.get_size_inches() * 72
     room = wide - left - 4
     write(figure, left, high - 13, shorten(title, room, 9.5, "bold"), 9.5, weight="bold")
-    write(figure, left, high - 24.5, shorten(under, room, 8), 8, color=FAINT)
+    if finding:
+        write(figure, left, high - 24.5, shorten(finding, FITS * room, 8), 8)
+    below = 24.5 + FINDING * bool(finding)
+    write(figure, left, high - below, shorten(under, room, 8), 8, color=FAINT)
+
+
+def listed(names: Sequence[str], room: float, size: float) -> str:
+    """As many whole names as there is room for, and how many more there are: ``a, b +3``."""
+    for count in range(len(names), 0, -1):
+        more = f" +{len(names) - count}" * (count < len(names))
+        text = ", ".join(names[:count]) + more
+        if width(text, size) <= room:
+            return text
+    more = f" +{len(names) - 1}" * (len(names) > 1)
+    return shorten(names[0], room - width(more, size), size) + more if names else ""

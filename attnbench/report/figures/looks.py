@@ -1,4 +1,4 @@
-"""How a variant looks, everywhere: its family's colour, a marker and a dash of its own.
+"""How a variant looks, everywhere: its family's colour, and a marker and dash that no other has.
 
 What it computes shows in how the marker is filled: full is exactly softmax, half is near it or
 exact on a pattern of its own, hollow is another operator.
@@ -14,8 +14,13 @@ from attnbench.record import Record
 from attnbench.report.figures.palette import FAMILIES, OTHER, PAPER
 from attnbench.report.figures.sheet import clean
 
-MARKERS = "osD^vPXphd"
-DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+MARKERS = "os^DvXP*<>"
+"""Outlines that are unlike when they are small, as those with five and more sides are not."""
+DASHES = (
+    "-", (0, (4, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.2, 2)), (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)),
+)  # fmt: skip
+STAR = 1.5
+"""What lies within its points is small."""
 FILLS = {"softmax": "full", "its own operator": "none"}
 HALF = "left"
 FILLED = {"full": "exactly softmax", HALF: "near it, or on its own pattern",
@@ -63,15 +68,19 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     """A marker that is full, half full or hollow, as matplotlib's ``plot`` takes it."""
     half = fill == HALF
     return {
-        "marker": marker, "markersize": size, "markeredgewidth": 0.9, "color": colour,
-        "markeredgecolor": colour, "fillstyle": HALF if half else "full",
+        "marker": marker, "markersize": size * (STAR if marker == "*" else 1.0),
+        "markeredgewidth": 0.9, "color": colour, "markeredgecolor": colour,
+        "fillstyle": HALF if half else "full",
         "markerfacecolor": PAPER if fill == "none" else colour,
         **({"markerfacecoloralt": PAPER} if half else {}),
     }  # fmt: skip
 
 
 def looks(records: Iterable[Record]) -> dict[str, Look]:
-    """A look for each variant of these records, by families in their fixed order."""
+    """A look for each variant of these records, by families in their fixed order.
+
+    Any fifty that follow each other differ in marker or dash, and neighbours in both.
+    """
     seen: dict[str, tuple[str, str]] = {}
     for record in records:
         family, computes = seen.get(record.variant, ("", ""))
@@ -79,15 +88,17 @@ def looks(records: Iterable[Record]) -> dict[str, Look]:
     known = list(FAMILIES)
     order = sorted(seen, key=lambda v: (known.index(seen[v][0]) if seen[v][0] in known else 99,
                                         seen[v][0]))  # fmt: skip
-    members: dict[str, int] = {}
     made = {}
     for number, variant in enumerate(order):
         family, computes = seen[variant]
-        member = members.setdefault(family, 0)
-        members[family] += 1
         made[variant] = Look(
             number, variant, family, computes, FAMILIES.get(family, OTHER),
-            MARKERS[member % len(MARKERS)], DASHES[(member + member // 20) % len(DASHES)],
-            FILLS.get(computes, HALF),
+            *_line(number), FILLS.get(computes, HALF),
         )  # fmt: skip
     return made
+
+
+def _line(number: int) -> tuple[str, str | tuple[int, tuple[float, ...]]]:
+    """A marker and a dash: all markers in turn, and each time with another dash."""
+    turn, place = divmod(number, len(MARKERS))
+    return MARKERS[place], DASHES[(place + 3 * turn) % len(DASHES)]

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.said import size
 from attnbench.record import Record
-from attnbench.report.figures.labels import heading, shorten
+from attnbench.report.figures import rows
+from attnbench.report.figures.labels import heading
 from attnbench.report.figures.looks import Look, Looks
-from attnbench.report.figures.palette import FAINT, INK, PAPER
+from attnbench.report.figures.palette import FAINT, INK
 from attnbench.report.figures.sheet import Drawn, finish, sheet
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, ROW, REST = 4.6, 0.17, 0.97
-"""Inches: of the figure, of a bar, and of all but bars."""
-LEFT, RIGHT = 0.335, 0.845
-ROOM = 88.0
-"""Points for a name."""
+REST = 1.13
+"""Inches of all but rows."""
 MOST = 24
 WIDE = 40.0
 """Where the largest is so many times the least, lengths in proportion would be points."""
@@ -48,22 +46,23 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     if not everyone or length is None:
         return None
     bars = _chosen(everyone, looks)
-    height = ROW * len(bars) + REST
+    height = rows.HIGH * len(bars) + REST
     left_out = len(everyone) - len(bars)
     title = f"Peak memory above the inputs: {scene.regime.phase}, {length:,} tokens"
-    with sheet(WIDTH, height) as figure:
-        low, high = 0.42 / height, 1 - 0.47 / height
-        axes = figure.add_axes((LEFT, low, RIGHT - LEFT, high - low))
+    with sheet(rows.WIDTH, height) as figure:
+        low, high = 0.42 / height, 1 - 0.63 / height
+        axes = figure.add_axes((rows.LEFT, low, rows.RIGHT - rows.LEFT, high - low))
         _frame(axes, bars)
         for row, bar in enumerate(bars):
-            _bar(axes, row, bar, looks[bar.variant])
-        heading(figure, title, _key(bars) or str(scene.regime))
+            _row(axes, row, bar, looks[bar.variant])
+        under = _key(bars, axes.get_xscale()) or str(scene.regime)
+        heading(figure, title, under, _finding(everyone, looks))
         below = ["logarithmic scale"] if axes.get_xscale() == "log" else []
         below += [f"{left_out} more in the CSV"] if left_out else []
         axes.set_xlabel("; ".join(below), fontsize=6.8, color=FAINT, labelpad=2)
         return finish(
             figure, "memory", f"memory-{scene.name}", f"{title} ({scene.regime})",
-            _told(everyone, looks), _rows(everyone, looks, length), regime=scene.number,
+            _told(everyone, looks), _table(everyone, looks, length), regime=scene.number,
         )  # fmt: skip
 
 
@@ -88,15 +87,12 @@ def _chosen(bars: Sequence[Bar], looks: Looks) -> list[Bar]:
 def _frame(axes: Axes, bars: Sequence[Bar]) -> None:
     top = max(max(b.peak, b.expected or 0) for b in bars)
     least = min(b.peak for b in bars)
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="y", visible=False)
+    rows.frame(axes, len(bars))
     if top > WIDE * least:
         small = min([least, *(b.saved for b in bars if b.saved > least / 30)])
-        axes.set(xscale="log", xlim=(small / 2, top))
+        axes.set(xscale="log", xlim=(small / 1.5, top * 1.25))
         axes.minorticks_off()
-        every = [4.0**n for n in range(41) if small / 2 <= 4.0**n <= top]
+        every = [4.0**n for n in range(41) if small / 1.5 <= 4.0**n <= top]
         every = every[:: max(1, -(-len(every) // TICKS))]
     else:
         axes.set_xlim(0, top)
@@ -114,38 +110,53 @@ def _linear(top: float) -> list[float]:
     return [0.0, top]
 
 
-def _bar(axes: Axes, row: int, bar: Bar, look: Look) -> None:
-    from matplotlib.patches import Rectangle
-
+def _row(axes: Axes, row: int, bar: Bar, look: Look) -> None:
     words = f"{bar.variant}: peak {size(bar.peak)}" + (
         f", {size(bar.saved)} of it saved for backward" * bool(bar.saved)
         + (f"; expected {size(bar.expected)}" if bar.expected else "")
     )
-    start = axes.get_xlim()[0]
-    for left, right, alpha in ((start, bar.saved, 1.0), (max(start, bar.saved), bar.peak, LIGHT)):
-        if right > left:
-            axes.add_artist(Rectangle(
-                (left, row - 0.36), right - left, 0.72, facecolor=look.colour, alpha=alpha,
-                linewidth=0, gid=f"{look.name}|{words}",
-            ))  # fmt: skip
-    if bar.expected and start < bar.expected:
+    if axes.get_xscale() == "log":
+        _dot(axes, row, bar, look, words)
+    else:
+        rows.bar(axes, row, (0, bar.saved), look, words)
+        rows.bar(axes, row, (bar.saved, bar.peak), look, words, LIGHT)
+    if bar.expected and axes.get_xlim()[0] < bar.expected:
         axes.plot([bar.expected] * 2, [row - 0.46, row + 0.46], color=INK, linewidth=1.1,
                   clip_on=False, gid=look.name)  # fmt: skip
-    sides = axes.get_yaxis_transform()
-    axes.plot(
-        [-0.035], [row], transform=sides, clip_on=False, color=look.colour, marker=look.marker,
-        markersize=4.2, fillstyle=look.fill, markerfacecoloralt=PAPER, markeredgewidth=0.8,
-        gid=look.name,
-    )  # fmt: skip
-    axes.text(-0.065, row, shorten(bar.variant, ROOM, 7.5), transform=sides, ha="right",
-              va="center_baseline", fontsize=7.5, gid=look.name)  # fmt: skip
-    axes.text(1.02, row, size(bar.peak), transform=sides, va="center_baseline", fontsize=7.5,
-              gid=look.name)  # fmt: skip
+    rows.name(axes, row, look, size(bar.peak))
 
 
-def _key(bars: Sequence[Bar]) -> str:
-    words = ["full: saved for backward, pale: needed besides"] * any(b.saved for b in bars)
-    return "; ".join([*words, *["|: by its formula"] * any(b.expected for b in bars)])
+def _dot(axes: Axes, row: int, bar: Bar, look: Look, words: str) -> None:
+    """The peak as a dot, with a line from what is saved: on logarithms no length is an amount."""
+    start = axes.get_xlim()[0]
+    if 0 < bar.saved < bar.peak:
+        axes.plot([max(start, bar.saved), bar.peak], [row, row], color=look.colour, linewidth=2.4,
+                  alpha=0.6, solid_capstyle="butt", gid=look.name)  # fmt: skip
+        if bar.saved < start:  # it goes on
+            axes.plot([start], [row], color=look.colour, marker="<", markersize=5,
+                      linestyle="none", clip_on=False, gid=look.name)  # fmt: skip
+    axes.plot([bar.peak], [row], color=look.colour, marker="o", markersize=5, linestyle="none",
+              clip_on=False, gid=look.gid(words))  # fmt: skip
+
+
+def _key(bars: Sequence[Bar], scale: str) -> str:
+    """How the figure is read."""
+    saved, expected = any(b.saved for b in bars), any(b.expected for b in bars)
+    said = ["full: saved for backward, pale: needed besides"] * saved
+    if scale == "log":
+        said = ["dot: the peak" + ", line: from what is saved for backward" * saved]
+    return "; ".join([*said, *["|: expected by its formula"] * expected])
+
+
+def _finding(bars: Sequence[Bar], looks: Looks) -> str:
+    """Who needs least and most, of what is exact if anything is."""
+    exact = [b for b in bars if looks[b.variant].exact]
+    some = exact or list(bars)
+    least = [b.variant for b in some if b.peak == some[0].peak]
+    who = " and ".join(least) if len(least) < 3 else f"{least[0]} and {len(least) - 1} more"
+    said = f"{'Exact: least' if exact else 'Least'} {who}, {size(some[0].peak)}"
+    most = f"; most {some[-1].variant}, {size(some[-1].peak)}"
+    return said + most * (some[-1].peak > some[0].peak)
 
 
 def _told(bars: Sequence[Bar], looks: Looks) -> str:
@@ -158,7 +169,7 @@ def _told(bars: Sequence[Bar], looks: Looks) -> str:
     )
 
 
-def _rows(bars: Sequence[Bar], looks: Looks, length: int) -> Iterator[tuple[Any, ...]]:
+def _table(bars: Sequence[Bar], looks: Looks, length: int) -> Iterator[tuple[Any, ...]]:
     yield ("variant", "family", "computes", "length", "peak_bytes", "saved_bytes",
            "expected_bytes")  # fmt: skip
     for b in bars:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import time_of
+from attnbench.report.figures import ceilings
 from attnbench.report.figures.labels import heading, shorten, spread
 from attnbench.report.figures.looks import Look, Looks
-from attnbench.report.figures.palette import FAINT, INK, PAPER
+from attnbench.report.figures.palette import FAINT, INK
 from attnbench.report.figures.sheet import Drawn, finish, sheet
 from attnbench.report.figures.ticks import decimal
 from attnbench.report.numbers import three
@@ -24,14 +25,16 @@ from attnbench.report.scenes import Scene
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT = 4.6, 3.7
-PLACE = (0.115, 0.24, 0.575, 0.635)
-ROOM = 84.0
+WIDTH, HEIGHT = 4.6, 3.85
+PLACE = (0.115, 0.23, 0.575, 0.61)
+ROOM = 74.0
 """Points for a name."""
 NAMED = {True: 5, False: 4}
 """How many are named, of those that are exact and of the others: those nearest to the roof."""
 MOST = 60
 """Paths that are drawn."""
+ALIKE = 1.5
+"""Where eight in ten intensities span less than so many times, points would lie on each other."""
 FAR = 0.01
 """Of the fastest's FLOP/s: what does less next to no work, and would shrink all else."""
 
@@ -79,6 +82,37 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     above, known = roof(scene), _paths(scene)
     if above is None or not known:
         return None
+    return _list(scene, looks, above, known) or _roofline(scene, looks, above, known)
+
+
+def _list(scene: Scene, looks: Looks, above: Roof,
+          known: Mapping[str, list[Point]]) -> Drawn | None:  # fmt: skip
+    """A bar each at the longest length that most reach; None where intensities differ."""
+    length = scene.regime.longest()
+    at = {v: p for v, points in known.items() for p in points if p.length == length}
+    every = sorted(p.intensity for points in known.values() for p in points)
+    tenth = len(every) // 10
+    if not at or length is None or every[-1 - tenth] >= ALIKE * every[tenth]:
+        return None
+    middle = every[len(every) // 2]
+    words = {v: _said(looks[v], p, above) for v, p in at.items()}
+    shares = {v: _share(p, above) for v, p in at.items()}
+    title = f"Share of what the ceilings allow: {scene.regime.phase}, {length:,} tokens"
+    best = {v: [p] for v, p in at.items()}
+    said = (title, str(scene.regime), _finding(best, looks, above))
+    note = (
+        f"about {middle:.2g} FLOP for each byte that goes in or comes out: the copies and the\n"
+        f"product measured here allow {above.over(middle) / 1e9:.3g} GFLOP/s at the most"
+    )
+    with ceilings.drawn(shares, looks, words, said, note) as figure:
+        return finish(
+            figure, "roofline", f"roofline-{scene.name}", f"{title} ({scene.regime})",
+            _told(best, looks, above), _rows(known, looks, above), regime=scene.number,
+        )  # fmt: skip
+
+
+def _roofline(scene: Scene, looks: Looks, above: Roof,
+              known: Mapping[str, list[Point]]) -> Drawn:  # fmt: skip
     least = FAR * max(points[-1].rate for points in known.values())
     paths = {variant: points for variant, points in known.items() if points[-1].rate >= least}
     unit, name = (1e12, "TFLOP/s") if above.flops >= 1e12 else (1e9, "GFLOP/s")
@@ -94,7 +128,7 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
         for variant in named:
             _path(axes, looks[variant], paths[variant], above, unit, bold=True)
         _labels(axes, named, paths, looks, unit)
-        heading(figure, title, str(scene.regime))
+        heading(figure, title, str(scene.regime), _finding(paths, looks, above))
         axes.set_xlabel("FLOP for each byte that goes in or comes out", labelpad=2)
         figure.text(
             0.02, 0.018, f"roof: a product in {dtype}, {above.flops / unit:.3g} {name}; slope: a "
@@ -168,17 +202,19 @@ def _frame(axes: Axes, above: Roof, paths: Mapping[str, list[Point]], unit: floa
 def _path(axes: Axes, look: Look, points: list[Point], above: Roof, unit: float, *,
           bold: bool) -> None:  # fmt: skip
     xs, ys = [p.intensity for p in points], [p.rate / unit for p in points]
-    last = points[-1]
-    words = (
-        f"{look.variant}: {last.length} tokens, {last.rate / 1e9:.3g} GFLOP/s, "
-        f"{_share(last, above):.0%} of the roof"
-    )
     axes.plot(
-        xs, ys, color=look.colour, linewidth=1.1 if bold else 0.6, alpha=1 if bold else 0.5,
-        linestyle=look.dash if bold else "-", marker=look.marker, markevery=[len(xs) - 1],
-        markersize=5 if bold else 3.2, fillstyle=look.fill, markerfacecoloralt=PAPER,
-        markeredgewidth=0.9, gid=f"{look.name}|{words}",
+        xs, ys, linewidth=1.1 if bold else 0.6, alpha=1 if bold else 0.5,
+        linestyle=look.dash if bold else "-", markevery=[len(xs) - 1],
+        gid=look.gid(_said(look, points[-1], above)), **look.marks(4.8 if bold else 3.2),
     )  # fmt: skip
+
+
+def _said(look: Look, point: Point, above: Roof) -> str:
+    """For where a pointer rests."""
+    return (
+        f"{look.variant}: {point.length} tokens, {point.rate / 1e9:.3g} GFLOP/s, "
+        f"{_share(point, above):.0%} of the roof"
+    )
 
 
 def _labels(axes: Axes, named: list[str], paths: Mapping[str, list[Point]], looks: Looks,
@@ -196,12 +232,11 @@ def _labels(axes: Axes, named: list[str], paths: Mapping[str, list[Point]], look
             clip_on=False, color=FAINT, linewidth=0.4, zorder=1.5, gid=look.name,
         )  # fmt: skip
         axes.plot(
-            [1.045], [height], transform=axes.transAxes, clip_on=False, color=look.colour,
-            marker=look.marker, markersize=4.5, fillstyle=look.fill, markerfacecoloralt=PAPER,
-            markeredgewidth=0.9, gid=look.name,
+            [1.04, 1.075, 1.11], [height] * 3, transform=axes.transAxes, clip_on=False,
+            linestyle=look.dash, linewidth=1.1, markevery=[1], gid=look.name, **look.marks(4.2),
         )  # fmt: skip
         axes.text(
-            1.075, height, shorten(variant, ROOM, 7.5), transform=axes.transAxes, fontsize=7.5,
+            1.13, height, shorten(variant, ROOM, 7.5), transform=axes.transAxes, fontsize=7.5,
             va="center_baseline", gid=look.name,
         )  # fmt: skip
 
@@ -211,13 +246,24 @@ def _part(value: float, ends: tuple[float, float]) -> float:
     return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
 
 
-def _told(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
+def _nearest(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> tuple[str, float, str]:
+    """Who comes nearest to the roof, its share, and of what: of what is exact if anything is."""
     exact = {v: _share(points[-1], above) for v, points in paths.items() if looks[v].exact}
     known = exact or {v: _share(points[-1], above) for v, points in paths.items()}
     best = max(known, key=lambda v: (known[v], v))
+    return best, known[best], " of what is exact" * bool(exact)
+
+
+def _finding(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
+    best, share, which = _nearest(paths, looks, above)
+    return f"Nearest to the ceilings{which}: {best}, {share:.0%} of what they allow"
+
+
+def _told(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
+    best, share, which = _nearest(paths, looks, above)
     return (
-        f"{best} comes nearest to the roof{' of what is exact' * bool(exact)}: it does "
-        f"{known[best]:.0%} of what the product and the fastest copy measured here allow"
+        f"{best} comes nearest to the roof{which}: it does "
+        f"{share:.0%} of what the product and the fastest copy measured here allow"
     )
 
 

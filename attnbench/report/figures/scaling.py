@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 331.0, 252.0
+WIDE, HIGH = 331.0, 263.0
 """Of a figure, in points."""
-LEFT, RIGHT, ABOVE, BELOW = 44.0, 120.0, 36.0, 30.0
-TELLING = 10
-"""Lines that can still be told apart."""
+LEFT, RIGHT, ABOVE, BELOW = 44.0, 130.0, 47.5, 30.0
 SIZE = 8.0
+NAME = 25.0
+"""How far to the right of the axes names begin: before them is a piece of the line."""
 STEP = 11.0
+"""From one name to the next."""
 ABOVE_EACH = 11.0
 """What a bracket takes."""
-"""From one name to the next."""
 PHASES = {
     "train": "Training", "forward": "Forward", "backward": "Backward",
     "decode": "Decoding",
 }  # fmt: skip
 KINDS = {"exact": "exact softmax", "others": "not exact softmax"}
-SURE = 0.3
-"""A power whose interval is wider either way is not worth its digits in a label."""
+SURE, HARDLY = 0.25, 1.0
+"""A power whose interval is wider either way has fewer digits in a label, or none at all."""
 
 
 def draw(scene: Scene, looks: Looks, baseline: str) -> list[Drawn]:
@@ -57,7 +57,8 @@ def figure(panel: Panel) -> Drawn:
     crossings = _brackets(panel)
     lines = key.lines(key.of(panel.looks[n] for n in panel.telling), WIDE - 12)
     with sheet(WIDE / 72, HIGH / 72) as paper:
-        labels.heading(paper, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]))
+        labels.heading(paper, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]),
+                       finding(panel))  # fmt: skip
         key.put(paper, 6, 5, lines)
         bottom = BELOW + key.LINE * len(lines)
         top = HIGH - ABOVE - ABOVE_EACH * len(crossings)
@@ -149,20 +150,68 @@ def _label_ends(figure: Figure, axes: Axes, panel: Panel, bottom: float, top: fl
     for (name, (length, _)), y, at in zip(ends.items(), wanted, places, strict=False):
         look, grows = panel.looks[name], powers.get(name)
         x = LEFT + across * ticks.share(axes.get_xlim(), length)
-        labels.line(figure, [x + 3, right + 5, right + 9], [y, at, at], color=look.colour,
+        labels.line(figure, [x + 3, right + 5], [y, at], color=look.colour,
                     linewidth=0.5, alpha=0.7, gid=look.gid())  # fmt: skip
-        labels.line(figure, [right + 12], [at], linestyle="none", gid=look.gid(), **look.marks())
-        said = f"n^{grows.power:.2f}" if grows and grows.error <= SURE else ""
-        room = RIGHT - 19 - (labels.width(said, 7.5) + 6 if said else 3)
-        labels.write(figure, right + 17, at - 2.7, labels.shorten(name, room, SIZE), SIZE,
+        labels.line(figure, [right + 6, right + 14, right + 22], [at] * 3, linestyle=look.dash,
+                    linewidth=1.1, markevery=[1], gid=look.gid(), **look.marks(3.7))  # fmt: skip
+        said = growth(grows) if grows else ""
+        room = RIGHT - NAME - 2 - (labels.width(said, 7.5) + 5 if said else 3)
+        labels.write(figure, right + NAME, at - 2.7, labels.shorten(name, room, SIZE), SIZE,
                      gid=look.gid())  # fmt: skip
         if said:
             labels.write(figure, WIDE - 3, at - 2.7, said, 7.5, color=FAINT, ha="right",
                          gid=look.gid())  # fmt: skip
+    _explain(figure, [powers[name] for name in ends if name in powers], right, bottom)
     if panel.reference:
-        labels.line(figure, [right + 2, right + 5, right + 15], [wanted[-1], *places[-1:] * 2],
+        labels.line(figure, [right + 2, right + 5, right + 22], [wanted[-1], *places[-1:] * 2],
                     color=FAINT, linewidth=1.6, alpha=0.55)  # fmt: skip
-        labels.write(figure, right + 17, places[-1] - 2.7, "fastest exact", SIZE, color=FAINT)
+        labels.write(figure, right + NAME, places[-1] - 2.7, "fastest exact", SIZE, color=FAINT)
+
+
+def growth(of: Power) -> str:
+    """``n^1.93``, with as many digits as the fit is sure of: ``~n^1.9``, ``n^?``."""
+    if of.error <= SURE:
+        return f"n^{of.power:.2f}"
+    return f"~n^{of.power:.1f}" if of.error <= HARDLY else "n^?"
+
+
+def _explain(figure: Figure, powers: Sequence[Power], right: float, bottom: float) -> None:
+    """Below the names, what their powers are and how sure."""
+    if powers:
+        most = max(len(power.lengths) for power in powers)
+        rough = [f"~ beyond ±{SURE:g}"] * any(SURE < p.error <= HARDLY for p in powers)
+        rough += [f"? beyond ±{HARDLY:g}"] * any(p.error > HARDLY for p in powers)
+        lines = [f"n^p: growth over {most} lengths", ", ".join(rough)]
+        for number, text in enumerate(filter(None, lines)):
+            labels.write(figure, right + 9, bottom - 15 - 9 * number,
+                         labels.shorten(text, RIGHT - 12, 6.8), 6.8, color=FAINT)  # fmt: skip
+
+
+def finding(panel: Panel) -> str:
+    """Who is best at the longest length that most reach; of exact times, with who ties."""
+    length = panel.scene.regime.longest()
+    if length is None:
+        return ""
+    at = {name: s[length][0] for name, s in panel.series.items() if length in s}
+    if not at:
+        return ""
+    many = panel.measure.unit in ("tflops", "share")
+    best = (max if many else min)(at.values())
+    names = [name for name, value in at.items() if value == best]
+    timed = panel.measure.name == "time"
+    if timed and panel.kind == "exact":
+        leaders = [s.leaders for s in panel.scene.standings if s.length == length]
+        names = [name for name in (leaders[0] if leaders else names) if name in at] or names
+    say = panel.measure.say
+    words = {"error": "Nearest" if panel.kind == "others" else "Smallest"}
+    word = "Fastest" if timed else words.get(panel.measure.name, "Least")
+    tie = f" (a tie of {len(names)})" * (timed and len(names) > 1)
+    grows = None if tie else panel.powers.get(names[0])
+    how = f", growing as n^{grows.power:.1f}" if grows and grows.error <= SURE else ""
+    ends = f"{tie}, {say(best)}{how}"
+    start = f"{word} at {length:,} tokens: "
+    room = labels.FITS * (WIDE - 10) - labels.width(start + ends, SIZE)
+    return start + labels.listed(names, room, SIZE) + ends
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,13 @@ def binary(low: float, high: float) -> list[float]:
     return [2.0**k for k in powers if k % step == 0]
 
 
+def linear(top: float) -> list[float]:
+    """Ticks from nought on, at 1, 2 or 5 times a power of ten; six at the most."""
+    power = 10.0 ** math.floor(math.log10(top / 5))
+    step = next(d * power for d in (1, 2, 5, 10) if top / (d * power) < MOST)
+    return [k * step for k in range(int(top / step * (1 + 1e-9)) + 1)]
+
+
 def fitting(words: Sequence[str], places: Sequence[float], size: float,
             end: float = math.inf) -> list[str]:  # fmt: skip
     """The words of ticks; empty what would touch the next one's, or reach beyond the end."""

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 331.0, 264.0
+WIDE, HIGH = 331.0, 275.0
 """Of a figure, in points."""
-LEFT, RIGHT, ABOVE, BELOW = 44.0, 10.0, 36.0, 32.0
+LEFT, RIGHT, ABOVE, BELOW = 44.0, 10.0, 47.5, 32.0
 SIZE = 8.0
 NAMED = 26
 """Names that are tried, the frontiers' first and then the fastest."""
@@ -84,10 +84,12 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, title: str,
     items = key.lines(key.of(looks[name] for name in points), WIDE - 12)
     fronts = _fronts(looks, points)
     with sheet(WIDE / 72, HIGH / 72) as figure:
-        labels.heading(figure, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]))
+        labels.heading(figure, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]),
+                       _finding(scene, length, measure, fronts[0]))  # fmt: skip
         key.put(figure, 6, 5, items)
         bottom = BELOW + key.LINE * len(items)
         clouds = _clouds(looks, points, measure, bottom)
+        marks = [cloud.at(name) for cloud in clouds for name in cloud.points]
         for number, cloud in enumerate(clouds):
             axes = _axes(figure, cloud, measure, lowest=number == 0)
             _steps(axes, cloud, fronts)
@@ -95,7 +97,7 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, title: str,
             taken = [_around(cloud.at(name)) for name in cloud.points]
             taken += [box for front in fronts for box in _stairs(cloud, front)]
             taken.append(_says(figure, cloud, looks, measure, taken))
-            _names(figure, cloud, looks, fronts, taken)
+            _names(figure, cloud, looks, fronts, taken, marks)
         return finish(
             figure, "tradeoffs", f"{scene.name}-time-{measure}", title,
             _told(points, fronts, measure), _rows(looks, points, fronts, measure),
@@ -191,7 +193,7 @@ def _marks(axes: Axes, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str
 
 
 def _names(figure: Figure, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str]],
-           taken: Sequence[labels.Box]) -> None:  # fmt: skip
+           taken: Sequence[labels.Box], marks: Sequence[tuple[float, float]]) -> None:  # fmt: skip
     """Of the frontiers, as far off as need be; of the rest, where there is room beside them."""
     best = [name for front in fronts for name in front if name in cloud.points]
     fast = sorted(cloud.points, key=lambda name: cloud.points[name])
@@ -200,9 +202,11 @@ def _names(figure: Figure, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence
     left, bottom, _, top = cloud.box
     frame = (left + 1, bottom + 1, WIDE - 5, top + 4)
     kept = sum(name in best for name in order)
-    boxes = labels.place(spots[:kept], taken, frame, SIZE, 40)
-    full = [*taken, *(box for box in boxes if box)]
-    boxes += labels.place(spots[kept:], full, frame, SIZE, 15)
+    boxes = labels.place(spots[:kept], taken, frame, SIZE, 40, marks)
+    full = [*taken, *(labels.margin(box) for box in boxes if box)]
+    full += [step for spot, box in zip(spots, boxes, strict=False) if box
+             for step in labels.way(spot.x, spot.y, *labels.nearest(spot, box))]  # fmt: skip
+    boxes += labels.place(spots[kept:], full, frame, SIZE, 15, marks)
     for name, spot, box in zip(order, spots, boxes, strict=True):
         if box:
             _name(figure, spot, box, looks[name].gid(), pale=name not in best)
@@ -229,11 +233,31 @@ def _around(at: tuple[float, float], size: float = 3.2) -> labels.Box:
 
 def _name(figure: Figure, spot: labels.Spot, box: labels.Box, gid: str, *, pale: bool) -> None:
     x, y = labels.nearest(spot, box)
-    if max(abs(x - spot.x), abs(y - spot.y)) > 6:
+    if labels.threaded(spot, box):
         labels.line(figure, [spot.x, x], [spot.y, y], color=FAINT, linewidth=0.5, alpha=0.7,
                     gid=gid)  # fmt: skip
     colour = {"color": FAINT} if pale else {}
     labels.write(figure, box[0], box[1] + 2, spot.text, SIZE, gid=gid, **colour)
+
+
+def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> str:
+    """What the figure shows, of what is exact or of what is not and faster."""
+    standing = next((s for s in scene.standings if s.length == length), None)
+    if standing is None or standing.answer is None:
+        return ""
+    if measure == "memory":
+        tie = " (in a tie)" * bool(standing.answer.equal)
+        if len(front) == 1:
+            return f"Of what is exact, {front[0]} is the fastest{tie} and needs the least memory"
+        return (f"Exact: {front[0]} is the fastest{tie}, {front[-1]} needs the least memory"
+                if front else "")  # fmt: skip
+    known = [f for f in standing.faster if f.distance is not None]
+    nearest = min(known, key=lambda f: f.distance or 0.0, default=None)
+    if nearest is None or nearest.distance is None:
+        return "" if standing.faster else "Nothing is clearly faster than exact softmax"
+    who = f"{nearest.variant} ({numbers.times(nearest.speedup)})"
+    far = numbers.three(nearest.distance)
+    return f"Of what is faster than exact, {who} is nearest to it: {far}"
 
 
 def _told(points: Points, fronts: Sequence[Sequence[str]], measure: str) -> str:

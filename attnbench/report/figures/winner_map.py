@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDE = 504.0
-ROW, ABOVE, BELOW = 42.0, 48.0, 8.0
+ROW, ABOVE, BELOW = 42.0, 59.5, 8.0
 LEAST, MOST = 60.0, 150.0
 """Points for the regimes, to the left."""
 MOST_ROWS = 40
@@ -54,7 +54,7 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     columns = lengths[-MOST_LENGTHS:]
     used = dict.fromkeys(s.answer.winner for scene in shown for s in scene.standings if s.answer)
     doubt = any(s.answer and s.answer.flags for scene in shown for s in scene.standings)
-    items = _key(looks, used, doubt=doubt)
+    items = _key(looks, used, run.margin, doubt=doubt)
     lines = key.lines(items, WIDE - 12)
     left_out = _left_out(own, shown, lengths, columns)
     below = BELOW + key.LINE * (len(lines) + bool(left_out)) + 4
@@ -62,7 +62,7 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     title = "The fastest exact softmax attention, by regime and length"
     common = _common(shown)
     with sheet(WIDE / 72, high / 72) as figure:
-        labels.heading(figure, title, ", ".join([*common, run.machine]))
+        labels.heading(figure, title, ", ".join([*common, run.machine]), _finding(shown))
         key.put(figure, 6, BELOW - 2, lines)
         if left_out:
             labels.write(figure, 6, below - key.LINE, left_out, 7, color=FAINT)
@@ -80,10 +80,22 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
 
 
 def depth(lead: float | None) -> float:
-    """How deep the colour of a winner is: from 5 % ahead to three times as fast."""
+    """How deep the colour of a winner is: from next to nothing ahead to three times as fast."""
     if lead is None or not math.isfinite(lead) or lead <= 1:
         return 0.12
     return 0.12 + (DEEPEST - 0.12) * min(1.0, math.log(lead) / math.log(3))
+
+
+def _finding(shown: Sequence[Scene]) -> str:
+    """Who leads, alone or in a tie, on most problems; empty where there is but one."""
+    answers = [s.answer for scene in shown for s in scene.standings if s.answer]
+    leads = Counter(name for a in answers for name in (a.winner, *a.equal))
+    alone = Counter(a.winner for a in answers if not a.equal)
+    best = min(leads, key=lambda name: (-leads[name], name))
+    if len(answers) < 2:
+        return ""
+    how = f"alone on {alone[best]}" if alone[best] else "never alone"
+    return f"{best} is the fastest or ties with it on {leads[best]} of {len(answers)}, {how}"
 
 
 def _common(shown: Sequence[Scene]) -> list[str]:
@@ -102,7 +114,7 @@ def _left_out(own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[in
     return f"Not drawn: {' and '.join(said)}; the table has all." if said else ""
 
 
-def _key(looks: Looks, used: Iterable[str], *, doubt: bool) -> list[key.Item]:
+def _key(looks: Looks, used: Iterable[str], margin: float, *, doubt: bool) -> list[key.Item]:
     families = {looks[name].family for name in used if name in looks}
     order = [f for f in FAMILIES if f in families] + sorted(families - set(FAMILIES))
     items: list[key.Item] = [
@@ -110,7 +122,8 @@ def _key(looks: Looks, used: Iterable[str], *, doubt: bool) -> list[key.Item]:
          filled("full", FAMILIES.get(f, OTHER), "s", 5))
         for f in order
     ]  # fmt: skip
-    words = "the deeper, the further ahead; hatched: a tie" + "; ?: in doubt" * doubt
+    words = f"the deeper, the further ahead; hatched: a tie, within {numbers.percent(margin)}"
+    words += "; ?: in doubt" * doubt
     return [*items, (words, {"marker": "s", "markersize": 0, "color": FAINT})]
 
 
@@ -178,17 +191,18 @@ def _cell(figure: Figure, box: Place, standing: Standing, looks: Looks) -> None:
     if answer.equal:
         _rectangle(figure, box, facecolor="none", edgecolor=look.colour, alpha=0.3, linewidth=0,
                    hatch="////")  # fmt: skip
-    _words(figure, box, _said(standing), look.gid())
+    _words(figure, box, _said(standing, box[2] - 5), look.gid())
 
 
-def _said(standing: Standing) -> list[str]:
-    """Who, by how much, and how long it takes; of a tie, all of them."""
+def _said(standing: Standing, room: float) -> list[str]:
+    """Who, by how much, and how long it takes; of a tie as many names as there is room for."""
     answer = standing.answer
     assert answer is not None
     doubt = " ?" * bool(answer.flags)
     taken = numbers.seconds(answer.time.median_s)
     if answer.equal:
-        return [f"tie of {len(standing.leaders)}{doubt}", ", ".join(standing.leaders), taken]
+        names = labels.listed(standing.leaders, room, 7.0)
+        return [f"tie of {len(standing.leaders)}{doubt}", names, taken]
     ahead = numbers.times(answer.lead) if answer.lead else "only one"
     return [answer.winner, ahead + doubt, taken]
 

@@ -11,8 +11,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from attnbench.report import numbers
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.page.contents import Contents
+from attnbench.report.page.headlines import figures
 from attnbench.report.page.table import Cell, repeats
 
 LEVEL = 6
@@ -47,8 +49,30 @@ def _cell(contents: Contents, cell: Cell) -> dict[str, Any]:
     return {
         "title": f"{cell.record.variant} at {cell.length:,} tokens: {where}",
         "file": f"{folder}/records.jsonl", "line": cell.line,
-        "repeat": repeats(cell.record, cell.run.header), "record": record,
+        "told": told(cell), "repeat": repeats(cell.record, cell.run.header), "record": record,
     }  # fmt: skip
+
+
+STOPS = {
+    "budget": "stopped by its budget", "plateau": "stopped when its interval narrowed no more",
+    "converged": "stopped when its interval was within 1\N{NO-BREAK SPACE}%",
+}  # fmt: skip
+
+
+def told(cell: Cell) -> str:
+    """A record in a line for people: ``550 ms [466, 568] · 9 samples, stopped by …``"""
+    record, time = cell.record, cell.record.time
+    if time is None:
+        said = [f"{cell.status}: {record.reason}" if record.reason else cell.status]
+    else:
+        stop = STOPS.get(time.stop, f"stopped: {time.stop}")
+        said = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
+    said += [f"peak {numbers.nbytes(record.memory.peak_bytes)}"] if record.memory else []
+    if cell.error is not None:
+        error = numbers.three(cell.error).replace("-", "\N{NON-BREAKING HYPHEN}")  # 4e-7 is a word
+        said.append(f"worst error {error}")
+    said += [f"in doubt: {'; '.join(time.flags)}"] if time and time.flags else []
+    return " · ".join(said)
 
 
 def _short(value: Any) -> Any:

@@ -13,11 +13,9 @@ from attnbench.report.page.beside import Beside, beside
 from attnbench.report.page.table import Cell
 from attnbench.report.scenes import Scene
 
-NAMED = 4
-"""Of variants that tie, so many are named; the rest is counted."""
+NAMED = 3
+"""Of variants that can't be told from the winner, so many are named; the rest is counted."""
 DOUBTS = 3
-SHORTER = {"the only one measured": "the only one", "nothing exact was measured": ""}
-MARKS = {"clear": "clear", "in doubt": "doubt", "the only one": "only"}
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,10 @@ class Row:
     """One stretch of lengths."""
 
     stretch: Stretch
-    leaders: Sequence[Look]
-    """Those that are named, the winner first."""
+    winner: Look | None
+    """None where nothing exact has a time."""
+    tied: Sequence[Cell]
+    """Those that can't be told from it, as far as they are named."""
     more: int
     """How many tie besides."""
     cell: Cell | None
@@ -36,20 +36,21 @@ class Row:
     """Of what stands in ``beside``."""
 
     @property
-    def sure(self) -> str:
-        """In a word or two: of all lengths together, the least sure of them."""
-        told = [standing.sure for standing in self.stretch.standings]
-        word = next((word for word in told if word == "in doubt"), told[-1])
-        return SHORTER.get(word, word)
-
-    @property
-    def mark(self) -> str:
-        """The same as one of a few words: clear, tie, doubt, only."""
-        return MARKS.get(self.sure, "tie")
+    def badges(self) -> Sequence[tuple[str, str]]:
+        """How sure it is: marks (clear, tie, only, doubt) with their words, of all lengths."""
+        answer = self.stretch.last.answer
+        if answer is None:
+            return ()
+        doubt = [("doubt", "in doubt")] * bool(self.doubts)
+        if answer.equal:
+            return [("tie", f"a tie of {len(answer.equal) + 1}"), *doubt]
+        if answer.next is None:
+            return [("only", "the only one"), *doubt]
+        return doubt or [("clear", "clear")]
 
     @property
     def lead(self) -> str:
-        """``1.31× [1.28, 1.34] ahead of chunked``"""
+        """``1.31× [1.28, 1.34] faster than chunked``"""
         answer = self.stretch.last.answer
         return _lead(answer) if answer else ""
 
@@ -100,19 +101,20 @@ def cards(scenes: Sequence[Scene], looks: Mapping[str, Look], cells: Sequence[Ce
 def _row(scene: Scene, stretch: Stretch, looks: Mapping[str, Look],
          of: Mapping[int, Cell]) -> Row:  # fmt: skip
     last = stretch.last
-    leaders = [looks[name] for name in last.leaders]
-    winner = scene.regime.cells[last.length].get(last.leaders[0]) if leaders else None
-    cell = of.get(id(winner)) if winner else None
-    more = max(0, len(leaders) - NAMED)
+    at = scene.regime.cells[last.length]
+    cells = {name: of.get(id(at.get(name))) for name in last.leaders}
+    winner = last.leaders[0] if last.leaders else ""
+    tied = [cell for name, cell in cells.items() if cell is not None and name != winner]
     said = beside(last)
     other = looks[said.found.variant] if said and said.found else None
-    return Row(stretch, leaders[:NAMED], more, cell, said, other)
+    more = max(0, len(tied) - NAMED)
+    return Row(stretch, looks.get(winner), tied[:NAMED], more, cells.get(winner), said, other)
 
 
 def _lead(answer: Answer) -> str:
     if answer.next is not None and answer.lead is not None:
         spread = f" [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
-        return f"{answer.lead:.2f}×{spread} ahead of {answer.next}"
+        return f"{answer.lead:.2f}×{spread} faster than {answer.next}"
     return "none that is exact is slower for sure" if answer.equal else "nothing exact beside it"
 
 

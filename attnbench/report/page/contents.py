@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.report.figures.looks import Look
 from attnbench.report.figures.sheet import Drawn
+from attnbench.report.page.sure import Only
 from attnbench.report.scenes import Ran, Scene
 
 
@@ -46,6 +47,10 @@ class Contents:
     title: str
     headlines: Sequence[str]
     """One or two sentences that answer, for the longest lengths."""
+    sure: str
+    """How sure all answers are, in a line; empty where there is none."""
+    only: Sequence[Only]
+    """Of each run that measured enough, what to take if only one may be chosen."""
     runs: Sequence[Ran]
     abouts: Sequence[About]
     scenes: Sequence[Scene]

@@ -38,9 +38,9 @@ WHY_NOT = {
                 "'attnbench run' measures both",
     "closeness": "no problem has times of two exact variants to compare",
     "memory": "no memory was measured",
-    "shares": "no profile lies in the run's folder: 'attnbench profile VARIANT --out "
-              "RUN/profiles' puts one there",
-    "attention": "the run keeps no attention maps: 'attnbench run' makes them at its end",
+    "shares": "no calls were profiled; 'attnbench profile VARIANT --out RUN/profiles' does it",
+    "attention": "no attention maps were kept with this run; 'attnbench run' keeps them unless "
+                 "--no-report",
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def _say_the_rest(sheets: _Sheets, timed: Sequence[Scene], shown: int) -> None:
             sheets.say(section, WHY_NOT[section])
     if "scaling" in drawn:
         if all(r.energy is None for scene in timed for r in scene.regime.records):
-            sheets.say("scaling", "energy was not asked for: 'attnbench run --energy' measures it")
+            sheets.say("scaling", "no energy was measured; 'attnbench run --energy' does it")
         if rest := timed[shown:]:
             some = "; ".join(str(scene.regime) for scene in rest[:4])
             more = f"; and {len(rest) - 4} more" * (len(rest) > 4)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from attnbench.report.page.summary import summary
 from attnbench.report.scenes import Ran
 from attnbench.store import StoreError
 from attnbench.store.disk import DRAFT
+from impls.asked import CantBeDone
 
 INDEX, SUMMARY, DATA, TABLE, FIGURES = (
     "index.html", "summary.md", "data.csv", "table.tex", "figures",
@@ -44,8 +46,17 @@ def make(runs: Sequence[Path], out: Path) -> Made:
     """A report of these runs in a folder; raises a sentence where there is nothing to report."""
     read = gather(runs)
     _make_folder(out)  # before the work: where nothing can be written, it need not be done
-    contents = contents_of(read, out)
-    files = write(contents, out)
+    try:
+        contents = contents_of(read, out)
+        files = write(contents, out)
+    except CantBeDone:
+        raise
+    except Exception as error:  # a file may say what no run of ours ever wrote
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StoreError(
+            f"no report can be made of {', '.join(str(path) for path in runs)}: something in it is "
+            f"not what it should be ({said}); if attnbench wrote it, that is a fault of attnbench"
+        ) from error
     return Made(out / INDEX, files, contents)
 
 
@@ -124,7 +135,8 @@ def _forget(folder: Path, keep: Mapping[str, bytes]) -> None:
     names = before if isinstance(before, list) else []
     for name in names:
         if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) and name not in keep:
-            (folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # a folder of that name, say, is not ours
+                (folder / name).unlink()
 
 
 def _make_folder(path: Path) -> None:
@@ -143,7 +155,8 @@ def _write(path: Path, content: bytes) -> None:
         draft.write_bytes(content)
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         raise _cant_write(path, error) from None
 
 

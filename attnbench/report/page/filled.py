@@ -15,7 +15,8 @@ from attnbench.report.page.contents import Contents
 from attnbench.report.page.drawn import draw_all
 from attnbench.report.page.headlines import headlines
 from attnbench.report.page.missing import missing
-from attnbench.report.page.provenance import METHOD, about, machine_line
+from attnbench.report.page.provenance import about, machine_line, method
+from attnbench.report.page.sure import how_sure, only
 from attnbench.report.scenes import Ran, Scene, scenes
 from attnbench.store import StoreError
 
@@ -33,9 +34,10 @@ def contents_of(runs: Sequence[Ran], out: Path) -> Contents:
     comparisons, incomparable = _compared(runs)
     return Contents(
         title=_title(runs), headlines=headlines(found, several_runs=len(runs) > 1), runs=runs,
+        sure=how_sure(found), only=[one for run in runs if (one := only(run, found))],
         abouts=[about(run) for run in runs], scenes=found, looks=look, baseline=base,
         figures=figures, absent=absent, missing=missing(found), comparisons=comparisons,
-        incomparable=incomparable, method=METHOD, to_run={run.number: _way(run.path, out)
+        incomparable=incomparable, method=method(runs), to_run={run.number: _way(run.path, out)
                                                           for run in runs},
     )  # fmt: skip
 

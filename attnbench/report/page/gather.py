@@ -1,29 +1,23 @@
 """Runs as a report reads them: every record with its line, and what is amiss with a run as a whole.
 
-A run that was cut off is read as far as it goes. A number that isn't finite is said to be missing,
-and a time that is none is taken back with its reason: nothing is ranked by it.
+A run that was cut off is read as far as it goes.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attnbench.collector import collector_off
-from attnbench.record import Record, Status, Time
+from attnbench.record import Record
+from attnbench.report.page.sound import BAD_TIME, check_header, check_problem, check_time, sound
 from attnbench.report.scenes import Ran
 from attnbench.store import HEADER, RECORDS, StoreError, find_runs, read_header
 from attnbench.store.reading import parsed, whole_length
 
-NO_NUMBER = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}")
-"""Within a line whose numbers may not be finite; few are."""
-COUNTS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
-WORDS = ("dtype", "mask", "phase", "inputs", "level", "device")
-BAD_TIME = "its time is no finite number above nought"
 AXES = {
     "seq": "kv_len", "phase": "phase", "mask": "mask", "dtype": "dtype", "batch": "batch",
     "heads": "heads", "head_dim": "head_dim", "inputs": "inputs",
@@ -43,6 +37,7 @@ def gather(paths: Sequence[Path]) -> list[Ran]:
     empty: list[Path] = []
     for path in found.values():
         header = read_header(path)
+        check_header(path, header)
         with collector_off():
             records, torn = _records(path)
         if records:
@@ -80,48 +75,10 @@ def _records(path: Path) -> tuple[list[tuple[int, Record]], bool]:
     lines = data[:whole].split(b"\n")[:-1]
     found = []
     for number, (line, record) in enumerate(zip(lines, parsed(path, 1, lines), strict=True), 1):
-        _check_problem(path, number, record.problem)
-        odd = NO_NUMBER.search(line) is not None
-        found.append((number, _sound(record, odd=odd)))
+        check_problem(path, number, record.problem)
+        check_time(path, number, record.time)
+        found.append((number, sound(record, line)))
     return found, whole < len(data)
-
-
-def _check_problem(path: Path, number: int, problem: Mapping[str, Any]) -> None:
-    """All that regimes are made of must be there: a file may have been written by anybody."""
-    if isinstance(problem, Mapping):
-        wrong = [k for k in COUNTS if type(problem.get(k)) is not int or problem[k] < 1]
-        wrong += [k for k in WORDS if not isinstance(problem.get(k), str)]
-    else:
-        wrong = [*COUNTS, *WORDS]
-    if wrong:
-        raise StoreError(
-            f"{path / RECORDS}, line {number}: its problem has no fit {', '.join(wrong)}; take the "
-            "line out, or measure again"
-        )
-
-
-def _sound(record: Record, *, odd: bool) -> Record:
-    """The record without numbers that are none; a time that is none is taken back."""
-    if odd:
-        record = Record.from_dict(record.to_dict())  # what is not finite is null from here on
-    if record.time is not None and not _is_time(record.time):
-        record = replace(record, time=None, status=Status.IMPLAUSIBLE, reason=BAD_TIME)
-    if record.memory is not None and not _is_number(record.memory.peak_bytes):
-        record = replace(record, memory=None)
-    if record.cost is not None and not (
-        _is_number(record.cost.flops) and _is_number(record.cost.bytes)
-    ):
-        record = replace(record, cost=None)
-    return record
-
-
-def _is_time(time: Time) -> bool:
-    middle = (time.median_s, time.low_s, time.high_s, time.min_s)
-    return all(_is_number(each) and each > 0 for each in middle)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _cut_off(torn: bool, header: Mapping[str, Any],
@@ -132,12 +89,30 @@ def _cut_off(torn: bool, header: Mapping[str, Any],
             f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
             "is shown"
         )
+    asked, there = _asked_for(header, records), len({record.key for _, record in records})
+    if there < asked:
+        yield (
+            f"{there} of the {asked} cells that were asked for have a record: the rest was not "
+            "begun, or not ended; 'attnbench run --resume' with its folder goes on"
+        )
     for axis, missed in _not_reached(header, [r.problem for _, r in records]).items():
         what = AXES[axis].replace("kv_len", "length")
         yield (
             f"the run did not come to all of its grid: there is no record of {what} "
-            f"{', '.join(missed)}; 'attnbench run --resume' with its folder goes on with it"
+            f"{', '.join(missed)}"
         )
+
+
+def _asked_for(header: Mapping[str, Any], records: Sequence[tuple[int, Record]]) -> int:
+    """How many cells the grid has: of the variants named, or else of those that are there."""
+    grid = header.get("grid")
+    if not isinstance(grid, Mapping):
+        return 0
+    values = [grid[axis] for axis in AXES if isinstance(grid.get(axis), list)]
+    if any(":" in str(mask) and "window" not in str(mask) for mask in grid.get("mask") or ()):
+        return 0  # a mask with lengths of its own is not for every length
+    named = header.get("variants") or {record.variant for _, record in records}
+    return math.prod(len(some) or 1 for some in values) * len(named)
 
 
 def _not_reached(header: Mapping[str, Any],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from attnbench.answer.standing import Standing, Stretch
+from attnbench.record import Time
 from attnbench.report.numbers import ms
 from attnbench.report.page.beside import beside
 from attnbench.report.scenes import Scene
@@ -40,7 +41,7 @@ def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
 
 
 def headline(scene: Scene, standing: Standing, on: str = "") -> str:
-    """``To train at 4,096 tokens, use X: 5.21 ms [5.2, 5.3], a clear lead of 1.31× … over Y.``"""
+    """``To train at 4,096 tokens, use X: 5.21 ms [5.2, 5.3], 1.31× … faster than Y.``"""
     regime = scene.regime
     doing = TO_DO.get(regime.phase, f"For {regime.phase}")
     length = f"{standing.length:,} {'keys' if regime.phase == 'decode' else 'tokens'}"
@@ -48,27 +49,31 @@ def headline(scene: Scene, standing: Standing, on: str = "") -> str:
 
 
 def told(standing: Standing) -> str:
-    """Which to use, how long it takes, by how much it is ahead and how sure that is."""
+    """Which to use, how long it takes, what it is faster than, what ties with it, what is amiss."""
     answer = standing.answer
     if answer is None:
         return "nothing that is exactly softmax has a time"
-    taken = f"{ms(answer.time.median_s)} ms [{ms(answer.time.low_s)}, {ms(answer.time.high_s)}]"
-    if answer.equal:
-        tie = f"{_or(standing.leaders)}, a tie of {len(standing.leaders)}"
-        ahead = f", {lead(standing)} ahead of {answer.next}" if answer.next else ""
-        said = f"use {tie}: {taken}{ahead}"
-    elif answer.next is None:
+    taken = figures(answer.time)
+    if answer.next is None and not answer.equal:
         said = f"{answer.winner} takes {taken}; it is the only exact variant measured"
     else:
-        a_lead = "a lead" if answer.flags else "a clear lead"
-        said = f"use {answer.winner}: {taken}, {a_lead} of {lead(standing)} over {answer.next}"
+        ahead = f", {lead(standing)} faster than {answer.next}" * (answer.next is not None)
+        said = f"use {answer.winner}: {taken}{ahead}{_tied(answer.equal)}"
     return said + (f"; in doubt: {_and_more(answer.flags)}" if answer.flags else "")
 
 
-def _or(names: Sequence[str]) -> str:
-    shown = list(names[:NAMED])
-    last = f"{len(names) - NAMED} more" if len(names) > NAMED else shown.pop()
-    return f"{', '.join(shown)} or {last}"
+def figures(time: Time) -> str:
+    """``550 ms [466, 568]``"""
+    return f"{ms(time.median_s)} ms [{ms(time.low_s)}, {ms(time.high_s)}]"
+
+
+def _tied(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    shown, more = list(names[:NAMED]), len(names) - NAMED
+    shown += [f"{more} more"] * (more > 0)
+    listed = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    return f"; {listed} can't be told from it"
 
 
 def _and_more(flags: Sequence[str]) -> str:
@@ -104,3 +109,13 @@ def _longest(scene: Scene) -> Standing | None:
     """How they stand at the longest length that most reached."""
     longest = scene.regime.longest()
     return next((s for s in scene.standings if s.length == longest), None)
+
+
+def telling(scenes: Sequence[Scene]) -> dict[int, str]:
+    """Of each regime, the words that not all of them share; the phase in any case."""
+    said = [scene.regime.words() for scene in scenes]
+    shared = set.intersection(*map(set, said)) if said else set()
+    return {
+        scene.number: " · ".join(w for i, w in enumerate(words) if not i or w not in shared)
+        for scene, words in zip(scenes, said, strict=True)
+    }

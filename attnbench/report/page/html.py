@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.answer.verdict import MARGIN
 from attnbench.report import numbers
 from attnbench.report.figures import palette
 from attnbench.report.figures.looks import Look
@@ -15,6 +16,8 @@ from attnbench.report.figures.sheet import Drawn
 from attnbench.report.page import blob, table
 from attnbench.report.page.cards import cards
 from attnbench.report.page.contents import Contents
+from attnbench.report.page.headlines import telling
+from attnbench.report.page.sure import AMISS, margins
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
@@ -27,8 +30,7 @@ SECTIONS = (
      "The fastest exact variant at each length, and by how much; hatched where several can’t be "
      "told apart."),
     ("scaling", "Scaling", "How it grows",
-     "Against the number of keys, both axes logarithmic. Bands are 95 % intervals; shaded spans "
-     "are where one variant overtakes another."),
+     "Against the number of keys, both axes logarithmic. Bands are 95 % intervals."),
     ("tradeoffs", "Trade-offs", "What speed costs",
      "On the stepped line nothing else is better both ways. Full markers are exact softmax, half "
      "ones near it, hollow ones operators of their own."),
@@ -43,9 +45,18 @@ SECTIONS = (
      "Who attends to whom in one sentence: rows look at columns."),
 )  # fmt: skip
 """The parts with figures, in their order: id, name in the contents, heading, what it is."""
+CROSSED = "Shaded spans are where one variant overtakes another."
+"""Of how it grows, where anything does."""
 WIDE = ("map", "shares", "attention")
 """Drawn for a whole width: where that is too narrow they can be moved."""
 UNITS = {"ms": "ms", "tflops": "TFLOP/s", "share": "% of ceiling", "baseline": "× baseline"}
+HINTS = {
+    "ratio": "its time over that of the fastest exact variant on the same problem",
+    "worst error": "the largest relative error of its tensors, against what it says it computes",
+    "keeps": "of what softmax does beyond giving every query the average; < 0: it is farther from "
+             "softmax than the average is",
+}  # fmt: skip
+"""Of columns: what their heads mean."""
 INTERVAL = re.compile(r"\[([\d.,]+), ([\d.,]+)\]")
 AXES = ("run", "phase", "mask", "dtype")
 
@@ -57,11 +68,12 @@ def render(contents: Contents) -> str:
     return _template().render(
         c=contents, cards=found, apart=telling(contents.scenes),
         cells=table.in_order(cells)[: table.MOST], all_cells=len(cells),
-        sections=[(*section, _groups(contents, section[0])) for section in SECTIONS],
+        sections=[(*section[:3], *_lead_and_groups(contents, section)) for section in SECTIONS],
         colours=colours(), css=_file("page.css"), js=_file("page.js"),
         facts=_facts(contents), wide=WIDE, choices=_choices(contents), units=UNITS,
         families=_families(contents.looks), blob=blob.packed(contents, cells),
         headlines=[_in_two(line, _leaders(contents.scenes)) for line in contents.headlines],
+        amiss=AMISS, margin=margins(contents.runs), floor=numbers.percent(MARGIN), hints=HINTS,
         untimed=[scene for scene in contents.scenes if not scene.timed],
     )  # fmt: skip
 
@@ -76,7 +88,7 @@ def _environment() -> Environment:
 
     made = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
                        lstrip_blocks=True, undefined=StrictUndefined)  # fmt: skip
-    for function in (numbers.ms, numbers.mib, numbers.figures, numbers.ratio):
+    for function in (numbers.ms, numbers.mib, numbers.figures, numbers.ratio, numbers.nbytes):
         made.filters[function.__name__] = function
     made.filters["family"] = family
     made.tests["later"] = blob.later
@@ -103,6 +115,14 @@ def colours() -> Markup:
     return Markup(f"{palette.css()}\n{own}")
 
 
+def _lead_and_groups(contents: Contents, section: tuple[str, ...]) -> tuple[str, Groups]:
+    """What is said above a section's figures, as far as it is true of these, and they."""
+    name, lead = section[0], section[3]
+    drawn = {figure.regime for figure in contents.figures if figure.section == name}
+    crossed = any(scene.crossings for scene in contents.scenes if scene.number in drawn)
+    return (f"{lead} {CROSSED}" if name == "scaling" and crossed else lead), _groups(contents, name)
+
+
 Groups = list[tuple[Scene | None, list[Drawn]]]
 
 
@@ -118,24 +138,16 @@ def _groups(contents: Contents, section: str) -> Groups:
     return [(None if n is None else scenes[n], some) for n, some in made.items()]
 
 
-def telling(scenes: Sequence[Scene]) -> dict[int, str]:
-    """Of each regime, the words that not all of them share; the phase in any case."""
-    said = [scene.regime.words() for scene in scenes]
-    shared = set.intersection(*map(set, said)) if said else set()
-    return {
-        scene.number: " · ".join(w for i, w in enumerate(words) if not i or w not in shared)
-        for scene, words in zip(scenes, said, strict=True)
-    }
-
-
 def _leaders(scenes: Sequence[Scene]) -> set[str]:
     return {name for scene in scenes for s in scene.standings for name in s.leaders}
 
 
 def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
-    """The first sentence, and what follows it."""
+    """The first sentence, what it recommends in it bold, and what follows it."""
     first, point, rest = line.partition(". ")
-    return emphasised(first + point.strip(), names), emphasised(rest, names)
+    advice, colon, why = first.partition(": ")
+    bold = emphasised(advice, names) + emphasised(colon + why + point.strip(), set())
+    return bold, emphasised(rest, set())
 
 
 def emphasised(text: str, names: set[str]) -> Markup:

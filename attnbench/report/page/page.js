@@ -77,6 +77,10 @@ function show() {
     rows += !row.hidden;
   }
   const many = variants.filter(Boolean).length;
+  const none = !many || !Object.values(scenes).some(Boolean);
+  root.classList.toggle("empty", none);
+  $("#nothing").hidden = !none;
+  $("#nothing span").textContent = none ? `No variant matches ${chosen().join(", ")}.` : "";
   $("#count").textContent = `${many.toLocaleString("en")} of ${variants.length} variants, ` +
     `${rows.toLocaleString("en")} cells`;
   $("#few").textContent = many < variants.length ? `${many}/${variants.length}` : "";
@@ -89,9 +93,20 @@ function show() {
   $("#lit").setAttribute("aria-label", `${state.v} is highlighted: stop that`);
   for (const button of all("[data-v]:is(button)"))
     button.setAttribute("aria-pressed", Number(button.dataset.v) === lit);
-  const kept = ["unit", "v", "cell"];
-  $("#clear").hidden = Object.keys(state).every(
-    (key) => kept.includes(key) || state[key] === NOTHING[key]);
+  $("#clear").hidden = !chosen().length;
+}
+
+// What leaves something out, in the reader's words.
+const chosen = () => Object.keys(state)
+  .filter((key) => !["unit", "v", "cell"].includes(key) && state[key] !== NOTHING[key])
+  .map((key) => ({ q: `“${state.q}”`, n: `${state.n} tokens` })[key] ?? `${key} ${state[key]}`);
+
+function clear() {
+  state = { ...NOTHING, v: state.v, unit: state.unit };
+  write();
+  form.reset();
+  form.elements.unit.value = state.unit;
+  show();
 }
 
 function style(gone, lit) {
@@ -164,6 +179,7 @@ async function openRecord(number) {
   const cell = (await held()).cells[number];
   if (!cell) return;
   $("#record-title").textContent = cell.title;
+  $("#said").textContent = cell.told;
   $("#repeat").textContent = cell.repeat;
   $("#line").textContent = cell.line;
   $("#file").textContent = $("#file").href = cell.file;
@@ -229,13 +245,8 @@ document.addEventListener("click", (event) => {
   if (variant) light(variant.dataset.v);
   else if (mark) light([...mark.classList].find((name) => /^v\d/.test(name)).slice(1));
   else if (on("#lit")) change({ v: "" });
-  else if (on("#clear")) {
-    state = { ...NOTHING, v: state.v, unit: state.unit };
-    write();
-    form.reset();
-    form.elements.unit.value = state.unit;
-    show();
-  } else if (on("#theme")) theme();
+  else if (on("[data-clear]")) clear();
+  else if (on("#theme")) theme();
   else if (on("#more")) more(!form.classList.contains("open"));
   else if (on("#cells thead button")) sortBy(on("th"));
   else if (on("[data-save]")) save(on("[data-save]").dataset.save, on("figure"));
@@ -252,7 +263,10 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", ({ key }) => {
   if (key !== "Escape" || $("#record").open) return;
   if ($("#legend").open) $("#legend").open = false;
-  else if (state.v) change({ v: "" });
+  else if (form.classList.contains("open")) {
+    more(false);
+    $("#more").focus();
+  } else if (state.v) change({ v: "" });
 });
 
 function theme() {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
 from statistics import median
 from typing import Any
 
 from attnbench.report.page.contents import About
+from attnbench.report.page.sure import margins
 from attnbench.report.scenes import Ran
 from attnbench.store import RECORDS, SPOILED
 
@@ -249,6 +250,11 @@ def _inner(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def method(runs: Sequence[Ran]) -> tuple[str, ...]:
+    """How it was measured, in sentences."""
+    return tuple(line.replace("MARGIN", margins(runs)) for line in METHOD)
+
+
 METHOD = (
     "Every variant passes a gate before it is timed. Its output, and for training its gradients, "
     "are held against float64 on the inputs that are timed, by a budget that the plain form in the "
@@ -261,9 +267,9 @@ METHOD = (
     "more processors than threads, or a time that no memory and no product here reaches make "
     "a record implausible, and it has no time.",
     "Variants are ranked among those that compute exactly softmax attention. Blocks timed one "
-    "after the other differ by a twentieth through drift alone, so variants whose intervals come "
-    "within 5 % of each other are a tie. A lead's range is from the near to the far ends of both "
-    "intervals.",
+    "after the other differ by a twentieth through drift alone, and by more where variants that "
+    "ran the same kernels did so in the run: those whose intervals come within MARGIN of each "
+    "other are a tie. A lead's range is from the near to the far ends of both intervals.",
     "What approximates softmax, or is an operator of its own, is shown beside the ranking with its "
     "distance from softmax on the same inputs. It is called a substitute only where it keeps half "
     "or more of what softmax does beyond averaging the values. Random inputs are not a trained "

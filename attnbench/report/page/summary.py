@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.standing import Standing
 from attnbench.report.page.contents import Contents, Missing
-from attnbench.report.page.headlines import lead, sentences
-from attnbench.report.page.html import telling
+from attnbench.report.page.headlines import lead, sentences, telling
 from attnbench.report.page.missing import NOT_RUN
 from attnbench.report.scenes import Ran, Scene
 
@@ -18,13 +17,15 @@ LIMIT = 60_000
 REGIMES, REASONS, VERDICTS, NAMES, TIED = 24, 30, 20, 8, 4
 WORDS = 900
 """Characters of one text of somebody else's."""
+ENTITY = re.compile(r"&(?=#?\w+;)")
+"""Elsewhere an ampersand is one."""
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!$])")
 CUT = "\n\n*… cut here: the rest is in index.html.*\n"
 
 
 def summary(contents: Contents) -> str:
     """Answers, winners, what was not measured, and what may be believed."""
-    parts = [f"# {_plain(contents.title)}", *map(_plain, contents.headlines)]
+    parts = [f"# {_plain(contents.title)}", *map(_plain, contents.headlines), *_sure(contents)]
     for run in contents.runs:
         parts += _run(contents, run)
     parts += _comparisons(contents)
@@ -32,6 +33,15 @@ def summary(contents: Contents) -> str:
     parts += _trust(contents)
     text = "\n\n".join(parts) + "\n"
     return text if len(text) <= LIMIT else _cut(text)
+
+
+def _sure(contents: Contents) -> Iterator[str]:
+    if contents.sure:
+        yield f"How sure: {_plain(contents.sure)}."
+    several = len(contents.runs) > 1
+    for only in contents.only:
+        on = f" on {only.run.name}" * several
+        yield _plain(f"If you may choose only one{on}: {only}")
 
 
 def _cut(text: str) -> str:
@@ -143,7 +153,7 @@ def _plain(text: str) -> str:
     """Somebody's words as words: on one line, no longer than a sentence, nothing in it markup."""
     cut = _line(text)
     cut = cut if len(cut) <= WORDS else cut[:WORDS] + "…"
-    safe = SPECIAL.sub(r"\\\1", cut.replace("&", "&amp;"))
+    safe = SPECIAL.sub(r"\\\1", ENTITY.sub("&amp;", cut))
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
 
 

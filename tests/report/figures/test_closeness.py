@@ -38,6 +38,29 @@ def test_the_table_beside_it_counts_the_same():
     assert drawn.told.startswith("b takes no more than 1.1 times the best on 50% of the problems")
 
 
+def test_what_it_shows_is_said_with_counts_and_not_rounded():
+    lengths = [128 << k for k in range(10)]
+    best = [timed("best", n) for n in lengths]
+    even = [timed("even", n, 1.24e-3) for n in lengths]
+    words = made.words_of(draw(*best, *even))
+    assert "best is within 1.05× of the fastest on 10 of 10 problems" in words
+    odd = [timed("odd", n, 0.5e-3 if n == 128 else 9e-3) for n in lengths]
+    words = made.words_of(draw(*best, *odd))
+    assert "best is within 1.05× of the fastest on 9 of 10 problems" in words
+    often = [timed("often", n, 0.81e-3 if n < 512 else 9e-3) for n in lengths]
+    words = made.words_of(draw(*best, *often))
+    assert "best is within 1.25× of the fastest on 10 of 10 problems" in words
+
+
+def test_named_lines_differ_in_marker_or_dash(monkeypatch):
+    kept = made.watch(monkeypatch, closeness)
+    draw(*(timed(f"v{n}", 128 << k, 1e-3 * (1 + (n * k) % 7)) for n in range(45) for k in range(4)))
+    pieces = [(line.get_marker(), line._unscaled_dash_pattern) for line in kept[0].axes[0].lines
+              if line.get_marker() != "None" and len(line.get_xdata()) == 3
+              and min(line.get_xdata()) > 1.04]  # fmt: skip
+    assert len(set(pieces)) == len(pieces) == closeness.NAMED
+
+
 def test_only_the_run_it_is_of_counts():
     one, other = [timed("a"), timed("b", median=2e-3)], [timed("a", median=9e-3), timed("b")]
     runs = [made.ran(one), made.ran(other, number=1)]

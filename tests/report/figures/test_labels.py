@@ -1,12 +1,25 @@
 """Words in figures: short where there is little room, and never on each other."""
 
+import math
 from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.report.figures.labels import Spot, nearest, over, place, shorten, spread, way, width
+from attnbench.report.figures.labels import (
+    Spot,
+    away,
+    listed,
+    nearest,
+    over,
+    place,
+    shorten,
+    spread,
+    threaded,
+    way,
+    width,
+)
 
 SCATTERED = st.lists(st.tuples(st.floats(5, 195), st.floats(5, 145)), min_size=1, max_size=25)
 BUNCHED = st.randoms(use_true_random=False).map(
@@ -71,6 +84,44 @@ def test_no_two_names_lie_on_each_other_or_on_a_point(points):
         steps = way(spot.x, spot.y, *nearest(spot, own))
         assert not any(over(step, box) for step in steps for box in boxes if box is not own)
     assert all(b[0] >= 0 and b[1] >= 0 and b[2] <= 200 and b[3] <= 150 for b in boxes)
+
+
+@given(POINTS)
+def test_a_name_without_a_thread_is_nearest_to_its_own_point(points):
+    spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
+    for number, (spot, box) in enumerate(zip(spots, place(spots, [], FRAME, 8, 40, points),
+                                             strict=True)):  # fmt: skip
+        if box and not threaded(spot, box):
+            others = [at for n, at in enumerate(points) if n != number]
+            own = away(spot.x, spot.y, box)
+            assert all(away(*at, box) > own for at in others)
+
+
+@given(POINTS)
+def test_a_thread_touches_no_point_of_another(points):
+    spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
+    for spot, box in zip(spots, place(spots, [], FRAME, 8, 40, points), strict=True):
+        if box and threaded(spot, box):
+            steps = way(spot.x, spot.y, *nearest(spot, box))
+            apart = [(x, y) for x, y in points if math.hypot(x - spot.x, y - spot.y) > 6]
+            assert not any(over(step, (x, y, x, y)) for step in steps for x, y in apart)
+
+
+def test_points_on_each_other_both_have_threads():
+    spots = [Spot(100, 70, "one"), Spot(100, 70, "two")]
+    boxes = place(spots, [], FRAME, 8, 40, [(100, 70), (100, 70)])
+    assert all(box and threaded(spot, box) for spot, box in zip(spots, boxes, strict=True))
+
+
+def test_names_are_whole_and_the_rest_is_counted():
+    names = ["sdpa.flash", "sdpa", "online", "chunked"]
+    assert listed(names, 500, 7) == "sdpa.flash, sdpa, online, chunked"
+    assert listed(names, width("sdpa.flash, sdpa +2", 7), 7) == "sdpa.flash, sdpa +2"
+    assert listed(names, width("sdpa.flash +3", 7), 7) == "sdpa.flash +3"
+    short = listed(names, 40, 7)
+    assert "…" in short
+    assert short.endswith(" +3")
+    assert listed([], 40, 7) == ""
 
 
 def test_a_lone_point_has_its_name_to_the_right():

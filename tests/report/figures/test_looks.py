@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.figures.looks import filled, looks
+from attnbench.report.figures.looks import DASHES, MARKERS, filled, looks
 from attnbench.report.figures.palette import FAMILIES, OTHER, PAPER
 from impls.loading import load_file
 
@@ -14,8 +14,26 @@ exact, other = staged.exact, staged.other
 
 
 def test_forty_of_one_family_look_unlike_each_other():
-    found = looks(exact(f"v{n}", 64, 1.0) for n in range(40))
-    assert len({(look.marker, look.dash) for look in found.values()}) == 40
+    before = [exact(f"d{n}", 64, 1.0) for n in range(7)]
+    found = looks([*before, *(other(f"v{n}", 64, 1.0) for n in range(40))])
+    pairs = {(look.marker, look.dash) for look in found.values() if look.family == "linear"}
+    assert len(pairs) == 40
+
+
+def test_fifty_of_any_families_look_unlike_each_other():
+    found = looks(exact(f"v{n}", 64, 1.0, family=staged.FAMILIES[n % 8]) for n in range(50))
+    assert len({(look.marker, look.dash) for look in found.values()}) == 50
+
+
+def test_no_marker_is_a_circle_when_it_is_small():
+    assert len(set(MARKERS)) == len(MARKERS) == 10
+    assert not set(MARKERS) & set("phH8.d,")  # nor are two of them diamonds
+
+
+def test_gaps_are_seen_at_the_width_that_lines_are_drawn():
+    for dash in DASHES[1:]:
+        gaps = [1.1 * gap for gap in dash[1][1::2]]
+        assert min(gaps) >= 1.5  # points, which are two pixels and more
 
 
 def test_neighbours_in_a_family_differ_in_marker_and_dash():

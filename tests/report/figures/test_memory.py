@@ -49,6 +49,26 @@ def test_where_there_is_no_room_for_all_exact_ones_stay(monkeypatch):
     assert {f"x{n}" for n in range(14)} <= words and "x14" not in words
 
 
+def test_on_a_logarithmic_scale_no_length_stands_for_an_amount(monkeypatch):
+    kept = made.watch(monkeypatch, memory)
+    drawn = draw(timed("a", peak=MIB, saved=MIB // 2), timed("b", peak=50 * MIB, expected=60 * MIB))
+    axes = kept[0].axes[0]
+    assert not axes.patches
+    lines = [(list(line.get_xdata()), line.get_gid()) for line in axes.lines]
+    assert ([MIB // 2, MIB], "v0") in lines
+    dots = [xs for xs, gid in lines if "peak" in str(gid)]
+    assert dots == [[MIB], [50 * MIB]]
+    words = made.words_of(drawn)
+    key = "dot: the peak, line: from what is saved for backward; |: expected by its formula"
+    assert key in words
+
+
+def test_who_needs_least_of_what_is_exact_is_said():
+    words = made.words_of(draw(timed("a", peak=MIB), timed("b", peak=MIB), timed("c", peak=9 * MIB),
+                               timed("x", peak=10, computes="its own operator")))  # fmt: skip
+    assert "Exact: least a and b, 1 MiB; most c, 9 MiB" in words
+
+
 @pytest.mark.parametrize(("most", "scale"), [(30, "linear"), (50, "log")])
 def test_the_scale_is_logarithmic_where_the_least_would_be_a_point(monkeypatch, most, scale):
     kept = made.watch(monkeypatch, memory)

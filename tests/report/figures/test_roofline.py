@@ -87,10 +87,38 @@ def test_its_words_can_be_read(monkeypatch, count):
 
 def test_of_very_many_the_nearest_are_drawn_and_the_rest_is_counted(monkeypatch):
     kept = made.watch(monkeypatch, roofline)
-    drawn = draw(*(timed(f"v{n}", median=(1 + n / 100) * 1e-3) for n in range(200)))
+    drawn = draw(*(timed(f"v{n}", median=(1 + n / 100) * 1e-3, nbytes=10**5 * (1 + n))
+                   for n in range(200)))  # fmt: skip
     assert len(drawn.inline) < 60_000
     assert len(table(drawn)) == 200
     assert any("140 more in the CSV" in words for words in made.words_of(drawn))
+    made.assert_words_are_readable(kept[0])
+
+
+def test_where_all_are_at_one_intensity_there_is_a_list_of_shares(monkeypatch):
+    kept = made.watch(monkeypatch, roofline)
+    records = [timed("slow", median=4e-3), timed("fast", median=2e-3),
+               timed("x", median=1e-3, computes="its own operator")]  # fmt: skip
+    drawn = draw(
+        *records, timed("odd", nbytes=10**3), *(timed(f"v{n}", median=1) for n in range(8))
+    )
+    names = [text.get_text() for text in kept[0].axes[0].texts]
+    shares = [word.replace("\xa0", " ") for word in names]
+    assert shares[:6] == ["odd", "100 %", "fast", "50 %", "slow", "25 %"]
+    assert names.index("x") > names.index("v7")  # what is not exact has a rank of its own
+    assert drawn.title.startswith("Share of what the ceilings allow: ")
+    bars = [patch.get_width() for patch in kept[0].axes[0].patches]
+    assert bars[:3] == pytest.approx([1.0, 0.5, 0.25])
+    assert draw(timed("a"), timed("b", nbytes=10**5)).title.startswith("Roofline, ")
+
+
+def test_of_very_many_at_one_intensity_twenty_are_listed(monkeypatch):
+    kept = made.watch(monkeypatch, roofline)
+    some = [timed(f"v{n}", median=(1 + n) * 1e-3) for n in range(60)]
+    drawn = draw(*some, *(timed(f"x{n}", computes="its own operator") for n in range(60)))
+    assert len(kept[0].axes[0].patches) == 20
+    assert any("100 more in the CSV" in words for words in made.words_of(drawn))
+    assert len(table(drawn)) == 120
     made.assert_words_are_readable(kept[0])
 
 

@@ -1,6 +1,7 @@
 """Scaling: every unit by hand, who is told, where leaders change, and words that can be read."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from attnbench.report.figures.panel import TELLING, panels
 from impls.loading import load_file
 
 staged = load_file(Path(__file__).with_name("staged.py"))
+made = load_file(Path(__file__).with_name("drawn.py"))
 exact, other, rows, said = staged.exact, staged.other, staged.rows, staged.said
 
 
@@ -100,9 +102,58 @@ def test_an_exact_power_stands_behind_the_name():
     assert not [w for w in said(found["r0-exact-time-share"]) if w.startswith("n^")]
 
 
-def test_a_power_that_nobody_knows_is_not_told():
-    bent = [exact("sdpa", n, t) for n, t in zip(staged.LENGTHS, (1, 9, 2, 20, 5), strict=True)]
-    assert not [w for w in said(draw(bent)["r0-exact-time-ms"]) if w.startswith("n^")]
+def test_a_power_has_the_digits_that_it_is_sure_of_and_says_so():
+    wild, rough = (1, 9, 2, 20, 5), (1, 3.2, 18, 56, 280)
+    records = [exact("wild", n, t) for n, t in zip(staged.LENGTHS, wild, strict=True)]
+    records += [exact("rough", n, t) for n, t in zip(staged.LENGTHS, rough, strict=True)]
+    words = said(draw(records + line())["r0-exact-time-ms"])
+    assert {"n^2.00", "~n^2.1", "n^?", "n^p: growth over 4 lengths"} <= set(words)
+    assert "~ beyond ±0.25, ? beyond ±1" in words
+    assert not any("beyond" in word for word in said(draw(line())["r0-exact-time-ms"]))
+
+
+def test_every_named_line_with_three_lengths_has_a_power_and_none_with_two():
+    words = said(draw(staged.crowd(9))["r0-exact-time-ms"])
+    names = [word for word in words if word.startswith("variant.")]
+    assert len([w for w in words if re.fullmatch(r"~?n\^([\d.]+|\?)", w)]) == len(names) > 3
+    assert not any("n^" in w for w in said(draw(line(lengths=(64, 128)))["r0-exact-time-ms"]))
+
+
+def test_what_the_figure_shows_is_said_below_its_title():
+    found = draw(line() + line("flash", 0.5) + line("linear", 0.1, 1, make=other))
+    assert "Fastest at 4,096 tokens: flash, 83.9 ms, growing as n^2.0" in said(
+        found["r0-exact-time-ms"]
+    )
+    assert "Fastest at 4,096 tokens: linear, 4.1 µs, growing as n^1.0" in said(
+        found["r0-others-time-ms"]
+    )
+    assert "Least at 4,096 tokens: sdpa, flash, 4 MiB, growing as n^1.0" in said(
+        found["r0-exact-memory"]
+    )
+    assert "Nearest at 4,096 tokens: linear, 0.5" in said(found["r0-others-error"])
+
+
+def test_a_tie_names_all_of_it():
+    words = said(draw(line("a", 1.0) + line("b", 1.01) + line("c", 3.0))["r0-exact-time-tflops"])
+    assert any(w.startswith("Fastest at 4,096 tokens: a, b (a tie of 2), ") for w in words)
+
+
+def test_of_a_tie_of_many_names_are_counted_and_the_time_stays():
+    names = [f"matmul.prescale.{k}" for k in range(6)]
+    words = said(draw([r for n in names for r in line(n)])["r0-exact-time-ms"])
+    (told,) = (word for word in words if word.startswith("Fastest"))
+    assert told.endswith("+5 (a tie of 6), 168 ms")
+
+
+def test_named_lines_differ_in_marker_or_dash_and_a_piece_of_each_stands_by_its_name(monkeypatch):
+    kept = made.watch(monkeypatch, scaling)
+    for panel in draw(staged.crowd(45)).some.values():
+        scaling.figure(panel)
+        marked = [a for a in kept[-1].artists if a.get_marker() not in ("None", None)]
+        pieces = [(a.get_marker(), a._unscaled_dash_pattern) for a in marked
+                  if len(a.get_xdata()) == 3]  # fmt: skip
+        assert len(set(pieces)) == len(pieces) == len(panel.telling)
+        assert [p[0] for p in pieces] == [panel.looks[name].marker for name in panel.telling]
 
 
 def test_a_crossing_is_a_bracket_between_two_lengths():

@@ -1,12 +1,13 @@
 """Trade-offs: what nothing of its kind beats, and points that are pale but there."""
 
 import math
+import random
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from attnbench.report.figures import tradeoffs
+from attnbench.report.figures import labels, tradeoffs
 from impls.loading import load_file
 
 staged = load_file(Path(__file__).with_name("staged.py"))
@@ -118,3 +119,35 @@ def test_long_names_and_markup_stay_text():
     drawn = draw([exact("<b>&" + "x" * 90, 64, 1.0, family="<i>" * 50)], machine="m" * 300)
     assert staged.untidy(drawn["memory"]) == []
     assert any(word.startswith("<b>&x") for word in said(drawn["memory"]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_name_without_a_line_is_nearest_to_its_own_mark(monkeypatch, seed):
+    chance = random.Random(seed)
+    named, place = [], labels.place
+
+    def watched(spots, taken, frame, size, far, points):
+        boxes = place(spots, taken, frame, size, far, points)
+        named.extend((spot, box, points) for spot, box in zip(spots, boxes, strict=True) if box)
+        return boxes
+
+    monkeypatch.setattr(labels, "place", watched)
+    draw([make(f"v{n}", 64, chance.lognormvariate(0, 1),
+               memory=staged.memory(chance.randint(1, 3) * 2**20))
+          for n, make in enumerate([exact, other] * 15)])  # fmt: skip
+    loose = [some for some in named if not labels.threaded(*some[:2])]
+    assert len(loose) > 5
+    for spot, box, points in loose:
+        own = labels.away(spot.x, spot.y, box)
+        others = [at for at in points if at != (spot.x, spot.y)]
+        assert len(others) >= 29
+        assert all(labels.away(*at, box) > own for at in others)
+
+
+def test_what_the_figure_shows_is_said_below_its_title():
+    found = draw(some())
+    assert "Exact: fast is the fastest, lean needs the least memory" in said(found["memory"])
+    nearest = "Of what is faster than exact, near (2×) is nearest to it: 0.1"
+    assert nearest in said(found["error"])
+    (alone,) = (w for w in said(draw([exact("a", 64, 1.0)])["memory"]) if w.startswith("Of what"))
+    assert alone == "Of what is exact, a is the fastest and needs the least memory"

@@ -39,6 +39,37 @@ def test_a_tie_is_said_and_hatched_and_a_winner_is_not():
     assert rows(tie)[0]["next"] == "c"
 
 
+def test_names_of_a_tie_are_whole_and_the_rest_is_counted():
+    names = ["sdpa.flash", "matmul.prescale", "chunked", "online"]
+    lengths = (256, 512, 1024, 2048, 4096)
+    words = said(draw([exact(n, k, 1.0 + i / 1000) for i, n in enumerate(names) for k in lengths]))
+    (cell,) = {word for word in words if word.startswith("sdpa.flash")}
+    assert cell == "sdpa.flash +3"
+    wide = said(draw([exact(n, 256, 1.0 + i / 1000) for i, n in enumerate(names)]))
+    assert ", ".join(names) in wide
+
+
+def test_cells_are_as_wide_as_the_sheet_allows():
+    for lengths in ((256,), (256, 512), staged.LENGTHS):
+        drawn = draw([exact(n, k, 1.0 + (n == "b")) for n in "ab" for k in lengths])
+        rights = [float(number) for path in staged.tree(drawn).iter(f"{staged.SVG}path")
+                  for number in re.findall(r"[ML] ?([\d.]+)", path.get("d"))]  # fmt: skip
+        assert 495 < max(rights) <= 504
+
+
+def test_who_leads_most_often_is_said():
+    records = [exact("a", n, 1.0) for n in (256, 512, 1024)]
+    records += [exact("b", 256, 2.0), exact("b", 512, 1.0), exact("b", 1024, 0.5)]
+    assert "a is the fastest or ties with it on 2 of 3, alone on 1" in said(draw(records))
+
+
+def test_what_a_tie_is_is_said_with_the_margin_of_the_run(monkeypatch):
+    from attnbench.report import scenes
+
+    monkeypatch.setattr(scenes, "margin_of", lambda records: 0.123)
+    assert any("a tie, within 12.3\xa0%" in word for word in said(draw([exact("a", 256, 1.0)])))
+
+
 def test_the_only_one_is_said_to_be():
     assert {"a", "only one"} <= set(said(draw([exact("a", 256, 1.0)])))
 

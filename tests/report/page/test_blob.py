@@ -3,6 +3,7 @@
 import base64
 import json
 import zlib
+from dataclasses import replace
 
 from attnbench.report.page import blob, table
 
@@ -27,6 +28,23 @@ def test_every_record_is_there_without_its_samples(small_contents):
 def test_numbers_are_kept_to_seven_figures():
     assert blob._short({"a": [1 / 3, {"b": 123456789.123}], "n": 123456789, "t": "x"}) == {
         "a": [0.3333333, {"b": 123456800.0}], "n": 123456789, "t": "x"}  # fmt: skip
+
+
+def test_a_record_is_told_in_a_line_for_people(small_contents):
+    cells = {(c.record.variant, c.length): c for c in table.cells(small_contents)}
+    assert blob.told(cells["sdpa", 64]).replace("\N{NON-BREAKING HYPHEN}", "-") == (
+        "3.00 ms [2.94, 3.06] · 9 samples, stopped by its budget · peak 256 KiB · worst error 2e-7"
+    )
+    told = blob.told(cells["einsum", 256])
+    assert told.startswith("out of memory: ") and "samples" not in told
+
+
+def test_doubts_about_a_record_are_told(small_contents):
+    cell = table.cells(small_contents)[0]
+    time = replace(cell.record.time, flags=["drifted: much", "contended"], n=1, stop="plateau")
+    told = blob.told(replace(cell, record=replace(cell.record, time=time)))
+    assert "1 sample, stopped when its interval narrowed no more" in told
+    assert told.endswith("in doubt: drifted: much; contended")
 
 
 def test_every_figures_numbers_are_there(small_contents):

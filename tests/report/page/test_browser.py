@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -85,23 +87,23 @@ def test_the_first_screen_answers(reader):
         box = page.get_by_text(text).first.bounding_box()
         assert box["y"] + box["height"] < 500, text
     card = page.locator(".card").first
-    assert card.locator("h3").inner_text().startswith("Train")
+    assert card.locator("h2").inner_text().startswith("Train")
     first = card.locator("li").first
     assert first.locator(".use .name").all_inner_texts() == ["sdpa"]
-    assert "ahead of matmul" in first.inner_text() and "clear" in first.inner_text()
+    assert "faster than matmul" in first.inner_text() and "clear" in first.inner_text()
     assert "window?size=8" in first.inner_text() and "70\u00a0%" in first.inner_text()
 
 
 def test_a_phase_chosen_leaves_only_that_phase_and_is_in_the_address(reader):
     r = reader()
-    assert len(r.seen(".card h3")) == 2
+    assert len(r.seen(".card .regime")) == 2
     r.page.select_option("[name=phase]", "forward")
-    assert [t[:7] for t in r.seen(".card h3")] == ["Forward"]
+    assert [t[:7] for t in r.seen(".card .regime")] == ["Forward"]
     assert set(r.seen("#cells tbody td:last-child")) == {"forward"}
     assert r.hash == "#phase=forward"
     assert "15 cells" in r.seen("#count")[0]
     r.page.select_option("[name=phase]", "")
-    assert (r.hash, len(r.seen(".card h3"))) == ("", 2)
+    assert (r.hash, len(r.seen(".card .regime"))) == ("", 2)
 
 
 def test_a_length_chosen_leaves_its_rows_and_the_stretches_that_hold_it(reader):
@@ -149,6 +151,35 @@ def test_a_filter_changes_no_answer(reader):
     before = r.seen(".card li")
     r.page.fill("[name=q]", "matmul")
     assert r.seen(".card li") == before
+
+
+def test_the_first_screen_says_how_sure_it_is_and_what_to_take_alone(reader):
+    page = reader().page
+    sure, only = page.locator("#answer .how-sure").all_inner_texts()
+    assert sure.startswith("How sure: of 6 answers 6 are clear; 9 samples a time at the median; ")
+    assert page.locator(".how-sure a").get_attribute("href") == "#trust"
+    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
+    assert page.inner_text("#closeness .lead").startswith("sdpa, within 1.25× of the best on 6 of")
+    assert re.search(r"Clear: at least 5\s% faster", page.inner_text(".how"))
+
+
+@pytest.mark.parametrize("changes", [{"q": "zzz"}, {"family": "none"}])
+def test_where_nothing_is_left_that_is_said_and_can_be_undone(reader, number, changes):
+    r = reader()
+    assert not r.page.is_visible("#nothing")
+    ((key, value),) = changes.items()
+    r.go(f"#{key}={value}")
+    assert r.seen("#nothing") == [
+        {
+            "q": "No variant matches “zzz”. Show all",
+            "family": "No variant matches family none. Show all",
+        }[key]
+    ]
+    assert r.seen("figure") == [] and not r.page.is_visible("#table")
+    assert r.seen(".card .regime") != []  # no filter of variants changes an answer
+    r.page.click("#nothing [data-clear]")
+    assert r.hash == "" and len(set(r.rows())) == len(number)
+    assert r.seen("figure") != [] and not r.page.is_visible("#nothing")
 
 
 def test_a_click_on_a_name_lights_it_everywhere_and_escape_ends_it(reader, number):
@@ -210,7 +241,7 @@ def test_an_address_brings_everything_back(reader, number):
 def test_an_address_that_says_nonsense_shows_everything(reader, number):
     r = reader()
     r.go("#phase=sideways&v=nobody&unit=furlongs&cell=99999&constructor=1")
-    assert len(r.seen(".card h3")) == 2 and len(set(r.rows())) == len(number)
+    assert len(r.seen(".card .regime")) == 2 and len(set(r.rows())) == len(number)
     assert r.page.input_value("[name=unit]") == "ms" and r.seen("#lit") == []
 
 
@@ -219,7 +250,7 @@ def test_a_place_on_the_page_keeps_what_was_chosen(reader):
     r.page.select_option("[name=phase]", "train")
     r.page.click("nav a[href='#table']")
     assert r.page.input_value("[name=phase]") == "train"
-    assert [t[:5] for t in r.seen(".card h3")] == ["Train"]
+    assert [t[:5] for t in r.seen(".card .regime")] == ["Train"]
 
 
 def test_columns_sort_both_ways_and_what_has_no_number_comes_last(reader):
@@ -251,8 +282,14 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(reader):
     r.page.locator("#cells tbody tr", has_text="matmul").first.locator("a").click()
     r.page.wait_for_selector("dialog[open]")
     assert '"variant": "matmul"' in r.page.inner_text("#json")
+    assert re.match(
+        r"38\.4 ms \[.*\] · 9 samples, stopped by its budget", r.page.inner_text("#said")
+    )
     assert "samples_s" not in r.page.inner_text("#json")
     command = r.page.inner_text("#repeat")
+    r.page.set_viewport_size({"width": 360, "height": 800})
+    heights = "e => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)"
+    assert r.page.eval_on_selector("#repeat", heights) < 2  # one line, which scrolls
     assert command.startswith("attnbench run matmul --seq 256")
     assert r.page.get_attribute("#file", "href") == "../records.jsonl"
     assert re.fullmatch(r"#cell=\d+", r.hash)
@@ -317,6 +354,10 @@ def test_print_is_light_and_shows_everything(reader):
         ".scroll", "all => all.every(s => s.scrollHeight <= s.clientHeight + 1)"
     )
     assert shown
+    rows = r.page.locator("#cells tbody tr")
+    assert rows.locator(".why").count() > 0
+    assert rows.locator(".why").locator("visible=true").count() == 0
+    assert rows.locator("visible=true").count() == rows.count() - rows.locator(".why").count()
     breaks = "all => all.map(f => getComputedStyle(f).breakInside)"
     assert set(r.page.eval_on_selector_all("figure", breaks)) == {"avoid"}
 
@@ -343,6 +384,48 @@ def test_on_a_phone_the_filters_open_and_close(reader):
     assert r.page.get_attribute("#more", "aria-expanded") == "true"
     r.page.click("#more")
     assert not r.page.is_visible("[name=phase]")
+    r.page.click("#more")
+    r.page.keyboard.press("Escape")
+    assert not r.page.is_visible("[name=phase]")
+    assert r.page.evaluate("document.activeElement.id") == "more"
+
+
+LEVELS = "all => all.filter(h => !h.closest('dialog')).map(h => Number(h.tagName[1]))"
+
+
+def test_no_level_of_headings_is_left_out(reader, plain_page):
+    several = plain_page([runs.timed("sdpa", 2e-3)], [runs.timed("matmul", 1e-3)])
+    for r in (reader(), reader(several)):
+        levels = r.page.eval_on_selector_all("h1, h2, h3, h4", LEVELS)
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.parametrize(("width", "columns"), [(360, 1), (768, 1), (1440, 2)])
+def test_figures_are_as_wide_as_can_be_read(reader, width, columns):
+    r = reader(width=width)
+    boxes = r.page.eval_on_selector_all(
+        "#scaling .group:first-of-type figure",
+        "all => all.map(f => f.getBoundingClientRect()).map(b => [b.x, b.width]).filter(b => b[1])",
+    )
+    assert len({x for x, _ in boxes}) == columns
+    assert all(wide <= 660 for _, wide in boxes)
+
+
+def test_what_was_not_made_is_one_quiet_line(reader):
+    r = reader()
+    for section in ("shares", "attention"):
+        box = r.page.locator(f"#{section}").bounding_box()
+        assert box["height"] < 30
+    assert "unless --no-report." in r.page.inner_text("#attention")
+
+
+def test_spans_are_explained_only_where_there_are_any(reader, plain_page, small_contents):
+    assert html.CROSSED in reader().page.inner_text("#scaling .lead")
+    section = next(section for section in html.SECTIONS if section[0] == "scaling")
+    uncrossed = [replace(s, regime=replace(s.regime, cells={})) for s in small_contents.scenes]
+    lead, _ = html._lead_and_groups(replace(small_contents, scenes=uncrossed), section)
+    assert lead == section[3]
 
 
 @pytest.mark.parametrize(("width", "theme"), [
@@ -369,7 +452,11 @@ def test_axe_finds_nothing_serious(reader, width, theme):
 def test_everything_can_be_reached_by_keyboard(reader):
     r = reader()
     r.page.keyboard.press("Tab")
-    assert r.page.evaluate("document.activeElement.className") == "skip"
+    targets = []
+    while r.page.evaluate("document.activeElement.className") == "skip":
+        targets.append(r.page.evaluate("document.activeElement.hash"))
+        r.page.keyboard.press("Tab")
+    assert targets == ["#answer", "#controls", "#table"]
     r.page.locator(".card .use .name").first.focus()
     r.page.keyboard.press("Enter")
     assert r.seen("#lit") != []

@@ -6,6 +6,7 @@ import pytest
 
 from attnbench.report.figures.looks import looks
 from attnbench.report.page.cards import NAMED, cards
+from attnbench.report.page.table import Cell
 from attnbench.report.scenes import Ran, scenes
 from impls.loading import load_file
 
@@ -15,11 +16,14 @@ timed, at = runs.timed, runs.at
 
 @pytest.fixture
 def rows():
-    """The rows of the one card of these records, without their cells."""
+    """The rows of the one card of these records."""
 
     def made(*records):
         run = Ran(0, Path("box/run"), runs.HEADER, records, range(1, len(records) + 1))
-        (card,) = cards(scenes([run]), looks(records), [])
+        found, look = scenes([run]), looks(records)
+        cells = [Cell(n, r, run, n + 1, None, look[r.variant], None, None)
+                 for n, r in enumerate(records)]  # fmt: skip
+        (card,) = cards(found, look, cells)
         return card.rows
 
     return made
@@ -37,15 +41,17 @@ def test_the_longest_lengths_come_first_and_alike_ones_are_one_row(rows):
         timed("sdpa", 9e-3, at(256)), timed("matmul", 4e-3, at(256)),
     )  # fmt: skip
     assert [row.stretch.span for row in found] == ["256", "64 to 128"]
-    assert [row.leaders[0].variant for row in found] == ["matmul", "sdpa"]
-    assert [row.mark for row in found] == ["clear", "clear"]
-    assert found[0].lead == "2.25× [2.16, 2.34] ahead of sdpa"
+    assert [row.winner.variant for row in found] == ["matmul", "sdpa"]
+    assert [row.badges for row in found] == [[("clear", "clear")]] * 2
+    assert found[0].lead == "2.25× [2.16, 2.34] faster than sdpa"
 
 
 def test_of_many_that_tie_some_are_named_and_the_rest_is_counted(rows):
     (row,) = rows(*(timed(f"v{n}", 1e-3) for n in range(NAMED + 3)))
-    assert (len(row.leaders), row.more) == (NAMED, 3)
-    assert (row.sure, row.mark) == (f"a tie of {NAMED + 3}", "tie")
+    assert row.winner.variant == "v0"
+    assert [cell.record.variant for cell in row.tied] == [f"v{n + 1}" for n in range(NAMED)]
+    assert row.more == 2
+    assert row.badges == [("tie", f"a tie of {NAMED + 3}")]
     assert row.lead == "none that is exact is slower for sure"
 
 
@@ -55,8 +61,13 @@ def test_one_doubtful_length_makes_its_stretch_doubtful(rows):
         timed("sdpa", 1e-3, at(64), flags=busy), timed("matmul", 2e-3, at(64), flags=busy),
         timed("sdpa", 2e-3, at(128)), timed("matmul", 4e-3, at(128)),
     )  # fmt: skip
-    assert (row.sure, row.mark) == ("in doubt", "doubt")
+    assert row.badges == [("doubt", "in doubt")]
     assert "sdpa" in row.doubted
+
+
+def test_a_tie_that_is_in_doubt_is_called_both(rows):
+    (row,) = rows(timed("sdpa", 1e-3, flags=["drifted: much"]), timed("matmul", 1e-3))
+    assert row.badges == [("tie", "a tie of 2"), ("doubt", "in doubt")]
 
 
 def test_doubts_beyond_a_few_are_counted(rows, monkeypatch):
@@ -85,12 +96,13 @@ def test_what_is_faster_by_nobody_knows_what_loss_is_named_so(rows):
 def test_where_nothing_is_faster_that_is_said(rows):
     (row,) = rows(timed("sdpa", 1e-3), inexact("slow", 2e-3, 0.9))
     assert row.other is None and "is faster" in row.beside.before
-    assert (row.sure, row.mark, row.lead) == ("the only one", "only", "nothing exact beside it")
+    assert row.badges == [("only", "the only one")]
+    assert row.lead == "nothing exact beside it"
 
 
 def test_without_anything_exact_nothing_is_ranked(rows):
     (row,) = rows(inexact("near", 2e-3, 0.7))
-    assert (list(row.leaders), row.sure, row.lead, row.memory) == ([], "", "", "")
+    assert (row.winner, row.badges, row.lead, row.memory) == (None, (), "", "")
     assert row.beside is None
 
 

@@ -40,14 +40,30 @@ def test_what_a_run_did_not_come_to_is_said(tmp_path):
     grid = {"seq": ["64", "1x128", 256, "512", "1x1024"], "phase": ["forward", "train", "decode"],
             "mask": ["causal"], "batch": [1]}  # fmt: skip
     (run,) = gather([runs.written(tmp_path / "run", runs.small(), grid=grid)])
-    length, phase = run.notes
-    assert "length 512, 1024;" in length
-    assert "phase decode;" in phase
-    assert "--resume" in phase
+    count, length, phase = run.notes
+    assert length.endswith("length 512, 1024")
+    assert phase.endswith("phase decode")
+    assert "--resume" in count
+
+
+@pytest.mark.parametrize(("named", "lengths", "masks", "said"), [
+    (["sdpa", "matmul"], ["64", "128"], ["causal"], "2 of the 4 cells"),
+    ([], ["64", "128", "256"], ["causal", "none"], "2 of the 6 cells"),
+    (["sdpa"], ["64", "128"], ["causal"], None),
+    (["sdpa"], ["64", "128"], ["causal", "document:64", "document:128"], None),
+])  # fmt: skip
+def test_cells_that_were_asked_for_and_never_begun_are_counted(tmp_path, named, lengths, masks,
+                                                               said):  # fmt: skip
+    lines = [runs.timed("sdpa", 1e-3, runs.at(n)) for n in (64, 128)]
+    folder = runs.written(tmp_path / "run", lines, variants=named,
+                          grid={"seq": lengths, "mask": masks})  # fmt: skip
+    (run,) = gather([folder])
+    counted = [note for note in run.notes if "were asked for" in note]
+    assert [note[: len(said or "")] for note in counted] == ([said] if said else [])
 
 
 @pytest.mark.parametrize("name", ["median_s", "low_s", "high_s", "min_s"])
-@pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0, -1.0, None, "fast"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0, -1.0, None, "fast", 10**400, 1e-320, 1e300])
 def test_a_time_that_is_none_is_taken_back_with_its_reason(tmp_path, name, value):
     lines = [runs.timed("sdpa", 1e-3), runs.changed(runs.timed("odd", 1e-3),
                                                     **{f"time__{name}": value})]  # fmt: skip
@@ -70,6 +86,7 @@ def test_other_numbers_that_are_none_are_missing(tmp_path):
     assert (record.memory, record.cost, record.share_of_ceiling) == (None, None, None)
     assert record.error["forward"].relative is None
     assert record.canary_s is None
+    assert record.time.samples_s == [1e-3]
 
 
 def test_an_overflowing_number_is_none_too(tmp_path):
@@ -85,12 +102,38 @@ def test_an_overflowing_number_is_none_too(tmp_path):
     ({"problem__batch": 0}, "batch"), ({"problem__mask": None}, "mask"),
     ({"problem__heads": True}, "heads"), ({"colour": "blue"}, "no field colour"),
     ({"schema": 99}, "schema 99"), ({"status": "splendid"}, "splendid"),
+    ({"time__clock": None}, "clock"), ({"time__flags": [1]}, "flags"),
+    ({"time__flags": "drifted"}, "flags"), ({"time__samples_s": ["a"]}, "samples_s"),
+    ({"problem__more": [1]}, "more"),
 ])  # fmt: skip
 def test_what_is_no_record_is_a_sentence_with_its_line(tmp_path, change, said):
     lines = [*runs.small()[:2], runs.changed(runs.small()[2], **change), *runs.small()[3:]]
     with pytest.raises(StoreError, match="line 3") as caught:
         gather([runs.written(tmp_path / "run", lines)])
     assert said in str(caught.value)
+
+
+def test_a_median_outside_its_own_interval_is_none(tmp_path):
+    odd = runs.changed(runs.timed("odd", 1e-3), time__median_s=2e-3)
+    (run,) = gather([runs.written(tmp_path / "run", [odd])])
+    assert (run.records[0].time, str(run.records[0].status)) == (None, "implausible")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\ud800b"])
+def test_what_has_no_place_in_a_name_is_marked_in_it(tmp_path, name):
+    (run,) = gather([runs.written(tmp_path / "run", [runs.changed(runs.timed("x", 1e-3),
+                                                                  variant=name)])])  # fmt: skip
+    assert run.records[0].variant.startswith("a\N{REPLACEMENT CHARACTER}")
+    run.records[0].variant.encode()
+
+
+@pytest.mark.parametrize("header", [
+    {"machine": ["x"]}, {"settings": "fast"}, {"grid": 3}, {"nodes": [1]}, {"ceilings": "high"},
+    {"tables": 1}, {"noise": {}}, {"variants": "all"},
+])  # fmt: skip
+def test_a_part_of_a_header_that_is_none_is_a_sentence(tmp_path, header):
+    with pytest.raises(StoreError, match=next(iter(header))):
+        gather([runs.written(tmp_path / "run", runs.small(), **header)])
 
 
 def test_garbage_in_the_middle_is_a_sentence_with_its_line(tmp_path):

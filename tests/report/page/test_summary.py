@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from attnbench.report.page import filled
 from attnbench.report.page.contents import Missing
 from attnbench.report.page.gather import gather
-from attnbench.report.page.summary import LIMIT, summary
+from attnbench.report.page.summary import LIMIT, _plain, summary
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -71,7 +71,7 @@ def test_no_words_are_markup(contents, words):
     plain, marked = map(read, texts)
     tags = re.compile(r"<[^>]*>")
     assert tags.findall(marked) == tags.findall(plain)
-    said = html.unescape(tags.sub("", marked))
+    said = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
     assert said.count(" ".join(words.split())) >= 4
 
 
@@ -99,3 +99,16 @@ def test_however_much_there_is_it_fits_a_comment(contents):
     assert len(text) <= LIMIT
     assert text.rstrip().endswith("*")
     assert "cut here" in text
+
+
+def test_an_ampersand_is_escaped_only_where_it_would_be_something_else():
+    assert _plain("cd a && b & c &copy d") == "cd a && b & c &copy d"
+    assert _plain("a &amp; b &#64; c") == "a &amp;amp; b &amp;\\#64; c"
+
+
+def test_how_sure_and_which_alone_are_said_below_the_headlines(contents):
+    lines = summary(contents(runs.small())).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("How sure: of 6 answers 6 are"))
+    assert lines[at + 2].startswith("If you may choose only one: sdpa, within 1.25× of the best on")
+    assert at < lines.index("## Winners")
+    assert "If you may" not in summary(contents([runs.timed("a", 1e-3)]))

@@ -1,0 +1,81 @@
+"""The gallery is what the code makes of the committed runs: ``python proofs/gallery.py [--write]``.
+
+Each report under ``reports/`` is made again from its run under ``results/`` and held against what is
+committed, byte by byte; ``--write`` puts the new one in its place and photographs the first screen of
+the page, for which it needs Chromium and Playwright.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = {"reports/cpu": "results/amd-epyc-2c/20261122-135617"}
+PICTURE = "first-screen.png"
+SCREEN = {"width": 1440, "height": 900}
+
+
+def made(report: str, run: str) -> Path:
+    """A report made anew, in a copy of the tree's own shape: its links are relative to the run."""
+    root = Path(tempfile.mkdtemp())
+    (root / run).parent.mkdir(parents=True)
+    shutil.copytree(ROOT / run, root / run)
+    command = [sys.executable, "-m", "attnbench", "report", run, "--out", report]
+    done = subprocess.run(command, cwd=root, env=_environment(), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return root / report
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def different(report: str, new: Path) -> list[str]:
+    """The files that are not as they are committed, or not there on one side."""
+    old = ROOT / report
+    names = {str(p.relative_to(base)) for base in (old, new) for p in base.rglob("*") if p.is_file()}
+    return sorted(n for n in names - {PICTURE} if _bytes(old / n) != _bytes(new / n))
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """The first screen, as a reader has it who opens the page."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium")
+    if program is None:
+        raise SystemExit("no chromium on this machine: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        tab = browser.new_page(viewport=SCREEN, color_scheme="light")  # type: ignore[arg-type]
+        tab.goto(page.as_uri())
+        tab.screenshot(path=picture)
+        browser.close()
+
+
+def main(words: list[str]) -> int:
+    status = 0
+    for report, run in REPORTS.items():
+        new = made(report, run)
+        if words == ["--write"]:
+            shutil.rmtree(ROOT / report, ignore_errors=True)
+            shutil.copytree(new, ROOT / report)
+            photograph(ROOT / report / "index.html", ROOT / report / PICTURE)
+            print(f"{report}: made from {run}")
+        else:
+            found = different(report, new)
+            print(f"{report}: {len(found)} files differ from what {run} makes: {found[:5]}")
+            status |= bool(found)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
