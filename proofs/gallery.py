@@ -1,8 +1,8 @@
-"""The gallery is what the code makes of the committed runs: ``python proofs/gallery.py [--write]``.
+"""The gallery is what the code makes of committed runs: ``python proofs/gallery.py [--write]``.
 
-Each report under ``reports/`` is made again from its run under ``results/`` and held against what is
-committed, byte by byte; ``--write`` puts the new one in its place and photographs the first screen of
-the page, for which it needs Chromium and Playwright.
+Each report under ``reports/`` is made again from its run under ``results/`` and held against what
+is committed, byte by byte; ``--write`` puts the new one in its place and photographs the first
+screen of the page, for which it needs Chromium and Playwright.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _environment() -> dict[str, str]:
 def different(report: str, new: Path) -> list[str]:
     """The files that are not as they are committed, or not there on one side."""
     old = ROOT / report
-    names = {str(p.relative_to(base)) for base in (old, new) for p in base.rglob("*") if p.is_file()}
+    names = {str(p.relative_to(base)) for base in (old, new) for p in base.rglob("*.*")}
     return sorted(n for n in names - {PICTURE} if _bytes(old / n) != _bytes(new / n))
 
 

@@ -39,7 +39,8 @@ def profile(given: argparse.Namespace) -> int:
         return stopped.status
     why = why_slower(*found) if len(found) > 1 else []
     data = json.dumps({"profiles": found, "why": why}, allow_nan=False)
-    (folder / "profile.json").write_text(data)
+    kept = [{**p, "trace": Path(p["trace"]).name} for p in found]  # wherever the folder goes
+    (folder / "profile.json").write_text(json.dumps({"profiles": kept, "why": why}))
     timeline_picture.draw(found, [folder / "memory.png", folder / "memory.svg"])
     if given.json:
         print(data)

@@ -70,7 +70,9 @@ def sheet(width: float, height: float) -> Iterator[Figure]:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(SETTINGS), warnings.catch_warnings():  # type: ignore[arg-type]
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()  # whatever a reader's own settings are
+        mpl.rcParams.update(SETTINGS)  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have more
         yield Figure(figsize=(width, height), facecolor=PAPER)
 

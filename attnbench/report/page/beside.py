@@ -44,7 +44,7 @@ def beside(standing: Standing) -> Beside | None:
         told = f"{numbers.ratio(found.speedup)} as fast ({found.computes})"
         before = "Faster, and how far from softmax was not measured:"
         return Beside(before, found, told, "Of unknown distance:")
-    return Beside("Nothing else that was measured is faster, exact or not")
+    return Beside("Nothing else that was measured is faster for sure, exact or not")
 
 
 def _kept(found: Faster) -> str:

@@ -22,22 +22,28 @@ TO_DO = {
 
 def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
     """One for each phase of a run at its longest length, training first; the rest is below."""
-    found: dict[tuple[int, str], str] = {}
+    found: dict[tuple[int, str], list[tuple[Scene, Standing]]] = {}
     for scene in scenes:
-        standing = _longest(scene)
-        key = scene.run.number, scene.regime.phase
-        if standing is not None and key not in found:
-            on = f" on {scene.run.machine} ({scene.run.header.get('run') or scene.run.path.name})"
-            found[key] = headline(scene, standing, on * several_runs)
+        if (standing := _longest(scene)) is not None:
+            found.setdefault((scene.run.number, scene.regime.phase), []).append((scene, standing))
     if not found:
         return ["Nothing was measured: why is said below, cell by cell."]
+    apart = telling(scenes)
     per_run: dict[int, int] = {}
     kept = []
-    for (run, _), sentence in found.items():
+    for (run, _), some in found.items():
         per_run[run] = per_run.get(run, 0) + 1
         if per_run[run] <= (1 if several_runs else HEADLINES):
-            kept.append(sentence)
+            scene, standing = max(some, key=lambda each: each[1].length)
+            on = f" on {scene.run.name}" * several_runs
+            kept.append(headline(scene, standing, on + _which(apart[scene.number], len(some) - 1)))
     return kept
+
+
+def _which(words: str, others: int) -> str:
+    """Where a phase has several regimes: which of them this is."""
+    told = ", ".join(words.split(" · ")[1:])
+    return f" ({told}; {others} other{'s' * (others > 1)} below)" if others and told else ""
 
 
 def headline(scene: Scene, standing: Standing, on: str = "") -> str:
@@ -48,8 +54,11 @@ def headline(scene: Scene, standing: Standing, on: str = "") -> str:
     return f"{doing} at {length}{on}, {told(standing)}. {beside(standing) or ''}".strip()
 
 
-def told(standing: Standing) -> str:
-    """Which to use, how long it takes, what it is faster than, what ties with it, what is amiss."""
+def told(standing: Standing, doubts: Sequence[str] | None = None) -> str:
+    """Which to use, how long it takes, what it is faster than, what ties with it, what is amiss.
+
+    ``doubts``: where they are of more lengths than this one.
+    """
     answer = standing.answer
     if answer is None:
         return "nothing that is exactly softmax has a time"
@@ -59,7 +68,8 @@ def told(standing: Standing) -> str:
     else:
         ahead = f", {lead(standing)} faster than {answer.next}" * (answer.next is not None)
         said = f"use {answer.winner}: {taken}{ahead}{_tied(answer.equal)}"
-    return said + (f"; in doubt: {_and_more(answer.flags)}" if answer.flags else "")
+    doubts = answer.flags if doubts is None else doubts
+    return said + (f"; in doubt: {_and_more(doubts)}" if doubts else "")
 
 
 def figures(time: Time) -> str:
@@ -101,8 +111,9 @@ def sentences(scene: Scene) -> Iterator[str]:
 
 def _stretch(stretch: Stretch) -> str:
     standing = stretch.last
-    at = f" (at {standing.length:,})" * (len(stretch.standings) > 1)
-    return f"{told(standing)}{at}"
+    at = f"at {standing.length:,} " * (len(stretch.standings) > 1)
+    doubts = dict.fromkeys(f for s in stretch.standings if s.answer for f in s.answer.flags)
+    return f"{at}{told(standing, list(doubts))}"
 
 
 def _longest(scene: Scene) -> Standing | None:

@@ -109,7 +109,7 @@ def _drift(run: Ran) -> Iterator[str]:
     """What the canary saw of the machine, and what was measured again for it."""
     by_node: dict[str, list[float]] = {}
     for record in run.records:
-        if isinstance(record.canary_s, float) and record.canary_s > 0:
+        if record.time and isinstance(record.canary_s, float) and record.canary_s > 0:
             by_node.setdefault(record.node, []).append(record.canary_s)
     for node, readings in sorted(by_node.items()):
         middle = median(readings)
@@ -118,8 +118,8 @@ def _drift(run: Ran) -> Iterator[str]:
         on = f" on {node}" * (len(by_node) > 1)
         yield (
             f"drift{on}: a small attention of the ruler's own, timed now and again, took between "
-            f"{low:.2f} and {high:.2f} times its median; {off} of {len(readings)} cells were "
-            f"measured while it was off by more than {DRIFT:.0%}"
+            f"{low:.2f} and {high:.2f} times its median; {off} of {len(readings)} times were "
+            f"taken while it was off by more than {DRIFT:.0%}"
         )
     again = _lines(run.path / SPOILED)
     if again:

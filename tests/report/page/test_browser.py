@@ -305,14 +305,19 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(reader):
     assert r.page.locator("dialog[open]").count() == 0
 
 
+def open_by(r, number):
+    number.scroll_into_view_if_needed()
+    r.page.wait_for_timeout(300)  # figures that come near are drawn, and move what is below them
+    number.click()
+    r.page.wait_for_selector("dialog[open]")
+
+
 def test_any_number_of_a_row_and_a_cards_time_lead_there_too(reader):
     r = reader()
-    r.page.locator("#cells tbody tr", has_text="matmul").first.locator("td").last.click()
-    r.page.wait_for_selector("dialog[open]")
+    open_by(r, r.page.locator("#cells tbody tr", has_text="matmul").first.locator("td").last)
     assert "matmul at 256 tokens" in r.page.inner_text("#record-title")
     r.page.click("dialog [data-close]")
-    r.page.locator(".card .taken").first.click()
-    r.page.wait_for_selector("dialog[open]")
+    open_by(r, r.page.locator(".card .taken").first)
     assert "sdpa at 256 tokens" in r.page.inner_text("#record-title")
 
 

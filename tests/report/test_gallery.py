@@ -1,0 +1,17 @@
+"""What lies in the gallery is what the code makes of the committed runs."""
+
+import pytest
+
+from proofs import gallery
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("report", gallery.REPORTS)
+def test_a_committed_report_is_made_of_its_run_to_the_last_byte(report):
+    new = gallery.made(report, gallery.REPORTS[report])
+    assert gallery.different(report, new) == []
+
+
+def test_the_first_screen_is_there():
+    for report in gallery.REPORTS:
+        assert (gallery.ROOT / report / gallery.PICTURE).stat().st_size > 10_000
