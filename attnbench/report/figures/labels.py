@@ -226,9 +226,13 @@ def heading(figure: Figure, title: str, under: str, finding: str = "",
     write(figure, left, high - below, shorten(under, room, 8), 8, color=FAINT)
 
 
+LISTED = 12
+"""There is never room for more names."""
+
+
 def listed(names: Sequence[str], room: float, size: float) -> str:
     """As many whole names as there is room for, and how many more there are: ``a, b +3``."""
-    for count in range(len(names), 0, -1):
+    for count in range(min(len(names), LISTED), 0, -1):
         more = f" +{len(names) - count}" * (count < len(names))
         text = ", ".join(names[:count]) + more
         if width(text, size) <= room:

@@ -34,9 +34,9 @@ def later(figure: Drawn) -> bool:
 
 
 def held(contents: Contents, cells: Sequence[Cell]) -> dict[str, Any]:
-    """By kind: ``cells``, a list by their numbers; ``csv`` and ``svg`` by the names of figures."""
+    """By kind: ``cells`` by their numbers; ``csv`` and ``svg`` by the names of figures."""
     return {
-        "cells": [_cell(contents, cell) for cell in cells],
+        "cells": {cell.number: _cell(contents, cell) for cell in cells},
         "csv": {figure.name: figure.csv for figure in contents.figures},
         "svg": {figure.name: figure.inline for figure in contents.figures if later(figure)},
     }

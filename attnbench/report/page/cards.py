@@ -84,6 +84,11 @@ class Card:
     """Cells of it that have no time."""
     cells: int
 
+    @property
+    def linked(self) -> list[Cell]:
+        """Those whose numbers stand on it, and lead to their records."""
+        return [c for row in self.rows for c in (row.cell, *row.tied) if c is not None]
+
 
 def cards(scenes: Sequence[Scene], looks: Mapping[str, Look], cells: Sequence[Cell]) -> list[Card]:
     """One for each regime in which anything has a time."""

@@ -65,13 +65,16 @@ def render(contents: Contents) -> str:
     """The whole page."""
     cells = table.cells(contents)
     found = cards(contents.scenes, contents.looks, cells)
+    rows = table.in_order(cells)[: table.MOST]
+    linked = {cell.number: cell for card in found for cell in card.linked}
+    linked |= {cell.number: cell for cell in rows}
     return _template().render(
         c=contents, cards=found, apart=telling(contents.scenes),
-        cells=table.in_order(cells)[: table.MOST], all_cells=len(cells),
+        cells=rows, all_cells=len(cells),
         sections=[(*section[:3], *_lead_and_groups(contents, section)) for section in SECTIONS],
         colours=colours(), css=_file("page.css"), js=_file("page.js"),
         facts=_facts(contents), wide=WIDE, choices=_choices(contents), units=UNITS,
-        families=_families(contents.looks), blob=blob.packed(contents, cells),
+        families=_families(contents.looks), blob=blob.packed(contents, list(linked.values())),
         headlines=[_in_two(line, _leaders(contents.scenes)) for line in contents.headlines],
         amiss=AMISS, margin=margins(contents.runs), floor=numbers.percent(MARGIN), hints=HINTS,
         untimed=[scene for scene in contents.scenes if not scene.timed],
