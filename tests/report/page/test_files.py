@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.report.figures.sheet import sheet
 from attnbench.report.page import files, filled
 from attnbench.report.page.gather import gather
 from attnbench.store import StoreError
@@ -19,6 +20,8 @@ from impls.loading import load_file
 runs = load_file(Path(__file__).with_name("runs.py"))
 GOLDEN = Path(__file__).with_name("golden")
 PAGE_BYTES, SECONDS = 1_500_000, 10
+PLAIN_S = 0.15
+"""What a plain figure takes where the limit is meant."""
 
 
 @pytest.fixture
@@ -153,12 +156,25 @@ def seconds(function):
     return made, time.process_time() - start
 
 
+def plain_figure():
+    """What matplotlib itself takes for one: this host is fast or slow as it likes."""
+    with sheet(4.6, 3.4) as figure:
+        axes = figure.add_axes((0.1, 0.1, 0.6, 0.8))
+        for n in range(20):
+            axes.plot(range(1, 9), [n + m for m in range(8)], marker="o")
+            axes.text(8, n, f"variant {n}")
+        for kind in ("svg", "png"):
+            figure.savefig(io.BytesIO(), format=kind)
+
+
 @pytest.mark.slow
 def test_a_run_of_the_whole_table_is_small_and_quick(tmp_path):
+    plain_figure()  # and what is imported for it
+    slow = min(seconds(plain_figure)[1] for _ in range(3)) / PLAIN_S
     lengths = [128 << n for n in range(8)]
     folder = runs.written(tmp_path / "box" / "run", runs.many(45, lengths, ["forward", "train"]))
     made, spent = seconds(lambda: files.make([folder], tmp_path / "out"))
-    assert spent <= SECONDS
+    assert spent <= SECONDS * max(1.0, slow)
     assert made.index.stat().st_size <= PAGE_BYTES
     assert len((made.index.parent / "summary.md").read_text()) <= 60_000
 
@@ -169,7 +185,7 @@ def test_twenty_thousand_records_of_five_hundred_variants_are_one_report(tmp_pat
     phases = ["forward", "train", "backward", "decode"]
     folder = runs.written(tmp_path / "box" / "run", runs.many(500, lengths, phases))
     made, spent = seconds(lambda: files.make([folder], tmp_path / "out"))
-    assert spent <= 60
+    assert spent <= 60  # half of it where this was written
     assert sum(len(run.records) for run in made.contents.runs) == 20_000
     assert (made.index.parent / "data.csv").read_text().count("\n") == 20_001
     assert len((made.index.parent / "summary.md").read_text()) <= 60_000
