@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page import html
+from attnbench.report.page import filled, html
 from attnbench.report.page.filled import contents_of
 from attnbench.report.page.gather import gather
 from impls.loading import load_file
 
 HERE = Path(__file__).parent
+OWN = ("file:", "blob:", "data:", "about:")
+runs = load_file(HERE / "runs.py")
 
 
 @pytest.fixture(scope="session")
 def small_contents(tmp_path_factory):
     """Of the small run by hand, with its figures."""
-    runs = load_file(HERE / "runs.py")
     folder = tmp_path_factory.mktemp("small") / "slow-box-2c"
     run = runs.written(folder / "20260102-030405", runs.small())
     return contents_of(gather([run]), run / "report")
@@ -44,3 +45,81 @@ def browser():
         started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+class Reader:
+    """Somebody who reads the page, and keeps what goes wrong meanwhile."""
+
+    def __init__(self, browser, path, **how):
+        self.context = browser.new_context(
+            viewport={"width": how.pop("width", 1440), "height": 900}, accept_downloads=True, **how
+        )
+        self.amiss = []
+        self.context.route("**/*", self._let)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(5000)
+        self.page.on("console", lambda m: self.amiss.append(m.text) if m.type != "log" else None)
+        self.page.on("pageerror", lambda error: self.amiss.append(str(error)))
+        self.path = path
+        self.go()
+
+    def _let(self, route):
+        if route.request.url.startswith(OWN):
+            route.continue_()
+        else:
+            self.amiss.append(f"asked for {route.request.url}")
+            route.abort()
+
+    def go(self, hash_=""):
+        """To the page afresh."""
+        self.page.goto("about:blank")
+        self.page.goto(self.path.as_uri() + hash_)
+
+    def seen(self, what):
+        """The texts of what of this kind is shown."""
+        return self.page.locator(what).locator("visible=true").all_inner_texts()
+
+    def rows(self):
+        """The variants of the rows that are shown, in their order."""
+        return self.page.eval_on_selector_all(
+            "#cells tbody tr", "rows => rows.filter(r => !r.hidden).map(r => r.dataset.v)"
+        )
+
+    @property
+    def hash(self):
+        return self.page.evaluate("location.hash")
+
+
+@pytest.fixture
+def reader(browser, page):
+    made = []
+
+    def read(path=page, **how):
+        made.append(Reader(browser, path, **how))
+        return made[-1]
+
+    yield read
+    amiss = [line for each in made for line in each.amiss]
+    for each in made:
+        each.context.close()
+    assert not amiss, amiss
+
+
+@pytest.fixture
+def number(small_contents):
+    """By a variant's name, how rows and figures call it."""
+    return {name: str(look.number) for name, look in small_contents.looks.items()}
+
+
+@pytest.fixture
+def plain_page(monkeypatch, tmp_path):
+    """The page of some runs, without figures."""
+
+    def made(*records):
+        folders = [runs.written(tmp_path / "box" / f"run{n}", r) for n, r in enumerate(records)]
+        monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+        path = tmp_path / "index.html"
+        path.write_text(html.render(filled.contents_of(gather(folders), tmp_path)), "utf-8")
+        return path
+
+    return made
