@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -235,13 +236,17 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "of no file"
 
 
+FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
+"""Of a file, whole or behind an option's name, the folders from the root on."""
+
+
 def _portable(command: str) -> str:
     """A command as somebody else may give it: where files lay on that machine is left out."""
     try:
         words = shlex.split(command)
     except ValueError:
         return command
-    return shlex.join(PurePath(w).name if PurePath(w).is_absolute() else w for w in words)
+    return shlex.join(FOLDERS.sub(r"\1", word) for word in words)
 
 
 def _inner(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

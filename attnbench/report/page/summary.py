@@ -120,7 +120,7 @@ def _comparison(found: RunsComparison) -> str:
 def _missing(found: Sequence[Missing]) -> Iterator[str]:
     yield "## Not measured"
     if not found:
-        yield "Every cell has a time."
+        yield "Every cell that was begun has a time."
         return
     lines = [_stopped(each) for each in found[:REASONS]]
     if rest := found[REASONS:]:

@@ -313,3 +313,10 @@ def test_the_records_are_known_by_their_hash(gathered):
     (run,) = gathered(runs.small())
     told = hashlib.sha256((run.path / "records.jsonl").read_bytes()).hexdigest()
     assert dict(about(run).facts)["records"] == f"31, sha256 {told}"
+
+
+def test_a_command_is_told_without_the_folders_of_its_machine(gathered):
+    asked = "attnbench run --out=/a/b/results --table /a/mine.py --mask dense:/a/m.npy --seq 64"
+    (run,) = gathered(runs.small(), command=asked)
+    told, _ = commands(run)
+    assert told == ("attnbench run --out=results --table mine.py --mask dense:m.npy --seq 64")
