@@ -29,7 +29,8 @@ FLOORS = (  # lowest first; a room is a module, or a package with all that is in
     ("attnbench.store",), ("attnbench.sweep",),
     ("attnbench.answer", "attnbench.claims", "attnbench.models", "attnbench.selfcheck",
      "attnbench.history"),
-    ("attnbench.report",), ("attnbench.given",), ("attnbench.arguments",), ("attnbench.verbs",),
+    ("attnbench.report",), ("attnbench.given", "attnbench.forms"), ("attnbench.arguments",),
+    ("attnbench.verbs",),
     ("attnbench.cli", "benchmarks"),
     ("attnbench.__main__",),
 )  # fmt: skip
@@ -42,7 +43,7 @@ OPEN = {
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
     "attnbench.selfcheck", "attnbench.history", "attnbench.report", "attnbench.given",
-    "attnbench.arguments", "attnbench.verbs",
+    "attnbench.forms", "attnbench.arguments", "attnbench.verbs",
     "attnbench.cli", "attnbench.__main__",
 }  # fmt: skip
 NEEDS_TORCH = {"attnbench.sweep.worker"}

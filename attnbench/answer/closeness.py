@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from attnbench.answer.regimes import Regime
 
+FACTORS = (1.05, 1.1, 1.25, 1.5, 2.0)
+MOSTLY = 0.9
+"""Of the problems, as many as make a sentence about all of them."""
+
 
 @dataclass(frozen=True)
 class Closeness:
@@ -26,6 +30,11 @@ class Closeness:
         """Of the problems, those where it took no more than so many times the best's."""
         return sum(ratio <= factor for ratio in self.ratios) / self.problems
 
+    def mostly(self) -> tuple[float, int]:
+        """The least factor that it keeps to on most problems, and on how many it does."""
+        factor = next((f for f in FACTORS if self.share(f) >= MOSTLY), FACTORS[-1])
+        return factor, sum(ratio <= factor for ratio in self.ratios)
+
 
 def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
     """The exact variants, the nearest to the best over all first; needs two to compare."""
@@ -33,10 +42,10 @@ def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
     seen: set[tuple[int, ...]] = set()
     for regime in regimes:
         for length in regime.lengths:
-            timed = regime.timed(length)
-            exact = {name: r.time.median_s for name, r in timed.items()
-                     if r.computes == "softmax" and r.time}  # fmt: skip
-            same = tuple(map(id, timed.values()))  # a problem may lie on lines of two sorts
+            exact = regime.exact(length)
+            same = tuple(
+                map(id, regime.timed(length).values())
+            )  # a problem may lie on lines of two sorts
             if len(exact) < 2 or same in seen:
                 continue
             seen.add(same)

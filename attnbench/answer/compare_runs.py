@@ -220,7 +220,7 @@ def _together(cells: Sequence[ComparedCell]) -> Iterator[ComparedCell]:
 
 def _device(record: Record, header: Mapping[str, Any]) -> tuple[str, ...]:
     """What the cell ran on: the kind of device and the names that the machine gives it."""
-    kind, machine = record.problem["device"].split(":")[0], header.get("machine", {})
+    kind, machine = record.problem["device"].split(":")[0], header.get("machine") or {}
     if kind == "cpu":
         return kind, str(machine.get("cpu"))
     return kind, *sorted(str(gpu.get("name")) for gpu in machine.get("gpus", ()))

@@ -95,6 +95,11 @@ class Regime:
         """What has a time at a length that can be compared."""
         return {name: r for name, r in self.cells.get(length, {}).items() if time_of(r)}
 
+    def exact(self, length: int) -> dict[str, float]:
+        """The medians of what is exactly softmax at a length."""
+        timed = self.timed(length).items()
+        return {n: r.time.median_s for n, r in timed if r.computes == "softmax" and r.time}
+
     def longest(self) -> int | None:
         """The longest length at which at least half of what was timed anywhere has a time."""
         counts = {length: len(self.timed(length)) for length in self.cells}

@@ -84,6 +84,11 @@ class Stretch:
         return self.standings[-1]
 
     @property
+    def doubts(self) -> list[str]:
+        """What was amiss, at any of these lengths."""
+        return list(dict.fromkeys(f for s in self.standings if s.answer for f in s.answer.flags))
+
+    @property
     def span(self) -> str:
         """``1,024 to 4,096``."""
         first, last = self.standings[0].length, self.last.length

@@ -11,7 +11,6 @@ from typing import Any
 from attnbench.answer.crossings import Crossing, crossings
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standing import Standing, Stretch, standings, stretches
-from attnbench.answer.twins import Twins, furthest
 from attnbench.answer.verdict import margin_of
 from attnbench.record import Record
 
@@ -28,11 +27,6 @@ class Ran:
     """Of each record, its line in the run's file, counted from 1."""
     notes: Sequence[str] = field(default_factory=tuple)
     """What is amiss with the run as a whole: cut off, numbers that are not finite."""
-
-    @cached_property
-    def twins(self) -> Twins | None:
-        """Of the variants that were one and the same kernel, those furthest apart."""
-        return furthest(self.records)
 
     @cached_property
     def margin(self) -> float:

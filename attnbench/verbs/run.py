@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from attnbench.record import Record
+    from attnbench.store import RunFolder
     from attnbench.sweep.slots import Places
     from attnbench.sweep.start import Run
 
@@ -53,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
         finally:
             folder.close()
     records = list(read_records(folder.path))
-    status = _conclude(records, folder.path, as_json=given.json)
+    status = _conclude(records, folder, as_json=given.json)
     if not given.no_report:
         maps.keep(folder.path, records, folder.header.get("tables", []), say)
         report_of(folder.path)
@@ -102,20 +103,21 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     return start.resume(Path(given.resume), places.machine)
 
 
-def _conclude(records: list[Record], where: Path, *, as_json: bool) -> int:
+def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:
     """The table and the answer."""
     from attnbench.answer.twins import furthest
     from attnbench.answer.verdict import MARGIN, answers
     from attnbench.report.page.provenance import selfcheck_said
-    from attnbench.store import read_header
 
     left_out = ("unsupported", "unavailable")
     records = sorted(records, key=lambda r: str(r.status) in left_out)  # what was run comes first
     found = list(answers(records))
-    trust = selfcheck_said(read_header(where))
+    trust = selfcheck_said(folder.header)
     if as_json:
-        sent = {"run": str(where), "selfcheck": trust, "records": [r.to_dict() for r in records],
-                "answers": [a.to_dict() for a in found]}  # fmt: skip
+        sent = {
+            "run": str(folder.path), "selfcheck": trust,
+            "records": [r.to_dict() for r in records], "answers": [a.to_dict() for a in found],
+        }  # fmt: skip
         print(json.dumps(sent))
     else:
         from attnbench.report import results_view

@@ -30,10 +30,8 @@ TICKS = {
 """By how far the axis goes: as far as who is worst where it is measured, or eight times."""
 NAMED, MARKS, MOST = 7, 5, 60
 """Lines that are named, markers on each, about, and lines that are drawn."""
-FACTORS = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
-"""Of the table beside the figure."""
-MOSTLY = 0.9
-"""Of the problems, as many as make a sentence about all of them."""
+WITHIN = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
+"""Factors of the table beside the figure."""
 
 
 def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
@@ -70,8 +68,7 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
 
 def _finding(best: Closeness) -> str:
     """Of who is nearest over all, how near on how many problems: the nearest that most reach."""
-    factor = next((f for f in FACTORS[1:] if best.share(f) >= MOSTLY), FACTORS[-1])
-    count = sum(ratio <= factor for ratio in best.ratios)
+    factor, count = best.mostly()
     who = shorten(best.variant, 2 * ROOM, 8)
     return f"{who} is within {factor:g}× of the fastest on {count} of {best.problems} problems"
 
@@ -123,9 +120,9 @@ def _labels(axes: Axes, found: Sequence[Closeness], looks: Looks) -> None:
 
 
 def _rows(found: Sequence[Closeness], looks: Looks) -> Iterator[tuple[Any, ...]]:
-    yield ("variant", "family", "problems", "timed", *(f"within_{f:g}" for f in FACTORS),
+    yield ("variant", "family", "problems", "timed", *(f"within_{f:g}" for f in WITHIN),
            "geometric_mean_ratio")  # fmt: skip
     for of in found:
         mean = math.exp(sum(map(math.log, of.ratios)) / len(of.ratios))
         yield (of.variant, looks[of.variant].family, of.problems, len(of.ratios),
-               *(of.share(f) for f in FACTORS), mean)  # fmt: skip
+               *(of.share(f) for f in WITHIN), mean)  # fmt: skip

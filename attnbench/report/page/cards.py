@@ -63,8 +63,7 @@ class Row:
     @property
     def doubts(self) -> Sequence[str]:
         """What was amiss, at any of these lengths."""
-        told = [flag for s in self.stretch.standings if s.answer for flag in s.answer.flags]
-        return list(dict.fromkeys(told))
+        return self.stretch.doubts
 
     @property
     def doubted(self) -> str:

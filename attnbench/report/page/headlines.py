@@ -112,8 +112,7 @@ def sentences(scene: Scene) -> Iterator[str]:
 def _stretch(stretch: Stretch) -> str:
     standing = stretch.last
     at = f"at {standing.length:,} " * (len(stretch.standings) > 1)
-    doubts = dict.fromkeys(f for s in stretch.standings if s.answer for f in s.answer.flags)
-    return f"{at}{told(standing, list(doubts))}"
+    return f"{at}{told(standing, stretch.doubts)}"
 
 
 def _longest(scene: Scene) -> Standing | None:

@@ -11,9 +11,8 @@ from attnbench.report import numbers
 from attnbench.report.page.headlines import telling
 from attnbench.report.scenes import Ran, Scene
 
-FACTORS = (1.05, 1.1, 1.25, 1.5, 2.0)
-MOST, FEWEST = 0.9, 3
-"""A factor is good that covers so many of the problems; of fewer problems nothing is said."""
+FEWEST = 3
+"""Of fewer problems nothing is said."""
 AMISS = (
     ("drifting", "times moved within the cell"),
     ("drifted", "the machine was not what it was for most of the run"),
@@ -77,8 +76,7 @@ def only(run: Ran, scenes: Sequence[Scene]) -> Only | None:
     if not found or found[0].problems < FEWEST:
         return None
     first = found[0]
-    factor = next((f for f in FACTORS if first.share(f) >= MOST), FACTORS[-1])
-    count = sum(ratio <= factor for ratio in first.ratios)
+    factor, count = first.mostly()
     near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
     return Only(run, first.variant, near + _worst(first, own))
 
@@ -96,10 +94,7 @@ def _ratios(variant: str, scenes: Sequence[Scene]) -> Iterator[tuple[float, str]
     apart = telling(scenes)
     for scene in scenes:
         for length in scene.regime.lengths:
-            exact = {
-                name: r.time.median_s for name, r in scene.regime.timed(length).items()
-                if r.computes == "softmax" and r.time
-            }  # fmt: skip
+            exact = scene.regime.exact(length)
             if variant in exact:
                 what = "keys" if scene.regime.phase == "decode" else "tokens"
                 words = f"{apart[scene.number].replace(' · ', ', ')}, {length:,} {what}"

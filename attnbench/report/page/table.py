@@ -109,8 +109,7 @@ def in_order(found: Sequence[Cell]) -> list[Cell]:
 def _bars(scene: Scene, length: int, baseline: str) -> tuple[float | None, float | None]:
     """What times at a length are held against: the fastest exact one's, and the baseline's."""
     beside = scene.regime.timed(length)
-    exact = [r.time for r in beside.values() if r.time and r.computes == "softmax"]
-    best = min((t.median_s for t in exact if t.median_s > 0), default=None)
+    best = min(scene.regime.exact(length).values(), default=None)
     base = beside[baseline].time if baseline in beside else None
     return best, base.median_s if base else None
 

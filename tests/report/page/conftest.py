@@ -24,6 +24,17 @@ def small_contents(tmp_path_factory):
     return contents_of(gather([run]), run / "report")
 
 
+@pytest.fixture
+def gathered(tmp_path):
+    """Calls with records, a run each, and returns the runs as they are read."""
+
+    def made(*records, **header):
+        return gather([runs.written(tmp_path / "m" / f"run{n}", some, **header)
+                       for n, some in enumerate(records)])  # fmt: skip
+
+    return made
+
+
 @pytest.fixture(scope="session")
 def page(small_contents, tmp_path_factory):
     """Its file."""
