@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,16 +21,17 @@ PICTURE = "first-screen.png"
 SCREEN = {"width": 1440, "height": 900}
 
 
-def made(report: str, run: str) -> Path:
+@contextmanager
+def made(report: str, run: str) -> Iterator[Path]:
     """A report made anew, in a copy of the tree's own shape: its links are relative to the run."""
-    root = Path(tempfile.mkdtemp())
-    (root / run).parent.mkdir(parents=True)
-    shutil.copytree(ROOT / run, root / run)
-    command = [sys.executable, "-m", "attnbench", "report", run, "--out", report]
-    done = subprocess.run(command, cwd=root, env=_environment(), capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return root / report
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        shutil.copytree(ROOT / run, root / run)
+        command = [sys.executable, "-m", "attnbench", "report", run, "--out", report]
+        done = subprocess.run(command, cwd=root, env=_environment(), capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        yield root / report
 
 
 def _environment() -> dict[str, str]:
@@ -64,16 +67,16 @@ def photograph(page: Path, picture: Path) -> None:
 def main(words: list[str]) -> int:
     status = 0
     for report, run in REPORTS.items():
-        new = made(report, run)
-        if words == ["--write"]:
-            shutil.rmtree(ROOT / report, ignore_errors=True)
-            shutil.copytree(new, ROOT / report)
-            photograph(ROOT / report / "index.html", ROOT / report / PICTURE)
-            print(f"{report}: made from {run}")
-        else:
-            found = different(report, new)
-            print(f"{report}: {len(found)} files differ from what {run} makes: {found[:5]}")
-            status |= bool(found)
+        with made(report, run) as new:
+            if words == ["--write"]:
+                shutil.rmtree(ROOT / report, ignore_errors=True)
+                shutil.copytree(new, ROOT / report)
+                photograph(ROOT / report / "index.html", ROOT / report / PICTURE)
+                print(f"{report}: made from {run}")
+            else:
+                found = different(report, new)
+                print(f"{report}: {len(found)} files differ from what {run} makes: {found[:5]}")
+                status |= bool(found)
     return status
 
 

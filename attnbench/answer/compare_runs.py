@@ -29,6 +29,7 @@ from attnbench.store import (
     read_records,
 )
 
+Header = Mapping[str, Any]
 WORSE = (
     {Status.MEASURED}, {Status.UNSUPPORTED, Status.UNAVAILABLE},
     {Status.OUT_OF_MEMORY, Status.TIMED_OUT}, {Status.FAILED, Status.CRASHED},
@@ -123,46 +124,52 @@ def compare_runs(a: Path, b: Path) -> RunsComparison:
     headers = read_header(a), read_header(b)
     with collector_off():
         records = list(read_records(a)), list(read_records(b))
-    _refuse_unlike_protocols((a, b), headers, records)
+    return compared((str(a), str(b)), headers, records)
+
+
+def compared(names: tuple[str, str], headers: tuple[Header, Header],
+             records: tuple[Sequence[Record], Sequence[Record]]) -> RunsComparison:  # fmt: skip
+    """Of two runs that were read, the second against the first; raises :class:`Incomparable`."""
+    _refuse_unlike_protocols(names, headers, records)
     cells_a, cells_b = _by_cell(*records)
     common = [key for key in cells_b if key in cells_a]
     if not common:
         raise Incomparable(
-            f"{a} and {b} have no cell in common: the first has {_example(cells_a)}, the second "
-            f"{_example(cells_b)}; measure the same grid twice"
+            f"{names[0]} and {names[1]} have no cell in common: the first has "
+            f"{_example(cells_a)}, the second {_example(cells_b)}; measure the same grid twice"
         )
     margin = max(MARGIN, *(_floor(header.get("noise")) for header in headers))
     found = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
     telling = [c for c in found if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
     return RunsComparison(
-        str(a), str(b), tuple(differences(*headers)), tuple(_together(telling)),
+        *names, tuple(differences(*headers)), tuple(_together(telling)),
         alike=len(found) - len(telling), margin=margin,
         only_a=tuple(_name(r) for key, r in cells_a.items() if key not in cells_b),
         only_b=tuple(_name(r) for key, r in cells_b.items() if key not in cells_a),
     )  # fmt: skip
 
 
-def _refuse_unlike_protocols(paths: Sequence[Path], headers: Sequence[Mapping[str, Any]],
+def _refuse_unlike_protocols(names: Sequence[str], headers: Sequence[Header],
                              records: Sequence[Sequence[Record]]) -> None:  # fmt: skip
     headed = [header.get("protocol") for header in headers]
     timed = [sorted({r.protocol for r in some if r.time}) for some in records]
     if len({*headed, *timed[0], *timed[1]}) > 1:
-        said = "; ".join(dict.fromkeys(map(_protocols_said, paths, headed, timed)))
+        said = "; ".join(dict.fromkeys(map(_protocols_said, names, headed, timed)))
         raise Incomparable(
             f"{said}: numbers of unlike protocols are never compared; measure again with one "
             "attnbench"
         )
 
 
-def _protocols_said(path: Path, headed: Any, timed: Sequence[int]) -> str:
+def _protocols_said(run: str, headed: Any, timed: Sequence[int]) -> str:
     """What a run was measured with, or which of its files says what."""
     if headed is not None and set(timed) <= {headed}:
-        return f"{path} was measured with protocol {headed}"
+        return f"{run} was measured with protocol {headed}"
     header = f"{HEADER} says {'no protocol' if headed is None else f'protocol {headed}'}"
     if not timed:
-        return f"in {path}, {header}"
+        return f"in {run}, {header}"
     times = f"the times in {RECORDS} are of {' and '.join(map(str, timed))}"
-    return f"the files of {path} do not agree: {header}, {times}"
+    return f"the files of {run} do not agree: {header}, {times}"
 
 
 def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record], ...]:
@@ -178,24 +185,8 @@ def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record
     return {key(r): r for r in a}, {key(r): r for r in b}
 
 
-def _compared(a: Record, b: Record, headers: Sequence[Mapping[str, Any]],
-              margin: float) -> ComparedCell:  # fmt: skip
-    comparison, notes = None, []
-    if a.time and b.time and (samples := [_usable(r.time) for r in (a, b) if r.time]):
-        notes += [f"{side}: {flag}" for side, r in zip("ab", (a, b), strict=True) if r.time
-                  for flag in r.time.flags]  # fmt: skip
-        doubt = bool(notes)
-        if a.time.clock != b.time.clock:
-            notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
-        if all(samples):
-            comparison = unpaired(samples[0], samples[1], margin)
-            if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
-                comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
-                notes.append("so nothing is decided")
-            if comparison.n < LEAST_PAIRS:
-                notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
-        else:
-            notes.append("one has no samples above nought")
+def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) -> ComparedCell:
+    comparison, notes = _timed(a.time, b.time, margin) if a.time and b.time else (None, [])
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
     across = _device(a, headers[0]) != _device(b, headers[1])
     said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
@@ -204,6 +195,24 @@ def _compared(a: Record, b: Record, headers: Sequence[Mapping[str, Any]],
         memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
         across_devices=across, reason="; ".join(said), notes=tuple(notes),
     )  # fmt: skip
+
+
+def _timed(a: Time, b: Time, margin: float) -> tuple[Comparison | None, list[str]]:
+    """Their samples, held against each other, and what was amiss."""
+    notes = [f"{side}: {flag}" for side, time in (("a", a), ("b", b)) for flag in time.flags]
+    doubt = bool(notes)
+    if a.clock != b.clock:
+        notes.append(f"the clocks are not the same: {a.clock} and {b.clock}")
+    of_a, of_b = _usable(a), _usable(b)
+    if not of_a or not of_b:
+        return None, [*notes, "one has no samples above nought"]
+    comparison = unpaired(of_a, of_b, margin)
+    if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
+        comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
+        notes.append("so nothing is decided")
+    if comparison.n < LEAST_PAIRS:
+        notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
+    return comparison, notes
 
 
 def _usable(time: Time) -> list[float]:
@@ -218,7 +227,7 @@ def _together(cells: Sequence[ComparedCell]) -> Iterator[ComparedCell]:
         yield cell if cell.comparison is None else replace(cell, comparison=next(corrected))
 
 
-def _device(record: Record, header: Mapping[str, Any]) -> tuple[str, ...]:
+def _device(record: Record, header: Header) -> tuple[str, ...]:
     """What the cell ran on: the kind of device and the names that the machine gives it."""
     kind, machine = record.problem["device"].split(":")[0], header.get("machine") or {}
     if kind == "cpu":

@@ -39,8 +39,6 @@ class Standing:
     """None where nothing exact has a time."""
     timed: int
     """How many variants have one, exact or not."""
-    others: int
-    """How many have none."""
     faster: tuple[Faster, ...] = ()
     """What is not exact and faster than the winner, the fastest first."""
 
@@ -110,7 +108,7 @@ def _standing(length: int, records: Sequence[Record], margin: float) -> Standing
     timed = [r for r in records if time_of(r)]
     answer = next(answers(timed, margin), None)
     faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
-    return Standing(length, answer, len(timed), len(records) - len(timed), tuple(faster))
+    return Standing(length, answer, len(timed), tuple(faster))
 
 
 def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:

@@ -10,6 +10,7 @@ from attnbench.store.beside import (
     check_writable,
     save_beside,
     save_machine,
+    selfcheck_said,
     stored_floors,
     stored_margin,
     stored_selfcheck,
@@ -26,6 +27,7 @@ from attnbench.store.disk import (
 from attnbench.store.frames import load
 from attnbench.store.parquet import export
 from attnbench.store.reading import (
+    each_run,
     find_runs,
     read_header,
     read_records,
@@ -34,6 +36,7 @@ from attnbench.store.run_folder import RunFolder
 
 __all__ = [
     "HEADER", "MACHINE", "RECORDS", "SELFCHECK", "SPOILED", "TORN", "RunFolder", "StoreError",
-    "check_writable", "export", "find_runs", "load", "read_header", "read_records", "save_beside",
-    "save_machine", "stored_floors", "stored_margin", "stored_selfcheck",
+    "check_writable", "each_run", "export", "find_runs", "load", "read_header", "read_records",
+    "save_beside", "save_machine", "selfcheck_said", "stored_floors", "stored_margin",
+    "stored_selfcheck",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.comparison import LEAST_MARGIN
 from attnbench.record import PROTOCOL
-from attnbench.store.disk import MACHINE, SELFCHECK, make_folder, unwritable, write_whole
+from attnbench.store.disk import (
+    MACHINE,
+    SELFCHECK,
+    make_folder,
+    unwritable,
+    writable_folder,
+    write_whole,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from attnbench.machine import Machine
@@ -21,9 +27,7 @@ def check_writable(out: Path, machine: Machine) -> None:
     """Raise a sentence now where nothing could be kept later."""
     folder = out / machine.name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(None, "permission denied")
+        writable_folder(folder)
     except OSError as error:
         raise unwritable(f"under {folder}", error) from None
 
@@ -71,6 +75,14 @@ def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
         if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
             return found
     return None
+
+
+def selfcheck_said(header: Mapping[str, Any]) -> str:
+    """What the ruler's self-check had said on the machine of a run when it began."""
+    found = header.get("selfcheck")
+    if not isinstance(found, Mapping) or not found.get("line"):
+        return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
+    return f"{found['line']} ({str(found.get('date', ''))[:10] or 'no date'})"
 
 
 def stored_margin(out: Path, machine: Machine, threads: int) -> float:

@@ -52,6 +52,13 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
     sync_folder(new[-1].parent)
 
 
+def writable_folder(path: Path) -> None:
+    """A folder that files can be put into; raises OSError now where none could be later."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(None, "permission denied")
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """All of it, synced; raises OSError where less than all can be written."""
     write_some(descriptor, data)
@@ -75,17 +82,21 @@ def append_whole(descriptor: int, data: bytes) -> None:
         raise
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """A file, whole and on disk when this returns; where that can't be, the one before stays."""
+def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """A file, whole and on disk when this returns; where that can't be, the one before stays.
+
+    ``sync``: whether to wait for the disk; what can be made again need not.
+    """
     draft = path.with_name(path.name + DRAFT)
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            write_all(descriptor, data)
+            (write_all if sync else write_some)(descriptor, data)
         finally:
             os.close(descriptor)
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)  # it may be what filled the disk
         raise
-    sync_folder(path.parent)
+    if sync:
+        sync_folder(path.parent)

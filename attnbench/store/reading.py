@@ -38,6 +38,11 @@ def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
             yield from sorted(p.parent for p in path.rglob(HEADER))
 
 
+def each_run(paths: Iterable[Path]) -> list[Path]:
+    """The same, each once, the first given first."""
+    return list({path.resolve(): path for path in find_runs(paths)}.values())
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """A run's header; refuses what is no run, or of a newer form."""
     if not path.is_dir():

@@ -21,6 +21,7 @@ def profile(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.report import timeline_picture
+    from attnbench.store.disk import write_whole
     from attnbench.sweep import profile as profiling
     from attnbench.sweep.engine import LocalEngine
     from attnbench.sweep.start import find_preset, pinned
@@ -40,7 +41,7 @@ def profile(given: argparse.Namespace) -> int:
     why = why_slower(*found) if len(found) > 1 else []
     data = json.dumps({"profiles": found, "why": why}, allow_nan=False)
     kept = [{**p, "trace": Path(p["trace"]).name} for p in found]  # wherever the folder goes
-    (folder / "profile.json").write_text(json.dumps({"profiles": kept, "why": why}))
+    write_whole(folder / "profile.json", json.dumps({"profiles": kept, "why": why}).encode())
     timeline_picture.draw(found, [folder / "memory.png", folder / "memory.svg"])
     if given.json:
         print(data)

@@ -56,15 +56,15 @@ def report_of(run: Path) -> None:
 def _out(asked: str | None, runs: list[Path]) -> Path:
     if asked is not None:
         return Path(asked)
-    from attnbench.store import find_runs
+    from attnbench.store import each_run
 
-    found = {path.resolve(): path for path in find_runs(runs)}
+    found = each_run(runs)
     if len(found) > 1:
         raise NowhereToPut(
             f"these are {len(found)} runs: say where their report is to lie, such as --out "
-            f"reports/{'-and-'.join(path.name for path in list(found.values())[:3])}"
+            f"reports/{'-and-'.join(path.name for path in found[:3])}"
         )
-    return next(iter(found.values()), runs[0]) / BESIDE
+    return next(iter(found), runs[0]) / BESIDE
 
 
 def _sent(made: Made) -> dict[str, Any]:

@@ -130,3 +130,14 @@ def test_the_order_in_which_a_problem_is_written_is_of_no_account():
     turned = replace(other, problem=dict(reversed(other.problem.items())))
     (regime,) = regimes([one, turned])
     assert set(regime.cells[128]) == {"a", "b"}
+
+
+@pytest.mark.parametrize(("mask", "said"), [
+    ("dense:/home/me/masks/m.npy", "dense:m.npy"), ("causal+bias:../b.npy", "causal+bias:b.npy"),
+    ("window:8,0", "window:8,0"),
+])  # fmt: skip
+def test_a_mask_of_a_file_is_called_by_the_file_s_name_alone(mask, said):
+    record = timed("a", 128, 1.0)
+    (found,) = regimes([replace(record, problem={**record.problem, "mask": mask})])
+    assert found.mask == said
+    assert str(found).startswith(f"forward, {said}, ")

@@ -177,6 +177,17 @@ def test_an_answer_is_in_doubt_for_what_might_change_it_and_for_nothing_else(dou
     assert ("(in doubt: " + said in answer.sentence()) == bool(said)
 
 
+def test_where_the_whole_machine_drifted_that_the_cell_did_so_too_is_not_said():
+    record = timed("a", 1e-3)
+    for flags, said in (
+        (["drifting: the last third took longer", "drifted: the canary", "it waited"],
+         "a drifted and waited"),
+        (["drifting: the last third took longer", "it waited"], "a drifting and waited"),
+    ):  # fmt: skip
+        answer = only(replace(record, time=replace(record.time, flags=flags)))
+        assert answer.flags == (said,)
+
+
 def test_unlike_machines_share_no_ranking_and_each_is_named():
     records = [
         replace(timed("a", 1e-3), node="small"), replace(timed("b", 2e-3), node="small"),

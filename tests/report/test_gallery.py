@@ -8,8 +8,8 @@ from proofs import gallery
 @pytest.mark.slow
 @pytest.mark.parametrize("report", gallery.REPORTS)
 def test_a_committed_report_is_made_of_its_run_to_the_last_byte(report):
-    new = gallery.made(report, gallery.REPORTS[report])
-    assert gallery.different(report, new) == []
+    with gallery.made(report, gallery.REPORTS[report]) as new:
+        assert gallery.different(report, new) == []
 
 
 def test_the_first_screen_is_there():

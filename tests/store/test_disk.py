@@ -5,11 +5,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import attnbench
-from attnbench.store import HEADER, RECORDS, RunFolder, disk, read_header, read_records
+from attnbench.store import (
+    HEADER,
+    RECORDS,
+    RunFolder,
+    StoreError,
+    check_writable,
+    disk,
+    read_header,
+    read_records,
+)
 from attnbench.store import run_folder as run_folder_module
 
 ROOT = Path(attnbench.__file__).parents[1]
@@ -176,6 +186,12 @@ def test_a_disk_that_runs_full_keeps_every_line_whole(tmp_path):
     assert "No space left on device" in sentence
     assert "--resume" in sentence
     assert kept.startswith("True v")
+
+
+def test_a_folder_that_may_not_be_written_to_is_named_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk.os, "access", lambda path, how: False)
+    with pytest.raises(StoreError, match=r"under .*/box: permission denied; give another .*--out"):
+        check_writable(tmp_path, SimpleNamespace(name="box"))
 
 
 @pytest.mark.parametrize("kind", ["new", "old"])

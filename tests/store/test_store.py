@@ -11,7 +11,7 @@ import pytest
 import attnbench
 from attnbench import store
 from attnbench.record import SCHEMA, Record, Status, Time
-from attnbench.store import RunFolder, load, read_header, read_records
+from attnbench.store import RunFolder, each_run, load, read_header, read_records
 from impls.loading import load_file
 from impls.problem import Problem
 
@@ -248,6 +248,15 @@ def test_a_header_is_replaced_whole(folder):
 
 
 # ---- as a DataFrame ------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_given_twice_or_below_another_path_is_one_run(tmp_path):
+    one, two = (RunFolder.create(tmp_path / "out", "box", {}) for _ in range(2))
+    for folder in (one, two):
+        folder.close()
+    (tmp_path / "link").symlink_to(one.path)
+    found = each_run([two.path, tmp_path / "link", tmp_path / "out", two.path / ".." / two.name])
+    assert [path.resolve() for path in found] == [two.path, one.path]
 
 
 def test_load_gives_a_row_a_record_with_dotted_columns(tmp_path):

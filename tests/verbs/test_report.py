@@ -114,6 +114,16 @@ def test_what_is_no_run_is_a_sentence(asked, tmp_path):
     assert "there is no run in" in err
 
 
+@pytest.mark.parametrize("words", [[""], ["one", ""], ["one", "--out", ""]])
+def test_a_folder_without_a_name_is_refused(asked, run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(run.parent)
+    before = sorted(tmp_path.rglob("*"))
+    status, out, err = asked(*words)
+    assert (status, out) == (2, "")
+    assert "one of them has no name" in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 TRUE = {
     "only failed records": ([runs.untimed("a", "failed", "it broke")], "Nothing was measured"),
     "a run cut off": ([GOOD, GOOD[:50]], "sdpa takes 1.00 ms"),

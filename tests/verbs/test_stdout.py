@@ -55,6 +55,14 @@ def test_what_was_written_has_arrived_and_the_stream_is_as_before(tmp_path, monk
         assert sys.stdout is out
 
 
+def test_an_output_that_was_closed_before_the_program_began_takes_all_and_keeps_nothing(
+    monkeypatch,
+):
+    monkeypatch.setattr(sys, "stdout", None)
+    with kept_open():
+        print("data", flush=True)
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
 def test_it_is_told_once(monkeypatch):
     with FULL.open("w", encoding="utf-8") as full:

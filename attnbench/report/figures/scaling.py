@@ -69,12 +69,10 @@ def figure(panel: Panel) -> Drawn:
         _lines(axes, panel)
         _label_ends(paper, axes, panel, bottom, top)
         _draw_brackets(paper, axes, crossings, panel, top)
-        tags = {"kind": panel.kind, "measure": measure.name}
         return finish(
             paper, "scaling", panel.name,
             title, _told(panel), _rows(panel), regime=scene.number,
-            tags={**tags, "unit": measure.unit} if measure.unit else tags,
-            with_png=measure.unit in ("", "ms"),
+            unit=measure.unit, with_png=measure.unit in ("", "ms"),
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,8 @@ class Drawn:
     csv: str
     regime: int | None = None
     """The number of the regime it is about; None: of several."""
-    tags: Mapping[str, str] | None = None
-    """What a page may show it by: ``unit``, ``kind``, ``measure``."""
+    unit: str = ""
+    """That a page shows it in; empty where it is the same in all."""
 
 
 @contextmanager
@@ -78,8 +78,8 @@ def sheet(width: float, height: float) -> Iterator[Figure]:
 
 
 def finish(figure: Figure, section: str, name: str, title: str, told: str,
-           rows: Iterable[Sequence[Any]], *, regime: int | None = None,
-           tags: Mapping[str, str] | None = None, with_png: bool = True) -> Drawn:  # fmt: skip
+           rows: Iterable[Sequence[Any]], *, regime: int | None = None, unit: str = "",
+           with_png: bool = True) -> Drawn:  # fmt: skip
     """The figure as files. ``rows``: what it shows, the names of the columns first.
 
     An artist whose gid is ``v7`` or ``v7|words`` belongs to that variant; the words are shown where
@@ -95,8 +95,7 @@ def finish(figure: Figure, section: str, name: str, title: str, told: str,
     alone = _text(root)
     _theme(root)
     return Drawn(
-        section, name, title, told, alone, _text(root), png.getvalue(), _csv(rows), regime,
-        tags or {},
+        section, name, title, told, alone, _text(root), png.getvalue(), _csv(rows), regime, unit,
     )  # fmt: skip
 
 

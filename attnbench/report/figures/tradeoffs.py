@@ -101,7 +101,7 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, title: str,
         return finish(
             figure, "tradeoffs", f"{scene.name}-time-{measure}", title,
             _told(points, fronts, measure), _rows(looks, points, fronts, measure),
-            regime=scene.number, tags={"measure": measure},
+            regime=scene.number,
         )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
             _cells(figure, scene, columns, looks, bottom, left)
         return finish(
             figure, "map", f"map-{run.number}", f"{title}, {run.name}", _told(shown),
-            _rows(shown), tags={"run": str(run.number)},
+            _rows(shown),
         )  # fmt: skip
 
 

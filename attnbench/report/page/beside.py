@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnbench.answer.standing import SKILLED, Faster, Standing
+from attnbench.answer.standing import Faster, Standing
 from attnbench.report import numbers
 
 LEAST = 0.05
@@ -36,7 +36,7 @@ def beside(standing: Standing) -> Beside | None:
         return Beside("Faster, but not exact:", found, told, "Faster, not exact:")
     if (found := standing.nearest) is not None:
         if (found.skill or 0.0) >= LEAST:
-            before = f"Nothing faster keeps {_half()} of what softmax does. Nearest:"
+            before = "Nothing faster keeps half of what softmax does. Nearest:"
             return Beside(before, found, _kept(found), "Not exact:")
         return Beside(f"Nothing faster keeps even {numbers.share(LEAST)} of what softmax does")
     if standing.faster:
@@ -50,7 +50,3 @@ def beside(standing: Standing) -> Beside | None:
 def _kept(found: Faster) -> str:
     kept = max(0.0, found.skill or 0.0)
     return f"{numbers.ratio(found.speedup)} as fast, keeps {numbers.share(kept)}"
-
-
-def _half() -> str:
-    return "half" if SKILLED == 0.5 else numbers.share(SKILLED)

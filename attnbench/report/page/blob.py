@@ -30,7 +30,7 @@ def packed(contents: Contents, cells: Sequence[Cell]) -> str:
 
 def later(figure: Drawn) -> bool:
     """Whether it is on the page only once its unit is asked for: the first one is there at once."""
-    return (figure.tags or {}).get("unit", "ms") != "ms"
+    return figure.unit not in ("", "ms")
 
 
 def held(contents: Contents, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -45,10 +45,9 @@ def held(contents: Contents, cells: Sequence[Cell]) -> dict[str, Any]:
 def _cell(contents: Contents, cell: Cell) -> dict[str, Any]:
     record = _short(cell.record.to_dict())
     where = cell.scene.regime if cell.scene else cell.record.problem["phase"]
-    folder = contents.to_run.get(cell.run.number, ".")
     return {
         "title": f"{cell.record.variant} at {cell.length:,} tokens: {where}",
-        "file": f"{folder}/records.jsonl", "line": cell.line,
+        "file": f"{contents.to_run[cell.run.number]}/records.jsonl", "line": cell.line,
         "told": told(cell), "repeat": repeats(cell.record, cell.run.header), "record": record,
     }  # fmt: skip
 

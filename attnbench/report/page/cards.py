@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.answer.standing import Stretch
+from attnbench.answer.standing import Standing, Stretch
 from attnbench.answer.verdict import Answer
 from attnbench.report import numbers
 from attnbench.report.figures.looks import Look
 from attnbench.report.page.beside import Beside, beside
+from attnbench.report.page.headlines import lead
 from attnbench.report.page.table import Cell
 from attnbench.report.scenes import Scene
 
@@ -51,8 +52,7 @@ class Row:
     @property
     def lead(self) -> str:
         """``1.31× [1.28, 1.34] faster than chunked``"""
-        answer = self.stretch.last.answer
-        return _lead(answer) if answer else ""
+        return _lead(self.stretch.last)
 
     @property
     def memory(self) -> str:
@@ -115,10 +115,12 @@ def _row(scene: Scene, stretch: Stretch, looks: Mapping[str, Look],
     return Row(stretch, looks.get(winner), tied[:NAMED], more, cells.get(winner), said, other)
 
 
-def _lead(answer: Answer) -> str:
-    if answer.next is not None and answer.lead is not None:
-        spread = f" [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
-        return f"{answer.lead:.2f}×{spread} faster than {answer.next}"
+def _lead(standing: Standing) -> str:
+    answer = standing.answer
+    if answer is None:
+        return ""
+    if answer.next is not None:
+        return f"{lead(standing)} faster than {answer.next}"
     return "none that is exact is slower for sure" if answer.equal else "nothing exact beside it"
 
 

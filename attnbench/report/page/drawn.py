@@ -29,7 +29,6 @@ SCENES, LINES = 8, 1000
 every regime is in the table."""
 MAPS = "maps.json"
 PROFILES = "profiles"
-SECTIONS = ("map", "scaling", "tradeoffs", "roofline", "closeness", "memory", "shares", "attention")
 WHY_NOT = {
     "map": "nothing exact has a time, so there is no winner to draw",
     "scaling": "nothing has a time",
@@ -42,6 +41,8 @@ WHY_NOT = {
     "attention": "no attention maps were kept with this run; 'attnbench run' keeps them unless "
                  "--no-report",
 }  # fmt: skip
+"""By section, in the order of the page: why nothing is drawn there."""
+SECTIONS = tuple(WHY_NOT)
 
 
 @dataclass
@@ -73,8 +74,7 @@ def draw_all(runs: Sequence[Ran], scenes: Sequence[Scene], looks: Looks,
     timed = [scene for scene in scenes if scene.timed]
     shown = _shown(timed)
     for run in runs:
-        own = [scene for scene in scenes if scene.run is run]
-        sheets.add("map", winner_map.draw, run, own, looks, what=run.name)
+        sheets.add("map", winner_map.draw, run, scenes, looks, what=run.name)
     for scene in shown:
         what = str(scene.regime)
         sheets.add("scaling", scaling.draw, scene, looks, baseline, what=what)
@@ -82,8 +82,7 @@ def draw_all(runs: Sequence[Ran], scenes: Sequence[Scene], looks: Looks,
         sheets.add("roofline", roofline.draw, scene, looks, what=what)
         sheets.add("memory", memory.draw, scene, looks, what=what)
     for run in runs:
-        own = [scene for scene in scenes if scene.run is run]
-        sheets.add("closeness", closeness.draw, run, own, looks, what=run.name)
+        sheets.add("closeness", closeness.draw, run, scenes, looks, what=run.name)
         _draw_profiles(sheets, run, looks)
     _draw_maps(sheets, runs, looks)
     _say_the_rest(sheets, timed, len(shown))

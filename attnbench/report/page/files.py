@@ -6,7 +6,6 @@ Each file is whole or not there. Figures of an earlier report go; what is not ou
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from attnbench.report.page.latex import tables
 from attnbench.report.page.summary import summary
 from attnbench.report.scenes import Ran
 from attnbench.store import StoreError
-from attnbench.store.disk import DRAFT
+from attnbench.store.disk import writable_folder, write_whole
 from impls.asked import CantBeDone
 
 INDEX, SUMMARY, DATA, TABLE, FIGURES = (
@@ -141,22 +140,16 @@ def _forget(folder: Path, keep: Mapping[str, bytes]) -> None:
 
 def _make_folder(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(None, "permission denied")
+        writable_folder(path)
     except OSError as error:
         raise _cant_write(path, error) from None
 
 
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all; a report can be made again, so the disk need not be waited for."""
-    draft = path.with_name(path.name + DRAFT)
     try:
-        draft.write_bytes(content)
-        draft.replace(path)
+        write_whole(path, content, sync=False)
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         raise _cant_write(path, error) from None
 
 

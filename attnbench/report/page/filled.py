@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from attnbench.answer.compare_runs import Incomparable, RunsComparison, compare_runs
+from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
 from attnbench.report.figures.looks import looks
 from attnbench.report.page.contents import Contents
 from attnbench.report.page.drawn import draw_all
@@ -18,7 +17,6 @@ from attnbench.report.page.missing import missing
 from attnbench.report.page.provenance import about, machine_line, method
 from attnbench.report.page.sure import how_sure, only
 from attnbench.report.scenes import Ran, Scene, scenes
-from attnbench.store import StoreError
 
 BASELINES = ("sdpa", "matmul", "einsum")
 """What times are told as multiples of: the first of these that has any."""
@@ -65,26 +63,16 @@ def _title(runs: Sequence[Ran]) -> str:
 
 def _compared(runs: Sequence[Ran]) -> tuple[list[RunsComparison], list[str]]:
     """Each other run against the first; where nothing can be said of two, why."""
+    first, *others = runs
     made, refused = [], []
-    for run in runs[1:]:
+    for run in others:
         try:
-            found = compare_runs(runs[0].path, run.path)
-        except (Incomparable, StoreError) as error:
-            refused.append(_by_names(str(error), (runs[0], run)))
-        else:
-            made.append(_named(found, runs[0], run))
+            made.append(compared(
+                (first.name, run.name), (first.header, run.header), (first.records, run.records)
+            ))  # fmt: skip
+        except Incomparable as error:
+            refused.append(str(error))
     return made, refused
-
-
-def _named(found: RunsComparison, a: Ran, b: Ran) -> RunsComparison:
-    """By the names of the runs: where they lie is nobody's business."""
-    return replace(found, a=a.name, b=b.name)
-
-
-def _by_names(sentence: str, runs: Sequence[Ran]) -> str:
-    for run in sorted(runs, key=lambda run: -len(str(run.path))):
-        sentence = sentence.replace(str(run.path), run.name)
-    return sentence
 
 
 def _way(run: Path, out: Path) -> str:

@@ -15,7 +15,7 @@ from attnbench.collector import collector_off
 from attnbench.record import Record
 from attnbench.report.page.sound import BAD_TIME, check_header, check_problem, check_time, sound
 from attnbench.report.scenes import Ran
-from attnbench.store import HEADER, RECORDS, StoreError, find_runs, read_header
+from attnbench.store import HEADER, RECORDS, StoreError, each_run, read_header
 from attnbench.store.reading import parsed, whole_length
 
 AXES = {
@@ -27,7 +27,7 @@ AXES = {
 
 def gather(paths: Sequence[Path]) -> list[Ran]:
     """The runs that are, or lie below, these paths; each once, the first given first."""
-    found = {path.resolve(): path for path in find_runs(paths)}
+    found = each_run(paths)
     if not found:
         raise StoreError(
             f"there is no run in {_listed(paths)}: no {HEADER} lies there; runs lie in "
@@ -35,7 +35,7 @@ def gather(paths: Sequence[Path]) -> list[Ran]:
         )
     read: list[Ran] = []
     empty: list[Path] = []
-    for path in found.values():
+    for path in found:
         header = read_header(path)
         check_header(path, header)
         with collector_off():
@@ -109,9 +109,11 @@ def _asked_for(header: Mapping[str, Any], records: Sequence[tuple[int, Record]])
     if not isinstance(grid, Mapping):
         return 0
     values = [grid[axis] for axis in AXES if isinstance(grid.get(axis), list)]
+    named = header.get("variants") or {record.variant for _, record in records}
+    if given := header.get("problems"):  # in place of a grid's
+        return len(given) * len(named)
     if any(":" in str(mask) and "window" not in str(mask) for mask in grid.get("mask") or ()):
         return 0  # a mask with lengths of its own is not for every length
-    named = header.get("variants") or {record.variant for _, record in records}
     return math.prod(len(some) or 1 for some in values) * len(named)
 
 

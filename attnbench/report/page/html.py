@@ -193,13 +193,12 @@ def _axes(scene: Scene) -> dict[str, str]:
 
 def _choices(contents: Contents) -> Iterator[tuple[str, str, list[str]]]:
     """Of each axis that has several values: its name, what it is called, the values."""
-    called = {"run": "run", "phase": "phase", "mask": "mask", "dtype": "dtype"}
     values: dict[str, dict[str, None]] = {axis: {} for axis in AXES}
     for scene in contents.scenes:
         for axis, value in _axes(scene).items():
             values[axis][value] = None
     lengths = sorted({n for scene in contents.scenes for n in scene.regime.lengths})
     computes = dict.fromkeys(look.computes for look in contents.looks.values() if look.computes)
-    found = [(axis, called[axis], list(values[axis])) for axis in AXES]
+    found = [(axis, axis, list(values[axis])) for axis in AXES]
     found += [("n", "length", list(map(str, lengths))), ("computes", "computes", list(computes))]
     yield from (each for each in found if len(each[2]) > 1)

@@ -88,11 +88,8 @@ def _made(status: str, group: _Group, scenes: Sequence[Scene]) -> Missing:
     return Missing(status, reason, group.remedy, tuple(group.variants), tuple(where), group.cells)
 
 
-ALL = ": all lengths"
-
-
 def _where(scene: Scene, lengths: Iterable[int]) -> str:
     some = sorted(lengths)
     if some == sorted(scene.regime.lengths):
-        return f"{scene.regime}{ALL}"
+        return f"{scene.regime}: all lengths"
     return f"{scene.regime}: {'; '.join(f'{n:,}' for n in some)}"

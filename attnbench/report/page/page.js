@@ -183,7 +183,6 @@ async function openRecord(number) {
   $("#repeat").textContent = cell.repeat;
   $("#line").textContent = cell.line;
   $("#file").textContent = $("#file").href = cell.file;
-  $("#file").setAttribute("href", cell.file);
   $("#json").textContent = JSON.stringify(cell.record, null, 2);
   if (!$("#record").open) $("#record").showModal();
 }

@@ -15,7 +15,7 @@ from typing import Any
 from attnbench.report.page.contents import About
 from attnbench.report.page.sure import margins
 from attnbench.report.scenes import Ran
-from attnbench.store import RECORDS, SPOILED
+from attnbench.store import RECORDS, SPOILED, selfcheck_said
 
 DRIFT = 0.05
 """A canary that is off by more says that the machine was not itself."""
@@ -51,14 +51,6 @@ def place(run: Ran) -> str:
     """``results/amd-epyc-2c/20261122-015809``: where runs lie, whoever has them."""
     path = run.path.resolve()
     return f"results/{path.parent.name}/{path.name}"
-
-
-def selfcheck_said(header: Mapping[str, Any]) -> str:
-    """What the ruler's self-check had said on the machine of a run when it began."""
-    found = _inner(header, "selfcheck")
-    if not found.get("line"):
-        return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
-    return f"{found['line']} ({str(found.get('date', ''))[:10] or 'no date'})"
 
 
 def _trust(run: Ran) -> Iterator[str]:

@@ -9,7 +9,6 @@ from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.standing import Standing
 from attnbench.report.page.contents import Contents, Missing
 from attnbench.report.page.headlines import lead, sentences, telling
-from attnbench.report.page.missing import NOT_RUN
 from attnbench.report.scenes import Ran, Scene
 
 LIMIT = 60_000
@@ -132,7 +131,7 @@ def _missing(found: Sequence[Missing]) -> Iterator[str]:
 def _stopped(each: Missing) -> str:
     names = ", ".join(each.variants[:NAMES])
     names += f" and {len(each.variants) - NAMES} more" * (len(each.variants) > NAMES)
-    status = each.status if each.status == NOT_RUN else each.status.replace("_", " ")
+    status = each.status.replace("_", " ")
     remedy = f" → {_plain(each.remedy)}" * bool(each.remedy)
     cells = f"{each.cells} cell{'s' * (each.cells != 1)}"
     return f"- {status}: {_plain(names)} ({cells}): {_plain(each.reason)}{remedy}"

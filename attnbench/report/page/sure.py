@@ -103,5 +103,5 @@ def _ratios(variant: str, scenes: Sequence[Scene]) -> Iterator[tuple[float, str]
 
 def margins(runs: Sequence[Ran]) -> str:
     """What a lead must be more than to be one: ``5 %``, or of several runs ``5 % to 7.2 %``."""
-    found = dict.fromkeys(numbers.percent(round(m, 3)) for m in sorted(run.margin for run in runs))
-    return " to ".join(dict.fromkeys([next(iter(found)), list(found)[-1]]))
+    found = sorted(run.margin for run in runs)
+    return " to ".join(dict.fromkeys(numbers.percent(round(m, 3)) for m in (found[0], found[-1])))

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from attnbench.record import Record, Time
@@ -48,7 +49,7 @@ class Cell:
         """``out of memory``"""
         return str(self.record.status).replace("_", " ")
 
-    @property
+    @cached_property
     def units(self) -> dict[str, str]:
         """Its time, in each unit."""
         return units(self.record, self.to_baseline)

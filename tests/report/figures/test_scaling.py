@@ -68,7 +68,7 @@ def test_intervals_turn_over_where_much_is_good():
     assert (float(row["low"]), float(row["high"])) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_figures_are_named_and_tagged_for_the_page():
+def test_figures_have_names_and_units_for_the_page():
     _, (scene, *_), looks = staged.staged(line() + line("linear", make=other))
     found = {drawn.name: drawn for drawn in scaling.draw(scene, looks, "sdpa")}
     assert list(found) == [
@@ -76,8 +76,8 @@ def test_figures_are_named_and_tagged_for_the_page():
         for what in ("time-ms", "time-tflops", "time-share", "time-baseline", "memory", "error")
     ]  # fmt: skip
     drawn = found["r0-others-time-share"]
-    assert drawn.tags == {"kind": "others", "measure": "time", "unit": "share"}
-    assert (drawn.section, drawn.regime) == ("scaling", 0)
+    assert (drawn.section, drawn.regime, drawn.unit) == ("scaling", 0, "share")
+    assert found["r0-others-memory"].unit == ""
     assert [name for name, d in found.items() if not d.png] == [
         f"r0-{kind}-time-{unit}" for kind in ("exact", "others")
         for unit in ("tflops", "share", "baseline")

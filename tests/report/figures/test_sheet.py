@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import pytest
 from matplotlib.patches import Rectangle
 
@@ -34,6 +35,12 @@ def ids(svg):
 
 def test_the_same_drawing_gives_the_same_bytes():
     assert figure() == figure()
+
+
+def test_a_reader_s_own_settings_change_nothing():
+    before = figure()
+    with mpl.rc_context({"lines.linewidth": 9, "axes.facecolor": "black"}):
+        assert figure() == before
 
 
 def test_colours_are_names_on_a_page_and_themselves_alone():

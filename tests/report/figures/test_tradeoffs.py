@@ -16,7 +16,7 @@ exact, other, rows, said = staged.exact, staged.other, staged.rows, staged.said
 
 def draw(records, **more):
     _, (scene, *_), looks = staged.staged(records, **more)
-    return {drawn.tags["measure"]: drawn for drawn in tradeoffs.draw(scene, looks)}
+    return {drawn.name.rpartition("-")[2]: drawn for drawn in tradeoffs.draw(scene, looks)}
 
 
 def best(drawn):

@@ -55,6 +55,16 @@ def test_every_figures_numbers_are_there(small_contents):
     assert held
 
 
+def test_figures_in_other_units_are_packed_and_the_first_of_each_is_on_the_page(small_contents):
+    held = unpacked(blob.packed(small_contents, []))["svg"]
+    by_unit = {unit: {f.name: f.inline for f in small_contents.figures if f.unit == unit}
+               for unit in ("", "ms", "tflops", "share", "baseline")}  # fmt: skip
+    assert all(by_unit.values())
+    assert held == by_unit["tflops"] | by_unit["share"] | by_unit["baseline"]
+    page = html.render(small_contents)
+    assert all(svg in page for svg in (by_unit[""] | by_unit["ms"]).values())
+
+
 def test_the_same_contents_pack_to_the_same_word(small_contents):
     cells = table.cells(small_contents)
     assert blob.packed(small_contents, cells) == blob.packed(small_contents, cells)

@@ -129,6 +129,16 @@ def test_a_regime_is_told_stretch_by_stretch_with_its_crossovers(gathered):
     assert lines[3].startswith("sdpa overtakes matmul between 64 and 128 (about 80)")
 
 
+def test_a_stretch_is_in_doubt_where_any_of_its_lengths_is(gathered):
+    (scene,) = scenes(gathered([
+        timed("sdpa", 1e-3, flags=["contended: 3 of 9"]), timed("matmul", 2e-3),
+        timed("sdpa", 2e-3, at(128)), timed("matmul", 4e-3, at(128)),
+    ]))  # fmt: skip
+    first, *_ = sentences(scene)
+    assert first.startswith("64 to 128: at 128 use sdpa: 2.00 ms")
+    assert first.endswith("in doubt: sdpa contended")
+
+
 # ---- contents ------------------------------------------------------------------------------------
 
 
@@ -214,7 +224,8 @@ def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, h
     monkeypatch.setattr(drawn.scaling, "draw", lambda *_: [one])
     figures, absent = draw_all(gathered, records)
     assert len(figures) == drawn.SCENES == len(hollow["memory"]) == 8
-    assert len(hollow["winner_map"]) == 1
+    (of_map, of_closeness) = (hollow[name] for name in ("winner_map", "closeness"))
+    assert [len(found) for _, found, _ in (*of_map, *of_closeness)] == [12, 12]
     (energy, rest) = absent["scaling"]
     assert "--energy" in energy
     assert rest.startswith("3 further regimes of the run are in the table without figures: forward")

@@ -14,7 +14,7 @@ import pytest
 from attnbench.report.figures.sheet import sheet
 from attnbench.report.page import files, filled
 from attnbench.report.page.gather import gather
-from attnbench.store import StoreError
+from attnbench.store import StoreError, disk
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -113,6 +113,15 @@ def test_figures_of_before_go_and_what_is_not_ours_stays(unfigured, report, tmp_
     assert (out / "notes.txt").read_text() == "mine"
 
 
+def test_a_folder_that_has_the_name_of_a_figure_of_before_stays(unfigured, tmp_path):
+    folder = runs.written(tmp_path / "box" / "run", runs.small())
+    mine = tmp_path / "out" / "figures" / "map-0.svg"
+    mine.mkdir(parents=True)
+    (mine.parent / "figures.json").write_text('["map-0.svg"]')
+    files.make([folder], tmp_path / "out")
+    assert mine.is_dir()
+
+
 @pytest.mark.parametrize("listed", ['["../../keep.txt", 3, "/etc/passwd"]', "{", "3"])
 def test_a_list_of_figures_that_somebody_wrote_takes_nothing_else_away(unfigured, tmp_path, listed):
     folder = runs.written(tmp_path / "box" / "run", runs.small())
@@ -131,19 +140,38 @@ def test_where_nothing_can_be_written_is_a_sentence(unfigured, tmp_path, where):
         files.make([folder], tmp_path / where)
 
 
+def test_a_folder_whose_files_names_would_be_too_long_is_a_sentence(unfigured, tmp_path):
+    folder = runs.written(tmp_path / "box" / "run", runs.small())
+    longest = os.pathconf(tmp_path, "PC_PATH_MAX") - len("/figures") - 3
+    out = tmp_path
+    while (room := longest - len(str(out))) > 1:
+        out /= "d" * min(200, room - 1)
+    with pytest.raises(StoreError, match=r"can't write the report to .* too long; .*--out"):
+        files.make([folder], out)
+    assert (out / "figures").is_dir()  # there was room for the folder, and none for what is in it
+
+
+def test_what_no_run_ever_wrote_is_a_sentence_with_the_run_and_the_error(monkeypatch, tmp_path):
+    def fail(*_):
+        raise KeyError("colour")
+
+    folder = runs.written(tmp_path / "box" / "run", runs.small())
+    monkeypatch.setattr(filled, "draw_all", fail)
+    with pytest.raises(StoreError, match=r"made of .*/box/run: .*\(KeyError: 'colour'\)"):
+        files.make([folder], tmp_path / "out")
+
+
 def test_a_disk_that_fills_leaves_the_file_of_before(unfigured, monkeypatch, tmp_path):
     folder = runs.written(tmp_path / "box" / "run", runs.small())
     files.make([folder], tmp_path / "out")
     before = read(tmp_path / "out")
-    write_bytes = Path.write_bytes
+    write = os.write
 
-    def full(path, content):
-        write_bytes(path, content[:10])
-        if len(content) <= 10:
-            return
+    def full(descriptor, content):
+        write(descriptor, content[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(disk.os, "write", full)
     with pytest.raises(StoreError, match="No space left"):
         files.make([folder], tmp_path / "out")
     assert read(tmp_path / "out") == before

@@ -28,7 +28,7 @@ def test_a_gpu_is_said_first(gathered):
 def test_what_a_run_may_be_trusted_for_is_said(gathered):
     records = [
         timed("a", 1e-3, flags=["contended: 3"]), timed("b", 1e-3, flags=["contended: 4", "drift"]),
-        timed("c", 1e-3, canary_s=1.2e-3), runs.untimed("d", "wrong"),
+        timed("c", 1e-3, canary_s=1.2e-3), runs.untimed("d", "wrong", canary_s=9e-3),
     ]  # fmt: skip
     (run,) = gathered(records)
     (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
