@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,15 +52,17 @@ def compare_cells(judged: Sequence[Cell], against: Sequence[Cell], engine: Local
             said = f"{left_out.variant}: {left_out.reason}"
             compared = Compared(cell.problem, None, left_out.status, said)
         else:
-            compared = _compare(cell, other, engine, seed, margin, floors, budget_s)
+            compared = compare_cell(cell, other, engine, seed, margin, floors, budget_s)
         found.append(compared)
         watch(compared)
     pairs = corrected([c.pairs for c in found])
     return [replace(c, pairs=each) for c, each in zip(found, pairs, strict=True)]
 
 
-def _compare(judged: Cell, against: Cell, engine: LocalEngine, seed: int, margin: float | None,
-             floors: Sequence[Mapping[str, Any]], budget_s: float) -> Compared:  # fmt: skip
+def compare_cell(judged: Cell, against: Cell, engine: LocalEngine, seed: int, margin: float | None,
+                 floors: Sequence[Mapping[str, Any]], budget_s: float,
+                 limit_s: float = math.inf) -> Compared:  # fmt: skip
+    """One problem, by itself; ``limit_s``: no answer is waited for any longer."""
     jobs = [
         {"variant": c.variant.to_dict(), "problem": c.problem.to_dict(), "seed": seed}
         for c in (against, judged)  # the ratio is of the second's time to the first's
@@ -69,9 +72,10 @@ def _compare(judged: Cell, against: Cell, engine: LocalEngine, seed: int, margin
         "budget_s": budget_s,
     }  # fmt: skip
     try:
-        answer = engine.ask(asked, START_AND_GATE_S + 4 * budget_s)
+        answer = engine.ask(asked, min(limit_s, START_AND_GATE_S + 4 * budget_s))
     except WorkerLost as lost:
         status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
+        status = Status.WRONG if lost.wrong else status
         return Compared(judged.problem, None, status, lost.reason)
     if "stopped" in answer:
         status = Status(answer["stopped"]["status"])

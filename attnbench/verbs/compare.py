@@ -72,7 +72,7 @@ def _worlds(table: Table, names: Sequence[str], grid: Preset) -> list[Preset]:
     return [grid if each or not any(several) else grid.with_(world=1) for each in several]
 
 
-def _unlike(judged: Variant, against: Variant) -> Iterator[str]:
+def unlike(judged: Variant, against: Variant) -> Iterator[str]:
     """What must be known of two that do not do the same."""
     if judged.level != against.level:
         raise NothingToCompare(
@@ -145,7 +145,7 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     if given.variant:
         raise NothingToCompare("--variant is for two commits; A and B are the variants here")
     names = judged[0].variant.label, against[0].variant.label
-    for note in _unlike(judged[0].variant, against[0].variant):
+    for note in unlike(judged[0].variant, against[0].variant):
         say(note)
     seconds = given.budget or PAIRS_S
     say(f"comparing on {len(judged)} problem{'s' * (len(judged) > 1)}: up to {seconds:.0f} s of "
@@ -164,10 +164,11 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
         print(json.dumps({**sent, "cells": [one.to_dict() for one in found]}))
     else:
         pairs_view.show(found, *names)
-    return _status([str(one.status) for one in found])
+    return status([str(one.status) for one in found])
 
 
-def _status(statuses: list[str]) -> int:
+def status(statuses: list[str]) -> int:
+    """1 where one was not what it says it is; 2 where nothing was compared."""
     if all(s in ("unsupported", "unavailable") for s in statuses):
         say("attnbench: nothing was compared, for the reasons said")
         return 2

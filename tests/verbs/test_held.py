@@ -122,7 +122,7 @@ def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
 ])  # fmt: skip
 def test_a_comparison_ends_with_what_was_found(statuses, status):
     assert set(statuses) <= {str(s) for s in Status}
-    assert compare._status(statuses) == status
+    assert compare.status(statuses) == status
 
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.UNSUPPORTED])

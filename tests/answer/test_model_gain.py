@@ -1,0 +1,148 @@
+"""What a whole model gains, against steps that are added up by hand, and drawn from intervals."""
+
+import json
+import math
+import random
+
+import pytest
+
+from attnbench.answer.model_gain import Gain, NoGain, SiteTimes, Span, gain
+
+EXACT = Span.exactly
+
+
+def site(share=0.3, now=2.0, then=1.0, name="one", **more):
+    """Figures without intervals, unless they are spans."""
+    spans = [x if isinstance(x, Span) or x is None else EXACT(x) for x in (share, now, then)]
+    given = {"site": name, "share": spans[0], "uses": "matmul", "now_s": spans[1],
+             "takes": "sdpa", "then_s": spans[2]}  # fmt: skip
+    return SiteTimes(**{**given, **more})
+
+
+def test_a_step_is_shorter_by_what_its_sites_save():
+    """100 ms: 30 of attention at one place, 20 at another, 50 of the rest."""
+    found = gain([site(0.3, 2.0, 1.0), site(0.2, 4.0, 1.0, "two")])
+    step = 50 + 30 / 2 + 20 / 4
+    factor = found.factor
+    assert [factor.value, factor.low, factor.high] == pytest.approx([step / 100] * 3)
+    assert math.isclose(found.share.value, 0.5)
+    assert found.told
+
+
+def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners_reach_it():
+    chance = random.Random(5)
+
+    def span(low, high):
+        a, b, c = sorted(chance.uniform(low, high) for _ in range(3))
+        return Span(b, a, c)
+
+    for _ in range(50):
+        sites = [site(span(0.01, 0.2), span(1.0, 2.0), span(0.3, 2.5), str(n)) for n in range(4)]
+        factor, drawn = gain(sites).factor, []
+        for draw in range(400):
+            pick = chance.choice if draw % 2 else chance.uniform
+            ends = lambda s: pick((s.low, s.high)) if pick == chance.choice else pick(s.low, s.high)  # noqa: E731, B023
+            step = 1 - sum(ends(s.share) * (1 - ends(s.then_s) / ends(s.now_s)) for s in sites)
+            drawn.append(step)
+        assert factor.low - 1e-12 <= min(drawn) and max(drawn) <= factor.high + 1e-12
+        assert factor.low <= factor.value <= factor.high
+    one = site(Span(0.3, 0.2, 0.4), Span(2.0, 1.9, 2.1), Span(1.0, 0.9, 1.1))
+    factor = gain([one]).factor
+    assert math.isclose(factor.low, 1 - 0.4 * (1 - 0.9 / 2.1))
+    assert math.isclose(factor.high, 1 - 0.2 * (1 - 1.1 / 1.9))
+
+
+def test_the_sentence_says_the_share_the_step_and_the_bound():
+    found = gain([site(Span(0.31, 0.29, 0.33), Span(2.0, 1.95, 2.05), Span(1.2, 1.15, 1.25))])
+    assert found.sentence() == (
+        "attention is 31 % [29, 33] of a step; taking these, a step takes 0.88 [0.86, 0.90] of its "
+        "time (1.14× faster; were attention free it would take 0.69)"
+    )
+
+
+def test_sites_without_an_answer_stay_as_they_are_and_say_why():
+    unanswered = site(0.1, 2.0, None, "two", takes="", why="nobody serves it")
+    unweighed, same = site(None, name="three"), site(0.2, 2.0, 1.9, "four", takes="matmul")
+    silent = site(0.1, 2.0, None, "five", takes="")
+    found = gain([unanswered, unweighed, same, silent, site(0.3)])
+    assert math.isclose(found.factor.value, 0.85) and math.isclose(found.share.value, 0.7)
+    whys = {each.site: each.unchanged() for each in found.sites}
+    assert whys == {
+        "one": "", "two": "nobody serves it", "three": "its share was not measured",
+        "four": "it uses matmul already", "five": "there is no answer for it",
+    }  # fmt: skip
+    assert "4 of 5 sites stay as they are" in found.sentence()
+    assert "1 of 2 sites stays as it is" in gain([site(), unanswered]).sentence()
+
+
+def test_what_saves_most_comes_first():
+    found = gain([site(0.1, name="a"), site(0.3, name="b"), site(0.2, 1.0, 2.0, name="c")])
+    assert [each.site for each in found.sites] == ["b", "a", "c"]
+
+
+def test_a_gain_that_can_not_be_told_from_nothing_says_so():
+    found = gain([site(0.3, Span(1.0, 0.9, 1.1), Span(0.98, 0.9, 1.05))])
+    assert not found.told
+    assert "what is gained can't be told from nothing: taking these, a step takes 0.99 [" in (
+        found.sentence()
+    )
+
+
+def test_a_step_that_gets_slower_or_hardly_faster_is_said_to():
+    assert (
+        "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"
+        in gain([site(0.3, 1.0, 2.0)]).sentence()
+    )
+    assert (
+        "1.00 [1.00, 1.00] of its time (less than a hundredth apart"
+        in gain([site(0.01, 1.0, 0.8)]).sentence()
+    )
+
+
+def test_where_nothing_would_change_nothing_is_promised():
+    found = gain([site(0.3, 2.0, None)])
+    assert found.sentence() == "attention is 30 % of a step; no site would take another variant"
+    assert found.factor == EXACT(1.0)
+    assert "can't be said: no site's share" in gain([site(None)]).sentence()
+    assert "what the window gains" in gain([], of="the window").sentence()
+
+
+def test_attention_that_is_nearly_all_never_takes_less_than_no_time():
+    wide = Span(0.5, 0.3, 0.7)
+    found = gain([site(wide, 1.0, 0.01, "a"), site(wide, 1.0, 0.01, "b")])
+    assert found.share.high == 1.0
+    assert math.isclose(found.factor.low, 2 * 0.3 * 0.01)
+    assert found.factor.low <= found.factor.value <= found.factor.high
+
+
+@pytest.mark.parametrize(
+    ("sites", "why"),
+    [
+        ([site(1.2)], "one: 1.2 [1.2, 1.2] is no share of a step"),
+        ([site(math.nan)], "is no share of a step"),
+        ([site(-0.1)], "is no share of a step"),
+        ([site(Span(0.3, 0.4, 0.5))], "is no share of a step"),
+        ([site(0.6), site(0.6, name="two")], "the shares of 2 sites add up to 1.2 of a step"),
+        ([site(0.3, 0.0)], "is no time of matmul"),
+        ([site(0.3, 1.0, math.inf)], "is no time of sdpa"),
+        ([site(0.3, 1.0, math.nan)], "is no time of sdpa"),
+        ([site(0.3, 1.0, -1.0)], "is no time of sdpa"),
+    ],
+)
+def test_figures_that_can_not_be_are_refused(sites, why):
+    with pytest.raises(NoGain) as refused:
+        gain(sites)
+    assert why in str(refused.value)
+
+
+def test_shares_that_add_up_to_one_but_for_rounding_are_taken():
+    assert isinstance(gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)]), Gain)
+
+
+def test_it_can_be_sent_as_plain_values():
+    sent = json.loads(json.dumps(gain([site(0.3), site(None, name="two")]).to_dict()))
+    assert sent["factor"]["value"] == pytest.approx(0.85)
+    assert sent["told"] is True and sent["of"] == "a step"
+    assert sent["sites"][0]["ratio"] == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert sent["sites"][0]["saved"]["value"] == pytest.approx(0.15)
+    assert sent["sites"][1]["unchanged"] == "its share was not measured"
