@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from attnbench.answer.asked import words_of
 from attnbench.record import Record, Time
 from attnbench.report import numbers
 from attnbench.report.figures.looks import Look
@@ -140,23 +141,10 @@ def repeats(record: Record, header: Mapping[str, Any]) -> str:
     The grid is said whole, so that no preset of another machine may change it.
     """
     p = record.problem
-    words: list[Any] = ["attnbench", "run", record.variant, "--seq", _seq(p)]
-    for name in ("batch", "heads", "kv_heads", "head_dim", "v_head_dim"):
-        alike = {"kv_heads": "heads", "v_head_dim": "head_dim"}.get(name)
-        if alike is None or p[name] != p[alike]:
-            words += [f"--{name.replace('_', '-')}", p[name]]
-    for name in ("dtype", "mask", "phase"):
-        words += [f"--{name}", p[name]]
-    words += ["--inputs", p["inputs"]] * (p["inputs"] != "normal") + ["--device", p["device"]]
+    words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]
     words += ["--world", record.ranks.world] if record.ranks else []
     words += ["--seed", record.seed] * bool(record.seed) + _settings(p, header)
     return shlex.join(map(str, words))
-
-
-def _seq(p: Mapping[str, Any]) -> str:
-    """``N`` stands for as many queries as keys, and in decode for one query."""
-    ordinary = 1 if p["phase"] == "decode" else p["kv_len"]
-    return f"{p['kv_len']}" if p["q_len"] == ordinary else f"{p['q_len']}x{p['kv_len']}"
 
 
 def _settings(p: Mapping[str, Any], header: Mapping[str, Any]) -> list[Any]:
