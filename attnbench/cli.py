@@ -21,7 +21,8 @@ VERBS = {
     "list": "see:show_list", "show": "see:show", "env": "env:env", "check": "check:check",
     "selfcheck": "selfcheck:selfcheck", "run": "run:run", "limits": "limits:limits",
     "compare": "compare:compare", "history": "history:history", "profile": "profile:profile",
-    "report": "report:report",
+    "choose": "choose:choose", "report": "report:report", "crossover": "crossover:crossover",
+    "capture": "capture:capture",
 }  # fmt: skip
 """Where the function of each is, among the verbs."""
 

@@ -65,6 +65,11 @@ def share(text: str) -> float:
     return _from_nought_to(1, text, "a share between 0 and 1, such as 0.02")
 
 
+def above_nought(text: str) -> float:
+    """An error: a number above 0."""
+    return _from_nought_to(float("inf"), text, "a number above 0, such as 1e-2")
+
+
 def factor(text: str) -> float:
     """How many times as much: a number above 1."""
     try:

@@ -30,7 +30,7 @@ FLOORS = (  # lowest first; a room is a module, or a package with all that is in
     ("attnbench.answer", "attnbench.claims", "attnbench.models", "attnbench.selfcheck",
      "attnbench.history"),
     ("attnbench.report",), ("attnbench.given", "attnbench.forms"), ("attnbench.arguments",),
-    ("attnbench.verbs",),
+    ("attnbench.verbs", "attnbench.notebook"),
     ("attnbench.cli", "benchmarks"),
     ("attnbench.__main__",),
 )  # fmt: skip
@@ -39,11 +39,12 @@ OPEN = {
     *TENSORS,
     *TABLE,
     *WORDS,
+    "attnbench.models",
 }  # may import others of their floor, so long as no circle comes of it
 TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
     *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
     "attnbench.selfcheck", "attnbench.history", "attnbench.report", "attnbench.given",
-    "attnbench.forms", "attnbench.arguments", "attnbench.verbs",
+    "attnbench.forms", "attnbench.arguments", "attnbench.verbs", "attnbench.notebook",
     "attnbench.cli", "attnbench.__main__",
 }  # fmt: skip
 NEEDS_TORCH = {"attnbench.sweep.worker"}

@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from attnbench.record import Record, Time
+from attnbench.store.skim import SeenTime
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
@@ -107,7 +108,18 @@ class Regime:
         return max(enough, default=None)
 
 
-def time_of(record: Record | None) -> Time | None:
+T_co = TypeVar("T_co", bound=Time | SeenTime, covariant=True)
+
+
+class Timed(Protocol[T_co]):
+    """A record, or what was read of one."""
+
+    @property
+    def time(self) -> T_co | None:
+        """Its time, if it has one."""
+
+
+def time_of(record: Timed[T_co] | None) -> T_co | None:
     """Its time; None where that is none, or no number above zero."""
     time = record.time if record else None
     said = (time.median_s, time.low_s, time.high_s) if time else (None,)

@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import Any
 
 from attnbench.answer.regimes import time_of
 from attnbench.record import Record
+from attnbench.store.skim import Seen
 
 FUSED = re.compile("attention|flash|fmha|sdpa", re.IGNORECASE)
 """In the name of a kernel that is the whole of attention, on a CPU or a GPU."""
@@ -43,22 +45,27 @@ class Twins:
         )
 
 
-def furthest(records: Iterable[Record]) -> Twins | None:
+def furthest(records: Iterable[Record | Seen]) -> Twins | None:
     """Those that are furthest apart, of all that nothing was amiss with; None if there are none."""
     return max(_twins(records), key=lambda twins: twins.apart, default=None)
 
 
-def _twins(records: Iterable[Record]) -> Iterator[Twins]:
-    alike: dict[str, list[tuple[Record, float]]] = {}
+def _twins(records: Iterable[Record | Seen]) -> Iterator[Twins]:
+    alike: dict[str, list[tuple[Record | Seen, float]]] = {}
     for record in records:
-        fused = sorted({k for k in record.kernels if FUSED.search(k)} - {CALLING})
         time = time_of(record)
-        if not fused or time is None or time.flags or record.ranks is not None:
+        if time is None or time.flags or time.median_s < LEAST_S or record.ranks is not None:
             continue
-        if time.median_s >= LEAST_S:
+        if fused := sorted({k for k in record.kernels if _is_fused(k)}):
             peak = record.memory.peak_bytes if record.memory else None
             what = (record.problem, record.node, record.computes, fused, peak)
-            alike.setdefault(json.dumps(what, sort_keys=True), []).append((record, time.median_s))
+            key = json.dumps(what, sort_keys=True, default=str)
+            alike.setdefault(key, []).append((record, time.median_s))
     for some in alike.values():
         for (a, x), (b, y) in combinations(some, 2):
             yield Twins(a.variant, b.variant, a.problem, max(x, y) / min(x, y) - 1)
+
+
+@cache
+def _is_fused(kernel: str) -> bool:
+    return kernel != CALLING and FUSED.search(kernel) is not None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 from attnbench.machine import Machine, why_not
@@ -159,20 +160,42 @@ def here(device: str, machine: Machine) -> None:
         )
 
 
-def make_plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine) -> Plan:
-    """The cells of some variants (all, if none is named) over a grid."""
+def grid_of(given: Sequence[Problem], title: str) -> Preset:
+    """The values that some problems have, axis by axis: what a run says of them in short."""
+
+    def values(name: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(getattr(p, name) for p in given))
+
+    seq = dict.fromkeys(
+        str(p.q_len) if p.q_len == p.kv_len else f"{p.q_len}x{p.kv_len}" for p in given
+    )
+    axes: dict[str, Any] = {name: values(name) for name in AXES}
+    return Preset(title, seq=tuple(seq), mask=tuple(map(str, values("mask"))),
+                  device=given[0].device, **axes)  # fmt: skip
+
+
+AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "phase", "inputs", "level")
+"""Those that a grid and a problem have by the same name and as the same values."""
+
+
+def make_plan(
+    table: Table, names: Sequence[str], grid: Preset, machine: Machine,
+    given: Sequence[Problem] = (),
+) -> Plan:  # fmt: skip
+    """The cells of some variants (all, if none is named) over a grid, or over problems given."""
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
     if (names or grid.variants) and not grid.level:
         levels = tuple(dict.fromkeys(v.level for v in variants))
-    asked = list(dict.fromkeys(problems(grid, levels)))
+    asked = list(dict.fromkeys(given or problems(grid, levels)))
     if not asked:
         raise InvalidProblem("the grid is empty: give at least one value for each of its axes")
     for problem in asked:
         if (wrong := _captured_wrong(problem)) is not None:
             raise InvalidProblem(wrong)
-    here(grid.device, machine)
+    for device in dict.fromkeys(p.device for p in asked):
+        here(device, machine)
     variants = list({v.label: v for v in variants}.values())
     lost = {v.level for v in variants} - set(levels) if names else set()  # named in vain: say so
     pairs = [(v, p) for p in asked for v in variants if v.level == p.level or v.level in lost]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,11 +22,12 @@ from attnbench.store import (
     stored_floors,
     stored_selfcheck,
 )
+from attnbench.sweep.checkout import git
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from impls.asked import CantBeDone
-from impls.problem import InvalidProblem
+from impls.problem import InvalidProblem, Problem
 
 
 class UnknownPreset(CantBeDone):
@@ -63,23 +63,26 @@ def pinned(threads: int | None, machine: Machine) -> int:
 
 
 def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, *, seed: int,
-          threads: int | None, energy: bool = False,
-          machine: Machine | None = None) -> Run:  # fmt: skip
+          threads: int | None, energy: bool = False, machine: Machine | None = None,
+          command: str | None = None, problems: Sequence[Problem] = ()) -> Run:  # fmt: skip
     """A new run. Everything that can be refused is refused before the folder is made.
 
-    ``machine``: where it is measured, if that is another than this.
+    ``machine``: where it is measured, if that is another than this. ``command``: what repeats it,
+    where that is not how this process was called. ``problems``: in place of the grid's, which then
+    only says in short what they are.
     """
     machine = machine or this_machine()
     settings = Settings(threads=pinned(threads, machine))
-    plan = make_plan(impls.table(tables), names, grid, machine)
+    plan = make_plan(impls.table(tables), names, grid, machine, problems)
     header = {
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
         "energy": energy, "noise": stored_floors(out, machine, settings.threads),
         "selfcheck": _told(stored_selfcheck(out, machine.name)),
-        "grid": asdict(grid), "tables": [str(Path(t).resolve()) for t in tables],
+        "grid": asdict(grid), "problems": [p.to_dict() for p in problems],
+        "tables": [str(Path(t).resolve()) for t in tables],
         "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
-        "command": shlex.join(["attnbench", *sys.argv[1:]]),
+        "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     return Run(plan, RunFolder.create(out, machine.name, header), Known(), settings)
@@ -107,7 +110,8 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
             header[needed]
         _same_folder(header)
         table = impls.table(header["tables"])
-        plan = make_plan(table, header["variants"], grid, machine)
+        given = [Problem.from_dict(values) for values in header.get("problems", ())]
+        plan = make_plan(table, header["variants"], grid, machine, given)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
     except (KeyError, TypeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
@@ -117,7 +121,7 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
 
 def _told(selfcheck: dict[str, Any] | None) -> dict[str, Any] | None:
     """Of the ruler's self-check on that machine, what a reader of the run asks for."""
-    return selfcheck and {k: selfcheck.get(k) for k in ("line", "date", "versions")}
+    return selfcheck and {k: selfcheck.get(k) for k in ("line", "date")}
 
 
 def _files(grid: dict[str, Any]) -> list[str]:
@@ -136,15 +140,9 @@ def _same_folder(header: dict[str, Any]) -> None:
 def _code() -> dict[str, Any]:
     """The commit of the checkout that this code lies in, and whether it was changed since."""
     here = Path(__file__).resolve().parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".", "../impls")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    commit = git(here, "rev-parse", "HEAD")
+    changes = git(here, "status", "--porcelain", "--", ".", "../impls")
+    return {
+        "commit": None if commit is None else commit.decode().strip(),
+        "dirty": None if changes is None else bool(changes.strip()),
+    }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnbench.store import RunFolder
     from attnbench.sweep.slots import Places
     from attnbench.sweep.start import Run
+    from impls.problem import Problem
 
 
 def run(given: argparse.Namespace) -> int:
@@ -86,18 +87,50 @@ def _begun(given: argparse.Namespace, places: Places) -> Run:
     changes = arguments.grid_changes(given)
     if places.kind is not None:
         changes["device"] = places.kind
-    grid = start.find_preset(given.preset, places.machine).with_(**changes)
+    problems = _problems(given)
+    if problems:
+        from attnbench.sweep.plan import grid_of
+
+        grid = grid_of(problems, f"the problems of {given.problems}").with_(budget=given.budget)
+    else:
+        grid = start.find_preset(given.preset, places.machine).with_(**changes)
     return start.begin(
         given.variants, grid, given.table, Path(given.out), seed=given.seed or 0,
-        threads=given.threads, energy=given.energy, machine=places.machine,
+        threads=given.threads, energy=given.energy, machine=places.machine, problems=problems,
     )  # fmt: skip
+
+
+def _problems(given: argparse.Namespace) -> list[Problem]:
+    """Those of a captured program; none where a grid was asked for."""
+    if given.problems is None:
+        return []
+    from attnbench.models.calls import Calls
+
+    axes = [name for name in arguments.grid_changes(given) if name != "budget"]
+    if given.preset is not None:
+        axes.append("preset")
+    if axes:
+        raise CantBeDone(
+            f"--problems says which problems; leave out --{', --'.join(axes).replace('_', '-')}"
+        )
+    calls = Calls.read(Path(given.problems))
+    if not (found := calls.problems()):
+        raise CantBeDone(
+            f"{given.problems} holds no call that can be put as a problem: "
+            + "; ".join(dict.fromkeys(s.note for s in calls.sites if s.note) or ["it is empty"])
+        )
+    if not calls.complete:
+        say(f"note: {given.problems} is not complete; {' '.join(calls.unseen)}")
+    return found
 
 
 def _resumed(given: argparse.Namespace, places: Places) -> Run:
     from attnbench.store import StoreError
     from attnbench.sweep import start
 
-    rest = (given.variants, given.preset, given.table, given.seed, given.threads)
+    rest = (
+        given.variants, given.preset, given.table, given.seed, given.threads, given.problems
+    )  # fmt: skip
     if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
     return start.resume(Path(given.resume), places.machine)
@@ -107,7 +140,7 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
     """The table and the answer."""
     from attnbench.answer.twins import furthest
     from attnbench.answer.verdict import MARGIN, answers
-    from attnbench.report.page.provenance import selfcheck_said
+    from attnbench.store import selfcheck_said
 
     left_out = ("unsupported", "unavailable")
     records = sorted(records, key=lambda r: str(r.status) in left_out)  # what was run comes first

@@ -1,0 +1,147 @@
+"""Choosing: the fastest of those that could be chosen, and what can't be told from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.choice.candidates import Candidate, Excluded, Why, judged
+from attnbench.answer.choice.choice import Choice, Lead
+from attnbench.answer.choice.known import Known
+from attnbench.answer.choice.wants import KINDS
+from attnbench.answer.twins import furthest
+from attnbench.answer.verdict import MARGIN
+
+if TYPE_CHECKING:
+    from attnbench.answer.choice.wants import Wants
+    from attnbench.store.skim import Seen
+    from impls import Table
+    from impls.problem import Problem
+    from impls.spec import Variant
+
+AMPLE = 1.02
+"""A limit is named a little above what is needed."""
+
+
+def choose(seen: Sequence[Seen], problem: Problem, wants: Wants, table: Table, *,
+           ceilings: Mapping[str, Any], source: str = "") -> Choice:  # fmt: skip
+    """From the records of one run, of problems of the same phase, dtype and kind of mask."""
+    latest: dict[tuple[str, Problem], Seen] = {}  # measured again for a reason
+    for each in seen:
+        if each.ranks is None:
+            latest[each.variant, each.problem] = each
+    by_variant: dict[str, list[Seen]] = {}
+    for (label, asked), each in latest.items():
+        if asked.mask.kinds == problem.mask.kinds:
+            by_variant.setdefault(label, []).append(each)
+    found = [
+        judged(
+            label, row_of(table, label), Known(row_of(table, label), some, ceilings), problem, wants
+        )
+        for label, some in by_variant.items()
+    ]
+    twins = furthest(each for some in by_variant.values() for each in some)
+    margin = max(MARGIN, twins.apart if twins else 0.0)
+    return ranked(problem, wants, found, margin=margin, source=source)
+
+
+def ranked(problem: Problem, wants: Wants, found: Sequence[Candidate | Excluded], *,
+           margin: float, source: str = "") -> Choice:  # fmt: skip
+    """The fastest of those that could be chosen."""
+    order = sorted((c for c in found if isinstance(c, Candidate)), key=lambda c: c.median_s)
+    excluded = tuple(e for e in found if isinstance(e, Excluded))
+    start = Choice(problem, wants, None, excluded=excluded, margin=margin, source=source)
+    if not order:
+        return replace(start, why_not=_nobody(excluded), relax=_relax(excluded, wants))
+    best, *rest = order
+    nearly = [e for e in excluded if e.about_s is not None and e.about_s < best.high_s]
+    if nearly:
+        first = min(nearly, key=lambda e: e.about_s or 0.0)
+        why = f"{first.variant} may be faster than {best.variant}, and {first.said}"
+        return replace(start, why_not=why)
+    told = [told_apart(best, other, margin) for other in rest]
+    tied = told.index(True) if True in told else len(told)
+    after = rest[tied] if tied < len(rest) else None
+    return replace(
+        start, winner=best, equal=tuple(rest[:tied]), next=after,
+        lead=lead_over(best, after) if after else None, slower=tuple(rest[tied + 1 :]),
+    )  # fmt: skip
+
+
+def lead_over(best: Candidate, other: Candidate) -> Lead:
+    """How far ahead the one is of the other: of measured times from the ends of both intervals.
+
+    Predicted ones are off independently of each other, so their intervals add as squares.
+    """
+    if best.measured and other.measured:
+        low, high = other.low_s / best.high_s, other.high_s / best.low_s
+        return Lead(other.median_s / best.median_s, low, high)
+    middle = math.log(other.median_s / best.median_s)
+    down = math.hypot(math.log(other.median_s / other.low_s), math.log(best.high_s / best.median_s))
+    up = math.hypot(math.log(other.high_s / other.median_s), math.log(best.median_s / best.low_s))
+    return Lead(*(math.exp(x) for x in (middle, middle - down, middle + up)))
+
+
+def told_apart(best: Candidate, other: Candidate, margin: float) -> bool:
+    """Whether the lead is one."""
+    return lead_over(best, other).low > 1 + margin
+
+
+def row_of(table: Table, label: str) -> Variant | None:
+    """The row that a record's label names; None where the table has none."""
+    from impls import UnknownVariant
+    from impls.spec import InvalidRow
+
+    try:
+        return table.find(label)
+    except (UnknownVariant, InvalidRow):
+        return None
+
+
+def _nobody(excluded: Sequence[Excluded]) -> str:
+    """Why there is nobody to choose, from why each is out."""
+    whys = [e.why for e in excluded]
+    if not excluded:
+        return "nothing of this phase, dtype and kind of mask was measured"
+    if Why.UNKNOWN in whys:
+        said = [e.said for e in excluded if e.why is Why.UNKNOWN]
+        return f"outside what was measured ({max(said, key=said.count)})"
+    if any(e.needs for e in excluded):
+        limits = dict.fromkeys(name for e in excluded for name in e.needs)
+        return f"nobody keeps the limit of {' and '.join(limits)}"
+    return f"nobody serves it ({max(whys, key=whys.count)})"
+
+
+def _relax(excluded: Sequence[Excluded], wants: Wants) -> str:
+    """What would have to give way to let somebody in, the least of it."""
+    if any(e.why is Why.UNKNOWN for e in excluded):
+        return ""
+    if broken := [e for e in excluded if e.needs]:
+        nearest = min(broken, key=lambda e: _how_far(e, wants))
+        words = []
+        if "memory" in nearest.needs:
+            words.append(f"--max-memory {_size_word(nearest.needs['memory'] * AMPLE)}")
+        if "error" in nearest.needs:
+            words.append(f"--max-error {nearest.needs['error'] * AMPLE:.1e}")
+        return f"{' and '.join(words)} would let {nearest.variant} in"
+    others = [e for e in excluded if e.why is Why.COMPUTES]
+    words = [word for word in KINDS if word not in wants.allowed]
+    if not others:
+        return ""
+    return f"--allow {','.join(words)} would let those in that are not exact ({len(others)})"
+
+
+def _how_far(one: Excluded, wants: Wants) -> float:
+    """By what factors, in all, the limits would have to be relaxed for it."""
+    limits = {"memory": wants.max_memory, "error": wants.max_error}
+    return sum(math.log(one.needs[name] / (limits[name] or 1.0)) for name in one.needs)
+
+
+def _size_word(nbytes: float) -> str:
+    """As the option takes it, rounded up."""
+    for unit, each in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= each:
+            return f"{math.ceil(nbytes / each * 100) / 100:g}{unit}"
+    return f"{math.ceil(nbytes)}B"

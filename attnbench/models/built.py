@@ -1,0 +1,206 @@
+"""A variant kept built for the problems it has met, to be called with whatever a model hands over.
+
+What a call asks (shapes, dtype, device, mask, gradients) is its :class:`Problem`. The variant is
+built at the first call of each, and the last so many are kept. Nothing is served otherwise than
+asked: what the variant doesn't take raises :class:`NotServed` with its own sentence.
+
+Legend in :mod:`impls.heads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnbench.machine import this_machine, why_not
+from attnbench.models.bias_gradient import with_bias_gradient
+from attnbench.models.known_masks import known_mask
+from impls.asked import CantBeDone
+from impls.loading import load_function
+from impls.masks import Mask, Shape
+from impls.problem import Problem
+from impls.spec import DEVICES, Unsupported, Variant
+
+LASTING, PASSING = 32, 8
+"""Problems that a variant is kept built for: with masks that follow from the shape, and with those
+that come and go with the data, whose tables may be as large as the scores."""
+DATA = {"padding", "document", "dense", "bias"}
+FEW = 16
+"""New tokens, at the most, that count as decoding where there are more keys than queries."""
+
+
+class NotServed(CantBeDone):
+    """This variant doesn't serve this call. The text says which, why, and what would be."""
+
+
+class Asked(NamedTuple):
+    """All of a call that its problem follows from: one variant is built for each."""
+
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    mask: Mask
+    phase: str
+
+
+def wrong_level(row: Variant) -> str | None:
+    """None for a core in one process, which takes q, k and v, else a sentence."""
+    if row.level == "core" and not row.ranks:
+        return None
+    what = "runs over several processes" if row.ranks else f"is a {row.level}"
+    return (
+        f"{row.label} {what}, and what is called with q, k and v is a core; 'attnbench list' "
+        "shows which are"
+    )
+
+
+def problem_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, phase: str | None = None) -> Problem:
+    """The problem that a call puts.
+
+    Where no phase is given it is ``train`` if a gradient will be asked for, ``decode`` if there
+    are few queries and more keys, else ``forward``.
+    """
+    return _problem(_asked(q, k, v, mask, phase))
+
+
+def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, phase: str | None) -> Asked:
+    if phase is None:
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        decodes = q.shape[2] < k.shape[2] and q.shape[2] <= FEW
+        phase = "train" if wanted else "decode" if decodes else "forward"
+    return Asked(
+        tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device, mask, phase
+    )  # fmt: skip
+
+
+def _problem(asked: Asked) -> Problem:
+    batch, heads, q_len, head_dim = asked.q
+    _, kv_heads, kv_len, v_head_dim = asked.v
+    return Problem(
+        batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
+        head_dim=head_dim, v_head_dim=v_head_dim, dtype=str(asked.dtype).removeprefix("torch."),
+        mask=asked.mask, phase=asked.phase, device=str(asked.device),
+    )  # fmt: skip
+
+
+class Built:
+    """A variant as a function of q, k and v, whatever their shapes."""
+
+    def __init__(self, row: Variant) -> None:
+        if (wrong := wrong_level(row)) is not None:
+            raise NotServed(wrong)
+        if (missing := why_not(row, this_machine())) is not None:
+            remedy = f"; {missing.remedy}" if missing.remedy else ""
+            raise NotServed(f"{missing.reason}{remedy}")
+        self.row = row
+        self.lasting = lru_cache(maxsize=LASTING)(self._build)
+        self.passing = lru_cache(maxsize=PASSING)(self._build)
+
+    def __repr__(self) -> str:
+        return f"<attention {self.row.label}: {self.row.title}>"
+
+    def __call__(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
+        mask: Mask | str | Tensor | None = None,
+        scale: float | None = None, is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """``out`` [b, h, n, e]. What comes after v means what F.scaled_dot_product_attention says.
+
+        A scale other than head_dim^-1/2, which every variant applies, is had by multiplying q
+        with the ratio: exact where that is a power of two, else one rounding more. A mask that
+        wants a gradient gets it beside (:mod:`attnbench.models.bias_gradient`). Under autocast
+        q, k and v are cast to its dtype, and the variant runs outside it.
+        """
+        kind = q_bhnd.device.type
+        if kind in DEVICES and torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            q_bhnd, k_bcmd, v_bcme = (x.to(dtype) for x in (q_bhnd, k_bcmd, v_bcme))
+            with torch.autocast(kind, enabled=False):
+                return self(q_bhnd, k_bcmd, v_bcme, mask, scale, is_causal)
+        self._fit(q_bhnd, k_bcmd, v_bcme)
+        batch, heads, q_len, _ = q_bhnd.shape
+        meant = self._meant(mask, is_causal, Shape(batch, heads, q_len, k_bcmd.shape[2]))
+        out = self._called(q_bhnd, k_bcmd, v_bcme, meant, scale)
+        if not isinstance(mask, Tensor):
+            return out
+        return with_bias_gradient(out, q_bhnd, k_bcmd, v_bcme, (mask,), scale, is_causal)
+
+    def _called(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
+        call = self.attend(_asked(q, k, v, mask, None))
+        usual = q.shape[-1] ** -0.5
+        try:
+            return call(q if scale in (None, usual) else q * (scale / usual), k, v)
+        except Unsupported as why:
+            raise self._refused(str(why)) from None
+
+    def attend(self, asked: Asked) -> Callable[..., Tensor]:
+        """``attend(q, k, v)`` for all calls that ask this: built now, or kept from before."""
+        kept = self.lasting if DATA.isdisjoint(asked.mask.kinds) else self.passing
+        return kept(asked)
+
+    def _fit(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """One dtype, one device, k and v of one length, all of one batch: else a sentence."""
+        (qs, ks, vs), one = (q.shape, k.shape, v.shape), (q.dtype, q.device)
+        if not len(qs) == len(ks) == len(vs) == 4:
+            shapes = f"{tuple(qs)}, {tuple(ks)}, {tuple(vs)}"
+            raise self._refused(f"q, k and v are [batch, heads, tokens, channels], not {shapes}")
+        if (k.dtype, k.device) != one or (v.dtype, v.device) != one:
+            found = ", ".join(f"{x.dtype} on {x.device}" for x in (q, k, v))
+            raise self._refused(f"q, k and v are of one dtype on one device, not {found}")
+        if ks[:3] != vs[:3] or qs[0] != ks[0] or qs[3] != ks[3]:
+            raise self._refused(
+                f"q, k and v are of one batch, k and v of as many heads and tokens, q and k as "
+                f"wide; their shapes are {tuple(qs)}, {tuple(ks)}, {tuple(vs)}"
+            )
+
+    def _meant(self, mask: Mask | str | Tensor | None, is_causal: bool, shape: Shape) -> Mask:
+        if isinstance(mask, Mask | str):
+            if is_causal:
+                raise self._refused(f"give either is_causal or the mask {mask}, not both")
+            return Mask.parse(mask) if isinstance(mask, str) else mask
+        return known_mask(mask, is_causal, shape)
+
+    def _build(self, asked: Asked) -> Callable[..., Tensor]:
+        problem = self._taken(_problem(asked))
+        try:
+            call = load_function(self.row.build)(problem, **self.row.chosen)
+        except Unsupported as why:
+            raise self._refused(str(why)) from None
+        if problem.phase == "decode" and hasattr(call, "step"):
+            return _stepping(call, problem.q_len)
+        return call
+
+    def _taken(self, problem: Problem) -> Problem:
+        """The problem as the row takes it: who has no decode may compute the same as forward."""
+        refused = self.row.supports(problem)
+        if refused is not None and problem.phase == "decode":
+            whole = problem.with_(phase="forward")
+            problem, refused = (whole, None) if not self.row.supports(whole) else (problem, refused)
+        if refused is not None:
+            raise self._refused(refused)
+        return problem
+
+    def _refused(self, why: str) -> NotServed:
+        label = self.row.label
+        return NotServed(why if why.startswith(label) else f"{label}: {why}")
+
+
+def _stepping(call: Callable[..., Tensor], new: int) -> Callable[..., Tensor]:
+    """A decoder with a memory of its own, asked with the whole cache.
+
+    A model keeps keys and values, so the memory is made anew at every call: right, but not as
+    cheap as the variant could be.
+    """
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        memory = call.remember(k_bcmd[:, :, :-new], v_bcme[:, :, :-new])  # type: ignore[attr-defined]
+        out: Tensor = call.step(q_bhnd, k_bcmd[:, :, -new:], v_bcme[:, :, -new:], memory)[0]  # type: ignore[attr-defined]
+        return out
+
+    return attend

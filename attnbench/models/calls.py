@@ -1,0 +1,187 @@
+"""The attention calls of a program, as data: which problems, where, how often, for how long.
+
+On disk one JSON object, the sites last, so that of a file that was cut off the sites before the
+cut can still be read. It is replaced as a whole at each writing: who is killed leaves the last one.
+
+A **site** is a place in the program with one problem: ``seconds`` are of all its forward calls
+together, ``backward_s`` of their gradients. ``share`` is its part of a step where the program
+trains (from one optimizer's step to the next: the median over the steps of what attention takes of
+one, split among the sites by their seconds), else of the window from the beginning of the first
+call to the end of the last; None where no time could be taken. A site whose problem does not say
+all of the call (``faithful`` is false; ``note`` says what is missing) counts in the share and is
+not in :meth:`Calls.problems`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from impls.asked import CantBeDone
+from impls.problem import Problem
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in a program where attention is called, with one problem."""
+
+    problem: Problem
+    site: str
+    """``model.py:56 Attention.forward from train.py:30``"""
+    via: str
+    """Which function: ``sdpa``, ``mha``, ``flex``, ``transformers eager`` …"""
+    calls: int
+    seconds: float
+    backward_s: float = 0.0
+    share: float | None = None
+    scale: float = 0.0
+    samples: str = ""
+    """A file of the q, k and v of one call."""
+    note: str = ""
+    faithful: bool = True
+    """Whether the problem says all of what the call computes, but for dropout and scale."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {**asdict(self), "problem": self.problem.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Site:
+        """Back from :meth:`to_dict`; what a later version added is left out."""
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**{**known, "problem": Problem.from_dict(values["problem"])})
+
+
+@dataclass
+class Calls:
+    """What was seen of a program's attention, and what was not."""
+
+    sites: list[Site] = field(default_factory=list)
+    header: dict[str, Any] = field(default_factory=dict)
+    """The command, the machine's device, versions, how many processes and threads were seen."""
+    unseen: list[str] = field(default_factory=list)
+    """Sentences: what may be missing, and why."""
+    complete: bool = True
+    """False while the program runs, and where it, or the file, was cut off."""
+    wall_s: float = 0.0
+    """From the first call's beginning to the last one's end, summed over processes."""
+    attention_s: float = 0.0
+    """Forward and backward of all calls that could be timed."""
+    steps: int = 0
+    step_s: float | None = None
+    """The median from one optimizer's step to the next."""
+    step_share: float | None = None
+    """The median of the part of it that is attention, forward and backward."""
+
+    @property
+    def share(self) -> float | None:
+        """What attention takes of a step, or of the window where there are no steps."""
+        if self.step_share is not None:
+            return self.step_share
+        return self.attention_s / self.wall_s if self.wall_s > 0 else None
+
+    def problems(self) -> list[Problem]:
+        """The problems that say all of their calls, each once, those of most seconds first."""
+        spent: dict[Problem, float] = {}
+        for site in self.sites:
+            if site.faithful:
+                spent[site.problem] = spent.get(site.problem, 0.0) + site.seconds + site.backward_s
+        return sorted(spent, key=lambda p: -spent[p])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values, the sites last."""
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sites"}
+        return {"calls": FORMAT, **rest, "sites": [s.to_dict() for s in self.sites]}
+
+    def write(self, path: Path) -> None:
+        """Replace the file as a whole."""
+        half = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            with half.open("w") as opened:
+                json.dump(self.to_dict(), opened, indent=1)
+                opened.write("\n")
+            half.replace(path)
+        except OSError as error:
+            raise CantBeDone(f"can't write {path}: {error.strerror}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> Calls:
+        """The calls of a file; of one that was cut off, what can be read, with a sentence."""
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise CantBeDone(f"can't read calls from {path}: {why}") from None
+        try:
+            values, cut = json.loads(text), False
+        except json.JSONDecodeError:
+            values, cut = _before_the_cut(text), True
+        if not isinstance(values, dict) or values.get("calls") != FORMAT:
+            raise CantBeDone(
+                f"{path} holds no captured calls; 'attnbench capture -- PROGRAM' makes such a file"
+            )
+        try:
+            return cls._of(values, path, cut=cut)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CantBeDone(f"the calls in {path} are damaged ({error!r})") from None
+
+    @classmethod
+    def _of(cls, values: dict[str, Any], path: Path, *, cut: bool) -> Calls:
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        calls = cls(**{**known, "sites": [Site.from_dict(s) for s in values.get("sites", [])]})
+        if cut:
+            calls.complete = False
+            calls.unseen = [
+                *calls.unseen,
+                f"{path} was cut off: {len(calls.sites)} sites could be read, and there were more",
+            ]
+        return calls
+
+
+def _before_the_cut(text: str) -> dict[str, Any]:
+    """The values of an object whose end is missing, and those of its sites that are whole."""
+    found: dict[str, Any] = {}
+    for name, value in _members(text):
+        found[name] = value
+    return found
+
+
+def _members(text: str) -> Iterator[tuple[str, Any]]:
+    """Names and values one by one, for as long as they can be read."""
+    decoder = json.JSONDecoder()
+    at = text.find("{") + 1
+    while at > 0:
+        try:
+            name, at = decoder.raw_decode(text, _past(text, at, ","))
+            start = _past(text, at, ":")
+            if name == "sites":
+                yield name, list(_elements(text, text.index("[", start) + 1))
+                return
+            value, at = decoder.raw_decode(text, start)
+        except (ValueError, IndexError):
+            return
+        yield name, value
+
+
+def _elements(text: str, at: int) -> Iterator[Any]:
+    """The whole elements of a list that begins there."""
+    decoder = json.JSONDecoder()
+    while True:
+        try:
+            value, at = decoder.raw_decode(text, _past(text, at, ","))
+        except (ValueError, IndexError):
+            return
+        yield value
+
+
+def _past(text: str, at: int, mark: str) -> int:
+    """Where the next value begins, past blanks and one mark."""
+    while text[at].isspace() or text[at] == mark:
+        at += 1
+    return at

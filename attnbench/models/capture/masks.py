@@ -1,0 +1,141 @@
+"""The masks that a program hands over, each looked at once.
+
+A tensor that is still the one that was looked at, and was not written to since, is known. A new one
+with the content of an old one is known by its digest. A bias that is learned changes at every
+step: the first one of a place and shape stands for all, and of two that hide the same keys the
+first is kept. At most ``MOST`` masks without a name are kept as files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnbench.models.mask_of import (
+    FULL,
+    Nameless,
+    NoData,
+    causal_of,
+    has_data,
+    kept,
+    recognised,
+)
+from impls.asked import CantBeDone
+from impls.masks import Mask, Shape
+
+MOST = 32
+REMEMBERED = 4096
+LARGEST = 2**31
+"""Scores: of a mask with more nobody looks at the values."""
+
+
+class Found(NamedTuple):
+    """A mask, and what is not known of it: nothing, where the note is empty."""
+
+    mask: Mask
+    note: str = ""
+
+
+class Masks:
+    """What was found of the masks of a program."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._tensors: dict[Any, tuple[list[weakref.ref[Tensor]], Found]] = {}
+        self._contents: dict[Any, Found] = {}
+        self._files = 0
+
+    def of(
+        self, attn_mask: Tensor | None, is_causal: bool, shape: Shape,
+        place: Any = None, bias: Tensor | None = None,
+    ) -> Found:  # fmt: skip
+        """The mask of a call; ``bias`` is added to it. ``place`` is where the call comes from."""
+        given = [x for x in (attn_mask, bias) if x is not None]
+        if not given:
+            return Found(causal_of(shape) if is_causal else FULL)
+        if not all(map(has_data, given)):
+            return Found(
+                causal_of(shape) if is_causal else FULL,
+                "its mask is a tensor without values, so what it hides is not known",
+            )
+        key = _identity(given, is_causal, shape)
+        if key is not None and key in self._tensors:
+            refs, found = self._tensors[key]
+            if all(ref() is x for ref, x in zip(refs, given, strict=True)):
+                return found
+        found = self._by_content(given, is_causal, shape, place)
+        if key is not None:
+            _bounded(self._tensors)[key] = ([weakref.ref(x) for x in given], found)
+        return found
+
+    def _by_content(self, given: list[Tensor], is_causal: bool, shape: Shape, place: Any) -> Found:
+        forms = tuple((tuple(x.shape), x.dtype) for x in given)
+        if any(x.requires_grad for x in given):
+            key: Any = ("learned", place, forms, is_causal, shape)
+        else:
+            key = (*map(_digest, given), forms, is_causal, shape)
+        if key not in self._contents:
+            _bounded(self._contents)[key] = self._looked_at(_sum(given), is_causal, shape)
+        return self._contents[key]
+
+    def _looked_at(self, attn_mask: Tensor, is_causal: bool, shape: Shape) -> Found:
+        if attn_mask.shape[0] * shape.q_len * shape.kv_len > LARGEST:
+            return Found(FULL, "its mask is too large to be looked at")
+        try:
+            found = recognised(attn_mask, is_causal, shape)
+            return Found(found) if isinstance(found, Mask) else self._file(found, shape)
+        except NoData as error:
+            return Found(FULL, str(error))
+        except (CantBeDone, OSError) as error:
+            return Found(FULL, f"its mask can't be put: {error}")
+
+    def _file(self, found: Nameless, shape: Shape) -> Found:
+        """Kept as a file, or known by what it hides where another was kept that hides the same."""
+        hides = found.table if found.kind == "dense" else found.table == -torch.inf
+        digest = hashlib.blake2b(hides.tobytes(), digest_size=16).digest()
+        key = (found.kind, digest, hides.shape, shape)
+        if key in self._contents:
+            return self._contents[key]
+        if self._files >= MOST:
+            return Found(FULL, f"its mask has no name, and {MOST} such were kept before it")
+        self._files += 1
+        _bounded(self._contents)[key] = made = Found(kept(found, shape, self._folder))
+        return made
+
+
+def _bounded(some: dict[Any, Any]) -> dict[Any, Any]:
+    if len(some) >= REMEMBERED:
+        some.clear()
+    return some
+
+
+def _identity(given: list[Tensor], is_causal: bool, shape: Shape) -> Any:
+    """What tells these tensors as they are now from others; None where torch keeps no count."""
+    if any(x.is_inference() for x in given):
+        return None
+    return (*((id(x), x._version) for x in given), is_causal, shape)
+
+
+def _digest(x: Tensor) -> bytes:
+    """Of what a tensor holds; what is repeated by a stride of nought is read once."""
+    x = x.detach()
+    for axis, stride in enumerate(x.stride()):
+        if stride == 0 and x.shape[axis] > 1:
+            x = x.narrow(axis, 0, 1)
+    held = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.blake2b(held.data, digest_size=16).digest()
+
+
+def _sum(given: list[Tensor]) -> Tensor:
+    """The mask with the bias added; a boolean mask hides where it is false."""
+    if len(given) == 1:
+        return given[0].detach()
+    mask, bias = (x.detach() for x in given)
+    if mask.dtype == torch.bool:
+        return torch.where(mask, bias, torch.finfo(bias.dtype).min)
+    return mask + bias

@@ -1,0 +1,184 @@
+"""The functions that are recorded, put in the place of the originals, and taken out again.
+
+An original is held in a slot, where nobody who looks for its users finds it. In a process that
+runs already a program may have it under names of its own (``from torch.nn.functional import …``, an
+attribute of a model, a closure): the collector knows who refers to it, and so they are found, at
+the beginning and at the end alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Function = Callable[..., Any]
+COMPILED = "_torchdynamo_orig_callable"
+_TORCH = str(Path(torch.__file__).parent)
+
+
+class Original:
+    """A function that another stands for."""
+
+    __slots__ = ("__weakref__", "call")
+
+    def __init__(self, call: Function) -> None:
+        self.call = call
+
+
+Make = Callable[[Original], Function]
+"""What makes a stand-in of an original."""
+
+
+class Stands:
+    """Functions in the place of others, until :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._placed: list[tuple[Any, str, Original, Function]] = []
+        self._around: dict[Original, Make] = {}
+        self._compiled: list[tuple[Original, Function]] = []
+        self._pauses = 0
+
+    def put(self, owner: Any, name: str, make: Make) -> Original:
+        """What is made of the original stands for it from now on."""
+        found = getattr(owner, name)
+        original = Original(found)
+        stand = make(original)
+        _named_alike(stand, found)
+        self._placed.append((owner, name, original, stand))
+        self._around[original] = make
+        setattr(owner, name, stand)
+        return original
+
+    def compiled(self, stand: Any, compile_: Function) -> Function | None:
+        """Where a stand-in is to be compiled: one of what the original becomes by that."""
+        for _, _, original, placed in self._placed:
+            if placed is stand:
+                made = Original(compile_(original.call))
+                self._compiled.append((made, self._around[original](made)))
+                return self._compiled[-1][1]
+        return None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The originals are back, for a moment; a moment may hold others."""
+        self._pauses += 1
+        for owner, name, original, _ in self._placed:
+            setattr(owner, name, original.call)
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            for owner, name, _, stand in self._placed if not self._pauses else ():
+                setattr(owner, name, stand)
+
+    def spread(self) -> None:
+        """Put what stands for an original wherever else it is, and around what was compiled."""
+        known = {id(original.call): original for _, _, original, _ in self._placed}
+        for function, compiled in _compiled():
+            if (original := known.get(id(function))) is not None:
+                made = Original(compiled)
+                self._compiled.append((made, self._around[original](made)))
+        pairs = [(original.call, stand) for _, _, original, stand in self._placed]
+        _replace([*pairs, *((o.call, stand) for o, stand in self._compiled)])
+
+    def close(self) -> None:
+        """Put the originals back, under whatever name they are used by now."""
+        for owner, name, original, _ in self._placed:
+            setattr(owner, name, original.call)
+        pairs = [(stand, original.call) for _, _, original, stand in self._placed]
+        _replace([*pairs, *((stand, o.call) for o, stand in self._compiled)])
+        self._placed.clear()
+
+
+def _compiled() -> Iterator[tuple[Any, Any]]:
+    """Functions that torch.compile was given, and what it made of them."""
+    if "torch._dynamo" in sys.modules:
+        for found in gc.get_objects():
+            if type(found) is types.FunctionType and COMPILED in vars(found):
+                yield vars(found)[COMPILED], found
+
+
+def _named_alike(stand: Any, found: Any) -> None:
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if (value := getattr(found, name, None)) is not None:
+            setattr(stand, name, value)
+    stand.__attnbench__ = True
+
+
+def _replace(pairs: list[tuple[Any, Any]]) -> None:
+    """Put the second of each pair wherever the program refers to the first."""
+    new = {id(old): made for old, made in pairs}
+    own = {id(x) for x in (pairs, *pairs)}
+    users = [x for x in gc.get_referrers(*(old for old, _ in pairs)) if id(x) not in own]
+    torchs = _torchs(users)
+    for user in users:
+        if id(user) not in torchs:
+            _replace_in(user, new)
+
+
+def _replace_in(user: Any, new: dict[int, Any]) -> None:
+    """In one thing that refers to one of them: a cell, a list, a dictionary, or what has one."""
+    if isinstance(user, types.CellType):
+        user.cell_contents = new[id(user.cell_contents)]
+    elif isinstance(user, list):
+        _held(user, range(len(user)), new)
+    elif isinstance(user, dict):
+        _held(user, list(user), new)
+    elif isinstance(user, type):
+        for name in [n for n, value in list(vars(user).items()) if id(value) in new]:
+            setattr(user, name, new[id(vars(user)[name])])
+    elif hasattr(user, "__dict__") and not isinstance(user, types.MappingProxyType):
+        _held(vars(user), list(vars(user)), new)
+
+
+def _held(user: Any, places: Iterable[Any], new: dict[int, Any]) -> None:
+    for place in places:
+        if id(user[place]) in new:
+            user[place] = new[id(user[place])]
+
+
+def _torchs(users: list[Any]) -> set[int]:
+    """Which of them are torch's own business: its tables, what its compiler made. By identity."""
+    loose = [x for x in users if isinstance(x, dict | list | types.CellType) and not _names(x)]
+    owners = _owners(loose)
+    closures = _owners([x for some in owners.values() for x in some if isinstance(x, tuple)])
+    found = {id(x) for x in users if _in_torch(x)}
+    for user in loose:
+        for owner in owners.get(id(user), ()):
+            if any(map(_in_torch, (owner, *closures.get(id(owner), ())))):
+                found.add(id(user))
+    return found
+
+
+def _owners(some: list[Any]) -> dict[int, list[Any]]:
+    """By identity, what refers to each."""
+    wanted, found = {id(x) for x in some}, dict[int, list[Any]]()
+    for user in gc.get_referrers(*some) if some else ():
+        if user is not some:
+            for x in gc.get_referents(user):
+                if id(x) in wanted:
+                    found.setdefault(id(x), []).append(user)
+    return found
+
+
+def _names(x: Any) -> bool:
+    """Whether it is what a module's names are kept in."""
+    return isinstance(x, dict) and "__name__" in x
+
+
+def _in_torch(x: Any) -> bool:
+    """A function, a module, its names or an object that torch's own code made."""
+    if isinstance(x, types.FunctionType):
+        return x.__code__.co_filename.startswith(_TORCH)
+    if isinstance(x, dict | types.ModuleType):
+        name = x.get("__name__") if isinstance(x, dict) else x.__name__
+    else:
+        name = x.__module__ if isinstance(x, type) else type(x).__module__
+    return str(name).partition(".")[0] == "torch"

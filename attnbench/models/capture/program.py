@@ -1,0 +1,145 @@
+"""A program run with its attention calls recorded, and what all of its processes wrote made one.
+
+Every Python that it starts finds our ``sitecustomize`` and writes files of its own into a folder
+beside the result; while it runs they are put together now and again, so that something readable is
+left whoever is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnbench.models.calls import Calls
+from attnbench.models.capture.child import FOLDER, SAMPLES
+from attnbench.models.merged import merged
+from impls.asked import CantBeDone
+
+SITE = Path(__file__).parent / "site"
+EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How the program ended, and what was recorded of it."""
+
+    status: int
+    """Of the program; below nought the signal that ended it."""
+    calls: Calls
+
+
+def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False) -> Ran:
+    """Run it to its end. ``quiet``: what it prints goes to standard error."""
+    out = out.resolve()
+    _check(out)
+    parts = out.with_name(f"{out.stem}.parts")
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir()
+    kept = out.with_name(f"{out.stem}.samples") if samples else None
+    try:
+        status = _run(command, _environment(parts, kept), parts, out, quiet=quiet)
+        calls = _gathered(parts, command, over=True, status=status)
+        if not calls.sites:
+            raise CantBeDone(_nothing(command, parts, calls, status))
+        calls.write(out)
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
+    return Ran(status, calls)
+
+
+def _check(out: Path) -> None:
+    """Raise a sentence where the result can't be written, before anything is run."""
+    if set("+@") & set(str(out)):
+        raise CantBeDone(
+            f"--out {out}: masks are kept beside it, and + and @ mean something in a mask's text; "
+            "choose a path without them"
+        )
+    probe = out.with_name(f"{out.name}.{os.getpid()}.part")
+    try:
+        if out.is_dir():
+            raise CantBeDone(f"can't write {out}: it is a folder; give a file, as calls.json")
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CantBeDone(f"can't write {out}: {error.strerror}") from None
+
+
+def _environment(parts: Path, samples: Path | None) -> dict[str, str]:
+    paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {**os.environ, FOLDER: str(parts), "PYTHONPATH": os.pathsep.join(paths)}
+    return {**found, SAMPLES: str(samples)} if samples else found
+
+
+def _run(command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *,
+         quiet: bool) -> int:  # fmt: skip
+    try:
+        program = subprocess.Popen(
+            list(command), env=environment, stdout=sys.stderr.fileno() if quiet else None
+        )
+    except OSError as error:
+        raise CantBeDone(
+            f"can't run {command[0]}: {error.strerror}; give a program as you would start it, as "
+            "in: attnbench capture -- python train.py"
+        ) from None
+    while True:
+        try:
+            return program.wait(EVERY_S)
+        except subprocess.TimeoutExpired:
+            calls = _gathered(parts, command, over=False)
+            if calls.sites:
+                calls.write(out)
+        except KeyboardInterrupt:  # the program was told too; its own end is waited for
+            continue
+
+
+def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> Calls:
+    """What the processes have written."""
+    found: list[Calls] = []
+    for file in sorted(parts.glob("*.json"), key=lambda f: int(f.stem)):
+        calls = Calls.read(file)
+        if over and not calls.complete:
+            calls.unseen.append(
+                f"process {file.stem} was killed, or left without its exit being noticed: the "
+                "last second of its calls may be missing"
+            )
+        found.append(calls)
+    whole = merged(found)
+    whole.header = {**whole.header, "command": shlex.join(command), "status": status}
+    whole.unseen += [
+        f"process {file.stem} could not be watched: {file.read_text()}"
+        for file in sorted(parts.glob("*.amiss"))
+    ]
+    if status:
+        whole.unseen.append(f"the program ended with {how(status)}: later calls are not here")
+    whole.complete = over and whole.complete and status == 0
+    return whole
+
+
+def how(status: int) -> str:
+    """``status 3``, ``signal 9``"""
+    return f"status {status}" if status >= 0 else f"signal {-status}"
+
+
+def _nothing(command: Sequence[str], parts: Path, calls: Calls, status: int) -> str:
+    """Why no call was seen, as far as can be told."""
+    name = shlex.join(command)
+    ended = f" (it ended with {how(status)})" if status else ""
+    if not any(parts.glob("*.python")):
+        why = (
+            "it started no Python that could be watched: it is not a Python program, or starts "
+            "Python with -I, -E or -S"
+        )
+    elif not any(parts.glob("*.torch")):
+        why = "it is Python, and did not import torch"
+    else:
+        why = (
+            "it imported torch and made no attention call that can be seen; attention written out "
+            "as products and a softmax can't, nor can calls of other libraries' kernels"
+        )
+    return ". ".join([f"{name}{ended}: {why}", *calls.unseen])

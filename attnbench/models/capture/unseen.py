@@ -1,0 +1,70 @@
+"""What may be missing from what was recorded, in sentences; and what was seen while compiled."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from attnbench.models.calls import Site
+
+if TYPE_CHECKING:
+    from attnbench.models.capture.recorder import Recorder
+
+KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
+"""Libraries with attention functions of their own."""
+SAID = 5
+"""Reasons, at the most, that are said one by one."""
+
+
+class Compiled:
+    """Calls that torch's compiler met: which, but not how often they ran."""
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.met = 0
+
+    def add(self, site: Site | None) -> None:
+        """One more; the site where it could be told."""
+        self.met += 1
+        if site is not None and site not in self.sites and len(self.sites) < 256:
+            self.sites.append(site)
+
+
+def sentences(recorder: Recorder) -> list[str]:
+    """What may be missing, and why."""
+    found = []
+    if met := recorder.compiled.met:
+        found.append(
+            f"torch.compile compiled {_many(met, 'attention call')} into larger code: which "
+            "problems is known, but not how often they ran, nor for how long; run without "
+            "compiling to have their share"
+        )
+    if (whole := recorder.amiss.get(WHOLE, 0)) > 0:
+        found.append(
+            f"{_many(whole, 'call')} of torch's fast path for nn.MultiheadAttention and "
+            "TransformerEncoder computed projections, or a whole layer, in the same operator: "
+            "counted, but their seconds are not in the share"
+        )
+    others = Counter({k: n for k, n in recorder.amiss.items() if k != WHOLE})
+    for reason, n in others.most_common(SAID):
+        found.append(f"{_many(n, 'call')} could not be put as a problem: {reason}")
+    if len(others) > SAID:
+        found.append(f"{len(others) - SAID} more reasons why a call could not be put")
+    imported = [name for name in KERNELS if name in sys.modules]
+    if imported:
+        found.append(
+            f"the program imported {', '.join(imported)}: calls of their own functions are seen "
+            "only where transformers makes them"
+        )
+    if recorder.samples is not None and recorder.samples.skipped:
+        found.append("there was no room for samples of all places: the first were kept")
+    return found
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n:,} {what}" + "s" * (n != 1)
+
+
+WHOLE = "whole"
+"""The reason under which calls are counted that do more than attention."""

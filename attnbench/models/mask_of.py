@@ -1,0 +1,247 @@
+"""The mask that a tensor is: what a program hands to attention, in the words of the masks.
+
+A boolean says who may see whom; a number is added to the scores, and hides where it is minus
+infinity, or so low that nothing comes through (-1e9, or the lowest number of a dtype, as
+transformers writes it; only a row that hides everything would tell them apart). Where each row sees
+one span of keys, the spans are held against the masks that have a name, the simplest first, and a
+name is given only if its own spans are the tensor's, row by row. What has no name (left padding,
+a relative bias) is kept as a file that is named by its content, so that equal masks are equal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from impls.asked import CantBeDone
+from impls.masks import InvalidMask, Mask, Part, Shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Seen = NDArray[np.bool_]
+    Places = NDArray[np.int64]
+
+LOWEST = -1e9
+"""What is added to a score and is no more than this hides the key."""
+FULL = Mask()
+CAUSAL = Mask((Part("causal"),))
+UPPER_LEFT = Mask(CAUSAL.parts, upper_left=True)
+
+
+class NoData(CantBeDone):
+    """A tensor without values: nobody can say which mask it is. A sentence."""
+
+
+def mask_of(
+    attn_mask: Tensor | None, is_causal: bool, shape: Shape, folder: Path | None = None
+) -> Mask:
+    """The mask that ``F.scaled_dot_product_attention`` would apply, given these two.
+
+    ``is_causal`` puts the first query at the first key, and both must allow a pair where both are
+    given. ``folder``: where a mask without a name is kept; one of this process if none is given.
+    """
+    found = recognised(attn_mask, is_causal, shape)
+    return found if isinstance(found, Mask) else kept(found, shape, folder)
+
+
+class Nameless(NamedTuple):
+    """A mask that has no name: ``dense`` or ``bias``, and its table as a file holds it."""
+
+    kind: str
+    table: NDArray[Any]
+
+
+def recognised(attn_mask: Tensor | None, is_causal: bool, shape: Shape) -> Mask | Nameless:
+    """The mask of that name, or what there is to keep of it."""
+    if attn_mask is None:
+        return causal_of(shape) if is_causal else FULL
+    seen, added = _tables(attn_mask, shape)
+    if is_causal:
+        seen = seen & UPPER_LEFT.visible(shape)
+    if added is None:
+        return _named(seen, shape) or Nameless("dense", seen)
+    alibi = _alibi(seen, added, attn_mask.dtype, shape)
+    return alibi or Nameless("bias", np.where(seen, added, -np.inf).astype(added.dtype))
+
+
+def causal_of(shape: Shape) -> Mask:
+    """What ``is_causal=True`` means there: the first query at the first key."""
+    return CAUSAL if shape.q_len == shape.kv_len else UPPER_LEFT
+
+
+# ---- what the tensor says ----------------------------------------------------------------------
+
+
+def has_data(x: Tensor) -> bool:
+    """Whether a tensor has values: not of a fake one, nor on the meta device."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")  # there are none before it is loaded
+    return not (x.is_meta or (fake is not None and isinstance(x, fake.FakeTensor)))
+
+
+def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]:
+    """Who may see whom, [batch or 1, heads or 1, q_len, kv_len], and what is added, if anything."""
+    if not has_data(attn_mask):
+        raise NoData(
+            f"the mask of shape {tuple(attn_mask.shape)} has no values (it is fake, or on the meta "
+            "device), so what it hides is not known"
+        )
+    x = attn_mask.detach()
+    x = x.reshape((1,) * (4 - x.dim()) + tuple(x.shape))
+    ends = zip(x.shape, shape, strict=True)
+    if any(a not in (1, b) for a, b in ends):
+        raise InvalidMask(
+            f"a mask of shape {tuple(attn_mask.shape)} does not broadcast to {tuple(shape)}"
+        )
+    for axis in (0, 1):  # batches and heads that are one and the same are looked at once
+        if x.shape[axis] > 1 and (x.stride(axis) == 0 or bool((x == x.narrow(axis, 0, 1)).all())):
+            x = x.narrow(axis, 0, 1)
+    x = x.expand(*x.shape[:2], shape.q_len, shape.kv_len)
+    if x.dtype == torch.bool:
+        return x.cpu().numpy(), None
+    lowest = max(LOWEST, torch.finfo(x.dtype).min / 2)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    numbers = x.to("cpu", wide).numpy()
+    seen = ~(numbers <= lowest)
+    return seen, numbers if bool((numbers[seen] != 0).any()) else None
+
+
+def _alibi(seen: Seen, added: NDArray[Any], dtype: torch.dtype, shape: Shape) -> Mask | None:
+    """The mask with ALiBi's slopes, where they are what is added, in the tensor's own dtype."""
+    base = _named(seen, shape)
+    if base is None or added.shape[1] != shape.heads:
+        return None
+    mask = Mask((*base.parts, Part("alibi")), base.upper_left)
+    slopes = mask.bias(shape)
+    assert slopes is not None
+    rounded = torch.from_numpy(slopes).to(dtype).to(torch.float64).numpy()
+    return mask if bool(((rounded == added) | ~seen).all()) else None
+
+
+# ---- its name ----------------------------------------------------------------------------------
+
+
+def _named(seen: Seen, shape: Shape) -> Mask | None:
+    """The simplest mask with exactly these spans; None where rows are no spans, or unlike any."""
+    if (seen != seen[:, :1]).any():
+        return None  # heads that see unlike things
+    if seen.all():
+        return FULL
+    first, past = _spans(seen[:, 0])
+    if ((past - first) != seen[:, 0].sum(-1)).any():
+        return None
+    for mask in _candidates(first, past, shape):
+        if mask.wrong_for(shape) is None and _same(mask, first, past, shape):
+            return mask
+    return None
+
+
+def _spans(seen_bnm: Seen) -> tuple[Places, Places]:
+    """The first and the past-the-last key of each row; nought twice of a row that sees nothing."""
+    some = seen_bnm.any(-1)
+    first = np.where(some, seen_bnm.argmax(-1), 0)
+    past = np.where(some, seen_bnm.shape[-1] - seen_bnm[..., ::-1].argmax(-1), 0)
+    return first, past
+
+
+def _same(mask: Mask, first: Places, past: Places, shape: Shape) -> bool:
+    """Whether the mask's own spans are these; it does not matter where an empty one stands."""
+    low, high = mask.spans(shape)
+    low, high = (np.broadcast_to(x, first.shape) for x in (low, high))
+    blind = past == first
+    return bool(np.where(blind, low == high, (low == first) & (high == past)).all())
+
+
+def _candidates(first: Places, past: Places, shape: Shape) -> Iterator[Mask]:
+    """Masks that the spans may be, the simplest first, alone and with a padding to the right."""
+    ends = past.max(1)
+    padding = Part("padding", tuple(map(int, ends[:1] if (ends == ends[0]).all() else ends)))
+    yield Mask((padding,))
+    corners = (False, True) if shape.q_len != shape.kv_len else (False,)
+    for upper_left in corners:
+        yield Mask(CAUSAL.parts, upper_left)
+        yield Mask((*CAUSAL.parts, padding), upper_left)
+    for upper_left in corners:
+        at = np.arange(shape.q_len) + (0 if upper_left else shape.kv_len - shape.q_len)
+        for parts in _parts(first, past, ends, at):
+            yield Mask(parts, upper_left)
+            yield Mask((*parts, padding), upper_left)
+
+
+def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tuple[Part, ...]]:
+    """Conditions that the spans may be made of, but for the padding, at one corner."""
+    inner = (first < past) & (past < ends[:, None])  # rows whose end is not the padding's
+    right = _only((past - 1 - at)[inner])
+    left = _only((at - first)[(first > 0) & (first < past)])
+    most = int(ends.max())
+    if left is not None or right is not None:
+        sides = (most if left is None else left, most if right is None else right)
+        if min(sides) >= 0:
+            yield (Part("window", sides),)
+    if past[0, 0] > 0:
+        yield (Part("prefix", (int(past[0, 0]),)),)
+    lengths = _documents(first[0], past[0])
+    if lengths is not None:
+        yield (Part("document", lengths),)
+        yield (*CAUSAL.parts, Part("document", lengths))
+
+
+def _only(numbers: Places) -> int | None:
+    """The one number that all of these are."""
+    return int(numbers[0]) if len(numbers) and (numbers == numbers[0]).all() else None
+
+
+def _documents(first: Places, past: Places) -> tuple[int, ...] | None:
+    """The lengths of the documents that begin where spans do; None where they go backwards."""
+    starts = np.unique(first)
+    if starts[0] != 0 or (np.diff(first) < 0).any():
+        return None
+    return tuple(int(b - a) for a, b in pairwise([*starts, int(past[-1])]))
+
+
+# ---- or its file -------------------------------------------------------------------------------
+
+
+def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
+    """The mask as a file of the folder, or of this process; the file is named by what it holds."""
+    folder = _own_folder() if folder is None else folder
+    if set("+@") & set(str(folder)):
+        raise InvalidMask(
+            f"a mask that has no name is kept as a file, and the folder {folder} can't be written "
+            "in a mask's text, where + and @ mean something; give another folder"
+        )
+    kind, table = found.kind, np.ascontiguousarray(found.table)
+    said = f"{table.dtype}{table.shape}".encode()
+    name = hashlib.blake2b(table.tobytes(), digest_size=8, person=said[:16]).hexdigest()
+    file = folder / f"{kind}-{'x'.join(map(str, table.shape))}-{name}.npy"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        half = file.with_suffix(f".{os.getpid()}.part")
+        with half.open("wb") as opened:
+            np.save(opened, table)
+        half.replace(file)
+    mask = Mask((Part(kind, file=str(file)),))
+    if (wrong := mask.wrong_for(shape)) is not None:
+        raise InvalidMask(wrong)
+    return mask
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder of this process, gone when it ends."""
+    made = Path(tempfile.mkdtemp(prefix="attnbench-masks-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made

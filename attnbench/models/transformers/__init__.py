@@ -1,0 +1,28 @@
+"""Every core variant in a transformers model, as ``attn_implementation="attnbench:NAME"``.
+
+    import attnbench.models.transformers
+    model.set_attn_implementation("attnbench:chunked")
+
+Importing this registers the variants of the table, with their masks; :func:`register` adds one
+with options or from a file of rows. A name that holds ``flash`` is spelled with ``FLASH``
+(``attnbench:sdpa.FLASH``), because transformers takes every name with ``flash`` in it for one of
+its own and goes to look for a kernel. What a variant doesn't serve (a mask, a gradient, a machine)
+is refused at the call, by a sentence that names the variant and the layer.
+
+A model whose code has an attention of its own (Bloom, MPT, Falcon, GPT-J) keeps it whatever is set,
+and transformers says so in a warning.
+"""
+
+import importlib.util
+
+if importlib.util.find_spec("transformers") is None:
+    raise ModuleNotFoundError(
+        "attnbench.models.transformers needs transformers: pip install 'attnbench[transformers]'"
+    )
+
+from attnbench.answer.choice.paste import spelled
+from attnbench.models.transformers.registering import names, register, register_table
+
+__all__ = ["names", "register", "spelled"]
+
+register_table()

@@ -1,0 +1,203 @@
+"""``attnbench.show(…)``: what a run answers, and its figures, where a notebook shows things."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from attnbench.notebook.asked import BadWord, several
+from attnbench.notebook.frames import behind
+from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
+from attnbench.report.figures.looks import Looks, looks
+from attnbench.report.figures.panel import panels
+from attnbench.report.figures.sheet import Drawn
+from attnbench.report.page.filled import baseline
+from attnbench.report.page.headlines import headlines, sentences
+from attnbench.report.page.missing import missing
+from attnbench.report.scenes import Ran, Scene, scenes
+from attnbench.store import selfcheck_said
+
+FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
+"""By name, what can be drawn."""
+USUAL = ("map", "time")
+UNITS = ("", "ms")
+"""In which a measure is drawn here; the report's page has the others too."""
+SCENES, REASONS = 6, 6
+"""Regimes with figures of their own; reasons why cells have no time."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure: shown by itself as the last word of a cell, written with ``save``."""
+
+    drawn: Drawn
+
+    @property
+    def name(self) -> str:
+        """``r0-exact-time-ms``"""
+        return self.drawn.name
+
+    @property
+    def svg(self) -> str:
+        """The figure as text."""
+        return self.drawn.svg
+
+    def save(self, path: str | Path) -> None:
+        """Into a file: .svg, .png, or .csv for its numbers."""
+        kinds = {".svg": self.svg.encode(), ".png": self.drawn.png, ".csv": self.drawn.csv.encode()}
+        if not kinds.get(suffix := Path(path).suffix):
+            raise BadWord(f"{path}: a figure is written as .svg, .png or .csv, not as {suffix!r}")
+        Path(path).write_bytes(kinds[suffix])
+
+    def _points(self) -> str:
+        """How wide it was drawn, so that its text is as large as that of the others."""
+        found = re.search(r'viewBox="0 0 ([\d.]+) ', self.svg)
+        return found[1] if found else "331"
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.drawn.title}. {self.drawn.told}>"
+
+    def _repr_html_(self) -> str:
+        """As an image of its own, so that nothing in it meets what else is on the page."""
+        data = base64.b64encode(self.svg.encode()).decode()
+        told = escape(f"{self.drawn.title}. {self.drawn.told}")
+        return (
+            f'<img alt="{told}" src="data:image/svg+xml;base64,{data}" '
+            f'style="width:{self._points()}pt;max-width:100%;margin:4pt">'
+        )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Answers in sentences, and figures: shown as the last word of a cell."""
+
+    headlines: Sequence[str]
+    """One or two sentences that answer, for the longest lengths."""
+    answers: Sequence[str]
+    """For each stretch of lengths of each regime: what to use, by how much."""
+    figures: Sequence[Picture]
+    missing: Sequence[str]
+    """Why cells have no time."""
+    notes: Sequence[str] = field(default_factory=tuple)
+    """What could not be drawn, what is amiss with a run, what the ruler's self-check said."""
+
+    def __getitem__(self, name: str) -> Picture:
+        """A figure by its name."""
+        for picture in self.figures:
+            if picture.name == name:
+                return picture
+        raise KeyError(f"there is no figure {name!r}; there are "
+                       f"{', '.join(picture.name for picture in self.figures)}")  # fmt: skip
+
+    def __repr__(self) -> str:
+        lines = [*self.headlines, *(f"- {line}" for line in self.answers)]
+        lines += [f"not measured: {line}" for line in self.missing]
+        names = ", ".join(picture.name for picture in self.figures) or "none"
+        return "\n".join([*lines, *self.notes, f"figures: {names}"])
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<p><b>{escape(line)}</b></p>" for line in self.headlines)
+        pictures = "".join(picture._repr_html_() for picture in self.figures)
+        untimed = _details(f"Not measured: {len(self.missing)} reasons", self.missing)
+        return (
+            f"<div>{heads}{_listed(self.answers)}<div>{pictures}</div>{untimed}"
+            f"{_listed(self.notes)}</div>"
+        )
+
+
+def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
+    """What was measured, answered and drawn: the last word of a notebook's cell.
+
+    ``what``: a DataFrame of ``run`` or ``load``, or rows of one, which are then all that is looked
+    at; a run's folder; several folders. ``figures``: of map, time, memory, error, energy,
+    tradeoffs, roofline and closeness. In Python it has ``answers``, ``figures``, ``missing``; the
+    whole report is ``attnbench report RUN``.
+
+    >>> attnbench.show(df)                                                # doctest: +SKIP
+    >>> attnbench.show(df[df["problem.phase"] == "train"], "memory")      # doctest: +SKIP
+    >>> attnbench.show("results/box/20261122-015809").figures[0].save("map.svg")  # doctest: +SKIP
+    """
+    names = several("figures", figures) if figures else ()
+    if unknown := [name for name in names if name not in FIGURES]:
+        raise BadWord(f"there is no figure {', '.join(unknown)}; there are {', '.join(FIGURES)}")
+    runs = behind(what)
+    found = scenes(runs)
+    several_runs = len(runs) > 1
+    pictures, notes = _drawn(runs, found, names)
+    for run in runs:
+        on = f"{run.name}: " * several_runs
+        notes += [f"{on}{note}" for note in (*run.notes, selfcheck_said(run.header))]
+    untimed = missing(found)
+    return Shown(
+        headlines(found, several_runs=several_runs),
+        [f"{_of(scene, several_runs)} · {line}" for scene in found for line in sentences(scene)],
+        pictures,
+        [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in untimed[:REASONS]]
+        + [f"{len(untimed) - REASONS} reasons more"] * (len(untimed) > REASONS),
+        tuple(notes),
+    )  # fmt: skip
+
+
+def _of(scene: Scene, several_runs: bool) -> str:
+    return f"{scene.run.name}: " * several_runs + str(scene.regime)
+
+
+Draw = Callable[[], "Drawn | Sequence[Drawn] | None"]
+
+
+def _drawn(runs: Sequence[Ran], found: Sequence[Scene],
+           names: Sequence[str]) -> tuple[list[Picture], list[str]]:  # fmt: skip
+    """The figures in the order of their names; one that fails costs itself alone."""
+    timed = [scene for scene in found if scene.timed]
+    look = looks(record for run in runs for record in run.records)
+    pictures, notes = list[Picture](), list[str]()
+    for name in names:
+        before = len(pictures)
+        for draw in _draws(name, runs, found, timed[:SCENES], look):
+            try:
+                made = draw()
+            except Exception as error:  # anything: the answers must not go with it
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                notes.append(f"a figure of {name} could not be drawn ({said})")
+            else:
+                some = [made] if isinstance(made, Drawn) else made or ()
+                pictures += map(Picture, some)
+        if before == len(pictures):
+            notes.append(f"nothing was measured that a figure of {name} could be drawn of")
+    if names and len(timed) > SCENES:
+        notes.append(f"figures are of the first {SCENES} of {len(timed)} regimes: show fewer rows "
+                     "for the others")  # fmt: skip
+    return pictures, notes
+
+
+def _draws(name: str, runs: Sequence[Ran], found: Sequence[Scene], timed: Sequence[Scene],
+           look: Looks) -> Iterator[Draw]:  # fmt: skip
+    """What is to be called for one name."""
+    if name in ("map", "closeness"):
+        of_run = winner_map.draw if name == "map" else closeness.draw
+        yield from (partial(of_run, run, found, look) for run in runs)
+        return
+    for scene in timed:
+        if name in ("tradeoffs", "roofline"):
+            of_scene: Callable[..., Any] = tradeoffs.draw if name == "tradeoffs" else roofline.draw
+            yield partial(of_scene, scene, look)
+            continue
+        for panel in panels(scene, look, baseline(found)):
+            if panel.measure.name == name and panel.measure.unit in UNITS:
+                yield partial(scaling.figure, panel)
+        if name == "memory":
+            yield partial(memory.draw, scene, look)
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+
+
+def _details(title: str, lines: Sequence[str]) -> str:
+    return f"<details><summary>{title}</summary>{_listed(lines)}</details>" if lines else ""

@@ -1,0 +1,145 @@
+"""What a choice needs of a run's records, and no more: read fast, where a run has many.
+
+A line that plainly holds another phase, dtype or kind of inputs than the one asked about isn't
+parsed. Samples are skipped, and problems that are the same text are one object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from attnbench.store.disk import RECORDS, StoreError
+from attnbench.store.reading import batches, parsed
+from impls.problem import Problem
+
+
+@dataclass(slots=True)
+class SeenTime:
+    """Of a time, all but its samples."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+    min_s: float
+    flags: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SeenMemory:
+    """Of the memory, what limits are about."""
+
+    peak_bytes: int
+    expected_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class SeenError:
+    """Of an error, the figure that limits are about."""
+
+    relative: float | None = None
+
+
+@dataclass(slots=True)
+class SeenDistance:
+    """How far from softmax, and what of it is kept."""
+
+    relative: float | None = None
+    skill: float | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """Of a record, what a choice needs. ``problem`` is a :class:`Problem` once it is given out."""
+
+    status: str
+    variant: str
+    problem: Any
+    reason: str = ""
+    computes: str = ""
+    time: SeenTime | None = None
+    memory: SeenMemory | None = None
+    error: dict[str, SeenError] | None = None
+    distance: SeenDistance | None = None
+    setup_s: float | None = None
+    kernels: list[str] = field(default_factory=list)
+    node: str = ""
+    ranks: Any = None
+    protocol: int = 0
+
+
+PARTS: dict[str, type[Any]] = {
+    "time": SeenTime, "memory": SeenMemory, "distance": SeenDistance
+}  # fmt: skip
+ENDS = ("low_s", "high_s", "min_s")
+
+
+def skim(path: Path, alike: Mapping[str, str]) -> Iterator[Seen]:
+    """The records of a run whose problems have these values, such as ``{"phase": "train"}``."""
+    read, known = _reader(), dict[tuple[Any, ...], Problem | None]()
+    wanted = [(f'"{k}":"'.encode(), f'"{k}":"{v}"'.encode()) for k, v in alike.items()]
+    for first, lines in batches(path):
+        for number, line in enumerate(lines, first):
+            if any(said not in line and key in line for key, said in wanted):
+                continue
+            try:
+                seen = _read(line, read)
+                values = tuple(seen.problem.values())
+                if values not in known:
+                    known[values] = _if_alike(Problem.from_dict(seen.problem), alike)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise _damaged(path, number, line) from None
+            seen.problem = known[values]
+            if seen.problem is not None:
+                yield seen
+
+
+def _if_alike(problem: Problem, alike: Mapping[str, str]) -> Problem | None:
+    return problem if all(str(getattr(problem, k)) == v for k, v in alike.items()) else None
+
+
+def _read(line: bytes, read: Callable[[bytes], Seen]) -> Seen:
+    """What the fast parser won't have may be a time without a number: that is no time."""
+    try:
+        return read(line)
+    except ValueError:
+        return _by_hand(line)
+
+
+def _reader() -> Callable[[bytes], Seen]:
+    """From a line to what is needed of it."""
+    try:
+        from msgspec.json import Decoder
+    except ImportError:  # a bare checkout may be without it
+        return _by_hand
+    return Decoder(Seen).decode
+
+
+def _by_hand(line: bytes) -> Seen:
+    values = json.loads(line)
+    if (time := values.get("time")) and None in (time.get(n) for n in ("median_s", *ENDS)):
+        values["time"] = None
+    parts = {name: _part(kind, values.get(name)) for name, kind in PARTS.items()}
+    errors = values.get("error")
+    parts["error"] = errors and {name: _part(SeenError, each) for name, each in errors.items()}
+    found: Seen = _part(Seen, {**values, **parts})
+    return found
+
+
+def _part(kind: type[Any], values: Mapping[str, Any] | None) -> Any:
+    if values is None:
+        return None
+    return kind(**{f.name: values[f.name] for f in fields(kind) if f.name in values})
+
+
+def _damaged(path: Path, number: int, line: bytes) -> StoreError:
+    """What the one that knows records says of a line that is none."""
+    try:
+        (record,) = parsed(path, number, [line])
+        said = f"{path / RECORDS}, line {number}: its problem can't be read: {record.problem}"
+    except StoreError as error:
+        return error
+    return StoreError(said)

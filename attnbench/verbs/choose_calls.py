@@ -1,0 +1,69 @@
+"""``attnbench choose --problems calls.json``: an answer a call site, and what the model gains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench import arguments
+from attnbench.verbs import say
+from attnbench.verbs.choose import answer
+from impls.asked import CantBeDone
+
+if TYPE_CHECKING:
+    import argparse
+
+    from attnbench.answer.choice.choice import Choice
+    from attnbench.answer.choice.wants import Wants
+    from attnbench.answer.model_gain import Gain
+    from attnbench.models.calls import Calls
+    from impls import Table
+    from impls.problem import Problem
+
+
+def answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
+    """Of a captured program."""
+    from attnbench.models.calls import Calls
+
+    if changes := arguments.grid_changes(given):
+        options = ", ".join("--" + name.replace("_", "-") for name in changes)
+        raise CantBeDone(f"--problems says what is asked about: leave {options} out")
+    calls = Calls.read(Path(given.problems))
+    for sentence in calls.unseen:
+        say(f"note: {sentence}")
+    problems = calls.problems()
+    if not problems:
+        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
+    choices = {problem: answer(given, problem, wants, table) for problem in problems}
+    gained = _gain(calls, choices)
+    _show(calls, choices, gained, as_json=given.json)
+    return int(all(choice.winner is None for choice in choices.values()))
+
+
+def _gain(calls: Calls, choices: dict[Problem, Choice]) -> Gain:
+    from attnbench.answer.choice.for_calls import site_times
+    from attnbench.answer.model_gain import gain
+
+    of = "a step" if calls.step_share is not None else "the program's time"
+    return gain([
+        site_times(
+            f"{s.site} · {s.problem}", s.share, s.via,
+            choices.get(s.problem) if s.faithful else None, why="" if s.faithful else s.note,
+        )
+        for s in calls.sites
+    ], of)  # fmt: skip
+
+
+def _show(calls: Calls, choices: dict[Problem, Choice], gained: Gain, *, as_json: bool) -> None:
+    from attnbench.answer.choice import paste
+
+    if as_json:
+        answers: list[dict[str, Any]] = [
+            {**choice.to_dict(), **paste.pasted(choice)} for choice in choices.values()
+        ]
+        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
+        return
+    from attnbench.report import choice_calls_view
+
+    choice_calls_view.show(calls.sites, choices, gained)

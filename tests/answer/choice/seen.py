@@ -1,0 +1,37 @@
+"""Records as a choice sees them, of a made-up machine whose times have a closed form."""
+
+from attnbench.store.skim import Seen, SeenDistance, SeenError, SeenMemory, SeenTime
+from impls.masks import Mask
+from impls.problem import Problem
+
+EXACT, NEAR = 2e-7, 0.3
+
+
+def problem(length=1024, *, heads=4, width=64, mask="causal", phase="forward", **more):
+    asked = {"q_len": 1 if phase == "decode" else length, "kv_len": length, **more}
+    return Problem(heads=heads, kv_heads=more.pop("kv_heads", heads), head_dim=width,
+                   v_head_dim=width, mask=Mask.parse(mask), phase=phase,
+                   **{k: v for k, v in asked.items() if k != "kv_heads"})  # fmt: skip
+
+
+def dense(p, once=5e-5, rate=3e10):
+    """Seconds of something that computes all pairs."""
+    return once + p.batch * p.heads * p.q_len * p.kv_len * 4 * p.head_dim / rate
+
+
+def linear(p, once=3e-4, rate=2e10):
+    """Seconds of something whose work grows with the tokens."""
+    return once + p.batch * p.heads * p.kv_len * 4 * p.head_dim**2 / rate
+
+
+def seen(variant, p, seconds, *, peak=None, off=0.01, computes="softmax", error=EXACT, **more):
+    time = SeenTime(seconds, seconds * (1 - off), seconds * (1 + off), seconds * (1 - off))
+    memory = SeenMemory(peak or p.batch * p.heads * p.q_len * p.kv_len * p.item_bytes)
+    far = None if computes == "softmax" else SeenDistance(error, 1 - error)
+    return Seen("measured", variant, p, computes=computes, time=time, memory=memory,
+                error={"forward": SeenError(EXACT)}, distance=far, setup_s=1e-3,
+                **more)  # fmt: skip
+
+
+def ended(variant, p, status, reason="the reason", computes="softmax"):
+    return Seen(status, variant, p, reason=reason, computes=computes)

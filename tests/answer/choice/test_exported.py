@@ -1,0 +1,79 @@
+"""A run as a dispatch table: who takes which lengths, and where that changes."""
+
+from pathlib import Path
+
+import pytest
+
+import impls
+from attnbench.answer.choice.exported import table_of
+from attnbench.answer.choice.wants import Wants
+from attnbench.answer.dispatch_table import DispatchTable
+from attnbench.store import StoreError
+from impls.loading import load_file
+
+made = load_file(Path(__file__).parents[2] / "verbs" / "chosen_runs.py")
+TABLE = impls.table()
+
+
+def crossing(p):
+    """Slower than a quadratic time below a thousand tokens, faster above."""
+    return made.quadratic(made.problem(1000)) * p.kv_len / 1000
+
+
+def exported(tmp_path, records, **wants):
+    return table_of(made.written(tmp_path / "run", records), Wants(**wants), TABLE)
+
+
+def ranges(table):
+    return [[(r.first, r.last, r.variant) for r in e.ranges] for e in table.entries]
+
+
+def test_one_that_leads_throughout_takes_all_that_was_measured_and_no_more(tmp_path):
+    table = exported(tmp_path, made.lines(("forward", "train"), sdpa=1.0, matmul=2.0))
+    assert ranges(table) == [[(128, 2048, "sdpa")], [(128, 2048, "sdpa")]]
+    assert [e.phase for e in table.entries] == ["forward", "train"]
+    assert {r.queries for e in table.entries for r in e.ranges} == {"same"}
+
+
+def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
+    other = [made.record("matmul", p, crossing(p)) for p in map(made.problem, made.LENGTHS)]
+    (found,) = ranges(exported(tmp_path, [*made.lines(sdpa=1.0), *other]))
+    (first, end, one), (start, last, two) = found
+    assert (first, last, one, two) == (128, 2048, "sdpa", "matmul")
+    assert start == end + 1
+    assert 900 <= start <= 1124  # the truth is 1,000
+
+
+def test_who_can_t_be_told_from_the_next_leader_stays(tmp_path):
+    other = [made.record("matmul", p, made.quadratic(p) * (0.99 if i % 2 else 1.01))
+             for i, p in enumerate(map(made.problem, made.LENGTHS))]  # fmt: skip
+    (found,) = ranges(exported(tmp_path, [*made.lines(sdpa=1.0), *other]))
+    assert len(found) == 1
+
+
+def test_decoding_says_how_many_queries(tmp_path):
+    (entry,) = exported(tmp_path, made.lines(("decode",), sdpa=1.0)).entries
+    assert (entry.phase, entry.ranges[0].queries) == ("decode", 1)
+
+
+def test_what_a_call_can_t_say_is_left_out(tmp_path):
+    windowed = made.lines(mask="window:64,0", sdpa=1.0)
+    assert len(exported(tmp_path, [*made.lines(sdpa=1.0), *windowed]).entries) == 1
+
+
+def test_a_run_of_nothing_else_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="holds nothing for a dispatch table"):
+        exported(tmp_path, made.lines(mask="window:64,0", sdpa=1.0))
+
+
+def test_the_limits_hold_in_the_table_too(tmp_path):
+    p = made.problem(512)
+    records = [made.record("sdpa", p, 1.0, peak=100), made.record("matmul", p, 2.0, peak=10)]
+    assert ranges(exported(tmp_path, records, max_memory=50)) == [[(512, 512, "matmul")]]
+
+
+def test_it_is_read_back_as_it_was_written(tmp_path):
+    table = exported(tmp_path, made.lines(("forward", "decode"), sdpa=1.0))
+    table.write(tmp_path / "table.json")
+    assert DispatchTable.read(tmp_path / "table.json").to_dict() == table.to_dict()
+    assert table.made["torch"] == __import__("torch").__version__

@@ -1,0 +1,72 @@
+"""The lines that a choice gives to paste do what they say: they are run, and held against eager."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnbench.answer.choice.paste import in_transformers, lines
+from impls.loading import load_file
+
+made = load_file(Path(__file__).with_name("seen.py"))
+problem = made.problem
+
+
+def tensors(p):
+    torch.manual_seed(0)
+    return (
+        torch.randn(p.batch, p.heads, p.q_len, p.head_dim),
+        torch.randn(p.batch, p.kv_heads, p.kv_len, p.head_dim),
+        torch.randn(p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
+    )
+
+
+def truth(p, q, k, v):
+    seen = torch.from_numpy(p.mask.visible(p.shape))
+    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
+    scores = (q @ k.mT * p.scale).masked_fill(~seen, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    "variant", ["sdpa", "sdpa.math", "sdpa.flash", "matmul", "chunked?block=8"]
+)
+@pytest.mark.parametrize(
+    "p",
+    [
+        problem(24), problem(24, mask="none"), problem(24, kv_heads=2), problem(24, phase="decode"),
+        problem(24, mask="window:5,0"), problem(24, q_len=7),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_pasted_computes_the_problem(variant, p):
+    q, k, v = tensors(p)
+    names = {"q": q, "k": k, "v": v}
+    exec("\n".join(lines(variant, p)), names)
+    assert torch.allclose(names["out"], truth(p, q, k, v), atol=1e-5)
+
+
+def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
+    assert lines("sdpa", problem(24))[-1] == (
+        "out = F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    )
+    assert "attnbench" in lines("sdpa", problem(24, mask="window:5,0"))[0]
+    assert "attnbench" in lines("sdpa", problem(24, q_len=7))[0]  # its causal is upper-left there
+    assert F.scaled_dot_product_attention.__name__ in lines("sdpa.flash", problem(24))[-1]
+
+
+@pytest.mark.parametrize("variant", ["sdpa.flash", "chunked?block=8", "matmul"])
+def test_a_model_of_transformers_takes_what_is_pasted(variant):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    tokens = torch.arange(12)[None]
+    expected = model(tokens).logits
+    exec("\n".join(in_transformers(variant)), {"model": model})
+    assert variant.split("?")[0].replace("flash", "FLASH") in model.config._attn_implementation
+    assert torch.allclose(model(tokens).logits, expected, atol=1e-5)

@@ -1,0 +1,106 @@
+"""Predictions against closed forms: between and beyond what was measured, and how sure they are."""
+
+import itertools
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbench.answer.choice.features import TERMS, Terms
+from attnbench.answer.choice.predict import FEWEST, Model, not_negative
+from impls.loading import load_file
+
+made = load_file(Path(__file__).with_name("seen.py"))
+problem, dense, linear = made.problem, made.dense, made.linear
+
+LENGTHS, HEADS, WIDTHS = (128, 256, 512, 1024, 2048), (2, 8), (32, 64, 128)
+
+
+def grid(mask="causal"):
+    return [problem(n, heads=h, width=d, mask=mask)
+            for n, h, d in itertools.product(LENGTHS, HEADS, WIDTHS)]  # fmt: skip
+
+
+@pytest.mark.parametrize("time", [dense, linear])
+@pytest.mark.parametrize("length", [100, 180, 700, 1500, 3000])
+def test_a_sum_of_terms_is_found_again_between_and_beyond_what_was_measured(time, length):
+    model = Model(Terms({}), grid(), [time(p) for p in grid()])
+    asked = problem(length, heads=5, width=80)
+    found = model.predict(asked)
+    assert found.middle == pytest.approx(time(asked), rel=0.03)
+    assert found.low < time(asked) < found.high
+
+
+def test_what_a_cache_bends_is_followed_where_it_was_measured():
+    def bent(p):
+        return dense(p) * (1.6 if p.kv_len > 600 else 1.0)
+
+    model = Model(Terms({}), grid(), [bent(p) for p in grid()])
+    for length in (128, 256, 1024, 2048):
+        asked = problem(length, heads=4, width=64)
+        assert model.predict(asked).middle == pytest.approx(bent(asked), rel=0.1)
+
+
+def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
+    inside, wide = [], []
+    for seed in range(12):
+        chance = random.Random(seed)
+        noisy = [dense(p) * math.exp(chance.gauss(0, 0.1)) for p in grid()]
+        model = Model(Terms({}), grid(), noisy)
+        for _ in range(12):
+            asked = problem(chance.randint(150, 2000), heads=chance.choice((2, 3, 4, 6, 8)),
+                            width=chance.choice((32, 48, 64, 96)))  # fmt: skip
+            found, true = model.predict(asked), dense(asked) * math.exp(chance.gauss(0, 0.1))
+            inside.append(found.low <= true <= found.high)
+            wide.append(found.spread)
+    assert 0.84 <= np.mean(inside) <= 0.985
+    assert np.median(wide) < 0.3  # an interval that held everything would be of no use
+
+
+def test_far_from_what_was_measured_the_interval_is_wider_where_terms_leave_something():
+    def waves(p):
+        return dense(p) * (1 + 0.3 * math.sin(math.log2(p.kv_len) * 2))
+
+    model = Model(Terms({}), grid(), [waves(p) for p in grid()])
+    near, far = (model.predict(problem(n)) for n in (512, 16_000))
+    assert far.spread > 1.3 * near.spread
+
+
+def test_from_too_few_nothing_is_said():
+    some = [problem(n) for n in LENGTHS[: FEWEST - 1]]
+    assert Model(Terms({}), some, [dense(p) for p in some]).predict(problem(300)) is None
+
+
+def test_moving_costs_what_copies_of_that_size_took():
+    terms = Terms({"copy": {"1000": 1e6, "100000": 1e4}})
+    assert terms.moving(1000) == pytest.approx(1e-3)
+    assert terms.moving(100_000) == pytest.approx(10.0)
+    assert terms.moving(10_000) == pytest.approx(0.1)  # between the two, on logarithms
+    assert terms.moving(10**7) == pytest.approx(1e3)  # beyond, as the largest
+
+
+def test_there_are_as_many_terms_as_names():
+    assert len(Terms({}).of(problem())) == len(TERMS)
+
+
+def test_weights_are_those_of_least_squares_where_none_would_be_negative():
+    chance = np.random.default_rng(0)
+    terms, weights = chance.uniform(1, 2, (40, 4)), np.array([0.5, 2.0, 0.1, 1.0])
+    found = not_negative(terms, terms @ weights)
+    assert found == pytest.approx(weights, rel=1e-3)
+
+
+def test_no_weight_is_negative_and_no_better_choice_is_left():
+    chance = np.random.default_rng(1)
+    terms = chance.uniform(0, 1, (30, 3))
+    figures = np.maximum(terms @ np.array([2.0, -1.0, 0.5]), 0.05)
+    found = not_negative(terms, figures)
+    assert (found >= 0).all()
+
+    def off(weights):
+        return (((terms @ weights) / figures - 1) ** 2).sum()
+
+    tried = [np.abs(found + chance.normal(0, s, 3)) for s in (0.01, 0.1, 0.5) for _ in range(200)]
+    assert off(found) <= min(map(off, tried)) + 1e-3

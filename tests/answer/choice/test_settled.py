@@ -1,0 +1,70 @@
+"""Pairs settle what medians leave open: who wins, who can't be told from it, who comes next."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from attnbench.answer.choice.candidates import Candidate
+from attnbench.answer.choice.choice import Choice
+from attnbench.answer.choice.chosen import ranked
+from attnbench.answer.choice.settled import settled
+from attnbench.answer.choice.wants import Wants
+from attnbench.comparison import paired
+from attnbench.pairs import Pairs
+from attnbench.sweep.contest import Paired
+from impls.loading import load_file
+
+made = load_file(Path(__file__).with_name("seen.py"))
+
+
+def start(**seconds) -> Choice:
+    found = [Candidate(n, "softmax", s, s * 0.99, s * 1.01, measured=True)
+             for n, s in seconds.items()]  # fmt: skip
+    return ranked(made.problem(), Wants(), found, margin=0.05)
+
+
+def pairs(judged, against, ratio, spread=0.002, margin=0.01):
+    """A hundred pairs whose ratios lie evenly about one."""
+    logs = [math.log(ratio) + spread * (i - 49.5) / 50 for i in range(100)]
+    return Paired(judged, against, Pairs(paired(logs, margin)))
+
+
+def test_a_tie_of_medians_that_pairs_tell_apart_is_none():
+    found = settled(start(a=1.0, b=1.03, c=2.0), [pairs("b", "a", 1.03)])
+    assert (found.winner.variant, found.equal, found.next.variant) == ("a", (), "b")
+    assert found.lead.factor == pytest.approx(1.03, abs=0.001)
+    assert [c.variant for c in found.slower] == ["c"]
+
+
+def test_the_one_that_pairs_say_is_faster_is_the_winner_whatever_the_medians_said():
+    found = settled(start(a=1.0, b=1.03, c=2.0), [pairs("b", "a", 0.95)])
+    assert (found.winner.variant, found.next.variant) == ("b", "a")
+    assert found.lead.factor == pytest.approx(1 / 0.95, rel=1e-3)
+    assert found.lead.low <= found.lead.factor <= found.lead.high
+
+
+def test_what_pairs_can_t_tell_apart_stays_equal():
+    found = settled(start(a=1.0, b=1.03, c=2.0), [pairs("b", "a", 1.002)])
+    assert (found.winner.variant, [c.variant for c in found.equal]) == ("a", ["b"])
+    assert found.next.variant == "c"
+    assert found.lead.factor == pytest.approx(2.0)
+
+
+def test_of_several_that_are_faster_the_fastest_wins_and_those_near_it_are_equal():
+    taken = [pairs("b", "a", 0.900), pairs("c", "a", 0.901)]
+    found = settled(start(a=1.0, b=1.03, c=1.04), taken)
+    assert found.winner.variant == "b"
+    assert [c.variant for c in found.equal] == ["c"]
+    assert found.next.variant == "a"
+
+
+def test_without_pairs_it_stays_as_it_is():
+    choice = start(a=1.0, b=1.03)
+    assert settled(choice, []) is choice
+
+
+def test_the_pairs_are_kept_as_plain_values():
+    found = settled(start(a=1.0, b=1.03), [pairs("b", "a", 1.03)])
+    (said,) = found.to_dict()["pairs"]
+    assert (said["judged"], said["against"], said["verdict"]) == ("b", "a", "SLOWER")

@@ -1,0 +1,104 @@
+"""FlexAttention, recorded as it is and compiled by itself, and its functions as masks."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as module
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+import attnbench
+from attnbench.models.capture.flex_masks import FlexMasks
+from attnbench.models.capture.masks import Masks
+from impls.masks import Shape
+from tests.models.capture.seen import only, said
+
+SHAPE = Shape(2, 4, 64, 64)
+CPU = torch.device("cpu")
+
+
+def causal(b, h, q, k):
+    return q >= k
+
+
+def blocks(mask_mod):
+    return create_block_mask(mask_mod, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+
+
+def found(block_mask=None, score_mod=None, known=None):
+    return (known or FlexMasks()).of(block_mask, score_mod, Masks(None), SHAPE, CPU)
+
+
+def test_what_is_compiled_by_itself_is_seen_before_and_during_a_capture():
+    q = torch.randn(2, 4, 64, 16)
+    held = [torch.compile(flex_attention, backend="eager")]  # a name local to us stays what it is
+    plain = held[0](q, q, q)
+    with attnbench.capture() as calls:
+        during = torch.compile(module.flex_attention, backend="eager")
+        outs = [held[0](q, q, q), held[0](q, q, q), during(q, q, q)]
+    assert all(torch.equal(out, plain) for out in outs)
+    assert sum(s.calls for s in calls.sites) == 3
+    assert {(slug, via) for slug, via, _ in said(calls)} == {
+        ("b2 h4/4 n64 d16 f32 none forward", "flex")
+    }
+    with attnbench.capture() as calls:
+        pass
+    held[0](q, q, q)
+    assert calls.sites == [] and not hasattr(held[0], "__attnbench__")
+
+
+def test_it_is_seen_without_compiling():
+    q = torch.randn(2, 4, 64, 16)
+    mask = blocks(causal)
+    with attnbench.capture() as calls:
+        flex_attention(q, q[:, :2], q[:, :2], block_mask=mask, enable_gqa=True)
+    assert str(only(calls).problem) == "b2 h4/2 n64 d16 f32 causal forward"
+
+
+def test_a_mask_function_is_a_mask():
+    assert str(found(blocks(causal)).mask) == "causal"
+    assert str(found(blocks(lambda b, h, q, k: (q - k).abs() <= 3)).mask) == "window:3,3"
+    every_other = found(blocks(lambda b, h, q, k: (q - k) % 2 == 0)).mask
+    assert every_other.kinds == ("dense",)
+    assert every_other.visible(SHAPE)[0, 0, 3, :4].tolist() == [False, True, False, True]
+
+
+def test_blocks_alone_are_a_mask():
+    kept = torch.tensor([[[[0, 0], [0, 1]]]], dtype=torch.int32)  # all blocks up to the diagonal
+    count = torch.tensor([[[1, 2]]], dtype=torch.int32)
+    mask = BlockMask.from_kv_blocks(count, kept, BLOCK_SIZE=32, seq_lengths=(64, 64))
+    seen = found(mask).mask.visible(SHAPE)[0, 0]
+    assert seen[0, :33].tolist() == [True] * 32 + [False] and seen[40].all()
+
+
+def test_a_score_function_that_adds_is_a_bias_and_one_that_does_more_is_none():
+    slopes = 2.0 ** -torch.arange(2.0, 9.0, 2.0)
+    alibi = found(blocks(causal), lambda s, b, h, q, k: s - slopes[h] * (q - k).abs())
+    assert str(alibi.mask) == "causal+alibi"
+    shifted = found(None, lambda s, b, h, q, k: s + 0.5 * (q > k)).mask
+    assert shifted.kinds == ("bias",) and shifted.bias(SHAPE)[0, 0, 1, :2].tolist() == [0.5, 0.0]
+    capped = found(blocks(causal), lambda s, b, h, q, k: 30 * torch.tanh(s / 30))
+    assert str(capped.mask) == "causal" and "more than add" in capped.note
+    hides = found(None, lambda s, b, h, q, k: torch.where(q >= k, s, -torch.inf))
+    assert str(hides.mask) == "causal" and not hides.note
+
+
+def test_the_same_functions_are_asked_once():
+    asked = []
+
+    def counting(s, b, h, q, k):
+        asked.append(1)
+        return s
+
+    known = FlexMasks()
+    for _ in range(3):
+        found(None, counting, known)
+    assert len(asked) == 3  # one for each of three scores
+
+
+def test_a_mask_too_large_is_not_asked(monkeypatch):
+    monkeypatch.setattr("attnbench.models.capture.flex_masks.MOST", 1000)
+    assert "too large" in found(blocks(causal)).note
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()

@@ -1,0 +1,290 @@
+"""Torch's own attention functions, recorded: which problems, how often, and nothing changed."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import scaled_dot_product_attention as by_another_name
+from torch.utils.checkpoint import checkpoint
+
+import attnbench
+from impls.asked import CantBeDone
+from tests.models.capture.seen import only, said
+
+
+def qkv(heads=4, kv_heads=4, n=16, m=16, d=8, **more):
+    some = torch.Generator().manual_seed(0)
+    return [torch.randn(2, h, length, d, generator=some, **more)
+            for h, length in ((heads, n), (kv_heads, m), (kv_heads, m))]  # fmt: skip
+
+
+def test_a_call_is_a_problem_with_its_place_and_its_count():
+    q, k, v = qkv(n=16, m=16)
+    with attnbench.capture() as calls:
+        for _ in range(3):
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    site = only(calls)
+    assert said(calls) == [("b2 h4/4 n16 d8 f32 causal forward", "sdpa", 3)]
+    assert "test_torch_calls.py:" in site.site and site.site.endswith("and_its_count")
+    assert site.seconds > 0 and site.backward_s == 0 and calls.complete
+    assert calls.attention_s == pytest.approx(site.seconds)
+    assert site.share == pytest.approx(site.seconds / calls.wall_s)
+
+
+def test_what_a_call_asks_is_in_its_problem():
+    q, k, v = qkv(heads=4, kv_heads=2, n=2, m=16, dtype=torch.bfloat16)
+    far = torch.ones(2, 16, dtype=torch.bool).tril(14)
+    grown = [x.requires_grad_() for x in qkv(n=5, m=5)]
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention(q, k, v, far, enable_gqa=True)
+        F.scaled_dot_product_attention(*grown, scale=0.5, dropout_p=0.1)
+        F.scaled_dot_product_attention(*(x[0] for x in qkv()))
+        with torch.autocast("cpu", torch.bfloat16):
+            F.scaled_dot_product_attention(*qkv(n=7, m=7))
+    assert said(calls) == [
+        ("b2 h4/2 n2x16 d8 bf16 causal decode", "sdpa", 1),
+        ("b2 h4/4 n5 d8 f32 none train", "sdpa", 1),
+        ("b2 h4/4 n7 d8 bf16 none forward", "sdpa", 1),
+        ("b4 h1/1 n16 d8 f32 none forward", "sdpa", 1),
+    ]
+    (scaled,) = (s for s in calls.sites if s.problem.q_len == 5)
+    assert scaled.scale == 0.5 and "scaled by 0.5" in scaled.note and "drops 0.1" in scaled.note
+
+
+def trained(steps=2):
+    """The losses and all gradients of a little training, to the bit."""
+    torch.manual_seed(0)
+    inner = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+    outer = nn.MultiheadAttention(16, 2, batch_first=True)
+    x = torch.randn(2, 12, 16)
+    found = []
+    for _ in range(steps):
+        y = inner(x, is_causal=True, src_mask=nn.Transformer.generate_square_subsequent_mask(12))
+        y, weights = outer(y, y, y)
+        z = by_another_name(y[:, None], y[:, None], y[:, None], dropout_p=0.2)
+        loss = z.square().sum() + weights.sum()
+        loss.backward()
+        found += [
+            loss.detach(),
+            *(p.grad.clone() for p in [*inner.parameters(), *outer.parameters()]),
+        ]
+    return found
+
+
+def test_results_and_gradients_stay_as_they_are_to_the_bit():
+    plain = trained()
+    with attnbench.capture() as calls:
+        watched = trained()
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert {via for _, via, _ in said(calls)} == {"mha", "sdpa"}
+
+
+def test_no_tensor_is_kept_and_everything_is_put_back():
+    before = F.scaled_dot_product_attention, F.multi_head_attention_forward, torch.compile
+    with attnbench.capture() as calls:
+        q, k, v = (x.requires_grad_() for x in qkv())
+        mask = torch.rand(16, 16) > 0.5
+        out = F.scaled_dot_product_attention(q * 1, k * 1, v * 1, mask)
+        out.sum().backward()
+        refs = [weakref.ref(x) for x in (q, k, v, mask, out)]
+        del q, k, v, mask, out
+        gc.collect()
+        assert not any(ref() is not None for ref in refs)
+    assert only(calls).backward_s > 0
+    after = F.scaled_dot_product_attention, F.multi_head_attention_forward, torch.compile
+    assert after == before and by_another_name is before[0]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = by_another_name
+
+    def forward(self, q, k, v):
+        return self.attend(q, k, v)
+
+
+def closed_over(attend):
+    return lambda q, k, v: attend(q, k, v)
+
+
+def test_other_names_for_the_function_are_seen_and_put_back():
+    model, inner, table = Model(), closed_over(by_another_name), {"a": by_another_name}
+    with attnbench.capture() as calls:
+        for attend in (model, inner, table["a"], by_another_name):
+            attend(*qkv())
+    assert sum(s.calls for s in calls.sites) == 4
+    original = F.scaled_dot_product_attention
+    assert model.attend is original and table["a"] is original
+    assert inner.__closure__[0].cell_contents is original
+    with attnbench.capture() as calls:
+        pass
+    assert calls.sites == [] and calls.share is None
+
+
+def test_threads_are_counted_each_by_itself():
+    def work():
+        for _ in range(50):
+            F.scaled_dot_product_attention(*qkv())
+
+    with attnbench.capture() as calls:
+        some = [threading.Thread(target=work) for _ in range(8)]
+        [t.start() for t in some]
+        [t.join() for t in some]
+    assert only(calls).calls == 400 and calls.header["threads"] == 8
+
+
+def test_many_threads_that_come_and_go_are_counted():
+    with attnbench.capture() as calls:
+        for _ in range(150):
+            one = threading.Thread(target=lambda: F.scaled_dot_product_attention(*qkv()))
+            one.start()
+            one.join()
+    assert only(calls).calls == 150 and calls.header["threads"] == 150
+    assert calls.attention_s == pytest.approx(only(calls).seconds)
+
+
+def test_what_a_checkpoint_computes_again_is_counted_again():
+    q, k, v = (x.requires_grad_() for x in qkv())
+
+    def block(q, k, v):
+        return F.scaled_dot_product_attention(q * 2, k, v).sin()
+
+    with attnbench.capture() as calls:
+        checkpoint(block, q, k, v, use_reentrant=False).sum().backward()
+    assert sum(s.calls for s in calls.sites) == 2
+
+
+def test_a_call_too_large_to_run_is_captured_from_fake_tensors():
+    with FakeTensorMode() as mode, attnbench.capture() as calls:
+        q = torch.empty(1, 32, 131072, 128, dtype=torch.bfloat16, requires_grad=True)
+        F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+        hidden = torch.ones(16, 16, dtype=torch.bool)
+        F.scaled_dot_product_attention(*(mode.from_tensor(x) for x in qkv()), hidden)
+    meta = [x.to("meta") for x in qkv(n=9, m=9)]
+    with attnbench.capture() as on_meta:
+        F.scaled_dot_product_attention(*meta)
+    assert said(calls)[0] == ("b1 h32/32 n131072 d128 bf16 causal train", "sdpa", 1)
+    assert [s.share for s in calls.sites] == [None, None] and calls.share in (None, 0.0)
+    (unknown,) = (s for s in calls.sites if s.problem.q_len == 16)
+    assert not unknown.faithful and "without values" in unknown.note
+    assert [p.q_len for p in calls.problems()] == [131072]
+    assert "meta device" in only(on_meta).note
+
+
+def test_multi_head_attention_is_seen_without_its_projections():
+    mha = nn.MultiheadAttention(32, 4, batch_first=True)
+    x = torch.randn(2, 10, 32)
+    ends = torch.arange(10)[None] >= torch.tensor([[10], [7]])
+    with attnbench.capture() as calls:
+        mha(x, x, x)[0].sum().backward()  # products and a softmax
+        mha(x, x, x, need_weights=False)  # the fused function
+        mha(x, x, x, key_padding_mask=ends)
+        mha(x, x[:, :6], x[:, :6], attn_mask=torch.ones(10, 6, dtype=torch.bool).triu(1))
+    slugs = [slug for slug, _, _ in said(calls)]
+    assert slugs == [
+        "b2 h4/4 n10 d8 f32 none train",
+        "b2 h4/4 n10 d8 f32 none train",
+        "b2 h4/4 n10 d8 f32 padding:10,7 train",
+        "b2 h4/4 n10x6 d8 f32 causal@upper-left train",
+    ]
+    assert {s.via for s in calls.sites} == {"mha"} and all(s.seconds > 0 for s in calls.sites)
+    assert sum(s.backward_s > 0 for s in calls.sites) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_fast_path_is_seen_and_its_seconds_are_not_taken_for_attention():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 10, 32)
+    ends = torch.arange(10)[None] >= torch.tensor([[10], [7]])
+    mha = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    with torch.no_grad():
+        plain = encoder(x), encoder(x, src_key_padding_mask=ends), mha(x, x, x)[0]
+        with attnbench.capture() as calls:
+            watched = encoder(x), encoder(x, src_key_padding_mask=ends), mha(x, x, x)[0]
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert said(calls) == [
+        ("b2 h4/4 n10 d8 f32 none forward", "encoder layer fast path", 2),
+        ("b2 h4/4 n10 d8 f32 none forward", "mha fast path", 1),
+        ("b2 h4/4 n10 d8 f32 padding:10,7 forward", "encoder layer fast path", 2),
+    ]
+    assert calls.attention_s == 0 and all(s.share is None for s in calls.sites)
+    assert any("not in the share" in line for line in calls.unseen)
+
+
+def test_compiled_code_goes_on_and_is_met_without_counts():
+    def double(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True) * 2
+
+    with attnbench.capture() as calls:
+        compiled = torch.compile(double, backend="eager", fullgraph=True)
+        outs = [compiled(*qkv()) for _ in range(3)]
+    assert all(torch.equal(out, double(*qkv())) for out in outs)
+    site = only(calls)
+    assert (str(site.problem), site.calls) == ("b2 h4/4 n16 d8 f32 causal forward", 0)
+    assert site.site.endswith("double") and "how often" in site.note
+    assert any("torch.compile compiled 1 attention call" in line for line in calls.unseen)
+
+
+def test_torchscript_still_knows_the_function():
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    with attnbench.capture(), pytest.warns(DeprecationWarning):
+        scripted = torch.jit.script(attend)
+    assert torch.equal(scripted(*qkv()), attend(*qkv()))
+
+
+def test_what_the_program_does_wrong_is_its_own_error():
+    q, k, v = qkv()
+    with attnbench.capture() as calls, pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(q, k[..., :4], v)
+    assert calls.sites == []
+    with pytest.raises(ZeroDivisionError), attnbench.capture() as calls:
+        F.scaled_dot_product_attention(q, k, v)
+        raise ZeroDivisionError
+    assert only(calls).calls == 1 and F.scaled_dot_product_attention is by_another_name
+
+
+def test_a_call_that_is_no_problem_is_counted_with_a_reason():
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention(*qkv(), attn_mask=torch.full((16, 16), torch.nan))
+        nested = torch.nested.nested_tensor([torch.randn(4, 3, 8), torch.randn(4, 5, 8)])
+        F.scaled_dot_product_attention(nested, nested, nested)
+    assert calls.problems() == [] and only(calls).calls == 1
+    assert "NaN" in only(calls).note
+    assert any(
+        "1 call could not be put as a problem: its tensors are nested" in x for x in calls.unseen
+    )
+
+
+def test_one_capture_at_a_time():
+    with attnbench.capture():
+        again = attnbench.capture()
+        with pytest.raises(CantBeDone, match="being captured already"):
+            again.__enter__()
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention(*qkv())
+    assert only(calls).calls == 1
+
+
+def test_samples_are_what_a_problem_takes_as_its_inputs(tmp_path):
+    q, k, v = qkv(dtype=torch.bfloat16)
+    with attnbench.capture(samples=tmp_path / "kept") as calls:
+        for _ in range(3):
+            F.scaled_dot_product_attention(q, k, v)
+    (problem,) = calls.problems()
+    assert problem.inputs == f"captured:{only(calls).samples}"
+    with np.load(only(calls).samples) as arrays:
+        for name, x in zip("qkv", (q, k, v), strict=True):
+            assert torch.equal(torch.from_numpy(arrays[name]).bfloat16(), x)
+    from attnbench.truth.inputs import make
+
+    assert torch.equal(make(problem, 0).q, q)
+    assert len(list((tmp_path / "kept").iterdir())) == 1

@@ -1,0 +1,130 @@
+"""Models of transformers, recorded whatever attention function they are given."""
+
+import pytest
+import torch
+
+import attnbench
+from tests.models.capture.seen import only, said
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+SIZE = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 50,
+}  # fmt: skip
+IDS = torch.arange(24).reshape(2, 12) + 1
+
+
+def llama(attention="sdpa", kind="Llama", **more):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        **SIZE, num_key_value_heads=2, attn_implementation=attention, pad_token_id=0, **more
+    )
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_training_step_is_seen_forward_and_backward_and_stays_as_it_is(attention):
+    def step():
+        model = llama(attention)
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        return [p.grad for p in model.parameters()]
+
+    plain = step()
+    with attnbench.capture() as calls:
+        watched = step()
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert said(calls) == [("b2 h4/2 n12 d8 f32 causal train", f"transformers {attention}", 2)]
+    site = only(calls)
+    assert site.seconds > 0 and site.backward_s > 0
+    assert site.site.startswith("modeling_llama.py:") and "test_transformers_calls.py" in site.site
+
+
+def test_generating_gathers_the_lengths_of_the_cache():
+    model = llama()
+    with attnbench.capture() as calls:
+        model.generate(IDS, max_new_tokens=30, min_new_tokens=30, do_sample=False)
+    prefill, *decoding = sorted(calls.sites, key=lambda s: s.problem.kv_len)
+    assert (str(prefill.problem), prefill.calls) == ("b2 h4/2 n12 d8 f32 causal forward", 2)
+    assert [(s.problem.q_len, s.problem.phase) for s in decoding] == [(1, "decode")] * 3
+    # keys 13 to 16, 17 to 32 and 33 to 41, in two layers; the middle ones stand for them
+    assert [s.calls for s in decoding] == [2 * 4, 2 * 16, 2 * 9]
+    assert [s.problem.kv_len for s in decoding] == [14, 24, 37]
+    assert "stands for 16 problems of 17 to 32 keys" in decoding[1].note
+    assert all(str(s.problem.mask) == "none" and s.problem.kv_heads == 2 for s in decoding)
+
+
+def test_padding_and_a_sliding_window_are_in_the_mask():
+    ends = (torch.arange(12) < torch.tensor([[12], [8]])).long()
+    with attnbench.capture() as calls:
+        llama(kind="Mistral", sliding_window=4)(IDS)
+        llama("eager")(IDS, attention_mask=ends)
+        llama()(IDS, attention_mask=ends)
+        llama()(IDS, attention_mask=ends.flip(1))
+    masks = [(str(s.problem.mask).split(":")[0], s.via) for s in calls.sites]
+    assert sorted(masks) == [
+        ("causal+padding", "transformers eager"),
+        ("causal+padding", "transformers sdpa"),
+        ("dense", "transformers sdpa"),
+        ("window", "transformers sdpa"),
+    ]
+
+
+def test_encoders_and_a_position_bias_are_seen():
+    bert = transformers.BertModel(transformers.BertConfig(**SIZE, attn_implementation="sdpa"))
+    t5 = transformers.T5EncoderModel(
+        transformers.T5Config(
+            d_model=32, d_ff=32, d_kv=8, num_layers=2, num_heads=4, vocab_size=50,
+            attn_implementation="eager",
+        )
+    )  # fmt: skip
+    with attnbench.capture() as calls:
+        for _ in range(3):
+            bert(IDS)
+            t5(IDS).last_hidden_state.sum().backward()
+            torch.optim.SGD(t5.parameters(), lr=0.1).step()
+    by_file = {s.site.split(":")[0]: s for s in calls.sites}
+    assert str(by_file["modeling_bert.py"].problem) == "b2 h4/4 n12 d8 f32 none train"
+    biased = by_file["modeling_t5.py"]
+    assert biased.problem.mask.kinds == ("bias",) and biased.calls == 6  # one file, as it learns
+    assert biased.problem.mask.visible(biased.problem.shape).all() and biased.scale == 1.0
+
+
+def test_what_a_problem_can_not_say_is_noted_and_counted():
+    gemma = llama("eager", "Gemma2", head_dim=8, attn_logit_softcapping=30.0)
+    with attnbench.capture() as calls:
+        gemma(IDS)
+    assert calls.sites and calls.problems() == [] and calls.attention_s > 0
+    assert all("capped" in s.note and not s.faithful for s in calls.sites)
+
+
+def test_a_function_of_ones_own_is_seen():
+    def mine(module, query, key, value, attention_mask, **more):
+        out = torch.zeros_like(query)
+        return out.transpose(1, 2).contiguous(), None
+
+    transformers.AttentionInterface.register("mine", mine)
+    transformers.AttentionMaskInterface.register(
+        "mine", transformers.AttentionMaskInterface()["sdpa"]
+    )
+    with attnbench.capture() as calls:
+        llama("mine")(IDS)
+    assert said(calls) == [("b2 h4/2 n12 d8 f32 causal train", "transformers mine", 2)]
+
+
+@pytest.mark.parametrize(("causal", "window", "mask"), [
+    (True, None, "causal"), (True, 4, "window:3,0"), (False, None, "none"),
+])  # fmt: skip
+def test_a_flash_kernel_is_told_by_words(causal, window, mask):
+    from attnbench.models.capture.masks import Masks
+    from attnbench.models.capture.transformers_calls import _call
+    from impls.masks import Shape
+
+    x = torch.zeros(2, 4, 12, 8)
+    more = {"is_causal": causal, "sliding_window": window}
+    call = _call("transformers flash_attention_2", None, (x, x, x), None, [], more)
+    assert str(call.found(Masks(None), Shape(2, 4, 12, 12)).mask) == mask
+    ends = torch.arange(12)[None] < torch.tensor([[12], [8]])
+    call = _call("transformers flash_attention_2", None, (x, x, x), ends.long(), [], more)
+    words = "padding:12,8" if mask == "none" else f"{mask}+padding:12,8"
+    assert str(call.found(Masks(None), Shape(2, 4, 12, 12)).mask) == words

@@ -1,0 +1,209 @@
+"""A variant kept built for the problems it meets, against torch's own attention."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import impls
+from attnbench.models import built
+from attnbench.models.built import Built, NotServed, problem_of
+from impls.masks import Mask
+
+ROWS = impls.table()
+EVERY_MASK = [
+    row.name for row in ROWS.rows.values()
+    if row.level == "core" and row.exact and not row.ranks and len(row.on("cpu", "masks")) == 9
+    and "flex" not in row.name and row.name != "compiled"
+]  # fmt: skip
+
+
+def variant(name: str) -> Built:
+    return Built(ROWS.find(name))
+
+
+def qkv(q_len=9, kv_len=9, heads=4, kv_heads=2, **kinds):
+    source = torch.Generator().manual_seed(q_len * 100 + kv_len)
+    shapes = (heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len)
+    return [
+        torch.randn(2, n, h, 8, generator=source).transpose(1, 2).to(**kinds) for h, n in shapes
+    ]
+
+
+def left_padded(q_len=9, kv_len=9):
+    """Causal, the first four keys of one sequence hidden: its first rows see nothing."""
+    at = torch.arange(q_len) + kv_len - q_len
+    seen = (at[:, None] >= torch.arange(kv_len)).expand(2, 1, -1, -1).clone()
+    seen[0, :, :, :4] = False
+    return seen
+
+
+def torchs(q, k, v, mask=None, scale=None, is_causal=False):
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, scale=scale, is_causal=is_causal, enable_gqa=True
+    )
+
+
+@pytest.mark.parametrize("name", EVERY_MASK)
+@pytest.mark.parametrize("asks", ["none", "causal", "left padding", "bias", "decode", "scale"])
+def test_an_exact_variant_does_what_torchs_attention_does(name, asks):
+    q, k, v = qkv(2 if asks == "decode" else 9)
+    how = {
+        "none": {}, "causal": {"is_causal": True}, "left padding": {"mask": left_padded()},
+        "bias": {"mask": torch.linspace(-2, 2, 2 * 4 * 81).view(2, 4, 9, 9)},
+        "decode": {"mask": left_padded(2)}, "scale": {"scale": 1.0, "is_causal": True},
+    }[asks]  # fmt: skip
+    given = variant(name)(q, k, v, **how)
+    torch.testing.assert_close(given, torchs(q, k, v, **how), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["einsum", "sdpa.flash", "chunked?block=4"])
+def test_the_gradients_are_torchs_and_rows_that_see_nothing_spoil_none(name):
+    leaves = [x.requires_grad_() for x in qkv()]
+    upstream = torch.randn(2, 4, 9, 8, generator=torch.Generator().manual_seed(3))
+    out = variant(name)(*leaves, left_padded())
+    assert (out[0, :, :4] == 0).all()
+    expected = torchs(*leaves, left_padded()).nan_to_num(0.0)
+    wanted = torch.autograd.grad(expected, leaves, upstream)
+    for given, right in zip(torch.autograd.grad(out, leaves, upstream), wanted, strict=True):
+        torch.testing.assert_close(given, right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mask_may_be_given_in_words():
+    q, k, v = qkv()
+    near = torch.ones(9, 9).tril().triu(-3).bool()
+    for mask in ("causal+window:3,0", Mask.parse("causal+window:3,0")):
+        torch.testing.assert_close(variant("bmm")(q, k, v, mask), torchs(q, k, v, near))
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "gradient", "phase"),
+    [(9, 9, False, "forward"), (9, 9, True, "train"), (1, 9, False, "decode"),
+     (1, 9, True, "train"), (1, 1, False, "forward"), (20, 40, False, "forward")],
+)  # fmt: skip
+def test_the_phase_follows_from_the_call(q_len, kv_len, gradient, phase):
+    q, k, v = qkv(q_len, kv_len)
+    assert problem_of(q, k, v.requires_grad_(gradient), Mask()).phase == phase
+    with torch.no_grad():
+        assert problem_of(q, k, v, Mask()).phase != "train"
+
+
+def test_a_problem_has_all_that_the_tensors_say():
+    q, k, v = qkv(3, 7, dtype=torch.bfloat16)
+    problem = problem_of(q, k, v[..., :5], Mask.parse("causal"), phase="forward")
+    assert str(problem) == "b2 h4/2 n3x7 d8/5 bf16 causal forward"
+
+
+def test_a_variant_is_built_once_for_calls_that_ask_the_same_and_kept_only_so_many_times():
+    attend = variant("einsum")
+    q, k, v = qkv()
+    for _ in range(3):
+        attend(q, k, v, is_causal=True)
+    assert attend.lasting.cache_info()[:2] == (2, 1)
+    for n in range(1, built.LASTING + 20):
+        attend(q, torch.zeros(2, 2, n, 8), torch.zeros(2, 2, n, 8))
+        attend(q[:, :, :1], k, v, f"padding:{n % 9 + 1},9")
+    assert attend.lasting.cache_info().currsize == built.LASTING
+    assert attend.passing.cache_info().currsize == built.PASSING
+
+
+def test_inference_mode_before_a_training_step_spoils_nothing():
+    attend = variant("einsum")
+    q, k, v = qkv()
+    with torch.inference_mode():
+        attend(q, k, v, left_padded())
+    q.requires_grad_()
+    attend(q, k, v, left_padded()).sum().backward()
+    assert q.grad is not None
+
+
+def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(monkeypatch):
+    q, k, v = qkv()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given, expected = variant("matmul")(q, k, v), torchs(q, k, v)
+    assert given.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(given, expected, rtol=0.02, atol=0.02)
+    seen = []
+
+    def build(problem):
+        return lambda *x: seen.append((problem.dtype, x[2].dtype, torch.is_autocast_enabled("cpu")))
+
+    monkeypatch.setattr(built, "load_function", lambda path: build)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        variant("matmul")(q, k, v)
+    assert seen == [("bfloat16", torch.bfloat16, False)]
+
+
+def test_a_variant_with_a_memory_is_asked_by_its_steps_and_gives_what_the_whole_gives():
+    q, k, v = qkv(9, 9)
+    attend = variant("linear.elu")
+    whole = attend(q, k, v, is_causal=True)
+    step = attend(q[:, :, -2:], k, v, "causal")
+    torch.testing.assert_close(step, whole[:, :, -2:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_is_handed_the_new_tokens_and_a_memory_of_those_before(monkeypatch):
+    seen = []
+
+    class Decoder:
+        def remember(self, k, v):
+            seen.append(("remember", k.shape[2], v.shape[2]))
+            return "memory"
+
+        def step(self, q, k, v, memory):
+            seen.append((memory, q.shape[2], k.shape[2], v.shape[2]))
+            return q, memory
+
+    monkeypatch.setattr(built, "load_function", lambda path: lambda problem: Decoder())
+    q, k, v = qkv(2, 9)
+    variant("einsum")(q, k, v, "causal")
+    assert seen == [("remember", 7, 7), ("memory", 2, 2, 2)]
+
+
+def test_who_has_no_decode_serves_few_queries_as_forward():
+    assert "decode" not in ROWS.find("routing").on("cpu", "phases")
+    q, k, v = qkv(8, 64, kv_heads=4)
+    assert variant("routing?clusters=4")(q, k, v).shape == (2, 4, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "sentence"),
+    [("linear.elu", {"mask": left_padded()}, r"^linear\.elu takes the masks none, causal on cpu"),
+     ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
+     ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
+     ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
+     ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9")],
+)  # fmt: skip
+def test_what_is_not_served_is_a_sentence(name, how, sentence):
+    with pytest.raises(impls.asked.CantBeDone, match=sentence):
+        variant(name)(*qkv(), **how)
+
+
+def test_tensors_that_do_not_fit_are_a_sentence():
+    q, k, v = qkv()
+    for wrong, sentence in (
+        ((q, k.double(), v), "of one dtype on one device, not torch.float32 on cpu, torch.float64"),
+        ((q[0], k[0], v[0]), r"\[batch, heads, tokens, channels\], not \(4, 9, 8\)"),
+        ((q[:1], k, v), r"of one batch.*\(1, 4, 9, 8\)"),
+        ((q, k, v[:, :, :5]), "k and v of as many heads and tokens"),
+        ((q[:, :3], k, v), "heads=3 is not a multiple of kv_heads=2"),
+    ):
+        with pytest.raises(impls.asked.CantBeDone, match=sentence):
+            variant("einsum")(*wrong)
+
+
+def test_no_gradient_is_lost_where_a_variant_has_none():
+    q, k, v = qkv()
+    with pytest.raises(NotServed, match="inplace serves forward, decode, not train"):
+        variant("inplace")(q, nn.Parameter(k), v)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("mha", "mha is a layer, and what is called with q, k and v is a core"),
+     ("ring", "ring runs over several processes"),
+     ("flash_attn2", "flash_attn2 .*needs flash-attn>=2.6; flash-attn is not installed")],
+)  # fmt: skip
+def test_what_can_not_be_called_here_says_so_at_once(name, sentence):
+    with pytest.raises(NotServed, match=sentence):
+        variant(name)

@@ -1,0 +1,146 @@
+"""Captured calls as data: on disk and back, cut off, gathered, merged."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnbench.models.calls import Calls, Site
+from attnbench.models.gathered import FEW, MOST, Gathered
+from attnbench.models.merged import merged
+from impls.asked import CantBeDone
+from impls.masks import Mask
+from impls.problem import Problem
+
+CAUSAL = Problem(mask=Mask.parse("causal"), phase="train")
+
+
+def site(problem=CAUSAL, calls=1, seconds=1.0, **more):
+    return Site(problem, **{"site": "model.py:5", "via": "sdpa", **more}, calls=calls,
+                seconds=seconds)  # fmt: skip
+
+
+def decoding(kv_len):
+    return CAUSAL.with_(q_len=1, kv_len=kv_len, phase="decode", mask=Mask())
+
+
+SOME = Calls(
+    [site(seconds=3.0), site(decoding(77), 4, 0.5, note="as it is", samples="a.npz")],
+    {"command": "python train.py"}, ["a sentence"], True, 9.0, 3.5, 12, 0.4, 0.31,
+)  # fmt: skip
+
+
+def test_calls_come_back_from_their_file(tmp_path):
+    file = tmp_path / "calls.json"
+    SOME.write(file)
+    assert Calls.read(file) == SOME
+    assert list(tmp_path.iterdir()) == [file]
+    assert json.loads(file.read_text())["calls"] == 1
+
+
+def test_of_a_file_that_was_cut_off_the_whole_sites_are_read(tmp_path):
+    SOME.write(tmp_path / "calls.json")
+    text = (tmp_path / "calls.json").read_text()
+    counts = []
+    for end in range(len(text) - 2):
+        (tmp_path / "cut.json").write_text(text[:end])
+        try:
+            calls = Calls.read(tmp_path / "cut.json")
+        except CantBeDone as error:
+            assert "no captured calls" in str(error) and end < 20
+            continue
+        assert not calls.complete and "was cut off" in calls.unseen[-1]
+        assert calls.sites == SOME.sites[: len(calls.sites)]
+        counts.append(len(calls.sites))
+    assert counts == sorted(counts) and set(counts) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "no captured calls"), ("{}", "no captured calls"), ("[1]", "no captured calls"),
+    ('{"calls": 7}', "no captured calls"), ('{"calls": 1, "sites": [{"site": 3}]}', "damaged"),
+    ('{"calls": 1, "sites": 5}', "damaged"),
+])  # fmt: skip
+def test_what_holds_no_calls_is_a_sentence(text, said, tmp_path):
+    (tmp_path / "calls.json").write_text(text)
+    with pytest.raises(CantBeDone, match=said):
+        Calls.read(tmp_path / "calls.json")
+
+
+def test_no_file_and_no_text_are_sentences(tmp_path):
+    with pytest.raises(CantBeDone, match="No such file"):
+        Calls.read(tmp_path / "none.json")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CantBeDone, match="not text"):
+        Calls.read(tmp_path / "bytes")
+    with pytest.raises(CantBeDone, match="can't write"):
+        SOME.write(tmp_path / "no" / "calls.json")
+
+
+def test_problems_are_each_once_those_of_most_seconds_first():
+    other = CAUSAL.with_(q_len=9, kv_len=9)
+    calls = Calls([site(seconds=1.0), site(other, seconds=1.5), site(site="b.py:1", seconds=1.0),
+                   site(CAUSAL.with_(batch=3), faithful=False)])  # fmt: skip
+    assert calls.problems() == [CAUSAL, other]
+
+
+def test_a_growing_cache_is_gathered_by_octaves():
+    whole = Gathered().add_all(site(decoding(n), 2, 0.1) for n in range(100, 300))
+    found = sorted(whole.sites(), key=lambda s: s.problem.kv_len)
+    # keys up to 128, 256 and 299, and the middle ones of them
+    assert [s.calls for s in found] == [2 * 29, 2 * 128, 2 * 43]
+    assert [s.problem.kv_len for s in found[:1]] == [114]
+    assert all(128 < s.problem.kv_len <= 256 for s in found[1:2])
+    assert sum(s.seconds for s in found) == pytest.approx(20.0)
+    assert "stands for 29 problems of 100 to 128 keys" in found[0].note
+    assert f"stands for {MOST} problems" in found[1].note and "and more" in found[1].note
+
+
+def test_few_lengths_are_told_one_by_one():
+    few = Gathered().add_all(site(decoding(n)) for n in range(100, 100 + FEW))
+    assert len(few.sites()) == FEW and all(not s.note for s in few.sites())
+    more = Gathered().add_all(site(decoding(n)) for n in range(100, 101 + FEW))
+    assert len(more.sites()) == 1
+
+
+def test_paddings_of_many_lengths_are_one_site_and_other_masks_another():
+    padded = [CAUSAL.with_(batch=2, mask=Mask.parse(f"causal+padding:{n},256"))
+              for n in range(1, 101)]  # fmt: skip
+    found = Gathered().add_all(map(site, padded)).add_all([site()] * 3).sites()
+    assert sorted(s.calls for s in found) == [3, 100]
+    assert str(found[0].problem.mask).startswith("causal+padding:")
+
+
+def test_the_one_with_a_sample_stands_for_the_others():
+    some = [site(decoding(n), samples="x.npz" if n == 101 else "") for n in range(100, 120)]
+    (found,) = Gathered().add_all(some).sites()
+    assert (found.problem.kv_len, found.samples) == (101, "x.npz")
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 9)), max_size=300))
+def test_no_call_is_lost_however_they_are_gathered(calls):
+    once = Gathered().add_all(site(decoding(n), some, some / 8) for n, some in calls)
+    twice = Gathered().add_all(once.each())  # written by a process, and merged
+    for gathered in (once, twice):
+        assert sum(s.calls for s in gathered.sites()) == sum(some for _, some in calls)
+    assert [s.problem for s in once.sites()] == [s.problem for s in twice.sites()]
+    assert len(once.sites()) <= max(FEW, 14)
+
+
+def test_processes_are_merged_and_the_step_is_that_of_who_made_most():
+    a = Calls([site(seconds=2.0, calls=10)], {"processes": 1, "threads": 2, "torch": "2"},
+              ["said", "both"], True, 10.0, 2.0, 5, 1.0, 0.4)  # fmt: skip
+    b = Calls([site(seconds=2.0), site(decoding(9), seconds=0.0)],
+              {"processes": 1, "threads": 1}, ["both"], False, 10.0, 2.0)  # fmt: skip
+    whole = merged([a, b])
+    assert (whole.wall_s, whole.attention_s, whole.steps, whole.step_share) == (20.0, 4.0, 5, 0.4)
+    assert whole.unseen == ["said", "both"] and not whole.complete
+    assert whole.header == {"processes": 2, "threads": 3, "torch": "2"}
+    assert [(s.calls, s.share) for s in whole.sites] == [(11, 0.4), (1, None)]
+    window = merged([b])
+    assert window.sites[0].share == pytest.approx(0.2) and merged([]).share is None
+
+
+def test_samples_become_the_inputs_of_the_problem():
+    (found,) = merged([Calls([site(samples="/x/y.npz")])]).sites
+    assert found.problem.inputs == "captured:/x/y.npz"

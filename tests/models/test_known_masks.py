@@ -1,0 +1,103 @@
+"""A mask's tensor is looked at once, and again when it says something else."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnbench.models import known_masks
+from attnbench.models.known_masks import KnownMasks
+from attnbench.models.mask_of import NoData
+from impls.masks import Mask, Shape
+
+SHAPE = Shape(1, 2, 6, 6)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """How often a tensor was looked at."""
+    seen, looked_at = [], known_masks.mask_of
+    monkeypatch.setattr(
+        known_masks, "mask_of", lambda *given: seen.append(given) or looked_at(*given)
+    )
+    return seen
+
+
+def nameless() -> torch.Tensor:
+    return torch.tensor([True, False, True, False, True, True]).expand(6, 6).clone()
+
+
+def files(mask: Mask) -> list[Path]:
+    return [Path(part.file) for part in mask.parts]
+
+
+def test_a_tensor_is_looked_at_once_for_all_layers(looks):
+    known, mask = KnownMasks(), torch.ones(6, 6).tril().bool()
+    assert {str(known(mask, False, SHAPE)) for _ in range(12)} == {"causal"}
+    assert len(looks) == 1
+
+
+def test_another_form_of_scores_is_another_question(looks):
+    known, mask = KnownMasks(), torch.ones(6, 6).bool()
+    assert str(known(mask, False, SHAPE)) == "none"
+    assert str(known(mask, True, SHAPE)) == "causal"
+    assert str(known(mask, False, SHAPE._replace(batch=2))) == "none"
+    assert len(looks) == 3
+
+
+def test_a_tensor_written_to_in_place_is_looked_at_again():
+    known, mask = KnownMasks(), torch.ones(6, 6).tril().bool()
+    assert str(known(mask, False, SHAPE)) == "causal"
+    mask[:] = True
+    assert str(known(mask, False, SHAPE)) == "none"
+    mask.view(36)[:] = torch.ones(6, 6).tril().bool().view(36)  # by another view of it
+    assert str(known(mask, False, SHAPE)) == "causal"
+
+
+def test_another_tensor_at_the_same_place_is_not_taken_for_the_one_before():
+    known = KnownMasks()
+    for turn in range(50):
+        mask = torch.ones(6, 6).bool() if turn % 2 else torch.ones(6, 6).tril().bool()
+        assert str(known(mask, False, SHAPE)) == ("none" if turn % 2 else "causal")
+        del mask
+
+
+def test_a_tensor_of_inference_mode_is_looked_at_each_time():
+    known = KnownMasks()
+    with torch.inference_mode():
+        mask = torch.ones(6, 6).tril().bool()
+        assert str(known(mask, False, SHAPE)) == "causal"
+        mask[:] = True
+        assert str(known(mask, False, SHAPE)) == "none"
+
+
+def test_a_file_lives_as_long_as_a_tensor_that_says_the_same():
+    known, one, other = KnownMasks(), nameless(), nameless()
+    (file,) = files(known(one, False, SHAPE))
+    assert files(known(other, False, SHAPE)) == [file]
+    del one
+    gc.collect()
+    assert file.is_file()
+    del other
+    gc.collect()
+    assert not file.exists()
+
+
+def test_a_bias_that_is_learned_leaves_one_file():
+    known, bias = KnownMasks(), torch.randn(6, 6)
+    names = set()
+    for _ in range(5):
+        bias.add_(0.25)
+        (file,) = files(known(bias, False, SHAPE))
+        names.add(file)
+    assert len(names) == 5
+    assert [name.exists() for name in names].count(True) == 1
+    ends = weakref.finalize._registry.values()  # what is still to be done when something is gone
+    assert len([end for end in ends if end.weakref() is bias]) == 1
+
+
+def test_a_tensor_without_values_is_a_sentence():
+    with pytest.raises(NoData, match="has no values"):
+        KnownMasks()(torch.ones(6, 6, device="meta").bool(), False, SHAPE)

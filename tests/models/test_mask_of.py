@@ -1,0 +1,146 @@
+"""Tensors that hide keys, and the names of the masks that they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from attnbench.models.mask_of import NoData, mask_of
+from impls.asked import CantBeDone
+from impls.masks import Mask, Shape
+
+SQUARE = Shape(2, 4, 12, 12)
+ONES = torch.ones(12, 12, dtype=torch.bool)
+ROWS, KEYS = torch.arange(12)[:, None], torch.arange(12)[None]
+PADDED = (torch.arange(12) < torch.tensor([[9], [12]]))[:, None, None]
+DOCUMENT = torch.tensor([0] * 5 + [1] * 4 + [2] * 3)
+
+BY_HAND = {
+    "none": ONES,
+    "causal": ONES.tril(),
+    "window:3,2": (KEYS >= ROWS - 3) & (KEYS <= ROWS + 2),
+    "window:3,0": ONES.tril() & ONES.triu(-3),
+    "window:12,2": ONES.tril(2),
+    "window:1,12": ONES.triu(-1),
+    "padding:9,12": PADDED,
+    "padding:9": (KEYS < 9).expand(12, 12),
+    "causal+padding:9,12": PADDED & ONES.tril(),
+    "window:3,0+padding:9,12": PADDED & ONES.tril() & ONES.triu(-3),
+    "prefix:5": ONES.tril() | (KEYS < 5),
+    "prefix:5+padding:9,12": (ONES.tril() | (KEYS < 5)) & PADDED,
+    "document:5,4,3": DOCUMENT[:, None] == DOCUMENT,
+    "causal+document:5,4,3": (DOCUMENT[:, None] == DOCUMENT) & ONES.tril(),
+}
+
+
+@pytest.mark.parametrize(("text", "seen"), BY_HAND.items(), ids=BY_HAND)
+def test_a_mask_with_a_name_is_named(text, seen):
+    hidden = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+    lowest = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    for tensor in (seen, hidden, lowest, lowest.bfloat16(), seen.expand(2, 4, 12, 12)):
+        assert str(mask_of(tensor, False, SQUARE)) == text
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(12, 12), (5, 12), (12, 5), (1, 12)])
+def test_is_causal_means_what_torch_means_by_it(q_len, kv_len):
+    shape = Shape(1, 2, q_len, kv_len)
+    q, k, v = (torch.randn(1, 2, n, 8, dtype=torch.float64) for n in (q_len, kv_len, kv_len))
+    found = mask_of(None, True, shape)
+    seen = torch.from_numpy(found.visible(shape))
+    told = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    assert torch.allclose(told, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert found.upper_left == (q_len != kv_len)
+
+
+def test_where_the_last_query_stands_at_the_last_key_is_told_from_the_other_corner():
+    shape = Shape(1, 2, 4, 12)
+    ones = torch.ones(4, 12, dtype=torch.bool)
+    assert str(mask_of(ones.tril(8), False, shape)) == "causal"
+    assert str(mask_of(ones.tril(), False, shape)) == "causal@upper-left"
+    assert str(mask_of(ones.tril(8).triu(6), False, shape)) == "window:2,0"
+    assert str(mask_of(ones[:1], False, Shape(1, 2, 1, 12))) == "none"
+
+
+def test_no_tensor_hides_nothing():
+    assert mask_of(None, False, SQUARE).plain
+
+
+def test_a_tensor_and_is_causal_must_both_allow_a_pair():
+    assert str(mask_of(PADDED, True, SQUARE)) == "causal+padding:9,12"
+
+
+@given(st.data())
+def test_a_mask_sees_what_its_tensor_sees_whatever_it_is_called(data):
+    q_len, kv_len = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    shape = Shape(2, 2, q_len, kv_len)
+    form = (*data.draw(st.sampled_from([(2, 2), (2, 1), (1, 2), (1, 1)])), q_len, kv_len)
+    cells = int(np.prod(form))
+    seen = np.array(data.draw(st.lists(st.booleans(), min_size=cells, max_size=cells)))
+    if data.draw(st.booleans()):  # most draws of chance have no name: spans may have
+        low, high = (data.draw(st.integers(-9, 9)) for _ in "ab")
+        away = np.arange(kv_len) - np.arange(q_len)[:, None]
+        seen = np.broadcast_to((away >= low) & (away <= high), form)
+    table = torch.from_numpy(seen.reshape(form).copy())
+    found = mask_of(table, False, shape)
+    wide = (2, 2, q_len, kv_len)
+    told = np.broadcast_to(found.visible(shape), wide)
+    assert (told == np.broadcast_to(table.numpy(), wide)).all()
+    assert Mask.parse(str(found)) == found
+
+
+def test_left_padding_is_kept_as_a_file_named_by_what_it_holds(tmp_path):
+    left = PADDED.flip(-1) & ONES.tril()
+    found, again = (mask_of(x, False, SQUARE, tmp_path) for x in (left, left.clone()))
+    assert found.kinds == ("dense",) and found == again
+    assert len(list(tmp_path.iterdir())) == 1
+    assert (found.visible(SQUARE) == left.numpy()).all()
+    other = mask_of(left.flip(-1), False, SQUARE, tmp_path)
+    assert other != found
+
+
+def test_heads_that_see_alike_are_looked_at_once_and_others_are_kept(tmp_path):
+    each = torch.stack([ONES.tril(), ONES.tril(), ONES.tril(), ONES.triu()])[None]
+    found = mask_of(each, False, SQUARE, tmp_path)
+    assert found.kinds == ("dense",) and found.visible(SQUARE).shape == (1, 4, 12, 12)
+    assert str(mask_of(each[:, :2].repeat(1, 2, 1, 1), False, SQUARE)) == "causal"
+
+
+def test_a_relative_bias_is_kept_with_what_it_hides(tmp_path):
+    bias = torch.randn(1, 4, 12, 12).masked_fill(~ONES.tril(), torch.finfo(torch.float32).min)
+    found = mask_of(bias, False, SQUARE, tmp_path)
+    assert found.kinds == ("bias",)
+    assert (found.visible(SQUARE)[0] == ONES.tril().numpy()).all()
+    told = np.where(ONES.tril().numpy(), found.bias(SQUARE), 0)
+    assert (told == np.where(ONES.tril().numpy(), bias.numpy(), 0)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_alibi_is_named_and_other_slopes_are_not(dtype, tmp_path):
+    slopes = 2.0 ** -torch.arange(2.0, 9.0, 2.0)  # of four heads: 1/4, 1/16, 1/64, 1/256
+    added = (-slopes[:, None, None] * (ROWS - KEYS).abs())[None].to(dtype)
+    causal = added.masked_fill(~ONES.tril(), -torch.inf)
+    assert str(mask_of(added, False, SQUARE)) == "alibi"
+    assert str(mask_of(causal, False, SQUARE)) == "causal+alibi"
+    assert mask_of(added * 2, False, SQUARE, tmp_path).kinds == ("bias",)
+
+
+def test_a_tensor_without_values_is_no_mask():
+    with pytest.raises(NoData, match="has no values"):
+        mask_of(ONES.to("meta"), False, SQUARE)
+    with FakeTensorMode() as mode, pytest.raises(NoData, match="is fake"):
+        mask_of(mode.from_tensor(ONES), False, SQUARE)
+
+
+def test_a_mask_that_does_not_fit_is_a_sentence():
+    with pytest.raises(CantBeDone, match="does not broadcast"):
+        mask_of(ONES[:, :7], False, SQUARE)
+
+
+def test_a_folder_that_a_mask_can_not_name_is_refused(tmp_path):
+    with pytest.raises(CantBeDone, match="another folder"):
+        mask_of(PADDED.flip(-1), False, SQUARE, Path(tmp_path / "a+b"))

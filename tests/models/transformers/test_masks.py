@@ -1,0 +1,205 @@
+"""The masks of a model's layers: looked at once a step, and never lost."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+from attnbench.models import known_masks
+from attnbench.models.attention import attention
+from attnbench.models.transformers.meant import in_use, meant
+from impls.loading import load_file
+from impls.masks import Mask, Shape
+
+zoo = load_file(Path(__file__).with_name("zoo.py"))
+EINSUM = "attnbench:einsum"
+
+
+def heads(q_len=6, kv_len=6):
+    return (torch.randn(2, h, n, 8) for h, n in ((4, q_len), (4, kv_len), (4, kv_len)))
+
+
+def left_padded():
+    seen = torch.ones(6, 6).tril().bool().expand(2, 1, 6, 6).clone()
+    seen[0, :, :, :3] = False
+    return seen
+
+
+def said(terms, is_causal=False, q_len=6, kv_len=6):
+    q, k, _ = heads(q_len, kv_len)
+    return meant(terms, is_causal, q, k)
+
+
+def test_rows_that_see_nothing_give_zeros_and_nothing_becomes_nan():
+    q, k, v = (x.requires_grad_() for x in heads())
+    out, _ = AttentionInterface()[EINSUM](nn.Module(), q, k, v, left_padded())
+    assert (out[0, :3] == 0).all() and (out[0, 3:] != 0).all() and (out[1] != 0).all()
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+def test_a_whole_model_with_left_padding_is_finite_in_padded_places_too():
+    model, question = zoo.ZOO["mistral"].made(), zoo.asked(zoo.ZOO["mistral"], "left")
+    model.set_attn_implementation(EINSUM)
+    assert model(**question.given).logits.isfinite().all()
+
+
+def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
+    looked_at, looks = known_masks.mask_of, []
+    monkeypatch.setattr(
+        known_masks, "mask_of", lambda x, *more: looks.append(x) or looked_at(x, *more)
+    )
+    settings = {**zoo.GROUPED, "num_hidden_layers": 7}
+    model = zoo.ZOO["llama"]._replace(settings=settings).made()
+    zoo.by(model, EINSUM, zoo.logits, zoo.asked(zoo.ZOO["llama"], "left"))
+    assert len([x for x in looks if x is not None]) == 1
+
+
+def test_a_mask_that_is_written_to_between_layers_is_seen():
+    q, k, v = heads()
+    mask, forward = left_padded(), AttentionInterface()[EINSUM]
+    before, _ = forward(nn.Module(), q, k, v, mask)
+    mask[0, :, :, :3] = torch.ones(6, 3).tril().bool()
+    after, _ = forward(nn.Module(), q, k, v, mask)
+    assert torch.equal(after, forward(nn.Module(), q, k, v, None, is_causal=True)[0])
+    assert not torch.equal(before, after)
+
+
+def test_where_there_is_no_mask_the_layer_says_whether_it_is_causal():
+    q, k, v = heads()
+    forward, encoder, decoder = AttentionInterface()[EINSUM], nn.Module(), nn.Module()
+    encoder.is_causal, decoder.is_causal = False, True
+    everywhere, causal = torch.ones(6, 6).bool(), torch.ones(6, 6).tril().bool()
+    for layer, asked, mask in (
+        (encoder, {}, everywhere), (decoder, {}, causal), (nn.Module(), {}, causal),
+        (encoder, {"is_causal": True}, causal), (decoder, {"is_causal": False}, everywhere),
+        (decoder, {"is_causal": None}, causal),
+    ):  # fmt: skip
+        given, _ = forward(layer, q, k, v, None, **asked)
+        assert torch.equal(given, forward(layer, q, k, v, mask)[0]), (layer, asked)
+
+
+def test_a_single_query_without_a_mask_sees_every_key():
+    q, k, v = heads(1)
+    given, _ = AttentionInterface()[EINSUM](nn.Module(), q, k, v, None)
+    expected = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    torch.testing.assert_close(given, expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kinds"),
+    [(torch.ones(6, 6).tril().bool(), ("causal", "bias")), (left_padded(), ("dense", "bias"))],
+)
+def test_a_mask_and_a_bias_stay_side_by_side_and_hide_and_add_what_they_did(mask, kinds):
+    bias, shape = torch.linspace(-3, 3, 4 * 36).view(1, 4, 6, 6), Shape(2, 4, 6, 6)
+    both = said((mask, bias))
+    assert both.kinds == kinds
+    assert torch.equal(torch.from_numpy(both.bias(shape)).float(), bias)
+    seen = torch.from_numpy(both.visible(shape))
+    assert torch.equal(seen.expand(2, 4, 6, 6), mask.expand(2, 4, 6, 6))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_what_can_not_be_said_side_by_side_is_added_up(is_causal):
+    q, k, v = (x.double() for x in heads())
+    bias, more = torch.linspace(-3, 3, 36).view(6, 6).double(), torch.rand(4, 6, 6).double()
+    second, first = torch.tensor([True, False] * 3), torch.tensor([True, True, False] * 2)
+    for terms in ((bias, more), (second.expand(6, 6), first.expand(6, 6)), (second, more, bias)):
+        together = torch.zeros(4, 6, 6).double()
+        for term in (*terms, *([torch.ones(6, 6).tril().bool()] if is_causal else [])):
+            hides = term.dtype == torch.bool
+            together = together.masked_fill(~term, -torch.inf) if hides else together + term
+        expected = nn.functional.scaled_dot_product_attention(q, k, v, together)
+        given = attention("einsum")(q, k, v, meant(terms, is_causal, q, k))
+        torch.testing.assert_close(given, expected)
+
+
+def test_a_bias_beside_a_causal_call_hides_what_comes_later():
+    both = said((torch.linspace(0, 1, 36).view(6, 6),), is_causal=True)
+    assert both.kinds == ("causal", "bias")
+    longer = said((torch.linspace(0, 1, 54).view(6, 9),), is_causal=True, kv_len=9)
+    assert longer.kinds == ("causal", "bias") and longer.upper_left
+    assert str(said((), is_causal=True)) == "causal"
+    assert str(said((), is_causal=True, kv_len=9)) == "causal@upper-left"
+
+
+@pytest.mark.parametrize(
+    ("mask", "over", "keys"),
+    [("causal@upper-left", "causal", 6), ("padding:7", "none", 7), ("padding:0", "padding:0", 9),
+     ("padding:7,3", "padding:7,3", 9), ("causal", "causal", 9),
+     ("causal+padding:7", "causal+padding:7", 9)],
+)  # fmt: skip
+def test_free_places_of_a_cache_are_left_out(mask, over, keys):
+    left, used = in_use(Mask.parse(mask), 6, 9)
+    assert (str(left), used) == (over, keys)
+    rows = Mask.parse(mask).visible(Shape(2, 4, 6, 9))
+    assert not rows[..., used:].any()
+    assert (left.visible(Shape(2, 4, 6, used)) == rows[..., :used]).all()
+
+
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "t5", "whisper"])
+def test_a_static_cache_writes_the_same_tokens(name, pad):
+    small = zoo.ZOO[name]
+    if pad not in small.pads:
+        return
+    model, question = small.made(), zoo.asked(small, pad)
+    expected, wanted = zoo.written(model, question)
+    model.set_attn_implementation(EINSUM)
+    tokens, given = zoo.written(model, question, cache_implementation="static")
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(given, wanted, rtol=0.0, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_a_variant_with_a_state_writes_with_a_cache_what_it_writes_without():
+    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"])
+    model.set_attn_implementation("attnbench:linear.elu")
+    with_cache, given = zoo.written(model, question)
+    without, wanted = zoo.written(model, question, use_cache=False)
+    assert torch.equal(with_cache, without)
+    torch.testing.assert_close(given, wanted, rtol=0.0, atol=1e-5 * float(wanted.abs().max()))
+    static, _ = zoo.written(model, question, cache_implementation="static")
+    assert torch.equal(static, without)
+
+
+def test_a_mask_of_ones_own_in_four_dimensions_is_heeded():
+    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"])
+    own = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(4)) < 0.6
+    own = own | torch.eye(12).bool()
+    ids, added = question.given["input_ids"], torch.zeros(3, 1, 12, 12).masked_fill(~own, -1e30)
+    expected = model(input_ids=ids, attention_mask=added).logits
+    model.set_attn_implementation(EINSUM)
+    for mask in (own, added):
+        torch.testing.assert_close(model(input_ids=ids, attention_mask=mask).logits, expected)
+
+
+def test_packed_sequences_are_kept_apart_by_their_positions():
+    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"])
+    ids = question.given["input_ids"][:1]
+    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    alone = [model(input_ids=part).logits for part in ids.split([5, 7], 1)]
+    model.set_attn_implementation(EINSUM)
+    packed = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_model_under_torch_compile_attends_outside_of_what_is_compiled():
+    model = zoo.ZOO["llama"]._replace(settings={**zoo.GROUPED, "num_hidden_layers": 1}).made()
+    question = zoo.asked(zoo.ZOO["llama"], "left")
+    expected = zoo.logits(model, question)
+    model.set_attn_implementation(EINSUM)
+    given = zoo.logits(torch.compile(model, backend="eager"), question)
+    torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_that_are_computed_again_in_the_backward_train_the_same():
+    model, question = zoo.ZOO["t5"].made(), zoo.asked(zoo.ZOO["t5"], "left")
+    loss, expected = zoo.learned(model, question)
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    lost, given = zoo.by(model, EINSUM, zoo.learned, question)
+    torch.testing.assert_close(lost, loss)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(given[name], gradient, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,68 @@
+"""The names under which transformers finds the variants, and what it says of others."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+import impls
+from attnbench.models.built import NotServed
+from attnbench.models.transformers import names, register, spelled
+from impls.loading import load_file
+
+zoo = load_file(Path(__file__).with_name("zoo.py"))
+
+
+def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
+    cores = [r for r in impls.table().rows.values() if r.level == "core" and not r.ranks]
+    assert {spelled(row.name) for row in cores} <= set(names())
+    assert len(cores) > 40
+    for name in names():
+        assert name in AttentionInterface()._global_mapping
+        assert name in AttentionMaskInterface()._global_mapping
+
+
+def test_no_name_is_one_that_transformers_takes_for_its_own():
+    assert spelled("sdpa.flash") == "attnbench:sdpa.FLASH"
+    assert not [name for name in names() if "flash" in name or "/" in name]
+
+
+def test_a_variant_with_options_is_registered_by_its_label():
+    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"], "left")
+    name = register("chunked?block=3")
+    assert name == "attnbench:chunked?block=3"
+    expected = zoo.logits(model, question)
+    torch.testing.assert_close(zoo.by(model, name, zoo.logits, question), expected)
+
+
+def test_a_model_can_be_made_with_a_name_in_its_configuration():
+    small = zoo.ZOO["llama"]
+    model = small._replace(settings={**small.settings, "attn_implementation": "attnbench:bmm"})
+    assert model.made().config._attn_implementation == "eager"  # the zoo's own choice
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    config = LlamaConfig(**small.settings)
+    made = AutoModelForCausalLM.from_config(config, attn_implementation="attnbench:bmm")
+    assert made.config._attn_implementation == "attnbench:bmm"
+    assert made(input_ids=torch.ones(1, 4).long()).logits.isfinite().all()
+
+
+def test_an_unknown_name_is_transformers_own_refusal():
+    with pytest.raises(ValueError, match='"attnbench:chunkd"` is not supported'):
+        zoo.ZOO["llama"].made().set_attn_implementation("attnbench:chunkd")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("chunkd", "did you mean chunked"), ("mha", "mha is a layer"), ("ring", "several processes")],
+)
+def test_what_can_not_be_registered_is_a_sentence(name, sentence):
+    with pytest.raises(impls.asked.CantBeDone, match=sentence):
+        register(name)
+
+
+def test_a_variant_that_can_not_run_here_says_so_when_it_is_called():
+    model, question = zoo.ZOO["bert"].made(), zoo.asked(zoo.ZOO["bert"])
+    with pytest.raises(NotServed, match=r"BertSelfAttention.*flash_attn2 .*is not installed"):
+        zoo.by(model, spelled("flash_attn2"), zoo.logits, question)

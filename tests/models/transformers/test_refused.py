@@ -1,0 +1,114 @@
+"""What a variant can't do for a model is refused by name; nothing that is asked is dropped."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface, BertConfig, BertModel, Gemma2Config, Gemma2ForCausalLM
+
+from attnbench.models.built import NotServed
+from impls.loading import load_file
+
+zoo = load_file(Path(__file__).with_name("zoo.py"))
+
+
+class Layer(nn.Module):
+    """All of a model's attention that a function is shown."""
+
+    layer_idx, is_causal = 3, True
+
+
+def call(*, mask=None, training=False, q_len=6, **asked):
+    layer = Layer().train(training)
+    q, k, v = (torch.randn(2, h, n, 8) for h, n in ((4, q_len), (2, 6), (2, 6)))
+    out, weights = AttentionInterface()["attnbench:einsum"](layer, q, k, v, mask, **asked)
+    assert weights is None
+    return out
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [({"softcap": 50.0}, "softcap is asked for, which no variant does; take attn_implementation"),
+     ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
+     ({"sinks": torch.zeros(4)}, "sinks is asked for"),
+     ({"indices": torch.zeros(4)}, "indices is asked for"),
+     ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
+     ({"cache": object()}, "cache is asked for"),
+     ({"output_attentions": True}, "output_attentions=True, and no variant hands out its weights"),
+     ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
+     ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
+     ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
+     ({"dropout": 0.1, "training": True}, "dropout=0.1 of the attention's weights, in training"),
+     ({"mask": object()}, "the mask is a object, not a tensor")],
+)  # fmt: skip
+def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
+    with pytest.raises(NotServed, match=f"^Layer of layer 3: einsum: {sentence}"):
+        call(**asked)
+
+
+def test_words_that_ask_nothing_change_nothing():
+    torch.manual_seed(0)
+    plain = call(scaling=0.4)
+    torch.manual_seed(0)
+    given = call(
+        scaling=0.4, dropout=0.3, softcap=None, s_aux=None, output_attentions=False,
+        sliding_window=6, position_ids=torch.arange(6), use_cache=True, cache_position=None,
+        cu_seq_lens_q=torch.tensor([0, 6]), max_length_q=6, seq_idx=torch.zeros(1, 6),
+    )  # fmt: skip
+    assert torch.equal(plain, given)
+    mask = torch.ones(2, 1, 6, 6).bool()
+    assert call(mask=mask, cu_seq_lens_q=torch.tensor([0, 2, 6]), sliding_window=2).shape == (
+        2,
+        6,
+        4,
+        8,
+    )
+
+
+def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer_and_what_to_do():
+    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"], "left")
+    sentence = (
+        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not dense; "
+        "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"
+    )
+    with pytest.raises(NotServed, match=sentence):
+        zoo.by(model, "attnbench:linear.elu", zoo.logits, question)
+
+
+def test_a_model_with_soft_caps_is_refused():
+    torch.manual_seed(0)
+    settings = {**zoo.GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8}
+    question = zoo.asked(zoo.ZOO["llama"])
+    model = Gemma2ForCausalLM(Gemma2Config(**settings, attn_logit_softcapping=50.0)).eval()
+    with pytest.raises(NotServed, match="Gemma2Attention of layer 0: bmm: softcap is asked for"):
+        zoo.by(model, "attnbench:bmm", zoo.logits, question)
+    model = Gemma2ForCausalLM(Gemma2Config(**settings, attn_logit_softcapping=None)).eval()
+    model.set_attn_implementation("eager")
+    expected = zoo.logits(model, question)
+    torch.testing.assert_close(zoo.by(model, "attnbench:bmm", zoo.logits, question), expected)
+
+
+def test_dropout_of_weights_is_refused_in_training_and_in_training_alone():
+    model = BertModel(BertConfig(**zoo.SMALL)).eval()
+    model.set_attn_implementation("attnbench:einsum")
+    ids = torch.ones(1, 5).long()
+    assert model(input_ids=ids).last_hidden_state.isfinite().all()
+    with pytest.raises(NotServed, match=r"dropout=0\.1 of the attention's weights, in training"):
+        model.train()(input_ids=ids)
+
+
+def test_a_variant_without_a_backward_does_not_train():
+    model, question = zoo.ZOO["gpt2"].made(), zoo.asked(zoo.ZOO["gpt2"])
+    with pytest.raises(NotServed, match="GPT2Attention of layer 0: inplace serves forward, decode"):
+        zoo.by(model, "attnbench:inplace", zoo.learned, question)
+
+
+def test_a_model_without_values_is_refused_by_a_sentence():
+    small = zoo.ZOO["llama"]
+    with torch.device("meta"):
+        model = small.made()
+        ids = torch.ones(2, 6).long()
+    model.set_attn_implementation("attnbench:einsum")
+    with pytest.raises(NotServed, match="device='meta' is not cpu, cuda"):
+        model(input_ids=ids)

@@ -1,0 +1,95 @@
+"""Models that transformers runs by its own plain attention give the same through ours."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from attnbench.models.transformers import spelled
+from impls.loading import load_file
+
+zoo = load_file(Path(__file__).with_name("zoo.py"))
+QUICK = ("einsum", "sdpa.flash")
+MORE = ("sdpa", "sdpa.math", "chunked", "online", "bmm", "baddbmm", "matmul", "matmul.prescale",
+        "exp.naive")  # fmt: skip
+CASES = [(name, pad) for name, small in zoo.ZOO.items() for pad in small.pads]
+WRITES = [(name, pad) for name, pad in CASES if zoo.ZOO[name].writes and pad != "right"]
+CLOSE = 1e-5
+
+
+def same_logits(name: str, pad: str, variant: str) -> None:
+    model, question = zoo.ZOO[name].made(), zoo.asked(zoo.ZOO[name], pad)
+    expected = zoo.logits(model, question)
+    given = zoo.by(model, spelled(variant), zoo.logits, question)
+    torch.testing.assert_close(given, expected, rtol=0.0, atol=CLOSE * float(expected.abs().max()))
+
+
+def same_tokens(name: str, pad: str, variant: str) -> None:
+    model, question = zoo.ZOO[name].made(), zoo.asked(zoo.ZOO[name], pad)
+    expected, wanted = zoo.written(model, question)
+    tokens, given = zoo.by(model, spelled(variant), zoo.written, question)
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(given, wanted, rtol=0.0, atol=CLOSE * float(wanted.abs().max()))
+
+
+def same_training_step(name: str, pad: str, variant: str) -> None:
+    model, question = zoo.ZOO[name].made(), zoo.asked(zoo.ZOO[name], pad)
+    loss, expected = zoo.learned(model, question)
+    lost, given = zoo.by(model, spelled(variant), zoo.learned, question)
+    torch.testing.assert_close(lost, loss, rtol=CLOSE, atol=0.0)
+    assert given.keys() == expected.keys()
+    largest = max(float(x.norm()) for x in expected.values())
+    for weight, gradient in expected.items():
+        off = float((given[weight] - gradient).norm())
+        assert off <= CLOSE * 10 * float(gradient.norm()) + CLOSE / 10 * largest, (weight, off)
+
+
+@pytest.mark.parametrize("variant", QUICK)
+@pytest.mark.parametrize(("name", "pad"), CASES)
+def test_the_logits_are_eagers(name, pad, variant):
+    same_logits(name, pad, variant)
+
+
+@pytest.mark.parametrize("variant", QUICK)
+@pytest.mark.parametrize(("name", "pad"), WRITES)
+def test_the_generated_tokens_are_eagers(name, pad, variant):
+    same_tokens(name, pad, variant)
+
+
+@pytest.mark.parametrize("variant", QUICK)
+@pytest.mark.parametrize(("name", "pad"), CASES)
+def test_a_training_step_is_eagers_to_each_weights_gradient(name, pad, variant):
+    same_training_step(name, pad, variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", MORE)
+@pytest.mark.parametrize(("name", "pad"), CASES)
+def test_every_other_exact_variant_does_what_eager_does(name, pad, variant):
+    same_logits(name, pad, variant)
+    same_training_step(name, pad, variant)
+    if (name, pad) in WRITES:
+        same_tokens(name, pad, variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["inplace", "numpy"])
+@pytest.mark.parametrize(("name", "pad"), WRITES)
+def test_a_variant_without_a_backward_writes_what_eager_writes(name, pad, variant):
+    same_logits(name, pad, variant)
+    same_tokens(name, pad, variant)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize(("name", "pad"), [("llama", "left"), ("bert", "right")])
+def test_a_compiled_variant_does_what_eager_does_and_is_compiled(name, pad):
+    same_logits(name, pad, "compiled")
+    same_training_step(name, pad, "compiled")
+    assert counters["stats"]["unique_graphs"] > 0
+
+
+@pytest.mark.slow
+def test_flex_does_what_eager_does():
+    same_logits("mistral", "left", "flex")

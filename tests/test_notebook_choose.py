@@ -1,0 +1,74 @@
+"""``attnbench.choose`` as a notebook's user meets it."""
+
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.machine import this_machine
+from impls.asked import CantBeDone
+from impls.loading import load_file
+
+made = load_file(Path(__file__).parent / "verbs" / "chosen_runs.py")
+SHAPE = {"heads": 4, "phase": "forward"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "results" / this_machine().name / "one"
+    return made.written(folder, made.lines(sdpa=1.0, matmul=2.0))
+
+
+def test_it_says_who_and_gives_what_to_paste_and_what_proves_it(run):
+    found = attnbench.choose(512, **SHAPE, runs=run)
+    assert found.variant == "sdpa"
+    assert "use sdpa" in str(found) and "use sdpa" in repr(found)
+    assert found.code.endswith("is_causal=True)")
+    assert found.proof.startswith("attnbench compare sdpa matmul --seq 512")
+    assert list(found.to_frame()["variant"]) == ["sdpa", "matmul"]
+
+
+def test_as_the_last_word_of_a_cell_it_is_a_table(run):
+    shown = attnbench.choose(512, **SHAPE, runs=[run])._repr_html_()
+    assert "<table" in shown and "use sdpa" in shown and "<pre>" in shown
+
+
+def test_without_an_answer_it_is_a_sentence(run):
+    found = attnbench.choose(512, heads=64, phase="forward", runs=run)
+    assert (found.variant, found.code, found.proof) == (None, "", "")
+    assert "no answer: outside what was measured" in found._repr_html_()
+
+
+def test_a_run_of_this_machine_is_found_and_said(run, capsys):
+    found = attnbench.choose(512, **SHAPE, out=run.parents[1], max_memory="2MiB")
+    assert found.variant == "sdpa" and found.choice.wants.max_memory == 2 << 20
+    assert "which was measured here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"seq": [128, 256]}, "make 2"),
+        ({"seq": 128, "exact": True, "allow": "other"}, "contradict each other"),
+        ({"seq": 128, "max_memory": "much"}, "is not a size"),
+        ({"seq": 128, "runs": "nowhere"}, "there is no nowhere"),
+        ({"seq": 128, "threads": 0}, "threads"),
+    ],
+)
+def test_what_can_t_be_asked_is_a_sentence(words, said):
+    with pytest.raises(CantBeDone, match=said):
+        attnbench.choose(**words)
+
+
+@pytest.mark.slow
+def test_where_no_run_fits_it_is_measured(tmp_path, capsys):
+    found = attnbench.choose(
+        48, heads=2, head_dim=16, phase="forward", mask="none", out=tmp_path, max_memory="1MiB"
+    )
+    assert found.variant is not None and found.choice.winner.measured
+    assert found.choice.pairs and found.choice.source.startswith(str(tmp_path))
+    again = attnbench.choose(
+        48, heads=2, head_dim=16, phase="forward", mask="none", out=tmp_path, max_memory="1MiB"
+    )
+    assert again.choice.source == found.choice.source  # the second time it is known
+    assert "in pairs:" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""Run folders whose times are known, for whoever chooses among them."""
+
+import json
+
+from attnbench.machine import this_machine
+from attnbench.record import PROTOCOL, SCHEMA, Error, Memory, Record, Status, Time
+from impls.masks import Mask
+from impls.problem import Problem
+
+LENGTHS = (128, 256, 512, 1024, 2048)
+
+
+def problem(length, phase="forward", mask="causal", heads=4):
+    return Problem(heads=heads, kv_heads=heads, q_len=1 if phase == "decode" else length,
+                   kv_len=length, mask=Mask.parse(mask), phase=phase)  # fmt: skip
+
+
+def quadratic(p, once=1e-4):
+    return once + 4e-9 * p.heads * p.q_len * p.kv_len
+
+
+def record(variant, p, seconds, peak=1 << 20, **more):
+    time = Time(
+        median_s=seconds, low_s=seconds * 0.99, high_s=seconds * 1.01, q25_s=seconds,
+        q75_s=seconds, min_s=seconds * 0.98, n=40, clock="host", stop="steady",
+        samples_s=[seconds] * 40,
+    )  # fmt: skip
+    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
+    error = {"forward": Error(relative=2e-7, max=1e-6, worst_row=1e-6, cosine=1.0)}
+    given = {"computes": "softmax", "family": "dense", "error": error, "setup_s": 1e-3, **more}
+    return Record(status=Status.MEASURED, variant=variant, problem=p.to_dict(), time=time,
+                  memory=memory, **given)  # fmt: skip
+
+
+def lines(phases=("forward",), mask="causal", **factors):
+    """Records at five lengths of variants that take so many times a quadratic time."""
+    return [
+        record(name.replace("_", "."), problem(n, phase, mask),
+               factor * quadratic(problem(n, phase, mask)))
+        for phase in phases for n in LENGTHS for name, factor in factors.items()
+    ]  # fmt: skip
+
+
+def written(folder, records, **header):
+    """A run as it lies in a results folder."""
+    folder.mkdir(parents=True)
+    machine = this_machine().to_dict()
+    said = {
+        "run": folder.name, "schema": SCHEMA, "protocol": PROTOCOL, "seed": 0, "budget_s": 0.1,
+        "tables": [], "machine": machine, "settings": {"threads": this_machine().threads},
+        "grid": {"device": "cpu"}, **header,
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(said))
+    (folder / "records.jsonl").write_text("".join(r.line() + "\n" for r in records))
+    return folder

@@ -1,0 +1,176 @@
+"""``attnbench capture -- PROGRAM``: programs that go well, crash, fork, are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnbench import cli
+from attnbench.models.calls import Calls
+from tests.calling import ROOT
+
+BEGINNING = """
+import os, sys, threading, time
+import torch
+import torch.nn.functional as F
+torch.set_num_threads(1)
+q = torch.randn(2, 4, 32, 16)
+
+def attend(times=1, q=q):
+    for _ in range(times):
+        out = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    return out
+"""
+
+
+@pytest.fixture
+def capture(tmp_path, monkeypatch, capfd):
+    """Capture a program; its status, its calls (none where there is no file), what was printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(text, *words, options=()):
+        (tmp_path / "program.py").write_text(BEGINNING + text)
+        status = cli.main(["capture", *options, "--", sys.executable, "program.py", *words])
+        file = tmp_path / "calls.json"
+        assert not [f for f in tmp_path.iterdir() if f.suffix in (".parts", ".part")]
+        said = capfd.readouterr()
+        return status, Calls.read(file) if file.exists() else None, said
+
+    return run
+
+
+def counted(calls):
+    return {str(s.problem): s.calls for s in calls.sites}
+
+
+CAUSAL = "b2 h4/4 n32 d16 f32 causal forward"
+
+
+def test_a_program_that_trains_is_captured_and_told(capture, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/sitecustomize.py").write_text("import sys; sys.own = 'found'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))  # which is run as ever
+    status, calls, said = capture("""
+from torch.nn.functional import scaled_dot_product_attention as by_another_name
+w = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(w.parameters(), lr=0.1)
+for step in range(4):
+    x = w(q)
+    by_another_name(x, x, x).sum().backward()
+    optimizer.step()
+print("said", sys.argv[1:], sys.own)
+print("complained", file=sys.stderr)
+""", "--epochs", "3")  # fmt: skip
+    assert status == 0 and counted(calls) == {"b2 h4/4 n32 d16 f32 none train": 4}
+    assert "said ['--epochs', '3'] found" in said.out and "complained" in said.err
+    assert "program.py:" in said.out and "attnbench run --problems calls.json" in said.out
+    assert "of a training step" in said.out and calls.steps == 3
+    assert 0 < calls.step_share < 1 and calls.complete and calls.unseen == []
+    assert calls.sites[0].backward_s > 0 and calls.header["status"] == 0
+
+
+def test_a_program_that_crashes_leaves_what_it_had_called(capture, tmp_path):
+    status, calls, said = capture(
+        "F.scaled_dot_product_attention(q, q, q, torch.rand(32, 32) > 0.5)\n"
+        "print('prose'); sys.exit(7)",
+        options=["--json", "--samples"],
+    )
+    (problem,) = calls.problems()
+    assert status == 2 and "ended with status 7" in said.err and not calls.complete
+    assert any("status 7" in line for line in calls.unseen)
+    assert "prose" in said.err and json.loads(said.out) == calls.to_dict()  # data is by itself
+    assert problem.inputs.startswith(f"captured:{tmp_path}/calls.samples/")
+    assert str(problem.mask).startswith(f"dense:{tmp_path}/calls.masks/")
+
+
+def test_a_program_that_is_killed_leaves_what_was_written_before(capture):
+    status, calls, said = capture("attend(3); time.sleep(1.8); os.kill(os.getpid(), 9)")
+    assert status == 2 and counted(calls) == {CAUSAL: 3}
+    assert "signal 9" in said.err and not calls.complete
+    assert any("was killed" in line for line in calls.unseen)
+
+
+def test_processes_forked_and_started_and_threads_are_counted(capture):
+    status, calls, _ = capture("""
+import multiprocessing
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self): return 6
+    def __getitem__(self, n): return attend(1)[0, 0, 0]
+
+def work(_): return float(attend(10).sum())
+
+if sys.argv[1:]:
+    attend(5)
+elif __name__ == "__main__":
+    attend(100)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(4))
+        pool.close()
+        pool.join()
+    list(torch.utils.data.DataLoader(Items(), num_workers=2))
+    some = [threading.Thread(target=attend, args=(25,)) for _ in range(4)]
+    [t.start() for t in some]
+    [t.join() for t in some]
+    if (child := os.fork()) == 0:
+        attend(1000)
+        time.sleep(1.5)
+        os._exit(0)
+    os.waitpid(child, 0)
+    import subprocess
+    subprocess.run([sys.executable, __file__, "again"], check=True)
+""")  # fmt: skip
+    assert status == 0
+    assert counted(calls) == {CAUSAL: 100 + 4 * 10 + 6 + 4 * 25 + 1000 + 5}
+    assert calls.header["processes"] >= 4
+    assert any("without its exit being noticed" in line for line in calls.unseen)
+
+
+@pytest.mark.parametrize(("program", "why"), [
+    (["ls"], "not a Python program"),
+    ([sys.executable, "-I", "-c", "0"], "with -I, -E or -S"),
+    ([sys.executable, "-c", "0"], "did not import torch"),
+    ([sys.executable, "-c", "0/0"], "(it ended with status 1)"),
+    ([sys.executable, "-c", "import torch"], "no attention call that can be seen"),
+    (["no-such-program"], "No such file"),
+    ([], "needs a program after --"),
+])  # fmt: skip
+def test_a_program_without_calls_is_a_sentence(program, why, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["capture", "--", *program]) == 2
+    said = capfd.readouterr().err
+    assert why in said and "Traceback (most recent call last)" not in said.split("ZeroDiv")[0][:9]
+    assert not (tmp_path / "calls.json").exists() and not (tmp_path / "calls.parts").exists()
+
+
+@pytest.mark.parametrize(("out", "why"), [
+    ("no/such/calls.json", "No such file"), (".", "it is a folder"), ("a+b.json", "without them"),
+])  # fmt: skip
+def test_where_it_can_not_be_written_is_said_before_anything_is_run(
+    out, why, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["capture", "--out", out, "--", "touch", "ran"]) == 2
+    assert why in capfd.readouterr().err and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_who_is_captured_by_a_killed_capture_leaves_something_readable(tmp_path):
+    (tmp_path / "program.py").write_text(BEGINNING + "attend(3); time.sleep(60)")
+    command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "calls.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    calls = Calls.read(Path(tmp_path / "calls.json"))
+    assert counted(calls) == {CAUSAL: 3} and not calls.complete

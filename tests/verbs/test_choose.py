@@ -1,0 +1,175 @@
+"""``attnbench choose`` as its users meet it: answers, silence, limits, and what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnbench import cli
+from attnbench.machine import this_machine
+from impls.loading import load_file
+
+made = load_file(Path(__file__).with_name("chosen_runs.py"))
+lines, problem, record, written = made.lines, made.problem, made.record, made.written
+SHAPE = ("--heads", 4, "--phase", "forward")
+
+
+@pytest.fixture
+def asked(capsys):
+    """Calls the verb; returns its status, data and prose."""
+
+    def call(*words):
+        status = cli.main(["choose", *map(str, words)])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return status, said.out if "--json" in words else " ".join(said.out.split()), said.err
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path):
+    return written(tmp_path / "results" / this_machine().name / "one",
+                   lines(sdpa=1.0, matmul=2.0))  # fmt: skip
+
+
+def test_a_measured_problem_is_answered_from_the_run(asked, run):
+    status, out, _ = asked("--seq", 512, *SHAPE, "--from", run)
+    assert status == 0
+    assert "use sdpa" in out and "2.00× [1.96, 2.04] ahead of matmul" in out
+    assert "F.scaled_dot_product_attention(q, k, v, is_causal=True)" in out
+    assert 'model.set_attn_implementation("attnbench:sdpa")' in out
+    assert "attnbench compare sdpa matmul --seq 512 --batch 1 --heads 4 " in out
+    assert "predicted" not in out
+
+
+def test_what_proves_it_is_a_command_that_asks_the_same_problem(asked, run):
+    from attnbench import arguments
+    from attnbench.sweep.plan import problems
+    from attnbench.sweep.presets import Preset
+
+    _, out, _ = asked("--seq", 512, *SHAPE, "--from", run, "--json")
+    words = json.loads(out)["proof"].split()
+    given = arguments.parser().parse_args(words[1:])
+    (found,) = problems(Preset("none").with_(**arguments.grid_changes(given)))
+    assert found == problem(512)
+
+
+def test_a_length_between_is_predicted_and_says_so(asked, run):
+    status, out, _ = asked("--seq", 700, *SHAPE, "--from", run, "--json")
+    found = json.loads(out)
+    assert status == 0 and found["winner"]["variant"] == "sdpa"
+    assert not found["winner"]["measured"]
+    true = made.quadratic(problem(700))
+    assert found["winner"]["low_s"] < true < found["winner"]["high_s"]
+    assert "predicted" in asked("--seq", 700, *SHAPE, "--from", run)[1]
+
+
+def test_outside_what_was_measured_it_abstains_with_status_1(asked, run):
+    status, out, _ = asked("--seq", 512, "--heads", 64, "--phase", "forward", "--from", run)
+    assert status == 1
+    assert "no answer: outside what was measured (heads 64, and 4 was measured)" in out
+    assert "it is measured" in out
+
+
+def test_limits_that_nobody_keeps_name_what_would_do(asked, run):
+    status, out, _ = asked("--seq", 512, *SHAPE, "--from", run, "--max-memory", "64KiB")
+    assert status == 1
+    assert "nobody keeps the limit of memory; --max-memory 1.02MiB would let" in out
+    again = asked("--seq", 512, *SHAPE, "--from", run, "--max-memory", "1.02MiB")
+    assert again[0] == 0
+
+
+def test_a_run_of_this_machine_is_found_without_a_word(asked, run):
+    status, out, err = asked("--seq", 512, *SHAPE, "--out", run.parents[1])
+    assert status == 0 and "use sdpa" in out
+    assert f"from {run}, which was measured here" in err
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"protocol": 1},
+        {"settings": {"threads": 99}},
+        {"machine": {**this_machine().to_dict(), "cpu": "another"}},
+        {"machine": {**this_machine().to_dict(), "versions": {"torch": "1.0"}}},
+        {"tables": ["/mine.py"]},
+    ],
+)
+def test_a_run_under_other_conditions_is_not_found_by_itself(asked, run, header, monkeypatch):
+    from attnbench.answer.choice import asking
+
+    class Measured(Exception):
+        pass
+
+    def measured(*_):
+        raise Measured
+
+    monkeypatch.setattr(asking, "measured", measured)
+    file = run / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **header}))
+    with pytest.raises(Measured):
+        asked("--seq", 512, *SHAPE, "--out", run.parents[1])
+
+
+def test_of_several_runs_named_the_one_that_measured_it_is_asked(asked, run, tmp_path):
+    other = written(tmp_path / "results" / "box" / "two", [record("matmul", problem(700), 1e-3)])
+    _, out, _ = asked("--seq", 700, *SHAPE, "--from", run, "--from", other, "--json")
+    assert json.loads(out)["source"] == str(other)
+
+
+def test_torch_is_not_loaded(run):
+    code = (
+        "import sys; from attnbench.cli import main; "
+        f"status = main(['choose', '--seq', '700', '--heads', '4', '--phase', 'forward', "
+        f"'--from', {str(run)!r}]); "
+        "assert status == 0; assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say --seq at the least"),
+        (("--seq", "128,256"), "--seq has several values"),
+        (("--seq", 128, "--phase", "forward,train", "--heads", "1,2"), "--heads, --phase has"),
+        (("--seq", 128, "--exact", "--allow", "other"), "contradict each other"),
+        (("--seq", 128, "--allow", "quick"), "is not one of pattern, approximate, other"),
+        (("--seq", 128, "--from", "nowhere"), "there is no nowhere"),
+        (("--seq", 128, "--heads", 3, "--kv-heads", 2), "is not a multiple of kv_heads"),
+        (("--problems", "nowhere.json"), "can't read calls from nowhere.json"),
+        (("--problems", "x", "--seq", 128), "leave --seq out"),
+    ],
+)
+def test_what_can_t_be_asked_is_a_sentence_and_status_2(asked, words, said):
+    status, out, err = asked(*words)
+    assert (status, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize("words", [("--max-memory", "much"), ("--max-error", "-1")])
+def test_a_limit_that_is_no_amount_is_refused(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["choose", "--seq", "128", *words])
+    assert ended.value.code == 2
+    assert words[1] in capsys.readouterr().err
+
+
+def test_an_empty_folder_and_a_run_of_another_protocol_are_sentences(asked, run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "there is no run in" in asked("--seq", 512, *SHAPE, "--from", tmp_path / "empty")[2]
+    file = run / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "protocol": 1}))
+    status, _, err = asked("--seq", 512, *SHAPE, "--from", run)
+    assert status == 2 and "protocol 1" in err
+
+
+def test_a_damaged_line_is_named(asked, run):
+    file = run / "records.jsonl"
+    file.write_text(file.read_text() + '{"phase":"forward", "status":\n')
+    status, _, err = asked("--seq", 512, *SHAPE, "--from", run)
+    assert status == 2 and f"{file}, line 11" in err

@@ -1,0 +1,121 @@
+"""``attnbench choose --problems calls.json``: an answer a call site, and what the model gains."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnbench import cli
+from attnbench.answer.choice.for_calls import uses_of
+from attnbench.models.calls import Calls, Site
+from impls.loading import load_file
+
+made = load_file(Path(__file__).with_name("chosen_runs.py"))
+
+
+@pytest.fixture
+def asked(capsys):
+    def call(*words):
+        status = cli.main(["choose", *map(str, words)])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return status, said.out if "--json" in words else " ".join(said.out.split()), said.err
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path):
+    """sdpa takes twice as long as matmul, whatever the problem."""
+    return made.written(tmp_path / "run", made.lines(("forward", "train"), sdpa=2.0, matmul=1.0))
+
+
+def captured(tmp_path, *sites, **more):
+    found = [
+        Site(problem=p, site=f"model.py:{n}", via=via, calls=12, seconds=1.0, share=share, **rest)
+        for n, (p, via, share, rest) in enumerate(sites)
+    ]
+    calls = Calls(sites=found, wall_s=10.0, attention_s=5.0, steps=3, step_s=1.0,
+                  step_share=sum(s.share or 0 for s in found), **more)  # fmt: skip
+    calls.write(tmp_path / "calls.json")
+    return tmp_path / "calls.json"
+
+
+def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
+    asked, run, tmp_path
+):
+    file = captured(tmp_path, (made.problem(512, "train"), "sdpa", 0.4, {}))
+    status, out, _ = asked("--problems", file, "--from", run, "--json")
+    gain = json.loads(out)["gain"]
+    assert status == 0
+    assert gain["factor"]["value"] == pytest.approx(1 - 0.4 * 0.5)
+    assert gain["factor"]["low"] < gain["factor"]["value"] < gain["factor"]["high"]
+    assert gain["of"] == "a step"
+
+
+def test_each_site_has_its_line_and_what_to_paste(asked, run, tmp_path):
+    file = captured(
+        tmp_path,
+        (made.problem(512, "train"), "sdpa", 0.3, {}),
+        (made.problem(700), "transformers eager", 0.1, {}),
+    )
+    _, out, _ = asked("--problems", file, "--from", run)
+    assert "model.py:0 · b1 h4/4 n512" in out and "model.py:1 · b1 h4/4 n700" in out
+    assert "attention is 40 % of a step; taking these, a step takes 0.85" in out
+    assert "it uses matmul already" in out
+    assert 'attend = attnbench.attention("matmul")' in out
+    assert 'model.set_attn_implementation("attnbench:matmul")' in out
+
+
+def test_a_site_that_nobody_can_answer_stays_and_says_why(asked, run, tmp_path):
+    file = captured(
+        tmp_path,
+        (made.problem(512, "train"), "sdpa", 0.3, {}),
+        (made.problem(512, heads=64), "sdpa", 0.2, {}),
+        (made.problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"}),
+    )
+    status, out, _ = asked("--problems", file, "--from", run)
+    assert status == 0
+    assert "outside what was measured (heads 64, and 4 was measured)" in out
+    assert "a score_mod of its own" in out
+    assert "2 of 3 sites stay as they are" in out
+
+
+def test_who_can_t_be_told_from_what_is_used_changes_nothing(asked, tmp_path):
+    run = made.written(tmp_path / "run", made.lines(sdpa=1.01, matmul=1.0))
+    file = captured(tmp_path, (made.problem(512), "sdpa", 0.3, {}))
+    _, out, _ = asked("--problems", file, "--from", run)
+    assert "it uses sdpa already" in out and "no site would take another variant" in out
+
+
+def test_where_nobody_can_be_answered_the_status_is_1(asked, run, tmp_path):
+    file = captured(tmp_path, (made.problem(512, heads=64), "sdpa", 0.2, {}))
+    assert asked("--problems", file, "--from", run)[0] == 1
+
+
+def test_a_file_that_was_cut_off_is_answered_as_far_as_it_goes(asked, run, tmp_path):
+    file = captured(
+        tmp_path,
+        (made.problem(512, "train"), "sdpa", 0.3, {}),
+        (made.problem(700), "sdpa", 0.1, {}),
+    )
+    text = file.read_text()
+    file.write_text(text[: text.rindex('"problem"')])
+    status, out, err = asked("--problems", file, "--from", run)
+    assert status == 0 and "n512" in out and "n700" not in out
+    assert "was cut off" in err
+
+
+def test_without_a_site_that_is_a_problem_it_is_refused(asked, run, tmp_path):
+    file = captured(tmp_path, (made.problem(512), "flex", 0.1, {"faithful": False}))
+    status, _, err = asked("--problems", file, "--from", run)
+    assert status == 2 and "no call that can be put as a problem" in err
+
+
+@pytest.mark.parametrize(
+    ("via", "variant"),
+    [("sdpa", "sdpa"), ("mha", "sdpa"), ("mha fast path", "sdpa"), ("flex", "flex"),
+     ("transformers eager", "matmul"), ("transformers sdpa", "sdpa"), ("somebody's", "")],
+)  # fmt: skip
+def test_what_a_call_uses_now_is_the_variant_that_does_the_same(via, variant):
+    assert uses_of(via) == variant
