@@ -79,10 +79,11 @@ class Asked:
 
 def judged(run: Path) -> list[Asked]:
     """Every problem that was held out, or is far off."""
-    _, held, far = all_problems(SEED)
-    table, hidden = impls.table(), {*held, *far}
-    seen = [s for s in skim(run, {}) if s.time is not None or s.problem not in hidden]
-    grid = [s for s in seen if s.problem not in hidden]
+    shown, held, far = all_problems(SEED)
+    table, seen = impls.table(), [s for s in skim(run, {}) if s.time is not None]
+    if missing := {*shown, *held, *far} - {s.problem for s in seen}:
+        raise SystemExit(f"{run} holds nothing of {len(missing)} problems: it is of another draw")
+    grid = [s for s in seen if s.problem in shown]
     ceilings = read_header(run).get("ceilings") or {}
     found = []
     for problem in [*held, *far]:

@@ -39,7 +39,9 @@ def test_without_an_answer_it_is_a_sentence(run):
     assert "no answer: outside what was measured" in found._repr_html_()
 
 
-def test_a_run_of_this_machine_is_found_and_said(run, capsys):
+def test_a_run_of_this_machine_is_found_and_said(tmp_path, capsys):
+    folder = tmp_path / "all" / this_machine().name / "one"
+    run = made.written(folder, made.everybody(sdpa=1.0))
     found = attnbench.choose(512, **SHAPE, out=run.parents[1], max_memory="2MiB")
     assert found.variant == "sdpa" and found.choice.wants.max_memory == 2 << 20
     assert "which was measured here" in capsys.readouterr().err
@@ -51,6 +53,8 @@ def test_a_run_of_this_machine_is_found_and_said(run, capsys):
         ({"seq": [128, 256]}, "make 2"),
         ({"seq": 128, "exact": True, "allow": "other"}, "contradict each other"),
         ({"seq": 128, "max_memory": "much"}, "is not a size"),
+        ({"seq": 128, "max_memory": 0}, "is not a size"),
+        ({"seq": 128, "max_error": float("nan")}, "is not a number above 0"),
         ({"seq": 128, "runs": "nowhere"}, "there is no nowhere"),
         ({"seq": 128, "threads": 0}, "threads"),
     ],

@@ -21,6 +21,7 @@ from attnbench.notebook.measured import interrupt
 from attnbench.notebook.progress import OneLine
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import Preset
+from attnbench.sweep.run import Stopped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,16 +98,17 @@ def choose(
     files = several("tables", tables) if tables else ()
     table, line = impls.table(files), OneLine(quiet=quiet)
     wants = Wants.of(
-        exact=exact, allow=several("allow", allow) if allow else (), max_error=max_error,
-        max_memory=read("max_memory", given.size, max_memory)
-        if isinstance(max_memory, str)
-        else max_memory,
+        exact=exact, allow=several("allow", allow) if allow else (),
+        max_error=None if max_error is None else read("max_error", given.above_nought, max_error),
+        max_memory=None if max_memory is None else _bytes(max_memory),
     )  # fmt: skip
 
     @contextmanager
     def watching(_: int) -> Iterator[OneLine]:
-        yield line
-        line.close()
+        try:
+            yield line
+        finally:
+            line.close()
 
     means = Means(
         line.tell, watching, lambda: interrupt(line), Path(out), files,
@@ -115,7 +117,16 @@ def choose(
         command="attnbench.choose, from Python",
     )  # fmt: skip
     named = [Path(x) for x in several("runs", runs)] if runs else []
-    return Chosen(asking.answer(_problem(asked), wants, table, means, named=named, anew=measure))
+    try:
+        found = asking.answer(_problem(asked), wants, table, means, named=named, anew=measure)
+    except Stopped:
+        raise KeyboardInterrupt("stopped; what was measured is kept") from None
+    return Chosen(found)
+
+
+def _bytes(asked: int | str) -> Any:
+    """A number is of bytes; a text says its unit."""
+    return read("max_memory", given.size, asked if isinstance(asked, str) else f"{asked}B")
 
 
 def _problem(asked: dict[str, Any]) -> Problem:

@@ -49,6 +49,8 @@ def _cells(site: Site) -> tuple[str, ...]:
 
 def _said(calls: Calls) -> list[str]:
     """How much of the time attention is."""
+    if calls.overlap:
+        return []  # which is said with what could not be seen
     if calls.share is None:
         return ["no call could be timed, so attention's share of the time is not known"]
     if calls.step_share is not None and calls.step_s is not None:

@@ -69,6 +69,7 @@ def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:
         print(f"what proves it:\n    {paste.proof(choice)}")
     if len(taken) > 1:
         print(
-            "\nseveral variants, for several kinds of call: 'attnbench choose --export table.json "
-            "--from RUN', then attnbench.dispatch picks for each call"
+            "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench run "
+            "--problems FILE'; make a table of it, 'attnbench choose --export table.json --from "
+            "RUN'; and attnbench.dispatch picks for each call"
         )

@@ -50,8 +50,10 @@ def _beside(choice: Choice) -> Iterator[str]:
     w = choice.winner
     if w is None:
         if choice.source:
-            yield f"looked at: {choice.source}; without --from, or with --measure, it is measured"
+            yield f"looked at: {choice.source}"
         return
+    if choice.source:
+        yield f"from {choice.source}"
     if not w.measured:
         yield (
             "predicted from the run's other problems: nine of ten such times lie in their "
@@ -62,8 +64,6 @@ def _beside(choice: Choice) -> Iterator[str]:
     if w.error is not None:
         kept = "" if w.skill is None else f"; it keeps {w.skill:.0%} of what softmax does"
         yield f"error to exact softmax: {w.error:.1e}{kept}"
-    if w.flags:
-        yield f"in doubt: {'; '.join(dict.fromkeys(f.split(':')[0] for f in w.flags))}"
     if choice.unknown:
         names = ", ".join(e.variant for e in choice.unknown[:NAMES])
         yield f"too little is known of {names}: they might be faster"

@@ -34,6 +34,7 @@ class SeenMemory:
 
     peak_bytes: int
     expected_bytes: int | None = None
+    flags: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ ENDS = ("low_s", "high_s", "min_s")
 def skim(path: Path, alike: Mapping[str, str]) -> Iterator[Seen]:
     """The records of a run whose problems have these values, such as ``{"phase": "train"}``."""
     read, known = _reader(), dict[tuple[Any, ...], Problem | None]()
-    wanted = [(f'"{k}":"'.encode(), f'"{k}":"{v}"'.encode()) for k, v in alike.items()]
+    wanted = [(f'"{k}":"'.encode(), f'"{k}":{json.dumps(v)}'.encode()) for k, v in alike.items()]
     for first, lines in batches(path):
         for number, line in enumerate(lines, first):
             if any(said not in line and key in line for key, said in wanted):

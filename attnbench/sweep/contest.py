@@ -6,11 +6,11 @@ left out. A variant that keeps more than is allowed, by its own formula, isn't t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.pairs import Pairs
+from attnbench.comparison import Comparison
 from attnbench.record import Record, Status
 from attnbench.sweep.compare import compare_cells
 from attnbench.sweep.engine import LocalEngine
@@ -28,16 +28,29 @@ them, be its power of the length one less."""
 NEAR = 1.15
 """Whose median is within this of the best goes into pairs with it."""
 MOST_PAIRED = 2
+PAIRS_S = 10.0
+CALLS, MOST_S = 80, 120.0
+"""Forty pairs are looked at first; what takes longer isn't begun."""
 NOT_TRIED = (Status.UNSUPPORTED, Status.UNAVAILABLE)
 
 
 @dataclass(frozen=True)
-class Paired:
-    """One against the best, in pairs."""
+class Held:
+    """One held against the best, in pairs."""
 
     judged: str
     against: str
-    pairs: Pairs
+    comparison: Comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"judged": self.judged, "against": self.against, **self.comparison.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Held:
+        """Back from :meth:`to_dict`."""
+        rest = {k: v for k, v in values.items() if k not in ("judged", "against")}
+        return cls(values["judged"], values["against"], Comparison.from_dict(rest))
 
 
 def within(plan: Plan, most: int | None) -> tuple[list[str], dict[str, int]]:
@@ -62,6 +75,8 @@ def shorter(plan: Plan) -> Problem | None:
     if max((cell.guess_s for cell in runs), default=0.0) < LONG_S:
         return None
     problem = runs[0].problem
+    if problem.inputs.startswith("captured:"):
+        return None
     keys = problem.kv_len // SHORTER
     queries = 1 if problem.q_len == 1 else max(1, problem.q_len // SHORTER)
     try:
@@ -96,16 +111,22 @@ def near_the_best(records: Sequence[Record], names: Sequence[str]) -> list[str]:
     return (near if len(near) > 1 else order[:2])[: MOST_PAIRED + 1]
 
 
-def in_pairs(cells: Sequence[Cell], engine: LocalEngine, header: Mapping[str, Any],
-             budget_s: float) -> list[Paired]:  # fmt: skip
-    """The first of some cells against each of the others."""
+def in_pairs(cells: Sequence[Cell], seconds: float, engine: LocalEngine,
+             header: Mapping[str, Any], say: Callable[[str], None]) -> list[Held]:  # fmt: skip
+    """The first of some cells against each of the others. ``seconds``: of a call of the first."""
     best, *others = cells
+    if seconds * CALLS > MOST_S:
+        say(f"no pairs: {CALLS} calls of {seconds:.2g} s are the fewest that decide anything")
+        return []
     found = []
     for cell in others:
         (one,) = compare_cells(
             [cell], [best], engine, seed=header["seed"], margin=None, floors=header["noise"],
-            budget_s=budget_s, watch=lambda _: None,
+            budget_s=PAIRS_S, watch=lambda _: None,
         )  # fmt: skip
-        if one.pairs is not None:
-            found.append(Paired(cell.variant.label, best.variant.label, one.pairs))
+        if one.pairs is None:
+            say(f"no pairs of {cell.variant.label}: {one.status}: {one.why}")
+        else:
+            held = Held(cell.variant.label, best.variant.label, one.pairs.comparison)
+            found.append(held)
     return found

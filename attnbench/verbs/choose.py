@@ -31,6 +31,7 @@ def choose(given: argparse.Namespace) -> int:
     wants = Wants.of(exact=given.exact, allow=given.allow or (), max_memory=given.max_memory,
                      max_error=given.max_error)  # fmt: skip
     table = impls.table(given.table)
+    _refuse_contradictions(given)
     if given.export is not None:
         from attnbench.verbs.choose_export import export
 
@@ -42,6 +43,21 @@ def choose(given: argparse.Namespace) -> int:
     found = answer(given, problem_asked(given), wants, table)
     _show(found, as_json=given.json)
     return int(found.winner is None)
+
+
+def _refuse_contradictions(given: argparse.Namespace) -> None:
+    """What was asked for and would be ignored is refused."""
+    if given.source and given.measure:
+        raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
+    if given.source and given.threads:
+        raise NoProblem("--threads is of measuring; a run that --from names has its own")
+    asked = ["--" + name.replace("_", "-") for name in arguments.grid_changes(given)]
+    if given.export is not None:
+        asked += [f"--{name}" for name in ("problems", "measure") if getattr(given, name)]
+        if asked:
+            raise NoProblem(f"--export is of all that a run measured: leave {', '.join(asked)} out")
+    elif given.problems is not None and asked:
+        raise NoProblem(f"--problems says what is asked about: leave {', '.join(asked)} out")
 
 
 def answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:

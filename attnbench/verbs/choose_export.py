@@ -20,12 +20,15 @@ def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     """Of the run named, or the newest of this machine as it is now."""
     from attnbench.answer.choice.exported import table_of
     from attnbench.answer.choice.runs import measured_here
-    from attnbench.store import find_runs
+    from attnbench.store import find_runs, read_header
 
     if wants.allowed:
         raise CantBeDone("a dispatch table holds exact variants alone: leave --allow out")
     named = [Path(x) for x in given.source or ()]
-    runs = list(find_runs(named)) or list(measured_here(Path(given.out), given.threads))
+    runs = list(find_runs(named))
+    if not named:
+        here = measured_here(Path(given.out), given.threads, given.table)
+        runs = [run for run in here if "contest" not in read_header(run)]
     if not runs or (named and len(runs) != 1):
         which = "several runs" if runs else "no run"
         raise CantBeDone(
@@ -37,8 +40,8 @@ def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     if given.json:
         print(json.dumps(made.to_dict()))
         return 0
-    ranges = sum(len(entry.ranges) for entry in made.entries)
-    say(f"from {runs[0]}: {len(made.entries)} kinds of call, {ranges} ranges of lengths")
+    kinds, ranges = len(made.entries), sum(len(entry.ranges) for entry in made.entries)
+    say(f"from {runs[0]}: kinds of call: {kinds}; ranges of lengths: {ranges}")
     print(given.export)
     print(f'use it:  attend = attnbench.dispatch("{given.export}")')
     return 0

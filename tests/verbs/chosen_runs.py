@@ -2,7 +2,8 @@
 
 import json
 
-from attnbench.machine import this_machine
+import impls
+from attnbench.machine import this_machine, why_not
 from attnbench.record import PROTOCOL, SCHEMA, Error, Memory, Record, Status, Time
 from impls.masks import Mask
 from impls.problem import Problem
@@ -39,6 +40,17 @@ def lines(phases=("forward",), mask="causal", **factors):
                factor * quadratic(problem(n, phase, mask)))
         for phase in phases for n in LENGTHS for name, factor in factors.items()
     ]  # fmt: skip
+
+
+def everybody(phases=("forward",), mask="causal", slow=2.0, but=(), **factors):
+    """The same, of all exact variants that could run here: ``slow`` times a quadratic time."""
+    p = problem(512, phases[0], mask)
+    names = [
+        row.name for row in impls.table().rows.values()
+        if row.exact and row.level == "core" and not row.ranks and row.name not in but
+        and row.supports(p) is None and why_not(row, this_machine()) is None
+    ]  # fmt: skip
+    return lines(phases, mask, **{name: factors.get(name, slow) for name in names})
 
 
 def written(folder, records, **header):

@@ -35,6 +35,27 @@ def run(tmp_path):
                    lines(sdpa=1.0, matmul=2.0))  # fmt: skip
 
 
+@pytest.fixture
+def whole(tmp_path):
+    """A run of everybody who could win."""
+    return written(tmp_path / "results" / this_machine().name / "one", made.everybody(sdpa=1.0))
+
+
+@pytest.fixture
+def measures(monkeypatch):
+    """Instead of measuring, the problem that would have been is noted."""
+    from attnbench.answer.choice import asking
+
+    noted = []
+
+    def measured(problem, wants, table, means):
+        noted.append(problem)
+        return asking.runs.best_of([means.out], problem, wants, table)
+
+    monkeypatch.setattr(asking, "measured", measured)
+    return noted
+
+
 def test_a_measured_problem_is_answered_from_the_run(asked, run):
     status, out, _ = asked("--seq", 512, *SHAPE, "--from", run)
     assert status == 0
@@ -71,7 +92,7 @@ def test_outside_what_was_measured_it_abstains_with_status_1(asked, run):
     status, out, _ = asked("--seq", 512, "--heads", 64, "--phase", "forward", "--from", run)
     assert status == 1
     assert "no answer: outside what was measured (heads 64, and 4 was measured)" in out
-    assert "it is measured" in out
+    assert f"looked at: {run}" in out
 
 
 def test_limits_that_nobody_keeps_name_what_would_do(asked, run):
@@ -82,10 +103,49 @@ def test_limits_that_nobody_keeps_name_what_would_do(asked, run):
     assert again[0] == 0
 
 
-def test_a_run_of_this_machine_is_found_without_a_word(asked, run):
-    status, out, err = asked("--seq", 512, *SHAPE, "--out", run.parents[1])
-    assert status == 0 and "use sdpa" in out
-    assert f"from {run}, which was measured here" in err
+def test_a_run_of_this_machine_is_found_without_a_word(asked, whole, measures):
+    status, out, err = asked("--seq", 512, *SHAPE, "--out", whole.parents[1])
+    assert status == 0 and "use sdpa" in out and not measures
+    assert f"from {whole}, which was measured here" in err
+
+
+def test_one_that_lacks_somebody_who_could_win_is_not(asked, tmp_path, measures):
+    folder = tmp_path / "results" / this_machine().name
+    written(folder / "one", made.everybody(sdpa=1.0, but=("matmul",)))
+    asked("--seq", 512, *SHAPE, "--out", folder.parent)
+    assert measures == [problem(512)]
+
+
+def test_nor_one_that_can_t_be_read(asked, whole, measures):
+    broken = written(whole.parent / "two", made.everybody(sdpa=3.0))
+    (broken / "records.jsonl").write_text('{"phase":"forward"}\n')
+    assert asked("--seq", 512, *SHAPE, "--out", whole.parents[1])[0] == 0
+    assert not measures
+
+
+def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(asked, whole):
+    newer = made.everybody(matmul=0.5)
+    written(whole.parent / "two", [r for r in newer if r.problem["kv_len"] != 512])
+    _, out, _ = asked("--seq", 512, *SHAPE, "--out", whole.parents[1], "--json")
+    assert json.loads(out)["source"] == str(whole)
+    _, out, _ = asked("--seq", 700, *SHAPE, "--out", whole.parents[1], "--json")
+    assert json.loads(out)["source"] == str(whole.parent / "two")
+
+
+def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(asked, tmp_path, measures):
+    folder = tmp_path / "results" / this_machine().name
+    about = {
+        "problem": problem(512).to_dict(), "too_large": {"einsum": 1 << 30}, "shorter": "n128",
+        "behind": {"online": 9.4}, "pairs": [],
+    }  # fmt: skip
+    written(folder / "one", made.everybody(sdpa=1.0, but=("einsum", "online")), contest=about)
+    words = ("--seq", 512, *SHAPE, "--out", folder.parent)
+    _, out, _ = asked(*words, "--max-memory", "512MiB")
+    assert "left out, memory: einsum: by its own formula it needs 1 GiB" in out
+    assert "left out, far behind: online: on n128 it took 9 times as long as the best" in out
+    assert not measures
+    asked(*words)  # without that limit einsum might win
+    assert measures == [problem(512)]
 
 
 @pytest.mark.parametrize(
@@ -98,26 +158,26 @@ def test_a_run_of_this_machine_is_found_without_a_word(asked, run):
         {"tables": ["/mine.py"]},
     ],
 )
-def test_a_run_under_other_conditions_is_not_found_by_itself(asked, run, header, monkeypatch):
-    from attnbench.answer.choice import asking
-
-    class Measured(Exception):
-        pass
-
-    def measured(*_):
-        raise Measured
-
-    monkeypatch.setattr(asking, "measured", measured)
-    file = run / "run.json"
+def test_a_run_under_other_conditions_is_not_found_by_itself(asked, whole, header, measures):
+    file = whole / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **header}))
-    with pytest.raises(Measured):
-        asked("--seq", 512, *SHAPE, "--out", run.parents[1])
+    asked("--seq", 512, *SHAPE, "--out", whole.parents[1])
+    assert measures == [problem(512)]
 
 
 def test_of_several_runs_named_the_one_that_measured_it_is_asked(asked, run, tmp_path):
     other = written(tmp_path / "results" / "box" / "two", [record("matmul", problem(700), 1e-3)])
     _, out, _ = asked("--seq", 700, *SHAPE, "--from", run, "--from", other, "--json")
     assert json.loads(out)["source"] == str(other)
+
+
+def test_a_table_for_dispatch_is_written_of_the_run_named(asked, run, tmp_path):
+    from attnbench.answer.dispatch_table import DispatchTable
+
+    status, out, err = asked("--export", tmp_path / "table.json", "--from", run)
+    (entry,) = DispatchTable.read(tmp_path / "table.json").entries
+    assert status == 0 and [r.variant for r in entry.ranges] == ["sdpa"]
+    assert "kinds of call: 1; ranges of lengths: 1" in err and "attnbench.dispatch(" in out
 
 
 def test_torch_is_not_loaded(run):
@@ -143,6 +203,12 @@ def test_torch_is_not_loaded(run):
         (("--seq", 128, "--heads", 3, "--kv-heads", 2), "is not a multiple of kv_heads"),
         (("--problems", "nowhere.json"), "can't read calls from nowhere.json"),
         (("--problems", "x", "--seq", 128), "leave --seq out"),
+        (("--export", "x", "--seq", 128), "leave --seq out"),
+        (("--export", "x", "--problems", "y"), "leave --problems out"),
+        (("--export", "x", "--allow", "other"), "leave --allow out"),
+        (("--export", "x", "--out", "nowhere"), "there is no run"),
+        (("--seq", 128, "--from", "x", "--measure"), "leave one of them out"),
+        (("--seq", 128, "--from", "x", "--threads", 1), "has its own"),
     ],
 )
 def test_what_can_t_be_asked_is_a_sentence_and_status_2(asked, words, said):

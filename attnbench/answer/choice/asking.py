@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def answer(problem: Problem, wants: Wants, table: Table, means: Means, *,
            named: Sequence[Path] = (), anew: bool = False) -> Choice:  # fmt: skip
     """``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is."""
-    if named and not anew:
+    if named:
         return runs.best_of(named, problem, wants, table)
     if not anew:
-        here = runs.measured_here(means.out, means.threads)
+        here = runs.measured_here(means.out, means.threads, means.tables)
         if (found := runs.first_that_says(here, problem, wants, table)) is not None:
             means.say(f"from {found.source}, which was measured here; to measure anew: --measure")
             return found

@@ -39,6 +39,7 @@ class Why(StrEnum):
     STATUS = "came to grief"
     SLOW = "far behind"
     UNKNOWN = "not known"
+    ABSENT = "not in the run"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Excluded:
     """What the limits that it breaks would have to be: bytes of ``memory``, or an ``error``."""
     about_s: float | None = None
     """Of one of whose time too little is known: what it may be about, if even that is known."""
+    at_best_s: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -105,7 +107,7 @@ def judged(label: str, row: Variant | None, known: Known, problem: Problem,
         return Excluded(label, Why.UNKNOWN, time)
     if not time.measured and time.off > TRUSTED:
         said = f"its time there is known to within {time.off:.0%} only"
-        return Excluded(label, Why.UNKNOWN, said, about_s=time.middle)
+        return Excluded(label, Why.UNKNOWN, said, about_s=time.middle, at_best_s=time.low)
     own, (near, *_) = known.on(problem), known.nearest(problem)
     return Candidate(
         label, computes, time.middle, time.low, time.high, time.measured,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.choice.candidates import Candidate, Excluded, Why
@@ -11,8 +11,6 @@ from attnbench.answer.said import milliseconds, size
 from attnbench.answer.verdict import MARGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from attnbench.answer.choice.wants import Wants
     from impls.problem import Problem
 
@@ -59,6 +57,8 @@ class Choice:
     """The run that it rests on."""
     pairs: tuple[dict[str, Any], ...] = ()
     """Comparisons in pairs that it rests on besides."""
+    settings: tuple[str, ...] = ()
+    """What the run was told besides its grid, as the command line has it."""
 
     @property
     def ranked(self) -> list[Candidate]:
@@ -66,23 +66,12 @@ class Choice:
         after = [self.next] if self.next else []
         return [self.winner, *self.equal, *after, *self.slower] if self.winner else []
 
-    def without(self, too_large: Mapping[str, int], behind: Mapping[str, float],
-                shorter: Problem | None) -> Choice:  # fmt: skip
-        """The same, with those named that were not tried, or on a shorter sequence only."""
-        large = [Excluded(name, Why.MEMORY, f"by its own formula it needs {size(peak)}",
-                          {"memory": peak}) for name, peak in too_large.items()]  # fmt: skip
-        slow = [
-            Excluded(name, Why.SLOW, f"on {shorter} it took {x:.0f} times as long as the fastest")
-            for name, x in behind.items()
-        ]
-        return replace(self, excluded=(*self.excluded, *large, *slow))
-
     @property
     def unknown(self) -> list[Excluded]:
         """Who might be faster, for all that is known."""
-        unknown = [e for e in self.excluded if e.why is Why.UNKNOWN]
+        unknown = [e for e in self.excluded if e.why in (Why.UNKNOWN, Why.ABSENT)]
         slowest = self.winner.high_s if self.winner else math.inf
-        return [e for e in unknown if e.about_s is None or e.about_s < slowest]
+        return [e for e in unknown if e.at_best_s is None or e.at_best_s < slowest]
 
     @property
     def pays_after(self) -> int | None:
@@ -106,7 +95,12 @@ class Choice:
             names = ", ".join(c.variant for c in self.equal)
             said += f"; {names} can't be told from it"
         if self.next and self.lead:
-            said += f"; {self.lead} ahead of {self.next.variant}"
+            said += f"; {self.lead} ahead of {self.next.variant}" + ", in pairs" * bool(self.pairs)
+        if len(self.ranked) == 1:
+            said += "; the only one that is known"
+        if w.flags:
+            kinds = dict.fromkeys(flag.split(":")[0] for flag in w.flags)
+            said += f" (in doubt: {' and '.join(kinds)})"
         return said
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,30 +22,52 @@ if TYPE_CHECKING:
     from impls.problem import Problem
     from impls.spec import Variant
 
+NOTHING = "nothing of this phase, dtype, kind of mask, inputs, level and device was measured"
 AMPLE = 1.02
 """A limit is named a little above what is needed."""
 
 
 def choose(seen: Sequence[Seen], problem: Problem, wants: Wants, table: Table, *,
-           ceilings: Mapping[str, Any], source: str = "") -> Choice:  # fmt: skip
-    """From the records of one run, of problems of the same phase, dtype and kind of mask."""
-    latest: dict[tuple[str, Problem], Seen] = {}  # measured again for a reason
-    for each in seen:
-        if each.ranks is None:
-            latest[each.variant, each.problem] = each
+           ceilings: Mapping[str, Any], left_out: Sequence[Excluded] = (),
+           source: str = "") -> Choice:  # fmt: skip
+    """From the records of one run, of problems of the same phase, dtype and kind of mask.
+
+    ``left_out``: whom the run left out with a reason.
+    """
+    alike = [s for s in _of_one_kind(seen) if s.problem.mask.kinds == problem.mask.kinds]
     by_variant: dict[str, list[Seen]] = {}
-    for (label, asked), each in latest.items():
-        if asked.mask.kinds == problem.mask.kinds:
-            by_variant.setdefault(label, []).append(each)
-    found = [
-        judged(
-            label, row_of(table, label), Known(row_of(table, label), some, ceilings), problem, wants
-        )
-        for label, some in by_variant.items()
-    ]
-    twins = furthest(each for some in by_variant.values() for each in some)
+    for each in alike:
+        by_variant.setdefault(each.variant, []).append(each)
+    found: list[Candidate | Excluded] = []
+    for label, some in by_variant.items():
+        row = row_of(table, label)
+        found.append(judged(label, row, Known(row, some, ceilings), problem, wants))
+    found += [each for each in left_out if each.variant not in by_variant]
+    found += _absent(table, {e.variant for e in found}, problem, wants)
+    twins = furthest(alike)
     margin = max(MARGIN, twins.apart if twins else 0.0)
     return ranked(problem, wants, found, margin=margin, source=source)
+
+
+def _of_one_kind(seen: Sequence[Seen]) -> list[Seen]:
+    """Of one kind of machine, the one that measured most, and of each cell the last record."""
+    nodes = Counter(s.node for s in seen if s.time is not None)
+    (node, _), *_ = nodes.most_common(1) or [("", 0)]
+    latest: dict[tuple[str, Problem], Seen] = {}
+    for each in seen:
+        if each.ranks is None and each.node in (node, ""):
+            latest[each.variant, each.problem] = each
+    return list(latest.values())
+
+
+def _absent(table: Table, there: set[str], problem: Problem, wants: Wants) -> list[Excluded]:
+    """Who would do, and was not measured at all."""
+    return [
+        Excluded(name, Why.ABSENT, "the run has nothing of it")
+        for name, row in table.rows.items()
+        if name not in there and row.computes in wants.computes and not row.ranks
+        and row.supports(problem) is None
+    ]  # fmt: skip
 
 
 def ranked(problem: Problem, wants: Wants, found: Sequence[Candidate | Excluded], *,
@@ -103,20 +126,21 @@ def row_of(table: Table, label: str) -> Variant | None:
 def _nobody(excluded: Sequence[Excluded]) -> str:
     """Why there is nobody to choose, from why each is out."""
     whys = [e.why for e in excluded]
-    if not excluded:
-        return "nothing of this phase, dtype and kind of mask was measured"
+    if all(e.why is Why.ABSENT for e in excluded):
+        return NOTHING
     if Why.UNKNOWN in whys:
         said = [e.said for e in excluded if e.why is Why.UNKNOWN]
         return f"outside what was measured ({max(said, key=said.count)})"
     if any(e.needs for e in excluded):
         limits = dict.fromkeys(name for e in excluded for name in e.needs)
         return f"nobody keeps the limit of {' and '.join(limits)}"
+    whys = [why for why in whys if why is not Why.ABSENT]
     return f"nobody serves it ({max(whys, key=whys.count)})"
 
 
 def _relax(excluded: Sequence[Excluded], wants: Wants) -> str:
     """What would have to give way to let somebody in, the least of it."""
-    if any(e.why is Why.UNKNOWN for e in excluded):
+    if any(e.why is Why.UNKNOWN for e in excluded) or _nobody(excluded) is NOTHING:
         return ""
     if broken := [e for e in excluded if e.needs]:
         nearest = min(broken, key=lambda e: _how_far(e, wants))

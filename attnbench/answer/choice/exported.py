@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnbench.answer.choice.chosen import choose, row_of
-from attnbench.answer.choice.known import Known
+from attnbench.answer.choice.chosen import choose
 from attnbench.answer.dispatch_entry import Entry, Range
 from attnbench.answer.dispatch_table import DispatchTable, made_of
+from attnbench.record import PROTOCOL
 from attnbench.store import StoreError, read_header
 from attnbench.store.skim import Seen, skim
 
@@ -25,37 +26,50 @@ MASKS = ("none", "causal")
 """What a call of torch's function can say without a tensor."""
 PHASES = ("forward", "train", "decode")
 TRIED = 9
-"""Lengths between two measured ones at which the two that lead at their ends are compared."""
+"""Lengths between two measured ones at which it is asked who leads."""
 
 
 def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
     """Raises a sentence where the run holds nothing that a table could speak of."""
     header = read_header(run)
-    ceilings = header.get("ceilings") or {}
+    if header.get("protocol") != PROTOCOL:
+        raise StoreError(f"{run} was measured with another protocol than {PROTOCOL}: do it again")
     seen = [s for s in skim(run, {"level": "core", "inputs": "normal"}) if s.ranks is None]
-    entries, devices = [], set()
-    for alike in _alike(seen):
-        led = [c for p in _problems(alike) if (c := choose(alike, p, wants, rows, ceilings=ceilings)
-               ).winner is not None]  # fmt: skip
-        if led:
-            names = _steady([[x.variant for x in (c.winner, *c.equal) if x] for c in led])
-            entries.append(_entry([c.problem for c in led], names, alike, rows, ceilings))
-            devices.add(led[0].problem.device.split(":")[0])
+    made = made_of(header)
+    entries: list[Entry] = []
+    for alike in _alike(seen, made["device"]):
+        entries += _entries(alike, _Asking(alike, wants, rows, header.get("ceilings") or {}))
     if not entries:
         raise StoreError(
             f"{run} holds nothing for a dispatch table: no exact variant with a time on a problem "
             f"of level core with the mask {' or '.join(MASKS)}"
         )
-    return DispatchTable(made_of(header, min(devices)), entries=entries)
+    return DispatchTable(made, entries=entries)
 
 
-def _alike(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
+@dataclass(frozen=True)
+class _Asking:
+    """The choice, asked of problems that are alike."""
+
+    seen: Sequence[Seen]
+    wants: Wants
+    rows: Table
+    ceilings: Mapping[str, Any]
+
+    def leaders(self, problem: Problem) -> list[str]:
+        """Whoever is chosen, and whoever can't be told from it; none where nothing is said."""
+        found = choose(self.seen, problem, self.wants, self.rows, ceilings=self.ceilings)
+        return [c.variant for c in (found.winner, *found.equal) if c]
+
+
+def _alike(seen: Sequence[Seen], device: str) -> Iterator[list[Seen]]:
     """The records of problems alike in all but their length."""
     found: dict[Any, list[Seen]] = {}
     for each in seen:
         p = each.problem
         queries = "same" if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
-        if str(p.mask) in MASKS and p.phase in PHASES:
+        fits = str(p.mask) in MASKS and p.phase in PHASES and p.device.split(":")[0] == device
+        if fits:
             key = p.with_(q_len=1, kv_len=1, mask=type(p.mask)()), str(p.mask), queries
             found.setdefault(key, []).append(each)
     yield from found.values()
@@ -84,17 +98,27 @@ def _lasts(name: str, leaders: Sequence[Sequence[str]]) -> int:
     return held.index(False) if False in held else len(held)
 
 
-def _entry(problems: Sequence[Problem], names: Sequence[str], alike: Sequence[Seen],
-           rows: Table, ceilings: Any) -> Entry:  # fmt: skip
+def _entries(alike: Sequence[Seen], asking: _Asking) -> Iterator[Entry]:
+    """One for each row of lengths that have a leader; a length without one ends the row."""
+    row: list[tuple[Problem, list[str]]] = []
+    for problem in _problems(alike):
+        leaders = asking.leaders(problem)
+        if leaders:
+            row.append((problem, leaders))
+        elif row:
+            yield _entry(row, asking)
+            row = []
+    if row:
+        yield _entry(row, asking)
+
+
+def _entry(row: Sequence[tuple[Problem, list[str]]], asking: _Asking) -> Entry:
+    problems, names = [p for p, _ in row], _steady([leaders for _, leaders in row])
     first = problems[0]
     starts = [(first.kv_len, names[0])]
     for (low, high), (before, after) in zip(pairwise(problems), pairwise(names), strict=True):
         if before != after:
-            one, other = (
-                Known(row_of(rows, name), [s for s in alike if s.variant == name], ceilings)
-                for name in (before, after)
-            )
-            starts.append((_changes(low, high, one, other), after))
+            starts.append((_changes(low, high, before, asking), after))
     ends = [start - 1 for start, _ in starts[1:]] + [problems[-1].kv_len]
     queries: Any = first.q_len if first.phase == "decode" or first.q_len != first.kv_len else "same"
     return Entry(
@@ -106,14 +130,16 @@ def _entry(problems: Sequence[Problem], names: Sequence[str], alike: Sequence[Se
     )  # fmt: skip
 
 
-def _changes(low: Problem, high: Problem, before: Known, after: Known) -> int:
-    """The length from which the one is to take over from the other."""
+def _changes(low: Problem, high: Problem, before: str, asking: _Asking) -> int:
+    """The length from which the one no longer leads, as far as it is predicted."""
     tried = np.geomspace(low.kv_len, high.kv_len, TRIED + 2)[1:-1].astype(int)
     for length in dict.fromkeys(int(n) for n in tried):
+        if length <= low.kv_len:
+            continue
         problem = low.with_(kv_len=length, q_len=low.q_len if low.q_len != low.kv_len else length)
-        one, other = before.time(problem), after.time(problem)
-        if isinstance(one, str) or isinstance(other, str):
+        leaders = asking.leaders(problem)
+        if not leaders:
             break
-        if other.middle < one.middle:
-            return max(length, low.kv_len + 1)
+        if leaders[0] != before:
+            return length
     return max(int((low.kv_len * high.kv_len) ** 0.5), low.kv_len + 1)

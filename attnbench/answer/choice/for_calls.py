@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,13 @@ def site_times(site: str, share: float | None, via: str, choice: Choice | None,
     by_name: Mapping[str, Candidate] = {c.variant: c for c in choice.ranked}
     now = by_name.get(uses)
     if now is None:
-        said = f"what it takes now ({uses or via}) was not measured beside the others"
-        return SiteTimes(site, part, uses or via, None, choice.winner.variant,
-                         _span(choice.winner), said)  # fmt: skip
+        why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
+        said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
+        then = _span(choice.winner, choice.margin)
+        return SiteTimes(site, part, uses or via, None, choice.winner.variant, then, said)
     takes = now if now in choice.equal else choice.winner  # a change that gains nothing is none
-    return SiteTimes(site, part, uses, _span(now), takes.variant, _span(takes))
+    return SiteTimes(site, part, uses, _span(now, choice.margin), takes.variant,
+                     _span(takes, choice.margin))  # fmt: skip
 
 
 def uses_of(via: str) -> str:
@@ -41,5 +44,7 @@ def _why(choice: Choice | None) -> str:
     return choice.why_not if choice else "nothing was asked of it"
 
 
-def _span(c: Candidate) -> Span:
-    return Span(c.median_s, c.low_s, c.high_s)
+def _span(c: Candidate, margin: float) -> Span:
+    """Its time, and half of what may lie between two that were timed one after the other."""
+    each = math.sqrt(1 + margin)
+    return Span(c.median_s, c.low_s / each, c.high_s * each)

@@ -12,6 +12,7 @@ import numpy as np
 from attnbench.answer.choice import features
 from attnbench.answer.choice.predict import Model, Prediction
 from attnbench.answer.choice.reach import outside
+from attnbench.answer.regimes import time_of
 from impls.loading import load_function
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Known:
                  ceilings: Mapping[str, Any]) -> None:  # fmt: skip
         """``row``: None where the table has none of that name."""
         self._row, self.seen, self._ceilings = row, seen, ceilings
-        self._timed = [s for s in seen if s.time is not None]
+        self._timed = [s for s in seen if time_of(s)]
 
     def nearest(self, problem: Problem, count: int = 1) -> list[Seen]:
         """The measured records next to a problem."""
@@ -80,12 +81,12 @@ class Known:
 
     def memory(self, problem: Problem) -> Figure | None:
         """Bytes above the inputs; None where nobody can say."""
-        if (own := self.on(problem)) is not None and own.memory is not None:
+        if (own := self.on(problem)) is not None and own.memory and not own.memory.flags:
             peak = own.memory.peak_bytes
             return Figure(peak, peak, peak, measured=True)
         if (by_formula := self._formula(problem)) is not None:
             return by_formula
-        with_memory = [s for s in self._timed if s.memory and s.memory.peak_bytes > 0]
+        with_memory = [s for s in self._timed if _sound_memory(s)]
         if outside(problem, [s.problem for s in with_memory]) is not None:
             return None
         peaks = [s.memory.peak_bytes for s in with_memory if s.memory]
@@ -104,7 +105,7 @@ class Known:
         """The row's own formula, where it held wherever it was looked at."""
         off = [
             s.memory.peak_bytes / s.memory.expected_bytes for s in self._timed
-            if s.memory and s.memory.expected_bytes
+            if s.memory and _sound_memory(s) and s.memory.expected_bytes
         ]  # fmt: skip
         if self._row is None or self._row.cost is None or not off:
             return None
@@ -114,9 +115,15 @@ class Known:
         return None if peak is None else Figure(peak, peak * min(off), peak * max(off), False)
 
 
+def _sound_memory(seen: Seen) -> bool:
+    """Whether its peak is one: nothing amiss with it, and more than nothing."""
+    return seen.memory is not None and seen.memory.peak_bytes > 0 and not seen.memory.flags
+
+
 def _errors(seen: Seen) -> list[float]:
     if seen.computes != "softmax":
-        return [seen.distance.relative] if seen.distance and seen.distance.relative else []
+        far = seen.distance.relative if seen.distance else None
+        return [] if far is None else [far]
     return [e.relative for e in (seen.error or {}).values() if e.relative is not None]
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.choice.runs import from_run
-from attnbench.answer.choice.settled import settled
+from attnbench.answer.choice.chosen import ranked
+from attnbench.answer.choice.runs import from_run, left_out
+from attnbench.answer.verdict import MARGIN
 from attnbench.lock import lock_for
 from attnbench.machine import this_machine
 from attnbench.store import read_records
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from impls import Table
     from impls.problem import Problem
 
-SCOUT_S, SAMPLING_S, PAIRS_S = 0.05, 0.3, 10.0
-"""Seconds of sampling on the shorter sequence, on the problem itself, and of pairs."""
+SCOUT_S, SAMPLING_S = 0.05, 0.3
+"""Seconds of sampling on the shorter sequence, and on the problem itself."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,28 @@ class Means:
 
 
 def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choice:
-    """A run of this problem alone, then pairs of whom its medians don't tell apart."""
+    """A run of this problem alone, then pairs of whom its medians don't tell apart.
+
+    Who was left out, and why, and what the pairs said, stands in the run's header: it is read again
+    when the same is asked once more.
+    """
     plan = _plan(problem, wants, table)
     names, too_large = contest.within(plan, wants.max_memory)
-    behind: dict[str, float] = {}
+    about: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
     if (less := contest.shorter(plan)) is not None:
         means.say(f"first a shorter sequence, {less}, to see who could win")
         scouted = _carried_out(names, less, SCOUT_S, means)
         names, behind = contest.hopeful(list(read_records(scouted.folder.path)))
+        about |= {"shorter": str(less), "behind": behind}
+    if not names:
+        return ranked(problem, wants, left_out({"contest": about}, problem, wants), margin=MARGIN)
     run = _carried_out(names, problem, SAMPLING_S, means)
-    found = from_run(run.folder.path, problem, wants, table)
-    return _settled(found.without(too_large, behind, less), run, means)
+    path = run.folder.path
+    found = from_run(path, problem, wants, table, about)
+    about["pairs"] = [held.to_dict() for held in _held(found, run, means)]
+    run.folder.header["contest"] = about
+    run.folder.save_header()
+    return from_run(path, problem, wants, table)
 
 
 def _plan(problem: Problem, wants: Wants, table: Table) -> Plan:
@@ -91,19 +103,19 @@ def _carried_out(names: Sequence[str], problem: Problem, budget_s: float, means:
     return begun
 
 
-def _settled(found: Choice, run: Run, means: Means) -> Choice:
-    """By pairs of those that the medians leave near each other."""
+def _held(found: Choice, run: Run, means: Means) -> list[contest.Held]:
+    """Pairs of those that the medians leave near each other."""
     if found.winner is None:
-        return found
+        return []
     names = [c.variant for c in found.ranked]
     near = contest.near_the_best(list(read_records(run.folder.path)), names)
     if len(near) < 2:
-        return found
+        return []
     means.say(f"in pairs: {', '.join(near)}")
     cells, device = {c.variant.label: c for c in run.plan.to_run}, found.problem.device
-    held = [cells[name] for name in near]
     with (
         lock_for([device]),
         LocalEngine(run.settings, limited=device == "cpu") as engine,
     ):
-        return settled(found, contest.in_pairs(held, engine, run.folder.header, PAIRS_S))
+        held = [cells[name] for name in near]
+        return contest.in_pairs(held, found.winner.median_s, engine, run.folder.header, means.say)

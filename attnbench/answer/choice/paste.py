@@ -67,7 +67,8 @@ def proof(choice: Choice) -> str:
     """The command that holds the winner against the runner-up, in pairs; or measures it alone."""
     if choice.winner is None:
         return ""
-    words, winner = words_of(choice.problem.to_dict()), choice.winner.variant
+    words = [*words_of(choice.problem.to_dict()), *choice.settings]
+    winner = choice.winner.variant
     other = (*choice.equal, choice.next)[0]
     if other is None:
         return shlex.join(["attnbench", "run", winner, *words])
@@ -79,6 +80,8 @@ def pasted(choice: Choice) -> dict[str, Any]:
     if choice.winner is None:
         return {"code": [], "transformers": [], "proof": ""}
     name = choice.winner.variant
+    if choice.problem.level != "core":  # it has weights of its own: a module, not a function
+        return {"code": [], "transformers": [], "proof": proof(choice)}
     return {
         "code": lines(name, choice.problem), "transformers": in_transformers(name),
         "proof": proof(choice),

@@ -7,38 +7,42 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnbench.answer.choice.choice import Choice, Lead
-from attnbench.answer.choice.chosen import lead_over
+from attnbench.answer.choice.chosen import lead_over, told_apart
 from attnbench.comparison import Verdict
 
 if TYPE_CHECKING:
     from attnbench.answer.choice.candidates import Candidate
     from attnbench.comparison import Comparison
-    from attnbench.sweep.contest import Paired
+    from attnbench.sweep.contest import Held
 
 
-def settled(choice: Choice, taken: Sequence[Paired]) -> Choice:
+def settled(choice: Choice, taken: Sequence[Held]) -> Choice:
     """The choice again, where those that were near each other have been held side by side.
 
     Each was held against the same one. Who is faster than that one is the winner, the fastest of
-    them if they are several; who is neither slower nor faster can't be told from it.
+    them if they are several; who is neither slower nor faster can't be told from it, nor can who
+    was equal and was held against nobody.
     """
-    if choice.winner is None or not taken:
+    by_name = {c.variant: c for c in choice.ranked}
+    over = {held.judged: held.comparison for held in taken if held.judged in by_name}
+    if not over or taken[0].against not in by_name:
         return choice
-    ordered = choice.ranked
-    by_name = {c.variant: c for c in ordered}
-    base, over = taken[0].against, {p.judged: p.pairs.comparison for p in taken}
+    base = taken[0].against
     faster = [n for n, c in over.items() if c.verdict is Verdict.FASTER]
     first = min(faster, key=lambda n: over[n].ratio) if faster else base
     shares = {base: 1.0, **{name: c.ratio for name, c in over.items()}}
-    held = sorted((n for n in shares if n != first), key=shares.__getitem__)
-    equal = [by_name[n] for n in held if not _slower(n, first, base, over)]
-    behind = [by_name[n] for n in held if _slower(n, first, base, over)]
-    rest = [*behind, *(c for c in ordered if c.variant not in shares)]
+    others = sorted((n for n in shares if n != first), key=shares.__getitem__)
+    unheld = [c for c in choice.ranked if c.variant not in shares]
+    still = [c for c in unheld if c in choice.equal
+             and not told_apart(by_name[first], c, choice.margin)]  # fmt: skip
+    equal = [by_name[n] for n in others if not _slower(n, first, base, over)]
+    rest = [by_name[n] for n in others if _slower(n, first, base, over)]
+    rest += [c for c in unheld if c not in still]
     after = rest[0] if rest else None
-    said = [{"judged": p.judged, "against": p.against, **over[p.judged].to_dict()} for p in taken]
     return replace(
-        choice, winner=by_name[first], equal=tuple(equal), next=after, slower=tuple(rest[1:]),
-        lead=_lead(by_name[first], after, base, over), pairs=tuple(said),
+        choice, winner=by_name[first], equal=(*equal, *still), next=after, slower=tuple(rest[1:]),
+        lead=_lead(by_name[first], after, base, over),
+        pairs=tuple(held.to_dict() for held in taken),
     )  # fmt: skip
 
 
@@ -53,13 +57,14 @@ def _slower(name: str, first: str, base: str, over: dict[str, Comparison]) -> bo
 
 def _lead(first: Candidate, after: Candidate | None, base: str,
           over: dict[str, Comparison]) -> Lead | None:  # fmt: skip
-    """Over the next: by pairs where these two were held side by side."""
+    """Over the next: by pairs where both were held against the same one."""
     if after is None:
         return None
-    if first.variant == base and after.variant in over:
-        c = over[after.variant]
-        return Lead(c.ratio, c.low, c.high)
-    if after.variant == base and first.variant in over:
-        c = over[first.variant]
-        return Lead(1 / c.ratio, 1 / c.high, 1 / c.low)
+    one, other = over.get(first.variant), over.get(after.variant)
+    if first.variant == base and other is not None:
+        return Lead(other.ratio, other.low, other.high)
+    if after.variant == base and one is not None:
+        return Lead(1 / one.ratio, 1 / one.high, 1 / one.low)
+    if one is not None and other is not None:
+        return Lead(other.ratio / one.ratio, other.low / one.high, other.high / one.low)
     return lead_over(first, after)

@@ -11,8 +11,7 @@ from attnbench.answer.choice.chosen import ranked
 from attnbench.answer.choice.settled import settled
 from attnbench.answer.choice.wants import Wants
 from attnbench.comparison import paired
-from attnbench.pairs import Pairs
-from attnbench.sweep.contest import Paired
+from attnbench.sweep.contest import Held
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))
@@ -27,7 +26,7 @@ def start(**seconds) -> Choice:
 def pairs(judged, against, ratio, spread=0.002, margin=0.01):
     """A hundred pairs whose ratios lie evenly about one."""
     logs = [math.log(ratio) + spread * (i - 49.5) / 50 for i in range(100)]
-    return Paired(judged, against, Pairs(paired(logs, margin)))
+    return Held(judged, against, paired(logs, margin))
 
 
 def test_a_tie_of_medians_that_pairs_tell_apart_is_none():
@@ -57,6 +56,27 @@ def test_of_several_that_are_faster_the_fastest_wins_and_those_near_it_are_equal
     assert found.winner.variant == "b"
     assert [c.variant for c in found.equal] == ["c"]
     assert found.next.variant == "a"
+
+
+def test_who_was_equal_and_was_held_against_nobody_stays_equal():
+    choice = start(a=1.0, b=1.01, c=1.02, d=1.03, e=2.0)
+    found = settled(choice, [pairs("b", "a", 1.001), pairs("c", "a", 1.002)])
+    assert [c.variant for c in found.equal] == ["b", "c", "d"]
+    assert found.next.variant == "e"
+
+
+def test_the_lead_of_two_that_were_held_against_a_third_is_by_pairs():
+    choice = start(a=1.0, b=1.03, c=1.01)
+    found = settled(choice, [pairs("b", "a", 0.8), pairs("c", "a", 0.9)])
+    assert (found.winner.variant, found.next.variant) == ("b", "c")
+    assert found.lead.factor == pytest.approx(0.9 / 0.8, rel=1e-3)
+    assert found.lead.low > 1
+
+
+def test_pairs_of_somebody_who_was_not_ranked_change_nothing():
+    choice = start(a=1.0, b=1.03)
+    assert settled(choice, [pairs("x", "a", 0.5)]) is choice
+    assert settled(choice, [pairs("b", "x", 0.5)]) is choice
 
 
 def test_without_pairs_it_stays_as_it_is():
