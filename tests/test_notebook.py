@@ -8,9 +8,11 @@ import shlex
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -46,7 +48,7 @@ def test_what_is_loaded_later_is_said_the_same_to_editors():
     assert told == attnbench.LATER
 
 
-@pytest.mark.parametrize("name", ["attention", "capture", "dispatch", "load", "run", "show"])
+@pytest.mark.parametrize("name", attnbench.LATER)
 def test_each_name_is_there_and_says_what_it_is(name):
     module, _, function = attnbench.LATER[name].partition(":")
     found = getattr(attnbench, name)
@@ -182,6 +184,26 @@ def test_only_the_rows_that_are_given_are_answered_for(one):
     assert some.figures == []
 
 
+def test_reasons_that_are_left_out_are_counted_as_reasons_and_are_none(tmp_path):
+    def of(count):
+        records = [
+            replace(lines.untimed("sdpa", 16 * n), reason="why " + "not" * n)
+            for n in range(1, count + 1)
+        ]
+        return attnbench.show(written(tmp_path / str(count), *records), ())
+
+    for count, told, more in (
+        (1, "1 reason", None), (6, "6 reasons", None), (7, "7 reasons", "1 reason more"),
+        (9, "9 reasons", "3 reasons more"),
+    ):  # fmt: skip
+        shown = of(count)
+        assert f"Not measured: {told}<" in shown._repr_html_()
+        assert len(shown.missing) == min(count, 6)
+        assert shown.more == max(0, count - 6)
+        for text in (repr(shown), shown._repr_html_()):
+            assert (f"{more}" in text) if more else (" more" not in text)
+
+
 def test_rows_of_several_runs_are_shown_run_by_run(one, other):
     both = pd.concat([attnbench.load(one), attnbench.load(other)], ignore_index=True)
     shown = attnbench.show(both, "map")
@@ -315,6 +337,38 @@ def test_the_problems_of_a_program_are_measured_in_place_of_a_grid(calls, tmp_pa
         assert header["command"] == f"attnbench run sdpa --budget 0.5 --problems {said}"
         assert header["budget_s"] == 0.5
     assert planned == [found] * 3
+
+
+def test_devices_are_recorded_and_go_with_the_problems_of_a_program(calls, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnbench.notebook.measured.sweep", lambda *_: None)
+    for asked, said in (
+        ({"problems": calls[0]}, "--problems CALLS.json"),
+        ({"seq": 16}, "--seq 16"),
+    ):
+        df = attnbench.run("sdpa", **asked, devices=["cpu"], out=tmp_path / "out", quiet=True)
+        command = read_header(Path(df.attrs["run"]))["command"]
+        assert command == f"attnbench run sdpa {said} --devices cpu"
+
+
+def test_arrays_and_generators_are_read_once_and_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnbench.notebook.measured.sweep", lambda *_: None)
+    df = attnbench.run(
+        np.array(["sdpa", "matmul"]), seq=np.array([16, 24]), heads=(n for n in (2,)),
+        mask=(text for text in ("none", "causal")), phase=pd.Series(["forward"]),
+        batch=np.array(1), budget=np.float64(0.5), devices=(name for name in ("cpu",)),
+        tables=np.array([]), out=tmp_path, quiet=True,
+    )  # fmt: skip
+    header = read_header(Path(df.attrs["run"]))
+    assert header["command"] == (
+        "attnbench run sdpa matmul --seq 16,24 --batch 1 --heads 2 --mask none --mask causal "
+        "--phase forward --budget 0.5 --devices cpu"
+    )
+    assert header["grid"]["heads"] == [2]
+    assert header["grid"]["mask"] == ["none", "causal"]
+    with pytest.raises(BadWord, match="resume takes the grid"):
+        attnbench.run(np.array(["sdpa", "matmul"]), resume=df.attrs["run"])
+    with pytest.raises(BadWord, match="resume takes the grid"):
+        attnbench.run(resume=df.attrs["run"], seq=np.array([16, 24]))
 
 
 def test_problems_and_a_grid_are_not_asked_for_together(calls, tmp_path):

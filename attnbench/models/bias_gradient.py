@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnbench.models.mask_of import LOWEST
+from attnbench.models.mask_of import hides
 
 
 def with_bias_gradient(
@@ -75,12 +75,10 @@ def _padded(term: Tensor) -> tuple[int, ...]:
 def _weights(scores: Tensor, terms: list[Tensor], is_causal: bool) -> Tensor:
     """The softmax, zero in rows that see nothing."""
     for term in terms:
-        scores = (
-            scores.masked_fill(~term, -torch.inf) if term.dtype == torch.bool else scores + term
-        )
+        seen = term if term.dtype == torch.bool else ~(term <= hides(term.dtype))
+        added = scores if term.dtype == torch.bool else scores + term
+        scores = added.masked_fill(~seen, -torch.inf)
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    lowest = max(LOWEST, torch.finfo(scores.dtype).min / 2)
-    scores = scores.masked_fill(scores <= lowest, -torch.inf)
     return scores.softmax(-1).nan_to_num(0.0)

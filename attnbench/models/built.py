@@ -19,6 +19,7 @@ from torch import Tensor
 from attnbench.machine import this_machine, why_not
 from attnbench.models.bias_gradient import with_bias_gradient
 from attnbench.models.known_masks import known_mask
+from attnbench.models.problem_of import is_usual, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.masks import Mask, Shape
@@ -29,8 +30,7 @@ LASTING, PASSING = 32, 8
 """Problems that a variant is kept built for: with masks that follow from the shape, and with those
 that come and go with the data, whose tables may be as large as the scores."""
 DATA = {"padding", "document", "dense", "bias"}
-FEW = 16
-"""New tokens, at the most, that count as decoding where there are more keys than queries."""
+OWN = "its own operator"
 
 
 class NotServed(CantBeDone):
@@ -60,32 +60,11 @@ def wrong_level(row: Variant) -> str | None:
     )
 
 
-def problem_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, phase: str | None = None) -> Problem:
-    """The problem that a call puts.
-
-    Where no phase is given it is ``train`` if a gradient will be asked for, ``decode`` if there
-    are few queries and more keys, else ``forward``.
-    """
-    return _problem(_asked(q, k, v, mask, phase))
-
-
-def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, phase: str | None) -> Asked:
-    if phase is None:
-        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-        decodes = q.shape[2] < k.shape[2] and q.shape[2] <= FEW
-        phase = "train" if wanted else "decode" if decodes else "forward"
+def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Asked:
+    gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    phase = phase_of(q.shape[2], k.shape[2], gradient=gradient)
     return Asked(
         tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device, mask, phase
-    )  # fmt: skip
-
-
-def _problem(asked: Asked) -> Problem:
-    batch, heads, q_len, head_dim = asked.q
-    _, kv_heads, kv_len, v_head_dim = asked.v
-    return Problem(
-        batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
-        head_dim=head_dim, v_head_dim=v_head_dim, dtype=str(asked.dtype).removeprefix("torch."),
-        mask=asked.mask, phase=asked.phase, device=str(asked.device),
     )  # fmt: skip
 
 
@@ -112,15 +91,15 @@ class Built:
     ) -> Tensor:  # fmt: skip
         """``out`` [b, h, n, e]. What comes after v means what F.scaled_dot_product_attention says.
 
-        A scale other than head_dim^-1/2, which every variant applies, is had by multiplying q
-        with the ratio: exact where that is a power of two, else one rounding more. A mask that
-        wants a gradient gets it beside (:mod:`attnbench.models.bias_gradient`). Under autocast
-        q, k and v are cast to its dtype, and the variant runs outside it.
+        A scale other than head_dim^-1/2, which every softmax applies, is had by multiplying q
+        with the ratio: exact where that is a power of two, else one rounding more; an operator of
+        its own has no scores to scale, and refuses it. A mask that wants a gradient gets it beside
+        (:mod:`attnbench.models.bias_gradient`). Under autocast q, k and v are cast to its dtype,
+        doubles aside, as torch does, and the variant runs outside it.
         """
         kind = q_bhnd.device.type
         if kind in DEVICES and torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            q_bhnd, k_bcmd, v_bcme = (x.to(dtype) for x in (q_bhnd, k_bcmd, v_bcme))
+            q_bhnd, k_bcmd, v_bcme = (_cast(x, kind) for x in (q_bhnd, k_bcmd, v_bcme))
             with torch.autocast(kind, enabled=False):
                 return self(q_bhnd, k_bcmd, v_bcme, mask, scale, is_causal)
         self._fit(q_bhnd, k_bcmd, v_bcme)
@@ -132,12 +111,26 @@ class Built:
         return with_bias_gradient(out, q_bhnd, k_bcmd, v_bcme, (mask,), scale, is_causal)
 
     def _called(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
-        call = self.attend(_asked(q, k, v, mask, None))
-        usual = q.shape[-1] ** -0.5
+        call, q = self.attend(_asked(q, k, v, mask)), self._scaled(q, scale)
         try:
-            return call(q if scale in (None, usual) else q * (scale / usual), k, v)
+            return call(q, k, v)
         except Unsupported as why:
             raise self._refused(str(why)) from None
+
+    def _scaled(self, q: Tensor, scale: float | None) -> Tensor:
+        """What the variant is given for q, so that its scores have this scale."""
+        usual = q.shape[-1] ** -0.5
+        if scale is None or scale == usual:
+            return q
+        if self.row.computes != OWN:
+            return q * (scale / usual)
+        if is_usual(scale, q.shape[-1]):
+            return q
+        raise self._refused(
+            f"scale={scale:.6g} is asked for, and it computes {OWN}, which no scale of softmax's "
+            f"scores says anything of; leave the scale at head_dim**-0.5, {usual:.6g}, or take a "
+            "variant that computes softmax"
+        )
 
     def attend(self, asked: Asked) -> Callable[..., Tensor]:
         """``attend(q, k, v)`` for all calls that ask this: built now, or kept from before."""
@@ -164,10 +157,16 @@ class Built:
             if is_causal:
                 raise self._refused(f"give either is_causal or the mask {mask}, not both")
             return Mask.parse(mask) if isinstance(mask, str) else mask
+        if not isinstance(mask, Tensor | None):
+            raise self._refused(
+                f"a mask is a tensor, a text such as 'causal' or a Mask, not {type(mask).__name__}"
+            )
         return known_mask(mask, is_causal, shape)
 
     def _build(self, asked: Asked) -> Callable[..., Tensor]:
-        problem = self._taken(_problem(asked))
+        problem = self._taken(
+            problem_of(asked.q, asked.v, asked.dtype, asked.device, asked.mask, asked.phase)
+        )
         try:
             call = load_function(self.row.build)(problem, **self.row.chosen)
         except Unsupported as why:
@@ -189,6 +188,11 @@ class Built:
     def _refused(self, why: str) -> NotServed:
         label = self.row.label
         return NotServed(why if why.startswith(label) else f"{label}: {why}")
+
+
+def _cast(x: Tensor, kind: str) -> Tensor:
+    """As autocast hands it to attention; torch leaves doubles alone."""
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
 
 
 def _stepping(call: Callable[..., Tensor], new: int) -> Callable[..., Tensor]:

@@ -16,11 +16,10 @@ import torch
 from torch import Size
 
 from attnbench.answer.dispatch_entry import SAME, Entry
+from attnbench.models.problem_of import is_usual
 
 ANY_QUERIES = ("none", "causal@upper-left")
 """Masks that a call can name, whatever its lengths."""
-SCALE_OFF = 1e-6
-"""So much two spellings of one scale may be apart: ``1 / math.sqrt(d)`` and ``d**-0.5``."""
 FEATURES = {
     0: "phase", 1: "mask", 2: "dtype", 3: "heads", 4: "kv_heads", 5: "head_dim", 6: "v_head_dim",
 }  # fmt: skip
@@ -124,7 +123,7 @@ def _check(shapes: tuple[Size, Size, Size], dtypes: Sequence[torch.dtype], scale
         raise Unseen("dtypes", "q, k and v of unlike dtypes were not measured")
     if scale is not None and q[3]:
         known = q[3] ** -0.5
-        if not isinstance(scale, int | float) or abs(scale - known) > SCALE_OFF * known:
+        if not isinstance(scale, int | float) or not is_usual(scale, q[3]):
             raise Unseen("scale", f"scale={scale} was not measured; the table's is "
                          f"head_dim**-0.5, {known:.6g}")  # fmt: skip
 

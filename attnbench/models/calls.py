@@ -6,8 +6,11 @@ cut can still be read. It is replaced as a whole at each writing: who is killed 
 A **site** is a place in the program with one problem: ``seconds`` are of all its forward calls
 together, ``backward_s`` of their gradients. ``share`` is its part of a step where the program
 trains (from one optimizer's step to the next: the median over the steps of what attention takes of
-one, split among the sites by their seconds), else of the window from the beginning of the first
-call to the end of the last; None where no time could be taken. A site whose problem does not say
+one, split by their seconds among the sites that want gradients, the others having none), else of
+the window from the beginning of the first call to the end of the last. On a GPU, whose seconds are
+read later than its steps end, it is of the window also where the program trains. It is None where
+no time could be taken, and where calls of several threads, or of a GPU's streams, overlap so that
+their seconds are more than there were. A site whose problem does not say
 all of the call (``faithful`` is false; ``note`` says what is missing) counts in the share and is
 not in :meth:`Calls.problems`.
 """
@@ -70,7 +73,8 @@ class Calls:
     complete: bool = True
     """False while the program runs, and where it, or the file, was cut off."""
     wall_s: float = 0.0
-    """From the first call's beginning to the last one's end, summed over processes."""
+    """From the first call's beginning to the last one's end, summed over processes; on the CPU less
+    what recording took."""
     attention_s: float = 0.0
     """Forward and backward of all calls that could be timed."""
     steps: int = 0
@@ -82,9 +86,19 @@ class Calls:
     @property
     def share(self) -> float | None:
         """What attention takes of a step, or of the window where there are no steps."""
+        found = self._of_the_time
+        return found if found is not None and found <= 1.0 else None
+
+    @property
+    def overlap(self) -> bool:
+        """Whether calls took more seconds together than there were."""
+        return self._of_the_time is not None and self.share is None
+
+    @property
+    def _of_the_time(self) -> float | None:
         if self.step_share is not None:
             return self.step_share
-        return self.attention_s / self.wall_s if self.wall_s > 0 else None
+        return self.attention_s / self.wall_s if self.wall_s > 0 < self.attention_s else None
 
     def problems(self) -> list[Problem]:
         """The problems that say all of their calls, each once, those of most seconds first."""

@@ -65,11 +65,12 @@ class Gathered:
     def add(self, site: Site) -> None:
         """Count these calls with those before."""
         octaves = self._sums.setdefault(_kind(site), {})
-        some = octaves.setdefault(_octave(site.problem), {})
+        some = octaves.setdefault(octave(site.problem), {})
         problem = site.problem
         if problem not in some and len(some) >= MOST:
             problem = min(some, key=lambda p: abs(p.kv_len - problem.kv_len))
-        more = Sum(site.calls, site.seconds, site.backward_s, site.samples)
+        kept = site.samples if problem == site.problem else ""  # else it is of other lengths
+        more = Sum(site.calls, site.seconds, site.backward_s, kept)
         some.setdefault(problem, Sum()).add(more)
 
     def add_all(self, sites: Iterable[Site]) -> Gathered:
@@ -98,7 +99,8 @@ def _kind(site: Site) -> Kind:
     return Kind(site.site, site.via, site.scale, site.note, site.faithful, bare, names)
 
 
-def _octave(problem: Problem) -> Octave:
+def octave(problem: Problem) -> Octave:
+    """Which one its lengths are in."""
     return (problem.q_len - 1).bit_length(), (problem.kv_len - 1).bit_length()
 
 

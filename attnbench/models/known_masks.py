@@ -8,20 +8,16 @@ without a name, so that a bias that is learned leaves no file for each step.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 import threading
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from torch import Tensor
 
-from attnbench.models.mask_of import mask_of
+from attnbench.models.mask_of import mask_of, own_folder
 from impls.masks import Mask, Shape
 
 
@@ -56,7 +52,7 @@ class KnownMasks:
             if known is None or not same or version is None or known.version != version:
                 known = self._learned(tensor, version)
             if (is_causal, shape) not in known.masks:
-                mask = mask_of(tensor, is_causal, shape, folder())
+                mask = mask_of(tensor, is_causal, shape, own_folder("models"))
                 known.masks[is_causal, shape] = mask
                 self._files.update(part.file for part in mask.parts if part.file)
             return known.masks[is_causal, shape]
@@ -90,16 +86,3 @@ class KnownMasks:
 
 known_mask = KnownMasks()
 """``known_mask(tensor, is_causal, shape)``: one for the process, as the files are."""
-
-
-@cache
-def folder() -> Path:
-    """Where masks without a name are kept while their tensors live; gone with the process."""
-    made, process = Path(tempfile.mkdtemp(prefix="attnbench-models-")), os.getpid()
-
-    @atexit.register
-    def tidy_up() -> None:
-        if process == os.getpid():
-            shutil.rmtree(made, ignore_errors=True)
-
-    return made

@@ -100,9 +100,13 @@ def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]
             "device), so what it hides is not known"
         )
     x = attn_mask.detach()
+    if x.dtype != torch.bool and not x.is_floating_point():
+        raise InvalidMask(
+            f"a mask of {x.dtype} is neither boolean (true: may see) nor numbers with a point, "
+            "which are added to the scores; give mask.bool() where ones may be seen"
+        )
     x = x.reshape((1,) * (4 - x.dim()) + tuple(x.shape))
-    ends = zip(x.shape, shape, strict=True)
-    if any(a not in (1, b) for a, b in ends):
+    if x.dim() > 4 or any(a not in (1, b) for a, b in zip(x.shape, shape, strict=True)):
         raise InvalidMask(
             f"a mask of shape {tuple(attn_mask.shape)} does not broadcast to {tuple(shape)}"
         )
@@ -112,11 +116,16 @@ def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]
     x = x.expand(*x.shape[:2], shape.q_len, shape.kv_len)
     if x.dtype == torch.bool:
         return x.cpu().numpy(), None
-    lowest = max(LOWEST, torch.finfo(x.dtype).min / 2)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     numbers = x.to("cpu", wide).numpy()
-    seen = ~(numbers <= lowest)
+    seen = ~(numbers <= hides(x.dtype))
     return seen, numbers if bool((numbers[seen] != 0).any()) else None
+
+
+@cache
+def hides(dtype: torch.dtype) -> float:
+    """What is added and is no more than this hides: ``LOWEST`` as numbers of the dtype have it."""
+    return max(torch.tensor(LOWEST, dtype=dtype, device="cpu").item(), torch.finfo(dtype).min / 2)
 
 
 def _alibi(seen: Seen, added: NDArray[Any], dtype: torch.dtype, shape: Shape) -> Mask | None:
@@ -217,7 +226,7 @@ def _documents(first: Places, past: Places) -> tuple[int, ...] | None:
 
 def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
     """The mask as a file of the folder, or of this process; the file is named by what it holds."""
-    folder = _own_folder() if folder is None else folder
+    folder = own_folder("masks") if folder is None else folder
     if set("+@") & set(str(folder)):
         raise InvalidMask(
             f"a mask that has no name is kept as a file, and the folder {folder} can't be written "
@@ -240,8 +249,13 @@ def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
 
 
 @cache
-def _own_folder() -> Path:
-    """A folder of this process, gone when it ends."""
-    made = Path(tempfile.mkdtemp(prefix="attnbench-masks-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+def own_folder(use: str) -> Path:
+    """A folder of this process for one use, gone when it ends, not when a fork of it does."""
+    made, process = Path(tempfile.mkdtemp(prefix=f"attnbench-{use}-")), os.getpid()
+
+    @atexit.register
+    def tidy_up() -> None:
+        if process == os.getpid():
+            shutil.rmtree(made, ignore_errors=True)
+
     return made

@@ -28,6 +28,14 @@ class BadWord(CantBeDone, ValueError):
     """What was given is nothing that can be asked; a sentence."""
 
 
+def held(value: Any) -> Any:
+    """What can be read as often as one likes: a generator, or an array, is a list from here on."""
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        return value.tolist()  # NumPy's, pandas' or torch's; of nought dimensions it is a number
+    plain = not isinstance(value, Iterable) or isinstance(value, (*NOT_PLAIN, Sequence))
+    return value if plain else list(value)
+
+
 def changes(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Of a preset, what the words change; what is None is not asked."""
     found = {

@@ -16,7 +16,7 @@ from attnbench.answer.choice.choice import Choice
 from attnbench.answer.choice.measuring import Means
 from attnbench.answer.choice.wants import Wants
 from attnbench.machine import this_machine
-from attnbench.notebook.asked import BadWord, changes, read, several
+from attnbench.notebook.asked import BadWord, changes, held, read, several
 from attnbench.notebook.measured import interrupt
 from attnbench.notebook.progress import OneLine
 from attnbench.sweep.plan import problems
@@ -95,10 +95,10 @@ def choose(
         "seq": seq, "batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
         "v_head_dim": v_head_dim, "dtype": dtype, "mask": mask, "phase": phase, "device": device,
     }  # fmt: skip
-    files = several("tables", tables) if tables else ()
+    files = several("tables", tables) if (tables := held(tables)) else ()
     table, line = impls.table(files), OneLine(quiet=quiet)
     wants = Wants.of(
-        exact=exact, allow=several("allow", allow) if allow else (),
+        exact=exact, allow=several("allow", allow) if (allow := held(allow)) else (),
         max_error=None if max_error is None else read("max_error", given.above_nought, max_error),
         max_memory=None if max_memory is None else _bytes(max_memory),
     )  # fmt: skip
@@ -116,7 +116,7 @@ def choose(
         None if threads is None else read("threads", given.count, threads),
         command="attnbench.choose, from Python",
     )  # fmt: skip
-    named = [Path(x) for x in several("runs", runs)] if runs else []
+    named = [Path(x) for x in several("runs", runs)] if (runs := held(runs)) else []
     try:
         found = asking.answer(_problem(asked), wants, table, means, named=named, anew=measure)
     except Stopped:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench import given
-from attnbench.notebook.asked import BadWord, changes, command, read, several
+from attnbench.notebook.asked import BadWord, changes, command, held, read, several
 from attnbench.notebook.frames import load
 from attnbench.notebook.progress import OneLine
 from attnbench.sweep.plan import grid_of
@@ -61,22 +61,25 @@ def run(
     }  # fmt: skip
     more = {"preset": preset, "problems": problems, "seed": seed, "threads": threads,
             "energy": energy}  # fmt: skip
-    names = several("variants", variants) if variants else ()
-    files = several("tables", tables) if tables else ()
-    places, line = _places(devices), OneLine(quiet=quiet)
+    asked = {name: held(value) for name, value in asked.items()}
+    names, files, where = (
+        several(name, found) if (found := held(value)) else ()
+        for name, value in (("variants", variants), ("tables", tables), ("devices", devices))
+    )
+    places, line = _places(where), OneLine(quiet=quiet)
     if resume is not None:
         if names or files or any(x not in (None, False) for x in (asked | more).values()):
             raise BadWord("resume takes the grid of the run it names; leave the rest out")
         begun = _resumed(Path(resume), places)
     else:
-        begun = _begun(names, asked, more, files, Path(out), places, line)
+        begun = _begun(names, asked, more | {"devices": where}, files, Path(out), places, line)
     with closing(begun.folder):
         _measure(begun, places, line)
     line.end(begun.folder.path)
     return load(begun.folder.path)
 
 
-def _places(devices: Words) -> Places:
+def _places(devices: Sequence[str]) -> Places:
     from attnbench.sweep.local import Local
 
     return Local(read("devices", given.words, devices) if devices else ())
@@ -93,12 +96,11 @@ def _begun(names: Sequence[str], asked: dict[str, Any], more: dict[str, Any],
     from attnbench.sweep import start
 
     changed = changes(asked)
-    if places.kind is not None:
-        changed["device"] = places.kind
     problems = _captured(more, changed, line)
     if problems:
         grid = grid_of(problems, "the problems of a program").with_(budget=changed.get("budget"))
     else:
+        changed |= {"device": places.kind} if places.kind is not None else {}
         grid = start.find_preset(more["preset"], places.machine).with_(**changed)
     numbers = {
         name: read(name, parse, more[name]) if more[name] is not None else None

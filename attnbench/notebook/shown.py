@@ -83,9 +83,11 @@ class Shown:
     """For each stretch of lengths of each regime: what to use, by how much."""
     figures: Sequence[Picture]
     missing: Sequence[str]
-    """Why cells have no time."""
+    """Why cells have no time, the first few reasons."""
     notes: Sequence[str] = field(default_factory=tuple)
     """What could not be drawn, what is amiss with a run, what the ruler's self-check said."""
+    more: int = 0
+    """Reasons that ``missing`` leaves out."""
 
     def __getitem__(self, name: str) -> Picture:
         """A figure by its name."""
@@ -97,18 +99,22 @@ class Shown:
 
     def __repr__(self) -> str:
         lines = [*self.headlines, *(f"- {line}" for line in self.answers)]
-        lines += [f"not measured: {line}" for line in self.missing]
+        lines += [f"not measured: {line}" for line in self._untimed()]
         names = ", ".join(picture.name for picture in self.figures) or "none"
         return "\n".join([*lines, *self.notes, f"figures: {names}"])
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<p><b>{escape(line)}</b></p>" for line in self.headlines)
         pictures = "".join(picture._repr_html_() for picture in self.figures)
-        untimed = _details(f"Not measured: {len(self.missing)} reasons", self.missing)
+        title = f"Not measured: {_reasons(len(self.missing) + self.more)}"
+        untimed = _details(title, self._untimed())
         return (
             f"<div>{heads}{_listed(self.answers)}<div>{pictures}</div>{untimed}"
             f"{_listed(self.notes)}</div>"
         )
+
+    def _untimed(self) -> list[str]:
+        return [*self.missing, *[f"{_reasons(self.more)} more"] * (self.more > 0)]
 
 
 def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
@@ -138,9 +144,9 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
         headlines(found, several_runs=several_runs),
         [f"{_of(scene, several_runs)} · {line}" for scene in found for line in sentences(scene)],
         pictures,
-        [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in untimed[:REASONS]]
-        + [f"{len(untimed) - REASONS} reasons more"] * (len(untimed) > REASONS),
+        [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in untimed[:REASONS]],
         tuple(notes),
+        max(0, len(untimed) - REASONS),
     )  # fmt: skip
 
 
@@ -193,6 +199,10 @@ def _draws(name: str, runs: Sequence[Ran], found: Sequence[Scene], timed: Sequen
                 yield partial(scaling.figure, panel)
         if name == "memory":
             yield partial(memory.draw, scene, look)
+
+
+def _reasons(count: int) -> str:
+    return f"{count} reason" + "s" * (count != 1)
 
 
 def _listed(lines: Sequence[str]) -> str:

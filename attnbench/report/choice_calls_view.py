@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -14,11 +14,10 @@ from attnbench.report.tables import FAINT, GOOD, console, grid, put
 if TYPE_CHECKING:
     from attnbench.answer.choice.choice import Choice
     from attnbench.answer.model_gain import Gain, SiteTimes, Span
-    from attnbench.models.calls import Site
     from impls.problem import Problem
 
 
-def show(sites: Sequence[Site], choices: Mapping[Problem, Choice], gained: Gain) -> None:
+def show(choices: Mapping[Problem, Choice], gained: Gain) -> None:
     """``choose --problems``"""
     out = console()
     for choice in choices.values():
@@ -69,7 +68,7 @@ def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:
         print(f"what proves it:\n    {paste.proof(choice)}")
     if len(taken) > 1:
         print(
-            "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench run "
-            "--problems FILE'; make a table of it, 'attnbench choose --export table.json --from "
-            "RUN'; and attnbench.dispatch picks for each call"
+            "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench "
+            "run --problems FILE'; make a table of it, 'attnbench choose --export table.json "
+            "--from RUN'; and attnbench.dispatch picks for each call"
         )

@@ -39,9 +39,8 @@ def show(choice: Choice) -> None:
     pasted = paste.pasted(choice)
     for title, lines in (("to use it:", pasted["code"]),
                          ("or in a model of transformers:", pasted["transformers"])):  # fmt: skip
-        print(f"\n{title}")
-        for line in lines:
-            print(f"    {line}")
+        if lines:
+            print("\n".join([f"\n{title}", *(f"    {line}" for line in lines)]))
     print(f"\nwhat proves it:\n    {pasted['proof']}")
 
 

@@ -7,7 +7,7 @@ parsed. Samples are skipped, and problems that are the same text are one object.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def skim(path: Path, alike: Mapping[str, str]) -> Iterator[Seen]:
     wanted = [(f'"{k}":"'.encode(), f'"{k}":{json.dumps(v)}'.encode()) for k, v in alike.items()]
     for first, lines in batches(path):
         for number, line in enumerate(lines, first):
-            if any(said not in line and key in line for key, said in wanted):
+            if _another(line, wanted):
                 continue
             try:
                 seen = _read(line, read)
@@ -96,6 +96,14 @@ def skim(path: Path, alike: Mapping[str, str]) -> Iterator[Seen]:
             seen.problem = known[values]
             if seen.problem is not None:
                 yield seen
+
+
+def _another(line: bytes, wanted: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a line plainly holds something else; one written otherwise is parsed."""
+    for key, said in wanted:  # noqa: SIM110  (any() takes twice as long, line by line)
+        if said not in line and key in line:
+            return True
+    return False
 
 
 def _if_alike(problem: Problem, alike: Mapping[str, str]) -> Problem | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ class NoProblem(CantBeDone):
 
 def choose(given: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     import impls
     from attnbench.answer.choice.wants import Wants
 

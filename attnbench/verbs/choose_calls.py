@@ -33,7 +33,7 @@ def answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
         raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
     choices = {problem: answer(given, problem, wants, table) for problem in problems}
     gained = _gain(calls, choices)
-    _show(calls, choices, gained, as_json=given.json)
+    _show(choices, gained, as_json=given.json)
     return int(all(choice.winner is None for choice in choices.values()))
 
 
@@ -51,7 +51,7 @@ def _gain(calls: Calls, choices: dict[Problem, Choice]) -> Gain:
     ], of)  # fmt: skip
 
 
-def _show(calls: Calls, choices: dict[Problem, Choice], gained: Gain, *, as_json: bool) -> None:
+def _show(choices: dict[Problem, Choice], gained: Gain, *, as_json: bool) -> None:
     from attnbench.answer.choice import paste
 
     if as_json:
@@ -62,4 +62,4 @@ def _show(calls: Calls, choices: dict[Problem, Choice], gained: Gain, *, as_json
         return
     from attnbench.report import choice_calls_view
 
-    choice_calls_view.show(calls.sites, choices, gained)
+    choice_calls_view.show(choices, gained)

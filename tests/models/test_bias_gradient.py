@@ -46,6 +46,19 @@ def test_what_a_bias_hides_and_rows_that_see_nothing_have_no_gradient():
     assert (given[~seen] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_hidden_by_a_low_number_is_hidden_whatever_the_scores_and_the_dtype(dtype):
+    q, k, v = (torch.randn(1, 2, 6, 8, generator=SOURCE).to(dtype) for _ in "qkv")
+    q, k = 9 * q.abs(), 9 * k.abs()  # -1e9 and such a score are more than -1e9
+    seen = torch.ones(6, 6).tril(-1).bool()  # the first row sees nothing
+    bias = torch.zeros(6, 6).masked_fill(~seen, -1e9).to(dtype).requires_grad_()
+    out = Built(impls.table().find("einsum"))(q, k, v, bias)
+    assert (out[:, :, 0] == 0).all()
+    upstream = torch.randn(out.shape, generator=SOURCE).to(dtype)
+    (given,) = torch.autograd.grad(out, bias, upstream)
+    assert (given[~seen] == 0).all() and (given[seen] != 0).any()
+
+
 def test_a_bias_that_is_data_costs_nothing_at_the_backward():
     q, k, v = (torch.randn(1, 2, 6, 8).requires_grad_() for _ in "qkv")
     attend = Built(impls.table().find("einsum"))

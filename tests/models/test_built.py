@@ -1,5 +1,6 @@
 """A variant kept built for the problems it meets, against torch's own attention."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +8,7 @@ from torch import nn
 
 import impls
 from attnbench.models import built
-from attnbench.models.built import Built, NotServed, problem_of
+from attnbench.models.built import Built, NotServed
 from impls.masks import Mask
 
 ROWS = impls.table()
@@ -28,6 +29,16 @@ def qkv(q_len=9, kv_len=9, heads=4, kv_heads=2, **kinds):
     return [
         torch.randn(2, n, h, 8, generator=source).transpose(1, 2).to(**kinds) for h, n in shapes
     ]
+
+
+@pytest.fixture
+def problems(monkeypatch):
+    """Those that variants were built for; none of them computes anything."""
+    found = []
+    monkeypatch.setattr(
+        built, "load_function", lambda path: lambda problem: found.append(problem) or (lambda *x: x)
+    )
+    return found
 
 
 def left_padded(q_len=9, kv_len=9):
@@ -81,17 +92,20 @@ def test_a_mask_may_be_given_in_words():
     [(9, 9, False, "forward"), (9, 9, True, "train"), (1, 9, False, "decode"),
      (1, 9, True, "train"), (1, 1, False, "forward"), (20, 40, False, "forward")],
 )  # fmt: skip
-def test_the_phase_follows_from_the_call(q_len, kv_len, gradient, phase):
+def test_the_phase_follows_from_the_call(q_len, kv_len, gradient, phase, problems):
     q, k, v = qkv(q_len, kv_len)
-    assert problem_of(q, k, v.requires_grad_(gradient), Mask()).phase == phase
+    v.requires_grad_(gradient)
+    variant("einsum")(q, k, v)
     with torch.no_grad():
-        assert problem_of(q, k, v, Mask()).phase != "train"
+        variant("einsum")(q, k, v)
+    assert problems[0].phase == phase
+    assert problems[1].phase != "train"
 
 
-def test_a_problem_has_all_that_the_tensors_say():
+def test_a_problem_has_all_that_the_tensors_say(problems):
     q, k, v = qkv(3, 7, dtype=torch.bfloat16)
-    problem = problem_of(q, k, v[..., :5], Mask.parse("causal"), phase="forward")
-    assert str(problem) == "b2 h4/2 n3x7 d8/5 bf16 causal forward"
+    variant("einsum")(q, k, v[..., :5], "causal")
+    assert list(map(str, problems)) == ["b2 h4/2 n3x7 d8/5 bf16 causal decode"]
 
 
 def test_a_variant_is_built_once_for_calls_that_ask_the_same_and_kept_only_so_many_times():
@@ -134,6 +148,33 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
     assert seen == [("bfloat16", torch.bfloat16, False)]
 
 
+def test_autocast_leaves_doubles_alone_as_torch_does():
+    q, k, v = qkv(dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given, expected = variant("matmul")(q, k, v), torchs(q, k, v)
+    assert given.dtype == expected.dtype == torch.float64
+    torch.testing.assert_close(given, expected)
+
+
+@pytest.mark.parametrize("name", ["linear.elu", "cosine"])
+def test_an_operator_of_its_own_refuses_a_scale_but_for_softmaxs_usual_one(name):
+    q, k, v = qkv(kv_heads=4)
+    sentence = rf"^{name}: scale=1 is asked for, and it computes its own operator, .* 0\.353553"
+    with pytest.raises(NotServed, match=sentence):
+        variant(name)(q, k, v, scale=1.0)
+    nearly = float(np.nextafter(8**-0.5, 1))
+    assert torch.equal(variant(name)(q, k, v, scale=nearly), variant(name)(q, k, v))
+
+
+def test_what_approximates_softmax_is_scaled_as_softmax_is():
+    q, k, v = qkv(kv_heads=4)
+    near = variant("nystrom")
+    assert near.row.computes == "approximates softmax"
+    doubled = near(q, k, v, scale=2 * 8**-0.5)
+    assert torch.equal(doubled, near(2 * q, k, v))
+    assert not torch.equal(doubled, near(q, k, v))
+
+
 def test_a_variant_with_a_memory_is_asked_by_its_steps_and_gives_what_the_whole_gives():
     q, k, v = qkv(9, 9)
     attend = variant("linear.elu")
@@ -172,7 +213,10 @@ def test_who_has_no_decode_serves_few_queries_as_forward():
      ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
      ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
      ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
-     ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9")],
+     ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9"),
+     ("einsum", {"mask": torch.ones(9, 9).long()}, "a mask of torch.int64 is neither boolean"),
+     ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
+     ("einsum", {"mask": torch.ones(1, 1, 1, 9, 9)}, r"\(1, 1, 1, 9, 9\) does not broadcast")],
 )  # fmt: skip
 def test_what_is_not_served_is_a_sentence(name, how, sentence):
     with pytest.raises(impls.asked.CantBeDone, match=sentence):

@@ -141,6 +141,39 @@ def test_processes_are_merged_and_the_step_is_that_of_who_made_most():
     assert window.sites[0].share == pytest.approx(0.2) and merged([]).share is None
 
 
+def test_a_steps_share_is_of_what_trains_alone():
+    trained, judged = site(seconds=2.0, calls=10), site(CAUSAL.with_(phase="forward"), 1000, 8.0)
+    steps = {"wall_s": 40.0, "attention_s": 10.0, "steps": 9, "step_s": 1.0, "step_share": 0.3}
+    shares = {s.calls: s.share for s in merged([Calls([trained, judged], **steps)]).sites}
+    assert shares == {10: pytest.approx(0.3), 1000: None}
+    frozen = merged([Calls([judged], **{**steps, "attention_s": 8.0})])
+    assert frozen.sites[0].share == pytest.approx(0.3)
+
+
+def test_calls_that_overlap_have_no_share_of_the_time():
+    over = [Calls([site(seconds=5.0)], wall_s=2.0, attention_s=5.0),
+            Calls([site(seconds=5.0)], wall_s=9.0, attention_s=5.0, steps=3, step_s=1.0,
+                  step_share=1.2)]  # fmt: skip
+    for part in over:
+        whole = merged([part])
+        assert whole.share is None and whole.sites[0].share is None
+        assert any("calls overlap" in line for line in whole.unseen)
+    whole = merged([Calls([site()], wall_s=1.0, attention_s=1.0)])
+    assert whole.share == 1.0 and whole.unseen == []
+
+
+def test_nothing_timed_is_no_share():
+    calls = Calls([site(seconds=0.0)], wall_s=3.0)
+    assert calls.share is None and not calls.overlap and merged([calls]).sites[0].share is None
+
+
+def test_a_sample_is_not_given_to_a_problem_of_other_lengths():
+    kept = Gathered().add_all(site(decoding(n)) for n in range(129, 129 + MOST))
+    kept.add(site(decoding(250), samples="x.npz"))
+    assert sum(s.calls for s in kept.sites()) == MOST + 1
+    assert all(not s.samples for s in (*kept.sites(), *kept.each()))
+
+
 def test_samples_become_the_inputs_of_the_problem():
     (found,) = merged([Calls([site(samples="/x/y.npz")])]).sites
     assert found.problem.inputs == "captured:/x/y.npz"

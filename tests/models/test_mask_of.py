@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from attnbench.models.mask_of import NoData, mask_of
+from attnbench.models.mask_of import NoData, mask_of, own_folder
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -20,6 +20,7 @@ ROWS, KEYS = torch.arange(12)[:, None], torch.arange(12)[None]
 PADDED = (torch.arange(12) < torch.tensor([[9], [12]]))[:, None, None]
 DOCUMENT = torch.tensor([0] * 5 + [1] * 4 + [2] * 3)
 
+ROUGHER = (torch.bfloat16, torch.float16)
 BY_HAND = {
     "none": ONES,
     "causal": ONES.tril(),
@@ -42,7 +43,9 @@ BY_HAND = {
 def test_a_mask_with_a_name_is_named(text, seen):
     hidden = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
     lowest = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-    for tensor in (seen, hidden, lowest, lowest.bfloat16(), seen.expand(2, 4, 12, 12)):
+    low = torch.zeros(seen.shape).masked_fill(~seen, -1e9)  # as the dtype has it, if it has it
+    others = [x.to(dtype) for x in (hidden, lowest, low) for dtype in ROUGHER]
+    for tensor in (seen, hidden, lowest, low, *others, seen.expand(2, 4, 12, 12)):
         assert str(mask_of(tensor, False, SQUARE)) == text
 
 
@@ -139,6 +142,31 @@ def test_a_tensor_without_values_is_no_mask():
 def test_a_mask_that_does_not_fit_is_a_sentence():
     with pytest.raises(CantBeDone, match="does not broadcast"):
         mask_of(ONES[:, :7], False, SQUARE)
+
+
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [(ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),
+     (ONES.to(torch.complex64), "a mask of torch.complex64 is neither boolean"),
+     (ONES[None, None, None], r"a mask of shape \(1, 1, 1, 12, 12\) does not broadcast to \(2, 4")],
+)  # fmt: skip
+def test_what_is_no_mask_at_all_is_a_sentence(mask, sentence):
+    with pytest.raises(CantBeDone, match=sentence):
+        mask_of(mask, False, SQUARE)
+
+
+def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(monkeypatch):
+    ends = []
+    monkeypatch.setattr("atexit.register", lambda *given, **more: ends.append((given, more)))
+    folder = own_folder("test")
+    assert own_folder("test") == folder
+    (((end, *given), more),) = ends
+    with monkeypatch.context() as fork:
+        fork.setattr("os.getpid", lambda: -1)
+        end(*given, **more)
+    assert folder.is_dir()
+    end(*given, **more)
+    assert not folder.exists()
 
 
 def test_a_folder_that_a_mask_can_not_name_is_refused(tmp_path):

@@ -8,7 +8,9 @@ the seconds that copies of its size took on the machine, since a cache ends some
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +48,7 @@ class Terms:
         """The terms of one problem, each in its own unit."""
         p = problem
         all_heads = p.batch * p.heads
-        visible, pairs = p.mask.pairs(p.shape), all_heads * p.q_len * p.kv_len
+        visible, pairs = _visible(p), all_heads * p.q_len * p.kv_len
         rows, keys = all_heads * p.q_len, p.batch * p.kv_heads * p.kv_len
         width = p.head_dim + p.v_head_dim
         return [
@@ -65,15 +67,22 @@ class Terms:
         return np.array([self.of(problem) for problem in problems], float)
 
 
-def place(problem: Problem) -> list[float]:
+@cache
+def _visible(problem: Problem) -> int:
+    """Pairs that may meet: counting them takes as long as the mask is long."""
+    return problem.mask.pairs(problem.shape)
+
+
+@cache
+def place(problem: Problem) -> tuple[float, ...]:
     """Where a problem lies among others, in doublings along each axis."""
     p = problem
-    share = p.mask.pairs(p.shape) / (p.batch * p.heads * p.q_len * p.kv_len)
+    share = _visible(p) / (p.batch * p.heads * p.q_len * p.kv_len)
     axes = (
         p.q_len, p.kv_len, p.batch * p.heads, p.group, p.head_dim, p.v_head_dim,
         max(share, LEAST_SHARE),
     )  # fmt: skip
-    return [float(np.log2(x)) for x in axes]
+    return tuple(math.log2(x) for x in axes)
 
 
 def places(problems: Sequence[Problem]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-NEAREST = 96
+NEAREST = 64
 """So many measured problems are looked at, the nearest first: a model of a neighbourhood."""
 FEWEST = 4
 """From fewer nothing is said."""

@@ -11,13 +11,16 @@ seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`
                     its eager ones, sdpa, flash, flex and registered ones; in all threads
 met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often
 not seen            attention written out as products and a softmax; other libraries' kernels,
-                    called directly; Python started with ``-I``, ``-E`` or ``-S``; with
-                    ``attnbench.capture()``, a function that a running function has in a variable
-                    of its own
+                    called directly; Python started with ``-I``, ``-E`` or ``-S``, or with packages
+                    of its own that are named as ours; with ``attnbench.capture()``, a function that
+                    a running function has in a variable of its own, that is another one's default,
+                    in a tuple, or in a ``functools.partial``
 ==================  ==============================================================================
 
-A call takes about a tenth of a millisecond longer. Attention that a checkpoint computes again is
-counted again: it is work.
+A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window
+of which a share is told, but not on a GPU, which goes on meanwhile. There a share is of the window
+alone, never of a step: its seconds are read later than its steps end. Attention that a checkpoint
+computes again is counted again: it is work.
 """
 
 from __future__ import annotations

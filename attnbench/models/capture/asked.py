@@ -15,11 +15,9 @@ from torch import Tensor
 from attnbench.models.calls import Site
 from attnbench.models.capture.masks import Found, Masks
 from attnbench.models.capture.where import Where, told
+from attnbench.models.problem_of import phase_of, problem_of
 from impls.masks import Shape
 from impls.problem import Problem
-
-FEW = 16
-"""New tokens, at the most, that count as decoding where there are more keys than queries."""
 
 
 class Asked(NamedTuple):
@@ -107,16 +105,9 @@ def _dtype(x: Tensor) -> torch.dtype:
 
 def site_of(asked: Asked) -> Site:
     """A site without calls; raises a sentence where there is no such problem."""
-    batch, heads, q_len, head_dim = map(int, asked.q)
-    _, kv_heads, kv_len, v_head_dim = map(int, asked.v)
-    decodes = q_len < kv_len and q_len <= FEW
-    device = str(asked.device) if asked.device.type != "meta" else "cpu"
-    problem = Problem(
-        batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
-        head_dim=head_dim, v_head_dim=v_head_dim, dtype=str(asked.dtype).removeprefix("torch."),
-        mask=asked.found.mask, device=device,
-        phase="train" if asked.gradients else "decode" if decodes else "forward",
-    )  # fmt: skip
+    device = asked.device.type if asked.device.type != "meta" else "cpu"
+    phase = phase_of(asked.q[2], asked.v[2], gradient=asked.gradients)
+    problem = problem_of(asked.q, asked.v, asked.dtype, device, asked.found.mask, phase)
     scale = problem.scale if asked.scale is None else float(asked.scale)
     return Site(
         problem, told(asked.where), asked.via, 0, 0.0, scale=scale, note=_note(asked, problem),

@@ -12,6 +12,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,20 +22,28 @@ from attnbench.models.capture.imports import After
 if TYPE_CHECKING:
     from attnbench.models.capture.recorder import Recorder
 
-FOLDER, SAMPLES = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_SAMPLES"
-"""In the environment: where to write, and the folder of samples where there is one."""
+FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
+SAMPLES = "ATTNBENCH_CAPTURE_SAMPLES"
+"""In the environment: where to write, the folder of masks, that of samples where there is one."""
 EVERY_S = 1.0
 
 
-def begin() -> None:
-    """Wait for torch."""
+def begin(why_not: Callable[[], str | None]) -> None:
+    """Wait for torch; ``why_not`` is asked then, and its answer left where there is one."""
     folder = Path(os.environ[FOLDER])
     mark(folder, "python")
 
     def failed(error: Exception) -> None:
         mark(folder, "amiss", f"{type(error).__name__}: {error}")
 
-    After({"torch": lambda: _with_torch(folder)}, failed).begin()
+    def imported() -> None:
+        mark(folder, "torch")
+        if (why := why_not()) is not None:
+            mark(folder, "amiss", why)
+        else:
+            _with_torch(folder)
+
+    After({"torch": imported}, failed).begin()
 
 
 def mark(folder: Path, kind: str, said: str = "") -> None:
@@ -47,10 +56,8 @@ def _with_torch(folder: Path) -> None:
     from attnbench.models.capture.recorder import Recorder
     from attnbench.models.capture.session import Session
 
-    mark(folder, "torch")
     samples = os.environ.get(SAMPLES)
-    recorder = Recorder(folder.parent / folder.name.replace(".parts", ".masks"),
-                        Path(samples) if samples else None)  # fmt: skip
+    recorder = Recorder(Path(os.environ[MASKS]), Path(samples) if samples else None)
     Session(recorder).begin(running=False)
     writer = Writer(folder, recorder)
     atexit.register(writer.end)

@@ -36,7 +36,7 @@ class Host:
         return perf_counter()
 
     def end(self, begun: Any, to: Sum, *, backward: bool, less: float = 0.0) -> None:
-        """Add the seconds since, less those that were counted elsewhere."""
+        """Add the seconds since, less those that the program would not have taken."""
         to.add(perf_counter() - begun - less, backward=backward)
 
 
@@ -51,7 +51,7 @@ class Events(Host):
     """Around a call that is queued on a GPU."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[Any, Any, Sum, bool, float]] = deque()
+        self._pending: deque[tuple[Any, Any, Sum, bool]] = deque()
         self._lock = threading.Lock()
         self.used = False
 
@@ -64,13 +64,16 @@ class Events(Host):
         return event
 
     def end(self, begun: Any, to: Sum, *, backward: bool, less: float = 0.0) -> None:
-        """Another event; the seconds between them are added when both have passed."""
+        """Another event; the seconds between them are added when both have passed.
+
+        ``less`` is the host's time, meanwhile the GPU goes on.
+        """
         event = self.begin() if begun is not None else None
         if event is None:
             return
         self.used = True
         with self._lock:
-            self._pending.append((begun, event, to, backward, less))
+            self._pending.append((begun, event, to, backward))
         if len(self._pending) > PENDING:
             self.read(wait=False)
 
@@ -79,11 +82,11 @@ class Events(Host):
         waited = False
         with self._lock:
             while self._pending and (self._pending[0][1].query() or wait):
-                begun, ended, to, backward, less = self._pending.popleft()
+                begun, ended, to, backward = self._pending.popleft()
                 if not ended.query():
                     ended.synchronize()
                     waited = True
-                to.add(begun.elapsed_time(ended) / 1e3 - less, backward=backward)
+                to.add(begun.elapsed_time(ended) / 1e3, backward=backward)
         return perf_counter() if waited else None
 
 

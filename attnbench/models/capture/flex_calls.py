@@ -51,8 +51,10 @@ def flex(original: Original, now: Now, known: FlexMasks) -> Function:
             def found(masks: Masks, shape: Shape) -> Found:
                 return known.of(block_mask, score_mod, masks, shape, query.device)
 
-            call = Call("flex", query, key, value, scale=scale, found=found)
-            now.made(call, out[0] if isinstance(out, tuple) else out, begun)
+            def call() -> Call:
+                return Call("flex", query, key, value, scale=scale, found=found)
+
+            now.made(call, out, begun)
         return out
 
     def flex_met(context: Any) -> None:

@@ -3,18 +3,20 @@
 The nodes that a call added to the graph lie between its output and its inputs. The engine runs the
 youngest node that is ready, so they follow one another; a hook before the first and one after the
 oldest see the time of all. What is recorded in between (a checkpoint that computes attention again)
-is counted there and taken off here. The hooks hold no tensor, and belong to the graph's nodes.
+is counted there and taken off here, as is the time that it took to look at it. The hooks hold no
+tensor, and belong to the graph's nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from attnbench.models.capture.clocks import Host
-from attnbench.models.capture.tally import Entry, Tally
+from attnbench.models.capture.tally import Entry, Later, Tally
 
 MOST = 48
 """Nodes of a call; where there are more, nobody waits for its gradient."""
@@ -23,24 +25,33 @@ MOST = 48
 class Gradient:
     """The hooks of one call."""
 
-    __slots__ = ("_before", "_begun", "_clock", "_entry", "_tally")
+    __slots__ = ("_begun", "_clock", "_entry", "_looked", "_tally", "_within")
 
     def __init__(self, entry: Entry, tally: Tally, clock: Host) -> None:
         self._entry, self._tally, self._clock = entry, tally, clock
         self._begun: Any = None
-        self._before = 0.0
+        self._looked = 0.0
+        self._within: list[Later] = []
 
     def enter(self, _: Any) -> None:
         """Before the first node."""
-        self._before = self._tally.mine().forward
+        counts = self._tally.mine()
+        self._looked = counts.looked
+        self._within = counts.within = []
         self._begun = self._clock.begin()
 
     def leave(self, *_: Any) -> None:
         """After the oldest one."""
         if self._begun is not None:
             begun, self._begun = self._begun, None
-            less = self._tally.mine().forward - self._before
+            counts = self._tally.mine()
+            less = counts.looked - self._looked
             self._clock.end(begun, self._entry, backward=True, less=less)
+            counts.ended(perf_counter())
+            for call in self._within:
+                call.off(self._entry)
+            if counts.within is self._within:
+                counts.within = None
 
 
 def watch(

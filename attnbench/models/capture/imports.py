@@ -36,18 +36,21 @@ class After(MetaPathFinder):
         except Exception as error:
             self._failed(error)
 
+    def _loaded(self, name: str) -> None:
+        if (deed := self._deeds.pop(name, None)) is not None:
+            self._do(deed)
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module that is waited for, its loader watched."""
+        """The spec of a module that is waited for, its loader watched; many ask and never load."""
         if name not in self._deeds:
             return None
-        deed = self._deeds.pop(name)
         for finder in sys.meta_path:
             found = None if finder is self else finder.find_spec(name, path, target)
             if found is not None:
                 if found.loader is not None:
-                    found.loader = _Watched(found.loader, lambda: self._do(deed))
+                    found.loader = _Watched(found.loader, lambda: self._loaded(name))
                 return found
         return None
 

@@ -84,7 +84,8 @@ class Masks:
         return self._contents[key]
 
     def _looked_at(self, attn_mask: Tensor, is_causal: bool, shape: Shape) -> Found:
-        if attn_mask.shape[0] * shape.q_len * shape.kv_len > LARGEST:
+        batch = attn_mask.shape[0] if attn_mask.dim() == 4 else 1
+        if batch * shape.q_len * shape.kv_len > LARGEST:
             return Found(FULL, "its mask is too large to be looked at")
         try:
             found = recognised(attn_mask, is_causal, shape)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from attnbench.models.capture.clocks import Begun
+from attnbench.models.capture.tally import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from attnbench.models.capture.asked import Call
     from attnbench.models.capture.recorder import Recorder
-    from attnbench.models.capture.tally import Counts
 
 
 class Now:
@@ -29,9 +29,9 @@ class Now:
         return self.recorder is not None
 
     def state(self) -> Counts:
-        """What this thread is in the middle of."""
-        assert self.recorder is not None
-        return self.recorder.tally.mine()
+        """What this thread is in the middle of, also where recording has ended meanwhile."""
+        recorder = self.recorder
+        return Counts() if recorder is None else recorder.tally.mine()
 
     def begin(self, query: Any, *, nested: bool = False) -> Begun | None:
         """Just before a call; None where it will not be recorded."""
@@ -48,8 +48,8 @@ class Now:
             return None
         return recorder.clocks.begin(query)
 
-    def made(self, call: Call, out: Any, begun: Begun) -> None:
-        """Just after it. Inside of a library's call it is a part of that."""
+    def made(self, call: Callable[[], Call], out: Any, begun: Begun) -> None:
+        """Just after it; ``call`` says which it was. Inside of a library's it is a part of that."""
         if (recorder := self.recorder) is None:
             return
         state = recorder.tally.mine()

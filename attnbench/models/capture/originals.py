@@ -43,6 +43,7 @@ class Stands:
         self._placed: list[tuple[Any, str, Original, Function]] = []
         self._around: dict[Original, Make] = {}
         self._compiled: list[tuple[Original, Function]] = []
+        self._away: list[tuple[Any, str, Original, Function]] = []
         self._pauses = 0
 
     def put(self, owner: Any, name: str, make: Make) -> Original:
@@ -50,7 +51,7 @@ class Stands:
         found = getattr(owner, name)
         original = Original(found)
         stand = make(original)
-        _named_alike(stand, found)
+        _named_alike(stand, found, owner, name)
         self._placed.append((owner, name, original, stand))
         self._around[original] = make
         setattr(owner, name, stand)
@@ -69,14 +70,22 @@ class Stands:
     def paused(self) -> Iterator[None]:
         """The originals are back, for a moment; a moment may hold others."""
         self._pauses += 1
-        for owner, name, original, _ in self._placed:
-            setattr(owner, name, original.call)
+        self._away += self._taken_out()
         try:
             yield
         finally:
             self._pauses -= 1
-            for owner, name, _, stand in self._placed if not self._pauses else ():
-                setattr(owner, name, stand)
+            while self._away and not self._pauses:
+                owner, name, original, stand = self._away.pop()
+                if getattr(owner, name, None) is original.call:
+                    setattr(owner, name, stand)
+
+    def _taken_out(self) -> list[tuple[Any, str, Original, Function]]:
+        """The originals put back where theirs still stand: what the program put there stays."""
+        found = [one for one in self._placed if getattr(one[0], one[1], None) is one[3]]
+        for owner, name, original, _ in found:
+            setattr(owner, name, original.call)
+        return found
 
     def spread(self) -> None:
         """Put what stands for an original wherever else it is, and around what was compiled."""
@@ -90,8 +99,7 @@ class Stands:
 
     def close(self) -> None:
         """Put the originals back, under whatever name they are used by now."""
-        for owner, name, original, _ in self._placed:
-            setattr(owner, name, original.call)
+        self._taken_out()
         pairs = [(stand, original.call) for _, _, original, stand in self._placed]
         _replace([*pairs, *((stand, o.call) for o, stand in self._compiled)])
         self._placed.clear()
@@ -105,10 +113,13 @@ def _compiled() -> Iterator[tuple[Any, Any]]:
                 yield vars(found)[COMPILED], found
 
 
-def _named_alike(stand: Any, found: Any) -> None:
-    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if (value := getattr(found, name, None)) is not None:
-            setattr(stand, name, value)
+def _named_alike(stand: Any, found: Any, owner: Any, name: str) -> None:
+    """By the name that it is found under, so that a model that holds it is pickled with that."""
+    for word in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if (value := getattr(found, word, None)) is not None:
+            setattr(stand, word, value)
+    if isinstance(owner, types.ModuleType):
+        stand.__module__, stand.__qualname__ = owner.__name__, name
     stand.__attnbench__ = True
 
 
@@ -117,25 +128,34 @@ def _replace(pairs: list[tuple[Any, Any]]) -> None:
     new = {id(old): made for old, made in pairs}
     own = {id(x) for x in (pairs, *pairs)}
     users = [x for x in gc.get_referrers(*(old for old, _ in pairs)) if id(x) not in own]
-    torchs = _torchs(users)
+    loose = [x for x in users if isinstance(x, dict | list | types.CellType) and not _names(x)]
+    owners = _owners(loose)
+    torchs = _torchs(users, loose, owners)
     for user in users:
         if id(user) not in torchs:
-            _replace_in(user, new)
+            _replace_in(user, owners.get(id(user), ()), new)
 
 
-def _replace_in(user: Any, new: dict[int, Any]) -> None:
+def _replace_in(user: Any, owners: Iterable[Any], new: dict[int, Any]) -> None:
     """In one thing that refers to one of them: a cell, a list, a dictionary, or what has one."""
     if isinstance(user, types.CellType):
         user.cell_contents = new[id(user.cell_contents)]
     elif isinstance(user, list):
         _held(user, range(len(user)), new)
     elif isinstance(user, dict):
-        _held(user, list(user), new)
-    elif isinstance(user, type):
-        for name in [n for n, value in list(vars(user).items()) if id(value) in new]:
-            setattr(user, name, new[id(vars(user)[name])])
+        classes = [x for x in owners if isinstance(x, type) and _attributes(x) is user]
+        for name in [n for n, value in list(user.items()) if id(value) in new]:
+            if classes:  # whose methods are looked up in a cache, which setattr empties
+                setattr(classes[0], name, new[id(user[name])])
+            else:
+                user[name] = new[id(user[name])]
     elif hasattr(user, "__dict__") and not isinstance(user, types.MappingProxyType):
         _held(vars(user), list(vars(user)), new)
+
+
+def _attributes(found: type) -> Any:
+    """The dictionary behind a class's ``__dict__``."""
+    return gc.get_referents(vars(found))[0]
 
 
 def _held(user: Any, places: Iterable[Any], new: dict[int, Any]) -> None:
@@ -144,10 +164,8 @@ def _held(user: Any, places: Iterable[Any], new: dict[int, Any]) -> None:
             user[place] = new[id(user[place])]
 
 
-def _torchs(users: list[Any]) -> set[int]:
+def _torchs(users: list[Any], loose: list[Any], owners: dict[int, list[Any]]) -> set[int]:
     """Which of them are torch's own business: its tables, what its compiler made. By identity."""
-    loose = [x for x in users if isinstance(x, dict | list | types.CellType) and not _names(x)]
-    owners = _owners(loose)
     closures = _owners([x for some in owners.values() for x in some if isinstance(x, tuple)])
     found = {id(x) for x in users if _in_torch(x)}
     for user in loose:

@@ -12,12 +12,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.models.calls import Calls
-from attnbench.models.capture.child import FOLDER, SAMPLES
+from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
 from attnbench.models.merged import merged
 from impls.asked import CantBeDone
 
@@ -38,12 +40,9 @@ def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
     """Run it to its end. ``quiet``: what it prints goes to standard error."""
     out = out.resolve()
     _check(out)
-    parts = out.with_name(f"{out.stem}.parts")
-    shutil.rmtree(parts, ignore_errors=True)
-    parts.mkdir()
-    kept = out.with_name(f"{out.stem}.samples") if samples else None
+    parts = Path(tempfile.mkdtemp(".parts", f"{out.stem}.", out.parent))
     try:
-        status = _run(command, _environment(parts, kept), parts, out, quiet=quiet)
+        status = _run(command, _environment(parts, out, samples=samples), parts, out, quiet=quiet)
         calls = _gathered(parts, command, over=True, status=status)
         if not calls.sites:
             raise CantBeDone(_nothing(command, parts, calls, status))
@@ -70,10 +69,11 @@ def _check(out: Path) -> None:
         raise CantBeDone(f"can't write {out}: {error.strerror}") from None
 
 
-def _environment(parts: Path, samples: Path | None) -> dict[str, str]:
+def _environment(parts: Path, out: Path, *, samples: bool) -> dict[str, str]:
     paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     found = {**os.environ, FOLDER: str(parts), "PYTHONPATH": os.pathsep.join(paths)}
-    return {**found, SAMPLES: str(samples)} if samples else found
+    found[MASKS] = str(out.with_name(f"{out.stem}.masks"))
+    return {**found, SAMPLES: str(out.with_name(f"{out.stem}.samples"))} if samples else found
 
 
 def _run(command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *,
@@ -88,14 +88,19 @@ def _run(command: Sequence[str], environment: dict[str, str], parts: Path, out: 
             "in: attnbench capture -- python train.py"
         ) from None
     while True:
-        try:
-            return program.wait(EVERY_S)
-        except subprocess.TimeoutExpired:
-            calls = _gathered(parts, command, over=False)
-            if calls.sites:
-                calls.write(out)
-        except KeyboardInterrupt:  # the program was told too; its own end is waited for
-            continue
+        with suppress(KeyboardInterrupt):  # the program was told too; its own end is waited for
+            try:
+                return program.wait(EVERY_S)
+            except subprocess.TimeoutExpired:
+                _so_far(parts, command, out)
+
+
+def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
+    """Write what there is by now; where that fails, what is written at the end says why."""
+    with suppress(CantBeDone, OSError):
+        calls = _gathered(parts, command, over=False)
+        if calls.sites:
+            calls.write(out)
 
 
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> Calls:
@@ -137,6 +142,8 @@ def _nothing(command: Sequence[str], parts: Path, calls: Calls, status: int) -> 
         )
     elif not any(parts.glob("*.torch")):
         why = "it is Python, and did not import torch"
+    elif any(parts.glob("*.amiss")):
+        why = "nothing of it could be recorded"
     else:
         why = (
             "it imported torch and made no attention call that can be seen; attention written out "

@@ -1,7 +1,8 @@
 """What is recorded of a program while it runs: one recorder a process, at the most one at a time.
 
-A call is looked at after it was made, outside of its clock, and whatever goes wrong in looking is
-counted and said, never raised: the program goes on as it would have.
+A call is looked at after it was made, outside of its clock, and the time that looking takes is
+taken off what the program took. Whatever goes wrong in looking is counted and said, never raised:
+the program goes on as it would have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from attnbench.models.capture.gradients import watch
 from attnbench.models.capture.masks import Masks
 from attnbench.models.capture.samples import Samples
 from attnbench.models.capture.steps import Steps
-from attnbench.models.capture.tally import Entry, Tally
+from attnbench.models.capture.tally import Entry, Later, Tally
 from attnbench.models.capture.unseen import WHOLE, Compiled, sentences
 from attnbench.models.capture.where import where
 from attnbench.models.mask_of import has_data
@@ -53,31 +55,34 @@ class Recorder:
         self.on_first: Callable[[], None] | None = None
         """Called once, at the first call."""
 
-    def made(self, call: Call, out: Any, begun: Begun) -> None:
-        """Record a call that was made."""
+    def made(self, call: Callable[[], Call], out: Any, begun: Begun) -> None:
+        """Record a call that was made; ``call`` says which."""
+        ended, until = Later(), perf_counter()
         try:
-            self._made(call, out, begun)
+            begun.clock.end(begun.mark, ended, backward=False)  # before anything else takes time
+            self._made(call(), out, begun, ended, until)
         except Exception as error:
             self.failed(error)
+        self.tally.mine().looked += perf_counter() - until
 
     def failed(self, error: Exception) -> None:
         """Something went wrong in recording."""
         first = (str(error) or "no more is known").splitlines()[0]
         self.amiss[f"{type(error).__name__}: {first[:160]}"] += 1
 
-    def _made(self, call: Call, out: Any, begun: Begun) -> None:
-        ended = _Later()
-        if not call.whole:
-            begun.clock.end(begun.mark, ended, backward=False)  # before anything else takes time
+    def _made(self, call: Call, out: Any, begun: Begun, ended: Later, until: float) -> None:
         asked = call.asked(where(), self._masks)
         entry = self._entries.get(asked) or self._entry(asked, call)
-        ended.to(entry)
-        self.tally.called(entry, begun.since)
+        if not call.whole:
+            ended.to(entry)
+            self.tally.within_gradient(ended)
+        self.tally.called(entry, begun.since, until)
         if self.on_first is not None:
             first, self.on_first = self.on_first, None
             first()
         if entry.site is None or call.whole:
             self.amiss[WHOLE if call.whole else entry.why] += 1
+        out = out[0] if isinstance(out, tuple) else out
         if asked.gradients and isinstance(out, Tensor) and out.requires_grad:
             ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
             watch(out, ends, entry, self.tally, begun.clock)
@@ -102,32 +107,15 @@ class Recorder:
         passed = self.clocks.events.read(wait=complete) if self.clocks.events.used else None
         if passed is not None:
             self.tally.lasted(passed)
-        steps = self.steps.told(by_host=not self.clocks.events.used)
+        by_host = not self.clocks.events.used
+        steps = self.steps.told(by_host=by_host)
         return Calls(
             sites=[*self.tally.sites(), *self.compiled.sites],
             header={
                 "torch": torch.__version__, "python": platform.python_version(),
                 "threads": self.tally.working_threads(), "processes": 1,
             },
-            unseen=sentences(self), complete=complete, wall_s=self.tally.window(),
+            unseen=sentences(self), complete=complete,
+            wall_s=self.tally.window(looking=not by_host),
             attention_s=self.tally.attention_s(), **steps,
         )  # fmt: skip
-
-
-class _Later:
-    """Seconds that are known, or will be, before it is known what they are of."""
-
-    def __init__(self) -> None:
-        self._entry: Entry | None = None
-        self._seconds: float | None = None
-
-    def add(self, seconds: float, *, backward: bool) -> None:
-        if self._entry is None:
-            self._seconds = seconds
-        else:
-            self._entry.add(seconds, backward=backward)
-
-    def to(self, entry: Entry) -> None:
-        self._entry = entry
-        if self._seconds is not None:
-            entry.add(self._seconds, backward=False)

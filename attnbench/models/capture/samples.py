@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnbench.models.gathered import octave
 from impls.problem import Problem
 
 MOST = 32
@@ -33,8 +35,7 @@ class Samples:
 
     def keep(self, place: str, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor]) -> str:
         """The file of this call's tensors; nothing where there is one of its kind, or no room."""
-        kind = (place, problem.phase, problem.q_len.bit_length(), problem.kv_len.bit_length(),
-                problem.heads, problem.head_dim)  # fmt: skip
+        kind = (place, problem.phase, octave(problem), problem.heads, problem.head_dim)
         size = sum(x.numel() * min(x.element_size() * 2, 8) for x in qkv)
         with self._lock:
             if kind in self._had:
@@ -44,14 +45,21 @@ class Samples:
                 return ""
             self._had.add(kind)
             self._left -= size
-            number = len(self._had)
         arrays = {name: _array(x) for name, x in zip("qkv", qkv, strict=True)}
         if not all(np.isfinite(x).all() for x in arrays.values()):
             return ""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / f"{os.getpid()}-{number:02}.npz"
+        file = self._new_file()
         np.savez(file, **arrays)
         return str(file)
+
+    def _new_file(self) -> Path:
+        """By a number that no file has: earlier captures of this process may have left some."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        names = (self.folder / f"{os.getpid()}-{number:02}.npz" for number in count(1))
+        with self._lock:
+            file = next(name for name in names if not name.exists())
+            file.touch()
+        return file
 
 
 def _array(x: Tensor) -> Any:

@@ -35,6 +35,14 @@ class Session:
         """``running``: the program runs already, and may have the functions under other names."""
         if NOW.on:
             raise CantBeDone("this process is being captured already; end that first")
+        try:
+            self._put(running)
+        except BaseException:
+            self.end()
+            raise
+        NOW.recorder = self.recorder
+
+    def _put(self, running: bool) -> None:
         torch_calls.put(self._stands, NOW)
         flex_calls.put_compile(self._stands)
         flex_calls.put_script(self._stands)
@@ -42,22 +50,24 @@ class Session:
         if running:
             self._stands.spread()
         self._optimizers = register_optimizer_step_post_hook(self._stepped)
-        NOW.recorder = self.recorder
 
     def end(self) -> None:
         """Everything is as it was before."""
         NOW.recorder = None
         self._imports.end()
-        self._optimizers.remove()
+        if self._optimizers is not None:
+            self._optimizers.remove()
         self._stands.close()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Nothing is recorded for a moment, and torch's functions are its own."""
         NOW.recorder = None
-        with self._stands.paused():
-            yield
-        NOW.recorder = self.recorder
+        try:
+            with self._stands.paused():
+                yield
+        finally:
+            NOW.recorder = self.recorder
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if NOW.recorder is not None:

@@ -1,7 +1,8 @@
 """A training step: from one call of an optimizer's ``step`` to the next.
 
 Of several optimizers the first seen counts, so that those of one step are not taken for several.
-What comes before its first (loading, compiling, the first forward pass) belongs to none.
+What comes before its first (loading, compiling, the first forward pass) belongs to none. The time
+that its thread spent on looking at calls is taken off.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class Steps:
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """After an optimizer's step."""
-        if self._optimizer is None:
-            self._optimizer = weakref.ref(optimizer)
-        if self._optimizer() is not optimizer:
+        first = self._optimizer and self._optimizer()
+        if first is None:  # none yet, or it is gone
+            self._optimizer, self._last = weakref.ref(optimizer), None
+        elif first is not optimizer:
             return
-        now = (perf_counter(), self._tally.attention_s())
+        now = (perf_counter() - self._tally.mine().looked, self._tally.attention_s())
         if self._last is not None:
             self._found.append((now[0] - self._last[0], now[1] - self._last[1]))
         self._last = now

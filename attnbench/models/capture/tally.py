@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
 from attnbench.models.calls import Site
@@ -18,6 +17,8 @@ from attnbench.models.gathered import Gathered
 KEPT = 1024
 """Entries that a thread counts before it hands them over to be gathered."""
 THREADS = 64
+WITHIN = 256
+"""Calls inside of one gradient, at the most, that are taken off it."""
 
 
 class Counts:
@@ -28,8 +29,14 @@ class Counts:
         self.by_entry: dict[Entry, list[float]] = {}
         self.forward = self.backward = 0.0
         self.first: float | None = None
-        """When the first call began, and the last one ended."""
+        """When the first call began, and the last one or its gradient ended."""
         self.last = 0.0
+        self.looked = 0.0
+        """Seconds spent on looking at calls, which the program would not have taken."""
+        self.looked_before = 0.0
+        """Those of them before the last one's end."""
+        self.within: list[Later] | None = None
+        """The calls made inside the gradient that is being timed."""
         self.outer: Any = None
         """The call of a library that the thread is inside of: what that calls is part of it."""
         self.heads = 0
@@ -37,6 +44,10 @@ class Counts:
         self.scores: Any = None
         self.calls: list[Any] = []
         """What the outer call has called so far."""
+
+    def ended(self, at: float) -> None:
+        """A call, or its gradient, ended then."""
+        self.last, self.looked_before = at, self.looked
 
 
 class Tally:
@@ -51,6 +62,7 @@ class Tally:
         """Seconds, forward and backward, of threads that are gone."""
         self.threads = 0
         self._window: list[float] = []
+        self._looked = 0.0
 
     def mine(self) -> Counts:
         """This thread's."""
@@ -63,27 +75,39 @@ class Tally:
                     self._fold_the_gone()
         return counts
 
-    def called(self, entry: Entry, begun: float) -> None:
-        """One more call, from then until now."""
+    def called(self, entry: Entry, begun: float, until: float) -> None:
+        """One more call, from then until then."""
         counts = self.mine()
         if counts.first is None:
             counts.first = begun
-        counts.last = perf_counter()
+        counts.ended(until)
         if len(counts.by_entry) > KEPT:
             with self._lock:
                 self._fold(counts)
         counts.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[0] += 1
+
+    def within_gradient(self, call: Later) -> None:
+        """It belongs to the gradient that this thread is in, if it is in one."""
+        within = self.mine().within
+        if within is not None and len(within) < WITHIN:
+            within.append(call)
 
     def attention_s(self) -> float:
         """Seconds of all calls so far."""
         some = list(self._all)
         return sum(self._before) + sum(c.forward + c.backward for c in some)
 
-    def window(self) -> float:
-        """Seconds from the first call's beginning to the last one's end."""
-        begun = [c.first for c in self._all if c.first is not None] + self._window[:1]
-        ended = [c.last for c in self._all if c.first is not None] + self._window[1:]
-        return max(ended) - min(begun) if begun else 0.0
+    def window(self, *, looking: bool = False) -> float:
+        """Seconds from the first call's beginning to the last one's end.
+
+        Without those of ``looking`` in between, of the thread that looked longest: threads look at
+        the same time.
+        """
+        some = list(self._all)
+        begun = [c.first for c in some if c.first is not None] + self._window[:1]
+        ended = [c.last for c in some if c.last] + self._window[1:]
+        looked = 0.0 if looking else max([self._looked, *(c.looked_before for c in some)])
+        return max(ended) - min(begun) - looked if begun else 0.0
 
     def sites(self) -> list[Site]:
         """What was counted so far, as sites that are still to be gathered."""
@@ -119,6 +143,7 @@ class Tally:
             )  # fmt: skip
             if counts.first is not None:
                 self.threads += 1
+                self._looked = max(self._looked, counts.looked_before)
                 ends = (*self._window, counts.first, counts.last)
                 self._window = [min(ends), max(ends)]
 
@@ -146,7 +171,6 @@ class Entry:
         if backward:
             one[2] += seconds
             counts.backward += seconds
-            counts.last = perf_counter()
         else:
             one[1] += seconds
             counts.forward += seconds
@@ -159,3 +183,30 @@ class Entry:
             s.problem, s.site, s.via, calls, seconds, backward_s, scale=s.scale,
             samples=self.samples, note=s.note, faithful=s.faithful,
         )  # fmt: skip
+
+
+class Later:
+    """Seconds that are known, or will be, before it is known what they are of."""
+
+    def __init__(self) -> None:
+        self._to: list[tuple[Entry, float, bool]] = []
+        self._seconds: float | None = None
+
+    def add(self, seconds: float, *, backward: bool) -> None:
+        """They are known."""
+        self._seconds = seconds
+        for entry, times, back in self._to:
+            entry.add(times * seconds, backward=back)
+
+    def to(self, entry: Entry) -> None:
+        """They are of this entry."""
+        self._put(entry, 1.0, backward=False)
+
+    def off(self, entry: Entry) -> None:
+        """They were counted with this entry's gradient, and are not of that."""
+        self._put(entry, -1.0, backward=True)
+
+    def _put(self, entry: Entry, times: float, *, backward: bool) -> None:
+        self._to.append((entry, times, backward))
+        if self._seconds is not None:
+            entry.add(times * self._seconds, backward=backward)

@@ -1,9 +1,9 @@
 """Torch's own attention functions, recorded.
 
 ``F.scaled_dot_product_attention``; ``F.multi_head_attention_forward``, whose two products and
-softmax are recorded without the projections around them: its code runs as it is, on names of which
-a few are ours; the two operators of the fast path, which are counted alone, since their seconds are
-those of the projections too, or of a whole layer.
+softmax are recorded without the projections around them: its code runs as it is, on the names that
+its module has at that moment, of which a few are ours; the two operators of the fast path, which
+are counted alone, since their seconds are those of the projections too, or of a whole layer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from attnbench.models.capture.now import Now
 
 
+FUSED = "scaled_dot_product_attention"
+
+
 def put(stands: Stands, now: Now) -> None:
     """Stand for all of torch's functions."""
-    inner = stands.put(F, "scaled_dot_product_attention", lambda o: sdpa(o, now, "sdpa"))
-    stands.put(F, "multi_head_attention_forward", lambda o: mha(o, inner, now))
+    inner = stands.put(F, FUSED, lambda o: sdpa(o, now, "sdpa"))
+    fused = F.scaled_dot_product_attention
+    stands.put(F, "multi_head_attention_forward", lambda o: mha(o, inner, fused, now))
     stands.put(torch, "_native_multi_head_attention", lambda o: native(o, now))
     stands.put(torch, "_transformer_encoder_layer_fwd", lambda o: encoder_layer(o, now))
 
@@ -53,7 +57,10 @@ def sdpa(original: Original, now: Now, via: str) -> Function:
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         if begun is not None:
-            call = Call(via, query, key, value, attn_mask, is_causal, scale, dropout_p)
+
+            def call() -> Call:
+                return Call(via, query, key, value, attn_mask, is_causal, scale, dropout_p)
+
             now.made(call, out, begun)
         return out
 
@@ -103,22 +110,26 @@ class _Products:
 
     def _made(self, heads: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
               out: Tensor, begun: Any) -> None:  # fmt: skip
-        call = Call("mha", q, k.mT, v, mask, heads=heads, scale=q.shape[-1] ** -0.5)
+        def call() -> Call:
+            return Call("mha", q, k.mT, v, mask, heads=heads, scale=q.shape[-1] ** -0.5)
+
         self._now.made(call, out, begun)
 
 
-def mha(original: Original, inner: Original, now: Now) -> Function:
-    """``F.multi_head_attention_forward``, and the attention function that it calls."""
-    whole: Any = original.call
-    names = {
-        **whole.__globals__,
-        "torch": _Torch(now),
-        "scaled_dot_product_attention": sdpa(inner, now, "mha"),
-    }
-    run = types.FunctionType(
-        whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__
-    )
-    run.__kwdefaults__ = whole.__kwdefaults__
+def mha(original: Original, inner: Original, fused: Function, now: Now) -> Function:
+    """``F.multi_head_attention_forward``; ``fused`` stands for the function that it calls."""
+    products, within = _Torch(now), sdpa(inner, now, "mha")
+
+    def run(*args: Any, **more: Any) -> Any:
+        whole: Any = original.call
+        names = {**whole.__globals__, "torch": products}
+        if names[FUSED] is fused:  # else it is what the program has put there
+            names[FUSED] = within
+        made = types.FunctionType(
+            whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__
+        )
+        made.__kwdefaults__ = whole.__kwdefaults__
+        return made(*args, **more)
 
     def multi_head_attention_forward(*args: Any, **more: Any) -> Any:
         if torch.compiler.is_compiling() or not now.on:
@@ -141,9 +152,12 @@ def native(original: Original, now: Now) -> Function:
         if torch.compiler.is_compiling() or (begun := now.begin(args[0], nested=True)) is None:
             return original.call(*args, **more)
         out = original.call(*args, **more)
-        query, key, value, width, heads = args[:5]
-        mask, kind = _given(args, more, 9, "mask"), _given(args, more, 12, "mask_type")
-        call = fast_call("mha fast path", (query, key, value), width, heads, mask, kind)
+
+        def call() -> Call:
+            query, key, value, width, heads = args[:5]
+            mask, kind = _given(args, more, 9, "mask"), _given(args, more, 12, "mask_type")
+            return fast_call("mha fast path", (query, key, value), width, heads, mask, kind)
+
         now.made(call, out, begun)
         return out
 
@@ -157,9 +171,12 @@ def encoder_layer(original: Original, now: Now) -> Function:
         if torch.compiler.is_compiling() or (begun := now.begin(args[0], nested=True)) is None:
             return original.call(*args, **more)
         out = original.call(*args, **more)
-        src, width, heads = args[:3]
-        mask, kind = _given(args, more, 18, "mask"), _given(args, more, 19, "mask_type")
-        call = fast_call("encoder layer fast path", (src, src, src), width, heads, mask, kind)
+
+        def call() -> Call:
+            src, width, heads = args[:3]
+            mask, kind = _given(args, more, 18, "mask"), _given(args, more, 19, "mask_type")
+            return fast_call("encoder layer fast path", (src, src, src), width, heads, mask, kind)
+
         now.made(call, out, begun)
         return out
 

@@ -8,6 +8,7 @@ says which mask it applied; where it calls nothing of torch's, the mask is the o
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -68,15 +69,18 @@ def observed(original: Original, name: str, now: Now) -> Function:
             inner = state.calls
         finally:
             state.outer, state.calls = before
-        call = _call(via, module, (query, key, value), attention_mask, inner, more)
-        now.made(call, out[0], begun)
+
+        def call() -> Call:
+            return _call(via, module, (query, key, value), attention_mask, inner, more)
+
+        now.made(call, out, begun)
         return out
 
     return attention
 
 
 def _call(via: str, module: Any, qkv: tuple[Tensor, Tensor, Tensor], mask: Any,
-          inner: list[Call], more: dict[str, Any]) -> Call:  # fmt: skip
+          inner: list[Callable[[], Call]], more: dict[str, Any]) -> Call:  # fmt: skip
     """The call that it was, by what it called of torch's or by what it was given."""
     q, k, v = qkv
     notes = [said for word, said in MEANT.items() if more.get(word) is not None]
@@ -85,14 +89,14 @@ def _call(via: str, module: Any, qkv: tuple[Tensor, Tensor, Tensor], mask: Any,
         note="; ".join(notes), faithful=not notes, bias=more.get("position_bias"),
     )  # fmt: skip
     if len(inner) == 1:
-        return _as_inner(call, inner[0], mask)
+        return _as_inner(call, inner[0](), mask)
     if via.startswith("transformers flash"):
         return _as_flash(call, module, mask, more)
     causal = more.get("is_causal")
     if via.endswith(" eager"):
         causal = False
     elif causal is None:
-        causal = getattr(module, "is_causal", False)
+        causal = getattr(module, "is_causal", True)
     causal = bool(causal) and mask is None and q.shape[2] > 1
     if mask is not None and not isinstance(mask, Tensor):
         return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)

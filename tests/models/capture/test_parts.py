@@ -1,16 +1,23 @@
 """The parts of a recorder: masks looked at once, gradients timed, steps, places, modules."""
 
+import gc
+import importlib.util
 import sys
+import threading
 
+import numpy as np
 import pytest
 import torch
 
-from attnbench.models.capture import clocks, gradients, masks, steps, tally, where
+from attnbench.models.capture import clocks, gradients, masks, recorder, steps, where
+from attnbench.models.capture.asked import Call
 from attnbench.models.capture.imports import After
 from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.tally import Entry, Tally
-from attnbench.models.mask_of import Nameless
+from attnbench.models.capture.recorder import Recorder
+from attnbench.models.capture.samples import Samples
+from attnbench.models.capture.tally import Entry, Later, Tally
 from impls.masks import Shape
+from impls.problem import Problem
 
 SHAPE = Shape(2, 4, 12, 12)
 CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()
@@ -65,7 +72,15 @@ def test_masks_without_a_name_are_bounded(tmp_path, monkeypatch):
     notes = [known.of(torch.rand(12, 12) > 0.5, False, SHAPE).note for _ in range(5)]
     assert notes[:3] == [""] * 3 and all("3 such were kept" in note for note in notes[3:])
     assert len(list(tmp_path.iterdir())) == 3
-    assert Nameless("dense", CAUSAL.numpy()).kind == "dense"
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_a_mask_is_too_large_by_its_scores_whatever_axes_it_has(axes, monkeypatch):
+    monkeypatch.setattr(masks, "LARGEST", 2 * 12 * 12)
+    mask = CAUSAL.reshape(*[1] * (axes - 2), 12, 12)
+    assert Masks(None).of(mask, False, SHAPE).note == ""
+    many = CAUSAL.repeat(3, 1, 1, 1)
+    assert "too large" in Masks(None).of(many, False, Shape(3, 4, 12, 12)).note
 
 
 class Turning(torch.autograd.Function):
@@ -87,7 +102,7 @@ def clock(monkeypatch):
     class Clock:
         now = 0.0
 
-    for module in (clocks, tally, steps):
+    for module in (clocks, gradients, recorder, steps):
         monkeypatch.setattr(module, "perf_counter", lambda: Clock.now)
     return Clock
 
@@ -104,22 +119,107 @@ def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     assert counts.attention_s() == 12.0
 
 
+class Again(torch.autograd.Function):
+    """Does something in its backward pass, as a checkpoint that computes attention again."""
+
+    @staticmethod
+    def forward(ctx, x, deed):
+        ctx.deed = deed
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.deed()
+        return grad, None
+
+
 def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
     counts = Tally()
-    entry = Entry(None, counts)
+    first, second = Entry(None, counts), Entry(None, counts)
 
-    class Again(Turning):
-        @staticmethod
-        def backward(ctx, grad):
-            ctx.clock.now += 5.0
-            entry.add(4.0, backward=False)  # a checkpoint that computes attention again
-            return grad, None, None
+    def again():
+        clock.now += 7.0
+        call = Later()
+        call.add(4.0, backward=False)
+        call.to(second)
+        counts.within_gradient(call)
+        counts.mine().looked += 2.0
 
     x = torch.ones(3, requires_grad=True)
-    out = Again.apply(x, clock, 0.0)
-    gradients.watch(out, (x,), entry, counts, clocks.Host())
+    out = Again.apply(x, again)
+    gradients.watch(out, (x,), first, counts, clocks.Host())
     out.sum().backward()
-    assert counts.mine().by_entry[entry] == [0.0, 4.0, 1.0]
+    again()  # outside of the gradient: nothing is taken off
+    found = counts.mine().by_entry
+    assert (found[first], found[second]) == ([0.0, 0.0, 1.0], [0.0, 8.0, 0.0])
+
+
+def test_nor_on_a_gpu_where_both_are_read_later(gpu):
+    counts, events = Tally(), clocks.Events()
+    first, second = Entry(None, counts), Entry(None, counts)
+
+    def again():
+        gpu.queued += 3
+        call = Later()
+        events.end(events.begin(), call, backward=False)
+        call.to(second)
+        counts.within_gradient(call)
+
+    x = torch.ones(3, requires_grad=True)
+    out = Again.apply(x, again)
+    gradients.watch(out, (x,), first, counts, events)
+    out.sum().backward()
+    events.read(wait=True)
+    found = counts.mine().by_entry  # from the first event to the last but the one second of a call
+    assert (found[first], found[second]) == ([0.0, 0.0, 5.0], [0.0, 1.0, 0.0])
+
+
+def test_reading_a_gpus_events_does_not_make_the_window_longer(gpu, clock):
+    counts, events = Tally(), clocks.Events()
+    entry = Entry(None, counts)
+    counts.called(entry, 1.0, 3.0)
+    events.end(events.begin(), entry, backward=True)
+    clock.now = 100.0
+    events.read(wait=True)
+    assert counts.window() == 2.0
+
+
+def test_a_gradient_in_a_thread_of_its_own_is_in_the_window(clock):
+    counts = Tally()
+    entry = Entry(None, counts)
+    counts.called(entry, 1.0, 3.0)
+    gradient = gradients.Gradient(entry, counts, clocks.Host())
+    clock.now = 9.0
+    one = threading.Thread(target=lambda: (gradient.enter(None), gradient.leave()))
+    one.start()
+    one.join()
+    assert counts.window() == 8.0
+
+
+def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
+    some, x = Recorder(), torch.zeros(1, 1, 2, 2)
+    optimizer = torch.optim.SGD([torch.ones(1)], lr=0.1)
+
+    def looked_at():
+        clock.now += 16.0
+        return Call("sdpa", x, x, x)
+
+    for _ in range(3):
+        begun = some.clocks.begin(x)
+        clock.now += 1.0
+        some.made(looked_at, x, begun)
+        clock.now += 3.0
+        some.steps.stepped(optimizer)
+    calls = some.calls(complete=True)
+    assert calls.attention_s == 3.0 and calls.wall_s == 9.0  # from 0 to 41, less twice 16
+    assert (calls.step_s, calls.step_share) == (4.0, 0.25)
+
+
+def test_what_goes_wrong_in_telling_a_call_is_counted():
+    some, x = Recorder(), torch.zeros(1, 1, 2, 2)
+    some.made(lambda: 1 / 0, x, some.clocks.begin(x))
+    assert some.calls(complete=True).sites == []
+    assert list(some.amiss) == ["ZeroDivisionError: division by zero"]
 
 
 def test_steps_are_from_one_optimizers_step_to_the_next(clock):
@@ -134,6 +234,19 @@ def test_steps_are_from_one_optimizers_step_to_the_next(clock):
         clock.now += 0.5
         seen.stepped(second)  # of the same step
     assert seen.told() == {"steps": 3, "step_s": 4.0, "step_share": 0.25}
+
+
+def test_when_the_first_optimizer_is_gone_another_counts(clock):
+    seen = steps.Steps(Tally())
+    for took in (1.0, 2.0):  # a phase of training each
+        optimizer = torch.optim.SGD([torch.ones(1)], lr=0.1)
+        for _ in range(3):
+            clock.now += took
+            seen.stepped(optimizer)
+        clock.now += 50.0
+        del optimizer
+        gc.collect()
+    assert seen.told()["steps"] == 4 and seen.told()["step_s"] == 1.5
 
 
 @pytest.fixture
@@ -199,12 +312,14 @@ def test_places_inside_torch_and_of_the_standard_library_are_passed_over():
 def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
     (tmp_path / "awaited_module.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "awaited_module", raising=False)
     done = []
     deeds = {"awaited_module": lambda: done.append(sys.modules["awaited_module"].x)}
     more = {"sys": lambda: done.append("there"), "no_such": done.clear, "os": lambda: 1 / 0}
     failed = []
     after = After({**deeds, **more}, failed.append)
     after.begin()
+    assert importlib.util.find_spec("awaited_module") is not None  # who only asks uses up nothing
     import awaited_module
     import awaited_module as again
 
@@ -214,3 +329,19 @@ def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
     assert type(awaited_module.__loader__).__name__ == "SourceFileLoader"
     with pytest.raises(ModuleNotFoundError):
         import no_such  # noqa: F401
+
+
+def test_samples_of_an_earlier_capture_stay(tmp_path):
+    x = torch.ones(1, 1, 8, 4)
+    files = [Samples(tmp_path).keep("here", Problem(), (x * n, x, x)) for n in range(2)]
+    assert len(set(files)) == 2
+    for n, file in enumerate(files):
+        with np.load(file) as arrays:
+            assert (arrays["q"] == n).all()
+
+
+def test_samples_are_told_apart_as_octaves_are(tmp_path):
+    some, x = Samples(tmp_path), torch.ones(1, 1, 8, 4)
+    files = [some.keep("here", Problem().with_(q_len=1, kv_len=n), (x, x, x))
+             for n in (127, 128, 129, 256)]  # fmt: skip
+    assert [bool(file) for file in files] == [True, False, True, False]

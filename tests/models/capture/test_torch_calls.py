@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention as by_another_name
 from torch.utils.checkpoint import checkpoint
 
 import attnbench
+from attnbench.models.capture.originals import _replace
 from impls.asked import CantBeDone
 from tests.models.capture.seen import only, said
 
@@ -128,6 +130,106 @@ def test_other_names_for_the_function_are_seen_and_put_back():
     assert calls.sites == [] and calls.share is None
 
 
+def test_a_method_is_seen_also_where_python_has_looked_it_up_before():
+    seen = []
+
+    def plain(q, k, v):
+        return q
+
+    def counted(q, k, v):
+        seen.append(q)
+        return q
+
+    class Model:
+        attend = plain
+
+    for _ in range(100):
+        Model.attend(1, 2, 3)  # which fills the cache of lookups
+    _replace([(plain, counted)])
+    Model.attend(1, 2, 3)
+    assert seen == [1]
+
+
+def test_what_the_program_puts_there_meanwhile_stays(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", by_another_name)
+    original = F.scaled_dot_product_attention
+
+    def mine(*args, **more):
+        return original(*args, **more) * 0
+
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention = mine
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.script(nn.ReLU())  # which is given torch's own for a moment
+        assert F.scaled_dot_product_attention is mine
+        F.scaled_dot_product_attention(*qkv())
+    assert F.scaled_dot_product_attention is mine and original is by_another_name
+    assert only(calls).calls == 1
+
+
+def test_multi_head_attention_runs_on_what_the_program_has_patched(monkeypatch):
+    patched = {}
+
+    def counting(name):
+        before = getattr(F, name)
+
+        def function(*args, **more):
+            patched[name] = patched.get(name, 0) + 1
+            return before(*args, **more)
+
+        return function
+
+    mha, x = nn.MultiheadAttention(16, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 16)
+    with attnbench.capture() as calls:
+        for name in ("linear", "softmax", "dropout", "scaled_dot_product_attention"):
+            monkeypatch.setattr(F, name, counting(name))
+        mha(x, x, x)
+        mha(x, x, x, need_weights=False)
+        monkeypatch.undo()
+    assert set(patched) == {"linear", "softmax", "dropout", "scaled_dot_product_attention"}
+    assert sum(s.calls for s in calls.sites) == 2
+
+
+def test_multi_head_attention_is_seen_under_a_mode_of_functions():
+    mha, x = nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(2, 5, 16)
+    with torch.device("cpu"):
+        plain = mha(x, x, x)
+        with attnbench.capture() as calls:
+            watched = mha(x, x, x)
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert only(calls).via == "mha" and only(calls).calls == 1
+
+
+def test_a_capture_may_end_within_a_call(monkeypatch):
+    mha, x = nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(2, 5, 16)
+    before, capture = F._in_projection_packed, attnbench.capture()
+
+    def ending(*args):
+        capture.__exit__(None, None, None)  # as another thread may
+        return before(*args)
+
+    monkeypatch.setattr(F, "_in_projection_packed", ending)
+    capture.__enter__()
+    out, weights = mha(x, x, x)
+    assert torch.isfinite(out).all() and weights.shape == (2, 5, 5)
+
+
+def test_a_model_saved_inside_a_capture_is_torchs_own_outside(tmp_path):
+    with attnbench.capture():
+        torch.save(Model(), tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert loaded.attend is F.scaled_dot_product_attention is by_another_name
+
+
+def test_a_capture_that_can_not_begin_leaves_everything_as_it_was(monkeypatch):
+    before = F.scaled_dot_product_attention, torch.compile
+    monkeypatch.setattr("attnbench.models.capture.flex_calls.put_script", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), attnbench.capture():
+        pass
+    assert before == (F.scaled_dot_product_attention, torch.compile)
+
+
 def test_threads_are_counted_each_by_itself():
     def work():
         for _ in range(50):
@@ -171,7 +273,7 @@ def test_a_call_too_large_to_run_is_captured_from_fake_tensors():
     with attnbench.capture() as on_meta:
         F.scaled_dot_product_attention(*meta)
     assert said(calls)[0] == ("b1 h32/32 n131072 d128 bf16 causal train", "sdpa", 1)
-    assert [s.share for s in calls.sites] == [None, None] and calls.share in (None, 0.0)
+    assert [s.share for s in calls.sites] == [None, None] and calls.share is None
     (unknown,) = (s for s in calls.sites if s.problem.q_len == 16)
     assert not unknown.faithful and "without values" in unknown.note
     assert [p.q_len for p in calls.problems()] == [131072]
@@ -214,7 +316,8 @@ def test_the_fast_path_is_seen_and_its_seconds_are_not_taken_for_attention():
         ("b2 h4/4 n10 d8 f32 none forward", "mha fast path", 1),
         ("b2 h4/4 n10 d8 f32 padding:10,7 forward", "encoder layer fast path", 2),
     ]
-    assert calls.attention_s == 0 and all(s.share is None for s in calls.sites)
+    assert calls.attention_s == 0 and calls.share is None
+    assert all(s.share is None for s in calls.sites)
     assert any("not in the share" in line for line in calls.unseen)
 
 

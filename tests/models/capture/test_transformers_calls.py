@@ -4,6 +4,11 @@ import pytest
 import torch
 
 import attnbench
+from attnbench.models.capture.masks import Masks
+from attnbench.models.capture.now import NOW
+from attnbench.models.capture.originals import Original
+from attnbench.models.capture.transformers_calls import _call, observed
+from impls.masks import Shape
 from tests.models.capture.seen import only, said
 
 transformers = pytest.importorskip("transformers")
@@ -112,14 +117,21 @@ def test_a_function_of_ones_own_is_seen():
     assert said(calls) == [("b2 h4/2 n12 d8 f32 causal train", "transformers mine", 2)]
 
 
+def test_what_a_function_of_ones_own_gives_back_is_its_own_business():
+    x = torch.zeros(2, 4, 12, 8)
+    given = {"out": x}
+    with attnbench.capture() as calls:
+        odd = observed(Original(lambda *_: given), "odd", NOW)
+        assert odd(None, x, x, x, None) is given
+        assert odd(None, x, x, "no tensor", None) is given
+    assert said(calls) == [("b2 h4/4 n12 d8 f32 causal forward", "transformers odd", 1)]
+    assert any("'str'" in line for line in calls.unseen)
+
+
 @pytest.mark.parametrize(("causal", "window", "mask"), [
     (True, None, "causal"), (True, 4, "window:3,0"), (False, None, "none"),
 ])  # fmt: skip
 def test_a_flash_kernel_is_told_by_words(causal, window, mask):
-    from attnbench.models.capture.masks import Masks
-    from attnbench.models.capture.transformers_calls import _call
-    from impls.masks import Shape
-
     x = torch.zeros(2, 4, 12, 8)
     more = {"is_causal": causal, "sliding_window": window}
     call = _call("transformers flash_attention_2", None, (x, x, x), None, [], more)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, BertConfig, BertModel, Gemma2Config, Gemma2ForCausalLM
 
+import attnbench.models.transformers  # noqa: F401 - it registers the names
 from attnbench.models.built import NotServed
 from impls.loading import load_file
 
@@ -87,6 +88,13 @@ def test_a_model_with_soft_caps_is_refused():
     model.set_attn_implementation("eager")
     expected = zoo.logits(model, question)
     torch.testing.assert_close(zoo.by(model, "attnbench:bmm", zoo.logits, question), expected)
+
+
+def test_a_scale_of_its_own_is_refused_of_what_has_no_scores_to_scale():
+    settings = {**zoo.GROUPED, "head_dim": 16, "query_pre_attn_scalar": 20}
+    model = Gemma2ForCausalLM(Gemma2Config(**settings, attn_logit_softcapping=None)).eval()
+    with pytest.raises(NotServed, match=r"layer 0: linear\.elu: scale=0\.223607"):
+        zoo.by(model, "attnbench:linear.elu", zoo.logits, zoo.asked(zoo.ZOO["llama"]))
 
 
 def test_dropout_of_weights_is_refused_in_training_and_in_training_alone():

@@ -14,14 +14,43 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = str(_HERE.parents[3])
 
 
+_KNOWN_BY = {"attnbench": "models/capture/child.py", "impls": "mask_parts.py"}
+
+
 class _Ours:
     """Finds the package that captures, whichever one is installed there, and nothing else."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name.partition(".")[0] not in ("attnbench", "impls"):
+        if name.partition(".")[0] not in _KNOWN_BY or (path is None and _its_own(name)):
             return None
         return importlib.machinery.PathFinder.find_spec(name, path or [_ROOT], target)
+
+
+def _its_own(name: str) -> str | None:
+    """Where the program has a package of its own by that name, if it has."""
+    finders = [x for x in sys.meta_path if x is not _Ours and hasattr(x, "find_spec")]
+    found = next((spec for x in finders if (spec := x.find_spec(name, None))), None)
+    some = [*(found.submodule_search_locations or ()), found.origin] if found else []
+    places = [place for place in some if place]
+    ours = any((Path(place) / _KNOWN_BY[name]).is_file() for place in places)
+    return None if ours or not places else places[0]
+
+
+def _why_not() -> str | None:
+    """A sentence where the program's own packages are in the way: it goes before us."""
+    for name in _KNOWN_BY:
+        if (place := _its_own(name)) is not None:
+            return (
+                f"it has a package {name} of its own, {place}, and recording needs ours; rename it"
+            )
+    return None
+
+
+def _forgotten() -> None:
+    """The program may have modules of the names that were imported here."""
+    for name in [n for n in sys.modules if n.partition(".")[0] in _KNOWN_BY]:
+        del sys.modules[name]
 
 
 def _the_other() -> None:
@@ -38,7 +67,8 @@ def _begin() -> None:
         sys.meta_path.insert(0, _Ours)
         from attnbench.models.capture import child
 
-        child.begin()
+        child.begin(_why_not)
+        _forgotten()
     except Exception as error:
         note = folder / f"{os.getpid()}.amiss"
         note.write_text(f"{type(error).__name__}: {error}")
