@@ -82,6 +82,16 @@ class Calls:
     """The median from one optimizer's step to the next."""
     step_share: float | None = None
     """The median of the part of it that is attention, forward and backward."""
+    step_share_between: list[float] | None = None
+    """Between what that median lies, by the steps alone."""
+
+    @property
+    def off(self) -> tuple[float, float]:
+        """By what factors the share may be smaller and larger."""
+        if not self.step_share or self.step_share_between is None:
+            return 1.0, 1.0
+        low, high = self.step_share_between
+        return low / self.step_share, high / self.step_share
 
     @property
     def share(self) -> float | None:

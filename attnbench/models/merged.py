@@ -21,6 +21,7 @@ def merged(parts: Sequence[Calls]) -> Calls:
         wall_s=sum(part.wall_s for part in parts),
         attention_s=sum(part.attention_s for part in parts),
         steps=steps.steps, step_s=steps.step_s, step_share=steps.step_share,
+        step_share_between=steps.step_share_between,
     )  # fmt: skip
     shares = _shares(whole)
     whole.sites = [_told(site, share) for site, share in zip(whole.sites, shares, strict=True)]

@@ -7,7 +7,6 @@ should compute, and for those that compute something else the distance from soft
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +28,7 @@ from attnbench.truth.hygiene import (
     check_nothing_goes_on,
     check_nothing_left,
     check_weights,
+    counted_threads,
 )
 from attnbench.truth.inputs import other_set
 from attnbench.truth.reference import Judged, Reference
@@ -67,7 +67,7 @@ def gate(
     """Judge a variant. ``define`` is its own definition; None for exact softmax."""
     verdict = Verdict()
     try:
-        threads = threading.active_count()
+        threads = len(counted_threads())
         check_nothing_goes_on(judged.problem, attend, judged.inputs)
         check_weights(judged.problem, attend, define)
         mask_probe.probe(judged.problem, attend, seed, exact=define is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -146,9 +147,21 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
+def counted_threads() -> list[threading.Thread]:
+    """Those that Python knows of, but for the one that looks after tqdm's bars where tqdm is
+    installed: torch's compiler shows one.
+    """
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    monitor = getattr(bars, "monitor", None)
+    if "run" in getattr(monitor, "__dict__", {}):  # it does something else
+        monitor = None
+    return [thread for thread in threading.enumerate() if thread is not monitor]
+
+
 def check_nothing_left(threads_before: int) -> None:
     """No thread that was not there before the call."""
-    left = threading.active_count() - threads_before
+    threads = counted_threads()
+    left = len(threads) - threads_before
     if left > 0:
-        names = ", ".join(t.name for t in threading.enumerate()[-left:])
+        names = ", ".join(t.name for t in threads[-left:])
         raise Wrong(f"it left {left} thread{'s' * (left > 1)} running: {names}")

@@ -45,7 +45,8 @@ def _gain(calls: Calls, choices: dict[Problem, Choice]) -> Gain:
     return gain([
         site_times(
             f"{s.site} · {s.problem}", s.share, s.via,
-            choices.get(s.problem) if s.faithful else None, why="" if s.faithful else s.note,
+            choices.get(s.problem) if s.faithful else None, off=calls.off,
+            why="" if s.faithful else s.note,
         )
         for s in calls.sites
     ], of)  # fmt: skip

@@ -177,3 +177,9 @@ def test_a_sample_is_not_given_to_a_problem_of_other_lengths():
 def test_samples_become_the_inputs_of_the_problem():
     (found,) = merged([Calls([site(samples="/x/y.npz")])]).sites
     assert found.problem.inputs == "captured:/x/y.npz"
+
+
+def test_by_how_much_a_share_may_be_off_is_what_its_steps_say():
+    assert Calls(step_share=0.4, step_share_between=[0.3, 0.6]).off == pytest.approx((0.75, 1.5))
+    assert Calls(step_share=0.4).off == (1.0, 1.0)
+    assert Calls(attention_s=1.0, wall_s=2.0).off == (1.0, 1.0)

@@ -1,5 +1,7 @@
 """Each thing that is refused of what came back, by itself: no other check tells it first."""
 
+import threading
+
 import pytest
 import torch
 
@@ -149,3 +151,30 @@ def test_the_call_that_is_watched_is_on_values_of_its_own(truth, quiet):
     goes_on(truth, lambda q, k, v: (seen.append(v.clone()), inner(q, k, v))[1])
     assert seen
     assert not any(torch.equal(v, own.v) for v in seen)
+
+
+def test_a_thread_that_was_not_there_before_is_named():
+    before, done = len(hygiene.counted_threads()), threading.Event()
+    thread = threading.Thread(target=done.wait, name="tqdm_monitor")
+    thread.start()
+    try:
+        assert refused(hygiene.check_nothing_left, before) == (
+            "it left 1 thread running: tqdm_monitor"
+        )
+    finally:
+        done.set()
+        thread.join()
+    hygiene.check_nothing_left(before)
+
+
+def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
+    tqdm = pytest.importorskip("tqdm").tqdm
+    before = len(hygiene.counted_threads())
+    tqdm([], disable=True)  # starts it, if it is not there
+    assert tqdm.monitor is not None and tqdm.monitor.is_alive()
+    hygiene.check_nothing_left(before)
+    tqdm.monitor.run = print  # another's work in its place
+    try:
+        assert "tqdm_monitor" in refused(hygiene.check_nothing_left, before)
+    finally:
+        del tqdm.monitor.run

@@ -53,6 +53,19 @@ def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
     assert gain["of"] == "a step"
 
 
+def test_what_the_share_may_be_off_widens_what_is_gained(asked, run, tmp_path):
+    site = (made.problem(512, "train"), "sdpa", 0.4, {})
+    narrow, wide = (
+        json.loads(
+            asked("--problems", captured(tmp_path, site, **more), "--from", run, "--json")[1]
+        )
+        for more in ({}, {"step_share_between": [0.3, 0.5]})
+    )
+    assert wide["gain"]["factor"]["value"] == narrow["gain"]["factor"]["value"]
+    assert wide["gain"]["factor"]["low"] < narrow["gain"]["factor"]["low"] - 0.04
+    assert wide["gain"]["factor"]["high"] > narrow["gain"]["factor"]["high"] + 0.04
+
+
 def test_each_site_has_its_line_and_what_to_paste(asked, run, tmp_path):
     file = captured(
         tmp_path,

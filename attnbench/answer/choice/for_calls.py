@@ -16,11 +16,14 @@ USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
 """By a word of how a call was captured, the variant that does what it does now."""
 
 
-def site_times(site: str, share: float | None, via: str, choice: Choice | None,
-               why: str = "") -> SiteTimes:  # fmt: skip
-    """A place with what it uses now and what it would take."""
+def site_times(site: str, share: float | None, via: str, choice: Choice | None, *,
+               off: tuple[float, float] = (1.0, 1.0), why: str = "") -> SiteTimes:  # fmt: skip
+    """A place with what it uses now and what it would take.
+
+    ``off``: by what factors its share may be smaller and larger.
+    """
     uses = uses_of(via)
-    part = None if share is None else Span.exactly(share)
+    part = None if share is None else Span(share, share * off[0], min(1.0, share * off[1]))
     if choice is None or choice.winner is None:
         return SiteTimes(site, part, uses or via, None, why=why or _why(choice))
     by_name: Mapping[str, Candidate] = {c.variant: c for c in choice.ranked}

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from attnbench.models.capture.tally import Tally
+from attnbench.statistics import median_interval
 
 KEPT = 10_000
 """The last so many steps are looked at."""
@@ -41,13 +42,17 @@ class Steps:
         self._last = now
 
     def told(self, *, by_host: bool = True) -> dict[str, Any]:
-        """How many, their median, and the median of attention's part; nothing of none.
+        """How many, their median, the median of attention's part and its interval; nothing of none.
 
         A GPU's seconds are read later than its steps end, so its part of each is not known.
         """
         some = [(took, part) for took, part in list(self._found) if took > 0]
         if not some:
-            return {"steps": 0, "step_s": None, "step_share": None}
+            return {"steps": 0, "step_s": None, "step_share": None, "step_share_between": None}
         shares = [part / took for took, part in some]
-        share = median(shares) if by_host and any(shares) else None
-        return {"steps": len(some), "step_s": median(s for s, _ in some), "step_share": share}
+        known = by_host and any(shares)
+        return {
+            "steps": len(some), "step_s": median(s for s, _ in some),
+            "step_share": median(shares) if known else None,
+            "step_share_between": list(median_interval(shares)) if known else None,
+        }  # fmt: skip

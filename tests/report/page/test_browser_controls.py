@@ -184,6 +184,8 @@ def test_a_place_on_the_page_keeps_what_was_chosen(reader):
 
 
 def test_columns_sort_both_ways_and_what_has_no_number_comes_last(reader):
+    from playwright.sync_api import expect  # it waits until the page has got to a click
+
     r = reader()
     time = r.page.locator("#cells thead th", has_text="time, ms")
     numbers = "rows => rows.map(r => parseFloat(r.querySelector('td a i')?.textContent))"
@@ -192,16 +194,16 @@ def test_columns_sort_both_ways_and_what_has_no_number_comes_last(reader):
         return [n for n in r.page.eval_on_selector_all("#cells tbody tr", numbers) if n == n]
 
     time.locator("button").click()
-    assert time.get_attribute("aria-sort") == "ascending"
+    expect(time).to_have_attribute("aria-sort", "ascending")
     assert column() == sorted(column())
     assert r.page.locator("#cells tbody tr").last.locator(".why").count() == 1
     time.locator("button").click()
-    assert time.get_attribute("aria-sort") == "descending"
+    expect(time).to_have_attribute("aria-sort", "descending")
     assert column() == sorted(column(), reverse=True)
     assert r.page.locator("#cells tbody tr").last.locator(".why").count() == 1
     name = r.page.locator("#cells thead th", has_text="variant")
     name.locator("button").press("Enter")
-    assert name.get_attribute("aria-sort") == "ascending"
+    expect(name).to_have_attribute("aria-sort", "ascending")
     assert r.page.locator("#cells th[aria-sort]").count() == 1
     found = r.seen("#cells tbody th")
     assert found == sorted(found, key=str.lower)
