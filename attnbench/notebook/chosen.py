@@ -20,7 +20,7 @@ from attnbench.notebook.asked import BadWord, changes, held, read, several
 from attnbench.notebook.measured import interrupt
 from attnbench.notebook.progress import OneLine
 from attnbench.sweep.plan import problems
-from attnbench.sweep.presets import Preset
+from attnbench.sweep.presets import one_problem
 from attnbench.sweep.run import Stopped
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ def _bytes(asked: int | str) -> Any:
 
 
 def _problem(asked: dict[str, Any]) -> Problem:
-    device = asked["device"] or this_machine().devices[-1]
-    dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    start = Preset("one problem", phase=("train",), dtype=(dtype,), device=device)
+    start = one_problem(asked["device"] or this_machine().devices[-1])
     found = list(problems(start.with_(**changes(asked))))
     if len(found) != 1:
         raise BadWord(f"choose answers for one problem, and these words make {len(found)}")

@@ -80,3 +80,9 @@ PRESETS = {
 def default_preset(devices: tuple[str, ...]) -> str:
     """The preset for what is there."""
     return "cuda" if "cuda" in devices else "cpu"
+
+
+def one_problem(device: str) -> Preset:
+    """Where whoever asks about one problem starts: trained, in what the device computes in."""
+    dtype = "bfloat16" if device.startswith("cuda") else "float32"
+    return Preset("one problem", phase=("train",), dtype=(dtype,), device=device)

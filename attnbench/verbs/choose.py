@@ -84,7 +84,7 @@ def problem_asked(given: argparse.Namespace) -> Problem:
     """The one problem that the words say."""
     from attnbench.machine import this_machine
     from attnbench.sweep.plan import problems
-    from attnbench.sweep.presets import Preset
+    from attnbench.sweep.presets import one_problem
 
     changes = arguments.grid_changes(given)
     if "seq" not in changes:
@@ -97,9 +97,7 @@ def problem_asked(given: argparse.Namespace) -> Problem:
     if several:
         options = ", ".join("--" + name.replace("_", "-") for name in several)
         raise NoProblem(f"choose answers for one problem, and {options} has several values")
-    device = given.device or this_machine().devices[-1]
-    dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    start = Preset("one problem", phase=("train",), dtype=(dtype,), device=device)
+    start = one_problem(given.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), given.level or ("core",))
     return problem
 

@@ -17,19 +17,6 @@ SHAPE = ("--heads", 4, "--phase", "forward")
 
 
 @pytest.fixture
-def asked(capsys):
-    """Calls the verb; returns its status, data and prose."""
-
-    def call(*words):
-        status = cli.main(["choose", *map(str, words)])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return status, said.out if "--json" in words else " ".join(said.out.split()), said.err
-
-    return call
-
-
-@pytest.fixture
 def run(tmp_path):
     return written(tmp_path / "results" / this_machine().name / "one",
                    lines(sdpa=1.0, matmul=2.0))  # fmt: skip
@@ -56,8 +43,8 @@ def measures(monkeypatch):
     return noted
 
 
-def test_a_measured_problem_is_answered_from_the_run(asked, run):
-    status, out, _ = asked("--seq", 512, *SHAPE, "--from", run)
+def test_a_measured_problem_is_answered_from_the_run(chooses, run):
+    status, out, _ = chooses("--seq", 512, *SHAPE, "--from", run)
     assert status == 0
     assert "use sdpa" in out and "2.00× [1.96, 2.04] ahead of matmul" in out
     assert "F.scaled_dot_product_attention(q, k, v, is_causal=True)" in out
@@ -66,73 +53,73 @@ def test_a_measured_problem_is_answered_from_the_run(asked, run):
     assert "predicted" not in out
 
 
-def test_what_proves_it_is_a_command_that_asks_the_same_problem(asked, run):
+def test_what_proves_it_is_a_command_that_asks_the_same_problem(chooses, run):
     from attnbench import arguments
     from attnbench.sweep.plan import problems
     from attnbench.sweep.presets import Preset
 
-    _, out, _ = asked("--seq", 512, *SHAPE, "--from", run, "--json")
+    _, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--json")
     words = json.loads(out)["proof"].split()
     given = arguments.parser().parse_args(words[1:])
     (found,) = problems(Preset("none").with_(**arguments.grid_changes(given)))
     assert found == problem(512)
 
 
-def test_a_length_between_is_predicted_and_says_so(asked, run):
-    status, out, _ = asked("--seq", 700, *SHAPE, "--from", run, "--json")
+def test_a_length_between_is_predicted_and_says_so(chooses, run):
+    status, out, _ = chooses("--seq", 700, *SHAPE, "--from", run, "--json")
     found = json.loads(out)
     assert status == 0 and found["winner"]["variant"] == "sdpa"
     assert not found["winner"]["measured"]
     true = made.quadratic(problem(700))
     assert found["winner"]["low_s"] < true < found["winner"]["high_s"]
-    assert "predicted" in asked("--seq", 700, *SHAPE, "--from", run)[1]
+    assert "predicted" in chooses("--seq", 700, *SHAPE, "--from", run)[1]
 
 
-def test_outside_what_was_measured_it_abstains_with_status_1(asked, run):
-    status, out, _ = asked("--seq", 512, "--heads", 64, "--phase", "forward", "--from", run)
+def test_outside_what_was_measured_it_abstains_with_status_1(chooses, run):
+    status, out, _ = chooses("--seq", 512, "--heads", 64, "--phase", "forward", "--from", run)
     assert status == 1
     assert "no answer: outside what was measured (heads 64, and 4 was measured)" in out
     assert f"looked at: {run}" in out
 
 
-def test_limits_that_nobody_keeps_name_what_would_do(asked, run):
-    status, out, _ = asked("--seq", 512, *SHAPE, "--from", run, "--max-memory", "64KiB")
+def test_limits_that_nobody_keeps_name_what_would_do(chooses, run):
+    status, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--max-memory", "64KiB")
     assert status == 1
     assert "nobody keeps the limit of memory; --max-memory 1.02MiB would let" in out
-    again = asked("--seq", 512, *SHAPE, "--from", run, "--max-memory", "1.02MiB")
+    again = chooses("--seq", 512, *SHAPE, "--from", run, "--max-memory", "1.02MiB")
     assert again[0] == 0
 
 
-def test_a_run_of_this_machine_is_found_without_a_word(asked, whole, measures):
-    status, out, err = asked("--seq", 512, *SHAPE, "--out", whole.parents[1])
+def test_a_run_of_this_machine_is_found_without_a_word(chooses, whole, measures):
+    status, out, err = chooses("--seq", 512, *SHAPE, "--out", whole.parents[1])
     assert status == 0 and "use sdpa" in out and not measures
     assert f"from {whole}, which was measured here" in err
 
 
-def test_one_that_lacks_somebody_who_could_win_is_not(asked, tmp_path, measures):
+def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
     written(folder / "one", made.everybody(sdpa=1.0, but=("matmul",)))
-    asked("--seq", 512, *SHAPE, "--out", folder.parent)
+    chooses("--seq", 512, *SHAPE, "--out", folder.parent)
     assert measures == [problem(512)]
 
 
-def test_nor_one_that_can_t_be_read(asked, whole, measures):
+def test_nor_one_that_can_t_be_read(chooses, whole, measures):
     broken = written(whole.parent / "two", made.everybody(sdpa=3.0))
     (broken / "records.jsonl").write_text('{"phase":"forward"}\n')
-    assert asked("--seq", 512, *SHAPE, "--out", whole.parents[1])[0] == 0
+    assert chooses("--seq", 512, *SHAPE, "--out", whole.parents[1])[0] == 0
     assert not measures
 
 
-def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(asked, whole):
+def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(chooses, whole):
     newer = made.everybody(matmul=0.5)
     written(whole.parent / "two", [r for r in newer if r.problem["kv_len"] != 512])
-    _, out, _ = asked("--seq", 512, *SHAPE, "--out", whole.parents[1], "--json")
+    _, out, _ = chooses("--seq", 512, *SHAPE, "--out", whole.parents[1], "--json")
     assert json.loads(out)["source"] == str(whole)
-    _, out, _ = asked("--seq", 700, *SHAPE, "--out", whole.parents[1], "--json")
+    _, out, _ = chooses("--seq", 700, *SHAPE, "--out", whole.parents[1], "--json")
     assert json.loads(out)["source"] == str(whole.parent / "two")
 
 
-def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(asked, tmp_path, measures):
+def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
     about = {
         "problem": problem(512).to_dict(), "too_large": {"einsum": 1 << 30}, "shorter": "n128",
@@ -140,11 +127,11 @@ def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(asked, tmp_path
     }  # fmt: skip
     written(folder / "one", made.everybody(sdpa=1.0, but=("einsum", "online")), contest=about)
     words = ("--seq", 512, *SHAPE, "--out", folder.parent)
-    _, out, _ = asked(*words, "--max-memory", "512MiB")
+    _, out, _ = chooses(*words, "--max-memory", "512MiB")
     assert "left out, memory: einsum: by its own formula it needs 1 GiB" in out
     assert "left out, far behind: online: on n128 it took 9 times as long as the best" in out
     assert not measures
-    asked(*words)  # without that limit einsum might win
+    chooses(*words)  # without that limit einsum might win
     assert measures == [problem(512)]
 
 
@@ -158,23 +145,23 @@ def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(asked, tmp_path
         {"tables": ["/mine.py"]},
     ],
 )
-def test_a_run_under_other_conditions_is_not_found_by_itself(asked, whole, header, measures):
+def test_a_run_under_other_conditions_is_not_found_by_itself(chooses, whole, header, measures):
     file = whole / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **header}))
-    asked("--seq", 512, *SHAPE, "--out", whole.parents[1])
+    chooses("--seq", 512, *SHAPE, "--out", whole.parents[1])
     assert measures == [problem(512)]
 
 
-def test_of_several_runs_named_the_one_that_measured_it_is_asked(asked, run, tmp_path):
+def test_of_several_runs_named_the_one_that_measured_it_is_asked(chooses, run, tmp_path):
     other = written(tmp_path / "results" / "box" / "two", [record("matmul", problem(700), 1e-3)])
-    _, out, _ = asked("--seq", 700, *SHAPE, "--from", run, "--from", other, "--json")
+    _, out, _ = chooses("--seq", 700, *SHAPE, "--from", run, "--from", other, "--json")
     assert json.loads(out)["source"] == str(other)
 
 
-def test_a_table_for_dispatch_is_written_of_the_run_named(asked, run, tmp_path):
+def test_a_table_for_dispatch_is_written_of_the_run_named(chooses, run, tmp_path):
     from attnbench.answer.dispatch_table import DispatchTable
 
-    status, out, err = asked("--export", tmp_path / "table.json", "--from", run)
+    status, out, err = chooses("--export", tmp_path / "table.json", "--from", run)
     (entry,) = DispatchTable.read(tmp_path / "table.json").entries
     assert status == 0 and [r.variant for r in entry.ranges] == ["sdpa"]
     assert "kinds of call: 1; ranges of lengths: 1" in err and "attnbench.dispatch(" in out
@@ -211,8 +198,8 @@ def test_torch_is_not_loaded(run):
         (("--seq", 128, "--from", "x", "--threads", 1), "has its own"),
     ],
 )
-def test_what_can_t_be_asked_is_a_sentence_and_status_2(asked, words, said):
-    status, out, err = asked(*words)
+def test_what_can_t_be_asked_is_a_sentence_and_status_2(chooses, words, said):
+    status, out, err = chooses(*words)
     assert (status, out) == (2, "")
     assert said in err
 
@@ -225,17 +212,17 @@ def test_a_limit_that_is_no_amount_is_refused(words, capsys):
     assert words[1] in capsys.readouterr().err
 
 
-def test_an_empty_folder_and_a_run_of_another_protocol_are_sentences(asked, run, tmp_path):
+def test_an_empty_folder_and_a_run_of_another_protocol_are_sentences(chooses, run, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert "there is no run in" in asked("--seq", 512, *SHAPE, "--from", tmp_path / "empty")[2]
+    assert "there is no run in" in chooses("--seq", 512, *SHAPE, "--from", tmp_path / "empty")[2]
     file = run / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "protocol": 1}))
-    status, _, err = asked("--seq", 512, *SHAPE, "--from", run)
+    status, _, err = chooses("--seq", 512, *SHAPE, "--from", run)
     assert status == 2 and "protocol 1" in err
 
 
-def test_a_damaged_line_is_named(asked, run):
+def test_a_damaged_line_is_named(chooses, run):
     file = run / "records.jsonl"
     file.write_text(file.read_text() + '{"phase":"forward", "status":\n')
-    status, _, err = asked("--seq", 512, *SHAPE, "--from", run)
+    status, _, err = chooses("--seq", 512, *SHAPE, "--from", run)
     assert status == 2 and f"{file}, line 11" in err

@@ -5,23 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import cli
 from attnbench.answer.choice.for_calls import uses_of
 from attnbench.models.calls import Calls, Site
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("chosen_runs.py"))
-
-
-@pytest.fixture
-def asked(capsys):
-    def call(*words):
-        status = cli.main(["choose", *map(str, words)])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return status, said.out if "--json" in words else " ".join(said.out.split()), said.err
-
-    return call
 
 
 @pytest.fixture
@@ -42,10 +30,10 @@ def captured(tmp_path, *sites, **more):
 
 
 def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
-    asked, run, tmp_path
+    chooses, run, tmp_path
 ):
     file = captured(tmp_path, (made.problem(512, "train"), "sdpa", 0.4, {}))
-    status, out, _ = asked("--problems", file, "--from", run, "--json")
+    status, out, _ = chooses("--problems", file, "--from", run, "--json")
     gain = json.loads(out)["gain"]
     assert status == 0
     assert gain["factor"]["value"] == pytest.approx(1 - 0.4 * 0.5)
@@ -53,11 +41,11 @@ def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
     assert gain["of"] == "a step"
 
 
-def test_what_the_share_may_be_off_widens_what_is_gained(asked, run, tmp_path):
+def test_what_the_share_may_be_off_widens_what_is_gained(chooses, run, tmp_path):
     site = (made.problem(512, "train"), "sdpa", 0.4, {})
     narrow, wide = (
         json.loads(
-            asked("--problems", captured(tmp_path, site, **more), "--from", run, "--json")[1]
+            chooses("--problems", captured(tmp_path, site, **more), "--from", run, "--json")[1]
         )
         for more in ({}, {"step_share_between": [0.3, 0.5]})
     )
@@ -66,13 +54,13 @@ def test_what_the_share_may_be_off_widens_what_is_gained(asked, run, tmp_path):
     assert wide["gain"]["factor"]["high"] > narrow["gain"]["factor"]["high"] + 0.04
 
 
-def test_each_site_has_its_line_and_what_to_paste(asked, run, tmp_path):
+def test_each_site_has_its_line_and_what_to_paste(chooses, run, tmp_path):
     file = captured(
         tmp_path,
         (made.problem(512, "train"), "sdpa", 0.3, {}),
         (made.problem(700), "transformers eager", 0.1, {}),
     )
-    _, out, _ = asked("--problems", file, "--from", run)
+    _, out, _ = chooses("--problems", file, "--from", run)
     assert "model.py:0 · b1 h4/4 n512" in out and "model.py:1 · b1 h4/4 n700" in out
     assert "attention is 40 % of a step; taking these, a step takes 0.85" in out
     assert "it uses matmul already" in out
@@ -80,33 +68,33 @@ def test_each_site_has_its_line_and_what_to_paste(asked, run, tmp_path):
     assert 'model.set_attn_implementation("attnbench:matmul")' in out
 
 
-def test_a_site_that_nobody_can_answer_stays_and_says_why(asked, run, tmp_path):
+def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, run, tmp_path):
     file = captured(
         tmp_path,
         (made.problem(512, "train"), "sdpa", 0.3, {}),
         (made.problem(512, heads=64), "sdpa", 0.2, {}),
         (made.problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"}),
     )
-    status, out, _ = asked("--problems", file, "--from", run)
+    status, out, _ = chooses("--problems", file, "--from", run)
     assert status == 0
     assert "outside what was measured (heads 64, and 4 was measured)" in out
     assert "a score_mod of its own" in out
     assert "2 of 3 sites stay as they are" in out
 
 
-def test_who_can_t_be_told_from_what_is_used_changes_nothing(asked, tmp_path):
+def test_who_can_t_be_told_from_what_is_used_changes_nothing(chooses, tmp_path):
     run = made.written(tmp_path / "run", made.lines(sdpa=1.01, matmul=1.0))
     file = captured(tmp_path, (made.problem(512), "sdpa", 0.3, {}))
-    _, out, _ = asked("--problems", file, "--from", run)
+    _, out, _ = chooses("--problems", file, "--from", run)
     assert "it uses sdpa already" in out and "no site would take another variant" in out
 
 
-def test_where_nobody_can_be_answered_the_status_is_1(asked, run, tmp_path):
+def test_where_nobody_can_be_answered_the_status_is_1(chooses, run, tmp_path):
     file = captured(tmp_path, (made.problem(512, heads=64), "sdpa", 0.2, {}))
-    assert asked("--problems", file, "--from", run)[0] == 1
+    assert chooses("--problems", file, "--from", run)[0] == 1
 
 
-def test_a_file_that_was_cut_off_is_answered_as_far_as_it_goes(asked, run, tmp_path):
+def test_a_file_that_was_cut_off_is_answered_as_far_as_it_goes(chooses, run, tmp_path):
     file = captured(
         tmp_path,
         (made.problem(512, "train"), "sdpa", 0.3, {}),
@@ -114,14 +102,14 @@ def test_a_file_that_was_cut_off_is_answered_as_far_as_it_goes(asked, run, tmp_p
     )
     text = file.read_text()
     file.write_text(text[: text.rindex('"problem"')])
-    status, out, err = asked("--problems", file, "--from", run)
+    status, out, err = chooses("--problems", file, "--from", run)
     assert status == 0 and "n512" in out and "n700" not in out
     assert "was cut off" in err
 
 
-def test_without_a_site_that_is_a_problem_it_is_refused(asked, run, tmp_path):
+def test_without_a_site_that_is_a_problem_it_is_refused(chooses, run, tmp_path):
     file = captured(tmp_path, (made.problem(512), "flex", 0.1, {"faithful": False}))
-    status, _, err = asked("--problems", file, "--from", run)
+    status, _, err = chooses("--problems", file, "--from", run)
     assert status == 2 and "no call that can be put as a problem" in err
 
 

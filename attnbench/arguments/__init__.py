@@ -5,19 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from attnbench.arguments import deciding, problems
 from attnbench.forms import Parser
-from attnbench.given import (
-    above_nought,
-    count,
-    duration,
-    factor,
-    numbers,
-    seconds,
-    seed,
-    share,
-    size,
-    words,
-)
+from attnbench.given import count, duration, factor, seconds, seed, size, words
 
 GROUPS = {
     "see": {
@@ -73,15 +63,15 @@ def parser() -> Parser:
             "variants", nargs="*", metavar="VARIANT", help="all of the table if none"
         )
         if name != "limits":
-            _grid(made[name])
-    _grid(made["compare"])
+            problems.grid(made[name])
+    problems.grid(made["compare"])
     _history(made["history"])
     _run(made["run"])
     _limits(made["limits"])
     _compare(made["compare"])
-    _choose(made["choose"])
-    _crossover(made["crossover"])
-    _capture(made["capture"])
+    deciding.choose(made["choose"])
+    deciding.crossover(made["crossover"])
+    deciding.capture(made["capture"])
     _profile(made["profile"])
     _report(made["report"])
     _selfcheck(made["selfcheck"])
@@ -108,48 +98,6 @@ def _show(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--out", metavar="FILE", help="also draw the map into a .png or .svg")
 
 
-def _grid(verb: argparse.ArgumentParser) -> None:
-    grid = verb.add_argument_group("the grid", "values split by commas; every combination is run")
-    grid.add_argument(
-        "--preset",
-        metavar="NAME",
-        help="a named grid to start from: cpu, cuda (the defaults), check, smoke",
-    )
-    _axes(grid)
-    verb.add_argument(
-        "--world", type=count, metavar="N", help="processes, for variants that run over several"
-    )
-    verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
-    verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
-
-
-def _axes(grid: argparse._ArgumentGroup) -> None:
-    grid.add_argument("--seq", type=words, metavar="N,…", help="N tokens, or QxK: queries x keys")
-    grid.add_argument("--batch", type=numbers, metavar="N,…")
-    grid.add_argument("--heads", type=numbers, metavar="N,…")
-    grid.add_argument(
-        "--kv-heads", type=numbers, metavar="N,…", help="as many as heads if not given"
-    )
-    grid.add_argument("--head-dim", type=numbers, metavar="N,…")
-    grid.add_argument("--v-head-dim", type=numbers, metavar="N,…", help="as head-dim if not given")
-    grid.add_argument("--dtype", type=words, metavar="T,…", help="such as float32,bfloat16")
-    grid.add_argument(
-        "--mask", action="append", metavar="MASK",
-        help="none, causal, window:255,0, prefix:64, document:100,156, padding:90,128, alibi, "
-        "dense:FILE.npy, bias:FILE.npy; causal+alibi; causal@upper-left. Give it again for more",
-    )  # fmt: skip
-    grid.add_argument("--phase", type=words, metavar="P,…", help="forward, train, backward, decode")
-    grid.add_argument(
-        "--inputs", type=words, metavar="KIND,…",
-        help="normal, peaky, outliers, equal_keys, captured:FILE.npz",
-    )  # fmt: skip
-    grid.add_argument(
-        "--level", type=words, metavar="L,…",
-        help="core, layer, block; those of the variants named if not given",
-    )  # fmt: skip
-    grid.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:1")
-
-
 def _selfcheck(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--out", default="results", metavar="DIR", help="where runs are kept")
@@ -162,7 +110,7 @@ def _profile(verb: argparse.ArgumentParser) -> None:
     )
     problem = verb.add_argument_group("the problem", "one value each; 1024 tokens, and training "
                                       "where the variant can, if not given")  # fmt: skip
-    _axes(problem)
+    problems.axes(problem)
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
     verb.add_argument(
@@ -181,22 +129,7 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("a", metavar="A", help="a variant, a run folder or a commit")
     verb.add_argument("b", metavar="B", help="what it is held against; of runs and commits, the "
                       "later")  # fmt: skip
-    _pairs(verb)
-
-
-def _pairs(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--margin", type=share, metavar="M",
-                      help="the least difference that is one: 0.02 is two hundredths; a hundredth "
-                      "or this machine's noise floor if not given")  # fmt: skip
-    verb.add_argument(
-        "--budget",
-        type=seconds,
-        metavar="S",
-        help="seconds of pairs a problem, besides building and checking: 30",
-    )
-    verb.add_argument("--variant", action="append", metavar="NAME",
-                      help="of two commits: a variant to compare; may be given again")  # fmt: skip
-    verb.add_argument("--out", default="results", metavar="DIR", help="where 'env' left its file")
+    problems.pairs(verb)
 
 
 def _forms_of_history(verb: Parser) -> list[Parser]:
@@ -207,8 +140,8 @@ def _forms_of_history(verb: Parser) -> list[Parser]:
     against.add_argument("a", metavar="BASE", help="a commit")
     against.add_argument("b", metavar="HEAD", help="the commit that is held against it")
     against.add_argument("--markdown", action="store_true", help="a table for a pull request")
-    _grid(against)
-    _pairs(against)
+    problems.grid(against)
+    problems.pairs(against)
     runs = verb.form("export", "sweeps into asv's results, so that its pages show them too")
     runs.add_argument("runs", nargs="+", metavar="RUN", help="a run folder")
     return [against, runs]
@@ -269,76 +202,13 @@ def _limits(verb: argparse.ArgumentParser) -> None:
     )
     problem = verb.add_argument_group("the problem", "one value each, but of phase and mask; the "
                                       "preset's of the device if not given")  # fmt: skip
-    _axes(problem)
+    problems.axes(problem)
     verb.add_argument(
         "--budget", type=seconds, metavar="S", help="seconds of the whole search; 240 if not given"
     )
     verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
     verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
     verb.add_argument("--out", default="results", metavar="DIR", help="where limits are kept")
-
-
-def _choose(verb: argparse.ArgumentParser) -> None:
-    problem = verb.add_argument_group(
-        "the problem", "one value each; --seq must be given. Trained, with a causal mask, one "
-        "sequence and 8 heads of 64 if not given"
-    )  # fmt: skip
-    _axes(problem)
-    verb.add_argument(
-        "--problems", metavar="FILE", help="calls as 'attnbench capture' wrote them: an answer each"
-    )
-    limits = verb.add_argument_group("what will do")
-    limits.add_argument("--max-memory", type=size, metavar="SIZE",
-                        help="bytes above the inputs, such as 8GiB")  # fmt: skip
-    limits.add_argument("--max-error", type=above_nought, metavar="E",
-                        help="to exact softmax, relative: 1e-2")  # fmt: skip
-    limits.add_argument("--exact", action="store_true", help="exact softmax alone, as without it")
-    limits.add_argument(
-        "--allow", type=words, metavar="KIND,…", help="besides exact softmax: pattern (softmax on "
-        "its own pattern), approximate, other (another operator)"
-    )  # fmt: skip
-    rest = verb.add_argument_group("what it rests on")
-    rest.add_argument("--from", dest="source", action="append", metavar="RUN",
-                      help="a run folder, or a folder of them; runs of this machine as it is now "
-                      "if not given, and where none fits it is measured")  # fmt: skip
-    rest.add_argument("--measure", action="store_true", help="measure, whatever there is")
-    rest.add_argument("--export", metavar="FILE", help="a table for attnbench.dispatch, of all "
-                      "that the run measured")  # fmt: skip
-    rest.add_argument("--out", default="results", metavar="DIR", help="where runs are kept")
-    rest.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
-    rest.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
-
-
-def _capture(verb: argparse.ArgumentParser) -> None:
-    verb.usage = "attnbench capture [options] -- PROGRAM [ARGUMENT …]"
-    verb.add_argument(
-        "program", nargs="*", metavar="PROGRAM",
-        help="after --, as you would start it: python train.py --epochs 1",
-    )  # fmt: skip
-    verb.add_argument("--out", default="calls.json", metavar="FILE",
-                      help="where the calls are kept; calls.json if not given")  # fmt: skip
-    verb.add_argument(
-        "--samples", action="store_true",
-        help="keep real q, k and v of each place, for --inputs captured:FILE.npz",
-    )  # fmt: skip
-
-
-def _crossover(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("a", metavar="A", help="a variant, as 'list' names it")
-    verb.add_argument("b", metavar="B", help="another")
-    verb.add_argument("--margin", type=share, metavar="M",
-                      help="the least lead that is one: 0.02 is two hundredths; a hundredth or "
-                      "this machine's noise floor if not given")  # fmt: skip
-    problem = verb.add_argument_group("the problem", "one value each, but --seq is the range to "
-                                      "look in: 128,16384; forward, and the device's preset if not "
-                                      "given")  # fmt: skip
-    _axes(problem)
-    verb.add_argument(
-        "--budget", type=seconds, metavar="S", help="seconds of the whole search; 240 if not given"
-    )
-    verb.add_argument("--seed", type=seed, metavar="N", help="of the inputs; 0 if not given")
-    verb.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
-    verb.add_argument("--out", default="results", metavar="DIR", help="where 'env' left its file")
 
 
 def help_text() -> str:
