@@ -1,86 +1,15 @@
-"""The parts of a recorder: masks looked at once, gradients timed, steps, places, modules."""
+"""A capture's clocks: of calls, their gradients, the steps, a GPU's events."""
 
 import gc
-import importlib.util
-import sys
 import threading
 
-import numpy as np
 import pytest
 import torch
 
-from attnbench.models.capture import clocks, gradients, masks, recorder, steps, where
+from attnbench.models.capture import clocks, gradients, recorder, steps
 from attnbench.models.capture.asked import Call
-from attnbench.models.capture.imports import After
-from attnbench.models.capture.masks import Masks
 from attnbench.models.capture.recorder import Recorder
-from attnbench.models.capture.samples import Samples
 from attnbench.models.capture.tally import Entry, Later, Tally
-from impls.masks import Shape
-from impls.problem import Problem
-
-SHAPE = Shape(2, 4, 12, 12)
-CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()
-
-
-@pytest.fixture
-def looked(monkeypatch):
-    """How often a mask was looked at."""
-    seen, before = [], masks.recognised
-
-    def counting(*given):
-        seen.append(given)
-        return before(*given)
-
-    monkeypatch.setattr(masks, "recognised", counting)
-    return seen
-
-
-def test_a_mask_is_looked_at_once_until_it_is_written_to(looked):
-    known, mask = Masks(None), CAUSAL.clone()
-    assert [str(known.of(mask, False, SHAPE).mask) for _ in range(3)] == ["causal"] * 3
-    assert str(known.of(mask.clone(), False, SHAPE).mask) == "causal" and len(looked) == 1
-    mask[:] = True
-    assert known.of(mask, False, SHAPE).mask.plain and len(looked) == 2
-    with torch.inference_mode():  # where torch keeps no count of writings
-        other = CAUSAL.clone()
-        assert str(known.of(other, False, SHAPE).mask) == "causal"
-        other[:] = True
-        assert known.of(other, False, SHAPE).mask.plain
-
-
-def test_a_new_tensor_at_an_old_ones_place_is_another(looked):
-    known = Masks(None)
-    for turn in range(20):
-        mask = CAUSAL.clone() if turn % 2 else torch.ones(12, 12, dtype=torch.bool)
-        assert known.of(mask, False, SHAPE).mask.plain == (turn % 2 == 0)
-        del mask
-
-
-def test_a_learned_bias_is_kept_once_for_a_place(tmp_path, looked):
-    known = Masks(tmp_path)
-    found = {known.of(torch.randn(1, 4, 12, 12, requires_grad=True), False, SHAPE, "here")
-             for _ in range(5)}  # fmt: skip
-    assert len(found) == 1 and len(looked) == 1 and len(list(tmp_path.iterdir())) == 1
-    known.of(torch.randn(1, 4, 12, 12), False, SHAPE)  # another, that hides the same keys
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_masks_without_a_name_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(masks, "MOST", 3)
-    known = Masks(tmp_path)
-    notes = [known.of(torch.rand(12, 12) > 0.5, False, SHAPE).note for _ in range(5)]
-    assert notes[:3] == [""] * 3 and all("3 such were kept" in note for note in notes[3:])
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-@pytest.mark.parametrize("axes", [2, 3, 4])
-def test_a_mask_is_too_large_by_its_scores_whatever_axes_it_has(axes, monkeypatch):
-    monkeypatch.setattr(masks, "LARGEST", 2 * 12 * 12)
-    mask = CAUSAL.reshape(*[1] * (axes - 2), 12, 12)
-    assert Masks(None).of(mask, False, SHAPE).note == ""
-    many = CAUSAL.repeat(3, 1, 1, 1)
-    assert "too large" in Masks(None).of(many, False, Shape(3, 4, 12, 12)).note
 
 
 class Turning(torch.autograd.Function):
@@ -298,53 +227,3 @@ def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
         gpu.done = gpu.queued
         events.end(events.begin(), entry, backward=True)
     assert len(events._pending) <= clocks.PENDING + 1
-
-
-def test_places_inside_torch_and_of_the_standard_library_are_passed_over():
-    assert where.kind_of(torch.nn.__file__) == where.INSIDE
-    assert where.kind_of(where.__file__) == where.INSIDE
-    assert where.kind_of(sys.modules["threading"].__file__) == where.INSIDE
-    assert where.kind_of(pytest.__file__) == where.MODEL
-    assert where.kind_of(__file__) == where.USER
-    inside, model, user = torch.__file__, pytest.__file__, __file__
-    places = [(inside, 1, "f"), (model, 2, "f"), (inside, 3, "f"), (model, 4, "f"), (user, 5, "f")]
-    assert where.found_in(places) == (places[1], places[4])
-    assert where.found_in(places[:3]) == (places[1], None)
-
-
-def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
-    (tmp_path / "awaited_module.py").write_text("x = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "awaited_module", raising=False)
-    done = []
-    deeds = {"awaited_module": lambda: done.append(sys.modules["awaited_module"].x)}
-    more = {"sys": lambda: done.append("there"), "no_such": done.clear, "os": lambda: 1 / 0}
-    failed = []
-    after = After({**deeds, **more}, failed.append)
-    after.begin()
-    assert importlib.util.find_spec("awaited_module") is not None  # who only asks uses up nothing
-    import awaited_module
-    import awaited_module as again
-
-    after.end()
-    assert done == ["there", 1] and again is awaited_module
-    assert [type(error) for error in failed] == [ZeroDivisionError]
-    assert type(awaited_module.__loader__).__name__ == "SourceFileLoader"
-    with pytest.raises(ModuleNotFoundError):
-        import no_such  # noqa: F401
-
-
-def test_samples_of_an_earlier_capture_stay(tmp_path):
-    x = torch.ones(1, 1, 8, 4)
-    files = [Samples(tmp_path).keep("here", Problem(), (x * n, x, x)) for n in range(2)]
-    assert len(set(files)) == 2
-    for n, file in enumerate(files):
-        with np.load(file) as arrays:
-            assert (arrays["q"] == n).all()
-
-
-def test_samples_are_told_apart_as_octaves_are(tmp_path):
-    some, x = Samples(tmp_path), torch.ones(1, 1, 8, 4)
-    files = [some.keep("here", Problem().with_(q_len=1, kv_len=n), (x, x, x))
-             for n in (127, 128, 129, 256)]  # fmt: skip
-    assert [bool(file) for file in files] == [True, False, True, False]

@@ -1,15 +1,12 @@
 """``attnbench.choose`` as a notebook's user meets it."""
 
-from pathlib import Path
-
 import pytest
 
 import attnbench
 from attnbench.machine import this_machine
 from impls.asked import CantBeDone
-from impls.loading import load_file
+from tests.verbs import chosen_runs as made
 
-made = load_file(Path(__file__).parent / "verbs" / "chosen_runs.py")
 SHAPE = {"heads": 4, "phase": "forward"}
 
 

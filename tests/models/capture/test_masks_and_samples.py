@@ -1,0 +1,90 @@
+"""What a capture keeps: masks that were looked at once, biases, samples."""
+
+import numpy as np
+import pytest
+import torch
+
+from attnbench.models.capture import masks
+from attnbench.models.capture.masks import Masks
+from attnbench.models.capture.samples import Samples
+from impls.masks import Shape
+from impls.problem import Problem
+
+SHAPE = Shape(2, 4, 12, 12)
+CAUSAL = torch.ones(12, 12, dtype=torch.bool).tril()
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """How often a mask was looked at."""
+    seen, before = [], masks.recognised
+
+    def counting(*given):
+        seen.append(given)
+        return before(*given)
+
+    monkeypatch.setattr(masks, "recognised", counting)
+    return seen
+
+
+def test_a_mask_is_looked_at_once_until_it_is_written_to(looked):
+    known, mask = Masks(None), CAUSAL.clone()
+    assert [str(known.of(mask, False, SHAPE).mask) for _ in range(3)] == ["causal"] * 3
+    assert str(known.of(mask.clone(), False, SHAPE).mask) == "causal" and len(looked) == 1
+    mask[:] = True
+    assert known.of(mask, False, SHAPE).mask.plain and len(looked) == 2
+    with torch.inference_mode():  # where torch keeps no count of writings
+        other = CAUSAL.clone()
+        assert str(known.of(other, False, SHAPE).mask) == "causal"
+        other[:] = True
+        assert known.of(other, False, SHAPE).mask.plain
+
+
+def test_a_new_tensor_at_an_old_ones_place_is_another(looked):
+    known = Masks(None)
+    for turn in range(20):
+        mask = CAUSAL.clone() if turn % 2 else torch.ones(12, 12, dtype=torch.bool)
+        assert known.of(mask, False, SHAPE).mask.plain == (turn % 2 == 0)
+        del mask
+
+
+def test_a_learned_bias_is_kept_once_for_a_place(tmp_path, looked):
+    known = Masks(tmp_path)
+    found = {known.of(torch.randn(1, 4, 12, 12, requires_grad=True), False, SHAPE, "here")
+             for _ in range(5)}  # fmt: skip
+    assert len(found) == 1 and len(looked) == 1 and len(list(tmp_path.iterdir())) == 1
+    known.of(torch.randn(1, 4, 12, 12), False, SHAPE)  # another, that hides the same keys
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_masks_without_a_name_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(masks, "MOST", 3)
+    known = Masks(tmp_path)
+    notes = [known.of(torch.rand(12, 12) > 0.5, False, SHAPE).note for _ in range(5)]
+    assert notes[:3] == [""] * 3 and all("3 such were kept" in note for note in notes[3:])
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_a_mask_is_too_large_by_its_scores_whatever_axes_it_has(axes, monkeypatch):
+    monkeypatch.setattr(masks, "LARGEST", 2 * 12 * 12)
+    mask = CAUSAL.reshape(*[1] * (axes - 2), 12, 12)
+    assert Masks(None).of(mask, False, SHAPE).note == ""
+    many = CAUSAL.repeat(3, 1, 1, 1)
+    assert "too large" in Masks(None).of(many, False, Shape(3, 4, 12, 12)).note
+
+
+def test_samples_of_an_earlier_capture_stay(tmp_path):
+    x = torch.ones(1, 1, 8, 4)
+    files = [Samples(tmp_path).keep("here", Problem(), (x * n, x, x)) for n in range(2)]
+    assert len(set(files)) == 2
+    for n, file in enumerate(files):
+        with np.load(file) as arrays:
+            assert (arrays["q"] == n).all()
+
+
+def test_samples_are_told_apart_as_octaves_are(tmp_path):
+    some, x = Samples(tmp_path), torch.ones(1, 1, 8, 4)
+    files = [some.keep("here", Problem().with_(q_len=1, kv_len=n), (x, x, x))
+             for n in (127, 128, 129, 256)]  # fmt: skip
+    assert [bool(file) for file in files] == [True, False, True, False]

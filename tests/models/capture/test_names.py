@@ -1,0 +1,140 @@
+"""The names that a capture puts in place of torch's, and that all are put back."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as by_another_name
+
+import attnbench
+from attnbench.models.capture.originals import _replace
+from tests.models.capture.seen import only, qkv
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = by_another_name
+
+    def forward(self, q, k, v):
+        return self.attend(q, k, v)
+
+
+def closed_over(attend):
+    return lambda q, k, v: attend(q, k, v)
+
+
+def test_other_names_for_the_function_are_seen_and_put_back():
+    model, inner, table = Model(), closed_over(by_another_name), {"a": by_another_name}
+    with attnbench.capture() as calls:
+        for attend in (model, inner, table["a"], by_another_name):
+            attend(*qkv())
+    assert sum(s.calls for s in calls.sites) == 4
+    original = F.scaled_dot_product_attention
+    assert model.attend is original and table["a"] is original
+    assert inner.__closure__[0].cell_contents is original
+    with attnbench.capture() as calls:
+        pass
+    assert calls.sites == [] and calls.share is None
+
+
+def test_a_method_is_seen_also_where_python_has_looked_it_up_before():
+    seen = []
+
+    def plain(q, k, v):
+        return q
+
+    def counted(q, k, v):
+        seen.append(q)
+        return q
+
+    class Model:
+        attend = plain
+
+    for _ in range(100):
+        Model.attend(1, 2, 3)  # which fills the cache of lookups
+    _replace([(plain, counted)])
+    Model.attend(1, 2, 3)
+    assert seen == [1]
+
+
+def test_what_the_program_puts_there_meanwhile_stays(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", by_another_name)
+    original = F.scaled_dot_product_attention
+
+    def mine(*args, **more):
+        return original(*args, **more) * 0
+
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention = mine
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.script(nn.ReLU())  # which is given torch's own for a moment
+        assert F.scaled_dot_product_attention is mine
+        F.scaled_dot_product_attention(*qkv())
+    assert F.scaled_dot_product_attention is mine and original is by_another_name
+    assert only(calls).calls == 1
+
+
+def test_multi_head_attention_runs_on_what_the_program_has_patched(monkeypatch):
+    patched = {}
+
+    def counting(name):
+        before = getattr(F, name)
+
+        def function(*args, **more):
+            patched[name] = patched.get(name, 0) + 1
+            return before(*args, **more)
+
+        return function
+
+    mha, x = nn.MultiheadAttention(16, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 16)
+    with attnbench.capture() as calls:
+        for name in ("linear", "softmax", "dropout", "scaled_dot_product_attention"):
+            monkeypatch.setattr(F, name, counting(name))
+        mha(x, x, x)
+        mha(x, x, x, need_weights=False)
+        monkeypatch.undo()
+    assert set(patched) == {"linear", "softmax", "dropout", "scaled_dot_product_attention"}
+    assert sum(s.calls for s in calls.sites) == 2
+
+
+def test_multi_head_attention_is_seen_under_a_mode_of_functions():
+    mha, x = nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(2, 5, 16)
+    with torch.device("cpu"):
+        plain = mha(x, x, x)
+        with attnbench.capture() as calls:
+            watched = mha(x, x, x)
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert only(calls).via == "mha" and only(calls).calls == 1
+
+
+def test_a_capture_may_end_within_a_call(monkeypatch):
+    mha, x = nn.MultiheadAttention(16, 2, batch_first=True), torch.randn(2, 5, 16)
+    before, capture = F._in_projection_packed, attnbench.capture()
+
+    def ending(*args):
+        capture.__exit__(None, None, None)  # as another thread may
+        return before(*args)
+
+    monkeypatch.setattr(F, "_in_projection_packed", ending)
+    capture.__enter__()
+    out, weights = mha(x, x, x)
+    assert torch.isfinite(out).all() and weights.shape == (2, 5, 5)
+
+
+def test_a_model_saved_inside_a_capture_is_torchs_own_outside(tmp_path):
+    with attnbench.capture():
+        torch.save(Model(), tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert loaded.attend is F.scaled_dot_product_attention is by_another_name
+
+
+def test_a_capture_that_can_not_begin_leaves_everything_as_it_was(monkeypatch):
+    before = F.scaled_dot_product_attention, torch.compile
+    monkeypatch.setattr("attnbench.models.capture.flex_calls.put_script", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), attnbench.capture():
+        pass
+    assert before == (F.scaled_dot_product_attention, torch.compile)

@@ -1,0 +1,44 @@
+"""Places that are told, and modules that are awaited."""
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+
+from attnbench.models.capture import where
+from attnbench.models.capture.imports import After
+
+
+def test_places_inside_torch_and_of_the_standard_library_are_passed_over():
+    assert where.kind_of(torch.nn.__file__) == where.INSIDE
+    assert where.kind_of(where.__file__) == where.INSIDE
+    assert where.kind_of(sys.modules["threading"].__file__) == where.INSIDE
+    assert where.kind_of(pytest.__file__) == where.MODEL
+    assert where.kind_of(__file__) == where.USER
+    inside, model, user = torch.__file__, pytest.__file__, __file__
+    places = [(inside, 1, "f"), (model, 2, "f"), (inside, 3, "f"), (model, 4, "f"), (user, 5, "f")]
+    assert where.found_in(places) == (places[1], places[4])
+    assert where.found_in(places[:3]) == (places[1], None)
+
+
+def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
+    (tmp_path / "awaited_module.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "awaited_module", raising=False)
+    done = []
+    deeds = {"awaited_module": lambda: done.append(sys.modules["awaited_module"].x)}
+    more = {"sys": lambda: done.append("there"), "no_such": done.clear, "os": lambda: 1 / 0}
+    failed = []
+    after = After({**deeds, **more}, failed.append)
+    after.begin()
+    assert importlib.util.find_spec("awaited_module") is not None  # who only asks uses up nothing
+    import awaited_module
+    import awaited_module as again
+
+    after.end()
+    assert done == ["there", 1] and again is awaited_module
+    assert [type(error) for error in failed] == [ZeroDivisionError]
+    assert type(awaited_module.__loader__).__name__ == "SourceFileLoader"
+    with pytest.raises(ModuleNotFoundError):
+        import no_such  # noqa: F401

@@ -1,0 +1,54 @@
+"""What tests of dispatch make: tables of one entry, inputs, and what is true of them."""
+
+import warnings
+
+import torch
+
+import attnbench
+from attnbench.answer.dispatch_entry import Entry, Range
+from attnbench.answer.dispatch_table import DispatchTable
+from attnbench.machine import this_machine
+from attnbench.models.dispatch import DispatchWarning
+
+
+def made(**more):
+    return {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name,
+            "threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r",
+            **more}  # fmt: skip
+
+
+def entry(variant="spy", **more):
+    ranges = more.pop("ranges", (Range(1, 64, more.pop("queries", "same"), variant),))
+    return Entry(**{"phase": "forward", "mask": "none", "dtype": "float32", "heads": 4,
+                    "kv_heads": 4, "head_dim": 8, "v_head_dim": 8, "batch": (1, 4),
+                    "ranges": ranges, **more})  # fmt: skip
+
+
+def table(*entries, **more):
+    return DispatchTable(made(**more), entries=entries or (entry(),))
+
+
+def qkv(q_len=16, kv_len=None, *, batch=2, heads=4, kv_heads=None, width=8, value=None, seed=0,
+        dtype=torch.float32, grad=False):  # fmt: skip
+    make, kv = torch.Generator().manual_seed(seed), kv_heads or heads
+    sizes = (heads, q_len, width), (kv, kv_len or q_len, width), (kv, kv_len or q_len,
+                                                                 value or width)  # fmt: skip
+    return [torch.randn(batch, *s, generator=make, dtype=dtype).requires_grad_(grad) for s in sizes]
+
+
+def by_hand(q, k, v, *, causal=False):
+    """Softmax attention in float64, written out; causal is torch's, from the upper left corner."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = torch.einsum("bhnd,bhmd->bhnm", q, k) / q.shape[-1] ** 0.5
+    if causal:
+        rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        scores = scores.masked_fill(keys > rows, float("-inf"))
+    return torch.einsum("bhnm,bhme->bhne", scores.softmax(-1), v)
+
+
+def silently(function, *given, **more):
+    """What a call gives that says nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DispatchWarning)
+        return function(*given, **more)

@@ -1,0 +1,173 @@
+"""What is left to torch, once said, and which tables are refused."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import attnbench
+from attnbench.answer.dispatch_entry import Range
+from attnbench.answer.dispatch_table import InvalidTable
+from attnbench.models.dispatch import DispatchRefused, DispatchWarning
+from impls.asked import CantBeDone
+from tests.models.dispatch.made import entry, qkv, silently, table
+
+SEEN = torch.ones(16, 16, dtype=torch.bool).tril()
+LEFT = [
+    ("attn_mask", qkv(), {"attn_mask": SEEN}, "mask that is given as a tensor"),
+    ("scale", qkv(), {"scale": 0.5}, "scale=0.5 was not measured"),
+    ("phase", qkv(grad=True), {}, "phase train is not in the table, which has forward"),
+    ("mask", qkv(), {"is_causal": True}, "mask causal is not in the table, which has none"),
+    ("dtype", qkv(dtype=torch.float64), {}, "dtype float64 is not in the table"),
+    ("heads", qkv(heads=8), {}, "heads 8 is not in the table, which has 4"),
+    ("kv_heads", qkv(kv_heads=2), {"enable_gqa": True}, "kv_heads 2 is not in the table"),
+    ("head_dim", qkv(width=16), {}, "head_dim 16 is not in the table"),
+    ("v_head_dim", qkv(value=16), {}, "v_head_dim 16 is not in the table"),
+    ("longer", qkv(65), {}, "65 queries on 65 keys, batch 2, are outside .* 1 to 64 keys"),
+    ("larger batch", qkv(batch=5), {}, "batch 5, are outside .*batch 1 to 4"),
+    ("crossing", qkv(8, 16), {}, "8 queries on 16 keys, batch 2, are outside"),
+    ("three dimensions", [x[0] for x in qkv()], {}, "tensors of 3 dimensions were not measured"),
+    ("five dimensions", [x[None] for x in qkv()], {}, "tensors of 5 dimensions"),
+    ("no kernel", [qkv()[0] * float("nan"), *qkv()[1:]], {}, "no kernel for what is not finite"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "more", "said"), [each[1:] for each in LEFT],
+                         ids=[each[0] for each in LEFT])  # fmt: skip
+def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given, more, said):
+    attend = attnbench.dispatch(table(), tables=[spy])
+    with pytest.warns(DispatchWarning, match=said) as heard:
+        out = attend(*given, **more)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(*given, **more),
+                               equal_nan=True)  # fmt: skip
+    silently(attend, *given, **more)
+    assert not called
+    assert len(attend.said) == len(heard) == 1
+    assert heard[0].filename == __file__
+
+
+def test_dropout_is_dropped_by_torch():
+    attend, (q, k, v) = attnbench.dispatch(table(entry("matmul"))), qkv()
+    with pytest.warns(DispatchWarning, match=r"dropout \(dropout_p=0.5\)"):
+        torch.manual_seed(3)
+        mine = attend(q, k, v, None, 0.5)
+    torch.manual_seed(3)
+    torch.testing.assert_close(mine, F.scaled_dot_product_attention(q, k, v, dropout_p=0.5))
+
+
+def test_autocast_is_torchs(spy, called):
+    attend, (q, k, v) = attnbench.dispatch(table(), tables=[spy]), qkv()
+    with torch.autocast("cpu"), pytest.warns(DispatchWarning, match="autocast"):
+        assert attend(q, k, v).dtype == torch.bfloat16
+    assert silently(attend, q, k, v).dtype == torch.float32
+    assert len(called) == 1
+
+
+def test_grouped_heads_without_the_word_are_refused_by_torch_itself(spy):
+    attend = attnbench.dispatch(table(entry(kv_heads=2)), tables=[spy])
+    with (
+        pytest.warns(DispatchWarning, match="without enable_gqa"),
+        pytest.raises(RuntimeError, match="size of tensor"),
+    ):
+        attend(*qkv(kv_heads=2))
+
+
+@pytest.mark.parametrize("shapes", ["batch", "widths", "lengths", "nothing"])
+def test_shapes_that_fit_nothing_are_refused_by_torch_itself(spy, called, shapes):
+    q, k, v = qkv()
+    q, k, v = {"batch": (q[:1], k, v), "widths": (q[..., :4], k, v), "lengths": (q, k[:, :, :5], v),
+               "nothing": (q[:, :, :0], k, v)}[shapes]  # fmt: skip
+    attend = attnbench.dispatch(table(), tables=[spy])
+    with pytest.warns(DispatchWarning):
+        try:
+            wanted = F.scaled_dot_product_attention(q, k, v)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                attend(q, k, v)
+        else:
+            torch.testing.assert_close(attend(q, k, v), wanted)
+    assert not called
+
+
+def test_tensors_of_another_class_and_nested_ones_are_torchs(spy, called):
+    class Marked(torch.Tensor):
+        pass
+
+    attend = attnbench.dispatch(table(), tables=[spy])
+    q, k, v = (x.as_subclass(Marked) for x in qkv())
+    with pytest.warns(DispatchWarning, match="of a class of their own"):
+        assert type(attend(q, k, v)) is Marked
+    nested = [torch.nested.nested_tensor([x[0], x[1]]) for x in qkv()]
+    with pytest.warns(DispatchWarning, match="nested tensors"):
+        attend(*nested)
+    assert not called
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"torch": "1.0"}, r"made for torch 1\.0, and here it is"),
+        ({"machine": "elsewhere"}, "made for machine elsewhere, and here it is"),
+        ({"device": "tpu"}, "made for tpu, and this machine has"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_a_table_of_another_place_is_refused(spy, other, said):
+    with pytest.raises(DispatchRefused, match=said) as refused:
+        attnbench.dispatch(table(**other), tables=[spy])
+    assert isinstance(refused.value, CantBeDone)
+
+
+def test_tensors_on_another_device_are_refused_at_every_call(spy):
+    attend = attnbench.dispatch(table(), tables=[spy])
+    for _ in range(2):
+        with pytest.raises(DispatchRefused, match="on meta, and the table was made for cpu"):
+            attend(*(x.to("meta") for x in qkv()))
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (entry("sdpa.efficient"), "names what can't run here: sdpa.efficient runs on cuda"),
+        (entry("inplace", phase="train"), "entry 1 .* it has no backward"),
+        (entry("numpy", dtype="bfloat16"), "entry 1 .* numpy takes float32, float64"),
+        (entry(mask="window:3,0", variant="matmul"), "no entry would ever be used: .* window:3,0"),
+        (entry(mask="causal", queries=8, variant="matmul",
+               ranges=(Range(9, 64, 8, "matmul"),)), "no entry would ever be used"),
+    ],
+    ids=["elsewhere", "no backward", "dtype", "mask", "corner"],
+)  # fmt: skip
+def test_what_could_not_be_served_or_never_be_asked_is_refused_at_once(one, said):
+    with pytest.raises(DispatchRefused, match=said):
+        attnbench.dispatch(table(one))
+
+
+def test_what_is_not_exact_or_not_known_is_refused_at_once():
+    with pytest.raises(InvalidTable, match=r"linear\.elu is not exactly softmax"):
+        attnbench.dispatch(table(entry("linear.elu")))
+    with pytest.raises(InvalidTable, match=r"no variant 'spy'.*tables=\[FILE\]"):
+        attnbench.dispatch(table())
+
+
+def test_a_file_is_read_and_a_bad_one_named(tmp_path, spy, called):
+    table().write(tmp_path / "table.json")
+    silently(attnbench.dispatch(tmp_path / "table.json", tables=[spy]), *qkv())
+    silently(attnbench.dispatch(str(tmp_path / "table.json"), tables=[spy]), *qkv())
+    assert len(called) == 2
+    values = json.loads((tmp_path / "table.json").read_text())
+    (tmp_path / "table.json").write_text(json.dumps({**values, "dispatch_table": 99}))
+    with pytest.raises(InvalidTable, match=r"table\.json can't be used: it has form 99"):
+        attnbench.dispatch(tmp_path / "table.json")
+
+
+@pytest.mark.parametrize(("other", "said"), [
+    ({"threads": 3}, "made with 3 threads, and torch has 1 here"),
+    ({"attnbench": "0.0.1"}, "made by attnbench 0.0.1"),
+])  # fmt: skip
+def test_other_circumstances_are_said_once_and_the_table_is_used(spy, called, other, said):
+    with pytest.warns(DispatchWarning, match=said) as heard:
+        attend = attnbench.dispatch(table(**other), tables=[spy])
+    assert len(heard) == 1
+    silently(attend, *qkv())
+    assert len(called) == 1

@@ -1,0 +1,132 @@
+"""``attnbench.dispatch``: who gets which call, and what comes of it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import attnbench
+import impls
+from attnbench.answer.dispatch_entry import Range
+from attnbench.machine import this_machine, why_not
+from attnbench.models.dispatch import DispatchWarning
+from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
+
+EXACT = [
+    row for row in impls.table().rows.values()
+    if row.level == "core" and row.exact and not row.ranks and not row.untried
+    and why_not(row, this_machine()) is None and not row.name.startswith("window.")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [
+    pytest.param(row, id=row.label, marks=[pytest.mark.slow] * ("c++" in row.requires))
+    for row in EXACT
+])  # fmt: skip
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's compiler hides it
+def test_every_exact_variant_gives_what_torch_gives_and_its_gradients(row, mask):
+    kv_heads = 2 if row.gqa else 4
+    served = 0
+    for phase in ("forward", "train"):
+        if phase not in row.on("cpu", "phases") or mask not in row.on("cpu", "masks"):
+            continue
+        served += 1
+        one = entry(row.label, phase=phase, mask=mask, kv_heads=kv_heads, head_dim=16,
+                    v_head_dim=16)  # fmt: skip
+        attend = attnbench.dispatch(table(one))
+        # as models have them: heads and tokens change places in memory
+        q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2)
+                   .requires_grad_(phase == "train")
+                   for x in qkv(32, kv_heads=kv_heads, width=16))  # fmt: skip
+        out = silently(attend, q, k, v, is_causal=mask == "causal", enable_gqa=True)
+        assert attend.said == {}
+        wanted = by_hand(q, k, v, causal=mask == "causal")
+        torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+        theirs = F.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal",
+                                                enable_gqa=True)  # fmt: skip
+        torch.testing.assert_close(out, theirs, rtol=1e-4, atol=1e-5)
+        if phase == "train":
+            weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+            mine = torch.autograd.grad((out * weight).sum(), (q, k, v))
+            right = torch.autograd.grad((wanted * weight.double()).sum(), (q, k, v))
+            for a, b in zip(mine, right, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert served
+
+
+def test_lengths_decide_who_gets_a_call(spy, called):
+    ranges = (Range(8, 16, "same", "spy"), Range(17, 32, "same", "matmul"))
+    attend = attnbench.dispatch(table(entry(ranges=ranges)), tables=[spy])
+    for length, mine in ((8, True), (16, True), (17, False), (32, False)):
+        called.clear()
+        q, k, v = qkv(length)
+        torch.testing.assert_close(silently(attend, q, k, v).double(), by_hand(q, k, v),
+                                   rtol=1e-4, atol=1e-5)  # fmt: skip
+        assert [p.kv_len for p in called] == [length] * mine
+
+
+@pytest.mark.parametrize(("grad", "mode", "phase"), [
+    (True, torch.enable_grad, "train"), (False, torch.enable_grad, "forward"),
+    (True, torch.no_grad, "forward"), (True, torch.inference_mode, "forward"),
+])  # fmt: skip
+def test_training_is_where_a_gradient_will_be_asked_for(spy, called, grad, mode, phase):
+    attend = attnbench.dispatch(table(entry(), entry(phase="train")), tables=[spy])
+    with mode():
+        silently(attend, *qkv(grad=grad))
+    assert [p.phase for p in called] == [phase]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_one_input_that_wants_a_gradient_is_enough(spy, called, which):
+    attend = attnbench.dispatch(table(entry(), entry(phase="train")), tables=[spy])
+    given = qkv()
+    given[which].requires_grad_()
+    silently(attend, *given).sum().backward()
+    assert [p.phase for p in called] == ["train"]
+
+
+def test_what_was_built_without_gradients_serves_a_training_step_later():
+    attend = attnbench.dispatch(table(entry("chunked"), entry("chunked", phase="train")))
+    with torch.inference_mode():
+        silently(attend, *qkv())
+    q, k, v = qkv(grad=True)
+    silently(attend, q, k, v).sum().backward()
+    assert q.grad is not None
+
+
+@pytest.mark.parametrize("mask", ["causal", "none"])
+def test_one_query_on_many_keys_is_decoding_however_it_was_measured(spy, called, mask):
+    one = entry(phase="decode", mask=mask, queries=1)
+    attend = attnbench.dispatch(table(one), tables=[spy])
+    q, k, v = qkv(1, 24)
+    torch.testing.assert_close(silently(attend, q, k, v).double(), by_hand(q, k, v),
+                               rtol=1e-5, atol=1e-6)  # fmt: skip
+    assert [p.phase for p in called] == ["decode"]
+
+
+def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, called):
+    q, k, v = qkv(8, 24)
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    lower = attnbench.dispatch(table(entry(mask="causal", queries=8)), tables=[spy])
+    with pytest.warns(DispatchWarning, match="mask causal@upper-left is not in the table"):
+        torch.testing.assert_close(lower(q, k, v, is_causal=True), theirs)
+    assert not called
+    upper = attnbench.dispatch(table(entry(mask="causal@upper-left", queries=8)), tables=[spy])
+    torch.testing.assert_close(silently(upper, q, k, v, is_causal=True), theirs)
+    assert len(called) == 1
+
+
+def test_either_spelling_of_causal_serves_as_many_queries_as_keys(spy, called):
+    for mask in ("causal", "causal@upper-left"):
+        attend = attnbench.dispatch(table(entry(mask=mask)), tables=[spy])
+        q, k, v = qkv()
+        torch.testing.assert_close(silently(attend, q, k, v, is_causal=True).double(),
+                                   by_hand(q, k, v, causal=True), rtol=1e-5, atol=1e-6)  # fmt: skip
+    assert len(called) == 2
+
+
+@pytest.mark.parametrize("scale", [None, 8**-0.5, 1 / 8**0.5, 0.35355339])
+def test_the_usual_scale_may_be_said_in_any_way(spy, called, scale):
+    attend = attnbench.dispatch(table(), tables=[spy])
+    silently(attend, *qkv(), scale=scale)
+    assert len(called) == 1

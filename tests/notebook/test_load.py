@@ -1,0 +1,228 @@
+"""``attnbench.load`` and ``show`` as a notebook's user meets them, from folders written by hand."""
+
+import ast
+import base64
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+import attnbench
+from attnbench.notebook.asked import BadWord
+from attnbench.notebook.frames import FIRST
+from attnbench.store import read_records
+from attnbench.store.run_folder import RunFolder
+from impls.asked import CantBeDone
+from tests.answer import lines
+from tests.answer.run_folders import HEADER
+
+ROOT = Path(attnbench.__file__).parents[1]
+
+
+def test_what_is_loaded_later_is_said_the_same_to_editors():
+    stub = ast.parse((ROOT / "attnbench" / "__init__.pyi").read_text())
+    told = {
+        alias.asname: f"{node.module}:{alias.name}"
+        for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }  # fmt: skip
+    assert told == attnbench.LATER
+
+
+@pytest.mark.parametrize("name", attnbench.LATER)
+def test_each_name_is_there_and_says_what_it_is(name):
+    module, _, function = attnbench.LATER[name].partition(":")
+    found = getattr(attnbench, name)
+    assert found is getattr(sys.modules[module], function)
+    assert name in dir(attnbench)
+    assert found.__doc__
+
+
+def test_another_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'ruin'"):
+        _ = attnbench.ruin
+
+
+def test_importing_the_package_loads_nothing_and_measuring_does_not_load_torch():
+    code = (
+        "import sys, attnbench; assert not {'torch', 'pandas', 'numpy'} & set(sys.modules); "
+        "attnbench.run; attnbench.show; assert not {'torch', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def written(path, *records):
+    folder = RunFolder.create(path, "box", json.loads(json.dumps(HEADER)))
+    for record in records:
+        folder.append(record)
+    folder.close()
+    return folder.path
+
+
+@pytest.fixture
+def one(tmp_path):
+    """A run of two exact variants and another operator over three lengths, one cell unmeasured."""
+    return written(
+        tmp_path / "one",
+        *lines.line("sdpa", {256: 1e-3, 512: 3e-3, 1024: 9e-3}),
+        *lines.line("matmul", {256: 2e-3, 512: 6e-3}), lines.untimed("matmul", 1024),
+        *lines.line("linear.elu", {256: 5e-3, 512: 6e-3}, computes="its own operator"),
+        *lines.line("sdpa", {256: 4e-3}, phase="train"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def other(tmp_path):
+    return written(tmp_path / "other", *lines.line("chunked", {256: 7e-3}))
+
+
+def test_a_run_is_a_table_with_a_row_for_each_record(one):
+    df = attnbench.load(one)
+    records = list(read_records(one))
+    assert list(df["variant"]) == [r.variant for r in records]
+    assert list(df["time.median_s"].dropna()) == [r.time.median_s for r in records if r.time]
+    (lost,) = df[df["status"] == "out_of_memory"].to_dict("records")
+    assert (lost["variant"], lost["problem.kv_len"], lost["reason"]) == ("matmul", 1024, "why")
+    assert tuple(df.columns[: len(FIRST)]) == FIRST
+    assert df.attrs["run"] == str(one)
+    assert not {"time", "memory", "error", "time.samples_s"} & set(df)
+    assert "time.samples_s" in attnbench.load(one, samples=True)
+
+
+def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one, other):
+    df = attnbench.load(one, other)
+    assert list(df["folder"]) == [str(one)] * 9 + [str(other)]
+    assert df["variant"].iloc[-1] == "chunked"
+    assert df.attrs["runs"] == [str(one), str(other)]
+    assert "run" not in df.attrs
+    pd.testing.assert_frame_equal(df, attnbench.load(one, other, one))
+    assert len(attnbench.load(one.parents[2])) == 10
+
+
+def test_a_run_without_records_is_an_empty_table_with_the_same_first_columns(tmp_path):
+    df = attnbench.load(written(tmp_path))
+    assert len(df) == 0
+    assert tuple(df.columns[: len(FIRST)]) == FIRST
+
+
+def test_a_folder_that_is_not_there_is_a_sentence(tmp_path):
+    for function in (attnbench.load, attnbench.show):
+        with pytest.raises(CantBeDone, match="there is no"):
+            function(tmp_path / "nowhere")
+
+
+def images(html):
+    """The figures in a page's text, each read as the XML that it must be."""
+    found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    return [ElementTree.fromstring(base64.b64decode(data)) for data in found]
+
+
+def test_a_run_shows_its_answers_and_its_figures(one):
+    shown = attnbench.show(attnbench.load(one))
+    assert any(
+        line.startswith("To run forward at 512 tokens, use sdpa: 3.00 ms")
+        for line in shown.headlines
+    )
+    assert any("256 to 1,024: at 1,024 sdpa takes 9.00 ms" in line for line in shown.answers)
+    names = [picture.name for picture in shown.figures]
+    assert names == ["map-0", "r0-exact-time-ms", "r1-exact-time-ms", "r1-others-time-ms"]
+    assert "matmul (1): why" in shown.missing
+    html = shown._repr_html_()
+    assert len(images(html)) == len(names)
+    assert "512 tokens, use sdpa: 3.00 ms" in html
+    assert shown.headlines[0] in repr(shown)
+    assert "r0-exact-time-ms" in repr(shown)
+
+
+def test_a_figure_shows_itself_and_is_written_as_what_its_name_says(one, tmp_path):
+    picture = attnbench.show(one)["map-0"]
+    (image,) = images(picture._repr_html_())
+    assert image.tag == "{http://www.w3.org/2000/svg}svg"
+    wide = image.get("viewBox").split()[2]
+    assert f"width:{wide}pt" in picture._repr_html_()
+    assert re.search(r'alt="[^"]*sdpa', picture._repr_html_())
+    for suffix, start_ in ((".svg", b"<svg"), (".png", b"\x89PNG"), (".csv", b"regime")):
+        picture.save(tmp_path / f"a{suffix}")
+        assert (tmp_path / f"a{suffix}").read_bytes().startswith(start_), suffix
+    with pytest.raises(BadWord, match=r"as \.svg, \.png or \.csv, not as '\.jpg'"):
+        picture.save(tmp_path / "a.jpg")
+    with pytest.raises(KeyError, match="there is no figure 'nap'; there are map-0"):
+        attnbench.show(one, "map")["nap"]
+
+
+def test_only_the_rows_that_are_given_are_answered_for(one):
+    df = attnbench.load(one)
+    some = attnbench.show(df[(df["variant"] != "sdpa") & (df["problem.kv_len"] < 1024)], ())
+    assert not any("sdpa" in line for line in [*some.answers, *some.headlines])
+    assert any("matmul" in line for line in some.answers)
+    assert some.missing == []
+    assert some.figures == []
+
+
+def test_reasons_that_are_left_out_are_counted_as_reasons_and_are_none(tmp_path):
+    def of(count):
+        records = [
+            replace(lines.untimed("sdpa", 16 * n), reason="why " + "not" * n)
+            for n in range(1, count + 1)
+        ]
+        return attnbench.show(written(tmp_path / str(count), *records), ())
+
+    for count, told, more in (
+        (1, "1 reason", None), (6, "6 reasons", None), (7, "7 reasons", "1 reason more"),
+        (9, "9 reasons", "3 reasons more"),
+    ):  # fmt: skip
+        shown = of(count)
+        assert f"Not measured: {told}<" in shown._repr_html_()
+        assert len(shown.missing) == min(count, 6)
+        assert shown.more == max(0, count - 6)
+        for text in (repr(shown), shown._repr_html_()):
+            assert (f"{more}" in text) if more else (" more" not in text)
+
+
+def test_rows_of_several_runs_are_shown_run_by_run(one, other):
+    both = pd.concat([attnbench.load(one), attnbench.load(other)], ignore_index=True)
+    shown = attnbench.show(both, "map")
+    assert [picture.name for picture in shown.figures] == ["map-0", "map-1"]
+    for path in (one, other):
+        assert any(line.startswith(f"{path.name} on box") for line in shown.answers)
+    assert repr(attnbench.show([one, other], "map")) == repr(shown)
+
+
+def test_every_figure_that_can_be_asked_for_is_drawn_or_said_to_be_none(one):
+    shown = attnbench.show(one, ["memory", "error", "energy", "roofline", "closeness"])
+    assert [p.name for p in shown.figures] == ["closeness-0"]
+    for name in ("memory", "error", "energy", "roofline"):
+        assert f"nothing was measured that a figure of {name} could be drawn of" in shown.notes
+
+
+def test_a_figure_that_fails_costs_itself_alone(one, monkeypatch):
+    def fall(*_):
+        raise RuntimeError("ink")
+
+    monkeypatch.setattr("attnbench.report.figures.winner_map.draw", fall)
+    shown = attnbench.show(one, ["map", "closeness"])
+    assert [p.name for p in shown.figures] == ["closeness-0"]
+    assert "a figure of map could not be drawn (RuntimeError: ink)" in shown.notes
+
+
+def test_what_somebody_named_is_words_and_no_markup(tmp_path):
+    record = lines.timed("sdpa", 256, 1e-3)
+    object.__setattr__(record, "variant", "<script>alert(1)</script>")
+    html = attnbench.show(written(tmp_path, record))._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_what_can_not_be_shown_is_a_sentence(one):
+    df = attnbench.load(one)
+    with pytest.raises(BadWord, match="there is no figure pie; there are map, time"):
+        attnbench.show(df, "pie")
+    with pytest.raises(BadWord, match="has no column folder, variant"):
+        attnbench.show(df.groupby("variant")[["time.median_s"]].min())
+    with pytest.raises(BadWord, match="has no rows"):
+        attnbench.show(df[df["variant"] == "nobody"])

@@ -1,0 +1,117 @@
+"""``attnbench.run`` measures, resumes and can be stopped."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.notebook.progress import OneLine
+from attnbench.store import read_header, read_records
+from attnbench.sweep import start
+from attnbench.sweep.run import Stopped
+from tests.answer import lines
+
+ROOT = Path(attnbench.__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    code = (
+        "import sys, attnbench\n"
+        "df = attnbench.run(['sdpa', 'matmul', 'sdpa.efficient'], seq=[16, 32], heads=2, "
+        "phase='forward', budget=0.02, threads=1, seed=7, out=sys.argv[1])\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(df.to_json(orient='records')); print(df.attrs['run'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(out)], cwd=ROOT, timeout=120, check=True,
+                          capture_output=True, text=True)  # fmt: skip
+    rows, path = done.stdout.splitlines()
+    return json.loads(rows), Path(path), done.stderr
+
+
+def test_a_run_gives_its_records_and_keeps_its_folder(measured):
+    rows, path, _ = measured
+    on_disk = list(read_records(path))
+    assert [row["variant"] for row in rows] == [r.variant for r in on_disk]
+    times = {(r["variant"], r["problem.q_len"]): r["time.median_s"] for r in rows}
+    assert times["sdpa", 16] > 0
+    assert times["matmul", 32] > 0
+    left_out = [r for r in rows if r["variant"] == "sdpa.efficient"]
+    assert {r["status"] for r in left_out} == {"unavailable"}
+    assert all("cuda" in r["reason"] for r in left_out)
+
+
+def test_the_header_holds_the_command_that_measures_the_same(measured):
+    header = read_header(measured[1])
+    assert header["command"] == (
+        "attnbench run sdpa matmul sdpa.efficient --seq 16,32 --heads 2 --phase forward "
+        "--budget 0.02 --seed 7 --threads 1"
+    )
+    assert (header["seed"], header["settings"]["threads"]) == (7, 1)
+
+
+def test_a_run_says_its_plan_and_its_end_in_a_line_each(measured):
+    said = measured[2].splitlines()
+    assert said[0].startswith("4 cells: 2 variants on 2 problems")
+    assert re.fullmatch(rf"4 measured, in \d+ s; the run is {measured[1]}", said[-1])
+    assert "\r" not in measured[2]
+
+
+def test_a_run_that_is_done_can_be_resumed_and_says_nothing_when_quiet(measured, capfd):
+    df = attnbench.run(resume=measured[1], quiet=True)
+    assert len(df) == len(measured[0])
+    assert df.attrs["run"] == str(measured[1])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_stopping_is_an_interrupt_that_says_how_to_go_on(tmp_path, monkeypatch):
+    def stopped(*_):
+        raise Stopped
+
+    monkeypatch.setattr("attnbench.notebook.measured.sweep", stopped)
+    with pytest.raises(KeyboardInterrupt, match=r"attnbench\.run\(resume='.*goes on"):
+        attnbench.run("sdpa", seq=16, out=tmp_path, quiet=True)
+    (path,) = tmp_path.glob("*/*")
+    start.resume(path).folder.close()  # it was let go
+
+
+def test_a_thread_beside_the_main_one_can_measure_too(tmp_path, monkeypatch):
+    """Only the main thread can hear Ctrl-C, and Python says so to any other that tries."""
+    heard, failed = [], []
+
+    def listens(plan, done, folder, slots, watcher, interrupt):
+        with interrupt.watching():
+            heard.append(interrupt)
+
+    def work():
+        try:
+            attnbench.run("sdpa", seq=16, out=tmp_path, quiet=True)
+        except BaseException as error:
+            failed.append(error)
+
+    monkeypatch.setattr("attnbench.notebook.measured.sweep", listens)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert failed == []
+    assert len(heard) == 1
+
+
+def test_the_line_is_written_over_where_somebody_watches(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    line = OneLine(quiet=False)
+    line.cell(lines.timed("a-long-name", 256, 1e-3), 1, 2, 3.0)
+    line.cell(lines.timed("b", 16, 1e-3), 2, 2, 0.0)
+    line.end(Path("there"))
+    first, second, gone, last = capsys.readouterr().err.split("\r")[1:]
+    assert first.startswith("[1/2, 3 s left] a-long-name b1")
+    assert second.startswith("[2/2, 0 s left] b b1")
+    assert len(second) == len(first)
+    assert gone.strip() == ""
+    assert last == "2 measured, in 0 s; the run is there\n"
