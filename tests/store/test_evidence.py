@@ -62,5 +62,5 @@ def test_a_file_cut_off_is_refused(written, text):
 
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(StoreError, match="can't read .*No such file"):
+    with pytest.raises(StoreError, match=r"can't read .*No such file"):
         read_evidence(tmp_path / "gone.json")
