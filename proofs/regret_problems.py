@@ -23,8 +23,8 @@ VARIANTS = (
 )  # fmt: skip
 """What is exact, needs no compiler, and wins somewhere; and two names of one kernel."""
 PHASES, MASKS = ("forward", "train", "decode"), ("none", "causal", "window:127,0")
-LENGTHS = {"decode": (256, 500, 1024, 2000, 4096, 8192)}
-SQUARE = (128, 250, 512, 1000, 2048)
+LENGTHS = {"decode": (256, 501, 1024, 2003, 4096, 8192)}
+SQUARE = (128, 251, 512, 1003, 2048)
 """Some are no multiples of anything: blocks that aren't full cost time, and problems have them."""
 HEADS, WIDTHS = (2, 8), (32, 48, 64, 128)
 WINDOWS, BEYOND = (63, 95, 127, 191, 255), 1.25

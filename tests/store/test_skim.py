@@ -4,10 +4,12 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnbench.record import Distance
 from attnbench.store import StoreError
+from attnbench.store import skim as skimming
 from attnbench.store.skim import skim
 from impls.loading import load_file
 
@@ -46,6 +48,27 @@ def test_a_file_that_was_written_otherwise_is_read_as_well(run):
     assert '"phase": "train"' in lines[5]  # with blanks, as other programs write
     file.write_text("\n".join(lines) + "\n")
     assert len(list(skim(run, {"phase": "train"}))) == 5
+
+
+def test_a_mask_with_a_brace_in_its_name_is_read_whole(run, tmp_path):
+    np.save(tmp_path / "a}b.npy", np.ones((128, 128), bool))
+    file = run / "records.jsonl"
+    *_, last = file.read_text().splitlines()
+    values = json.loads(last)
+    lines = []
+    for phase in ("forward", "train", "forward"):  # alike up to the brace
+        values["problem"] |= {"mask": f"dense:{tmp_path}/a}}b.npy", "phase": phase}
+        lines.append(json.dumps(values, separators=(",", ":")))
+    file.write_text("\n".join(lines) + "\n")
+    assert [s.problem.phase for s in skim(run, {})] == ["forward", "train", "forward"]
+    assert [s.problem.phase for s in skim(run, {"phase": "train"})] == ["train"]
+
+
+def test_a_problem_is_read_once_for_each_text_that_it_has(run, monkeypatch):
+    read, real = [], skimming.Problem.from_dict
+    monkeypatch.setattr(skimming.Problem, "from_dict", lambda v: read.append(1) or real(v))
+    assert len(list(skim(run, {}))) == 11
+    assert len(read) == 10  # 128 tokens forward come twice
 
 
 @pytest.mark.parametrize("bare", [False, True])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from attnbench.answer.choice import features
 from attnbench.answer.choice.candidates import Candidate, Excluded, Why, judged
 from attnbench.answer.choice.choice import Choice, Lead
 from attnbench.answer.choice.known import Known
@@ -34,7 +35,7 @@ def choose(seen: Sequence[Seen], problem: Problem, wants: Wants, table: Table, *
 
     ``left_out``: whom the run left out with a reason.
     """
-    alike = [s for s in _of_one_kind(seen) if s.problem.mask.kinds == problem.mask.kinds]
+    alike = [s for s in _of_one_kind(seen) if _tells_of(s, problem)]
     by_variant: dict[str, list[Seen]] = {}
     for each in alike:
         by_variant.setdefault(each.variant, []).append(each)
@@ -47,6 +48,13 @@ def choose(seen: Sequence[Seen], problem: Problem, wants: Wants, table: Table, *
     twins = furthest(alike)
     margin = max(MARGIN, twins.apart if twins else 0.0)
     return ranked(problem, wants, found, margin=margin, source=source)
+
+
+def _tells_of(seen: Seen, problem: Problem) -> bool:
+    """Whether the masks are of one kind; a time, also where both hide nothing."""
+    if seen.problem.mask.kinds == problem.mask.kinds:
+        return True
+    return seen.time is not None and features.kinds(seen.problem) == features.kinds(problem)
 
 
 def _of_one_kind(seen: Sequence[Seen]) -> list[Seen]:

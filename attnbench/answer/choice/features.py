@@ -28,6 +28,8 @@ TERMS = (
 AXES = ("queries", "keys", "heads", "grouping", "head_dim", "v_head_dim", "visible share")
 """The axes of :func:`place`, each counted in doublings."""
 LEAST_SHARE = 1e-6
+BLOCK = 16
+"""Keys: numbers in the widest register, and a divisor of every kernel's block."""
 
 
 class Terms:
@@ -67,6 +69,14 @@ class Terms:
         return np.array([self.of(problem) for problem in problems], float)
 
 
+def kinds(problem: Problem) -> tuple[str, ...]:
+    """The kinds of its mask; none for one query at the last key, where causal hides nothing."""
+    p = problem
+    if p.mask.kinds == ("causal",) and p.q_len == 1 and not p.mask.upper_left:
+        return ("none",)
+    return p.mask.kinds
+
+
 @cache
 def _visible(problem: Problem) -> int:
     """Pairs that may meet: counting them takes as long as the mask is long."""
@@ -88,3 +98,11 @@ def place(problem: Problem) -> tuple[float, ...]:
 def places(problems: Sequence[Problem]) -> NDArray[np.float64]:
     """The places of some problems, a row each."""
     return np.array([place(problem) for problem in problems], float)
+
+
+def beside(problem: Problem) -> tuple[float, ...]:
+    """What problems have in common whose times are off alike: their place, and full blocks.
+
+    Keys that fill no block cost some percent more, however many there are.
+    """
+    return (*place(problem), float(problem.kv_len % BLOCK > 0))

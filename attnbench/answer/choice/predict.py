@@ -62,12 +62,13 @@ class Model:
     def __init__(self, terms: features.Terms, problems: Sequence[Problem],
                  figures: Sequence[float]) -> None:  # fmt: skip
         self._of = terms.of
-        self._terms, self._places = terms.matrix(problems), features.places(problems)
+        self._terms = terms.matrix(problems)
+        self._places = np.array([features.beside(p) for p in problems], float)
         self._logs = np.log(np.asarray(figures, float))
 
     def predict(self, problem: Problem) -> Prediction | None:
         """None where too little was measured."""
-        place = np.array(features.place(problem))
+        place = np.array(features.beside(problem))
         away = ((self._places - place) ** 2).sum(1)
         near = np.argsort(away, kind="stable")[:NEAREST]
         if len(near) < FEWEST:

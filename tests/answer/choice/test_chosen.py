@@ -51,6 +51,30 @@ def test_within_the_margin_they_cant_be_told_apart():
     assert "matmul can't be told from it" in found.sentence()
 
 
+def test_one_query_is_told_by_what_was_measured_without_a_mask_too():
+    def decoding(mask, length):
+        return problem(length, mask=mask).with_(phase="decode", q_len=1)
+
+    records = [seen(name, decoding("none", n), time * n)
+               for n in LENGTHS for name, time in (("sdpa", 1e-6), ("matmul", 2e-6))]  # fmt: skip
+    found = chosen(records, decoding("causal", 700))
+    assert (found.winner.variant, found.winner.measured) == ("sdpa", False)
+    upper = decoding("causal@upper-left", 700)  # it sees the first key alone
+    assert chosen(records, upper).winner is None
+    many = problem(700, mask="causal").with_(phase="decode", q_len=2)
+    assert chosen(records, many).winner is None
+
+
+def test_what_refused_another_mask_is_not_told_of_this_one():
+    asked = problem(512, phase="decode")
+    records = [
+        seen("sdpa", asked, 1.0),
+        ended("matmul", problem(512, mask="none", phase="decode"), "failed"),
+    ]
+    found = chosen(records, asked)
+    assert out(found, "matmul").why is Why.ABSENT
+
+
 def test_twins_that_came_out_apart_widen_the_margin():
     kernel = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
     records = [seen("sdpa", problem(), 1.0, kernels=kernel, peak=5),

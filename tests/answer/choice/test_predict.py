@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.answer.choice.features import TERMS, Terms
+from attnbench.answer.choice.features import BLOCK, TERMS, Terms
 from attnbench.answer.choice.predict import FEWEST, Model, not_negative
 from impls.loading import load_file
 
@@ -57,6 +57,20 @@ def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
             wide.append(found.spread)
     assert 0.84 <= np.mean(inside) <= 0.985
     assert np.median(wide) < 0.3  # an interval that held everything would be of no use
+
+
+def test_keys_that_fill_no_block_are_told_from_those_that_do():
+    lengths = (128, 251, 512, 1003, 2048)
+
+    def ragged(p):
+        return dense(p) * (1.0 if p.kv_len % BLOCK == 0 else 1.2)
+
+    some = [problem(n, heads=h, width=d)
+            for n, h, d in itertools.product(lengths, HEADS, WIDTHS)]  # fmt: skip
+    model = Model(Terms({}), some, [ragged(p) for p in some])
+    for length in (400, 401, 800, 801, 1400, 1600):
+        asked = problem(length, heads=4, width=64)
+        assert model.predict(asked).middle == pytest.approx(ragged(asked), rel=0.08)
 
 
 def test_far_from_what_was_measured_the_interval_is_wider_where_terms_leave_something():
