@@ -9,12 +9,14 @@ or on a machine of another kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.answer.twins import furthest
+from attnbench.answer.unrest import unrest
 from attnbench.record import Record, Time
+from attnbench.store.skim import Seen
 
 MARGIN = 0.05
 """Medians of blocks timed one after the other differ by this through drift alone, one time in
@@ -98,10 +100,23 @@ def regime(p: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def margin_of(records: Iterable[Record]) -> float:
+def margin_of(records: Sequence[Record | Seen]) -> float:
     """What counts as no lead among the records of one run."""
     twins = furthest(records)
-    return max(MARGIN, twins.apart if twins else 0.0)
+    return max(MARGIN, twins.apart if twins else 0.0, unrest(records))
+
+
+def margin_said(records: Sequence[Record | Seen]) -> str:
+    """Why no smaller lead counts; empty where it is the usual margin."""
+    twins, moved = furthest(records), unrest(records)
+    if twins is not None and twins.apart > max(MARGIN, moved):
+        return twins.sentence()
+    if moved > MARGIN:
+        return (
+            f"leads up to {moved:.0%} are said to be none: the ruler's own canary was off by that "
+            "much, one time in twenty, while this was measured"
+        )
+    return ""
 
 
 def answers(records: Sequence[Record], margin: float | None = None) -> Iterator[Answer]:

@@ -68,6 +68,7 @@ class Seen:
     setup_s: float | None = None
     kernels: list[str] = field(default_factory=list)
     node: str = ""
+    canary_s: float | None = None
     ranks: Any = None
     protocol: int = 0
 

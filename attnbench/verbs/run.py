@@ -138,8 +138,7 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
 
 def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:
     """The table and the answer."""
-    from attnbench.answer.twins import furthest
-    from attnbench.answer.verdict import MARGIN, answers
+    from attnbench.answer.verdict import answers, margin_said
     from attnbench.store import selfcheck_said
 
     left_out = ("unsupported", "unavailable")
@@ -161,7 +160,7 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
             print(answer.sentence())
         if not found:
             print("nothing exact was measured, so there is no fastest to name")
-        if (twins := furthest(records)) is not None and twins.apart > MARGIN:
-            print(twins.sentence())
+        if said := margin_said(records):
+            print(said)
         print(trust)
     return finding(records)

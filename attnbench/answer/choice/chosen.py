@@ -13,8 +13,7 @@ from attnbench.answer.choice.candidates import Candidate, Excluded, Why, judged
 from attnbench.answer.choice.choice import Choice, Lead
 from attnbench.answer.choice.known import Known
 from attnbench.answer.choice.wants import KINDS
-from attnbench.answer.twins import furthest
-from attnbench.answer.verdict import MARGIN
+from attnbench.answer.verdict import margin_of
 
 if TYPE_CHECKING:
     from attnbench.answer.choice.wants import Wants
@@ -45,9 +44,7 @@ def choose(seen: Sequence[Seen], problem: Problem, wants: Wants, table: Table, *
         found.append(judged(label, row, Known(row, some, ceilings), problem, wants))
     found += [each for each in left_out if each.variant not in by_variant]
     found += _absent(table, {e.variant for e in found}, problem, wants)
-    twins = furthest(alike)
-    margin = max(MARGIN, twins.apart if twins else 0.0)
-    return ranked(problem, wants, found, margin=margin, source=source)
+    return ranked(problem, wants, found, margin=margin_of(alike), source=source)
 
 
 def _tells_of(seen: Seen, problem: Problem) -> bool:

@@ -265,8 +265,9 @@ METHOD = (
     "a record implausible, and it has no time.",
     "Variants are ranked among those that compute exactly softmax attention. Blocks timed one "
     "after the other differ by a twentieth through drift alone, and by more where variants that "
-    "ran the same kernels did so in the run: those whose intervals come within MARGIN of each "
-    "other are a tie. A lead's range is from the near to the far ends of both intervals.",
+    "ran the same kernels did so in the run, or where its canary scattered: those whose "
+    "intervals come within MARGIN of each other are a tie. A lead's range is from the near to the "
+    "far ends of both intervals.",
     "What approximates softmax, or is an operator of its own, is shown beside the ranking with its "
     "distance from softmax on the same inputs. It is called a substitute only where it keeps half "
     "or more of what softmax does beyond averaging the values. Random inputs are not a trained "
