@@ -45,8 +45,9 @@ class Going:
         """Those that this machine can try."""
         return [claim for claim in self.claims if claim.name not in self._left_out]
 
-    def all(self, try_one: Callable[[Claim, Asked], Outcome] = outcome) -> Iterator[Outcome]:
+    def all(self, try_one: Callable[[Claim, Asked], Outcome] | None = None) -> Iterator[Outcome]:
         """Claim after claim; after Ctrl-C the rest is said to be stopped."""
+        try_one = try_one or outcome
         for claim in self.claims:
             one = self._left_out.get(claim.name)
             if one is None:

@@ -198,7 +198,21 @@ def glove(path, tokens, chance=None, width=50):
     return str(path)
 
 
-WORDS = "i must go back to my ship and crew we process your order".split()
+WORDS = [
+    "i",
+    "must",
+    "go",
+    "back",
+    "to",
+    "my",
+    "ship",
+    "and",
+    "crew",
+    "we",
+    "process",
+    "your",
+    "order",
+]
 
 
 def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):

@@ -38,9 +38,8 @@ def test_ours_stands_beside_theirs_with_its_interval():
 
 
 def test_the_table_has_every_point_and_the_count(capsys):
-    rows = [tried(one=(0.5,), two=(0.1,)).to_dict(),
-            Outcome(claim(name="other"), Verdict.NOT_RUN, "it needs more", "get it").to_dict()]  # fmt: skip
-    reproduce_view.table(rows)
+    other = Outcome(claim(name="other"), Verdict.NOT_RUN, "it needs more", "get it")
+    reproduce_view.table([tried(one=(0.5,), two=(0.1,)).to_dict(), other.to_dict()])
     said = " ".join(capsys.readouterr().out.split())
     for word in ("what one says", "does not hold", "other not run it needs more; get it",
                  "2 claims: 1 not reproduced, 1 not run"):  # fmt: skip
