@@ -23,8 +23,9 @@ from impls.loading import load_function
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
     for module, many in ((key_bias, 5), (converted, 3), (from_scratch, 7), (numpy_layers, 5),
-                         (head_gradients, 3), (one_head, 40)):  # fmt: skip
+                         (head_gradients, 3)):  # fmt: skip
         monkeypatch.setattr(module, "DRAWS", many)
+    monkeypatch.setattr(one_head, "DRAWS", {"uniform": 200, "gaussian": 5, "begun": 5})
 
 
 def tried(name, **asked):
@@ -198,21 +199,7 @@ def glove(path, tokens, chance=None, width=50):
     return str(path)
 
 
-WORDS = [
-    "i",
-    "must",
-    "go",
-    "back",
-    "to",
-    "my",
-    "ship",
-    "and",
-    "crew",
-    "we",
-    "process",
-    "your",
-    "order",
-]
+WORDS = sorted({*words.printed.ODYSSEY.lower().split(), *words.printed.AMAZON.lower().split()})
 
 
 def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):
@@ -230,3 +217,16 @@ def test_vectors_of_a_file_are_used_for_the_identity_too(tmp_path):
 def test_vectors_of_another_width_are_refused_in_a_sentence(tmp_path):
     with pytest.raises(words.CantBeDone, match=r"has 8: give glove\.6B\.50d"):
         tried("words-glove", embeddings=glove(tmp_path / "short.txt", WORDS, width=8))
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"\xff\xfe\x00word 1 2\n", "is not UTF-8 text"), (b"", "has no vector for i"),
+    (b"ship 1 2 3\ncrew 1 2\n", "line 2: 2 numbers"), (b"ship 1 2\n", "has no vector for i"),
+    (b"i 1 x\n", "could not convert"), (None, "can't read"),
+])  # fmt: skip
+def test_a_bad_file_of_vectors_is_refused_in_a_sentence(tmp_path, content, said):
+    file = tmp_path / "vectors.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(words.CantBeDone, match=said):
+        tried("words-glove", embeddings=str(file))

@@ -9,11 +9,13 @@ import pytest
 from attnbench import claims
 from attnbench.claims.figures import Asked
 from attnbench.claims.measured import crossing, growth, pairs, practice
+from attnbench.claims.measured.ruler import row
 from attnbench.claims.outcome import Outcome
 from attnbench.claims.verdict import Verdict
 from attnbench.comparison import paired
 from attnbench.pairs import Pairs
 from attnbench.record import Distance, Record, Status, Time
+from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
@@ -128,8 +130,8 @@ def low_rank_seconds(label, problem):
 def test_mechanisms_that_are_fast_and_lose_what_softmax_does_improve_nothing(tried):
     one = tried("low-rank", Worker(low_rank_seconds, skill=lambda name: 0.1))
     assert one.verdict is Verdict.REPRODUCED
-    assert one.figure("8192 speed alone").value == 1.0
-    table = one.found.tables[0]
+    table, shares = one.found.tables
+    assert shares.rows[-1] == [8192.0, 0.0, 1.0]
     assert "from" in table.rows[0][table.columns.index("faster, by pairs")]
 
 
@@ -141,8 +143,6 @@ def test_mechanisms_that_are_fast_and_as_good_refute_the_claim(tried):
 
 
 def test_a_search_over_lengths_that_nobody_takes_says_so():
-    from attnbench.sweep.crossover import Search
-
-    assert crossing.said(crossing.Answer("a", "b", "tokens", (1, 2), Search([]))) == (
-        "no length was compared"
-    )
+    a, b = (row(name) for name in ("matmul", "retention"))  # which takes no other mask than causal
+    with pytest.raises(CantBeDone, match="matmul and retention share no lengths"):
+        crossing.bracket(Worker(grows(1, 2)), a, b, Problem(), (64, 256), Asked(), 1.0)

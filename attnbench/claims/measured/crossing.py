@@ -8,6 +8,7 @@ from attnbench.claims.measured.ruler import MARGIN
 from attnbench.sweep.crossover import Search, ladder, seek
 from attnbench.sweep.duel import Asking, Duel
 from attnbench.sweep.engine import LocalEngine
+from impls.asked import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -17,6 +18,8 @@ def bracket(opened: LocalEngine, a: Variant, b: Variant, problem: Problem,
     """Who leads where, over the lengths that both take."""
     duel = Duel(a, b, problem, between, [])
     duel.rungs = [n for n in ladder(*between) if _both(duel, n)]
+    if len(duel.rungs) < 2:
+        raise CantBeDone(f"{a.label} and {b.label} share no lengths to search")
     search = Search(duel.rungs)
     asking = Asking(duel, opened, asked.seed, MARGIN)
     for _ in seek(search, asking, seconds):

@@ -8,7 +8,7 @@ Times are the ruler's: cold caches, one call a sample, the clocks as they stand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnbench.claims.figures import Asked, Figure, Found, Table
@@ -59,7 +59,7 @@ def _rate(found: Record, of: Problem) -> Figure:
     return Figure(work / found.time.median_s, work / found.time.high_s, work / found.time.low_s)
 
 
-def _behind(found: Record) -> list[str | float | None]:
+def _behind(found: Record) -> Sequence[str | float | None]:
     """What a sceptic asks for."""
     if found.time is None:
         return [None] * 5 + [None, f"{found.status}: {found.reason}"]

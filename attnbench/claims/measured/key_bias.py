@@ -26,23 +26,21 @@ def measure(asked: Asked) -> Found:
     """Of each bias: by how much the output moves; of the keys', its gradient too."""
     figures: dict[str, Figure] = {}
     rows: list[list[str | float | None]] = []
-    for kind, widths in (("", {}), (" kdim", OTHER_WIDTHS)):
-        for word, dtype in DTYPES.items():
-            moved = [_moved(asked.seed + n, dtype, SCALES[0], widths) for n in range(DRAWS)]
-            for n, bias in enumerate(BIASES):
-                figures[bias + word + kind] = middle([each[n] for each in moved])
-    for scale in SCALES:
-        for word, dtype in DTYPES.items():
-            moved = [_moved(asked.seed + n, dtype, scale, {}) for n in range(DRAWS)]
-            learnt = [_gradients(asked.seed + n, dtype, scale) for n in range(DRAWS)]
-            row = [*(middle([m[n] for m in moved]).value for n in range(3)),
-                   *(middle([g[n] for g in learnt]).value for n in range(3)),
-                   middle([g[3] for g in learnt]).value]  # fmt: skip
-            rows.append([f"{scale:g}", word.strip() or "float32", *row])
+    seeds = range(asked.seed, asked.seed + DRAWS)
+    for word, dtype in DTYPES.items():
+        moved = _by_bias([_moved(seed, dtype, SCALES[0], OTHER_WIDTHS) for seed in seeds])
+        figures |= {f"{bias}{word} kdim": each for bias, each in moved.items()}
+        for scale in SCALES:
+            moved = _by_bias([_moved(seed, dtype, scale, {}) for seed in seeds])
+            learnt = [_gradients(seed, dtype, scale) for seed in seeds]
+            rows.append([f"{scale:g}", word.strip() or "float32",
+                         *(each.value for each in moved.values()),
+                         *(middle(some).value for some in zip(*learnt, strict=True))])  # fmt: skip
+            place = "" if scale == SCALES[0] else " calm"
+            figures |= {f"{bias}{word}{place}": each for bias, each in moved.items()}
             figures[f"gradient{word} at {scale:g}"] = middle(
-                [g[1] / max(g[0], g[2]) for g in learnt]
+                [key / max(query, value) for query, key, value, _ in learnt]
             )
-    figures["calm float64"] = Figure(rows[-1][3])  # type: ignore[arg-type]
     figures["rounding"] = _over(figures["key"], figures["key float64"])
     columns = ["scale", "dtype", *(f"{bias}: output moves" for bias in BIASES),
                *(f"{bias}: gradient" for bias in BIASES), "entropy"]  # fmt: skip
@@ -51,6 +49,11 @@ def measure(asked: Asked) -> Found:
         "near 0 the softmax is saturated"
     )
     return Found(figures, [note], [Table(f"medians of {DRAWS} draws", columns, rows)])
+
+
+def _by_bias(moved: list[list[float]]) -> dict[str, Figure]:
+    """By bias, the median of some draws."""
+    return dict(zip(BIASES, map(middle, zip(*moved, strict=True)), strict=True))
 
 
 def _over(a: Figure, b: Figure) -> Figure:

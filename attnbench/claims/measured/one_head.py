@@ -19,7 +19,7 @@ from attnbench.claims.measured.key_bias import entropy
 from attnbench.claims.measured.spread import middle, share
 
 BATCH, TOKENS, WIDTH, HEADS = 2, 10, 512, 8
-DRAWS = 200
+DRAWS = {"uniform": 400, "gaussian": 50, "begun": 50}
 KINDS: dict[str, Callable[[torch.Generator], Tensor]] = {
     "uniform": lambda chance: torch.rand(WIDTH, WIDTH, generator=chance),
     "gaussian": lambda chance: torch.randn(WIDTH, WIDTH, generator=chance),
@@ -47,27 +47,27 @@ class Draw:
 
 def measure(asked: Asked) -> Found:
     """How often they are equal, and why."""
-    draws = {kind: [_draw(asked.seed + n, kind) for n in range(DRAWS)] for kind in KINDS}
+    draws = {kind: [_draw(asked.seed + n, kind) for n in range(DRAWS[kind])] for kind in KINDS}
     figures: dict[str, Figure] = {}
     for kind, some in draws.items():
-        figures[f"{kind} equal"] = Figure(sum(d.equal for d in some) / DRAWS)
+        figures[f"{kind} equal"] = Figure(sum(d.equal for d in some) / len(some))
         figures[f"{kind} entropy"] = middle([d.entropy for d in some])
     uniform = draws["uniform"]
     equal = [d for d in uniform if d.equal]
     other = [d for d in uniform if not d.equal]
-    figures["share"] = share(len(equal), DRAWS)
+    figures["share"] = share(len(equal), len(uniform))
     figures["same key"] = _all([d.one_key for d in equal])
     figures["another key"] = _all([not d.one_key for d in other])
     rows: list[list[str | float | None]] = [
-        [SAID[kind], sum(d.equal for d in some), sum(d.one_key for d in some),
+        [SAID[kind], len(some), sum(d.equal for d in some), sum(d.one_key for d in some),
          *(middle(values).value for values in (
              [d.apart for d in some], [d.entropy for d in some],
              [d.entropy_of_heads for d in some]))]
         for kind, some in draws.items()
     ]  # fmt: skip
-    columns = ["weights", "equal", "all heads one key", "apart, relative", "entropy, one head",
+    columns = ["weights", "draws", "equal", "one key", "apart, relative", "entropy, one head",
                "entropy, 8 heads"]  # fmt: skip
-    return Found(figures, (), [Table(f"of {DRAWS} draws", columns, rows)])
+    return Found(figures, (), [Table("how many are equal", columns, rows)])
 
 
 def _all(some: list[bool]) -> Figure:

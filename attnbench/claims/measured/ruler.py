@@ -66,11 +66,10 @@ def record(opened: Engine, variant: Variant, of: Problem, asked: Asked, budget_s
 
 
 def pairs(opened: LocalEngine, judged: Variant, against: Variant, of: Problem, asked: Asked,
-          seconds: float) -> Compared:  # fmt: skip
-    """The first's time over the second's, on one problem."""
-    return compare_cell(
-        cell(judged, of), cell(against, of), opened, asked.seed, MARGIN, (), seconds
-    )  # fmt: skip
+          seconds: float, *, against_on: Problem | None = None) -> Compared:  # fmt: skip
+    """The first's time over the second's, on one problem, or on one each."""
+    sides = cell(judged, of), cell(against, against_on or of)
+    return compare_cell(*sides, opened, asked.seed, MARGIN, (), seconds)
 
 
 def ratio(found: Compared) -> Figure:

@@ -108,9 +108,13 @@ def measure_tables(asked: Asked) -> Found:
     for name, sentence in SENTENCES.items():
         weights = np.array(printed.SHIP_WEIGHTS[sentence])
         along = float(weights @ _products(sentence))
-        figures[f"output {name}"] = Figure(_relative(along, ship @ printed.BY_ATTENTION[sentence]))
+        figures[f"output {name}"] = Figure(
+            _relative(along, float(ship @ printed.BY_ATTENTION[sentence]))
+        )
     products, row = _products(printed.ODYSSEY), np.array(printed.SHIP_COSINES)
-    figures["by cosines"] = Figure(_relative(float(row @ products), ship @ printed.BY_COSINES))
+    figures["by cosines"] = Figure(
+        _relative(float(row @ products), float(ship @ printed.BY_COSINES))
+    )
     norms = products / (row * np.linalg.norm(ship))
     place, between = printed.SHIP[printed.ODYSSEY], np.array(printed.COSINES)
     between[place] = between[:, place] = row
@@ -178,6 +182,6 @@ def _rounded(weights: Array) -> list[list[float]]:
 
 
 def _table(title: str, tokens: Sequence[str], weights: Array) -> Table:
-    rows = [[word, *(round(float(w), 2) for w in row)]
+    rows: list[list[str | float | None]] = [[word, *(round(float(w), 2) for w in row)]
             for word, row in zip(tokens, weights, strict=True)]  # fmt: skip
     return Table(title, ["", *tokens], rows)

@@ -7,7 +7,9 @@ NOTEBOOK = Source(
     "notebook, read as text; it leads to github.com/jmandreoli/PYTOOLS", "all cells, with outputs",
 )  # fmt: skip
 _CODE = "attnbench.claims.measured"
-_ROUNDING = "a figure of rounding depends on the draw, so ten times theirs is allowed"
+_ROUNDING = (
+    "theirs is of one draw, whose scale is drawn too, so thirty times as much rounding is allowed"
+)
 _LAYER = "embed_dim 12, 4 heads, batch 64, 80 queries, 100 keys, parameters drawn at scale 10"
 
 
@@ -16,7 +18,7 @@ def _moves(name: str, says: str, published: float) -> Point:
 
 
 def _stays(name: str, says: str) -> Point:
-    return Point(name, says, Rule.AT_MOST, 0.00092, 9.0)
+    return Point(name, says, Rule.AT_MOST, 0.00092, 29.0)
 
 
 def _nought(name: str, says: str, tolerance: float) -> Point:
@@ -54,7 +56,7 @@ ROWS = [
             _moves("query kdim", "other widths: the output moves with the query's bias", 20.0),
             _moves("value kdim", "other widths: it moves with the value's bias", 6.3),
             _nought("key float64 kdim", "other widths, key's bias, float64: nought", 1e-10),
-            _nought("calm float64", "parameters at scale 0.1, softmax unsaturated, float64", 1e-12),
+            _nought("key float64 calm", "parameters at scale 0.1, softmax unsaturated", 1e-12),
             _nought("gradient float64 at 10", "the key bias's largest gradient over the others'",
                     1e-10),
             _nought("gradient float64 at 0.1", "the same where the softmax is unsaturated", 1e-10),
@@ -79,7 +81,7 @@ ROWS = [
             _cost("512 train", "512 tokens of 512, forward and backward", "train", 512, 512, 1, 8,
                   64),
         ),
-        f"{_CODE}.pairs:measure_saving", Needs(variants=("mha",)), minutes=0.8, timed=True,
+        f"{_CODE}.pairs:measure_saving", Needs(variants=("mha",)), minutes=1.2, timed=True,
     ),
     Claim(
         "no-key-bias",
@@ -92,12 +94,12 @@ ROWS = [
         "the text does not show, so theirs are held by float64 alone: the worst parameter, "
         "relative to its own norm; the limits are ours.",
         (
-            Point("forward", "the output, float32", Rule.AT_MOST, 0.023, 9.0),
+            Point("forward", "the output, float32", Rule.AT_MOST, 0.023, 29.0),
             _nought("forward float64", "the output, float64, relative", 1e-12),
-            _nought("backward float64", "the worst parameter's gradient, float64, relative", 1e-6),
-            Point("forward kdim", "other widths: the output, float32", Rule.AT_MOST, 0.023, 9.0),
+            _nought("backward float64", "the worst parameter's gradient, float64, relative", 1e-9),
+            Point("forward kdim", "other widths: the output, float32", Rule.AT_MOST, 0.023, 29.0),
             _nought("forward float64 kdim", "other widths: the output, float64", 1e-12),
-            _nought("backward float64 kdim", "other widths: the worst gradient, float64", 1e-6),
+            _nought("backward float64 kdim", "other widths: the worst gradient, float64", 1e-9),
         ),
         f"{_CODE}.converted:measure", minutes=0.2,
     ),
