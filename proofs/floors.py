@@ -27,8 +27,8 @@ WORDS = (
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
     DATA, TENSORS, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
     ("attnbench.store",), ("attnbench.sweep",),
-    ("attnbench.answer", "attnbench.claims", "attnbench.models", "attnbench.selfcheck",
-     "attnbench.history"),
+    ("attnbench.answer", "attnbench.models", "attnbench.selfcheck", "attnbench.history"),
+    ("attnbench.claims",),
     ("attnbench.report",), ("attnbench.given", "attnbench.forms"), ("attnbench.arguments",),
     ("attnbench.verbs", "attnbench.notebook"),
     ("attnbench.cli", "benchmarks"),

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDER = "evidence"
+"""Beside a machine's runs: what a report also says."""
 REPORTS = {"reports/cpu": "results/amd-epyc-2c/20261122-135617"}
 PICTURE = "first-screen.png"
 SCREEN = {"width": 1440, "height": 900}
@@ -27,6 +29,9 @@ def made(report: str, run: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         shutil.copytree(ROOT / run, root / run)
+        beside = Path(run).parent / FOLDER
+        if (ROOT / beside).is_dir():
+            shutil.copytree(ROOT / beside, root / beside)
         command = [sys.executable, "-m", "attnbench", "report", run, "--out", report]
         done = subprocess.run(command, cwd=root, env=_environment(), capture_output=True, text=True)
         if done.returncode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attnbench.arguments import deciding, problems
+from attnbench.arguments import deciding, evidence, problems
 from attnbench.forms import Parser
 from attnbench.given import count, duration, factor, seconds, seed, size, words
 
@@ -30,6 +30,9 @@ GROUPS = {
         "choose": "the attention for given shapes and limits: an answer, or why there is none",
         "crossover": "where one variant overtakes another, measured until the bracket is tight",
         "capture": "a program's attention calls, as problems: -- python train.py",
+    },
+    "evidence": {
+        "reproduce": "are the claims true? what others said of attention, put to the test here",
     },
     "read": {
         "report": "a page that opens with the answer: figures, data, a table for a paper",
@@ -72,6 +75,7 @@ def parser() -> Parser:
     deciding.choose(made["choose"])
     deciding.crossover(made["crossover"])
     deciding.capture(made["capture"])
+    evidence.reproduce(made["reproduce"])
     _profile(made["profile"])
     _report(made["report"])
     _selfcheck(made["selfcheck"])

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
 from attnbench.report.figures.looks import looks
+from attnbench.report.page.claims import claims_of
 from attnbench.report.page.contents import Contents
 from attnbench.report.page.drawn import draw_all
 from attnbench.report.page.headlines import headlines
@@ -37,6 +38,7 @@ def contents_of(runs: Sequence[Ran], out: Path) -> Contents:
         figures=figures, absent=absent, missing=missing(found), comparisons=comparisons,
         incomparable=incomparable, method=method(runs), to_run={run.number: _way(run.path, out)
                                                           for run in runs},
+        claims=claims_of(runs),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ def summary(contents: Contents) -> str:
         parts += _run(contents, run)
     parts += _comparisons(contents)
     parts += _missing(contents.missing)
+    parts += _claims(contents)
     parts += _trust(contents)
     text = "\n\n".join(parts) + "\n"
     return text if len(text) <= LIMIT else _cut(text)
@@ -135,6 +136,20 @@ def _stopped(each: Missing) -> str:
     remedy = f" → {_plain(each.remedy)}" * bool(each.remedy)
     cells = f"{each.cells} cell{'s' * (each.cells != 1)}"
     return f"- {status}: {_plain(names)} ({cells}): {_plain(each.reason)}{remedy}"
+
+
+def _claims(contents: Contents) -> Iterator[str]:
+    """How many claims of others came to which verdict, and which were not reproduced."""
+    for found in contents.claims:
+        if found.told:
+            yield f"## What others claim, tried on {_plain(found.machine)}"
+            yield _plain(found.counts)
+            bad = [claim for claim in found.tried if claim.verdict != "reproduced"]
+            if bad:
+                yield "\n".join(
+                    f"- {claim.verdict}: {_plain(claim.name)} ({_plain(claim.why)})"
+                    for claim in bad
+                )
 
 
 def _trust(contents: Contents) -> Iterator[str]:

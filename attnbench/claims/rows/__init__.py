@@ -1,0 +1,1 @@
+"""The claims, a file for each source: data alone."""

@@ -1,0 +1,104 @@
+"""A claim in a process of its own: whatever becomes of it costs that claim alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.claims.figures import Asked
+from attnbench.claims.running import outcome
+from attnbench.claims.verdict import Verdict
+from tests.claims.made import claim
+
+ROOT = Path(attnbench.__file__).parents[1]
+DEEDS = f"{Path(__file__).with_name('deeds.py')}"
+
+
+def tried(deed, limit_s=60.0, **asked):
+    return outcome(claim(how=f"{DEEDS}:{deed}", timed=True), Asked(**asked), limit_s)
+
+
+def test_what_was_found_comes_back():
+    one = tried("well")
+    assert (one.verdict, one.reason) == (Verdict.REPRODUCED, "")
+    assert one.figure("one").value == 0.5
+    assert one.took_s > 0
+
+
+@pytest.mark.parametrize(("deed", "said"), [
+    ("raises", "status 1: ZeroDivisionError: a fault of ours"), ("exits", "status 3"),
+    ("segfaults", "SIGSEGV"), ("refuses", "not UTF-8 text; give one"),
+])  # fmt: skip
+def test_who_fails_is_not_run_and_says_why(deed, said):
+    one = tried(deed)
+    assert one.verdict is Verdict.NOT_RUN
+    assert said in one.reason
+
+
+def test_what_hangs_is_ended_at_its_limit():
+    start = time.monotonic()
+    one = tried("hangs", 2.0)
+    assert one.verdict is Verdict.NOT_RUN
+    assert one.reason == "it was still running after 2 s"
+    assert one.remedy
+    assert time.monotonic() - start < 15
+
+
+def test_nothing_is_left_running():
+    left = int(tried("leaves").found.notes[0])
+    assert gone(left)
+
+
+def test_no_number_does_not_hold():
+    assert tried("nan").verdict is Verdict.NOT_REPRODUCED
+
+
+def test_it_has_the_rulers_environment_and_its_own_threads():
+    one = outcome(claim(how=f"{DEEDS}:environment"), Asked(seed=7, threads=1))
+    seen = dict(one.found.tables[0].rows)
+    assert seen == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
+                    "torch": "1"}  # fmt: skip
+    assert one.found.notes == ("7",)
+
+
+def test_who_is_killed_takes_its_claims_process_along(tmp_path):
+    """The parent's death closes the child's standard input."""
+    code = (
+        "from tests.claims.made import claim\nfrom attnbench.claims.figures import Asked\n"
+        "from attnbench.claims.running import outcome\n"
+        f"outcome(claim(how='{DEEDS}:hangs', timed=True), Asked(), 100)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    child = _child_of(parent.pid)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert gone(child)
+
+
+def _child_of(pid):
+    for _ in range(200):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
+            if b"attnbench.claims.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+        time.sleep(0.05)
+    raise AssertionError("no child was started")
+
+
+def gone(pid):
+    """Whether a process ends within some seconds; one that nobody has waited for has ended."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,148 @@
+"""Claims whose figures are times, with times made up: what becomes of them is computed."""
+
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from attnbench import claims
+from attnbench.claims.figures import Asked
+from attnbench.claims.measured import crossing, growth, pairs, practice
+from attnbench.claims.measured.ruler import row
+from attnbench.claims.outcome import Outcome
+from attnbench.claims.verdict import Verdict
+from attnbench.comparison import paired
+from attnbench.pairs import Pairs
+from attnbench.record import Distance, Record, Status, Time
+from impls.asked import CantBeDone
+from impls.loading import load_function
+from impls.problem import Problem
+from impls.spec import Variant
+
+
+class Worker:
+    """Times by variant and problem, as a function says them; skills by name."""
+
+    def __init__(self, seconds, skill=lambda name: 0.9, spread=0.001):
+        self.seconds, self.skill, self.spread = seconds, skill, spread
+
+    def ask(self, question, limit_s):
+        if "compare" in question:
+            a_s, b_s = (self._seconds(job) for job in question["compare"])
+            ratios = [math.log(b_s / a_s) + self.spread * (n % 5 - 2) for n in range(40)]
+            found = paired(ratios, question["margin"])
+            return {"pairs": Pairs(found, [a_s] * 40, [b_s] * 40, "decided").to_dict()}
+        job = question["job"]
+        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        s, skill = self._seconds(job), self.skill(variant.name)
+        time = Time(median_s=s, low_s=s, high_s=s, q25_s=s, q75_s=s, min_s=s, n=9, clock="host",
+                    stop="converged", samples_s=[s] * 9)  # fmt: skip
+        far = Distance(relative=0.1, max=1.0, worst_row=1.0, cosine=0.9, skill=skill)
+        record = Record.of(variant, problem, Status.MEASURED)
+        return {"record": replace(record, time=time, distance=far).to_dict()}
+
+    def _seconds(self, job):
+        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        return self.seconds(variant.label, problem)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    def made(name, worker):
+        @contextmanager
+        def engine(asked, device="cpu"):
+            yield worker
+
+        for module in (pairs, growth, practice):
+            monkeypatch.setattr(module, "engine", engine)
+        (claim,) = claims.find([name])
+        cells = {point.name: point.cell for point in claim.points if point.cell}
+        return Outcome.of(claim, load_function(claim.how)(Asked(cells, seconds=60.0)))
+
+    return made
+
+
+def saving(share):
+    return lambda label, problem: 1e-3 * (1 - share if "key_bias" in label else 1)
+
+
+@pytest.mark.parametrize(("share", "spread", "verdict", "said"), [
+    (0.002, 0.001, Verdict.REPRODUCED, ""), (-0.02, 0.001, Verdict.REPRODUCED, ""),
+    (0.05, 0.001, Verdict.NOT_REPRODUCED, "do not hold"),
+    (0.01, 0.02, Verdict.NOT_REPRODUCED, "can't be told"),
+])  # fmt: skip
+def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(tried, share, spread, verdict, said):
+    one = tried("key-bias-cost", Worker(saving(share), spread=spread))
+    assert one.verdict is verdict
+    assert said in one.reason
+    assert one.figure("512 train").value == pytest.approx(share, abs=1e-6)
+    low, high = one.figure("512 train").interval
+    assert low <= share <= high
+
+
+def grows(linear, square):
+    def seconds(label, problem):
+        n, d = problem.kv_len, problem.head_dim
+        return 1e-9 * (n**linear * d**2 if label == "linear.identity" else n**square * d * 2)
+
+    return seconds
+
+
+def test_orders_are_told_from_times(tried):
+    one = tried("reassociated", Worker(grows(1, 2)))
+    assert one.verdict is Verdict.REPRODUCED
+    assert one.figure("re-associated").value == pytest.approx(1)
+    assert one.figure("scores first").value == pytest.approx(2)
+    assert one.figure("width").value == pytest.approx(2)
+
+
+def test_where_the_orders_cross_is_a_bracket(tried):
+    """d² n against 2 d n²: they cross at n = d / 2."""
+    (note,) = tried("reassociated", Worker(grows(1, 2))).found.notes
+    assert "linear.identity is faster" in note
+    (note,) = tried("reassociated", Worker(lambda label, p: grows(1, 2)(label, p.with_(
+        head_dim=640, v_head_dim=640)))).found.notes  # fmt: skip
+    assert "overtakes scores_first between 320 and" in note or "between 304 and" in note
+
+
+def test_a_linear_form_that_is_quadratic_is_found_out(tried):
+    one = tried("reassociated", Worker(grows(2, 2)))
+    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert "re-associated" in one.reason
+
+
+def test_sparse_attention_that_saves_nothing_is_found_out(tried):
+    assert tried("sparse-long", Worker(lambda *_: 1e-3)).verdict is Verdict.NOT_REPRODUCED
+    quick = Worker(lambda label, _: 1e-3 if label == "sdpa" else 3e-4)
+    assert tried("sparse-long", quick).verdict is Verdict.REPRODUCED
+
+
+def low_rank_seconds(label, problem):
+    """Linear against quadratic: they cross at 1,024 tokens."""
+    n = problem.kv_len
+    return 1e-9 * n * n if label == "sdpa" else 1e-9 * n * 1024
+
+
+def test_mechanisms_that_are_fast_and_lose_what_softmax_does_improve_nothing(tried):
+    one = tried("low-rank", Worker(low_rank_seconds, skill=lambda name: 0.1))
+    assert one.verdict is Verdict.REPRODUCED
+    table, shares = one.found.tables
+    assert shares.rows[-1] == [8192.0, 0.0, 1.0]
+    assert "from" in table.rows[0][table.columns.index("faster, by pairs")]
+
+
+def test_mechanisms_that_are_fast_and_as_good_refute_the_claim(tried):
+    one = tried("low-rank", Worker(low_rank_seconds))
+    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.figure("512").value == 0.0  # too short for them
+    assert one.figure("8192").value == 1.0
+
+
+def test_a_search_over_lengths_that_nobody_takes_says_so():
+    a, b = (row(name) for name in ("matmul", "retention"))  # which takes no other mask than causal
+    with pytest.raises(CantBeDone, match="matmul and retention share no lengths"):
+        crossing.bracket(Worker(grows(1, 2)), a, b, Problem(), (64, 256), Asked(), 1.0)

@@ -1,0 +1,71 @@
+"""Claims in words and tables."""
+
+import pytest
+
+from attnbench.claims.claim import Rule
+from attnbench.claims.figures import Figure, Found, Table
+from attnbench.claims.outcome import Outcome
+from attnbench.claims.verdict import Verdict
+from attnbench.report import reproduce_view
+from attnbench.report.claim_words import counts, points, theirs
+from tests.claims.made import claim, point
+
+
+@pytest.mark.parametrize(("one", "said"), [
+    (point(rule=Rule.NEAR, published=354.0, tolerance=0.1, unit="TFLOP/s"),
+     "354 ± 10\N{NO-BREAK SPACE}% TFLOP/s"),
+    (point(rule=Rule.WITHIN, published=0.5, tolerance=0.15, ours=True), "0.5 ± 0.15*"),
+    (point(rule=Rule.WITHIN, published=0.0, tolerance=0.01), "0, within 0.01"),
+    (point(rule=Rule.AT_MOST, published=0.00092, tolerance=9.0), "0.00092; at most 0.0092"),
+    (point(rule=Rule.AT_MOST, published=0.01, ours=True), "at most 0.01*"),
+    (point(rule=Rule.AT_LEAST, published=20.0, tolerance=0.99), "20; at least 0.2"),
+    (point(rule=Rule.AT_LEAST, published=-2.0), "at least -2"),
+])  # fmt: skip
+def test_a_rule_is_said_with_what_was_published_and_where_the_limit_lies(one, said):
+    assert theirs(one.to_dict()) == said
+
+
+def tried(**figures):
+    found = Found({name: Figure(*each) for name, each in figures.items()}, ["a note"],
+                  [Table("behind it", ["what", "much"], [["x", 0.5], ["y", None]])])  # fmt: skip
+    return Outcome.of(claim(point("one"), point("two", Rule.AT_LEAST)), found, 1.0)
+
+
+def test_ours_stands_beside_theirs_with_its_interval():
+    one, two = points(tried(one=(0.5, 0.4, 0.6), two=(None, None, None, "it was ended")).to_dict())
+    assert (one.ours, one.interval, one.held) == ("0.5", "0.4 to 0.6", "holds")
+    assert (two.ours, two.held, two.why) == ("–", "no figure", "it was ended")
+
+
+def test_the_table_has_every_point_and_the_count(capsys):
+    other = Outcome(claim(name="other"), Verdict.NOT_RUN, "it needs more", "get it")
+    reproduce_view.table([tried(one=(0.5,), two=(0.1,)).to_dict(), other.to_dict()])
+    said = " ".join(capsys.readouterr().out.split())
+    for word in ("what one says", "does not hold", "other not run it needs more; get it",
+                 "2 claims: 1 not reproduced, 1 not run"):  # fmt: skip
+        assert word in said
+
+
+def test_details_have_the_figures_behind_the_points(capsys):
+    reproduce_view.details(tried(one=(0.5,), two=(0.1,)).to_dict())
+    said = " ".join(capsys.readouterr().out.split())
+    for word in ("a page: somebody", "a note", "behind it", "y –", "attnbench reproduce made-up"):
+        assert word in said
+
+
+def test_markup_in_a_reason_is_only_text(capsys):
+    rows = [Outcome(claim(), Verdict.NOT_RUN, "[red]it[/] died", "[/bold]").to_dict()]
+    reproduce_view.table(rows)
+    assert "[red]it[/] died; [/bold]" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_line_says_the_verdict_and_why():
+    one = tried(one=(0.5,), two=(0.1,))
+    assert reproduce_view.line(one) == (
+        "made-up: not reproduced (1 of 2 points does not hold: two) [1 s]"
+    )
+
+
+def test_counts_are_in_the_order_of_what_is_known():
+    said = counts([{"verdict": v} for v in ("not run", "reproduced", "not run")])
+    assert said == "1 reproduced, 2 not run"

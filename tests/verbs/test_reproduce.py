@@ -1,0 +1,187 @@
+"""``attnbench reproduce``: what is printed and kept, how it ends, what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench import claims, cli
+from attnbench.claims.figures import Figure, Found, Map
+from attnbench.claims.outcome import Outcome
+from attnbench.machine import this_machine
+from attnbench.store.evidence import evidence_of, read_evidence
+
+ROOT = Path(attnbench.__file__).parents[1]
+
+
+@pytest.fixture
+def reproduce(capsys, tmp_path):
+    """Calls the verb; returns its status, data and prose."""
+
+    def call(*words):
+        status = cli.main(["reproduce", *map(str, words), "--out", str(tmp_path / "results")])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return status, said.out, said.err
+
+    return call
+
+
+def kept(tmp_path):
+    (path,) = evidence_of(tmp_path / "results" / this_machine().name, "reproduce")
+    return read_evidence(path), path
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Every point of every claim gets what was published, but of those that are named."""
+
+    def measured(changed=None, maps=()):
+        def outcome(claim, asked, limit_s=None):
+            figures = {p.name: Figure(p.published) for p in claim.points}
+            figures |= {name: Figure(value) for name, value in (changed or {}).items()
+                        if name in figures}  # fmt: skip
+            return Outcome.of(claim, Found(figures, (), (), maps), 0.5)
+
+        monkeypatch.setattr("attnbench.claims.reproduce.outcome", outcome)
+        return outcome
+
+    return measured
+
+
+def test_the_list_is_printed_without_torch_and_names_every_claim():
+    code = (
+        "import sys\nfrom attnbench import cli\nstatus = cli.main(['reproduce', '--list'])\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules, status, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    assert done.stderr.split()[0::2] == ["False", "0"]
+    for claim in claims.claims():
+        assert f"\n{claim.name} " in f"\n{done.stdout}"
+
+
+def test_the_list_as_json_has_each_point_with_its_rule(reproduce):
+    status, out, _ = reproduce("--list", "--json")
+    assert status == 0
+    listed = {row["name"]: row for row in json.loads(out)}
+    assert set(listed) == {claim.name for claim in claims.claims()}
+    assert listed["key-bias-cost"]["points"][0]["threshold_is_ours"] is True
+    assert listed["h200-sdpa-flash"]["needs"].startswith("an NVIDIA H200")
+
+
+def test_a_claim_that_holds_is_kept_with_its_figures(reproduce, tmp_path):
+    status, out, err = reproduce("words-tables", "--json")
+    assert status == 0
+    (row,) = json.loads(out)
+    assert row["verdict"] == "reproduced"
+    evidence, path = kept(tmp_path)
+    assert evidence.rows == [row]
+    assert evidence.made["seed"] == 0
+    assert f"kept in {path}" in err
+    assert "words-tables: reproduced" in err
+
+
+def test_a_name_shows_all_that_stands_behind_it(reproduce):
+    status, out, _ = reproduce("words-tables")
+    said = " ".join(out.split())
+    assert status == 0
+    for word in ("Pierre Nugues", "the whole table", "within 0.01*", "the limit is ours",
+                 "attnbench reproduce words-tables", "1 claims: 1 reproduced"):  # fmt: skip
+        assert word in said
+
+
+def test_all_of_them_end_with_a_count(made_up, reproduce, tmp_path):
+    made_up({"uniform equal": 0.5})
+    status, out, _ = reproduce()
+    assert status == 1
+    said = " ".join(out.split())
+    gpus = sum(bool(claim.needs.gpu) for claim in claims.claims())
+    assert f"{gpus} needs other hardware" in said
+    assert "glove.6B.50d.txt" in said
+    evidence, _ = kept(tmp_path)
+    assert len(evidence.rows) == len(claims.claims())
+
+
+def test_claims_that_can_not_be_tried_here_are_no_finding(reproduce, tmp_path):
+    status, out, err = reproduce("h200-sdpa-flash", "words-glove")
+    assert status == 2
+    assert "no claim was put to the test" in err
+    assert "NVIDIA H200" in " ".join(out.split())
+    assert [row["verdict"] for row in kept(tmp_path)[0].rows] == [
+        "needs other hardware", "not run",
+    ]  # fmt: skip
+
+
+def test_attention_tables_are_drawn_beside_the_evidence(made_up, reproduce, tmp_path):
+    made_up(maps=(Map("odyssey", "hashed vectors", ["a", "b"], [[0.5, 0.5], [0.1, 0.9]]),))
+    reproduce("words-identity")
+    _, path = kept(tmp_path)
+    picture = path.with_name(f"{path.stem}-odyssey.svg")
+    assert "hashed vectors" in picture.read_text() or picture.stat().st_size > 5000
+
+
+def test_a_bad_file_of_vectors_is_a_sentence_and_the_others_go_on(reproduce, tmp_path):
+    file = tmp_path / "vectors.txt"
+    file.write_bytes(b"\xff\xfe\x00word 1 2\n")
+    status, out, _ = reproduce("words-glove", "words-tables", "--embeddings", file, "--json")
+    glove, tables = json.loads(out)
+    assert glove["verdict"] == "not run"
+    assert "is not UTF-8 text; a GloVe file is" in glove["reason"]
+    assert tables["verdict"] == "reproduced"
+    assert status == 0
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["keybias"], "did you mean key-bias"), (["key-bias", "--threads", "4096"], "--threads 4096"),
+])  # fmt: skip
+def test_what_can_not_be_done_is_one_sentence(reproduce, tmp_path, words, said):
+    status, out, err = reproduce(*words)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert not list((tmp_path / "results").glob("*/*"))
+
+
+def test_a_folder_that_can_not_be_written_is_refused_before_anything_runs(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["reproduce", "words-small", "--out", str(tmp_path / "file")]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_found(made_up, reproduce, monkeypatch, tmp_path):
+    true = made_up()
+
+    def stopped(claim, asked):
+        if claim.name == "words-identity":
+            raise KeyboardInterrupt
+        return true(claim, asked)
+
+    monkeypatch.setattr("attnbench.claims.reproduce.outcome", stopped)
+    status, _, err = reproduce("words-small", "words-identity", "words-tables")
+    assert status == 130
+    assert "what was found until then is kept" in err
+    assert [row["verdict"] for row in kept(tmp_path)[0].rows] == [
+        "reproduced",
+        "not run",
+        "not run",
+    ]
+
+
+@pytest.mark.slow
+def test_every_claim_has_a_verdict_within_five_minutes(reproduce, tmp_path):
+    import time
+
+    start = time.monotonic()
+    status, out, _ = reproduce("--json")
+    took = time.monotonic() - start
+    rows = json.loads(out)
+    here = [row for row in rows if row["verdict"] != "needs other hardware"]
+    assert {row["name"] for row in here if row["verdict"] == "not run"} == {"words-glove"}
+    by_name = {row["name"]: row["verdict"] for row in here}
+    assert by_name["one-head"] == "not reproduced"
+    assert by_name["key-bias"] == by_name["words-tables"] == "reproduced"
+    assert status == 1
+    assert took < 300
