@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.report.figures.looks import Look
 from attnbench.report.figures.sheet import Drawn
+from attnbench.report.page.model_cost import Found
 from attnbench.report.page.sure import Only
 from attnbench.report.scenes import Ran, Scene
 
@@ -67,3 +68,5 @@ class Contents:
     method: Sequence[str]
     to_run: Mapping[int, str]
     """Of each run by its number: the path from the report to its folder."""
+    model_cost: Sequence[Found] = ()
+    """What was found beside the runs of what a variant costs a model."""
