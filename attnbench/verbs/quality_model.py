@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from impls.spec import Variant
 
 KIND = "model"
-LAYER_TEXTS = 8
+LAYER_TEXTS = 6
 """Long texts on which each layer is tried alone."""
 PAIRS_S = 3.0
 SEQ = (256,)
@@ -37,8 +37,9 @@ def model(given: argparse.Namespace) -> int:
     from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
+    from attnbench.models.quality.apart import Apart
     from attnbench.models.quality.pretrained import weights
-    from attnbench.models.quality.pretrained.asked import Trial, rows_of
+    from attnbench.models.quality.pretrained.asked import WORKER, Trial, rows_of
     from attnbench.store import check_writable
     from attnbench.sweep.start import pinned
 
@@ -49,8 +50,12 @@ def model(given: argparse.Namespace) -> int:
     wanted = _wanted(given, machine, settings)
     rows = rows_of(impls.table(given.table), given.variants)
     check_writable(Path(given.out), machine)
-    with tempfile.TemporaryDirectory() as folder, lock_for([wanted.device]):
-        trial = Trial(texts, wanted, settings, given.table, Path(folder))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        lock_for([wanted.device]),
+        Apart(WORKER, settings, limited=wanted.device == "cpu") as apart,
+    ):
+        trial = Trial(texts, wanted, apart, given.table, Path(folder))
         found, stopped = _asked(trial, rows, wanted, machine)
     facts = _facts(trial, texts, wanted, settings, stopped=stopped)
     keep(given, machine, KIND, facts, found, show_model)

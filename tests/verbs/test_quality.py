@@ -5,7 +5,8 @@ import json
 import pytest
 
 from attnbench import cli
-from attnbench.models.quality.pretrained import asked, weights
+from attnbench.models.quality.apart import Apart
+from attnbench.models.quality.pretrained import weights
 from tests.models.quality.made_up import flat, original, step
 
 QUALITY = {
@@ -19,7 +20,7 @@ def model(monkeypatch):
     """In place of the processes that have the model: by variant, what they say."""
     answers = {}
 
-    def stages(module, question, settings, *, limit_s, limited=True):
+    def stages(apart, question, limit_s):
         if question["do"] == "original":
             whole = original()
             yield {"original": {n: whole[n] for n in ("tokens", "plain")}
@@ -29,7 +30,7 @@ def model(monkeypatch):
         said = {**QUALITY, "similarities": [0.5] * len(question["pairs"])}
         yield from answers.get(question["variant"], [{"quality": said}, {"step": step(1.0)}])
 
-    monkeypatch.setattr(asked, "stages", stages)
+    monkeypatch.setattr(Apart, "stages", stages)
     monkeypatch.setattr(weights, "folder", lambda: None)
     monkeypatch.setattr(weights, "versions", lambda: {"transformers": "5"})
     return answers
@@ -38,7 +39,7 @@ def model(monkeypatch):
 @pytest.fixture
 def calls(capsys, tmp_path):
     def call(*words):
-        out = [] if "--from" in words else ["--out", str(tmp_path / "out")]
+        out = ["--out", str(tmp_path / "out")] if words else []
         status = cli.main(["quality", *map(str, words), *out])
         said = capsys.readouterr()
         assert "Traceback" not in said.err
@@ -89,17 +90,16 @@ def test_one_that_refuses_costs_only_itself(model, calls):
 def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
     import signal
 
-    def stops(*_, **__):
+    def stops():
         signal.raise_signal(signal.SIGINT)
         return iter([{"quality": {**QUALITY, "similarities": [0.5] * 48}}])
 
-    inner = asked.stages
+    inner = Apart.stages
 
-    def stages(module, question, *rest, **more):
-        first = question["do"] == "variant"
-        return stops() if first else inner(module, question, *rest, **more)
+    def stages(apart, question, limit_s):
+        return stops() if question["do"] == "variant" else inner(apart, question, limit_s)
 
-    monkeypatch.setattr(asked, "stages", stages)
+    monkeypatch.setattr(Apart, "stages", stages)
     status, _, err = calls("model", "sdpa", "topk", "mean_v")
     (file,) = (tmp_path / "out").glob("*/evidence/*-model.json")
     facts = json.loads(file.read_text())

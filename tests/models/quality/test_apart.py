@@ -8,7 +8,7 @@ import time
 import pytest
 
 from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Lost, stages
+from attnbench.models.quality.apart import Apart, Lost
 
 WORKER = """
     import json, os, signal, sys, time
@@ -35,14 +35,19 @@ WORKER = """
 
 
 @pytest.fixture
-def asks(tmp_path, monkeypatch):
+def apart(tmp_path, monkeypatch):
     (tmp_path / "a_worker.py").write_text(textwrap.dedent(WORKER))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Apart("a_worker", Settings()) as made:
+        yield made
 
+
+@pytest.fixture
+def asks(apart):
     def call(then, limit_s=60.0):
         found = []
         try:
-            for stage in stages("a_worker", {"then": then}, Settings(), limit_s=limit_s):
+            for stage in apart.stages({"then": then}, limit_s):
                 found.append(stage)
         except Lost as lost:
             return found, str(lost)
@@ -63,21 +68,31 @@ def test_what_a_dead_process_had_said_counts_and_its_last_words_are_told(asks):
     assert lost == "its process died of SIGSEGV: last words"
 
 
-def test_what_hangs_is_ended_when_its_time_is_over(asks):
+def test_what_hangs_is_ended_when_its_time_is_over_and_the_next_is_served(asks):
+    asks("go on")
     start = time.monotonic()
-    found, lost = asks("hang", limit_s=8.0)
-    assert lost == "it was still running after 8 s" and len(found) == 1
+    found, lost = asks("hang", limit_s=4.0)
+    assert lost == "it was still running after 4 s" and len(found) == 1
     assert time.monotonic() - start < 20
+    for then, said in (("raise", {"failed": "ValueError: something is off"}),
+                       ("refuse", {"refused": "it takes none of that"})):  # fmt: skip
+        found, lost = asks(then)
+        assert found[1:] == [said] and lost is None
 
 
-@pytest.mark.parametrize(
-    ("then", "said"),
-    [("raise", {"failed": "ValueError: something is off"}),
-     ("refuse", {"refused": "it takes none of that"})],
-)  # fmt: skip
-def test_what_is_raised_is_said_and_no_death(asks, then, said):
-    found, lost = asks(then)
-    assert found[1:] == [said] and lost is None
+def test_who_stops_listening_leaves_nobody_behind(apart):
+    heard = apart.stages({"then": "hang"}, 60.0)
+    next(heard)
+    heard.close()
+    assert [*apart.stages({"then": "go on"}, 60.0)][1:] == [{"second": 2}]
+
+
+def test_a_worker_that_can_not_be_loaded_says_why(tmp_path, monkeypatch):
+    (tmp_path / "broken_worker.py").write_text("import nothing_of_that_name")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Apart("broken_worker", Settings()) as broken, pytest.raises(Lost) as lost:
+        list(broken.stages({}, 30.0))
+    assert "ended with status 1: ModuleNotFoundError" in str(lost.value)
 
 
 def test_asking_loads_no_torch():

@@ -1,10 +1,11 @@
 """What becomes of a variant's row, whatever its process says or how it ends."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import impls
 from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
 from attnbench.models.quality.apart import Lost
 from attnbench.models.quality.pretrained import asked
 from attnbench.models.quality.pretrained.asked import NoOriginal, Trial, Wanted, refused, rows_of
@@ -21,11 +22,11 @@ QUALITY = {
 
 
 @pytest.fixture
-def said(monkeypatch):
+def said():
     """Of each question, the stages that come, and then how it ends."""
     script = {"stages": [], "end": None, "asked": []}
 
-    def stages(module, question, settings, *, limit_s, limited=True):
+    def stages(question, limit_s):
         script["asked"].append((question, limit_s))
         if question["do"] == "original":
             whole = original()
@@ -36,13 +37,13 @@ def said(monkeypatch):
         if script["end"]:
             raise script["end"]
 
-    monkeypatch.setattr(asked, "stages", stages)
+    script["apart"] = SimpleNamespace(stages=stages)
     return script
 
 
 @pytest.fixture
 def trial(said, tmp_path):
-    made = Trial(TEXTS, Wanted(layers=2, distil=3), Settings(), [], tmp_path)
+    made = Trial(TEXTS, Wanted(layers=2, distil=3), said["apart"], [], tmp_path)
     made.begin()
     return made
 
@@ -93,10 +94,10 @@ def test_what_does_not_agree_is_wrong(said, trial):
     assert (row["status"], row["reason"]) == ("wrong", "it is off")
 
 
-def test_without_the_original_there_is_no_trial(monkeypatch, tmp_path):
-    monkeypatch.setattr(asked, "stages", lambda *a, **k: iter([{"failed": "OSError: no disk"}]))
+def test_without_the_original_there_is_no_trial(tmp_path):
+    apart = SimpleNamespace(stages=lambda *_: iter([{"failed": "OSError: no disk"}]))
     with pytest.raises(NoOriginal, match="the original model could not be run: OSError: no disk"):
-        Trial(TEXTS, Wanted(), Settings(), [], tmp_path).begin()
+        Trial(TEXTS, Wanted(), apart, [], tmp_path).begin()
 
 
 def test_all_cores_are_asked_the_exact_ones_first():

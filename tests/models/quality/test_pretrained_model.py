@@ -93,9 +93,9 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
         "ROWS = [Variant(name='wrong', title='w', family='mine', computes='softmax',\n"
         "                build=':build', masks=('none',))]\n"
     )
-    words = ["quality", "model", "sdpa", "wrong", "topk", "mean_v", "--table", str(rows), "--json",
-             "--out", str(tmp_path / "out"), "--seq", "64", "--budget", "0.1", "--distil", "2"]  # fmt: skip
-    assert cli.main(words) == 1
+    words = ["sdpa", "wrong", "topk", "mean_v", "--table", str(rows), "--json", "--seq", "64",
+             "--budget", "0.1", "--distil", "2", "--out", str(tmp_path / "out")]  # fmt: skip
+    assert cli.main(["quality", "model", *words]) == 1
     rows_by = {row["variant"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows_by["wrong"]["status"] == "wrong" and not rows_by["wrong"]["steps"]
     assert rows_by["sdpa"]["status"] == "measured"

@@ -14,8 +14,7 @@ from typing import Any
 
 from attnbench.answer.model_cost.told import long_texts, told
 from attnbench.machine import Machine, why_not
-from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Lost, stages
+from attnbench.models.quality.apart import Apart, Lost
 from attnbench.models.quality.pretrained.texts import Texts
 from impls import Table
 from impls.asked import CantBeDone
@@ -84,9 +83,9 @@ def refused(row: Variant, wanted: Wanted, machine: Machine) -> dict[str, Any] | 
 class Trial:
     """The model, the texts and what is wanted: the original first, then variant after variant."""
 
-    def __init__(self, texts: Texts, wanted: Wanted, settings: Settings, tables: Sequence[str],
+    def __init__(self, texts: Texts, wanted: Wanted, apart: Apart, tables: Sequence[str],
                  folder: Path) -> None:  # fmt: skip
-        self._texts, self._wanted, self._settings = texts, wanted, settings
+        self._texts, self._wanted, self._apart = texts, wanted, apart
         self._tables, self._folder = list(tables), folder
         self.original: dict[str, Any] = {}
 
@@ -130,8 +129,7 @@ class Trial:
             "device": wanted.device, "seq": list(wanted.seq), "margin": wanted.margin,
             "pairs_s": wanted.pairs_s, "pairs": [[p.a, p.b] for p in self._texts.pairs],
         }  # fmt: skip
-        return stages(WORKER, {**shared, **question}, self._settings, limit_s=wanted.limit_s,
-                      limited=wanted.device == "cpu")  # fmt: skip
+        return self._apart.stages({**shared, **question}, wanted.limit_s)
 
 
 def _blank(row: Variant) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnbench.models.built import NotServed
+from attnbench.models.transformers.layer_call import OTHERS
 
 MOST_TOKENS = 8192
 """Of a batch, padding included."""
@@ -73,6 +74,11 @@ def hidden(model: nn.Module, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tens
     return states, real[..., None].to(states.dtype)
 
 
+def own_words(why: NotServed) -> str:
+    """What a variant says of a call, without the layer that called and what else there is."""
+    return str(why).partition(": ")[2].removesuffix(f"; {OTHERS}")
+
+
 def embedded(model: nn.Module, ids: Sequence[Sequence[int]], *, together: bool) -> Embedded:
     """The embeddings of some texts, without gradients; a refusal costs its batch alone."""
     made: list[Tensor | None] = [None] * len(ids)
@@ -82,7 +88,7 @@ def embedded(model: nn.Module, ids: Sequence[Sequence[int]], *, together: bool) 
             with torch.no_grad():
                 states, real = hidden(model, [ids[n] for n in some])
         except NotServed as why:
-            refused |= dict.fromkeys(some, str(why))
+            refused |= dict.fromkeys(some, own_words(why))
             continue
         means = (states * real).sum(1) / real.sum(1)
         for n, vector in zip(some, F.normalize(means), strict=True):

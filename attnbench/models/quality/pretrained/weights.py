@@ -58,7 +58,10 @@ def load(dtype: str, device: str, attention: str) -> nn.Module:
     """The model with one of transformers' own attentions, ready to be asked."""
     import torch
     from transformers import BertModel
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     model = BertModel.from_pretrained(
         folder(), attn_implementation=attention, local_files_only=True, add_pooling_layer=False,
         dtype=getattr(torch, dtype),

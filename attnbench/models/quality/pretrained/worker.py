@@ -15,6 +15,7 @@ from attnbench.models.built import NotServed
 from attnbench.models.quality import answering
 from attnbench.models.quality.pretrained import measured, truth, weights
 from attnbench.models.quality.pretrained.distilled import distil
+from attnbench.models.quality.pretrained.embedded import own_words
 from attnbench.models.quality.pretrained.layers import one_by_one
 from attnbench.models.quality.pretrained.replaced import (
     ORIGINAL,
@@ -65,7 +66,7 @@ def _variant(asked: Mapping[str, Any]) -> Stages:
             yield {"step": in_pairs(replaced, ORIGINAL, name, ids, length, asked["margin"],
                                     asked["pairs_s"])}  # fmt: skip
         except NotServed as why:
-            yield {"step": {"seq": length, "why": str(why)}}
+            yield {"step": {"seq": length, "why": own_words(why)}}
     if asked["layers"] and not row.exact:
         some = asked["layer_texts"]
         yield {"layers": one_by_one(replaced, name, row, [ids[n] for n in some], want[some], dtype)}
@@ -85,7 +86,7 @@ def _distilled(asked: Mapping[str, Any], replaced: Replaced, name: str, row: Var
         losses = distil(replaced, teacher, [ids[n] for n in learn], asked["distil"],
                         asked["train"], asked["seed"])  # fmt: skip
     except NotServed as why:
-        return {"why": str(why)}
+        return {"why": own_words(why)}
     after = measured.cosines(measured.of_texts(replaced, row, some, asked["dtype"]), wanted)
     return {"before": before, "after": after, "losses": losses, "texts": judged}
 

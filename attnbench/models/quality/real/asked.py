@@ -12,7 +12,7 @@ from typing import Any
 
 from attnbench.machine import Machine
 from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Lost, stages
+from attnbench.models.quality.apart import Apart, Lost
 from attnbench.models.quality.pretrained.texts import Texts
 from attnbench.record import Record, Status
 from attnbench.sweep.asking import Engine, measure
@@ -41,10 +41,11 @@ def capture(texts: Texts, seq: int, batch: int, dtype: str, device: str, folder:
     }  # fmt: skip
     found: dict[str, Any] = {}
     try:
-        for stage in stages(CAPTURING, question, settings, limit_s=LIMIT_S, limited=False):
-            if why := stage.get("refused") or stage.get("failed"):
-                raise NotCaptured(f"the model's layers could not be read: {why}")
-            found |= stage["captured"]
+        with Apart(CAPTURING, settings, limited=False) as apart:
+            for stage in apart.stages(question, LIMIT_S):
+                if why := stage.get("refused") or stage.get("failed"):
+                    raise NotCaptured(f"the model's layers could not be read: {why}")
+                found |= stage["captured"]
     except Lost as lost:
         raise NotCaptured(f"the model's layers could not be read: {lost}") from None
     whole = Problem(
