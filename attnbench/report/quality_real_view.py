@@ -105,10 +105,12 @@ def _cell(row: Row | None, what: str) -> str:
 def _amiss(rows: Sequence[Row]) -> Iterator[str]:
     """Whoever has no figures, and why; once for all sources where it is the same."""
     whys: dict[tuple[str, str], list[str]] = {}
+    away = dict.fromkeys(row["variant"] for row in rows if row["status"] == "unavailable")
+    if away:
+        yield f"not available here ('attnbench list' says why): {', '.join(away)}"
     for row in rows:
-        if row["status"] != "measured":
-            remedy = f"; {row['remedy']}" if row.get("remedy") else ""
-            why = f"{row['status'].replace('_', ' ')}: {row['reason']}{remedy}"
+        if row["status"] not in ("measured", "unavailable"):
+            why = f"{row['status'].replace('_', ' ')}: {row['reason']}"
             whys.setdefault((row["variant"], why), []).append(row["source"])
     every = len({row["source"] for row in rows})
     for (name, why), where in whys.items():

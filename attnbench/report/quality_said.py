@@ -30,11 +30,13 @@ def interval(found: Row | None, say: Callable[[float], str]) -> str:
 
 def level_words(level: Level) -> tuple[str, str, str]:
     """Who is fastest at a level, what its step takes, and who can't be told from it."""
+    doubtful = _names([p.variant for p in level.doubtful], "may keep it: ")
     if level.fastest is None:
-        return "nobody", "", _names([p.variant for p in level.doubtful], "may: ")
+        return "nobody", "", doubtful
     value, low, high = level.fastest.ratio
     step = f"{value:.3f} [{low:.3f}, {high:.3f}]" + ", no gain" * (not level.gains)
-    return level.fastest.variant, step, _names([p.variant for p in level.tied], "")
+    tied = _names([p.variant for p in level.tied], "")
+    return level.fastest.variant, step, "; ".join(filter(None, [tied, doubtful]))
 
 
 def _names(names: list[str], before: str) -> str:
@@ -65,6 +67,11 @@ def order_words(original: Row) -> str:
         f"{said}; paraphrases found: how often a paraphrase is more alike than an unrelated pair "
         f"(the original: {own:.0%})"
     )
+
+
+def equal(row: Row) -> bool:
+    """Whether what isn't exact softmax was, on these texts."""
+    return bool(row.get("equal")) and row["computes"] != "softmax"
 
 
 def alone(row: Row) -> bool:

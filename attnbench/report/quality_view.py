@@ -21,6 +21,7 @@ from attnbench.report.quality_said import (
     NOTHING,
     alone,
     cosine,
+    equal,
     floors,
     interval,
     level_words,
@@ -194,13 +195,17 @@ def _distilled(rows: Sequence[Row]) -> Grid:
     return made
 
 
-def _amiss(rows: Iterable[Row]) -> Iterator[str]:
-    """What has no figures, and why; alike reasons are said once."""
+def _amiss(rows: Sequence[Row]) -> Iterator[str]:
+    """What has no figures, and why; of whom this machine can't run, the names."""
+    away = [row["variant"] for row in rows if row["status"] == "unavailable"]
+    if len(away) == 1:
+        (row,) = (row for row in rows if row["status"] == "unavailable")
+        yield f"! {row['variant']}: unavailable: {row['reason']}; {row['remedy']}"
+    elif away:
+        yield f"not available here ('attnbench list' says why): {', '.join(away)}"
     for row in rows:
-        if row["status"] != "measured":
-            remedy = f"; {row['remedy']}" if row.get("remedy") else ""
-            why = f"{row['status'].replace('_', ' ')}: {row['reason']}{remedy}"
-            yield f"! {row['variant']}: {why}"
+        if row["status"] not in ("measured", "unavailable"):
+            yield f"! {row['variant']}: {row['status'].replace('_', ' ')}: {row['reason']}"
         for why, places in (row.get("left_out") or {}).items():
             yield f"! {row['variant']}: {len(places)} texts refused: {why}"
         notes = [*row.get("amiss", ()), (row.get("distilled") or {}).get("why")]
@@ -224,6 +229,11 @@ def _foot(found: Evidence) -> Iterator[str]:
     yield "same rank: can't be told apart; the 99 % interval of the median difference holds nought"
     yield order_words(original)
     yield from floors(original)
+    if same := [row["variant"] for row in found.rows if equal(row)]:
+        yield (
+            f"equal to the original within rounding on all of these texts, of whom that need not "
+            f"be: {', '.join(same)}; at such lengths they leave nothing out"
+        )
     if any(alone(row) for row in found.rows):
         yield "alone: it takes no padding mask, so each text goes by itself, without padding"
 

@@ -118,7 +118,8 @@ def _asked(trial: Trial, rows: Sequence[Variant], wanted: Wanted,
                 facts = {"variant": row.label, "family": row.family, "computes": row.computes}
                 why = refused(row, wanted, machine)
                 found.append({**facts, **why} if why is not None else trial.variant(row))
-                say(f"[{number}/{len(rows)}] {line(found[-1])}")
+                if found[-1]["status"] != "unavailable":
+                    say(f"[{number}/{len(rows)}] {line(found[-1])}")
     except KeyboardInterrupt:
         stopped = True
         if not trial.original:

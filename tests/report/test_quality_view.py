@@ -1,35 +1,12 @@
 """What a variant costs a model, in tables, in a picture and on a page: made-up evidence."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from attnbench.answer.model_cost.ranks import with_ranks
-from attnbench.answer.model_cost.told import told
 from attnbench.report import quality_picture
-from attnbench.report.page import html
-from attnbench.report.page.filled import contents_of
-from attnbench.report.page.gather import gather
 from attnbench.report.quality_real_view import show_real
 from attnbench.report.quality_view import line, show_model
 from attnbench.store.evidence import Evidence
-from impls.loading import load_file
-from tests.models.quality.made_up import flat, original, row, step
-
-runs = load_file(Path(__file__).parent / "page" / "runs.py")
-
-
-def evidence(*rows):
-    whole = original()
-    made = {
-        "machine": runs.MACHINE, "started": "2026-01-02T03:04:05+00:00",
-        "command": "attnbench quality model", "original": whole,
-        "model": {"name": "all-MiniLM-L6-v2"}, "texts": {"source": "built in", "digest": "abc",
-                                                         "texts": 14},
-        "wanted": {"dtype": "float32", "device": "cpu", "seq": [256]},
-    }  # fmt: skip
-    return Evidence("model", made, with_ranks([told(each, whole) for each in rows], whole))
+from tests.models.quality.made_up import evidence, flat, real_row, row, step
 
 
 @pytest.fixture
@@ -41,6 +18,7 @@ def found():
         row("topk[x]", flat(0.98, 0.001), "softmax on its own pattern", 0.9, together=False,
             layers=[flat(0.995), flat(0.9)], distilled=learnt),
         row("nystrom", flat(0.5, 0.01), ratio=0.8, distilled={"why": "it has no backward"}),
+        row("bigbird", flat(1.0), "softmax on its own pattern", equal=True),
         row("cosine", flat(0.6), "its own operator", 0.95, amiss=["crashed: it died"]),
         {"variant": "retention", "family": "linear", "computes": "its own operator",
          "status": "refused", "reason": "it takes causal", "remedy": ""},
@@ -55,7 +33,7 @@ def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, ca
                                           "after distillation")]  # fmt: skip
     assert at == sorted(at)
     near = said[at[1] : at[2]]
-    assert near.index("topk[x]") < near.index("nystrom")
+    assert near.index("bigbird") < near.index("topk[x]") < near.index("nystrom")
     assert "0.9800 [0.9780, 0.9820]" in near and "alone" in near
     assert "cosine" in said[at[2] : at[3]] and "NO" in said[at[0] : at[1]]
     assert "no attention at all" in said and "0.800" in said
@@ -67,7 +45,8 @@ def test_what_has_no_figures_says_why_beneath(found, capsys):
     for words in (
         "! broken: wrong: it is off", "! retention: refused: it takes causal",
         "! cosine: crashed: it died", "! nystrom: it has no backward",
-        "same rank: can't be told apart", "without any attention a step of 256 tokens takes 0.800",
+        "same rank: can't be told apart", "need not be: bigbird",
+        "without any attention a step of 256 tokens takes 0.800",
     ):  # fmt: skip
         assert words in said
 
@@ -75,7 +54,7 @@ def test_what_has_no_figures_says_why_beneath(found, capsys):
 def test_each_variant_is_a_line_as_it_ends(found):
     lines = [line(each) for each in found.rows]
     assert lines[2] == "topk[x]: cosine 0.9800 [0.9780, 0.9820]; step 0.900 at 256"
-    assert lines[5] == "retention: refused: it takes causal"
+    assert lines[6] == "retention: refused: it takes causal"
 
 
 def test_the_picture_has_every_point_with_its_words_and_lies_beside_the_file(found, tmp_path):
@@ -97,14 +76,6 @@ def test_the_picture_says_who_is_fastest_at_a_cosine_of_0_99(found):
 
 def test_without_times_there_is_no_picture(tmp_path):
     assert quality_picture.beside(evidence(row("x", flat(0.5))), tmp_path / "x.json") is None
-
-
-def real_row(variant, source, skill, **more):
-    return {
-        "variant": variant, "family": "lowrank", "computes": "approximates softmax",
-        "source": source, "status": "measured", "reason": "", "remedy": "", "distance": 1 - skill,
-        "cosine": 0.9, "skill": skill, "entropy": 0.4, "problem": "b4 h12/12 n256", **more,
-    }  # fmt: skip
 
 
 @pytest.fixture
@@ -131,39 +102,6 @@ def test_skill_stands_by_source_the_best_on_real_inputs_first(real, capsys):
     assert "0.700" in skill and "-0.200" in skill and "crashed" in skill
     assert "! gone on layer 0: crashed: it died" in said
     assert "0.400" in said[: said.index("near softmax: skill")]
-
-
-@pytest.fixture
-def run(tmp_path):
-    return runs.written(tmp_path / "slow-box-2c" / "20260102-030405", runs.small())
-
-
-def page_of(run):
-    return html.render(contents_of(gather([run]), run / "report"))
-
-
-def test_a_page_without_such_evidence_has_no_such_section(run):
-    assert "What it costs a model" not in page_of(run)
-
-
-def test_a_page_shows_the_newest_evidence_beside_its_run(run, found, real):
-    folder = run.parent / "evidence"
-    folder.mkdir()
-    for stamp, one in (("20260101-000000", evidence(row("older", flat(0.5)))),
-                       ("20260102-000000", found), ("20260103-000000", real)):  # fmt: skip
-        sent = {"kind": one.kind, "made": dict(one.made), "rows": list(one.rows), "schema": 1}
-        (folder / f"{stamp}-{one.kind}.json").write_text(json.dumps(sent))
-    said = page_of(run)
-    assert "What it costs a model" in said and 'href="#model"' in said
-    assert "topk[x]" in said and "better" in said and "older" not in said
-    assert 'id="model-256' in said
-
-
-def test_damaged_evidence_costs_its_own_part_of_the_page(run):
-    folder = run.parent / "evidence"
-    folder.mkdir()
-    (folder / "20260101-000000-model.json").write_text("{")
-    assert "is no evidence of attnbench, or is damaged" in page_of(run)
 
 
 def test_a_step_that_was_refused_is_said(capsys):

@@ -56,7 +56,7 @@ class Apart:
 
     def stages(self, question: Mapping[str, Any], limit_s: float) -> Iterator[Stage]:
         """What is answered, stage by stage; raises :class:`Lost` where it ends badly."""
-        late = START_S * (self._server is None)
+        until = monotonic() + limit_s + START_S * (self._server is None)
         server = self._server or self._start()
         said_before = os.fstat(self._words.fileno()).st_size
         memory = free_memory() if self._limited else 0
@@ -65,7 +65,7 @@ class Apart:
         try:
             with suppress(BrokenPipeError):  # it died, and the end of its answers says so
                 self._say(server, asked)
-            for stage in self._stages(monotonic() + limit_s + late):
+            for stage in self._stages(until):
                 if "child" in stage:
                     child = stage["child"]
                 elif "ended" in stage:
@@ -75,10 +75,8 @@ class Apart:
                     return
                 else:
                     yield stage
-            if server.poll() is None and self._kept != b"":
-                raise Lost("its process answered with half a line")
-            if server.poll() is not None:
-                raise Lost(self._how(server.wait(), said_before))
+            if monotonic() < until:
+                raise Lost(self._how(server.wait(END_S), said_before))  # its answers have an end
             raise Lost(f"it was still running after {limit_s:.0f} s")
         finally:
             if child:

@@ -4,7 +4,10 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel
 
+from attnbench.answer.model_cost.ranks import with_ranks
+from attnbench.answer.model_cost.told import told
 from attnbench.comparison import paired
+from attnbench.store.evidence import Evidence
 
 WORDS = 50
 
@@ -59,3 +62,25 @@ def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
 def flat(value, spread=0.0, texts=14):
     """As many cosines, the same but for a spread."""
     return [value + spread * (n % 5 - 2) for n in range(texts)]
+
+
+def evidence(*rows):
+    """What ``quality model`` would have kept of these."""
+    whole = original()
+    made = {
+        "machine": {"name": "slow-box-2c"}, "started": "2026-01-02T03:04:05+00:00",
+        "command": "attnbench quality model", "original": whole,
+        "model": {"name": "all-MiniLM-L6-v2"}, "texts": {"source": "built in", "digest": "abc",
+                                                         "texts": 14},
+        "wanted": {"dtype": "float32", "device": "cpu", "seq": [256]},
+    }  # fmt: skip
+    return Evidence("model", made, with_ranks([told(each, whole) for each in rows], whole))
+
+
+def real_row(variant, source, skill, **more):
+    """A row of ``quality real``."""
+    return {
+        "variant": variant, "family": "lowrank", "computes": "approximates softmax",
+        "source": source, "status": "measured", "reason": "", "remedy": "", "distance": 1 - skill,
+        "cosine": 0.9, "skill": skill, "entropy": 0.4, "problem": "b4 h12/12 n256", **more,
+    }  # fmt: skip

@@ -11,7 +11,7 @@ from attnbench.measure.settings import Settings
 from attnbench.models.quality.apart import Apart, Lost
 
 WORKER = """
-    import json, os, signal, sys, time
+    import json, os, signal, sys, time, torch
     from impls.asked import CantBeDone
     from attnbench.models.quality import answering
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+import impls
 from attnbench.models.built import NotServed
 from attnbench.models.quality.pretrained.distilled import PROJECTIONS, distil
-from attnbench.models.quality.pretrained.replaced import Replaced, registered
+from attnbench.models.quality.pretrained.replaced import Replaced
+from attnbench.models.transformers.registering import register_row
 from tests.models.quality.made_up import small_model, some_ids
 
 IDS = some_ids((6, 9, 12, 15))
@@ -13,7 +15,7 @@ IDS = some_ids((6, 9, 12, 15))
 
 def taught(label, steps, which="projections", seed=0):
     replaced = Replaced(small_model())
-    replaced.use(registered(label, ()))
+    replaced.use(register_row(impls.table().find(label)))
     losses = distil(replaced, small_model(), IDS, steps, which, seed)
     return replaced.model, losses
 

@@ -12,9 +12,10 @@ import impls
 from attnbench import cli
 from attnbench.models.quality.pretrained import measured, truth, weights
 from attnbench.models.quality.pretrained.embedded import embedded, tokens
-from attnbench.models.quality.pretrained.replaced import Replaced, registered
+from attnbench.models.quality.pretrained.replaced import Replaced
 from attnbench.models.quality.pretrained.texts import built_in
 from attnbench.models.quality.real.captured import captured, whole
+from attnbench.models.transformers.registering import register_row
 
 pytestmark = pytest.mark.slow
 FEW = (0, 1, 2, 3, 24, 72, 96)
@@ -43,8 +44,8 @@ def want(ids):
 def test_what_computes_softmax_gives_its_embeddings(ids, want, label):
     replaced = Replaced(weights.load("float32", "cpu", "sdpa"))
     plain = truth.difference(embedded(replaced.model, ids, together=True).vectors_tw, want)
-    replaced.use(registered(label, ()))
     row = impls.table().find(label)
+    replaced.use(register_row(row))
     found = measured.quality(measured.of_texts(replaced, row, ids, "float32"), row, want, plain,
                              [(0, 1)], "float32")  # fmt: skip
     assert found["wrong"] == "" and found["error"]["relative"] < 2e-6

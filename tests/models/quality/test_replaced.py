@@ -11,26 +11,22 @@ from attnbench.models.quality.pretrained.layers import one_by_one
 from attnbench.models.quality.pretrained.replaced import (
     Replaced,
     register_nothing,
-    registered,
     takes_padding,
 )
+from attnbench.models.transformers.registering import register_row
+from impls.spec import Variant
 from tests.models.quality.made_up import small_model, some_ids
 
 IDS = some_ids()
 ALIKE = ("einsum", "bmm", "matmul", "inplace", "chunked", "online", "sdpa", "sdpa.flash")
-WRONG = """
-import torch
-from impls.spec import Variant
+HERE = "tests.models.quality.wrong"
 
-def build(problem):
-    def attend(q, k, v):
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        return torch.cat([out[:, :-1], v[:, -1:]], 1)  # the last head hands its values on
-    return attend
 
-ROWS = [Variant(name="last_head", title="wrong", family="mine", computes="softmax",
-                build=":build", masks=("none",))]
-"""
+def planted(deed, computes="softmax"):
+    """A row whose code does something else than it says."""
+    own = {} if computes == "softmax" else {"definition": f"{HERE}:{deed}"}
+    return Variant(name=deed, title="wrong", family="mine", computes=computes,
+                   build=f"{HERE}:{deed}", masks=("none",), **own)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +44,9 @@ def replaced():
     return Replaced(small_model())
 
 
-def quality(replaced, label, want, plain, tables=()):
-    row = impls.table(tables).find(label)
-    replaced.use(registered(label, tables))
+def quality(replaced, row, want, plain):
+    row = impls.table().find(row) if isinstance(row, str) else row
+    replaced.use(register_row(row))
     found = measured.of_texts(replaced, row, IDS, "float32")
     return measured.quality(found, row, want, plain, [(0, 1), (2, 3)], "float32")
 
@@ -63,12 +59,16 @@ def test_what_computes_softmax_gives_the_originals_embeddings(replaced, want, pl
     assert found["error"]["relative"] < 1e-5
 
 
-def test_a_planted_wrong_head_is_found(replaced, want, plain, tmp_path):
-    file = tmp_path / "rows.py"
-    file.write_text(WRONG)
-    found = quality(replaced, "last_head", want, plain, [str(file)])
+def test_a_planted_wrong_head_is_found(replaced, want, plain):
+    found = quality(replaced, planted("last_head"), want, plain)
     assert "it computes softmax by its row" in found["wrong"]
     assert not found["together"]
+
+
+def test_what_gives_no_numbers_is_wrong_whatever_it_computes(replaced, want, plain):
+    found = quality(replaced, planted("no_numbers", "its own operator"), want, plain)
+    assert found["wrong"] == "the embeddings of 5 of 5 texts are not numbers"
+    assert found["cosines"] == [None] * 5 and found["error"]["relative"] is None
 
 
 @pytest.mark.parametrize("label", ["mean_v", "linear.elu", "topk?k=4"])
@@ -81,7 +81,8 @@ def test_what_computes_something_else_is_further_off_and_no_fault(replaced, want
 
 def test_the_largest_scores_of_a_row_are_all_of_them_where_there_are_few(replaced, want, plain):
     found = quality(replaced, "topk?k=64", want, plain)
-    assert min(found["cosines"]) > 1 - 1e-6
+    assert min(found["cosines"]) > 1 - 1e-6 and found["equal"]
+    assert not quality(replaced, "topk?k=4", want, plain)["equal"]
 
 
 def test_similarities_are_the_cosines_of_the_two_embeddings(replaced, want, plain):
@@ -96,7 +97,7 @@ def test_a_variant_that_takes_none_of_it_is_refused_in_its_own_words(replaced, w
 
 
 def test_one_layer_alone_leaves_the_others_as_they_were(replaced, want):
-    name, row = registered("mean_v", ()), impls.table().find("mean_v")
+    name, row = register_row(impls.table().find("mean_v")), impls.table().find("mean_v")
     by_layer = one_by_one(replaced, name, row, IDS, want, "float32")
     replaced.use(name)
     all_layers = measured.cosines(measured.of_texts(replaced, row, IDS, "float32"), want)

@@ -50,7 +50,7 @@ def distil(replaced: Replaced, teacher: nn.Module, ids: Sequence[Sequence[int]],
         total = 0.0
         for n in some:
             loss = _loss(model, teacher, [ids[n][:MOST]]) / len(some)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         optimiser.step()
         losses.append(total)

@@ -50,12 +50,24 @@ def quality(found: Embedded, row: Variant, want_tw: Tensor, plain: Error, pairs:
     """All that is said of them; whoever computes softmax has to agree with the original."""
     served = found.served
     error = truth.difference(found.vectors_tw[served], want_tw[served])
-    wrong = truth.disagrees(error, plain, dtype, len(served)) if row.exact else ""
+    wrong = _not_numbers(found)
+    off = truth.disagrees(error, plain, dtype, len(served))
+    if row.exact and not wrong:
+        wrong = off
     return {
         "cosines": cosines(found, want_tw), "similarities": similarities(found.vectors_tw, pairs),
         "error": _finite(asdict(error)), "together": found.together, "wrong": wrong,
+        "equal": not off,
         "left_out": _told(found.refused),
     }  # fmt: skip
+
+
+def _not_numbers(found: Embedded) -> str:
+    """Empty where every text that was served has an embedding, else a sentence."""
+    lost = [n for n in found.served if not bool(torch.isfinite(found.vectors_tw[n]).all())]
+    return f"the embeddings of {len(lost)} of {len(found.served)} texts are not numbers" * bool(
+        lost
+    )
 
 
 def _told(refused: dict[int, str]) -> dict[str, list[int]]:

@@ -7,15 +7,13 @@ weights stay where they are: what is timed against the original differs from it 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from attnbench.models.transformers import register
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
@@ -24,11 +22,6 @@ ORIGINAL = "sdpa"
 """What transformers takes by itself."""
 NOTHING = "attnbench_hands_v_on"
 """No attention at all: each token gets its own value. What no variant can be faster than."""
-
-
-def registered(label: str, tables: Sequence[str | Path]) -> str:
-    """What transformers calls a variant."""
-    return register(label, tables)
 
 
 def register_nothing() -> str:
@@ -63,7 +56,7 @@ class Replaced:
 
     def _config(self, name: str) -> Any:
         if name not in self._configs:
-            config = copy.deepcopy(self.model.config)
+            config: Any = copy.deepcopy(self.model.config)
             config._attn_implementation = name
             self._configs[name] = config
         return self._configs[name]

@@ -66,7 +66,7 @@ def disagrees(error: Error, plain: Error, dtype: str, texts: int) -> str:
     for what, got, base, factor in tests:
         most = budget.allowed(base, factor, dtype, texts)
         if got is None or not got <= most:
-            said = "not finite" if got is None else f"{got:.2g}"
+            said = "something not finite" if got is None else f"{got:.2g}"
             return (
                 f"it computes softmax by its row, and {what} its embeddings are off the original's "
                 f"by {said}, above the {most:.2g} allowed (transformers' own forms make "

@@ -60,14 +60,14 @@ def load(dtype: str, device: str, attention: str) -> nn.Module:
     from transformers import BertModel
     from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model = BertModel.from_pretrained(
         folder(), attn_implementation=attention, local_files_only=True, add_pooling_layer=False,
         dtype=getattr(torch, dtype),
     )  # fmt: skip
-    made: nn.Module = model.eval().to(device)
-    return made
+    made: nn.Module = model
+    return made.eval().to(device)
 
 
 def tokenizer() -> Any:

@@ -21,9 +21,9 @@ from attnbench.models.quality.pretrained.replaced import (
     ORIGINAL,
     Replaced,
     register_nothing,
-    registered,
 )
 from attnbench.models.quality.pretrained.stepped import in_pairs
+from attnbench.models.transformers.registering import register_row
 from attnbench.parts import Error
 from impls.spec import Variant
 
@@ -51,7 +51,7 @@ def _original(asked: Mapping[str, Any]) -> Stages:
 def _variant(asked: Mapping[str, Any]) -> Stages:
     dtype, device = asked["dtype"], asked["device"]
     row = impls.table(asked["tables"]).find(asked["variant"])
-    name = registered(row.label, asked["tables"])
+    name = register_row(row)
     ids, want = truth.read(Path(asked["folder"]))
     replaced = Replaced(weights.load(dtype, device, ORIGINAL))
     replaced.use(name)
