@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attnbench.arguments import deciding, evidence, problems
+from attnbench.arguments import deciding, evidence, problems, quality
 from attnbench.forms import Parser
 from attnbench.given import count, duration, factor, seconds, seed, size, words
 
@@ -33,6 +33,7 @@ GROUPS = {
     },
     "evidence": {
         "reproduce": "are the claims true? what others said of attention, put to the test here",
+        "quality": "what a variant costs a model: model, a trained one; real, its own q, k and v",
     },
     "read": {
         "report": "a page that opens with the answer: figures, data, a table for a paper",
@@ -54,7 +55,8 @@ def parser() -> Parser:
         for group in GROUPS.values()
         for name, line in group.items()
     }
-    for each in [*made.values(), *_forms_of_history(made["history"])]:
+    forms = [*_forms_of_history(made["history"]), *quality.forms(made["quality"])]
+    for each in [*made.values(), *forms]:
         each.add_argument("--json", action="store_true", help="data as JSON on stdout")
         each.add_argument(
             "--table", action="append", default=[], metavar="FILE",

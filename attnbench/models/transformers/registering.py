@@ -24,14 +24,14 @@ def register(name: str, tables: Sequence[str | Path] = ()) -> str:
     row = impls.table(tables).find(name)
     if (wrong := wrong_level(row)) is not None:
         raise NotServed(wrong)
-    return _register(row)
+    return register_row(row)
 
 
 def register_table() -> None:
     """Register every core of the table; what can't run here says so when it is called."""
     for row in impls.table().rows.values():
         if wrong_level(row) is None:
-            _register(row)
+            register_row(row)
 
 
 def names() -> list[str]:
@@ -39,7 +39,7 @@ def names() -> list[str]:
     return sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if name.startswith(PREFIX))
 
 
-def _register(row: Variant) -> str:
+def register_row(row: Variant) -> str:
     """Both halves: a name without its mask function would have every mask dropped, unsaid."""
     name = spelled(row.label)
     AttentionMaskInterface.register(name, sdpa_mask)

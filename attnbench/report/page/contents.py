@@ -9,6 +9,7 @@ from attnbench.answer.compare_runs import RunsComparison
 from attnbench.report.figures.looks import Look
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.page.claims import Claims
+from attnbench.report.page.model_cost import Found
 from attnbench.report.page.sure import Only
 from attnbench.report.scenes import Ran, Scene
 
@@ -70,3 +71,5 @@ class Contents:
     """Of each run by its number: the path from the report to its folder."""
     claims: Sequence[Claims] = ()
     """Of each machine that has any: the claims of others that were put to the test on it."""
+    model_cost: Sequence[Found] = ()
+    """What was found beside the runs of what a variant costs a model."""

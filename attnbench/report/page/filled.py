@@ -15,6 +15,7 @@ from attnbench.report.page.contents import Contents
 from attnbench.report.page.drawn import draw_all
 from attnbench.report.page.headlines import headlines
 from attnbench.report.page.missing import missing
+from attnbench.report.page.model_cost import model_cost
 from attnbench.report.page.provenance import about, machine_line, method
 from attnbench.report.page.sure import how_sure, only
 from attnbench.report.scenes import Ran, Scene, scenes
@@ -39,6 +40,7 @@ def contents_of(runs: Sequence[Ran], out: Path) -> Contents:
         incomparable=incomparable, method=method(runs), to_run={run.number: _way(run.path, out)
                                                           for run in runs},
         claims=claims_of(runs),
+        model_cost=model_cost([run.path for run in runs], look),
     )  # fmt: skip
 
 

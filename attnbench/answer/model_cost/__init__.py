@@ -1,0 +1,1 @@
+"""What a variant costs a model: intervals, ranks, and who is fastest at the same quality."""

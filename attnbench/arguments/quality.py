@@ -1,0 +1,65 @@
+"""The words of ``quality``, a form for each thing that is asked of a model."""
+
+from __future__ import annotations
+
+from attnbench.forms import Parser
+from attnbench.given import count, numbers, seconds, seed
+
+
+def forms(verb: Parser) -> list[Parser]:
+    """All of them; the verb alone says what there is."""
+    verb.set_defaults(form="")
+    verb.epilog = (
+        "Its forms: 'attnbench quality model', a trained model with each variant, and 'attnbench "
+        "quality real', errors on what that model's layers hand to attention; each with --help."
+    )
+    return [_model(verb), _real(verb)]
+
+
+def _model(verb: Parser) -> Parser:
+    form = verb.form("model", "a trained model (all-MiniLM-L6-v2), its attention replaced by each "
+                     "variant: how near its embeddings stay, and what a step takes")  # fmt: skip
+    _variants(form)
+    form.add_argument("--texts", metavar="FILE", help="your own texts, UTF-8, one a line; built-in "
+                      "ones if not given")  # fmt: skip
+    form.add_argument("--seq", type=numbers, metavar="N,…",
+                      help="tokens of a step that is timed; 256 if not given")  # fmt: skip
+    form.add_argument("--no-layers", action="store_true", help="leave out each layer alone")
+    form.add_argument("--distil", type=count, default=0, metavar="STEPS",
+                      help="steps in which what isn't exact learns from the original; none if not "
+                      "given")  # fmt: skip
+    form.add_argument("--train", choices=("projections", "all"), default="projections",
+                      help="what learns: the four projections around the attention, or every "
+                      "weight")  # fmt: skip
+    form.add_argument("--budget", type=seconds, metavar="S",
+                      help="seconds of pairs a variant and a length; 3 if not given")  # fmt: skip
+    _rest(form)
+    return form
+
+
+def _real(verb: Parser) -> Parser:
+    form = verb.form("real", "error and skill of what isn't exact, on the queries, keys and values "
+                     "of that model's layers, beside made-up ones")  # fmt: skip
+    _variants(form)
+    form.add_argument("--seq", type=count, default=256, metavar="N",
+                      help="tokens of a text; 256 if not given")  # fmt: skip
+    form.add_argument("--batch", type=count, default=4, metavar="N",
+                      help="texts; 4 if not given")  # fmt: skip
+    _rest(form)
+    return form
+
+
+def _variants(form: Parser) -> None:
+    form.add_argument(
+        "variants", nargs="*", metavar="VARIANT", help="all of the table that take it if none"
+    )
+
+
+def _rest(form: Parser) -> None:
+    form.add_argument("--dtype", default="float32", metavar="T", help="float32 if not given")
+    form.add_argument("--device", metavar="DEVICE", help="cpu, cuda or cuda:1")
+    form.add_argument("--seed", type=seed, default=0, metavar="N", help="0 if not given")
+    form.add_argument("--threads", type=count, metavar="N", help="all cores but one if not given")
+    form.add_argument("--from", dest="source", metavar="FILE",
+                      help="show what an earlier call kept, and ask nothing")  # fmt: skip
+    form.add_argument("--out", default="results", metavar="DIR", help="where it is kept")

@@ -1,0 +1,1 @@
+"""``quality model``: a model that was trained, its attention replaced by each variant."""
