@@ -53,11 +53,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
                 made.add_row(f"  {escape(point.says)}", *_figures(point), _styled(point.held))
         put(made)
     left = [row for row in rows if not _tried(row)]
+    if tried and left:
+        console().print()
     if left:
-        made = grid("claim", "", "why, and what to do", words=("why, and what to do",))
-        for row in left:
-            said = "; ".join(filter(None, [row["reason"], row["remedy"]]))
-            made.add_row(escape(row["name"]), _styled(row["verdict"]), escape(said))
+        both = ("claims without a figure", "why, and what to do")
+        made = grid(both[0], "", both[1], words=both)
+        for (verdict, said), names in _alike(left).items():
+            made.add_row(escape(", ".join(names)), _styled(verdict), escape(said))
         put(made)
     _foot(rows)
 
@@ -103,6 +105,15 @@ def _cell(value: str | float | None) -> str:
 
 def _tried(row: Mapping[str, Any]) -> bool:
     return any(point.get("ours") for point in row["points"])
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """By verdict and reason, the names."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        said = "; ".join(filter(None, [row["reason"], row["remedy"]]))
+        found.setdefault((row["verdict"], said), []).append(row["name"])
+    return found
 
 
 def _figures(point: Said) -> tuple[str, str, str]:

@@ -79,8 +79,8 @@ def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(tried, share, spre
     one = tried("key-bias-cost", Worker(saving(share), spread=spread))
     assert one.verdict is verdict
     assert said in one.reason
-    assert one.figure("512 train").value == pytest.approx(share, abs=1e-6)
-    low, high = one.figure("512 train").interval
+    assert one.figure("512 wide train").value == pytest.approx(share, abs=1e-6)
+    low, high = one.figure("512 wide train").interval
     assert low <= share <= high
 
 

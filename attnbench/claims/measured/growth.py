@@ -21,10 +21,10 @@ from attnbench.sweep.engine import LocalEngine
 from impls.problem import Problem
 from impls.spec import Variant
 
-HEADS, WIDTH, LONG = 2, 64, 4096
-LENGTHS, SHORTER = (4096, 8192, 16384, 32768), (1024, 2048, 4096, 8192)
+HEADS, WIDTH, LONG = 2, 64, 2048
+LENGTHS, SHORTER = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 """With all scores first there is a matrix of them, so they are not tried as far."""
-WIDTHS = (64, 128, 256, 512)
+WIDTHS = (32, 64, 128, 256)
 """Of a head, at the long length."""
 PAIRS_SHARE, CROSSING_SHARE = 0.4, 0.3
 """Of the time that is given; the rest is for starting and for the gate."""
