@@ -78,7 +78,7 @@ ROWS = [
             _cost("small train", "the notebook's layer, forward and backward", "train", 80, 100, 64,
                   4, 3),
             _cost("512 wide forward", "128 tokens of 512, forward", "forward", 128, 128, 1, 8, 64),
-            _cost("512 wide train", "128 tokens of 512, forward and backward", "train", 128, 128, 1, 8,
+            _cost("512 wide train", "128 tokens of 512, both", "train", 128, 128, 1, 8,
                   64),
         ),
         f"{_CODE}.pairs:measure_saving", Needs(variants=("mha",)), minutes=1.2, timed=True,
