@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.claims.claim import Claim
 from attnbench.claims.outcome import Outcome
 from attnbench.claims.verdict import Held, Verdict
-from attnbench.report.claim_words import FOOTNOTE, MARK, Said, counts, number, points
+from attnbench.report.claim_words import FOOTNOTE, MARK, Said, alike, counts, number, points
 from attnbench.report.numbers import NONE
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 
@@ -58,7 +58,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
     if left:
         both = ("claims without a figure", "why, and what to do")
         made = grid(both[0], "", both[1], words=both)
-        for (verdict, said), names in _alike(left).items():
+        said_of = ((row["name"], row["verdict"], _why(row)) for row in left)
+        for (verdict, said), names in alike(said_of).items():
             made.add_row(escape(", ".join(names)), _styled(verdict), escape(said))
         put(made)
     _foot(rows)
@@ -107,13 +108,8 @@ def _tried(row: Mapping[str, Any]) -> bool:
     return any(point.get("ours") for point in row["points"])
 
 
-def _alike(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
-    """By verdict and reason, the names."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        said = "; ".join(filter(None, [row["reason"], row["remedy"]]))
-        found.setdefault((row["verdict"], said), []).append(row["name"])
-    return found
+def _why(row: Mapping[str, Any]) -> str:
+    return "; ".join(filter(None, [row["reason"], row["remedy"]]))
 
 
 def _figures(point: Said) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ QUESTION = Source(
 )  # fmt: skip
 _CODE = "attnbench.claims.measured"
 _SETTING = (
-    "width 512, heads of 64 or one of 512, 2 sequences of 10 tokens, uniform in [0, 1), no output "
+    "Width 512, heads of 64 or one of 512, 2 sequences of 10 tokens, uniform in [0, 1), no output "
     "projection"
 )
 
