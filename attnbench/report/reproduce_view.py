@@ -101,6 +101,8 @@ def _behind(each: Mapping[str, Any]) -> None:
 def _cell(value: str | float | None) -> str:
     if value is None:
         return NONE
+    if isinstance(value, int):
+        return f"{value:,}"
     return escape(value) if isinstance(value, str) else number(value)
 
 

@@ -100,6 +100,11 @@ def test_orders_are_told_from_times(tried):
     assert one.figure("width").value == pytest.approx(2)
 
 
+def test_pairs_decide_on_the_claims_own_limits():
+    (claim,) = claims.find(["reassociated"])
+    assert {p.name: p.published for p in claim.points if p.name != "ratio"} == growth.LIMITS
+
+
 def test_where_the_orders_cross_is_a_bracket(tried):
     """d² n against 2 d n²: they cross at n = d / 2."""
     (note,) = tried("reassociated", Worker(grows(1, 2))).found.notes

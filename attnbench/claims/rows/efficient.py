@@ -64,7 +64,7 @@ ROWS = [
         "plain attention, once real time counts and the model is to be as good.",
         NOTEBOOK,
         "linformer, nystrom, performer, rfa, skyformer, lsh and routing as the table has them, "
-        "against torch's own attention; 2 heads of 64, no mask, forward, float32. One improves at "
+        "against torch's own attention; one head of 64, no mask, forward, float32. One improves at "
         "a length where it is faster by more than 5 % and keeps half or more of what softmax does "
         "beyond the mean of the values, at 1,024 tokens of normal inputs, of peaky ones or of long "
         "runs of equal keys, whichever is best for it; most don't where at most half do. These "
