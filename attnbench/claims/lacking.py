@@ -21,7 +21,7 @@ def lacking(claim: Claim, machine: Machine, table: impls.Table,
         return Outcome(
             claim, Verdict.NEEDS_OTHER_HARDWARE,
             f"the figures are of an NVIDIA {needs.gpu}, and this machine has {there}",
-            f"run 'attnbench reproduce {claim.name}' on one",
+            "run it on one",
         )  # fmt: skip
     if needs.gpu and not machine.torch_cuda:
         return _not_run(claim, "the torch installed here has no CUDA", "install a CUDA build of it")

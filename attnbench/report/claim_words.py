@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,14 @@ def counts(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(
         f"{verdicts.count(v)} {v}" for v in dict.fromkeys(sorted(verdicts, key=_order))
     )
+
+
+def alike(some: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str], list[str]]:
+    """Of names with verdict and reason: those of which both are so, side by side."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, *said in some:
+        found.setdefault((said[0], said[1]), []).append(name)
+    return found
 
 
 def _order(verdict: str) -> int:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.claims.claim import Claim
 from attnbench.claims.outcome import Outcome
 from attnbench.claims.verdict import Held, Verdict
-from attnbench.report.claim_words import FOOTNOTE, MARK, Said, counts, number, points
+from attnbench.report.claim_words import FOOTNOTE, MARK, Said, alike, counts, number, points
 from attnbench.report.numbers import NONE
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 
@@ -53,11 +53,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
                 made.add_row(f"  {escape(point.says)}", *_figures(point), _styled(point.held))
         put(made)
     left = [row for row in rows if not _tried(row)]
+    if tried and left:
+        console().print()
     if left:
-        made = grid("claim", "", "why, and what to do", words=("why, and what to do",))
-        for row in left:
-            said = "; ".join(filter(None, [row["reason"], row["remedy"]]))
-            made.add_row(escape(row["name"]), _styled(row["verdict"]), escape(said))
+        both = ("claims without a figure", "why, and what to do")
+        made = grid(both[0], "", both[1], words=both)
+        said_of = ((row["name"], row["verdict"], _why(row)) for row in left)
+        for (verdict, said), names in alike(said_of).items():
+            made.add_row(escape(", ".join(names)), _styled(verdict), escape(said))
         put(made)
     _foot(rows)
 
@@ -98,11 +101,17 @@ def _behind(each: Mapping[str, Any]) -> None:
 def _cell(value: str | float | None) -> str:
     if value is None:
         return NONE
+    if isinstance(value, int):
+        return f"{value:,}"
     return escape(value) if isinstance(value, str) else number(value)
 
 
 def _tried(row: Mapping[str, Any]) -> bool:
     return any(point.get("ours") for point in row["points"])
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    return "; ".join(filter(None, [row["reason"], row["remedy"]]))
 
 
 def _figures(point: Said) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from impls.loading import load_function
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
-    for module, many in ((key_bias, 5), (converted, 3), (from_scratch, 7), (numpy_layers, 5),
+    for module, many in ((key_bias, 3), (converted, 3), (from_scratch, 7), (numpy_layers, 5),
                          (head_gradients, 3)):  # fmt: skip
         monkeypatch.setattr(module, "DRAWS", many)
     monkeypatch.setattr(one_head, "DRAWS", {"uniform": 200, "gaussian": 5, "begun": 5})

@@ -79,8 +79,8 @@ def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(tried, share, spre
     one = tried("key-bias-cost", Worker(saving(share), spread=spread))
     assert one.verdict is verdict
     assert said in one.reason
-    assert one.figure("512 train").value == pytest.approx(share, abs=1e-6)
-    low, high = one.figure("512 train").interval
+    assert one.figure("512 wide train").value == pytest.approx(share, abs=1e-6)
+    low, high = one.figure("512 wide train").interval
     assert low <= share <= high
 
 
@@ -98,6 +98,11 @@ def test_orders_are_told_from_times(tried):
     assert one.figure("re-associated").value == pytest.approx(1)
     assert one.figure("scores first").value == pytest.approx(2)
     assert one.figure("width").value == pytest.approx(2)
+
+
+def test_pairs_decide_on_the_claims_own_limits():
+    (claim,) = claims.find(["reassociated"])
+    assert {p.name: p.published for p in claim.points if p.name != "ratio"} == growth.LIMITS
 
 
 def test_where_the_orders_cross_is_a_bracket(tried):

@@ -26,8 +26,8 @@ def test_a_rule_is_said_with_what_was_published_and_where_the_limit_lies(one, sa
 
 
 def tried(**figures):
-    found = Found({name: Figure(*each) for name, each in figures.items()}, ["a note"],
-                  [Table("behind it", ["what", "much"], [["x", 0.5], ["y", None]])])  # fmt: skip
+    behind = Table("behind it", ["what", "much"], [["x", 0.5], ["y", None], ["z", 2048]])
+    found = Found({name: Figure(*each) for name, each in figures.items()}, ["a note"], [behind])
     return Outcome.of(claim(point("one"), point("two", Rule.AT_LEAST)), found, 1.0)
 
 
@@ -49,7 +49,14 @@ def test_the_table_has_every_point_and_the_count(capsys):
 def test_details_have_the_figures_behind_the_points(capsys):
     reproduce_view.details(tried(one=(0.5,), two=(0.1,)).to_dict())
     said = " ".join(capsys.readouterr().out.split())
-    for word in ("a page: somebody", "a note", "behind it", "y –", "attnbench reproduce made-up"):
+    for word in (
+        "a page: somebody",
+        "a note",
+        "behind it",
+        "y –",
+        "z 2,048",
+        "attnbench reproduce made-up",
+    ):
         assert word in said
 
 

@@ -43,4 +43,5 @@ def said(answer: Answer) -> str:
     if not lengths:
         return "no length was compared"
     where = f"from {lengths[0]:,} to {lengths[-1]:,}"
-    return f"{leaders[0]} {where}" if leaders else f"can't be told apart {where}"
+    why = f" ({answer.ended})" * bool(answer.ended)
+    return (f"{leaders[0]} {where}" if leaders else f"can't be told apart {where}") + why

@@ -65,5 +65,5 @@ def _behind(found: Record) -> Sequence[str | float | None]:
         return [None] * 5 + [None, f"{found.status}: {found.reason}"]
     t: Any = found.time
     clocks: Mapping[str, float] = t.clocks
-    return [1e3 * t.median_s, 1e3 * t.low_s, 1e3 * t.high_s, float(t.n), clocks.get("sm_mhz"),
+    return [1e3 * t.median_s, 1e3 * t.low_s, 1e3 * t.high_s, t.n, clocks.get("sm_mhz"),
             ", ".join(found.kernels[:2]), "; ".join(t.flags)]  # fmt: skip

@@ -1,8 +1,9 @@
 """How the time of (Q K^T) V without softmax grows in either order, and where they cross.
 
 A size is held against its double in pairs, so that drift can't bend the line: the power is the
-logarithm of the ratio, its interval that of the pairs. Over three doublings powers are averaged,
-intervals carried through at their worse ends.
+logarithm of the ratio, its interval that of the pairs, which are taken until they decide on which
+side of the claim's limit it lies. Over three doublings powers are averaged, intervals carried
+through at their worse ends.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from attnbench.sweep.engine import LocalEngine
 from impls.problem import Problem
 from impls.spec import Variant
 
-HEADS, WIDTH, LONG = 2, 64, 4096
-LENGTHS, SHORTER = (4096, 8192, 16384, 32768), (1024, 2048, 4096, 8192)
+HEADS, WIDTH, LONG = 2, 64, 2048
+LENGTHS, SHORTER = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 """With all scores first there is a matrix of them, so they are not tried as far."""
-WIDTHS = (64, 128, 256, 512)
+WIDTHS = (32, 64, 128, 256)
 """Of a head, at the long length."""
-PAIRS_SHARE, CROSSING_SHARE = 0.4, 0.3
+LIMITS = {"re-associated": 1.5, "width": 2.5, "scores first": 1.5}
+"""Powers that a decision is about."""
+PAIRS_SHARE, CROSSING_SHARE = 0.5, 0.3
 """Of the time that is given; the rest is for starting and for the gate."""
 
 
@@ -77,9 +80,10 @@ def _problem(length: int, width: int) -> Problem:
 
 def _doublings(opened: LocalEngine, name: str, variant: Variant, problems: Mapping[int, Problem],
                asked: Asked, each_s: float) -> list[Doubling]:  # fmt: skip
+    margin = 2 ** LIMITS[name] - 1
     return [
         Doubling(name, size, pairs(opened, variant, variant, problems[double], asked, each_s,
-                                   against_on=problems[size]))
+                                   against_on=problems[size], margin=margin))
         for size, double in pairwise(problems)
     ]  # fmt: skip
 
@@ -101,6 +105,6 @@ def _table(found: Sequence[Doubling]) -> Table:
         times = [s and 1e3 * s for s in medians(each.found)]
         low, high = each.power.interval
         pairs_ = each.found.comparison.n if each.found.comparison else None
-        rows.append([each.series, float(each.size), *times, each.power.value, low, high, pairs_])
+        rows.append([each.series, each.size, *times, each.power.value, low, high, pairs_])
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     return Table("a size against its double", columns, rows)

@@ -51,7 +51,7 @@ def _table(asked: Asked, found: dict[str, Compared]) -> Table:
     for name, each in found.items():
         c, said = each.comparison, asked.cells[name]
         b_s, a_s = medians(each)
-        how = [c.ratio, c.low, c.high, float(c.n), str(c.verdict)] if c else [None] * 4 + [each.why]
+        how = [c.ratio, c.low, c.high, c.n, str(c.verdict)] if c else [None] * 4 + [each.why]
         rows.append([name, said["judged"], said["against"], *(x and 1e3 * x for x in (a_s, b_s)),
                      *how])  # fmt: skip
     columns = ["point", "judged", "against", "judged, ms", "against, ms", "ratio", "from", "to",

@@ -66,8 +66,7 @@ def measure(asked: Asked) -> Found:
             _overtakes(opened, one, exact, asked, CROSSING_SHARE * asked.seconds / len(all_of))
     figures = {str(n): _share(all_of, exact, n, equal=True) for n in LENGTHS}
     shares: list[list[str | float | None]] = [
-        [float(n), figures[str(n)].value, _share(all_of, exact, n, equal=False).value]
-        for n in LENGTHS
+        [n, figures[str(n)].value, _share(all_of, exact, n, equal=False).value] for n in LENGTHS
     ]
     columns = ["tokens", "as good and faster", "faster"]
     summed = Table("share of the mechanisms that are", columns, shares)
@@ -75,7 +74,7 @@ def measure(asked: Asked) -> Found:
 
 
 def _problem(length: int, inputs: str = "normal") -> Problem:
-    return Problem(heads=2, kv_heads=2, q_len=length, kv_len=length, inputs=inputs)
+    return Problem(heads=1, kv_heads=1, q_len=length, kv_len=length, inputs=inputs)
 
 
 def _timed(opened: Engine, one: Mechanism, asked: Asked, each_s: float) -> None:

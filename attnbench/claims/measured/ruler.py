@@ -24,7 +24,7 @@ from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant
 
 MARGIN = 0.01
-"""Pairs stop once they decide at this margin."""
+"""Pairs stop once they decide at this margin, if no other is asked for."""
 
 
 @contextmanager
@@ -66,10 +66,11 @@ def record(opened: Engine, variant: Variant, of: Problem, asked: Asked, budget_s
 
 
 def pairs(opened: LocalEngine, judged: Variant, against: Variant, of: Problem, asked: Asked,
-          seconds: float, *, against_on: Problem | None = None) -> Compared:  # fmt: skip
+          seconds: float, *, against_on: Problem | None = None,
+          margin: float = MARGIN) -> Compared:  # fmt: skip
     """The first's time over the second's, on one problem, or on one each."""
     sides = cell(judged, of), cell(against, against_on or of)
-    return compare_cell(*sides, opened, asked.seed, MARGIN, (), seconds)
+    return compare_cell(*sides, opened, asked.seed, margin, (), seconds)
 
 
 def ratio(found: Compared) -> Figure:

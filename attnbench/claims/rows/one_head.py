@@ -8,7 +8,7 @@ QUESTION = Source(
 )  # fmt: skip
 _CODE = "attnbench.claims.measured"
 _SETTING = (
-    "width 512, heads of 64 or one of 512, 2 sequences of 10 tokens, uniform in [0, 1), no output "
+    "Width 512, heads of 64 or one of 512, 2 sequences of 10 tokens, uniform in [0, 1), no output "
     "projection"
 )
 
@@ -33,7 +33,7 @@ ROWS = [
             Point("gaussian equal", "weights N(0, 1): the share of draws", Rule.AT_LEAST, 1.0),
             Point("begun equal", "weights N(0, 1/512): the share of draws", Rule.AT_LEAST, 1.0),
         ),
-        f"{_CODE}.one_head:measure", minutes=0.2,
+        f"{_CODE}.one_head:measure",
     ),
     Claim(
         "one-head-saturated",
@@ -57,7 +57,7 @@ ROWS = [
             Point("gaussian equal", "weights N(0, 1): the share of draws that are equal",
                   Rule.AT_MOST, 0.0, ours=True),
         ),
-        f"{_CODE}.one_head:measure", minutes=0.2,
+        f"{_CODE}.one_head:measure",
     ),
     Claim(
         "one-head-gradients",
@@ -76,6 +76,6 @@ ROWS = [
             Point("uniform k size", "uniform weights: the size of the gradient of W_k",
                   Rule.AT_MOST, 1e-10, ours=True),
         ),
-        f"{_CODE}.head_gradients:measure", minutes=0.2,
+        f"{_CODE}.head_gradients:measure",
     ),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.report.claim_words import FOOTNOTE, MARK, Said, counts, points
+from attnbench.report.claim_words import FOOTNOTE, MARK, Said, alike, counts, points
 from attnbench.report.scenes import Ran
 from attnbench.store import StoreError
 from attnbench.store.evidence import evidence_of, read_evidence
@@ -52,9 +52,11 @@ class Claims:
         return [claim for claim in self.told if claim.tried]
 
     @property
-    def left(self) -> list[Told]:
-        """Without, each with the reason."""
-        return [claim for claim in self.told if not claim.tried]
+    def left(self) -> list[tuple[str, str, list[str]]]:
+        """Without: verdict, reason, and the names of those of which both are so."""
+        return [(*said, names) for said, names in alike(
+            (claim.name, claim.verdict, claim.why) for claim in self.told if not claim.tried
+        ).items()]  # fmt: skip
 
 
 def claims_of(runs: Sequence[Ran]) -> list[Claims]:
