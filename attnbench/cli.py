@@ -22,7 +22,7 @@ VERBS = {
     "selfcheck": "selfcheck:selfcheck", "run": "run:run", "limits": "limits:limits",
     "compare": "compare:compare", "history": "history:history", "profile": "profile:profile",
     "choose": "choose:choose", "report": "report:report", "crossover": "crossover:crossover",
-    "capture": "capture:capture",
+    "capture": "capture:capture", "quality": "quality:quality",
 }  # fmt: skip
 """Where the function of each is, among the verbs."""
 

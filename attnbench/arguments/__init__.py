@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attnbench.arguments import deciding, problems
+from attnbench.arguments import deciding, problems, quality
 from attnbench.forms import Parser
 from attnbench.given import count, duration, factor, seconds, seed, size, words
 
@@ -31,6 +31,9 @@ GROUPS = {
         "crossover": "where one variant overtakes another, measured until the bracket is tight",
         "capture": "a program's attention calls, as problems: -- python train.py",
     },
+    "evidence": {
+        "quality": "what a variant costs a model: a recall task, a real pretrained model",
+    },
     "read": {
         "report": "a page that opens with the answer: figures, data, a table for a paper",
     },
@@ -51,7 +54,8 @@ def parser() -> Parser:
         for group in GROUPS.values()
         for name, line in group.items()
     }
-    for each in [*made.values(), *_forms_of_history(made["history"])]:
+    forms = [*_forms_of_history(made["history"]), *quality.forms(made["quality"])]
+    for each in [*made.values(), *forms]:
         each.add_argument("--json", action="store_true", help="data as JSON on stdout")
         each.add_argument(
             "--table", action="append", default=[], metavar="FILE",
