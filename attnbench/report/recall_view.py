@@ -25,6 +25,8 @@ from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 if TYPE_CHECKING:
     from attnbench.store.evidence import Evidence
 
+BUSY = 1.1
+"""So many times the processor's seconds the wall's are where others had it too."""
 MARKS = {Standing.REACHES: " ✓", Standing.SHORT: "  ", Standing.OPEN: " ?"}
 COLOURS = {Standing.REACHES: GOOD, Standing.SHORT: BAD, Standing.OPEN: ""}
 
@@ -148,13 +150,22 @@ def _amiss(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(said)
 
 
+def _clock(found: Evidence) -> str:
+    """Whose seconds they are, and what the wall's were."""
+    looks = [row["curve"][-1] for row in found.rows if row["curve"]]
+    loops = sum(look["seconds"] for look in looks)
+    wall = sum(look["wall_s"] for look in looks) / loops if loops else 1.0
+    busy = f" (the wall's were {wall:.1f} times as many: the machine was busy)" * (wall > BUSY)
+    return f"the training's own loop, one thread's on a CPU by the processor's clock{busy}"
+
+
 def _foot(found: Evidence) -> list[str]:
     setting = next((setting for _, setting, _ in settings(found)), None)
     lines = [
         f"right answers, ± Student's 95 % interval over {len(found.made['seeds'])} seeds, each by "
         f"itself; ✓ all of it at {GOAL} or above, ? across it",
-        "time: the training's own loop, without looking at the test; state: numbers that the "
-        "decoder keeps a head",
+        f"time: {_clock(found)}, without looking at the test; state: numbers that the decoder "
+        "keeps a head",
     ]
     if setting is not None:
         guess = ", ".join(f"{chance(p, setting.values):.1%} of {p}" for p in setting.pairs)

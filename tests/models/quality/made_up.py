@@ -7,7 +7,8 @@ SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
 
 def look(step, accuracy, seconds=1.0, in_time=False, step_s=0.01):
     return {
-        "step": step, "seconds": seconds, "loss": 0.5, "step_s": step_s, "in_time": in_time,
+        "step": step, "seconds": seconds, "wall_s": seconds, "loss": 0.5, "step_s": step_s,
+        "in_time": in_time,
         "accuracy": {str(pairs): share for pairs, share in accuracy.items()},
     }  # fmt: skip
 
