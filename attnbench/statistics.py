@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import comb
+from math import atan, comb, cos, pi, sin, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -83,3 +83,25 @@ def _ranks_drawn(n: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray 
         return ranks, None
     rest = 1 - (1 - uniform) * generator.random(draws) ** (1 / (n - low))
     return ranks, np.minimum((rest * n).astype(int), n - 1)
+
+
+def student(t: float, freedom: int) -> float:
+    """The share of Student's distribution below t: its finite series for whole degrees."""
+    angle = atan(t / sqrt(freedom))
+    term, total = (cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
+    for k in range(3 if freedom % 2 else 2, freedom + 1, 2):
+        total += term
+        term *= cos(angle) ** 2 * (k - 1) / k
+    if freedom % 2:
+        return 0.5 + (angle + sin(angle) * total) / pi
+    return 0.5 + sin(angle) * total / 2
+
+
+@lru_cache(maxsize=256)
+def student_quantile(share: float, freedom: int) -> float:
+    """The t below which that share lies."""
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student(middle, freedom) < share else (low, middle)
+    return high

@@ -21,6 +21,7 @@ from time import perf_counter
 
 from attnbench.comparison import CONFIDENCE, Comparison, Verdict
 from attnbench.pairs import Pairs, Rule, corrected
+from attnbench.statistics import student, student_quantile
 from attnbench.sweep.checkout import Commit, changed, laid_out
 from attnbench.sweep.commits import CommitCell, CommitsComparison, Open, compared
 from attnbench.sweep.plan import Cell
@@ -121,7 +122,7 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     n, middle = len(medians), statistics.mean(medians)
     error = max(statistics.stdev(medians) / math.sqrt(n), 1e-9)
     tail, edge = (1 - CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)
-    half = _student_quantile(1 - tail, n - 1) * error
+    half = student_quantile(1 - tail, n - 1) * error
     low, high = middle - half, middle + half
     verdict = Verdict.INCONCLUSIVE
     if low > edge:
@@ -130,29 +131,8 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
         verdict = Verdict.FASTER
     elif -edge < low and high < edge:
         verdict = Verdict.EQUIVALENT
-    p = 2 * len(LOOKS) * (1 - _student((abs(middle) - edge) / error, n - 1))
+    p = 2 * len(LOOKS) * (1 - student((abs(middle) - edge) / error, n - 1))
     return Comparison(
         verdict, math.exp(middle), math.exp(low), math.exp(high), margin,
         math.expm1(edge + half), pairs, min(1.0, p),
     )  # fmt: skip
-
-
-def _student(t: float, freedom: int) -> float:
-    """The share of Student's distribution below t: its finite series for whole degrees."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cos, sin = math.cos(angle), math.sin(angle)
-    term, total = (cos, 0.0) if freedom % 2 else (1.0, 0.0)
-    for k in range(3 if freedom % 2 else 2, freedom + 1, 2):
-        total += term
-        term *= cos * cos * (k - 1) / k
-    if freedom % 2:
-        return 0.5 + (angle + sin * total) / math.pi
-    return 0.5 + sin * total / 2
-
-
-def _student_quantile(share: float, freedom: int) -> float:
-    low, high = 0.0, 1e4
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student(middle, freedom) < share else (low, middle)
-    return high

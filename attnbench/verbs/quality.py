@@ -1,4 +1,4 @@
-"""``attnbench quality``: what a variant costs a model, in the form that was asked for."""
+"""``attnbench quality FORM``: what a variant costs a model. A room for each form."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from impls.asked import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
-FORMS = {"model": "quality_model:model", "real": "quality_real:real"}
+FORMS = {
+    "recall": "quality_recall:recall", "model": "quality_model:model", "real": "quality_real:real",
+}  # fmt: skip
 """Where the function of each is, among the verbs."""
 
 
-class NoForm(CantBeDone):
-    """Nothing was said of what is to be asked; a sentence."""
+class NoSuchForm(CantBeDone):
+    """Nothing, or something else, was named after the verb; a sentence."""
 
 
 def quality(given: argparse.Namespace) -> int:
-    """``attnbench quality FORM``"""
+    """The form that was asked for."""
     if given.form not in FORMS:
-        raise NoForm(f"say what of: attnbench quality {' or '.join(FORMS)}")
+        what = f"there is no quality {given.asked!r}" if given.asked else "quality of what kind?"
+        *some, last = (f"attnbench quality {form}" for form in FORMS)
+        raise NoSuchForm(f"{what}; there are {', '.join(some)} and {last}")
     module, function = FORMS[given.form].split(":")
     status: int = getattr(import_module(f"attnbench.verbs.{module}"), function)(given)
     return status

@@ -1,4 +1,4 @@
-"""The interval of the median, by brute force and by simulation; the summary against NumPy."""
+"""Medians' intervals by brute force and by simulation, the summary against NumPy, Student's t."""
 
 import itertools
 from math import comb
@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from attnbench.statistics import median_interval, summary
+from attnbench.statistics import median_interval, student, student_quantile, summary
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [
@@ -81,3 +81,11 @@ def test_the_order_of_the_samples_does_not_matter_and_they_are_left_alone():
     given = list(samples)
     assert summary(given) == summary(sorted(samples))
     assert given == samples
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 63.657), (3, 5.8409), (4, 4.6041),
+                                                   (7, 3.4995), (15, 2.9467)])  # fmt: skip
+def test_students_quantiles_are_the_books(freedom, quantile):
+    assert student_quantile(0.995, freedom) == pytest.approx(quantile, rel=1e-4)
+    assert student(0.0, freedom) == pytest.approx(0.5)
+    assert student(-quantile, freedom) == pytest.approx(0.005, rel=1e-3)

@@ -10,7 +10,6 @@ from attnbench.comparison import Verdict
 from attnbench.history.compare import Said
 from attnbench.history.revisions import one
 from attnbench.machine import this_machine
-from attnbench.sweep import rounds
 from attnbench.sweep.commits import Refused
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.rounds import LOOKS, compare_in_rounds, judged
@@ -36,14 +35,6 @@ def test_rounds_say_together_what_none_of_them_could(shares, verdict):
     assert found.verdict == verdict
     assert found.low < found.ratio < found.high
     assert found.n == 160
-
-
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 63.657), (3, 5.8409), (4, 4.6041),
-                                                   (7, 3.4995), (15, 2.9467)])  # fmt: skip
-def test_students_quantiles_are_the_books(freedom, quantile):
-    assert rounds._student_quantile(0.995, freedom) == pytest.approx(quantile, rel=1e-4)
-    assert rounds._student(0.0, freedom) == pytest.approx(0.5)
-    assert rounds._student(-quantile, freedom) == pytest.approx(0.005, rel=1e-3)
 
 
 def cells(pulls, *names):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from attnbench.record import Record
 from attnbench.report.figures.palette import FAMILIES, OTHER, PAPER
 from attnbench.report.figures.sheet import clean
 
@@ -76,7 +75,18 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     }  # fmt: skip
 
 
-def looks(records: Iterable[Record]) -> dict[str, Look]:
+class OfAVariant(Protocol):
+    """A record, or whatever else says whose it is."""
+
+    @property
+    def variant(self) -> str: ...  # noqa: D102
+    @property
+    def family(self) -> str: ...  # noqa: D102
+    @property
+    def computes(self) -> str: ...  # noqa: D102
+
+
+def looks(records: Iterable[OfAVariant]) -> dict[str, Look]:
     """A look for each variant of these records, by families in their fixed order.
 
     Any fifty that follow each other differ in marker or dash, and neighbours in both.

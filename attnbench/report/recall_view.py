@@ -1,0 +1,173 @@
+"""What models recall: for each setting a table a budget, and what the intervals say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from attnbench.answer.said import milliseconds
+from attnbench.models.quality.recall.conclusions import GOAL, conclusions
+from attnbench.models.quality.recall.setting import Setting
+from attnbench.models.quality.recall.task import chance
+from attnbench.models.quality.recall.verdicts import (
+    Budget,
+    Interval,
+    Recalled,
+    Standing,
+    by_setting,
+    recalled,
+)
+from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+
+if TYPE_CHECKING:
+    from attnbench.store.evidence import Evidence
+
+BUSY = 1.1
+"""So many times the processor's seconds the wall's are where others had it too."""
+MARKS = {Standing.REACHES: " ✓", Standing.SHORT: "  ", Standing.OPEN: " ?"}
+COLOURS = {Standing.REACHES: GOOD, Standing.SHORT: BAD, Standing.OPEN: ""}
+
+
+def show(found: Evidence) -> None:
+    """The tables of every setting and their sentences, and what did not train."""
+    out, rows = console(), found.rows
+    for slug, setting, some in settings(found):
+        out.print(f"\n[bold]{escape(slug)}[/]  {escape(_task(setting))}")
+        each = recalled(some, found.made["baseline"])
+        trained = [one for one in each if any(one.accuracy.values())]
+        seconds = found.made["budgets"].get(slug)
+        for budget in [Budget.STEPS] + [Budget.TIME] * (seconds is not None):
+            out.print()
+            put(_grid(trained, setting, budget, seconds))
+        out.print()
+        for line in conclusions(trained, found.made["baseline"], setting, seconds):
+            out.print(escape(f"{line[0].upper()}{line[1:]}."))
+    for line in (*_scan(found), *_amiss(rows), *_foot(found)):
+        out.print(escape(line), style=FAINT)
+
+
+def said(found: Evidence) -> dict[str, list[str]]:
+    """The sentences, by setting."""
+    baseline = found.made["baseline"]
+    return {
+        slug: conclusions(
+            [x for x in recalled(some, baseline) if any(x.accuracy.values())], baseline, setting,
+            found.made["budgets"].get(slug),
+        )
+        for slug, setting, some in settings(found)
+    }  # fmt: skip
+
+
+def settings(found: Evidence) -> Iterator[tuple[str, Setting, Sequence[Mapping[str, Any]]]]:
+    """Each setting with its rows, if the baseline was trained in it at all."""
+    for slug, rows in by_setting(found.rows).items():
+        if any(row["variant"] == found.made["baseline"] and row["curve"] for row in rows):
+            yield slug, Setting.from_dict(rows[0]["setting"]), rows
+
+
+def _task(setting: Setting) -> str:
+    return (
+        f"{setting.keys} keys, {setting.values} values, batches of {setting.batch}; tested on "
+        f"{setting.tests} sequences of each number of pairs"
+    )
+
+
+def _grid(found: Sequence[Recalled], setting: Setting, budget: Budget,
+          seconds: float | None) -> Grid:  # fmt: skip
+    """A line a variant; the first table says what a step costs, the second how many there were."""
+    steps = budget is Budget.STEPS
+    name = f"{setting.steps:,} steps each" if steps else f"{seconds:.1f} s each"
+    columns = [f"{pairs} pairs, %" for pairs in setting.pairs]
+    more = ["a step", "to softmax's", "state"] if steps else ["steps"]
+    made = grid(name, "computes", *columns, *more, right=[*columns, *more], words=["computes"])
+    for each in found:
+        cells = [_cell(each, budget, pairs) for pairs in setting.pairs]
+        facts = _facts(each) if steps else [_steps(each)]
+        made.add_row(escape(each.variant), each.computes, *cells, *facts)
+    return made
+
+
+def _cell(each: Recalled, budget: Budget, pairs: int) -> str:
+    """``99.6 ± 0.3 ✓``"""
+    found = each.accuracy[budget].get(pairs)
+    if found is None:
+        return "not there  "
+    standing = each.standing(budget, pairs)
+    half = f" ± {100 * found.half:.1f}" if found.n > 1 else ""
+    text, colour = f"{100 * found.mean:.1f}{half}{MARKS[standing]}", COLOURS[standing]
+    return f"[{colour}]{text}[/]" if colour else text
+
+
+def _facts(each: Recalled) -> list[str]:
+    step = milliseconds(each.step_s.mean) if each.step_s else ""
+    state = f"{each.state_numbers:,}" if each.state_numbers is not None else ""
+    return [step, _ratio(each.ratio), state]
+
+
+def _ratio(ratio: Interval | None) -> str:
+    """``1.31 [1.25, 1.37]``"""
+    if ratio is None:
+        return ""
+    range_ = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.n > 1 else ""
+    return f"{ratio.mean:.2f}{range_}"
+
+
+def _steps(each: Recalled) -> str:
+    return f"{each.steps.mean:,.0f}" if each.steps else ""
+
+
+def _scan(found: Evidence) -> Iterator[str]:
+    """Where the baseline recalls and another doesn't; of one seed that is a hint, no verdict."""
+    if not found.made["scan"]:
+        return
+    for slug, setting, rows in settings(found):
+        own, *others = recalled(rows, found.made["baseline"])
+        best = own.accuracy[Budget.STEPS].get(setting.most)
+        for other in others:
+            its = other.accuracy[Budget.STEPS].get(setting.most)
+            if best and its:
+                yield (
+                    f"{slug}: with {setting.most} pairs {own.variant} {best.mean:.1%}, "
+                    f"{other.variant} {its.mean:.1%}, {_took(rows, own.variant):.0f} s"
+                )
+
+
+def _took(rows: Sequence[Mapping[str, Any]], variant: str) -> float:
+    return max(r["curve"][-1]["seconds"] for r in rows if r["variant"] == variant and r["curve"])
+
+
+def _amiss(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What did not train, or not to its end: each sentence once."""
+    said: dict[str, None] = {}
+    for row in rows:
+        if row["reason"]:
+            remedy = f"; {row['remedy']}" if row["remedy"] else ""
+            status = row["status"].replace("_", " ")
+            said[f"! {row['variant']}: {status}: {row['reason']}{remedy}"] = None
+    return list(said)
+
+
+def _clock(found: Evidence) -> str:
+    """Whose seconds they are, and what the wall's were."""
+    looks = [row["curve"][-1] for row in found.rows if row["curve"]]
+    loops = sum(look["seconds"] for look in looks)
+    wall = sum(look["wall_s"] for look in looks) / loops if loops else 1.0
+    busy = f" (the wall's were {wall:.1f} times as many: the machine was busy)" * (wall > BUSY)
+    return f"the training's own loop, one thread's on a CPU by the processor's clock{busy}"
+
+
+def _foot(found: Evidence) -> list[str]:
+    setting = next((setting for _, setting, _ in settings(found)), None)
+    lines = [
+        f"right answers, ± Student's 95 % interval over {len(found.made['seeds'])} seeds, each by "
+        f"itself; ✓ all of it at {GOAL} or above, ? across it",
+        f"time: {_clock(found)}, without looking at the test; state: numbers that the decoder "
+        "keeps a head",
+    ]
+    if setting is not None:
+        guess = ", ".join(f"{chance(p, setting.values):.1%} of {p}" for p in setting.pairs)
+        lines.append(f"by chance, knowing the values of a sequence: {guess} pairs")
+    return lines

@@ -1,0 +1,98 @@
+"""The tables of what models recall, and the picture, from evidence that is made up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.report import recall_picture, recall_view
+from attnbench.store.evidence import Evidence
+from impls.loading import load_file
+
+made_up = load_file(Path(__file__).parents[1] / "models" / "quality" / "made_up_recall.py")
+rows, SETTING = made_up.rows, made_up.SETTING
+
+
+def evidence(*more, scan=False, seeds=3, budgets=None):
+    made = {
+        "machine": {"name": "a-machine"}, "started": "2026-01-01T00:00:00+00:00",
+        "baseline": "sdpa", "scan": scan, "seeds": list(range(seeds)), "threads": 1,
+        "budgets": {SETTING.slug: 0.9} if budgets is None else budgets, "stopped": False,
+    }  # fmt: skip
+    own = rows("sdpa", *[(1.0, 0.998)] * seeds)
+    return Evidence("recall", made, [*own, *more])
+
+
+def elu(*accuracies, **more):
+    return rows("linear.elu", *accuracies, computes="its own operator", family="linear", **more)
+
+
+def line(text, start):
+    (found,) = (x for x in text.splitlines() if x.startswith(start))
+    return " ".join(found.split())
+
+
+def test_a_line_has_each_number_of_pairs_with_its_interval_and_what_a_step_costs(shown):
+    text = shown(recall_view.show, evidence(*elu((1.0, 0.5), (1.0, 0.5), (1.0, 0.5), step_s=0.02)))
+    first, second = text.split("0.9 s each")
+    assert line(first, "linear.elu ") == (
+        "linear.elu its own operator 100.0 ± 0.0 ✓ 50.0 ± 0.0 20 ms 2.00 [2.00, 2.00] 640"
+    )
+    assert line(second, "linear.elu ") == (
+        "linear.elu its own operator 100.0 ± 0.0 ✓ 50.0 ± 0.0 80"
+    )
+
+
+def test_who_cannot_be_told_is_marked_and_said(shown):
+    text = shown(recall_view.show, evidence(*elu((1.0, 0.98), (1.0, 1.0), (1.0, 0.99))))
+    assert " ?" in line(text.split("0.9 s each")[0], "linear.elu ")
+    assert "can't be told: linear.elu (99.0 ± 2.5 %)" in text
+
+
+def test_the_sentences_stand_under_the_tables_and_in_json(shown):
+    found = evidence(*elu((1.0, 0.5), (1.0, 0.52), (1.0, 0.48)))
+    text = shown(recall_view.show, found)
+    (lines,) = recall_view.said(found).values()
+    for sentence in lines:
+        assert sentence[1:] in text
+    assert "falls short of it: linear.elu (50.0 ± 5.0 %)" in text
+
+
+def test_what_did_not_train_says_why_once(shown):
+    missing = made_up.refused("flash_attn2", "it needs cuda", "run it on a GPU")
+    text = shown(recall_view.show, evidence(missing, missing))
+    assert text.count("! flash_attn2: unavailable: it needs cuda; run it on a GPU") == 1
+
+
+def test_a_scan_says_what_each_setting_gave(shown):
+    found = evidence(*elu((0.9, 0.5)), scan=True, seeds=1, budgets={})
+    text = shown(recall_view.show, found)
+    assert "with 8 pairs sdpa 99.8%, linear.elu 50.0%, 1 s" in text
+    assert "one seed gives no interval" in text.lower()
+
+
+def test_a_table_fits_a_pipe(in_a_pipe):
+    wide = [
+        {**each, "variant": "dilated?dilation=1&width=32", "computes": "softmax on its own pattern"}
+        for each in rows("x", *[(1.0, 0.97)] * 3)
+    ]
+    text = in_a_pipe(recall_view.show, evidence(*wide))
+    assert "dilated?dilation=1&width=32" in text
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_picture_shows_every_variant(tmp_path, seeds):
+    files = [tmp_path / "x.svg", tmp_path / "x.png"]
+    found = evidence(*elu(*[(1.0, 0.5)] * seeds), seeds=seeds)
+    assert recall_picture.draw(found, files)
+    text = files[0].read_text()
+    for words in ("sdpa", "linear.elu", "a-machine", "pairs in a sequence", "0.9 s for all",
+                  "seconds of training", "numbers that a decoder keeps"):  # fmt: skip
+        assert words in text
+    assert files[1].stat().st_size > 10_000
+
+
+def test_where_nothing_was_trained_there_is_no_picture(tmp_path):
+    none = replace(evidence(), rows=[made_up.refused("sdpa", "no")])
+    assert not recall_picture.draw(none, [tmp_path / "x.png"])
+    assert not list(tmp_path.iterdir())
