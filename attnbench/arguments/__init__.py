@@ -33,7 +33,7 @@ GROUPS = {
     },
     "evidence": {
         "reproduce": "are the claims true? what others said of attention, put to the test here",
-        "quality": "what a variant costs a model: recall, a task; model, a trained one; real, its qkv",
+        "quality": "what a variant costs a model: a recall task, a trained model, its own q, k, v",
     },
     "read": {
         "report": "a page that opens with the answer: figures, data, a table for a paper",

@@ -110,7 +110,10 @@ def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say what of: attnbench quality model or real"),
+        (
+            [],
+            "quality of what kind?; there are attnbench quality recall, attnbench quality model and",
+        ),
         (["model", "nystroem"], "there is no variant 'nystroem'; did you mean nystrom"),
         (["model", "--seq", "1024"], "--seq 1024 is longer than the model has places for: 512"),
         (["model", "--dtype", "int8"], "dtype='int8' is not one of"),
