@@ -65,7 +65,7 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
 
 
 def _looks(points: Sequence[Point], known: Looks) -> dict[str, Look]:
-    own = looks(points)  # type: ignore[arg-type]  # of a record it asks what a point has too
+    own = looks(points)  # of a record it asks what a point has too
     return {
         name: known.get(name) or replace(look, number=UNKNOWN * bool(known) + look.number)
         for name, look in own.items()

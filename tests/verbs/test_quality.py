@@ -112,7 +112,7 @@ def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
     [
         (
             [],
-            "quality of what kind?; there are attnbench quality recall, attnbench quality model and",
+            "quality of what kind?; there are attnbench quality recall, attnbench",
         ),
         (["model", "nystroem"], "there is no variant 'nystroem'; did you mean nystrom"),
         (["model", "--seq", "1024"], "--seq 1024 is longer than the model has places for: 512"),
