@@ -142,8 +142,7 @@ def _foot(found: Evidence) -> Iterator[str]:
         )
     yield (
         "skill: one minus the distance from softmax over that of mean_v, which gives every query "
-        "the mean of the values: 1 is exact, 0 knows nothing of the scores, below it is worse; "
-        "green from 0.5"
+        "the mean of the values: 1 is exact, 0 knows nothing of the scores, below it is worse"
     )
     yield "entropy: of softmax's weights in float64; 1 is uniform, 0 picks one key"
     yield "peaky: logits in the hundreds; outliers: a few channels of keys and values are loud"

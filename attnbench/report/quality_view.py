@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from attnbench.store.evidence import Evidence
 
 Row = Mapping[str, Any]
+KEPT = "✓"
 TOLERATED = 0.99
 """Of the median cosine's interval, the low end: a layer that keeps so much tolerates a variant."""
 
@@ -68,7 +69,7 @@ def model_tables(found: Evidence) -> list[tuple[str, Grid]]:
          _near(others, ranks=False)),
         ("what a step takes, in pairs with the original", _steps(rows, original)),
         ("at the same quality, who is fastest", _levels(rows)),
-        (f"each layer alone, the others as they were: median cosine, {GOOD} where it keeps "
+        (f"each layer alone, the others as they were: median cosine, {KEPT} where it keeps "
          f"{TOLERATED}", _layers([*near, *others])),
         ("after distillation, on texts that were not learnt from", _distilled(rows)),
     ]  # fmt: skip
@@ -173,7 +174,7 @@ def _layers(rows: Sequence[Row]) -> Grid:
         for found in row["by_layer"]:
             holds = found is not None and found["low"] >= TOLERATED
             words = cosine(found and found["value"])
-            cells.append(f"[{GOOD}]{words}[/]" if holds else words)
+            cells.append(f"[{GOOD}]{KEPT} {words}[/]" if holds else words)
             kept += holds
         made.add_row(escape(row["variant"]), *cells, f"{kept} of {len(cells)}")
     return made
