@@ -73,10 +73,10 @@ def _real(verb: Parser) -> Parser:
     form = verb.form("real", "error and skill of what isn't exact, on the queries, keys and values "
                      "of that model's layers, beside made-up ones")  # fmt: skip
     _variants(form)
-    form.add_argument("--seq", type=count, default=256, metavar="N",
-                      help="tokens of a text; 256 if not given")  # fmt: skip
-    form.add_argument("--batch", type=count, default=4, metavar="N",
-                      help="texts; 4 if not given")  # fmt: skip
+    form.add_argument("--seq", type=count, default=512, metavar="N",
+                      help="tokens of a row of text; 512 if not given")  # fmt: skip
+    form.add_argument("--batch", type=count, default=2, metavar="N",
+                      help="rows; 2 if not given")  # fmt: skip
     _rest(form)
     return form
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from attnbench.store.evidence import Evidence
 
 Row = Mapping[str, Any]
+SAME = 1e-4
+"""A distance from softmax that is rounding: what leaves anything out is off by far more."""
 ORDER = ("softmax", "approximates softmax", "softmax on its own pattern", "its own operator")
 TITLES = {
     "softmax": "exact softmax",
@@ -118,17 +120,29 @@ def _amiss(rows: Sequence[Row]) -> Iterator[str]:
         yield f"! {name}{on}: {why}"
 
 
+def _leave_nothing_out(rows: Sequence[Row]) -> list[str]:
+    """Who is as near to softmax as rounding, on every source."""
+    names = dict.fromkeys(row["variant"] for row in rows if row["distance"] is not None)
+    far = {row["variant"] for row in rows if (row["distance"] or 0.0) > SAME}
+    return [name for name in names if name not in far]
+
+
 def _foot(found: Evidence) -> Iterator[str]:
     wanted, made = found.made["wanted"], found.made
     problem = next((row["problem"] for row in found.rows), "")
     yield (
-        f"{made['model']['name']}: q, k and v of each layer on {wanted['batch']} passages of "
-        f"{wanted['seq']} tokens ({made['texts']['digest']}); all sources are {problem}"
+        f"{made['model']['name']}: q, k and v of each layer on {wanted['batch']} rows of "
+        f"{wanted['seq']} tokens, passages one after the other ({made['texts']['digest']}); all "
+        f"sources are {problem}"
     )
+    if same := _leave_nothing_out(found.rows):
+        yield (
+            f"no further from softmax than {SAME:g} anywhere: {', '.join(same)}; at this length "
+            "they leave nothing out"
+        )
     yield (
         "skill: one minus the distance from softmax over that of mean_v, which gives every query "
-        "the mean of the values: 1 is exact, 0 knows nothing of the scores, below it is worse; "
-        "green from 0.5"
+        "the mean of the values: 1 is exact, 0 knows nothing of the scores, below it is worse"
     )
     yield "entropy: of softmax's weights in float64; 1 is uniform, 0 picks one key"
     yield "peaky: logits in the hundreds; outliers: a few channels of keys and values are loud"

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from attnbench.store.evidence import Evidence
 
 Row = Mapping[str, Any]
+KEPT = "✓"
 TOLERATED = 0.99
-"""Of the median cosine's interval, the low end: a layer that keeps so much tolerates a variant."""
+"""The cosine of the worst text: a layer that keeps so much tolerates a variant."""
 
 
 def line(row: Row) -> str:
@@ -68,8 +69,8 @@ def model_tables(found: Evidence) -> list[tuple[str, Grid]]:
          _near(others, ranks=False)),
         ("what a step takes, in pairs with the original", _steps(rows, original)),
         ("at the same quality, who is fastest", _levels(rows)),
-        (f"each layer alone, the others as they were: median cosine, {GOOD} where it keeps "
-         f"{TOLERATED}", _layers([*near, *others])),
+        (f"each layer alone, the others as they were: median cosine, {KEPT} where it keeps "
+         f"{TOLERATED} on all of some long texts", _layers([*near, *others])),
         ("after distillation, on texts that were not learnt from", _distilled(rows)),
     ]  # fmt: skip
     return [(title, table) for title, table in made if table.row_count]
@@ -171,9 +172,9 @@ def _layers(rows: Sequence[Row]) -> Grid:
     for row in tried:
         cells, kept = [], 0
         for found in row["by_layer"]:
-            holds = found is not None and found["low"] >= TOLERATED
+            holds = found is not None and found["worst"] >= TOLERATED
             words = cosine(found and found["value"])
-            cells.append(f"[{GOOD}]{words}[/]" if holds else words)
+            cells.append(f"[{GOOD}]{KEPT} {words}[/]" if holds else words)
             kept += holds
         made.add_row(escape(row["variant"]), *cells, f"{kept} of {len(cells)}")
     return made
@@ -216,15 +217,20 @@ def _amiss(rows: Sequence[Row]) -> Iterator[str]:
 def _foot(found: Evidence) -> Iterator[str]:
     made = found.made
     original, texts, wanted = made["original"], made["texts"], made["wanted"]
-    long = long_texts(original)
+    long = sum(length >= LONG for length in original["tokens"])
+    few = "; too few, so what is said of long texts is of all" * (long < len(long_texts(original)))
     yield (
         f"{made['model']['name']}, {wanted['dtype']} on {wanted['device']}; {texts['texts']} texts "
-        f"({texts['source']}, {texts['digest']}), {len(long)} of them long "
-        f"({min(original['tokens'][n] for n in long)} tokens and more; long is {LONG})"
+        f"({texts['source']}, {texts['digest']}) of {min(original['tokens'])} to "
+        f"{max(original['tokens'])} tokens, {long} of them long ({LONG} and more){few}"
     )
     yield (
         "cosine: of a text's embedding with that of the original in float64; median over texts, "
         "with its 95 % interval (bootstrap, no narrower than order statistics)"
+    )
+    yield (
+        "a step: one text without padding, without gradients; its verdicts survive Holm's "
+        "correction over all of them"
     )
     yield "same rank: can't be told apart; the 99 % interval of the median difference holds nought"
     yield order_words(original)

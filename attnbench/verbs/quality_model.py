@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from impls.spec import Variant
 
 KIND = "model"
-LAYER_TEXTS = 6
+LAYER_TEXTS = 4
 """Long texts on which each layer is tried alone."""
 PAIRS_S = 3.0
 SEQ = (256,)
@@ -57,6 +57,9 @@ def model(given: argparse.Namespace) -> int:
     ):
         trial = Trial(texts, wanted, apart, given.table, Path(folder))
         found, stopped = _asked(trial, rows, wanted, machine)
+    if not found:
+        say("attnbench: stopped before any variant was tried; nothing is kept")
+        return INTERRUPTED
     facts = _facts(trial, texts, wanted, settings, stopped=stopped)
     keep(given, machine, KIND, facts, found, show_model)
     return INTERRUPTED if stopped else status(found)
@@ -88,12 +91,12 @@ def _wanted(given: argparse.Namespace, machine: Machine, settings: Settings) -> 
 
 
 def _lengths(asked: Sequence[int]) -> tuple[int, ...]:
+    from attnbench.models.quality.pretrained.texts import LONGEST
     from impls.problem import InvalidProblem
 
-    longest = 512
-    if max(asked) > longest:
+    if max(asked) > LONGEST:
         raise InvalidProblem(
-            f"--seq {max(asked)} is longer than the model has places for: {longest} at the most"
+            f"--seq {max(asked)} is longer than the model has places for: {LONGEST} at the most"
         )
     return tuple(sorted(set(asked)))
 

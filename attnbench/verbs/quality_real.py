@@ -30,13 +30,18 @@ def real(given: argparse.Namespace) -> int:
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.models.quality.pretrained import weights
-    from attnbench.models.quality.pretrained.texts import built_in
+    from attnbench.models.quality.pretrained.texts import LONGEST, built_in
     from attnbench.store import check_writable
     from attnbench.sweep.plan import LONG, here
     from attnbench.sweep.start import pinned
+    from impls.problem import InvalidProblem
 
     machine = this_machine()
     weights.folder()  # refused before anything is begun
+    if given.seq > LONGEST:
+        raise InvalidProblem(
+            f"--seq {given.seq} is longer than the model has places for: {LONGEST} at the most"
+        )
     given.device = given.device or machine.devices[-1]
     given.dtype = LONG.get(given.dtype, given.dtype)
     here(given.device, machine)
@@ -44,6 +49,9 @@ def real(given: argparse.Namespace) -> int:
     check_writable(Path(given.out), machine)
     with tempfile.TemporaryDirectory() as folder, lock_for([given.device]):
         rows, stopped = _asked(given, texts, settings, machine, Path(folder))
+    if not rows:
+        say("attnbench: stopped before anything was tried; nothing is kept")
+        return INTERRUPTED
     facts = {
         "model": {"name": weights.MODEL, **weights.versions()},
         "texts": {"source": texts.source, "digest": texts.digest, "texts": given.batch},

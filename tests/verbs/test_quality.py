@@ -116,6 +116,7 @@ def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
         ),
         (["model", "nystroem"], "there is no variant 'nystroem'; did you mean nystrom"),
         (["model", "--seq", "1024"], "--seq 1024 is longer than the model has places for: 512"),
+        (["real", "--seq", "513"], "--seq 513 is longer than the model has places for: 512"),
         (["model", "--dtype", "int8"], "dtype='int8' is not one of"),
         (["model", "--device", "cuda:9"], "device cuda:9 is not here"),
         (["model", "--from", "nowhere.json"], "can't read nowhere.json"),

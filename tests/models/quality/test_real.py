@@ -31,10 +31,16 @@ def test_each_layer_is_noted_with_what_it_was_given():
 
 
 def test_texts_are_cut_to_one_length_and_too_few_long_ones_are_refused():
-    ids = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-    assert whole(ids, 3, 2).tolist() == [[1, 2, 3], [4, 5, 6]]
-    with pytest.raises(TooShort, match="1 of 3 texts have 4 tokens or more, and 2 are asked for"):
+    ids = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 10, 11]]
+    assert whole(ids, 3, 2).tolist() == [[1, 2, 3], [5, 6, 7]]
+    with pytest.raises(TooShort, match="the texts fill 1 rows of 4 tokens, and 2 are asked for"):
         whole(ids, 4, 2)
+
+
+def test_long_texts_follow_one_another_until_a_row_is_full():
+    long = [[n] * 150 for n in range(1, 5)]
+    (row,) = whole([[9] * 20, *long], 400, 1).tolist()
+    assert row == [1] * 150 + [2] * 150 + [3] * 100
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnbench.models.built import NotServed
+from attnbench.models.quality.pretrained.texts import LONGEST
 from attnbench.models.transformers.layer_call import OTHERS
 
 MOST_TOKENS = 8192
 """Of a batch, padding included."""
-LONGEST = 512
-"""Tokens that the model has places for; what comes after is cut."""
 
 
 @dataclass

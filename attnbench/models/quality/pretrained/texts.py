@@ -17,6 +17,8 @@ WRITTEN = Path(__file__).parent / "written"
 KINDS = ("paraphrase", "related", "unrelated", "negated")
 LEAST, MOST = 4, 2000
 """Texts of a file: fewer say nothing of a variant, more are no trial but a job."""
+LONGEST = 512
+"""Tokens that the model has places for; what comes after is cut."""
 BUILT_IN = "built in"
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from attnbench.answer.model_cost.told import LONG
 from attnbench.models.quality import answering
 from attnbench.models.quality.pretrained import weights
 from attnbench.models.quality.pretrained.embedded import tokens
@@ -42,14 +43,22 @@ def answer(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def whole(ids: Sequence[Sequence[int]], seq: int, batch: int) -> Tensor:
-    """So many texts that are as long as asked, each cut there; raises where there are too few."""
-    long = [list(text[:seq]) for text in ids if len(text) >= seq]
-    if len(long) < batch:
+    """Rows of so many tokens: long texts, one after the other until a row is full, and cut there.
+
+    Raises where there are too few of them.
+    """
+    rows, begun = list[list[int]](), list[int]()
+    for text in ids:
+        if len(text) >= min(LONG, seq):
+            begun = [*begun, *text]
+        if len(begun) >= seq:
+            rows, begun = [*rows, begun[:seq]], []
+    if len(rows) < batch:
         raise TooShort(
-            f"{len(long)} of {len(ids)} texts have {seq} tokens or more, and {batch} are asked "
-            "for: give a smaller --seq or --batch"
+            f"the texts fill {len(rows)} rows of {seq} tokens, and {batch} are asked for: give a "
+            "smaller --seq or --batch"
         )
-    return torch.tensor(long[:batch])
+    return torch.tensor(rows[:batch])
 
 
 def captured(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
