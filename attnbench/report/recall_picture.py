@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnbench.models.quality.recall.setting import Setting
-from attnbench.models.quality.recall.verdicts import TARGET, Budget, Recalled, recalled
+from attnbench.models.quality.recall.verdicts import TARGET, Budget, Interval, Recalled, recalled
 from attnbench.report.figures.looks import Look, looks
 from attnbench.report.figures.palette import FAINT, GRID, INK, PAPER
 from attnbench.report.recall_view import settings
@@ -24,14 +24,14 @@ SIZE = (12.5, 3.6)
 """Inches of a setting's three panels."""
 BAND = 0.13
 """How much colour lies between the worst and the best seed."""
-APART = 0.02
-"""Of an axis: by so much each variant stands beside the one before it, so that none hides."""
+APART = 0.05
+"""Of a doubling: by so much each variant stands beside the one before it, so that none hides."""
 
 
 def draw(found: Evidence, files: Sequence[Path]) -> bool:
-    """Draw all settings; False where nothing was trained."""
+    """Draw all settings; False where nothing was trained, and of a scan, which is a table."""
     shown = list(settings(found))
-    if not shown:
+    if not shown or found.made["scan"]:
         return False
     import matplotlib as mpl
 
@@ -47,9 +47,11 @@ def draw(found: Evidence, files: Sequence[Path]) -> bool:
             len(shown), 3, figsize=(SIZE[0], SIZE[1] * len(shown) + 0.9), squeeze=False,
             layout="constrained", facecolor=PAPER,
         )  # fmt: skip
+        seeds = len(found.made["seeds"])
         figure.suptitle(
-            f"attnbench quality recall on {found.made['machine']['name']}\n"
-            f"{found.made['started'][:10]}, {len(found.made['seeds'])} seeds",
+            f"attnbench quality recall on {found.made['machine']['name']}, "
+            f"{found.made['started'][:10]}, {seeds} seed{'s' * (seeds > 1)}\n"
+            "bars: the mean's 95 % interval; bands: from the worst seed to the best",
             fontsize=11, x=0.02, ha="left",
         )  # fmt: skip
         for axes, (slug, setting, rows) in zip(grid, shown, strict=True):
@@ -84,8 +86,8 @@ def _against_pairs(axes: Axes, found: Sequence[Recalled], chosen: Mapping[str, L
         look, some = chosen[each.variant], each.accuracy[Budget.STEPS]
         if not some:
             continue
-        aside = 2 ** (APART * 4 * (place - (len(found) - 1) / 2))
-        halves = [100 * i.half if i.n > 1 else 0.0 for i in some.values()]
+        aside = 2 ** (APART * (place - (len(found) - 1) / 2))
+        halves = np.array([_arms(i) for i in some.values()]).T
         axes.errorbar(
             [pairs * aside for pairs in some], [100 * i.mean for i in some.values()], halves,
             linestyle=look.dash, linewidth=1.2, elinewidth=0.9, capsize=2, **look.marks(5),
@@ -95,6 +97,13 @@ def _against_pairs(axes: Axes, found: Sequence[Recalled], chosen: Mapping[str, L
     axes.minorticks_off()
     axes.set_xlabel("pairs in a sequence")
     axes.set_ylabel("right answers, %")
+
+
+def _arms(found: Interval) -> tuple[float, float]:
+    """How far the interval reaches down and up; of one seed nothing is drawn."""
+    if found.n == 1:
+        return 0.0, 0.0
+    return 100 * (found.mean - found.low), 100 * (found.high - found.mean)
 
 
 def _against_time(axes: Axes, rows: Sequence[Row], found: Sequence[Recalled],
@@ -140,10 +149,11 @@ def _against_state(axes: Axes, found: Sequence[Recalled], chosen: Mapping[str, L
             continue
         look = chosen[each.variant]
         axes.errorbar(
-            [each.state_numbers], [100 * right.mean], [100 * right.half if right.n > 1 else 0.0],
+            [each.state_numbers], [100 * right.mean], np.array([_arms(right)]).T,
             linestyle="", elinewidth=0.9, capsize=2, **look.marks(6),
         )  # fmt: skip
     axes.set_xscale("log", base=2)
+    axes.margins(x=0.12)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.minorticks_off()
     axes.set_xlabel("numbers that a decoder keeps a head")

@@ -20,6 +20,7 @@ from attnbench.models.quality.recall.verdicts import (
     by_setting,
     recalled,
 )
+from attnbench.report import recall_scan_view
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 
 if TYPE_CHECKING:
@@ -33,7 +34,16 @@ COLOURS = {Standing.REACHES: GOOD, Standing.SHORT: BAD, Standing.OPEN: ""}
 
 def show(found: Evidence) -> None:
     """The tables of every setting and their sentences, and what did not train."""
-    out, rows = console(), found.rows
+    if found.made["scan"]:
+        recall_scan_view.show(_tried(found))
+    else:
+        _show_settings(found)
+    for line in (*_amiss(found.rows), *_foot(found)):
+        console().print(escape(line), style=FAINT)
+
+
+def _show_settings(found: Evidence) -> None:
+    out = console()
     for slug, setting, some in settings(found):
         out.print(f"\n[bold]{escape(slug)}[/]  {escape(_task(setting))}")
         each = recalled(some, found.made["baseline"])
@@ -45,12 +55,16 @@ def show(found: Evidence) -> None:
         out.print()
         for line in conclusions(trained, found.made["baseline"], setting, seconds):
             out.print(escape(f"{line[0].upper()}{line[1:]}."))
-    for line in (*_scan(found), *_amiss(rows), *_foot(found)):
-        out.print(escape(line), style=FAINT)
+
+
+def _tried(found: Evidence) -> list[recall_scan_view.Tried]:
+    return recall_scan_view.tried(settings(found), found.made["baseline"])
 
 
 def said(found: Evidence) -> dict[str, list[str]]:
-    """The sentences, by setting."""
+    """The sentences, by setting; those of a scan are about all of them."""
+    if found.made["scan"]:
+        return {"scan": recall_scan_view.said(_tried(found))}
     baseline = found.made["baseline"]
     return {
         slug: conclusions(
@@ -119,26 +133,6 @@ def _steps(each: Recalled) -> str:
     return f"{each.steps.mean:,.0f}" if each.steps else ""
 
 
-def _scan(found: Evidence) -> Iterator[str]:
-    """Where the baseline recalls and another doesn't; of one seed that is a hint, no verdict."""
-    if not found.made["scan"]:
-        return
-    for slug, setting, rows in settings(found):
-        own, *others = recalled(rows, found.made["baseline"])
-        best = own.accuracy[Budget.STEPS].get(setting.most)
-        for other in others:
-            its = other.accuracy[Budget.STEPS].get(setting.most)
-            if best and its:
-                yield (
-                    f"{slug}: with {setting.most} pairs {own.variant} {best.mean:.1%}, "
-                    f"{other.variant} {its.mean:.1%}, {_took(rows, own.variant):.0f} s"
-                )
-
-
-def _took(rows: Sequence[Mapping[str, Any]], variant: str) -> float:
-    return max(r["curve"][-1]["seconds"] for r in rows if r["variant"] == variant and r["curve"])
-
-
 def _amiss(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What did not train, or not to its end: each sentence once."""
     said: dict[str, None] = {}
@@ -162,10 +156,11 @@ def _clock(found: Evidence) -> str:
 def _foot(found: Evidence) -> list[str]:
     setting = next((setting for _, setting, _ in settings(found)), None)
     lines = [
-        f"right answers, ± Student's 95 % interval over {len(found.made['seeds'])} seeds, each by "
-        f"itself; ✓ all of it at {GOAL} or above, ? across it",
+        f"right answers, ± the farther end of Student's 95 % interval over "
+        f"{len(found.made['seeds'])} seeds; ✓ all of it at {GOAL} or above, ? across it",
         f"time: {_clock(found)}, without looking at the test; state: numbers that the decoder "
-        "keeps a head",
+        "keeps a head: its own memory, or the keys and values of all tokens, though a pattern may "
+        "need fewer",
     ]
     if setting is not None:
         guess = ", ".join(f"{chance(p, setting.values):.1%} of {p}" for p in setting.pairs)

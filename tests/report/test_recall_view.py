@@ -64,11 +64,28 @@ def test_what_did_not_train_says_why_once(shown):
     assert text.count("! flash_attn2: unavailable: it needs cuda; run it on a GPU") == 1
 
 
-def test_a_scan_says_what_each_setting_gave(shown):
-    found = evidence(*elu((0.9, 0.5)), scan=True, seeds=1, budgets={})
+def in_a_scan(width, rate, own, other):
+    setting = SETTING.with_(width=width, rate=rate)
+    return [
+        {**each, "setting": setting.to_dict(), "variant": name}
+        for name, share in (("sdpa", own), ("linear.elu", other))
+        for each in rows(name, (1.0, share))
+    ]
+
+
+def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
+    tried = [in_a_scan(16, 0.01, 1.0, 0.5), in_a_scan(16, 0.1, 0.5, 0.6),
+             in_a_scan(64, 0.01, 1.0, 0.995)]  # fmt: skip
+    found = evidence(scan=True, seeds=1, budgets={})
+    found = replace(found, rows=[row for some in tried for row in some])
     text = shown(recall_view.show, found)
-    assert "with 8 pairs sdpa 99.8%, linear.elu 50.0%, 1 s" in text
-    assert "one seed gives no interval" in text.lower()
+    assert line(text, "    40     16  0.01") == "40 16 0.01 100.0 50.0 2"
+    assert (
+        "or more where linear.elu is not, the cheapest first: n40 w16 h1 d16 l1 lr0.01 cpu." in text
+    )
+    assert "best of all rates: width 16 (40 tokens) 60.0 %; width 64 (40 tokens) 99.5 %" in text
+    assert "is a hint, no verdict" in text
+    assert list(recall_view.said(found)) == ["scan"]
 
 
 def test_a_table_fits_a_pipe(in_a_pipe):

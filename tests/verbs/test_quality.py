@@ -110,10 +110,7 @@ def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            [],
-            "quality of what kind?; there are attnbench quality recall, attnbench",
-        ),
+        ([], "quality of what kind?; there are attnbench quality recall"),
         (["model", "nystroem"], "there is no variant 'nystroem'; did you mean nystrom"),
         (["model", "--seq", "1024"], "--seq 1024 is longer than the model has places for: 512"),
         (["real", "--seq", "513"], "--seq 513 is longer than the model has places for: 512"),

@@ -32,7 +32,7 @@ def percent(found: Interval) -> str:
 def conclusions(found: Found, baseline: str, setting: Setting, seconds: float | None) -> list[str]:
     """The sentences of one setting; none but one where no interval can be had."""
     if baseline not in [each.variant for each in found]:
-        return [f"{baseline} was not trained for as long as it should: nothing is concluded"]
+        return [f"the baseline {baseline} was not trained to its end: nothing is concluded"]
     if all(i.n < 2 for each in found for some in each.accuracy.values() for i in some.values()):
         return ["one seed gives no interval: nothing is concluded; --seeds 3 gives one"]
     budgets = [Budget.STEPS] + [Budget.TIME] * (seconds is not None)
@@ -89,46 +89,41 @@ def _verb(standing: Standing, many: int) -> str:
 
 
 def _capacity(found: Found, setting: Setting, budget: Budget, seconds: float | None) -> str:
-    """Up to how many pairs each recalls."""
+    """With which numbers of pairs each reaches the target, and with which it may."""
     said = []
     for each in found:
-        if not each.accuracy[budget]:
-            continue
-        reached, open_ = up_to(each, budget, setting.pairs)
-        words = str(reached) if reached else "none"
-        said.append(f"{each.variant} {words}" + f", perhaps {open_}" * bool(open_))
+        if each.accuracy[budget]:
+            sure, perhaps = with_pairs(each, budget, setting.pairs)
+            words = ", ".join(map(str, sure)) or "none"
+            maybe = f", perhaps {', '.join(map(str, perhaps))}" if perhaps else ""
+            said.append(f"{each.variant} {words}{maybe}")
     return f"{_given(setting, budget, seconds)}, pairs recalled to {GOAL}: {'; '.join(said)}"
 
 
-def up_to(each: Recalled, budget: Budget, pairs: Sequence[int]) -> tuple[int, int]:
-    """The most pairs that it reaches the target with, and with all fewer; and that it may.
-
-    The second is 0 where it is no more than the first.
-    """
-    reached, perhaps, known = 0, 0, True
-    for number in sorted(pairs):
-        standing = each.standing(budget, number)
-        if standing is Standing.SHORT:
-            break
-        known = known and standing is Standing.REACHES
-        reached, perhaps = (number, 0) if known else (reached, number)
-    return reached, perhaps
+def with_pairs(each: Recalled, budget: Budget,
+               pairs: Sequence[int]) -> tuple[list[int], list[int]]:  # fmt: skip
+    """The numbers of pairs with which it reaches the target, and those of which nothing is told."""
+    by = {standing: [p for p in pairs if _is(each, budget, p, standing)] for standing in Standing}
+    return by[Standing.REACHES], by[Standing.OPEN]
 
 
 def _of_time(found: Found, setting: Setting, seconds: float | None) -> Iterator[str]:
-    """Whom the same time puts elsewhere than the same steps."""
+    """Who recalls more or less in the same time than after the same steps, seed by seed."""
     if seconds is None:
         return
-    moved = []
+    pairs, moved = setting.most, []
     for each in found:
-        for pairs in setting.pairs:
-            steps, time = (each.standing(budget, pairs) for budget in Budget)
-            if steps is not time:
-                moved.append(f"{each.variant} with {pairs} pairs ({steps} → {time})")
-    if moved:
-        yield f"what the same time changes: {', '.join(moved)}"
-    else:
-        yield "in the same time everybody stands to the target as after the same steps"
+        by = each.moved.get(pairs)
+        if by is not None and by.n > 1 and (by.low > 0 or by.high < 0):
+            more = "more" if by.mean > 0 else "fewer"
+            points = f"{100 * abs(by.mean):.1f} ± {100 * by.half:.1f} points {more}"
+            moved.append(f"{each.variant} {points}")
+    of_whom = "of the others" if moved else "of nobody"
+    known = "no difference is known" if moved else "a difference is known"
+    yield (
+        f"with {pairs} pairs the same time gives other than the same steps: "
+        + "".join(f"{one}; " for one in moved) + f"{of_whom} {known}"
+    )  # fmt: skip
 
 
 def _of_state(found: Found, baseline: str, setting: Setting) -> Iterator[str]:
@@ -144,13 +139,13 @@ def _of_state(found: Found, baseline: str, setting: Setting) -> Iterator[str]:
     if own is None:
         return
     least, name = min(reach)
-    if least < own:
+    keeps = f"{own:,} numbers a head after {setting.seq} tokens"
+    if len(reach) == 1:
+        yield f"only {baseline} is known to reach {GOAL} with {pairs} pairs; it keeps {keeps}"
+    elif least < own:
         yield (
             f"of those that reach {GOAL} with {pairs} pairs {name} keeps least: {least:,} numbers "
-            f"a head; {baseline} keeps {own:,} after {setting.seq} tokens"
+            f"a head; {baseline} keeps {keeps}"
         )
     else:
-        yield (
-            f"of those that reach {GOAL} with {pairs} pairs nobody keeps fewer numbers a head than "
-            f"{baseline}: {own:,} after {setting.seq} tokens"
-        )
+        yield f"nobody reaches {GOAL} with {pairs} pairs and keeps less than {baseline}: {keeps}"

@@ -57,7 +57,7 @@ PRESETS = {
         (*SIX, "topk", "hedgehog", "retention", "gla", "delta"),
     ),
 }  # fmt: skip
-SCANNED = {"width": (16, 32, 64), "rate": (3e-3, 1e-2, 3e-2)}
+SCANNED = {"width": (16, 32, 64), "rate": (2.5e-3, 5e-3, 1e-2)}
 """What the scan tries, everything with everything."""
 
 

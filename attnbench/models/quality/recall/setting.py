@@ -30,10 +30,10 @@ class Setting:
     keys: int = 64
     values: int = 64
     batch: int = 32
-    rate: float = 1e-2
+    rate: float = 5e-3
     """Of learning, constant after ``warmup`` steps: every checkpoint is the end of a training."""
     warmup: int = 50
-    steps: int = 600
+    steps: int = 800
     tests: int = 128
     """Sequences of each number of pairs in the test."""
     looks: int = 12

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -46,8 +46,8 @@ class Interval(NamedTuple):
 
     @property
     def half(self) -> float:
-        """How far it reaches from the mean."""
-        return self.high - self.mean
+        """How far its farther end is from the mean."""
+        return max(self.high - self.mean, self.mean - self.low)
 
     def standing(self, target: float = TARGET) -> Standing:
         """Where it lies to the target; of one seed nothing is told."""
@@ -65,6 +65,14 @@ def interval(values: Sequence[float]) -> Interval | None:
         return Interval(mean, -math.inf, math.inf, 1)
     half = student_quantile((1 + CONFIDENCE) / 2, n - 1) * statistics.stdev(values) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
+
+
+def share(values: Sequence[float]) -> Interval | None:
+    """That of shares, which lie between nought and one."""
+    found = interval(values)
+    if found is None or found.n == 1:
+        return found
+    return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def looked_at(row: Row, budget: Budget) -> Mapping[str, Any] | None:
@@ -91,8 +99,16 @@ class Recalled:
     step_s: Interval | None
     ratio: Interval | None
     """Of a step's time to the baseline's, seed by seed: the mean of logarithms, and back."""
+    moved: Mapping[int, Interval]
+    """By number of pairs, its accuracy in the same time less that after the same steps."""
     amiss: tuple[str, ...]
     """What its trainings that are not here said."""
+
+    @property
+    def best(self) -> float:
+        """Its mean with the most pairs after its steps; below nought where there is none."""
+        some = self.accuracy[Budget.STEPS]
+        return some[max(some)].mean if some else -1.0
 
     def standing(self, budget: Budget, pairs: int) -> Standing:
         """Where it stands to the target; who has no accuracy there is not told."""
@@ -101,10 +117,11 @@ class Recalled:
 
 
 def recalled(rows: Sequence[Row], baseline: str) -> list[Recalled]:
-    """The variants of one setting, in the order in which they were asked for."""
+    """The variants of one setting: the baseline, then whoever recalls most pairs best."""
     names = list(dict.fromkeys(row["variant"] for row in rows))
     own = {row["seed"]: row for row in rows if row["variant"] == baseline}
-    return [_recalled([r for r in rows if r["variant"] == name], own) for name in names]
+    found = [_recalled([r for r in rows if r["variant"] == name], own) for name in names]
+    return sorted(found, key=lambda each: (each.variant != baseline, -each.best))
 
 
 def _recalled(rows: Sequence[Row], baseline: Mapping[int, Row]) -> Recalled:
@@ -123,13 +140,22 @@ def _recalled(rows: Sequence[Row], baseline: Mapping[int, Row]) -> Recalled:
         next((r["state_numbers"] for r in rows if r["state_numbers"] is not None), None),
         {
             budget: {p: found for p in pairs
-                     if (found := interval([look["accuracy"][str(p)] for look in some]))}
+                     if (found := share([look["accuracy"][str(p)] for look in some]))}
             for budget, some in looks.items()
         },
         interval([look["step"] for look in looks[Budget.TIME]]),
         interval([s for row in rows if (s := _step_s(row))]), ratio,
+        {p: found for p in pairs if (found := interval([x[p] for x in _moves(rows)]))},
         tuple(dict.fromkeys(_why(row) for row in rows if row["reason"])),
     )  # fmt: skip
+
+
+def _moves(rows: Sequence[Row]) -> Iterator[dict[int, float]]:
+    """Of each training, by how much its time's accuracy is another than its steps'."""
+    for row in rows:
+        steps, time = (looked_at(row, budget) for budget in Budget)
+        if steps and time:
+            yield {int(p): time["accuracy"][p] - share for p, share in steps["accuracy"].items()}
 
 
 def _exp(x: float) -> float:
