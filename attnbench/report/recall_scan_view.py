@@ -66,18 +66,18 @@ def said(scan: Sequence[Tried]) -> list[str]:
             if its is not None and (one.right(one.found[0]) or 0.0) >= TARGET > its
         ]  # fmt: skip
         own = scan[0].found[0].variant
-        what = f"{own} is right {GOAL} of the time or more where {name} is not"
+        what = f"in which {own} is right {GOAL} of the time or more and {name} is not"
         if apart:
             slugs = ", ".join(slug for _, slug in sorted(apart))
-            lines.append(f"{what}, the cheapest first: {slugs}")
+            lines.append(f"settings {what}, the cheapest first: {slugs}")
         else:
-            lines.append(f"in no setting {what}")
+            lines.append(f"there is no setting {what}")
         best: dict[tuple[int, int], float] = {}
         for one, its in pairs:
             key = one.setting.seq, one.setting.width
             best[key] = max(best.get(key, 0.0), its or 0.0)
         some = "; ".join(f"width {w} ({n} tokens) {100 * x:.1f} %" for (n, w), x in best.items())
-        lines.append(f"{name} at the best of all rates: {some}")
+        lines.append(f"at the best of all rates {name} is right: {some}")
     return [*lines, "one seed a setting is a hint, no verdict: ask the setting for its seeds"]
 
 

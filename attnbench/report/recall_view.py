@@ -155,9 +155,10 @@ def _clock(found: Evidence) -> str:
 
 def _foot(found: Evidence) -> list[str]:
     setting = next((setting for _, setting, _ in settings(found)), None)
+    seeds = len(found.made["seeds"])
     lines = [
         f"right answers, ± the farther end of Student's 95 % interval over "
-        f"{len(found.made['seeds'])} seeds; ✓ all of it at {GOAL} or above, ? across it",
+        f"{seeds} seed{'s' * (seeds > 1)}; ✓ all of it at {GOAL} or above, ? across it",
         f"time: {_clock(found)}, without looking at the test; state: numbers that the decoder "
         "keeps a head: its own memory, or the keys and values of all tokens, though a pattern may "
         "need fewer",

@@ -51,6 +51,7 @@ def kept(out):
     return file
 
 
+@pytest.mark.slow
 def test_a_real_one_trains_keeps_its_evidence_and_shows_it_again(recalls, tmp_path):
     status, table, said = recalls(
         "--preset", "cpu-quick", "--steps", 3, "--seeds", 1, "--seconds", 0.01
@@ -87,7 +88,7 @@ def test_a_scan_asks_two_of_everything_once(recalls, trained):
     _, table, _ = recalls("--preset", "cpu", "--scan")
     assert len(trained["jobs"]) == 9 * 2
     assert {job.seconds for job in trained["jobs"]} == {None}
-    assert "where linear.elu is not, the cheapest first: n96 w16" in table
+    assert "and linear.elu is not, the cheapest first: n96 w16" in table
 
 
 def test_ctrl_c_keeps_what_is_done(recalls, trained, tmp_path):
