@@ -16,14 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 
-import attnbench
 from attnbench.claims.claim import Claim
 from attnbench.claims.figures import Asked, Found
 from attnbench.claims.outcome import Outcome
 from attnbench.claims.verdict import Verdict
-from attnbench.measure.settings import environment
+from attnbench.sweep.child import variables_of
 
-ROOT = Path(attnbench.__file__).parents[1]
 LIMIT_S, TIMES = 120.0, 3.0
 """For loading and checking, and how often the time that a claim is given may pass besides."""
 LAST_WORDS = 2000
@@ -54,7 +52,7 @@ def _ran(claim: Claim, asked: Asked, folder: Path, limit_s: float) -> int | None
     }  # fmt: skip
     with (folder / "words").open("wb") as words:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "attnbench.claims.child"], env=_variables(asked),
+            [sys.executable, "-P", "-m", "attnbench.claims.child"], env=variables_of(asked.threads),
             stdin=subprocess.PIPE, stdout=words, stderr=words, start_new_session=True,
         )  # fmt: skip
     assert process.stdin is not None
@@ -71,12 +69,6 @@ def _ran(claim: Claim, asked: Asked, folder: Path, limit_s: float) -> int | None
         process.wait()
         with suppress(BrokenPipeError):
             process.stdin.close()
-
-
-def _variables(asked: Asked) -> dict[str, str]:
-    inherited = os.environ.get("PYTHONPATH", "")
-    path = os.pathsep.join(filter(None, [str(ROOT), inherited]))
-    return {**os.environ, **environment(asked.threads), "PYTHONPATH": path}
 
 
 def _read(claim: Claim, status: int, folder: Path, took_s: float) -> Outcome:

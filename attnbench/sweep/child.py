@@ -69,7 +69,7 @@ class Child:
             str(memory or 0),
         ]  # fmt: skip
         self._mark = secrets.token_hex(8)
-        own = {**_variables(settings, first), **(variables or {}), KEPT_BY: self._mark}
+        own = {**variables_of(settings.threads, first), **(variables or {}), KEPT_BY: self._mark}
         self.keeper = subprocess.Popen(
             command, env=own, pass_fds=given,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words,
@@ -199,10 +199,11 @@ def free_memory() -> int:
     return int(SHARE * free)
 
 
-def _variables(settings: Settings, first: Path | None) -> dict[str, str]:
+def variables_of(threads: int, first: Path | None = None) -> dict[str, str]:
+    """What a process of the ruler's gets: its threads, its allocator, this checkout first."""
     here = str(Path(__file__).resolve().parents[2])
     path = [str(first) if first else "", here, os.environ.get("PYTHONPATH", "")]
     return {
-        **os.environ, **environment(settings.threads),
+        **os.environ, **environment(threads),
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
     }  # fmt: skip

@@ -18,12 +18,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from attnbench.measure.settings import Settings, environment
-from attnbench.sweep.child import free_memory
+from attnbench.measure.settings import Settings
+from attnbench.sweep.child import free_memory, variables_of
 from impls.asked import CantBeDone
 
 LAST_WORDS = 400
@@ -100,12 +99,10 @@ class Apart:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._read, write = os.pipe()
-        here = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
         self._server = subprocess.Popen(
             [sys.executable, "-P", "-m", self._module, str(write)], stdin=subprocess.PIPE,
             stdout=self._words, stderr=self._words, pass_fds=(write,), start_new_session=True,
-            env={**os.environ, **environment(self._settings.threads), "PYTHONPATH": path},
+            env=variables_of(self._settings.threads),
         )  # fmt: skip
         os.close(write)
         return self._server

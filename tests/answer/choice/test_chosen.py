@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import impls
+from attnbench.answer.choice import features
 from attnbench.answer.choice.candidates import Why
 from attnbench.answer.choice.chosen import choose
 from attnbench.answer.choice.wants import Wants
@@ -60,7 +61,7 @@ def test_one_query_is_told_by_what_was_measured_without_a_mask_too():
     found = chosen(records, decoding("causal", 700))
     assert (found.winner.variant, found.winner.measured) == ("sdpa", False)
     upper = decoding("causal@upper-left", 700)  # it sees the first key alone
-    assert chosen(records, upper).winner is None
+    assert features.kinds(upper) == ("causal",) and chosen(records, upper).winner is None
     many = problem(700, mask="causal").with_(phase="decode", q_len=2)
     assert chosen(records, many).winner is None
 

@@ -14,12 +14,11 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 
-from attnbench.measure.settings import environment
 from attnbench.models.quality.recall.setting import Job
+from attnbench.sweep.child import variables_of
 
 START_S = 120.0
 """For torch to be loaded, a variant to be built, and the test to be looked at."""
@@ -37,7 +36,7 @@ def run(job: Job) -> dict[str, Any]:
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "attnbench.models.quality.recall.child"],
-            env=_environment(job.threads), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=variables_of(job.threads), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=words, start_new_session=True,
         )  # fmt: skip
         try:
@@ -87,9 +86,3 @@ def _died(status: int, words: IO[bytes]) -> str:
     lines = words.read().decode(errors="replace").strip().splitlines()
     said = f": {lines[-1][:LAST_WORDS]}" if lines else ""
     return f"its process ended with {how}{said}"
-
-
-def _environment(threads: int) -> dict[str, str]:
-    here = str(Path(__file__).resolve().parents[4])
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, **environment(threads), "PYTHONPATH": path}
