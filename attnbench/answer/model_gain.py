@@ -1,9 +1,14 @@
 """What a whole model gains where its attention calls take other variants: Amdahl, with intervals.
 
 A site is a place where a program calls attention, and its share is what that takes of a step, as
-captured. Were its calls r times as long, a step would be shorter by the share times 1 - r. r is the
-ratio of two times measured alone, of what the site would take and of what it uses now; the share
-comes from the program itself, where caches are cold and other work runs beside.
+captured. Were its calls r times as long, a step would be shorter by the share times 1 - r. r comes
+from two times measured alone, of what the site would take and of what it uses now; the share comes
+from the program itself, where caches are cold and other work runs beside.
+
+There a call takes longer than alone, by as much as was captured of what the site uses now. What it
+would take instead is not known to pay in proportion, as it would for a slower machine, nor as many
+seconds, as it would for tensors that both have to fetch: one lies within the other's reach, so r
+spans both and its value is the middle.
 
 Intervals are carried through by interval arithmetic: each figure at the worse end of its own. A
 bootstrap would be narrower only by supposing that what is wrong with one site is not wrong with the
@@ -46,6 +51,11 @@ class Span:
         """This divided by another, both above nought."""
         return Span(self.value / other.value, self.low / other.high, self.high / other.low)
 
+    def or_else(self, other: Span) -> Span:
+        """One of the two, and it is not known which."""
+        middle = (self.value + other.value) / 2
+        return Span(middle, min(self.low, other.low), max(self.high, other.high))
+
     def saved(self, ratio: Span) -> Span:
         """Of this share what is gained where its time becomes so many times as long."""
         ends = [s * (1 - r) for s in (self.low, self.high) for r in (ratio.low, ratio.high)]
@@ -73,13 +83,18 @@ class SiteTimes:
     then_s: Span | None = None
     why: str = ""
     """Why there is no answer, where there is none."""
+    inside_s: float | None = None
+    """What a call took in the program; the times are of calls alone. None where it is not known."""
 
     @property
     def ratio(self) -> Span | None:
-        """Its time then over its time now; None where nothing would change."""
+        """Its time then over its time now, in the program; None where nothing would change."""
         if self.now_s is None or self.then_s is None or self.takes == self.uses:
             return None
-        return self.then_s.over(self.now_s)
+        alone = self.then_s.over(self.now_s)
+        if self.inside_s is None:
+            return alone
+        return alone.or_else(_with_as_many_seconds_more(self.now_s, self.then_s, self.inside_s))
 
     @property
     def saved(self) -> Span:
@@ -196,13 +211,26 @@ def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
     return found
 
 
+def _with_as_many_seconds_more(now: Span, then: Span, inside_s: float) -> Span:
+    """Of both times, each with what a call takes longer in the program than ``now`` is alone."""
+
+    def ratio(now_s: float, then_s: float) -> float:
+        more = max(0.0, inside_s - now_s)
+        return (then_s + more) / (now_s + more)
+
+    return Span(ratio(now.value, then.value), ratio(now.high, then.low), ratio(now.low, then.high))
+
+
 def _refuse(site: SiteTimes, of: str) -> None:
     if site.share is not None and not (site.share.sound(0.0) and site.share.value <= 1 + ROUNDING):
         raise NoGain(
             f"{site.site}: {_said(site.share)} is no share of {of}: it lies between 0 and 1, in "
             "its interval; capture the program again"
         )
-    for label, time in ((site.uses, site.now_s), (site.takes, site.then_s)):
+    inside = None if site.inside_s is None else Span.exactly(site.inside_s)
+    for label, time in (
+        (site.uses, site.now_s), (site.takes, site.then_s), (f"{site.uses} in the program", inside),
+    ):  # fmt: skip
         if time is not None and not (time.sound(0.0) and time.low > 0):
             raise NoGain(
                 f"{site.site}: {_said(time)} s is no time of {label}: it is above 0, and in its "

@@ -28,6 +28,8 @@ from impls.asked import CantBeDone
 from impls.problem import Problem
 
 FORMAT = 1
+MANY = 1_000
+"""Calls, of which the first few don't move the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,19 @@ class Calls:
         if self.step_share is not None:
             return self.step_share
         return self.attention_s / self.wall_s if self.wall_s > 0 < self.attention_s else None
+
+    def a_call_s(self, site: Site) -> float | None:
+        """What a call of a site took, forward and backward; None where no time could be taken.
+
+        Of few calls the first, which warm up, would move the mean: where they are of one process
+        that trains, it is of a median step, of which there is one more than times between two.
+        """
+        calls = max(1, site.calls)
+        if calls < MANY and self.header.get("processes") == 1 and site.backward_s:
+            of_a_step = (site.share or 0.0) * (self.step_s or 0.0) if self.step_share else 0.0
+            if of_a_step:
+                return of_a_step * (self.steps + 1) / calls
+        return (site.seconds + site.backward_s) / calls or None
 
     def problems(self) -> list[Problem]:
         """The problems that say all of their calls, each once, those of most seconds first."""

@@ -33,13 +33,17 @@ def show(choices: Mapping[Problem, Choice], gained: Gain) -> None:
 
 
 def _sites(gained: Gain) -> None:
-    right = ("of " + gained.of, "now", "then", "then / now")
-    made = grid("site", "of " + gained.of, "uses", "now", "take", "then", "then / now", right=right)
+    share = "of " + gained.of
+    right = (share, "now, in the program", "now, alone", "then, alone", "then / now")
+    made = grid(
+        "site", share, "uses", "now, in the program", "now, alone", "take", "then, alone", "then / now",
+        right=right,
+    )  # fmt: skip
     for site in gained.sites:
         made.add_row(
             escape(site.site), "–" if site.share is None else f"{site.share.value:.1%}",
-            escape(site.uses), _ms(site.now_s), escape(site.takes or "–"), _ms(site.then_s),
-            _ratio(site),
+            escape(site.uses), "–" if site.inside_s is None else milliseconds(site.inside_s),
+            _ms(site.now_s), escape(site.takes or "–"), _ms(site.then_s), _ratio(site),
         )  # fmt: skip
     put(made)
 

@@ -46,7 +46,7 @@ def _gain(calls: Calls, choices: dict[Problem, Choice]) -> Gain:
         site_times(
             f"{s.site} · {s.problem}", s.share, s.via,
             choices.get(s.problem) if s.faithful else None, off=calls.off,
-            why="" if s.faithful else s.note,
+            inside_s=calls.a_call_s(s), why="" if s.faithful else s.note,
         )
         for s in calls.sites
     ], of)  # fmt: skip

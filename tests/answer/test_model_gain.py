@@ -52,6 +52,30 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
     assert math.isclose(factor.high, 1 - 0.2 * (1 - 1.1 / 1.9))
 
 
+def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_seconds():
+    """Alone 2 and 1; in the program 3: then it takes 1.5, or 2, and nobody knows which."""
+    factor = gain([site(0.4, 2.0, 1.0, inside_s=3.0)]).factor
+    by_proportion, by_seconds = 0.6 + 0.4 * 1.5 / 3, 0.6 + 0.4 * 2.0 / 3
+    assert math.isclose(factor.low, by_proportion) and math.isclose(factor.high, by_seconds)
+    assert math.isclose(factor.value, (by_proportion + by_seconds) / 2)
+    for inside in (None, 2.0, 1.5):  # no longer than alone, which a slower machine can make it
+        assert math.isclose(gain([site(0.4, 2.0, 1.0, inside_s=inside)]).factor.value, 0.8)
+    slower = gain([site(0.4, 2.0, 4.0, inside_s=3.0)]).factor
+    assert math.isclose(slower.low, 0.6 + 0.4 * 5 / 3) and math.isclose(slower.high, 0.6 + 0.4 * 2)
+
+
+def test_no_draw_of_times_and_of_what_the_program_adds_leaves_the_factor():
+    chance = random.Random(6)
+    for _ in range(300):
+        now, then = (Span(x, 0.9 * x, 1.2 * x) for x in (chance.uniform(1, 3), chance.random()))
+        inside = chance.uniform(0.5, 4)
+        factor = gain([site(0.5, now, then, inside_s=inside)]).factor
+        was, takes = chance.uniform(now.low, now.high), chance.uniform(then.low, then.high)
+        for step in (takes / was, (takes + max(0, inside - was)) / max(inside, was)):
+            assert factor.low - 1e-12 <= 0.5 + 0.5 * step <= factor.high + 1e-12
+        assert factor.low <= factor.value <= factor.high
+
+
 def test_the_sentence_says_the_share_the_step_and_the_bound():
     found = gain([site(Span(0.31, 0.29, 0.33), Span(2.0, 1.95, 2.05), Span(1.2, 1.15, 1.25))])
     assert found.sentence() == (

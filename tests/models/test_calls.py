@@ -183,3 +183,20 @@ def test_by_how_much_a_share_may_be_off_is_what_its_steps_say():
     assert Calls(step_share=0.4, step_share_between=[0.3, 0.6]).off == pytest.approx((0.75, 1.5))
     assert Calls(step_share=0.4).off == (1.0, 1.0)
     assert Calls(attention_s=1.0, wall_s=2.0).off == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "takes"),
+    [
+        ({}, 2.0),  # no step: the mean of all
+        ({"steps": 4, "step_s": 10.0, "step_share": 0.6}, 1.5),  # 6 s of a step, 4 calls in each
+        ({"steps": 4, "step_s": 10.0, "step_share": 0.6, "header": {"processes": 2}}, 2.0),
+    ],
+)
+def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count(told, takes):
+    trained = site(calls=20, seconds=30.0, backward_s=10.0, share=0.6)
+    assert Calls(**{"header": {"processes": 1}, **told}).a_call_s(trained) == pytest.approx(takes)
+
+
+def test_a_call_without_a_time_takes_nobody_knows_what():
+    assert Calls().a_call_s(site(calls=3, seconds=0.0)) is None

@@ -22,7 +22,8 @@ def won(problem, variant):
 
 ANSWERS = {SHORT: won(SHORT, "sdpa"), LONG: won(LONG, "chunked")}
 NOBODY = Choice(SHORT, Wants(), None, why_not="nobody serves it")
-FASTER = SiteTimes("a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3))
+FASTER = SiteTimes("a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3),
+                   inside_s=2e-3)  # fmt: skip
 LONGER = SiteTimes("b.py:2 · [long]", EXACTLY(0.2), "matmul", EXACTLY(8e-3), "chunked",
                    Span(2e-3, 1e-3, 4e-3))  # fmt: skip
 SAME = SiteTimes("c.py:3", EXACTLY(0.1), "sdpa", EXACTLY(1e-3), "sdpa", EXACTLY(1e-3))
@@ -56,16 +57,18 @@ def test_each_problem_has_its_answer_first_and_who_has_none_says_why(lines):
 
 def test_each_place_has_what_it_uses_what_it_would_take_and_both_times(lines):
     said = lines(ANSWERS, FASTER, LONGER, SAME, UNKNOWN, NONE)
-    assert " ".join(said[3].split()) == "site of a step uses now take then then / now"
+    assert " ".join(said[3].split()) == (
+        "site of a step uses now, in the program now, alone take then, alone then / now"
+    )
     assert cells(said, FASTER.site) == [
-        "40.0%", "matmul", "2 ms", "sdpa", "1 ms", "0.50 [0.50, 0.50]",
+        "40.0%", "matmul", "2 ms", "2 ms", "sdpa", "1 ms", "0.50 [0.50, 0.50]",
     ]  # fmt: skip
     assert cells(said, LONGER.site) == [
-        "20.0%", "matmul", "8 ms", "chunked", "2 ms", "0.25 [0.12, 0.50]",
+        "20.0%", "matmul", "–", "8 ms", "chunked", "2 ms", "0.25 [0.12, 0.50]",
     ]  # fmt: skip
-    assert cells(said, SAME.site) == ["10.0%", "sdpa", "1 ms", "sdpa", "1 ms", "–"]
-    assert cells(said, UNKNOWN.site) == ["–", "flex", "–", "sdpa", "1 ms", "–"]
-    assert cells(said, NONE.site) == ["5.0%", "mha", "–", "–", "–", "–"]
+    assert cells(said, SAME.site) == ["10.0%", "sdpa", "–", "1 ms", "sdpa", "1 ms", "–"]
+    assert cells(said, UNKNOWN.site) == ["–", "flex", "–", "–", "sdpa", "1 ms", "–"]
+    assert cells(said, NONE.site) == ["5.0%", "mha", "–", "–", "–", "–", "–"]
 
 
 def test_what_is_gained_is_said_and_which_places_stay_as_they_are_and_why(lines):

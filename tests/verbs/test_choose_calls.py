@@ -19,8 +19,19 @@ def run(tmp_path):
 
 
 def captured(tmp_path, *sites, **more):
+    """In the program a call takes no longer than alone, if nothing else is said."""
     found = [
-        Site(problem=p, site=f"model.py:{n}", via=via, calls=12, seconds=1.0, share=share, **rest)
+        Site(
+            **{
+                "problem": p,
+                "site": f"model.py:{n}",
+                "via": via,
+                "calls": 12,
+                "seconds": 1e-6,
+                "share": share,
+                **rest,
+            }
+        )
         for n, (p, via, share, rest) in enumerate(sites)
     ]
     calls = Calls(sites=found, wall_s=10.0, attention_s=5.0, steps=3, step_s=1.0,
@@ -39,6 +50,23 @@ def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
     assert gain["factor"]["value"] == pytest.approx(1 - 0.4 * 0.5)
     assert gain["factor"]["low"] < gain["factor"]["value"] < gain["factor"]["high"]
     assert gain["of"] == "a step"
+
+
+def test_what_a_call_takes_longer_in_the_program_widens_what_is_gained(chooses, run, tmp_path):
+    """Ten times as long as alone: in proportion half is gained, in seconds next to nothing."""
+    alone, inside = (
+        json.loads(
+            chooses("--problems", captured(tmp_path, site), "--from", run, "--json")[1]
+        )["gain"]
+        for site in (
+            (made.problem(512, "train"), "sdpa", 0.4, {"seconds": seconds}) for seconds in (1e-6, 1)
+        )
+    )  # fmt: skip
+    site = inside["sites"][0]
+    assert site["inside_s"] == pytest.approx(1 / 12)
+    assert site["inside_s"] > 5 * site["now_s"]["value"]
+    assert inside["factor"]["low"] == alone["factor"]["low"]
+    assert 0.96 < inside["factor"]["high"] < 1
 
 
 def test_what_the_share_may_be_off_widens_what_is_gained(chooses, run, tmp_path):

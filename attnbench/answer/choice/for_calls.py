@@ -17,10 +17,12 @@ USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
 
 
 def site_times(site: str, share: float | None, via: str, choice: Choice | None, *,
-               off: tuple[float, float] = (1.0, 1.0), why: str = "") -> SiteTimes:  # fmt: skip
+               off: tuple[float, float] = (1.0, 1.0), inside_s: float | None = None,
+               why: str = "") -> SiteTimes:  # fmt: skip
     """A place with what it uses now and what it would take.
 
-    ``off``: by what factors its share may be smaller and larger.
+    ``off``: by what factors its share may be smaller and larger; ``inside_s``: what a call of it
+    took in the program.
     """
     uses = uses_of(via)
     part = None if share is None else Span(share, share * off[0], min(1.0, share * off[1]))
@@ -35,7 +37,7 @@ def site_times(site: str, share: float | None, via: str, choice: Choice | None, 
         return SiteTimes(site, part, uses or via, None, choice.winner.variant, then, said)
     takes = now if now in choice.equal else choice.winner  # a change that gains nothing is none
     return SiteTimes(site, part, uses, _span(now, choice.margin), takes.variant,
-                     _span(takes, choice.margin))  # fmt: skip
+                     _span(takes, choice.margin), inside_s=inside_s)  # fmt: skip
 
 
 def uses_of(via: str) -> str:
