@@ -36,8 +36,8 @@ def _sites(gained: Gain) -> None:
     share = "of " + gained.of
     right = (share, "now, in the program", "now, alone", "then, alone", "then / now")
     made = grid(
-        "site", share, "uses", "now, in the program", "now, alone", "take", "then, alone", "then / now",
-        right=right,
+        "site", share, "uses", "now, in the program", "now, alone", "take", "then, alone",
+        "then / now", right=right,
     )  # fmt: skip
     for site in gained.sites:
         made.add_row(
