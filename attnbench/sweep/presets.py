@@ -70,6 +70,15 @@ PRESETS = {
         seq=("512", "1024", "2048", "4096"), batch=(2,), heads=(16,), head_dim=(128,),
         dtype=("bfloat16",), device="cuda",
     ),
+    "efficient": Preset(
+        "what docs/answer.md is told from: is leaving softmax faster, short to long, with no mask "
+        "and with a window that exact variants can use?",
+        ("sdpa", "sdpa.flash", "chunked", "matmul", "window.blocked", "lsh", "routing", "linformer",
+         "nystrom", "performer", "bigbird", "longformer", "strided", "fixed", "dilated",
+         "blocksparse.flex", "mean_v", "linear.elu", "linear.taylor", "cosformer", "hedgehog",
+         "rfa", "skyformer"),
+        seq=("512", "2048", "8192"), heads=(4,), mask=("none", "window:127,0"),
+    ),
     "smoke": Preset(
         "seconds: two lengths forward, to see that everything works",
         seq=("64", "128"), heads=(2,), phase=("forward",), budget=0.05,

@@ -1,0 +1,90 @@
+"""The project's own answer says what the committed figures say, and nothing that they don't."""
+
+import json
+import re
+import statistics
+
+import pytest
+
+from proofs import answer
+
+PAGE = answer.PAGE.read_text()
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def evidence(kind):
+    (*_, newest) = sorted((answer.MACHINE / "evidence").glob(f"*-{kind}.json"))
+    return json.loads(newest.read_text())
+
+
+def table(heading):
+    """The cells of the first table below a heading, by the word that its rows begin with."""
+    (*_, below) = PAGE.split(f"\n{heading}\n")
+    rows = re.findall(r"^\| `?([^`|]+?)`? \|(.*)\|$", below.split("\n#")[0], flags=re.MULTILINE)
+    return {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
+
+
+def number(cell):
+    return float(re.search(r"-?\d[\d.,]*", cell).group().replace(",", ""))
+
+
+def test_the_page_is_made_of_what_is_committed_to_the_last_byte():
+    assert answer.made() == PAGE
+
+
+@pytest.mark.parametrize(
+    ("heading", "phase"), [("### Forward", "forward"), ("### Forward and backward", "train")]
+)
+def test_speeds_are_ratios_of_the_runs_own_medians(heading, phase):
+    records = lines_of(answer.MACHINE / answer.RUN / "records.jsonl")
+    times = {
+        (r["variant"], r["problem"]["kv_len"]): (r["time"]["median_s"], r["computes"])
+        for r in records
+        if r.get("time") and r["problem"]["phase"] == phase and r["problem"]["mask"] == "none"
+    }
+    lengths = sorted({length for _, length in times})
+    found = table(heading)
+    others = {name for (name, _), (_, computes) in times.items() if computes != "softmax"}
+    assert others == found.keys() - {"variant", "---"}
+    for name in others:
+        for cell, length in zip(found[name][1:], lengths, strict=False):
+            exact = [s for (_, n), (s, computes) in times.items()
+                     if n == length and computes == "softmax"]  # fmt: skip
+            assert number(cell) == pytest.approx(
+                min(exact) / times[name, length][0], rel=0.05, abs=0.006
+            )
+
+
+def test_recall_is_the_mean_of_the_seeds_last_looks():
+    rows, found = evidence("recall")["rows"], table("## Trained from scratch, on a task of recall")
+    for name in {row["variant"] for row in rows}:
+        last = [
+            look["accuracy"]["32"] for row in rows if row["variant"] == name
+            for look in row["curve"] if look["step"] == row["setting"]["steps"]
+        ]  # fmt: skip
+        assert number(found[name][1]) == pytest.approx(100 * statistics.fmean(last), abs=0.05)
+
+
+def test_cosines_are_medians_over_the_long_texts():
+    model, found = evidence("model"), table("## In a trained model")
+    long = [n for n, tokens in enumerate(model["made"]["original"]["tokens"]) if tokens >= 128]
+    some = [row for row in model["rows"] if row["computes"] != "softmax" and row.get("cosines")]
+    assert len(some) > 15
+    for row in some:
+        median = statistics.median(row["cosines"][n] for n in long)
+        assert number(found[row["variant"]][1]) == pytest.approx(median, abs=1e-4)
+
+
+def test_a_sentence_that_the_figures_do_not_bear_out_is_named(monkeypatch):
+    monkeypatch.setattr(answer, "HALF", 0.01)  # of softmax, where operators keep up to 0.47
+    with pytest.raises(answer.NotSoAnyMore, match=r"linear\.elu in a trained model ends below half"):
+        answer.made()
+
+
+def test_lines_are_filled_and_commands_stay_whole():
+    said = answer.filled(f"- one {'word ' * 30}\n  `a command  of\n  words`\n\n| a | b |\n")
+    assert all(len(line) <= answer.WIDTH for line in said.splitlines())
+    assert "`a command of words`" in said and said.endswith("\n\n| a | b |\n")
