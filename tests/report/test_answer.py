@@ -80,7 +80,7 @@ def test_cosines_are_medians_over_the_long_texts():
 
 def test_a_sentence_that_the_figures_do_not_bear_out_is_named(monkeypatch):
     monkeypatch.setattr(answer, "HALF", 0.01)  # of softmax, where operators keep up to 0.47
-    with pytest.raises(answer.NotSoAnyMore, match=r"linear\.elu in a trained model ends below half"):
+    with pytest.raises(answer.NotSoAnyMore, match=r"linear\.elu .* model ends below half"):
         answer.made()
 
 
