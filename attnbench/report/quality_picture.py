@@ -71,8 +71,8 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
 def _figure(points: Sequence[Point], seq: int, made: Mapping[str, Any],
             floor: Mapping[str, Any] | None, look: Mapping[str, Look]) -> Drawn:  # fmt: skip
     title = f"What a variant costs {made['model']['name']}: likeness × time"
-    machine = made["machine"]["name"]
-    under = f"a step of {seq:,} tokens, {made['wanted']['dtype']}, {machine}; bars: intervals"
+    where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
+    under = f"a step of {seq:,} tokens, {where}; intervals: 95 % up, 99 % across"
     items = key.lines(key.of(look.values()), WIDE - 12)
     best = iso.best(points)
     alike = sorted((p for p in points if _far(p.cosine[0]) <= NEAREST), key=lambda p: p.ratio)

@@ -100,7 +100,9 @@ def _model(found: Evidence, known: Looks) -> Shown:
 def _recall(found: Evidence, known: Looks) -> Shown:
     by_setting = said(found)
     several = len(by_setting) > 1
-    follows = [f"{slug}: " * several + line for slug, some in by_setting.items() for line in some]
+    follows = [
+        f"in {slug}: " * several + line for slug, some in by_setting.items() for line in some
+    ]
     lines = [*recall_tasks(found), *recall_lines(found)]
     return follows, recall_tables(found), lines, recall_picture.drawn(found, known)
 

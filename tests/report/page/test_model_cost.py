@@ -95,6 +95,14 @@ def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(page_bes
     assert places == sorted(places)
 
 
+def test_of_several_settings_each_sentence_says_which_it_is_of(page_beside):
+    wider = made_up.SETTING.with_(width=128)
+    more = [{**each, "setting": wider.to_dict()} for each in made_up.rows("sdpa", (1.0, 0.9))]
+    said = page_beside(_1=recall_evidence(*more))
+    assert f'class="follows">In {made_up.SETTING.slug}: ' in said
+    assert f'class="lead">In {wider.slug}: one seed gives no interval' in said
+
+
 def test_a_scan_is_a_table_and_its_sentences(page_beside):
     said = page_beside(_1=recall_evidence(scan=True, budgets={}, seeds=[0]))
     assert "settings that were tried" in said.lower() and "is a hint, no verdict" in said
