@@ -1,25 +1,26 @@
 """Quality and time in a trained model as one picture: what is faster at the same likeness.
 
-Across is the step's time over the original's, up is how far the embeddings are from the original's,
-with both intervals. A stepped line joins what nothing else beats both ways; lines across stand at
-cosines of 0.99, 0.95 and 0.9. What is exact lies in a band of its own at the foot.
+Across is the step's time over the original's, up is how near the embeddings are to the original's,
+both with intervals. Who is as the original has a row each at the top; the others lie below, where
+likeness is drawn wider at its two ends. A stepped line joins what nothing else beats both ways; the
+shaded corner is where one would like to be: faster, and as near.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.model_cost import iso
 from attnbench.answer.model_cost.iso import Point
-from attnbench.report import numbers
+from attnbench.report import quality_rows
 from attnbench.report.figures import key, labels, ticks
-from attnbench.report.figures.looks import Look, Looks, looks
-from attnbench.report.figures.palette import FAINT, GRID
+from attnbench.report.figures.looks import Look, Looks, on_a_page
+from attnbench.report.figures.palette import FAINT, GRID, PAPER
 from attnbench.report.figures.sheet import Drawn, finish, sheet
-from attnbench.report.quality_said import cosine
+from attnbench.report.quality_said import WANTED, cosine, nearest_level
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
 
     from attnbench.store.evidence import Evidence
 
-WIDE, HIGH = 500.0, 370.0
-"""Points."""
-LEFT, RIGHT, ABOVE, BELOW = 52.0, 12.0, 50.0, 32.0
+WIDE, CLOUD = 500.0, 265.0
+"""Points: of the figure, and how high the part is that has what is not as the original."""
+LEFT, RIGHT, ABOVE, BELOW, GAP = 52.0, 12.0, 52.0, 32.0, 7.0
 SIZE = 8.0
 NEAREST = 1e-4
-"""One minus the cosine below which points lie in the band at the foot, beside each other."""
-LINES = (0.99, 0.95, 0.9)
-AMID = 0.3
-"""Of the height, where upright words stand: hardly anybody keeps 0.999 without being exact."""
+"""One minus the cosine below which points have rows at the top."""
+WIDER = 1.5
+"""By so much more than in logarithms what is far is spread."""
+TICKS = (0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.0)
+GROUND = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+"""Of words that a line goes through."""
+UPRIGHT = ("no attention at all", "the original")
 SECTION = "model"
-UNKNOWN = 1000
-"""Numbers from here on are of variants that a page does not know otherwise."""
 
 
 def beside(found: Evidence, file: Path) -> Path | None:
@@ -63,66 +65,81 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
         return None
     seq, original = lengths[-1], found.made["original"]
     floor = next((s for s in original["floor"] if s["seq"] == seq), None)
-    return _figure(points, seq, found.made, floor, _looks(points, known or {}))
-
-
-def _looks(points: Sequence[Point], known: Looks) -> dict[str, Look]:
-    own = looks(points)  # of a record it asks what a point has too
-    return {
-        name: known.get(name) or replace(look, number=UNKNOWN * bool(known) + look.number)
-        for name, look in own.items()
-    }
+    return _figure(points, seq, found.made, floor, on_a_page(points, known or {}))
 
 
 def _figure(points: Sequence[Point], seq: int, made: Mapping[str, Any],
-            floor: Mapping[str, Any] | None, look: Looks) -> Drawn:  # fmt: skip
+            floor: Mapping[str, Any] | None, look: Mapping[str, Look]) -> Drawn:  # fmt: skip
     title = f"What a variant costs {made['model']['name']}: likeness × time"
-    machine = made["machine"]["name"]
-    under = f"a step of {seq:,} tokens, {made['wanted']['dtype']}, {machine}"
+    where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
+    under = f"a step of {seq:,} tokens, {where}; intervals: 95 % up, 99 % across"
     items = key.lines(key.of(look.values()), WIDE - 12)
     best = iso.best(points)
-    with sheet(WIDE / 72, HIGH / 72) as figure:
-        labels.heading(figure, title, under, _finding(points))
+    alike = sorted((p for p in points if _far(p.cosine[0]) <= NEAREST), key=lambda p: p.ratio)
+    others = [p for p in points if _far(p.cosine[0]) > NEAREST]
+    bottom = BELOW + key.LINE * len(items)
+    rows, cloud = quality_rows.height(len(alike)), CLOUD * bool(others)
+    high = bottom + cloud + GAP * bool(rows and cloud) + rows + ABOVE
+    xs = _across(points, floor)
+    with sheet(WIDE / 72, high / 72) as figure:
+        labels.heading(figure, title, under, nearest_level(points))
         key.put(figure, 6, 5, items)
-        bottom = BELOW + key.LINE * len(items)
-        xs, ys = _limits(points, floor)
-        axes = _axes(figure, bottom, xs, ys)
-        _lines(axes, points, best, floor, ys)
-        for point in points:
-            _mark(axes, point, look[point.variant], point.variant in best)
-        _names(figure, points, look, best, (bottom, xs, ys))
+        if others:
+            axes = _axes(figure, (bottom, cloud), xs, others)
+            _cloud(axes, points, others, look, best, floor, alone=not alike)
+            _names(figure, others, look, best, (bottom, cloud, xs, axes.get_ylim()))
+        if alike:
+            place = (LEFT / WIDE, (high - ABOVE - rows) / high, _width() / WIDE, rows / high)
+            top = figure.add_axes(place)
+            _scaled(top, xs, lowest=not others)
+            quality_rows.put(top, alike, look, best, others=bool(others))
+            _upright(top, floor, *UPRIGHT)
         return finish(figure, SECTION, f"model-{seq}", title, _told(points, best),
                       _rows(points, best))  # fmt: skip
 
 
-def _far(point: Point) -> tuple[float, float, float]:
-    """One minus the cosine, and its interval; what is nearer than the band's edge lies on it."""
-    value, low, high = point.cosine
-    return tuple(max(NEAREST, 1 - x) for x in (value, high, low))  # type: ignore[return-value]
+def _width() -> float:
+    return WIDE - LEFT - RIGHT
 
 
-def _limits(points: Sequence[Point], floor: Mapping[str, Any] | None) -> tuple[Any, Any]:
+def _far(value: float) -> float:
+    return max(NEAREST, 1 - value)
+
+
+def up(value: float) -> float:
+    """How high a cosine lies: in logarithms of what is missing to one, and what is far wider."""
+    far = _far(value)
+    return -log10(far) - WIDER * far
+
+
+def _across(points: Sequence[Point], floor: Mapping[str, Any] | None) -> tuple[float, float]:
     xs = [x for p in points for x in p.ratio] + [1.0]
     xs += [floor["comparison"]["ratio"]] if floor else []
-    far = [_far(p)[0] for p in points]
-    return ticks.limits(xs, least=1.5), (NEAREST / 1.6, max(0.15, *far) * 1.5)
+    return ticks.limits(xs, least=1.5)
 
 
-def _axes(figure: Figure, bottom: float, xs: tuple[float, float], ys: tuple[float, float]) -> Axes:
-    high = HIGH - ABOVE - bottom
-    axes = figure.add_axes((LEFT / WIDE, bottom / HIGH, (WIDE - LEFT - RIGHT) / WIDE, high / HIGH))
+def _scaled(axes: Axes, xs: tuple[float, float], *, lowest: bool) -> None:
+    """The axis of time, with words where nothing lies below it."""
     axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.set_xlim(*xs)
-    axes.set_ylim(*ys)
     axes.minorticks_off()
     across = _ratios(*xs)
-    axes.set_xticks(across, [f"{x:g}" for x in across])
-    up = [NEAREST, *(x for x in ticks.decimal(NEAREST * 1.5, ys[1]))]
-    axes.set_yticks(up, [f"≤ {NEAREST:g}", *(numbers.three(y) for y in up[1:])])
-    axes.tick_params(length=2.5, pad=2)
-    axes.set_xlabel("step time over the original's (less is better)", labelpad=1, fontsize=8)
-    axes.set_ylabel("1 − median cosine to the original (less is better)", labelpad=2, fontsize=8)
+    axes.set_xticks(across, [f"{x:g}" if lowest else "" for x in across])
+    axes.tick_params(length=2.5 if lowest else 0, pad=2)
+    if lowest:
+        axes.set_xlabel("step time over the original's (less is better)", labelpad=1, fontsize=8)
+
+
+def _axes(figure: Figure, place: tuple[float, float], xs: tuple[float, float],
+          points: Sequence[Point]) -> Axes:  # fmt: skip
+    high = figure.get_figheight() * 72
+    axes = figure.add_axes((LEFT / WIDE, place[0] / high, _width() / WIDE, place[1] / high))
+    _scaled(axes, xs, lowest=True)
+    low, nearest = min(p.cosine[0] for p in points), max(p.cosine[0] for p in points)
+    axes.set_ylim(up(min(0.85, low)) - 0.12, up(max(0.9993, nearest)) + 0.2)
+    shown = [x for x in TICKS if axes.get_ylim()[0] <= up(x) <= axes.get_ylim()[1]]
+    axes.set_yticks([up(x) for x in shown], [f"{x:g}" for x in shown])
+    axes.set_ylabel("median cosine to the original", labelpad=2, fontsize=8)
     return axes
 
 
@@ -133,56 +150,60 @@ def _ratios(low: float, high: float) -> list[float]:
     return inside if len(inside) <= 9 else [x for x in inside if x not in (0.7, 0.9, 1.1, 1.2)]
 
 
-def _lines(axes: Axes, points: Sequence[Point], best: Sequence[str],
-           floor: Mapping[str, Any] | None, ys: tuple[float, float]) -> None:  # fmt: skip
-    """The frontier, the original, no attention at all, and the levels."""
-    some = {p.variant: (p.ratio[0], _far(p)[0]) for p in points}
-    front = [some[name] for name in best]
-    axes.step([front[0][0], *(x for x, _ in front), axes.get_xlim()[1]],
-              [ys[1], *(y for _, y in front), front[-1][1]],
-              where="post", color=FAINT, linewidth=1.0, alpha=0.8)  # fmt: skip
-    axes.axvline(1.0, color=FAINT, linewidth=0.9)
-    _upright(axes, 1.0, "the original")
-    if floor is not None:
-        ratio = floor["comparison"]["ratio"]
-        axes.axvline(ratio, color=FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
-        _upright(axes, ratio, "no attention at all")
-    for level in LINES:
-        axes.axhline(1 - level, color=GRID, linewidth=1.4)
-        axes.annotate(f"cosine {level:g}", (1, 1 - level), xycoords=("axes fraction", "data"),
-                      xytext=(-3, 2), textcoords="offset points", ha="right", fontsize=7,
+def _cloud(axes: Axes, points: Sequence[Point], others: Sequence[Point],
+           look: Mapping[str, Look], best: Sequence[str], floor: Mapping[str, Any] | None, *,
+           alone: bool) -> None:  # fmt: skip
+    """The levels, the corner, the frontier, and the points with their intervals."""
+    for level in iso.LEVELS:
+        axes.axhline(up(level), color=GRID, linewidth=1.4)
+    low, high = axes.get_ylim()
+    axes.fill_between([axes.get_xlim()[0], 1.0], up(WANTED), high, color=GRID, alpha=0.45,
+                      linewidth=0)  # fmt: skip
+    gain = [p.variant for p in points if p.cosine[1] >= WANTED and p.ratio[2] < 1]
+    words = f"faster, and\n{WANTED:g} or more:\n{f'{len(gain)} of all' if gain else 'nobody'}"
+    axes.annotate(words, (0, up(WANTED)), xycoords=("axes fraction", "data"), xytext=(3, 4),
+                  textcoords="offset points", fontsize=8, va="bottom", bbox=GROUND)  # fmt: skip
+    _upright(axes, floor, *UPRIGHT * alone)
+    some = {p.variant: (p.ratio[0], up(p.cosine[0])) for p in others}
+    front = [some[name] for name in best if name in some]
+    if front:
+        nearer = next((p.ratio[0] for p in points if p.variant == best[-1]), None)
+        end = axes.get_xlim()[1] if alone or best[-1] in some or nearer is None else nearer
+        xs, ys = zip(*front, strict=True)
+        axes.step([xs[0], *xs, end], [low, *ys, ys[-1]], where="post", color=FAINT, linewidth=1.0,
+                  alpha=0.8)  # fmt: skip
+        if end != axes.get_xlim()[1]:
+            axes.plot([end, end], [front[-1][1], high], color=FAINT, linewidth=1.0, alpha=0.8)
+    for point in others:
+        quality_rows.mark(axes, point, (up(point.cosine[0]), up(point.cosine[1]),
+                                        up(point.cosine[2])), look[point.variant],
+                          best=point.variant in best)  # fmt: skip
+
+
+def _upright(axes: Axes, floor: Mapping[str, Any] | None, *words: str) -> None:
+    """Where no attention at all would be, and the original; with words where there are any."""
+    lines = [(floor["comparison"]["ratio"], (0, (3, 2)))] if floor else []
+    for (x, dash), said in zip([*lines, (1.0, "-")], (words or ("", ""))[-len(lines) - 1 :],
+                               strict=True):  # fmt: skip
+        axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
+        axes.annotate(said, (x, 0.3), xycoords=("data", "axes fraction"), xytext=(-2, 0),
+                      textcoords="offset points", ha="right", va="center", rotation=90, fontsize=7,
                       color=FAINT)  # fmt: skip
 
 
-def _upright(axes: Axes, x: float, words: str) -> None:
-    axes.annotate(words, (x, AMID), xycoords=("data", "axes fraction"), xytext=(-2, 0),
-                  textcoords="offset points", ha="right", va="center", rotation=90, fontsize=7,
-                  color=FAINT)  # fmt: skip
-
-
-def _mark(axes: Axes, point: Point, look: Look, best: bool) -> None:
-    far, near_end, far_end = _far(point)
-    x, low, high = point.ratio
-    pale = 1.0 if best else 0.6
-    ink: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "alpha": 0.5 * pale, "zorder": 2}
-    axes.plot([low, high], [far, far], gid=look.gid(), **ink)
-    axes.plot([x, x], [near_end, far_end], gid=look.gid(), **ink)
-    words = f"{point.variant}: cosine {cosine(point.cosine[0])}, {numbers.times(x)} the time"
-    axes.plot([x], [far], linestyle="none", zorder=3, clip_on=False, alpha=pale,
-              gid=look.gid(words), **look.marks(5.5 if best else 4.5))  # fmt: skip
-
-
 def _names(figure: Figure, points: Sequence[Point], look: Mapping[str, Look], best: Sequence[str],
-           place: tuple[float, Any, Any]) -> None:  # fmt: skip
-    bottom, xs, ys = place
-    at = {p.variant: _place(p, bottom, xs, ys) for p in points}
-    order = [
-        *best,
-        *(p.variant for p in sorted(points, key=lambda p: p.ratio) if p.variant not in best),
-    ]
+           place: tuple[float, float, Any, Any]) -> None:  # fmt: skip
+    bottom, high, xs, ys = place
+    at = {
+        p.variant: (LEFT + _width() * ticks.share(xs, p.ratio[0]),
+                    bottom + high * (up(p.cosine[0]) - ys[0]) / (ys[1] - ys[0]))
+        for p in points
+    }  # fmt: skip
+    order = [name for name in best if name in at]
+    order += [p.variant for p in sorted(points, key=lambda p: p.ratio) if p.variant not in best]
     spots = [labels.Spot(*at[name], name) for name in order]
     taken = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for x, y in at.values()]
-    frame = (LEFT + 1, bottom + 1, WIDE - 5, HIGH - ABOVE + 4)
+    frame = (LEFT + 1, bottom + 1, WIDE - 5, bottom + high + 2)
     boxes = labels.place(spots, taken, frame, SIZE, 40, list(at.values()))
     for name, spot, box in zip(order, spots, boxes, strict=True):
         if box is None:
@@ -194,23 +215,6 @@ def _names(figure: Figure, points: Sequence[Point], look: Mapping[str, Look], be
                         gid=gid)  # fmt: skip
         colour = {"color": FAINT} if pale else {}
         labels.write(figure, box[0], box[1] + 2, name, SIZE, gid=gid, **colour)
-
-
-def _place(point: Point, bottom: float, xs: Any, ys: Any) -> tuple[float, float]:
-    """Where a point lies in the figure."""
-    x = LEFT + (WIDE - LEFT - RIGHT) * ticks.share(xs, point.ratio[0])
-    return x, bottom + (HIGH - ABOVE - bottom) * ticks.share(ys, _far(point)[0])
-
-
-def _finding(points: Sequence[Point]) -> str:
-    """What the figure shows, at 0.99."""
-    level = iso.levels(points, (0.99,))[0]
-    if level.fastest is None:
-        return "Nobody keeps a median cosine of 0.99"
-    who = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
-    if not level.gains:
-        return f"At a cosine of 0.99 nobody is faster than the original; next to it: {who}"
-    return f"At a cosine of 0.99 the fastest is {who}"
 
 
 def _told(points: Sequence[Point], best: Sequence[str]) -> str:

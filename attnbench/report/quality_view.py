@@ -18,11 +18,13 @@ from attnbench.comparison import Verdict
 from attnbench.report import numbers
 from attnbench.report.pairs_view import STYLE
 from attnbench.report.quality_said import (
+    NAMED,
     NOTHING,
     alone,
     cosine,
     equal,
     floors,
+    frontier_said,
     interval,
     level_words,
     order_words,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from attnbench.store.evidence import Evidence
 
 Row = Mapping[str, Any]
+LEVELS = "at the same quality, who is fastest"
 KEPT = "✓"
 TOLERATED = 0.99
 """The cosine of the worst text: a layer that keeps so much tolerates a variant."""
@@ -50,11 +53,17 @@ def line(row: Row) -> str:
 
 def show_model(found: Evidence) -> None:
     """``quality model``"""
-    _shown(model_tables(found), model_lines(found))
+    said = [f"{words[0].upper()}{words[1:]}." for words in model_said(found)]
+    _shown(model_tables(found), said, model_lines(found))
 
 
-def model_tables(found: Evidence) -> list[tuple[str, Grid]]:
-    """The tables by their titles, those that have rows."""
+def model_said(found: Evidence) -> list[str]:
+    """What follows: who is faster and as good, and what there was to gain at all."""
+    return [*frontier_said(found.rows), *floors(found.made["original"])]
+
+
+def model_tables(found: Evidence, named: int = NAMED) -> list[tuple[str, Grid]]:
+    """The tables by their titles, those that have rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]
     tried = [row for row in rows if row.get("cosines")]
     exact = [row for row in tried if row["computes"] == "softmax"]
@@ -68,7 +77,7 @@ def model_tables(found: Evidence) -> list[tuple[str, Grid]]:
         ("operators of their own: another function, in no order with the rest",
          _near(others, ranks=False)),
         ("what a step takes, in pairs with the original", _steps(rows, original)),
-        ("at the same quality, who is fastest", _levels(rows)),
+        (LEVELS, _levels(rows, named)),
         (f"each layer alone, the others as they were: median cosine, {KEPT} where it keeps "
          f"{TOLERATED} on all of some long texts", _layers([*near, *others])),
         ("after distillation, on texts that were not learnt from", _distilled(rows)),
@@ -81,13 +90,16 @@ def model_lines(found: Evidence) -> list[str]:
     return [*_amiss(found.rows), *_foot(found)]
 
 
-def _shown(tables: Iterable[tuple[str, Grid]], said: Iterable[str]) -> None:
+def _shown(tables: Iterable[tuple[str, Grid]], said: Iterable[str],
+           foot: Iterable[str]) -> None:  # fmt: skip
     out = console()
     for title, made in tables:
         out.print(f"\n[bold]{escape(title)}[/]")
         put(made)
     out.print()
     for each in said:
+        out.print(escape(each))
+    for each in foot:
         out.print(escape(each), style=FAINT)
 
 
@@ -153,12 +165,12 @@ def _steps(rows: Iterable[Row], original: Row) -> Grid:
     return made
 
 
-def _levels(rows: Sequence[Row]) -> Grid:
+def _levels(rows: Sequence[Row], named: int) -> Grid:
     made = grid("tokens", "cosine", "keep it", "fastest of them", "step", "can't be told from it",
                 right=("tokens", "cosine", "keep it"), words=["can't be told from it"])  # fmt: skip
     for seq in iso.lengths(rows):
         for level in iso.levels(iso.points(rows, seq)):
-            fastest, step, tied = level_words(level)
+            fastest, step, tied = level_words(level, named)
             made.add_row(f"{seq:,}", f"≥ {level.cosine:g}", str(level.keep), escape(fastest),
                          escape(step), escape(tied))  # fmt: skip
     return made
@@ -234,7 +246,6 @@ def _foot(found: Evidence) -> Iterator[str]:
     )
     yield "same rank: can't be told apart; the 99 % interval of the median difference holds nought"
     yield order_words(original)
-    yield from floors(original)
     if same := [row["variant"] for row in found.rows if equal(row)]:
         yield (
             f"equal to the original within rounding on all of these texts, of whom that need not "

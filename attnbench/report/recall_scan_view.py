@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.markup import escape
+from rich.table import Table as Grid
 
 from attnbench.models.quality.recall.conclusions import GOAL
 from attnbench.models.quality.recall.setting import Setting
 from attnbench.models.quality.recall.verdicts import TARGET, Budget, Recalled, recalled
-from attnbench.report.tables import console, grid, put
+from attnbench.report.tables import grid
 
 
 class Tried(NamedTuple):
@@ -38,9 +39,8 @@ def tried(
     ]  # fmt: skip
 
 
-def show(scan: Sequence[Tried]) -> None:
-    """A line a setting, and what follows."""
-    out = console()
+def table(scan: Sequence[Tried]) -> Grid:
+    """A line a setting."""
     names = list(dict.fromkeys(each.variant for one in scan for each in one.found))
     columns = ["tokens", "width", "rate", *(f"{name}, %" for name in names), "seconds"]
     made = grid(*map(escape, columns), right=columns)
@@ -49,10 +49,7 @@ def show(scan: Sequence[Tried]) -> None:
         cells = ["" if (x := by_name.get(name)) is None else f"{100 * x:.1f}" for name in names]
         s = one.setting
         made.add_row(str(s.seq), str(s.width), f"{s.rate:g}", *cells, f"{one.seconds:.0f}")
-    put(made)
-    out.print()
-    for line in said(scan):
-        out.print(escape(f"{line[0].upper()}{line[1:]}."))
+    return made
 
 
 def said(scan: Sequence[Tried]) -> list[str]:

@@ -34,27 +34,62 @@ COLOURS = {Standing.REACHES: GOOD, Standing.SHORT: BAD, Standing.OPEN: ""}
 
 def show(found: Evidence) -> None:
     """The tables of every setting and their sentences, and what did not train."""
+    out, words = console(), said(found)
     if found.made["scan"]:
-        recall_scan_view.show(_tried(found))
+        put(recall_scan_view.table(_tried(found)))
+        _say(words["scan"])
     else:
-        _show_settings(found)
-    for line in (*_amiss(found.rows), *_foot(found)):
-        console().print(escape(line), style=FAINT)
+        for slug, setting, each in _of_settings(found):
+            out.print(f"\n[bold]{escape(slug)}[/]  {escape(_task(setting))}")
+            for made in _budgets(found, slug, setting, each):
+                out.print()
+                put(made)
+            _say(words[slug])
+    for line in recall_lines(found):
+        out.print(escape(line), style=FAINT)
 
 
-def _show_settings(found: Evidence) -> None:
-    out = console()
+def _say(lines: Sequence[str]) -> None:
+    console().print()
+    for line in lines:
+        console().print(escape(f"{line[0].upper()}{line[1:]}."))
+
+
+def recall_tables(found: Evidence) -> list[tuple[str, Grid]]:
+    """The tables by their titles: of each setting one a budget, or one of a scan."""
+    if found.made["scan"]:
+        tried = _tried(found)
+        return [("settings that were tried", recall_scan_view.table(tried))] if tried else []
+    return [
+        (f"right answers after {made.columns[0].header} ({slug})", made)
+        for slug, setting, each in _of_settings(found)
+        for made in _budgets(found, slug, setting, each)
+    ]
+
+
+def recall_lines(found: Evidence) -> list[str]:
+    """What did not train, what was asked, and what the words of the tables mean."""
+    return [*_amiss(found.rows), *_foot(found)]
+
+
+def recall_tasks(found: Evidence) -> list[str]:
+    """What was asked in each setting."""
+    return [f"{slug}: {_task(setting)}" for slug, setting, _ in settings(found)]
+
+
+def _of_settings(found: Evidence) -> Iterator[tuple[str, Setting, list[Recalled]]]:
+    """Each setting with whoever was trained in it."""
     for slug, setting, some in settings(found):
-        out.print(f"\n[bold]{escape(slug)}[/]  {escape(_task(setting))}")
         each = recalled(some, found.made["baseline"])
-        trained = [one for one in each if any(one.accuracy.values())]
-        seconds = found.made["budgets"].get(slug)
-        for budget in [Budget.STEPS] + [Budget.TIME] * (seconds is not None):
-            out.print()
-            put(_grid(trained, setting, budget, seconds))
-        out.print()
-        for line in conclusions(trained, found.made["baseline"], setting, seconds):
-            out.print(escape(f"{line[0].upper()}{line[1:]}."))
+        yield slug, setting, [one for one in each if any(one.accuracy.values())]
+
+
+def _budgets(found: Evidence, slug: str, setting: Setting,
+             each: Sequence[Recalled]) -> Iterator[Grid]:  # fmt: skip
+    """A table after the same steps, and one in the same time where there was one."""
+    seconds = found.made["budgets"].get(slug)
+    for budget in [Budget.STEPS] + [Budget.TIME] * (seconds is not None):
+        yield _grid(each, setting, budget, seconds)
 
 
 def _tried(found: Evidence) -> list[recall_scan_view.Tried]:
@@ -65,14 +100,10 @@ def said(found: Evidence) -> dict[str, list[str]]:
     """The sentences, by setting; those of a scan are about all of them."""
     if found.made["scan"]:
         return {"scan": recall_scan_view.said(_tried(found))}
-    baseline = found.made["baseline"]
     return {
-        slug: conclusions(
-            [x for x in recalled(some, baseline) if any(x.accuracy.values())], baseline, setting,
-            found.made["budgets"].get(slug),
-        )
-        for slug, setting, some in settings(found)
-    }  # fmt: skip
+        slug: conclusions(each, found.made["baseline"], setting, found.made["budgets"].get(slug))
+        for slug, setting, each in _of_settings(found)
+    }
 
 
 def settings(found: Evidence) -> Iterator[tuple[str, Setting, Sequence[Mapping[str, Any]]]]:

@@ -4,7 +4,7 @@ import pytest
 
 from attnbench.report import quality_picture
 from attnbench.report.quality_real_view import show_real
-from attnbench.report.quality_view import line, show_model
+from attnbench.report.quality_view import line, model_said, show_model
 from attnbench.store.evidence import Evidence
 from tests.models.quality.made_up import evidence, flat, real_row, row, step
 
@@ -46,7 +46,7 @@ def test_what_has_no_figures_says_why_beneath(found, capsys):
         "! broken: wrong: it is off", "! retention: refused: it takes causal",
         "! cosine: crashed: it died", "! nystrom: it has no backward",
         "same rank: can't be told apart", "need not be: bigbird",
-        "without any attention a step of 256 tokens takes 0.800",
+        "Without any attention a step of 256 tokens takes 0.800",
     ):  # fmt: skip
         assert words in said
 
@@ -72,6 +72,36 @@ def test_the_picture_says_who_is_fastest_at_a_cosine_of_0_99(found):
     assert "nobody is faster than the original; next to it: einsum (1.100" in drawn.svg
     assert drawn.csv.splitlines()[0].startswith("variant,computes,cosine")
     assert len(drawn.csv.splitlines()) == 5
+
+
+def test_a_row_of_the_picture_is_who_is_as_the_original_and_the_corner_says_who_gains(found):
+    svg = quality_picture.draw(found).svg
+    assert "as the original, to 0.0001" in svg and "0.99 or more:" in svg and "nobody" in svg
+    quick = evidence(row("quick", flat(1.0), "softmax", 0.9), row("far", flat(0.5), ratio=1.1))
+    assert "1 of all" in quality_picture.draw(quick).svg
+
+
+def test_nearer_is_higher_and_the_far_end_is_not_lost():
+    at = [quality_picture.up(x) for x in (-0.1, 0.0, 0.2, 0.5, 0.9, 0.99, 0.999)]
+    assert at == sorted(at)
+    assert at[3] - at[1] > 0.5 * (at[5] - at[4])
+
+
+def test_what_is_both_faster_and_as_near_is_said(capsys):
+    show_model(evidence(row("quick", flat(0.995), "softmax on its own pattern", 0.9)))
+    said = capsys.readouterr().out
+    assert "Nothing is both faster than the original beyond doubt and keeps a median cosine of " \
+           "0.999." in said  # fmt: skip
+    assert "Of the 1 that keep 0.99 quick is fastest: 0.900 [0." in said
+
+
+def test_of_what_is_faster_the_nearest_to_the_original_is_said():
+    rows = [row("exact", flat(1.0), "softmax", 1.2), row("near", flat(0.6), ratio=0.8),
+            row("far", flat(0.3), ratio=0.5)]  # fmt: skip
+    first, second, third = model_said(evidence(*rows))
+    assert first.startswith("nothing is both") and "0.999, 0.99, 0.95 or 0.9; of the 1" in first
+    assert "is near: a cosine of 0.600 [" in second
+    assert third.startswith("without any attention a step of 256 tokens takes 0.800")
 
 
 def test_without_times_there_is_no_picture(tmp_path):

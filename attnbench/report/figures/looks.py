@@ -7,7 +7,7 @@ exact on a pattern of its own, hollow is another operator.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from attnbench.report.figures.palette import FAMILIES, OTHER, PAPER
@@ -106,6 +106,18 @@ def looks(records: Iterable[OfAVariant]) -> dict[str, Look]:
             *_line(number), FILLS.get(computes, HALF),
         )  # fmt: skip
     return made
+
+
+UNKNOWN = 1000
+"""Numbers from here on are of variants that a page does not know otherwise."""
+
+
+def on_a_page(some: Iterable[OfAVariant], known: Looks) -> dict[str, Look]:
+    """A look for each; who is known on the page it lies on looks as it does there."""
+    return {
+        name: known.get(name) or replace(look, number=UNKNOWN * bool(known) + look.number)
+        for name, look in looks(some).items()
+    }
 
 
 def _line(number: int) -> tuple[str, str | tuple[int, tuple[float, ...]]]:

@@ -1,6 +1,7 @@
 """What a variant costs a model, for the page: the newest evidence beside its runs, if any.
 
-The tables are the terminal's. Where nothing was asked of a model the page has no such section.
+The sentences that open it and the tables are the terminal's. Where
+nothing was asked of a model the page has no such section.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnbench.report import quality_picture
+from attnbench.report import quality_picture, recall_picture
 from attnbench.report.figures.looks import Looks
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.quality_real_view import real_lines, real_tables
-from attnbench.report.quality_view import model_lines, model_tables
+from attnbench.report.quality_view import LEVELS, model_lines, model_said, model_tables
+from attnbench.report.recall_view import recall_lines, recall_tables, recall_tasks, said
 from attnbench.store import StoreError
 from attnbench.store.evidence import Evidence, evidence_of, read_evidence
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
 
+ALL = 1000
+"""Of those that tie a page names every one."""
 TITLES = {
     "model": "A trained model, its attention replaced by each variant",
+    "recall": "What small models recall that were trained with each variant",
     "real": "Error and skill on what that model’s layers hand to attention",
 }
 
@@ -44,8 +49,11 @@ class Found:
     title: str
     file: str
     said: str
-    """When, where and by which command."""
+    """When, where and by which command; of what can't be shown, why."""
+    conclusions: Sequence[str] = ()
+    """What follows: it opens."""
     tables: Sequence[Table] = ()
+    """The first of them answer; the others are there to be opened."""
     lines: Sequence[str] = ()
     figure: Drawn | None = None
 
@@ -65,22 +73,45 @@ def _of_folder(folder: Path, known: Looks) -> Iterator[Found]:
             yield _found(read_evidence(file), title, file, known)
         except StoreError as why:
             yield Found(title, file.name, str(why))
-        except (KeyError, TypeError, ValueError) as error:  # of an earlier form, or damaged
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]  # of an earlier form, or so
             yield Found(title, file.name, f"it can't be shown: something in it is not what it "
                         f"should be ({said})")  # fmt: skip
 
 
 def _found(found: Evidence, title: str, file: Path, known: Looks) -> Found:
     made = found.made
-    said = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
-    if found.kind == "model":
-        tables, lines = model_tables(found), model_lines(found)
-        figure = quality_picture.draw(found, known)
-    else:
-        tables, lines, figure = real_tables(found), real_lines(found), None
+    where = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
+    some, tables, lines, figure = SHOWN[found.kind](found, known)
+    follows = [f"{line[0].upper()}{line[1:]}." for line in some]
     plain = [_plain(title, grid) for title, grid in tables]
-    return Found(title, file.name, said, plain, lines, figure)
+    return Found(title, file.name, where, follows, plain, lines, figure)
+
+
+Shown = tuple[Sequence[str], Sequence[tuple[str, "Grid"]], Sequence[str], Drawn | None]
+
+
+def _model(found: Evidence, known: Looks) -> Shown:
+    """Who is fastest at the same quality stands first: it is what is asked."""
+    tables = sorted(model_tables(found, ALL), key=lambda each: each[0] != LEVELS)
+    return model_said(found), tables, model_lines(found), quality_picture.draw(found, known)
+
+
+def _recall(found: Evidence, known: Looks) -> Shown:
+    by_setting = said(found)
+    several = len(by_setting) > 1
+    follows = [
+        f"in {slug}: " * several + line for slug, some in by_setting.items() for line in some
+    ]
+    lines = [*recall_tasks(found), *recall_lines(found)]
+    return follows, recall_tables(found), lines, recall_picture.drawn(found, known)
+
+
+def _real(found: Evidence, _: Looks) -> Shown:
+    return [], real_tables(found), real_lines(found), None
+
+
+SHOWN = {"model": _model, "recall": _recall, "real": _real}
 
 
 def _plain(title: str, grid: Grid) -> Table:

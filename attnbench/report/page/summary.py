@@ -30,6 +30,7 @@ def summary(contents: Contents) -> str:
     parts += _comparisons(contents)
     parts += _missing(contents.missing)
     parts += _claims(contents)
+    parts += _model_cost(contents)
     parts += _trust(contents)
     text = "\n\n".join(parts) + "\n"
     return text if len(text) <= LIMIT else _cut(text)
@@ -141,15 +142,28 @@ def _stopped(each: Missing) -> str:
 def _claims(contents: Contents) -> Iterator[str]:
     """How many claims of others came to which verdict, and which were not reproduced."""
     for found in contents.claims:
+        yield f"## What others claim, tried on {_plain(found.machine)}"
+        if found.note:
+            yield _plain(found.note)
         if found.told:
-            yield f"## What others claim, tried on {_plain(found.machine)}"
-            yield _plain(found.counts)
+            yield _plain(f"{found.made}: {found.counts}")
             bad = [claim for claim in found.tried if claim.verdict != "reproduced"]
             if bad:
                 yield "\n".join(
                     f"- {claim.verdict}: {_plain(claim.name)} ({_plain(claim.why)})"
                     for claim in bad
                 )
+
+
+def _model_cost(contents: Contents) -> Iterator[str]:
+    """What follows from what was asked of models; what can't be shown says why."""
+    told = [found for found in contents.model_cost if found.conclusions or not found.tables]
+    if told:
+        yield "## What it costs a model"
+    for found in told:
+        lines = found.conclusions or [found.said]
+        yield f"**{_plain(found.title)}** ({_plain(found.file)})"
+        yield "\n".join(f"- {_plain(line)}" for line in lines)
 
 
 def _trust(contents: Contents) -> Iterator[str]:

@@ -84,6 +84,7 @@ def test_evidence_that_can_not_be_read_costs_a_sentence(contents, text):
     found = contents(s20260304=text)
     assert found.claims[0].note
     assert found.claims[0].note in html.render(found).replace("&#39;", "'")
+    assert "## What others claim" in summary(found)
 
 
 def test_damaged_evidence_gives_way_to_older(contents):

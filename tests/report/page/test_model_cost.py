@@ -1,14 +1,43 @@
 """A page shows what was found beside its runs of what a variant costs a model, if anything was."""
 
 import json
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from attnbench.report.page import html
 from attnbench.report.page.model_cost import model_cost
-from attnbench.store.evidence import Evidence
+from attnbench.report.page.summary import summary
+from attnbench.store.evidence import KINDS, Evidence
+from impls.loading import load_file
 from tests.models.quality.made_up import evidence, flat, real_row, row
+
+ROOT = Path(__file__).parents[3]
+KEPT = ROOT / "results" / "amd-epyc-2c" / "evidence"
+made_up = load_file(ROOT / "tests" / "models" / "quality" / "made_up_recall.py")
+
+
+def kept(kind):
+    """The newest committed evidence of a kind, read as what it is: JSON."""
+    return json.loads(max(KEPT.glob(f"*-{kind}.json")).read_text())
+
+
+@pytest.fixture(scope="module")
+def committed(small_contents):
+    """What the page has of the committed evidence, by its file's ending."""
+    found = model_cost([KEPT.parent / "a-run"], small_contents.looks)
+    return {each.file.rpartition("-")[2]: each for each in found}
+
+
+def recall_evidence(*more, **made):
+    facts = {
+        "machine": {"name": "a-machine"}, "started": "2026-01-01T00:00:00+00:00",
+        "command": "attnbench quality recall", "baseline": "sdpa", "scan": False,
+        "seeds": [0, 1, 2], "budgets": {made_up.SETTING.slug: 0.9}, **made,
+    }  # fmt: skip
+    return Evidence("recall", facts, [*made_up.rows("sdpa", *[(1.0, 0.998)] * 3), *more])
 
 
 @pytest.fixture
@@ -51,3 +80,133 @@ def test_what_a_name_holds_is_text_on_the_page(page_beside):
 def test_damaged_evidence_costs_its_own_part(page_beside):
     damaged = Evidence("model", {"machine": {"name": "m"}}, [])
     assert "something in it is not what it should be" in page_beside(_1=damaged)
+
+
+def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(page_beside):
+    elu = made_up.rows("linear.elu", *[(1.0, 0.5)] * 3, computes="its own operator",
+                       family="linear", step_s=0.02)  # fmt: skip
+    said = page_beside(_1=recall_evidence(*elu)).replace("&#39;", "'")
+    section = said[said.index('id="model"') : said.index('id="table"')]
+    places = [section.index(words) for words in (
+        "What small models recall", 'class="follows">After the same', "falls short of it: "
+        "linear.elu (50.0 ± 0.0 %)", "<figure id=", "steps each", "2.00 [2.00, 2.00]", "0.9 s each",
+        "by chance, knowing",
+    )]  # fmt: skip
+    assert places == sorted(places)
+
+
+def test_of_several_settings_each_sentence_says_which_it_is_of(page_beside):
+    wider = made_up.SETTING.with_(width=128)
+    more = [{**each, "setting": wider.to_dict()} for each in made_up.rows("sdpa", (1.0, 0.9))]
+    said = page_beside(_1=recall_evidence(*more))
+    assert f'class="follows">In {made_up.SETTING.slug}: ' in said
+    assert f'class="lead">In {wider.slug}: one seed gives no interval' in said
+
+
+def test_a_scan_is_a_table_and_its_sentences(page_beside):
+    said = page_beside(_1=recall_evidence(scan=True, budgets={}, seeds=[0]))
+    assert "settings that were tried" in said.lower() and "is a hint, no verdict" in said
+    assert 'class="in-model recall' not in said
+
+
+def test_nothing_was_trained_and_nothing_was_timed(page_beside):
+    none = recall_evidence()
+    none = replace(none, rows=[made_up.refused("sdpa", "it needs cuda")])
+    said = page_beside(_1=none, _2=evidence(row("untimed", flat(0.5))))
+    assert "it needs cuda" in said and "untimed" in said and '<figure id="recall' not in said
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reproduce"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "recall"}', "damaged"])
+def test_whatever_a_file_holds_the_page_says_so(small_contents, tmp_path, kind, text):
+    whole = {"kind": kind, "made": {"machine": {"name": "m"}}, "rows": [{"variant": 3}],
+             "schema": 1}  # fmt: skip
+    (tmp_path / "evidence").mkdir()
+    file = tmp_path / "evidence" / f"1-{kind}.json"
+    file.write_text(json.dumps(whole) if text == "damaged" else text)
+    (found,) = model_cost([tmp_path / "a-run"], small_contents.looks)
+    assert found.file == file.name and ("is no evidence" in found.said or "can't" in found.said)
+    contents = replace(small_contents, model_cost=[found])
+    assert file.name in html.render(contents) and "## What it costs a model" in summary(contents)
+
+
+def test_the_ranking_at_each_level_is_that_of_the_file(committed):
+    points = {
+        r["variant"]: (r["cosine"]["long"], r["steps"][0]["comparison"])
+        for r in kept("model")["rows"] if r["status"] == "measured" and r["steps"]
+        and "why" not in r["steps"][0]
+    }  # fmt: skip
+    table = committed["model.json"].tables[0]
+    assert [row[1] for row in table.rows] == ["≥ 0.999", "≥ 0.99", "≥ 0.95", "≥ 0.9"]
+    for tokens, level, keep, who, step, tied in table.rows:
+        some = {v: t for v, (c, t) in points.items() if c["low"] >= float(level[2:])}
+        first = min(some, key=lambda v: some[v]["ratio"])
+        time = some[first]
+        assert (tokens, int(keep), who) == ("256", len(some), first)
+        assert step.startswith(f"{time['ratio']:.3f} [{time['low']:.3f}, {time['high']:.3f}]")
+        assert step.endswith("no gain") == (time["high"] >= 1)
+        equal = {v for v, t in some.items() if v != first and t["low"] <= time["high"]}
+        assert set(tied.partition("; may")[0].split(", ")) == equal
+
+
+def test_the_picture_has_every_point_of_the_file(committed):
+    figure = committed["model.json"].figure
+    lines = [line.split(",") for line in figure.csv.splitlines()[1:]]
+    steps = {
+        r["variant"]: r["steps"][0]["comparison"]["ratio"] for r in kept("model")["rows"]
+        if r["status"] == "measured" and r["steps"] and "why" not in r["steps"][0]
+    }  # fmt: skip
+    assert {name: float(each[5]) for name, *rest in lines for each in [[name, *rest]]} == (
+        pytest.approx(steps, rel=1e-5)
+    )
+    assert all(f">{name}: cosine " in figure.inline for name in steps)
+
+
+def test_the_recall_tables_are_those_of_the_file(committed):
+    found = kept("recall")
+    after, in_time = committed["recall.json"].tables
+    right, steps = {}, {}
+    for each in found["rows"]:
+        last = next(x for x in each["curve"] if x["step"] == each["setting"]["steps"])
+        timed = next(x for x in each["curve"] if x["in_time"])
+        for table, look in ((after, last), (in_time, timed)):
+            for pairs, share in look["accuracy"].items():
+                right.setdefault((table.title, each["variant"], pairs), []).append(share)
+        steps.setdefault(each["variant"], []).append((timed["step"], each["state_numbers"]))
+    for table in (after, in_time):
+        heads = [head for head, _ in table.head]
+        assert {cells[0] for cells in table.rows} == set(steps)
+        for cells in table.rows:
+            for pairs in ("4", "8", "16", "32"):
+                shares = right[table.title, cells[0], pairs]
+                half = 4.302653 * statistics.stdev(shares) / 3**0.5  # Student's, two to spare
+                mean = statistics.fmean(shares)
+                ends = max(min(1, mean + half) - mean, mean - max(0, mean - half))
+                cell = cells[heads.index(f"{pairs} pairs, %")]
+                assert cell.split(" ")[0] == f"{100 * mean:.1f}"
+                assert cell.split(" ")[2] == f"{100 * ends:.1f}"
+    for cells in after.rows:
+        assert cells[-1] == f"{steps[cells[0]][0][1]:,}"
+    for cells in in_time.rows:
+        assert cells[-1] == f"{statistics.fmean(s for s, _ in steps[cells[0]]):,.0f}"
+
+
+def test_the_summary_has_what_the_page_opens_with(small_contents, committed):
+    said = summary(replace(small_contents, model_cost=list(committed.values())))
+    said = said.replace("\\", "").replace("&lt;", "<")
+    for found in committed.values():
+        assert all(line in said for line in found.conclusions)
+    assert "nothing is both faster" in said.lower() and "with 32 pairs" in said
+
+
+def test_on_a_telephone_tables_and_pictures_move_in_their_own_boxes(
+    small_contents, committed, reader, tmp_path
+):
+    path = tmp_path / "index.html"
+    path.write_text(html.render(replace(small_contents, model_cost=list(committed.values()))),
+                    "utf-8")  # fmt: skip
+    read = reader(path, width=390)
+    assert read.page.evaluate("document.documentElement.scrollWidth") <= 390
+    boxes = read.page.locator("#model .scroll, #model .scroller").locator("visible=true")
+    assert boxes.count() >= 8
+    assert all(box["width"] <= 390 for each in boxes.all() if (box := each.bounding_box()))
