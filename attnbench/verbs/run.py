@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
+    from attnbench.amiss import amiss
     from attnbench.answer import maps
     from attnbench.store import read_records
     from attnbench.sweep import progress
@@ -46,6 +47,8 @@ def run(given: argparse.Namespace) -> int:
             say(warning)
         say(f"records go to {folder.path}")
         device = next((c.problem.device for c in begun.plan.to_run), "cpu")
+        for sentence in amiss(places.machine) if device.startswith("cuda") else ():
+            say(f"note: {sentence}")
         try:
             with (
                 places.slots(begun.settings, device) as slots,

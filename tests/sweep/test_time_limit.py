@@ -1,4 +1,4 @@
-"""A run that may begin cells for so long: the first ones are measured, the rest is left and said."""
+"""A run that may begin cells for so long: the first are measured, the rest is left and said."""
 
 import json
 import subprocess
