@@ -32,8 +32,8 @@ def env(given: argparse.Namespace) -> int:
     ceilings, noise = _measured(given, machine, settings)
     facts: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"), "protocol": PROTOCOL,
-        "machine": machine.to_dict(), "settings": settings.to_dict(), "observed": observed, "amiss": wrong,
-        "ceilings": ceilings, "noise": noise,
+        "machine": machine.to_dict(), "settings": settings.to_dict(), "observed": observed,
+        "amiss": wrong, "ceilings": ceilings, "noise": noise,
     }  # fmt: skip
     kept = save_machine(Path(given.out), machine, facts)
     if given.json:
