@@ -14,6 +14,7 @@ ATTNBENCH = (sys.executable, "-m", "attnbench")
 PYTEST = (
     sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-rs", "-o", "addopts=",
     "--import-mode=importlib", "-p", "no:cacheprovider",
+    "-W", "default",
 )  # fmt: skip
 CLOSING_S = 15
 """What a run needs to end its last cell and say what came of it."""
