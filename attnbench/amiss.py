@@ -27,7 +27,7 @@ def _machine(machine: Machine) -> Iterator[str]:
     found = nvml.library()
     if not machine.gpus:
         why = found.reason if isinstance(found, Absent) else "its driver shows none"
-        yield f"there is no GPU to measure on: {why}; what needs one is left out"
+        yield f"there is no GPU to measure on: {why}"
     elif machine.torch_cuda is None:
         yield (
             "the torch installed here has no CUDA, so the GPU stays idle; install a CUDA build of "

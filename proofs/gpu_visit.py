@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 from proofs.visit_kept import Kept, NoVisit  # noqa: E402
 from proofs.visit_steps import Step, counted, steps  # noqa: E402
 
-PACKING_S = 10.0
-"""At the end, for writing all down."""
+PACKING_S = 15.0
+"""At the end, for a step's grace and for writing all down."""
 KEEP_EVERY_S = 60.0
 """A long step's results are written down so often while it goes on."""
 GRACE_S = 8.0
@@ -89,7 +89,9 @@ def visit(todo: Sequence[Step], kept: Kept, seconds: float, run: Runner = called
         status, output = run(words, left, kept.write)
         kept.tell(step.name, output)
         spent = now() - start + (before or {}).get("seconds", 0.0)
-        kept.steps[step.name] = _ended(_status(status, output), spent, counted(step, output))
+        still = "" if status is not None else f"it was still running after {left:.0f} s"
+        line = counted(step, output, still)
+        kept.steps[step.name] = _ended(_status(status, output), spent, line)
         kept.write()
     kept.write()
 

@@ -10,6 +10,7 @@ import io
 import json
 import tarfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,15 @@ class Kept:
 
 
 def _packed(results: Path) -> bytes:
-    """Runs and evidence; pages can be rendered again from them."""
+    """Runs and evidence, as they are while somebody writes them; pages can be rendered again."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz", compresslevel=6) as archive:
         for file in sorted(results.rglob("*")):
             inside = file.relative_to(results)
             if file.is_file() and "report" not in inside.parts:
-                archive.add(file, str(inside))
+                with suppress(FileNotFoundError):  # it had a name for a moment alone
+                    data = file.read_bytes()
+                    about = tarfile.TarInfo(str(inside))
+                    about.size, about.mtime = len(data), int(file.stat().st_mtime)
+                    archive.addfile(about, io.BytesIO(data))
     return made.getvalue()

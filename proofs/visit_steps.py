@@ -41,7 +41,7 @@ def steps(device: str = "cuda") -> list[Step]:
     """All of them: few seconds and much trust first, then the headline, then all the rest."""
     fastest = r".*is the fastest exact variant.*"
     return [
-        Step("env", 30, 120, _env(device), r"kept in .*|bfloat16\s.*"),
+        Step("env", 30, 120, _env(device), r"product bfloat16 .*"),
         Step("tests", 20, 90, _tests, r"\d+ (?:passed|failed|skipped|error|deselected).*"),
         Step("timer", 30, 60, _timer(device), r"against triton's do_bench.*"),
         Step("quick", 60, 200, _run("h200-quick", device), fastest),
@@ -127,8 +127,8 @@ def unfinished(out: Path, preset: str) -> Path | None:
     return max(found, default=None)
 
 
-def counted(step: Step, output: str) -> str:
-    """The last line of its output that counts, or else its last line."""
+def counted(step: Step, output: str, otherwise: str = "") -> str:
+    """The last line of its output that counts; or else what is said, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     hits = [line for line in lines if re.fullmatch(step.counts, line)]
-    return (hits or lines or ["it said nothing"])[-1]
+    return (hits or [otherwise][: bool(otherwise)] or lines or ["it said nothing"])[-1]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from attnbench.amiss import amiss
 from attnbench.machine import Machine, why_not
 from attnbench.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
@@ -160,10 +161,12 @@ def _captured_wrong(problem: Problem) -> str | None:
 
 def here(device: str, machine: Machine) -> None:
     """Raise a sentence where the machine has no such device."""
-    if device.split(":")[0] not in machine.devices:
+    kind = device.split(":")[0]
+    if kind not in machine.devices:
+        why = "; ".join(amiss(machine)) if kind == "cuda" else ""
         raise InvalidProblem(
             f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
-            f"use --device {machine.devices[-1]}"
+            f"use --device {machine.devices[-1]}" + f" ({why})" * bool(why)
         )
 
 

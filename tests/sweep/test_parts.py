@@ -8,6 +8,7 @@ import pytest
 
 import impls
 from attnbench import machine as machines
+from attnbench.answer.regimes import regimes
 from attnbench.machine import Gpu
 from attnbench.record import Record, Status
 from attnbench.report.page.gather import gather
@@ -171,6 +172,15 @@ def test_a_quick_visit_asks_some_of_the_same():
         p for p in quick if p.phase == "decode" or (p.head_dim != 128 and p.kv_len == 8192)
     }
     assert (quick[0].phase, quick[0].batch, quick[0].kv_len) == HEAD[1]
+
+
+def test_a_report_of_a_visit_draws_lines_at_as_many_tokens_and_at_a_batch_of_one():
+    head = [p for p in asked("h200") if str(p.mask) == "causal" and p.head_dim == 128]
+    records = [runs.timed("sdpa", 1e-3, p) for p in head if p.phase == "forward"]
+    lines = {r.tokens: r.lengths for r in regimes(records)}
+    assert lines == {
+        32768: [512, 2048, 8192, 32768], None: [512, 2048, 8192, 32768, 65536, 131072],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 9), ("h200-quick", 3)])

@@ -84,12 +84,13 @@ def test_every_step_is_run_in_turn_and_told_by_the_line_that_counts(visited):
 def test_a_step_gets_its_own_limit_or_what_is_left_of_the_visit(visited):
     _, machine, _ = visited([step("a", limit=30), step("b", limit=90), step("c")], 110,
                             a=(20, 0, ""))  # fmt: skip
-    assert machine.asked == [("a", 30), ("b", 80.0), ("c", 70.0)]
+    assert machine.asked == [("a", 30), ("b", 75.0), ("c", 65.0)], "15 s are for packing"
 
 
 def test_a_step_that_goes_beyond_its_limit_is_cut_off_and_the_rest_is_run(visited):
-    _, machine, status = visited([step("a", limit=30), step("b")], 200, a=(999, 0, "half"))
+    kept, machine, status = visited([step("a", limit=30), step("b")], 200, a=(999, 0, "half"))
     assert status == {"a": "cut off", "b": "done"}
+    assert kept.steps["a"]["line"] == "it was still running after 30 s"
     assert machine.seconds == 40
 
 
