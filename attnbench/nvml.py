@@ -78,6 +78,10 @@ class Board:
         """All its memory."""
         return self._ask("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).total))
 
+    def used_bytes(self) -> int | Absent:
+        """Of its memory, what is taken, by whomever."""
+        return self._ask("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).used))
+
     def sm_mhz(self) -> int | Absent:
         """The clock of its processors now."""
         return self._ask("its SM clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, SM)))
@@ -159,11 +163,14 @@ class Board:
         In a container the driver lists processes by numbers of the host: then one of those that
         nobody here knows is this one.
         """
+        found = self.processes()
+        return found if isinstance(found, Absent) else max(0, found - 1)
+
+    def processes(self) -> int | Absent:
+        """How many processes compute on it."""
         ask = "who computes on it"
         found = self._ask(ask, lambda n, h: n.nvmlDeviceGetComputeRunningProcesses(h))
-        if isinstance(found, Absent):
-            return found
-        return max(0, len({process.pid for process in found}) - 1)
+        return found if isinstance(found, Absent) else len({process.pid for process in found})
 
     def _instant(self, nvml: Any, handle: Any) -> float:
         found = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]

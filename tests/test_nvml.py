@@ -96,7 +96,7 @@ def h200(uuid="GPU-aa", **changes):
     process = SimpleNamespace
     whole = {
         "uuid": uuid, "UUID": uuid, "Name": b"NVIDIA H200", "CudaComputeCapability": (9, 0),
-        "MemoryInfo": SimpleNamespace(total=150 << 30), "clocks": {1: 1950, 2: 3201},
+        "MemoryInfo": SimpleNamespace(total=150 << 30, used=1 << 30), "clocks": {1: 1950, 2: 3201},
         "most": {1: 1980, 2: 3201}, "CurrentClocksEventReasons": 0x4 | 0x40, "instant": 612_000,
         "PowerUsage": 598_000, "EnforcedPowerLimit": 700_000, "TotalEnergyConsumption": 12_345,
         "temperature": 61, "mig": 0, "violations": {0: 2_000_000_000, 1: 5_000_000, 3: 0},

@@ -13,7 +13,8 @@ def grid(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--preset",
         metavar="NAME",
-        help="a named grid to start from: cpu, cuda (the defaults), efficient, check, smoke",
+        help="a named grid to start from: cpu, cuda (the defaults), efficient, h200, h200-quick, "
+        "check, smoke",
     )
     axes(group)
     verb.add_argument(

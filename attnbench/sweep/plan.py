@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from attnbench.amiss import amiss
 from attnbench.machine import Machine, why_not
 from attnbench.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
@@ -23,6 +24,8 @@ CALLS_BESIDE_SAMPLES = 14
 """Calls that a cell makes in the gate, the memory meter and the first call, and seven samples."""
 NOMINAL_FLOPS = {"cpu": 3e10, "cuda": 1e14}
 """A guess at the speed of one thread or one GPU, until the run itself has shown better."""
+TWO_BYTES = 4
+"""How many times as fast a GPU works on numbers of two bytes: a guess too."""
 COMPILING_S = 3.0
 
 
@@ -90,11 +93,16 @@ LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp1
 
 def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Problem]:
     """Every problem of a grid; raises a sentence for one that can't exist."""
+    for each in grid.products:
+        yield from _product(each, levels)
+
+
+def _product(grid: Preset, levels: Sequence[str]) -> Iterator[Problem]:
     for level, phase, mask_text, seq in product(levels, grid.phase, grid.mask, grid.seq):
         mask = Mask.parse(mask_text)
         q_len, kv_len = _lengths(seq, phase)
         for batch, heads, width, dtype, inputs in product(
-            grid.batch, grid.heads, grid.head_dim, grid.dtype, grid.inputs
+            grid.batches(kv_len), grid.heads, grid.head_dim, grid.dtype, grid.inputs
         ):
             for kv_heads, v_width in product(
                 grid.kv_heads or (heads,), grid.v_head_dim or (width,)
@@ -153,10 +161,12 @@ def _captured_wrong(problem: Problem) -> str | None:
 
 def here(device: str, machine: Machine) -> None:
     """Raise a sentence where the machine has no such device."""
-    if device.split(":")[0] not in machine.devices:
+    kind = device.split(":")[0]
+    if kind not in machine.devices:
+        why = "; ".join(amiss(machine)) if kind == "cuda" else ""
         raise InvalidProblem(
             f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
-            f"use --device {machine.devices[-1]}"
+            f"use --device {machine.devices[-1]}" + f" ({why})" * bool(why)
         )
 
 
@@ -183,6 +193,17 @@ def make_plan(
     given: Sequence[Problem] = (),
 ) -> Plan:  # fmt: skip
     """The cells of some variants (all, if none is named) over a grid, or over problems given."""
+    if given or not grid.parts:
+        return _plan(table, names, grid, machine, given)
+    plans = [_plan(table, names, part, machine, ()) for part in grid.products]
+    side_by_side: dict[Problem, dict[str, Cell]] = {}
+    for cell in (cell for plan in plans for cell in plan.cells):
+        side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
+    return Plan([cell for cells in side_by_side.values() for cell in cells.values()])
+
+
+def _plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine,
+          given: Sequence[Problem]) -> Plan:  # fmt: skip
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
@@ -219,6 +240,9 @@ def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -
     pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
     work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
     rate = NOMINAL_FLOPS[problem.device.split(":")[0]]
-    rate *= machine.threads if problem.device == "cpu" else 1
+    if problem.device == "cpu":
+        rate *= machine.threads
+    elif problem.dtype in ("bfloat16", "float16"):
+        rate *= TWO_BYTES
     once = COMPILING_S if "c++" in variant.requires else 0.15
     return once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A grid: every combination of its values, for its variants (all of the table if none)."""
+    """A grid: every combination of its values, for its variants (all of the table if none).
+
+    With ``parts`` it is the union of theirs instead, in their order: of its own values only those
+    that say how all of them are measured count, and its variants for parts that name none.
+    """
 
     title: str
     variants: tuple[str, ...] = ()
     seq: tuple[str, ...] = ("256",)
     """``N``, or ``QxK`` for a number of queries against another of keys."""
     batch: tuple[int, ...] = (1,)
+    tokens: int | None = None
+    """In place of a batch: as many tokens at every length, so the batch is tokens // length."""
     heads: tuple[int, ...] = (8,)
     kv_heads: tuple[int, ...] = ()
     """As many as heads, if none."""
@@ -31,10 +38,47 @@ class Preset:
     world: int = 1
     """Over how many processes those run that can."""
     budget: float = 0.3
+    parts: tuple[Preset, ...] = ()
 
     def with_(self, **changes: Any) -> Preset:
-        """This preset with some values replaced; None leaves a value as it is."""
-        return replace(self, **{k: v for k, v in changes.items() if v is not None})
+        """This preset, and its parts, with some values replaced; None leaves a value as it is."""
+        told = {k: v for k, v in changes.items() if v is not None}
+        if "batch" in told:
+            told.setdefault("tokens", None)
+        return replace(self, **told, parts=tuple(part.with_(**told) for part in self.parts))
+
+    @property
+    def products(self) -> tuple[Preset, ...]:
+        """The products of values that it is the union of: itself, or its parts."""
+        alike = {name: getattr(self, name) for name in ("device", "world", "budget", "level")}
+        return tuple(
+            replace(part, **alike, variants=part.variants or self.variants) for part in self.parts
+        ) or (self,)
+
+    def batches(self, length: int) -> tuple[int, ...]:
+        """The batches at a length; at least one sequence, though it be longer than the tokens."""
+        return self.batch if self.tokens is None else (max(1, self.tokens // length),)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preset:
+        """The grid that a run's header holds; raises KeyError or TypeError for what is none."""
+        if unknown := set(values) - {one.name for one in fields(cls)}:
+            raise TypeError(f"a grid has no {', '.join(sorted(unknown))}")
+        told: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**told | {"parts": tuple(map(cls.from_dict, values.get("parts", ())))})
+
+
+FAR = (
+    "sdpa", "sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "flash_attn2", "flash_attn3",
+    "flash_attn4", "torch.varlen", "window.blocked", "longformer", "mean_v", "performer",
+    "linear.elu", "retention", "gla", "ssd",
+)  # fmt: skip
+"""What holds no score for every pair, and takes no compiling: it goes far, and soon."""
+H200 = Preset("what is alike in a visit's parts", heads=(16,), head_dim=(128,), dtype=("bfloat16",),
+              phase=("forward",), device="cuda", budget=0.05, tokens=1 << 15)  # fmt: skip
+HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
 
 
 PRESETS = {
@@ -78,6 +122,38 @@ PRESETS = {
          "blocksparse.flex", "mean_v", "linear.elu", "linear.taylor", "cosformer", "hedgehog",
          "rfa", "skyformer"),
         seq=("512", "2048", "8192"), heads=(4,), mask=("none", "window:127,0"),
+    ),
+    "h200": Preset(
+        "nine minutes of an H200: what is asked most comes first", device="cuda", budget=0.05,
+        parts=(
+            HEADLINE,
+            HEADLINE.with_(phase=("train",)),
+            H200.with_(phase=("decode",), seq=("8192", "131072"), batch=(1,)),
+            H200.with_(seq=("65536", "131072"), batch=(1,), variants=FAR),
+            HEADLINE.with_(mask=("none", "window:1023,0"), variants=FAR),
+            HEADLINE.with_(seq=("2048", "32768"), head_dim=(64, 256),
+                           phase=("forward", "train"), variants=FAR),
+            H200.with_(seq=("512", "2048", "8192"), batch=(1,), phase=("forward", "train"),
+                       variants=FAR),
+            H200.with_(seq=("8192", "131072"), batch=(16,), heads=(32,), kv_heads=(8,),
+                       phase=("decode",), variants=FAR),
+            H200.with_(seq=("8192",), mask=("none", "window:1023,0"), phase=("train",),
+                       variants=FAR),
+            H200.with_(seq=("65536",), batch=(1,), phase=("train",), variants=FAR),
+        ),
+    ),
+    "h200-quick": Preset(
+        "three minutes of an H200: the same questions at a few lengths", device="cuda",
+        budget=0.05,
+        parts=(
+            H200.with_(seq=("2048", "8192")),
+            H200.with_(seq=("8192",), phase=("train",)),
+            H200.with_(seq=("32768",), batch=(1,), phase=("decode",)),
+            H200.with_(seq=("512", "32768"), variants=FAR),
+            H200.with_(seq=("65536",), batch=(1,), variants=FAR),
+            H200.with_(seq=("8192",), mask=("none", "window:1023,0"), variants=FAR),
+            H200.with_(seq=("8192",), head_dim=(64, 256), variants=FAR),
+        ),
     ),
     "smoke": Preset(
         "seconds: two lengths forward, to see that everything works",

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
+from time import monotonic
 from types import FrameType
 from typing import Any, Protocol
 
@@ -74,14 +76,17 @@ class Sweep:
         self.todo = [c for c in plan.to_run if c.key not in done]
         self._eta, self._drift = Eta([c.guess_s for c in self.todo]), Drift(len(self.todo))
         self._ended, self._total, self._marked = 0, len(self.todo), 0
+        self._with_record: set[str] = set()
         self._again: dict[str, Cell] = {}
         self._measured_before: set[str] = set()
 
-    def run(self, slots: Sequence[Slot], interrupt: Interrupt) -> None:
-        """Measure what is to do, and what has to be done again, until there is nothing."""
+    def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float = inf) -> int:
+        """Measure what is to do, and what has to be done again, until there is nothing, or no
+        time is left: how many cells have no record then.
+        """
         bits, left, cells = first_of_each(self.todo), list(slots), deque(self.todo)
         asked = Asked(self._folder.header, bits)
-        while cells:
+        while cells and monotonic() < until:
             if not left:
                 raise NobodyLeft(
                     "every place where cells were measured is lost; what was measured is kept: "
@@ -97,7 +102,7 @@ class Sweep:
                         left.remove(event.slot)
                         self._again[event.cell.key] = event.cell
                         self._watcher.tell(f"{event.why}; its cell is measured elsewhere")
-                if interrupt.asked:
+                if interrupt.asked or monotonic() >= until:
                     cells.clear()
             if interrupt.asked:
                 raise Stopped
@@ -105,6 +110,7 @@ class Sweep:
             self._again = {}
         if said := self._drift.sentence(self._marked):
             self._watcher.tell(said)
+        return len(self.todo) - len(self._with_record)
 
     def _end(self, event: Ended) -> None:
         record = replace(event.record, run=self._folder.name, node=event.slot.node,
@@ -117,6 +123,7 @@ class Sweep:
         if event.cell.key in self._measured_before:
             self._folder.supersede({event.cell.key})
         self._folder.append(record)
+        self._with_record.add(event.cell.key)
         self._ended += 1
         self._watcher.cell(record, self._ended, self._total, self._eta.after(event.cell.guess_s))
 
@@ -130,17 +137,20 @@ class Sweep:
 
 
 def sweep(plan: Plan, done: Known, folder: RunFolder, slots: Sequence[Slot],
-          watcher: Watcher, interrupt: Interrupt) -> None:  # fmt: skip
-    """Measure what is not done. ``folder`` holds every record when this returns or raises."""
+          watcher: Watcher, interrupt: Interrupt, until: float = inf) -> int:  # fmt: skip
+    """Measure what is not done. ``folder`` holds every record when this returns or raises.
+
+    ``until``: by the monotonic clock, when no more cells are begun; how many are left then.
+    """
     for cell in plan.cells:
         if cell.left_out is not None and cell.key not in done:
             folder.append(replace(cell.left_out, run=folder.name))
     going_on = Sweep(plan, done, folder, watcher)
     if not going_on.todo:
-        return
+        return 0
     with interrupt.watching():
         _know(slots, plan, folder)
-        going_on.run(slots, interrupt)
+        return going_on.run(slots, interrupt, until)
 
 
 def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:

@@ -102,10 +102,7 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
                 f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
                 "start a new run"
             )
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in header["grid"].items()
-        }
-        grid = Preset(**values)
+        grid = Preset.from_dict(header["grid"])
         for needed in ("seed", "budget_s"):
             header[needed]
         _same_folder(header)
@@ -126,8 +123,9 @@ def _told(selfcheck: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _files(grid: dict[str, Any]) -> list[str]:
     """What a grid reads: masks and inputs that are files."""
-    masks = [x for x in grid["mask"] if "dense:" in x or "bias:" in x]
-    return masks + [x for x in grid["inputs"] if x.startswith("captured:")]
+    each = grid.get("parts") or [grid]
+    masks = [x for one in each for x in one["mask"] if "dense:" in x or "bias:" in x]
+    return masks + [x for one in each for x in one["inputs"] if x.startswith("captured:")]
 
 
 def _same_folder(header: dict[str, Any]) -> None:

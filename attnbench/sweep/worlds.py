@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attnbench.machine import Machine
 from attnbench.sweep.presets import Preset
@@ -37,6 +38,8 @@ def shared_out(grid: Preset) -> Preset:
     if grid.world == 1:
         return grid
     pieces = 2 * grid.world
+    if grid.parts:
+        return replace(grid, parts=tuple(map(shared_out, grid.products)))
     return grid.with_(seq=tuple(str(-(-int(n) // pieces) * pieces) for n in grid.seq))
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def env(given: argparse.Namespace) -> int:
     """The facts, kept beside the results of this machine."""
+    from attnbench.amiss import amiss
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
     from attnbench.record import PROTOCOL
@@ -25,12 +26,14 @@ def env(given: argparse.Namespace) -> int:
     machine = this_machine()
     settings = Settings(threads=pinned(given.threads, machine))
     check_writable(Path(given.out), machine)
-    observed = vitals(machine)
+    observed, wrong = vitals(machine), amiss(machine) if machine.gpus else []
+    for sentence in wrong:
+        say(f"note: {sentence}")
     ceilings, noise = _measured(given, machine, settings)
     facts: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"), "protocol": PROTOCOL,
         "machine": machine.to_dict(), "settings": settings.to_dict(), "observed": observed,
-        "ceilings": ceilings, "noise": noise,
+        "amiss": wrong, "ceilings": ceilings, "noise": noise,
     }  # fmt: skip
     kept = save_machine(Path(given.out), machine, facts)
     if given.json:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from attnbench import arguments
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
+    from attnbench.amiss import amiss
     from attnbench.answer import maps
     from attnbench.store import read_records
     from attnbench.sweep import progress
+    from attnbench.sweep.plan import duration
     from attnbench.sweep.run import Interrupt, Stopped, sweep
 
+    until = inf if given.limit is None else monotonic() + given.limit
     with _places(given) as places:
         if places.note:
             say(places.note)
@@ -42,18 +47,26 @@ def run(given: argparse.Namespace) -> int:
             say(warning)
         say(f"records go to {folder.path}")
         device = next((c.problem.device for c in begun.plan.to_run), "cpu")
+        for sentence in amiss(places.machine) if device.startswith("cuda") else ():
+            say(f"note: {sentence}")
         try:
             with (
                 places.slots(begun.settings, device) as slots,
                 progress.watcher(len(left)) as watcher,
             ):
-                sweep(begun.plan, begun.done, folder, slots, watcher, Interrupt(say))
+                unbegun = sweep(begun.plan, begun.done, folder, slots, watcher, Interrupt(say),
+                                until)  # fmt: skip
         except (Stopped, KeyboardInterrupt):
             say(f"stopped; what was measured is kept. Go on with: attnbench run --resume "
                 f"{folder.path}")  # fmt: skip
             return INTERRUPTED
         finally:
             folder.close()
+    if unbegun:
+        say(f"the limit of {duration(given.limit)} is reached: {unbegun} of {len(left)} "
+            f"cells were not begun. Go on with: attnbench run --resume {folder.path}")  # fmt: skip
+        if unbegun == len(left) and not begun.done:
+            return 2  # there is nothing to conclude from
     records = list(read_records(folder.path))
     status = _conclude(records, folder, as_json=given.json)
     if not given.no_report:

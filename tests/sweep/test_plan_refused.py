@@ -32,7 +32,7 @@ row = planning.row
         ({"phase": ("sideways",)}, ["sideways", "forward, train"]),
         ({"inputs": ("odd",)}, ["odd", "normal, peaky"]),
         ({"device": "tpu"}, ["tpu", "cpu, cuda"]),
-        ({"device": "cuda"}, ["device cuda is not here", "--device cpu"]),
+        ({"device": "cuda"}, ["device cuda is not here", "--device cpu", "there is no GPU"]),
         ({"mask": ("document:4,4",)}, ["add up to 8", "16"]),
         ({"mask": ("padding:99",)}, ["kv_len=16"]),
         ({"mask": ("padding:1,2,3",)}, ["batch of 1"]),

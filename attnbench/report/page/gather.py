@@ -6,7 +6,7 @@ A run that was cut off is read as far as it goes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from attnbench.report.page.sound import BAD_TIME, check_header, check_problem, c
 from attnbench.report.scenes import Ran
 from attnbench.store import HEADER, RECORDS, StoreError, each_run, read_header
 from attnbench.store.reading import parsed, whole_length
+from attnbench.sweep.plan import problems as problems_of
+from attnbench.sweep.presets import Preset
+from impls.asked import CantBeDone
 
 AXES = {
     "seq": "kv_len", "phase": "phase", "mask": "mask", "dtype": "dtype", "batch": "batch",
@@ -110,11 +113,39 @@ def _asked_for(header: Mapping[str, Any], records: Sequence[tuple[int, Record]])
         return 0
     values = [grid[axis] for axis in AXES if isinstance(grid.get(axis), list)]
     named = header.get("variants") or {record.variant for _, record in records}
+    if grid.get("parts"):
+        return _asked_of_parts(grid, header.get("variants"), named)
     if given := header.get("problems"):  # in place of a grid's
         return len(given) * len(named)
     if any(":" in str(mask) and "window" not in str(mask) for mask in grid.get("mask") or ()):
         return 0  # a mask with lengths of its own is not for every length
     return math.prod(len(some) or 1 for some in values) * len(named)
+
+
+def _asked_of_parts(grid: Mapping[str, Any], told: Sequence[str] | None,
+                    named: Collection[str]) -> int:  # fmt: skip
+    """Of each part the cells on its problems, of its own variants unless some were named."""
+    try:
+        return len({
+            (variant, problem)
+            for part in Preset.from_dict(grid).products
+            for problem in problems_of(part, part.level or ("core",))
+            for variant in told or part.variants or named
+        })  # fmt: skip
+    except (CantBeDone, KeyError, TypeError, ValueError, AttributeError):
+        return 0  # what a header says of its parts is not all that it should be
+
+
+def _asked_values(grid: Any, axis: str) -> list[Any]:
+    """Of an axis, all values that a grid has, or its parts have; where tokens say it, none."""
+    parts = grid.get("parts") if isinstance(grid, Mapping) else None
+    each = parts if isinstance(parts, list) and parts else [grid]
+    found = [
+        part[axis] for part in each
+        if isinstance(part, Mapping) and isinstance(part.get(axis), list)
+        and not (axis == "batch" and part.get("tokens"))
+    ]  # fmt: skip
+    return list(dict.fromkeys(str(value) for values in found for value in values))
 
 
 def _not_reached(header: Mapping[str, Any],
@@ -123,13 +154,11 @@ def _not_reached(header: Mapping[str, Any],
     grid = header.get("grid")
     missed = {}
     for axis, name in AXES.items():
-        asked = grid.get(axis) if isinstance(grid, Mapping) else None
-        if isinstance(asked, list):
-            seen = {str(problem[name]) for problem in problems}
-            last = [str(value).rpartition("x")[2] if axis == "seq" else str(value)
-                    for value in asked]  # fmt: skip
-            if left := [value for value in last if value not in seen]:
-                missed[axis] = left
+        seen = {str(problem[name]) for problem in problems}
+        last = [value.rpartition("x")[2] if axis == "seq" else value
+                for value in _asked_values(grid, axis)]  # fmt: skip
+        if left := [value for value in last if value not in seen]:
+            missed[axis] = left
     return missed
 
 

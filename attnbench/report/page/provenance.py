@@ -180,9 +180,21 @@ def _clocks(run: Ran) -> Iterator[str]:
 
 
 def _grid(grid: Mapping[str, Any]) -> str:
-    said = [f"{name} {', '.join(map(str, v)) if isinstance(v, list) else v}"
-            for name, v in grid.items() if v not in ([], None, "") and name != "title"]  # fmt: skip
-    return "; ".join(said) or "not said"
+    parts = grid.get("parts")
+    if not isinstance(parts, list) or not parts:
+        return "; ".join(_values(grid)) or "not said"
+    each = [_values(part) for part in parts if isinstance(part, Mapping)]
+    alike = [said for said in each[0] if all(said in other for other in each)] if each else []
+    apart = ["; ".join(said for said in one if said not in alike) for one in each]
+    return " | ".join(["; ".join(alike), *apart])
+
+
+def _values(grid: Mapping[str, Any]) -> list[str]:
+    """What a grid has of each axis; where tokens say the batch, they are said."""
+    left_out = {"title", "parts", "batch" if grid.get("tokens") else ""}
+    said = {name: v for name, v in grid.items() if v not in ([], None, "")}
+    return [f"{name} {', '.join(map(str, v)) if isinstance(v, list) else v}"
+            for name, v in said.items() if name not in left_out]  # fmt: skip
 
 
 def _ceilings(ceilings: Mapping[str, Any]) -> str:

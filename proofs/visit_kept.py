@@ -1,0 +1,100 @@
+"""What a visit keeps: a summary, a log, and its results in one archive, in few files.
+
+Everything is written anew after each step, and beside the old file first: a visit that is cut off
+anywhere leaves what was done. The next one reads it back.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PIECE_BYTES = 15 << 20
+"""What comes back from a machine is often limited file by file."""
+MOST_PIECES = 6
+LOG_BYTES, STEP_LOG_BYTES = 12 << 20, 1 << 20
+SUMMARY, LOG, ARCHIVE = "summary.json", "log.txt", "results.tar.gz"
+
+
+class NoVisit(Exception):
+    """What lies there is not what a visit leaves; a sentence."""
+
+
+class Kept:
+    """The folder that a visit is asked to leave, and the results where they grow."""
+
+    def __init__(self, folder: Path, results: Path, before: Path | None = None) -> None:
+        """``before``: where an earlier visit's files lie, if not in the same folder."""
+        self.folder, self.results = folder, results
+        folder.mkdir(parents=True, exist_ok=True)
+        results.mkdir(parents=True, exist_ok=True)
+        self.steps: dict[str, dict[str, Any]] = {}
+        self.said: list[str] = []
+        self._log = b""
+        try:
+            self._read(before or folder)
+        except (ValueError, KeyError, TypeError, tarfile.TarError, EOFError, zlib.error) as error:
+            raise NoVisit(
+                f"{before or folder} holds no visit that can be gone on with ({error}); "
+                "give another folder"
+            ) from None
+
+    def _read(self, folder: Path) -> None:
+        if (folder / SUMMARY).exists():
+            self.steps = json.loads((folder / SUMMARY).read_text())["steps"]
+        if (folder / LOG).exists():
+            self._log = (folder / LOG).read_bytes()
+        pieces = sorted(folder.glob(f"{ARCHIVE}*"))
+        if pieces:
+            whole = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
+            with tarfile.open(fileobj=whole) as archive:
+                archive.extractall(self.results, filter="data")
+
+    def tell(self, step: str, output: str) -> None:
+        """What a step said, for the log; of a long one its end."""
+        said = output.encode(errors="replace")[-STEP_LOG_BYTES:]
+        self._log = (self._log + f"\n==== {step}\n".encode() + said)[-LOG_BYTES:]
+
+    def write(self) -> None:
+        """All of it, as it is now."""
+        told = {"steps": self.steps, "amiss": self.said}
+        self._put(LOG, self._log)
+        data = _packed(self.results)
+        pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
+        if len(pieces) > MOST_PIECES:
+            told["left_out"] = (
+                f"the results are {len(data) >> 20} MiB packed, more than "
+                f"{MOST_PIECES * PIECE_BYTES >> 20}: none is kept"
+            )
+            pieces = []
+        names = [ARCHIVE + f".{number}" * bool(number) for number in range(len(pieces))]
+        for name, piece in zip(names, pieces, strict=True):
+            self._put(name, piece)
+        for old in set(self.folder.glob(f"{ARCHIVE}*")) - {self.folder / n for n in names}:
+            old.unlink()
+        self._put(SUMMARY, json.dumps(told, indent=1).encode())
+
+    def _put(self, name: str, data: bytes) -> None:
+        new = self.folder / f".{name}"
+        new.write_bytes(data)
+        new.replace(self.folder / name)
+
+
+def _packed(results: Path) -> bytes:
+    """Runs and evidence, as they are while somebody writes them; pages can be rendered again."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz", compresslevel=6) as archive:
+        for file in sorted(results.rglob("*")):
+            inside = file.relative_to(results)
+            if file.is_file() and "report" not in inside.parts:
+                with suppress(FileNotFoundError):  # it had a name for a moment alone
+                    data = file.read_bytes()
+                    about = tarfile.TarInfo(str(inside))
+                    about.size, about.mtime = len(data), int(file.stat().st_mtime)
+                    archive.addfile(about, io.BytesIO(data))
+    return made.getvalue()

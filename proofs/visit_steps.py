@@ -1,0 +1,134 @@
+"""The steps of a visit to a GPU, in the order in which they are worth most if it is cut off."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+ATTNBENCH = (sys.executable, "-m", "attnbench")
+PYTEST = (
+    sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-rs", "-o", "addopts=",
+    "--import-mode=importlib", "-p", "no:cacheprovider",
+    "-W", "default",
+)  # fmt: skip
+CLOSING_S = 15
+"""What a run needs to end its last cell and say what came of it."""
+
+Command = Callable[[Path, float], list[str] | str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """``command``: the words for a results folder and so many seconds, or a sentence why not.
+
+    ``least_s``: with less time it is not begun. ``limit_s``: the most it may take. ``counts``:
+    finds the line of its output that counts.
+    """
+
+    name: str
+    least_s: float
+    limit_s: float
+    command: Command
+    counts: str
+
+
+def steps(device: str = "cuda") -> list[Step]:
+    """All of them: few seconds and much trust first, then the headline, then all the rest."""
+    fastest = r".*is the fastest exact variant.*"
+    return [
+        Step("env", 30, 120, _env(device), r"product bfloat16 .*"),
+        Step("tests", 20, 90, _tests, r"\d+ (?:passed|failed|skipped|error|deselected).*"),
+        Step("timer", 30, 60, _timer(device), r"against triton's do_bench.*"),
+        Step("quick", 60, 200, _run("h200-quick", device), fastest),
+        Step("selfcheck", 120, 300, lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
+             r"ruler self-check:.*"),
+        Step("claims", 60, 200, _claims, r".*reproduced.*"),
+        Step("sweep", 60, 3600, _run("h200", device), fastest),
+    ]  # fmt: skip
+
+
+def no_cuda() -> str:
+    """A sentence where torch can't use a GPU here, else nothing."""
+    from attnbench.machine import this_machine
+
+    there = this_machine()
+    return "" if "cuda" in there.devices else "there is no GPU here that torch can use"
+
+
+def _env(device: str) -> Command:
+    dtypes = "bfloat16,float16,float32"
+    return lambda out, _: [*ATTNBENCH, "env", "--device", device, "--dtype", dtypes, "--out",
+                           f"{out}"]  # fmt: skip
+
+
+def _timer(device: str) -> Command:
+    words = [sys.executable, "proofs/visit_timer.py", device]
+    return lambda *_: words if device == "cpu" else no_cuda() or words
+
+
+def _tests(out: Path, seconds: float) -> list[str] | str:
+    if why := no_cuda():
+        return why
+    missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
+    if missing:
+        return f"the tests need {' and '.join(missing)}, which this Python has not"
+    return list(PYTEST)
+
+
+def _claims(out: Path, seconds: float) -> list[str] | str:
+    """Those about this GPU that can be tried, in the time that there is."""
+    import impls
+    from attnbench import claims
+    from attnbench.claims.lacking import lacking
+    from attnbench.machine import this_machine
+
+    machine, table = this_machine(), impls.table()
+    about = [claim for claim in claims.find([]) if claim.needs.gpu]
+    fit = [claim.name for claim in about if lacking(claim, machine, table, None) is None]
+    if not fit:
+        there = ", ".join(gpu.name for gpu in machine.gpus) or "no GPU"
+        return f"none of the {len(about)} claims about GPUs can be tried: this machine has {there}"
+    budget = max(10.0, 0.6 * seconds)  # the rest is for starting, building and checking
+    return [*ATTNBENCH, "reproduce", *fit, "--budget", f"{budget:.0f}", "--out", f"{out}"]
+
+
+def _run(preset: str, device: str) -> Command:
+    """A preset, or the rest of it where an earlier visit left one."""
+
+    def command(out: Path, seconds: float) -> list[str] | str:
+        if device != "cpu" and (why := no_cuda()):
+            return why
+        words = [*ATTNBENCH, "run", "--no-report", "--limit", f"{max(1, seconds - CLOSING_S):.0f}s"]
+        begun = unfinished(out, preset)
+        if begun is not None:
+            return [*words, "--resume", str(begun)]
+        return [*words, "--preset", preset, "--device", device, "--out", str(out)]
+
+    return command
+
+
+def unfinished(out: Path, preset: str) -> Path | None:
+    """The latest run of a preset, if there is one."""
+    from attnbench.sweep.presets import PRESETS
+
+    found = []
+    for header in out.glob("*/*/run.json"):
+        try:
+            grid = json.loads(header.read_text())["grid"]
+        except (ValueError, KeyError, OSError):
+            continue  # what a cut-off visit left half written
+        if grid.get("title") == PRESETS[preset].title:
+            found.append(header.parent)
+    return max(found, default=None)
+
+
+def counted(step: Step, output: str, otherwise: str = "") -> str:
+    """The last line of its output that counts; or else what is said, or its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    hits = [line for line in lines if re.fullmatch(step.counts, line)]
+    return (hits or [otherwise][: bool(otherwise)] or lines or ["it said nothing"])[-1]

@@ -1,0 +1,196 @@
+"""Grids that are the union of several: their problems, one by one, and what a run keeps of them."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+import impls
+from attnbench import machine as machines
+from attnbench.answer.regimes import regimes
+from attnbench.machine import Gpu
+from attnbench.record import Record, Status
+from attnbench.report.page.gather import gather
+from attnbench.report.page.provenance import about
+from attnbench.sweep import start
+from attnbench.sweep.plan import make_plan, problems
+from attnbench.sweep.presets import FAR, PRESETS, Preset
+from attnbench.sweep.worlds import shared_out
+from impls.loading import load_file
+
+HERE = Path(__file__).parent
+planning = load_file(HERE / "planning.py")
+runs = load_file(HERE.parent / "report" / "page" / "runs.py")
+row, table = planning.row, planning.table
+H200 = replace(
+    planning.BOX, name="nvidia-h200", cores=16, torch_cuda="13.0", compiler="/usr/bin/g++",
+    gpus=(Gpu("NVIDIA H200", "GPU-1", 9.0, 150_754_820_096, "580.159"),),
+)  # fmt: skip
+A = Preset("a", seq=("64", "128"), tokens=256, phase=("forward",), heads=(2,), head_dim=(8,))
+BOTH = Preset("both", parts=(A, A.with_(seq=("128",), phase=("forward", "train"))), budget=0.1)
+
+
+def shapes(grid):
+    return [(p.phase, p.batch, p.kv_len) for p in problems(grid)]
+
+
+def test_as_many_tokens_a_batch_is_a_batch_for_each_length():
+    assert shapes(A) == [("forward", 4, 64), ("forward", 2, 128)]
+    longer = A.with_(seq=("100", "512"))
+    assert shapes(longer) == [("forward", 2, 100), ("forward", 1, 512)]
+
+
+def test_the_problems_of_parts_come_in_their_order():
+    assert shapes(BOTH) == [
+        ("forward", 4, 64), ("forward", 2, 128), ("forward", 2, 128), ("train", 2, 128),
+    ]  # fmt: skip
+
+
+def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_measured_once():
+    few = A.with_(seq=("128",), variants=("a",))
+    grid = Preset("g", parts=(few, A))
+    cells = make_plan(table(row("a"), row("b")), (), grid, planning.BOX).cells
+    assert [(c.variant.name, c.problem.kv_len) for c in cells] == [
+        ("a", 128), ("b", 128), ("a", 64), ("b", 64),
+    ]  # fmt: skip
+
+
+def test_variants_that_are_named_are_measured_in_every_part():
+    grid = Preset("g", parts=(A.with_(seq=("128",), variants=("a",)), A), variants=("a", "b"))
+    rows = table(row("a"), row("b"), row("c"))
+    asked = [c.variant.name for c in make_plan(rows, ("c",), grid, planning.BOX).cells]
+    assert asked == ["c", "c"]
+    assert {c.variant.name for c in make_plan(rows, (), grid, planning.BOX).cells} == {"a", "b"}
+
+
+def test_what_the_command_line_changes_is_changed_in_every_part():
+    assert shapes(BOTH.with_(seq=("32",))) == [("forward", 8, 32), ("forward", 8, 32),
+                                               ("train", 8, 32)]  # fmt: skip
+    assert {p.batch for p in problems(BOTH.with_(batch=(3,)))} == {3}
+    assert {p.device for p in problems(BOTH.with_(device="cuda"))} == {"cuda"}
+    assert {part.budget for part in BOTH.with_(budget=0.5).products} == {0.5}
+    assert BOTH.with_(seq=None, budget=None) == BOTH
+
+
+def test_lengths_of_parts_are_dealt_out_to_processes_too():
+    grid = shared_out(BOTH.with_(world=3, seq=("100",)))
+    assert {p.kv_len for p in problems(grid)} == {102}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_grid_comes_back_from_a_header_as_it_was(name):
+    grid = PRESETS[name]
+    assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
+
+
+def test_a_header_of_before_there_were_parts_is_read():
+    old = {k: v for k, v in asdict(A).items() if k not in ("parts", "tokens")}
+    assert Preset.from_dict(json.loads(json.dumps(old))) == replace(A, tokens=None)
+    with pytest.raises(TypeError, match="colour"):
+        Preset.from_dict({**old, "colour": "blue"})
+
+
+def test_a_run_over_parts_is_resumed_with_the_cells_that_are_left(tmp_path):
+    begun = start.begin(("einsum",), BOTH, (), tmp_path, seed=0, threads=1)
+    first = begun.plan.cells[0]
+    begun.folder.append(Record.of(first.variant, first.problem, Status.FAILED, "it has one"))
+    begun.folder.close()
+    again = start.resume(begun.folder.path)
+    again.folder.close()
+    assert [c.key for c in again.plan.cells] == [c.key for c in begun.plan.cells]
+    assert [c.key in again.done for c in again.plan.cells] == [True, False, False]
+
+
+def test_a_mask_from_a_file_in_a_part_ties_a_run_to_its_folder(tmp_path):
+    file = "dense:no-such-file.npy"
+    assert start._files(asdict(Preset("g", parts=(A, A.with_(mask=(file,)))))) == [file]
+
+
+# ---- in a report ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lengths", "said"), [((64, 128), "2 of the 3 cells"), ((64,), "1 of")])
+def test_a_report_counts_what_parts_asked_for(tmp_path, lengths, said):
+    lines = [runs.timed("sdpa", 1e-3, runs.at(n)) for n in lengths]
+    grid = json.loads(json.dumps(asdict(BOTH)))
+    (run,) = gather([runs.written(tmp_path / "run", lines, variants=["sdpa"], grid=grid)])
+    notes = [note for note in run.notes if "were asked for" in note]
+    assert notes[0].startswith(said)
+    assert not any("batch" in note for note in run.notes), "tokens say the batches"
+    assert any(note.endswith("length 128") for note in run.notes) == (lengths == (64,))
+    told = dict(about(run).facts)["grid"]
+    alike, first, second = told.split(" | ")
+    assert "tokens 256" in alike
+    assert "batch" not in told
+    assert (first, second) == ("seq 64, 128; phase forward", "seq 128; phase forward, train")
+
+
+@pytest.mark.parametrize("parts", [3, [3], [{}], [{"seq": 3}], [{"seq": ["x"], "title": "t"}],
+                                   {"seq": 1}])  # fmt: skip
+def test_parts_that_are_none_are_passed_over_in_a_report(tmp_path, parts):
+    grid = {"seq": ["64"], "parts": parts}
+    (run,) = gather([runs.written(tmp_path / "run", runs.small(), grid=grid)])
+    assert not [note for note in run.notes if "were asked for" in note]
+    assert isinstance(dict(about(run).facts)["grid"], str)
+
+
+# ---- a visit -------------------------------------------------------------------------------------
+
+HEAD = [("forward", 64, 512), ("forward", 16, 2048), ("forward", 4, 8192), ("forward", 1, 32768)]
+
+
+def asked(name):
+    return list(dict.fromkeys(problems(PRESETS[name])))
+
+
+def test_a_visit_begins_with_what_is_asked_most():
+    first = [(p.phase, p.batch, p.kv_len) for p in asked("h200")[:10]]
+    train = [("train", batch, length) for _, batch, length in HEAD]
+    assert first == [*HEAD, *train, ("decode", 1, 8192), ("decode", 1, 131072)]
+    assert {(str(p.mask), p.head_dim, p.dtype) for p in asked("h200")[:10]} == {
+        ("causal", 128, "bfloat16")
+    }
+
+
+def test_a_visit_covers_its_axes():
+    found = asked("h200")
+    for name, values in {
+        "head_dim": {64, 128, 256}, "phase": {"forward", "train", "decode"},
+        "kv_len": {512, 2048, 8192, 32768, 65536, 131072},
+    }.items():  # fmt: skip
+        assert {getattr(p, name) for p in found} == values
+    assert {str(p.mask) for p in found} == {"none", "causal", "window:1023,0"}
+    alone = {p.kv_len for p in found if p.batch == 1 and p.phase == "forward"}
+    assert alone == {512, 2048, 8192, 32768, 65536, 131072}
+    assert len(found) == 39
+
+
+def test_a_quick_visit_asks_some_of_the_same():
+    quick = asked("h200-quick")
+    assert set(quick) - set(asked("h200")) == {
+        p for p in quick if p.phase == "decode" or (p.head_dim != 128 and p.kv_len == 8192)
+    }
+    assert (quick[0].phase, quick[0].batch, quick[0].kv_len) == HEAD[1]
+
+
+def test_a_report_of_a_visit_draws_lines_at_as_many_tokens_and_at_a_batch_of_one():
+    head = [p for p in asked("h200") if str(p.mask) == "causal" and p.head_dim == 128]
+    records = [runs.timed("sdpa", 1e-3, p) for p in head if p.phase == "forward"]
+    lines = {r.tokens: r.lengths for r in regimes(records)}
+    assert lines == {
+        32768: [512, 2048, 8192, 32768], None: [512, 2048, 8192, 32768, 65536, 131072],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "minutes"), [("h200", 9), ("h200-quick", 3)])
+def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
+    there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
+    monkeypatch.setattr(machines, "_version", there.get)
+    plan = make_plan(impls.table(), (), PRESETS[name], H200)
+    assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
+    assert len({c.variant.family for c in plan.to_run}) >= 5
+
+
+def test_what_goes_far_is_in_the_table():
+    assert set(FAR) <= set(impls.table().rows)

@@ -1,0 +1,80 @@
+"""What is said of a GPU before anything is measured, by a fake driver."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attnbench import nvml
+from attnbench.amiss import amiss
+from attnbench.machine import Gpu
+from impls.loading import load_file
+
+fakes = load_file(Path(__file__).with_name("test_nvml.py"))
+planning = load_file(Path(__file__).parent / "sweep" / "planning.py")
+GPU = Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.159.04")
+FIT = replace(planning.BOX, torch_cuda="13.0", gpus=(GPU,))
+QUIET = {"ComputeRunningProcesses": []}
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """The sentences for a machine whose driver knows these boards."""
+
+    def ask(machine, *boards, **more):
+        monkeypatch.setitem(sys.modules, "pynvml", fakes.FakeNvml(*boards, **more))
+        nvml.library.cache_clear()
+        return amiss(machine)
+
+    yield ask
+    nvml.library.cache_clear()
+
+
+def test_of_a_gpu_that_is_fit_nothing_is_said(said):
+    assert said(FIT, fakes.h200(**QUIET)) == []
+
+
+@pytest.mark.parametrize(("driver", "cuda", "words"), [
+    ("535.183.01", "13.0", "the driver 535.183.01 is too old for torch's CUDA 13.0, which needs "
+     "580"),
+    ("580.65", "13.0", None), ("525.60", "12.8", None), ("470.1", "12.1", "needs 525"),
+    ("", "13.0", None), ("999", "99.1", None),
+])  # fmt: skip
+def test_a_driver_that_is_too_old_for_torchs_cuda_is_told(said, driver, cuda, words):
+    machine = replace(FIT, torch_cuda=cuda, gpus=(replace(GPU, driver=driver),))
+    found = said(machine, fakes.h200(**QUIET))
+    assert len(found) == (words is not None)
+    assert all(words in sentence for sentence in found)
+
+
+def test_without_a_gpu_the_reason_is_the_drivers(said):
+    machine = replace(FIT, gpus=())
+    assert "Driver Not Loaded" in said(machine, refuses="Driver Not Loaded")[0]
+    assert "shows none" in said(machine)[0]
+
+
+def test_a_torch_without_cuda_is_told(said):
+    (found,) = said(replace(FIT, torch_cuda=None), fakes.h200(**QUIET))
+    assert "has no CUDA" in found
+    assert "install" in found
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"mig": 1}, "cut into instances"),
+    ({"ComputeRunningProcesses": [SimpleNamespace(pid=7)]}, "a process computes on NVIDIA H200"),
+    ({"ComputeRunningProcesses": [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]},
+     "2 processes compute"),
+    ({"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are free"),
+])  # fmt: skip
+def test_a_gpu_that_is_shared_or_cut_is_told(said, changes, words):
+    (found,) = said(FIT, fakes.h200(**{**QUIET, **changes}))
+    assert words in found
+
+
+def test_what_the_driver_does_not_say_is_no_fault(said):
+    unsaid = dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "mig"), ...)
+    assert said(FIT, fakes.h200(**unsaid)) == []
+    (found,) = said(FIT)
+    assert "can't be asked" in found
