@@ -21,6 +21,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class Site:
     def from_dict(cls, values: Mapping[str, Any]) -> Site:
         """Back from :meth:`to_dict`; what a later version added is left out."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        return cls(**{**known, "problem": Problem.from_dict(values["problem"])})
+        told = {f.name: values["problem"][f.name] for f in fields(Problem)}  # nothing is filled in
+        return cls(**{**known, "problem": Problem.from_dict(told)})
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Calls:
         Of few calls the first, which warm up, would move the mean: where they are of one process
         that trains, it is of a median step, of which there is one more than times between two.
         """
-        calls = max(1, site.calls)
+        calls = site.calls
         if calls < MANY and self.header.get("processes") == 1 and site.backward_s:
             of_a_step = (site.share or 0.0) * (self.step_s or 0.0) if self.step_share else 0.0
             if of_a_step:
@@ -166,9 +168,14 @@ class Calls:
                 f"{path} holds no captured calls; 'attnbench capture -- PROGRAM' makes such a file"
             )
         try:
-            return cls._of(values, path, cut=cut)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CantBeDone(f"the calls in {path} are damaged ({error!r})") from None
+            found = cls._of(values, path, cut=cut)
+        except KeyError as error:
+            raise CantBeDone(f"the calls in {path} are damaged: {error} is missing") from None
+        except (TypeError, AttributeError) as error:
+            raise CantBeDone(f"the calls in {path} are damaged ({error})") from None
+        if said := next(_impossible(found), None):
+            raise CantBeDone(f"the calls in {path} are damaged: {said}")
+        return found
 
     @classmethod
     def _of(cls, values: dict[str, Any], path: Path, *, cut: bool) -> Calls:
@@ -181,6 +188,24 @@ class Calls:
                 f"{path} was cut off: {len(calls.sites)} sites could be read, and there were more",
             ]
         return calls
+
+
+def _impossible(calls: Calls) -> Iterator[str]:
+    """Counts and seconds that can't be; shares are looked at where something is made of them."""
+    for name in ("wall_s", "attention_s", "steps", "step_s", "step_share"):
+        value = getattr(calls, name)
+        if value is not None and not _counted(value):
+            yield f"{name} is {value!r}"
+    for site in calls.sites:
+        for name, least in (("calls", 1), ("seconds", 0), ("backward_s", 0)):
+            value = getattr(site, name)
+            if not _counted(value) or value < least:
+                yield f"{name} of {site.site} is {value!r}"
+
+
+def _counted(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and isfinite(value) and value >= 0
 
 
 def _before_the_cut(text: str) -> dict[str, Any]:

@@ -127,4 +127,4 @@ def _foot(rows: Sequence[Mapping[str, Any]]) -> None:
     out = console()
     if any(MARK in point.theirs for row in rows if _tried(row) for point in points(row)):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
-    out.print(f"\n{len(rows)} claims: {counts(rows)}")
+    out.print(f"\n{len(rows)} claim{'s' * (len(rows) != 1)}: {counts(rows)}")

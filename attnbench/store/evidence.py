@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.record import PROTOCOL
 from attnbench.store.beside import save_beside
 from attnbench.store.disk import StoreError
+from attnbench.store.evidence_sound import unsound
 
 if TYPE_CHECKING:
     from attnbench.machine import Machine
@@ -72,6 +73,8 @@ def read_evidence(path: Path) -> Evidence:
         )
     if not whole or not isinstance(machine, str):
         raise StoreError(f"{path} is no evidence of attnbench, or is damaged")
+    if said := unsound(found.rows):
+        raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
     return found
 
 

@@ -43,7 +43,12 @@ def again(given: argparse.Namespace, kind: str, show: Show) -> int:
             f"{file} holds evidence of the kind {found.kind}, and this shows {kind}; each kind is "
             "shown by the form that made it"
         )
-    _show(given, file, found, show)
+    try:
+        _show(given, file, found, show)
+    except (KeyError, TypeError, ValueError) as error:  # of an earlier form, or edited
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StoreError(f"{file} can't be shown: something in it is not what it should be "
+                         f"({said})") from None  # fmt: skip
     return status(found.rows)
 
 

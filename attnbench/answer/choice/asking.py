@@ -23,7 +23,7 @@ def answer(problem: Problem, wants: Wants, table: Table, means: Means, *,
         return runs.best_of(named, problem, wants, table)
     if not anew:
         here = runs.measured_here(means.out, means.threads, means.tables)
-        if (found := runs.first_that_says(here, problem, wants, table)) is not None:
+        if (found := runs.first_that_says(here, problem, wants, table, means.say)) is not None:
             means.say(f"from {found.source}, which was measured here; to measure anew: --measure")
             return found
     return measured(problem, wants, table, means)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
 """What a record must share with a problem to say anything of it."""
+NAMED = 4
 NEWEST = 12
 """So many runs of this machine are looked at."""
 
@@ -85,10 +86,10 @@ def best_of(paths: Iterable[Path], problem: Problem, wants: Wants, table: Table)
     return max((from_run(run, problem, wants, table) for run in runs), key=_knows)
 
 
-def first_that_says(runs: Iterable[Path], problem: Problem, wants: Wants,
-                    table: Table) -> Choice | None:  # fmt: skip
+def first_that_says(runs: Iterable[Path], problem: Problem, wants: Wants, table: Table,
+                    say: Callable[[str], None]) -> Choice | None:  # fmt: skip
     """Of runs that held everybody who could win here, the first that measured the problem itself,
-    or else the first that has an answer.
+    or else the first that has an answer. A run that would answer, but for who is missing, is said.
     """
     predicted: Choice | None = None
     for run in runs:
@@ -96,12 +97,24 @@ def first_that_says(runs: Iterable[Path], problem: Problem, wants: Wants,
             found = from_run(run, problem, wants, table)
         except StoreError:  # one that can't be read answers nothing
             continue
-        if found.winner is None or any(_can_run(table, e) for e in found.excluded):
+        if found.winner is None:
+            continue
+        if missing := [e.variant for e in found.excluded if _can_run(table, e)]:
+            if found.winner.measured:
+                say(_passed_over(run, missing))
             continue
         if found.winner.measured:
             return found
         predicted = predicted or found
     return predicted
+
+
+def _passed_over(run: Path, missing: Sequence[str]) -> str:
+    more = f" and {len(missing) - NAMED} more" * (len(missing) > NAMED)
+    return (
+        f"not from {run}, which measured this without {', '.join(missing[:NAMED])}{more}, who "
+        f"might win; to rest on it alone: --from {run}"
+    )
 
 
 def _can_run(table: Table, one: Excluded) -> bool:
