@@ -81,4 +81,9 @@ ROWS = [
         options={"q_block": 0, "k_block": 0, "warps": 0, "stages": 0},
         paper="arXiv:2205.14135, arXiv:2307.08691", **_TRITON,
     ),
+    _row(
+        "triton.decode", "few queries, the keys split over programs, in Triton",
+        "triton_decode:build",
+        "triton_decode", phases=("decode",), options={"splits": 0}, **_TRITON,
+    ),
 ]  # fmt: skip

@@ -50,10 +50,11 @@ def add_queries(dk, dv, k, v, q_at, do_at, log_at,
         else:
             log_sum, delta = tl.load(log_at + query), tl.load(delta_at + query)
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-        p = tl.math.exp2(scores * scale - log_sum[None, :])
+        power = scores * scale - log_sum[None, :]
         if EDGE:
             seen = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
-            p = tl.where(seen, p, 0.0)
+            power = tl.where(seen, power, float("-inf"))
+        p = tl.math.exp2(power)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         ds = p * (dp - delta[None, :])
@@ -81,6 +82,8 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv,
     begin, whole, rest, end = stretch(  # who sees them: the mask from the other side
         first, last, -shift, right, left, queries, Q_BLOCK, RIGHT, LEFT
     )
+    if first + K_BLOCK > keys:  # places past the last key are hidden, or their weights overflow
+        rest = whole
     dk_made = tl.zeros([K_BLOCK, D], tl.float32)
     dv_made = tl.zeros([K_BLOCK, D], tl.float32)
     for member in tl.range(0, group):
@@ -122,11 +125,12 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        p = tl.math.exp2(scores * scale - log_sum[:, None])
+        power = scores * scale - log_sum[:, None]
         if EDGE:
             key = start + tl.arange(0, BLOCK)[None, :]
             seen = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
-            p = tl.where(seen, p, 0.0)
+            power = tl.where(seen, power, float("-inf"))
+        p = tl.math.exp2(power)
         dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)

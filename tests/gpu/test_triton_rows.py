@@ -51,6 +51,32 @@ def test_flash_takes_every_width_of_its_table(head_dim, dtype):
     holds("triton.flash", problem("causal", head_dim=head_dim, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mask", ["none", "window:900,0"])
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
+def test_decode_passes_the_gate(head_dim, mask, dtype):
+    p = problem(mask, "decode", q_len=1, kv_len=5000, head_dim=head_dim, dtype=dtype)
+    holds("triton.decode", p)
+    holds("triton.decode", p.with_(q_len=30))  # more rows than a block of them holds
+
+
+def test_decode_reads_its_cache_at_most_of_what_a_copy_does():
+    from attnbench.measure.clocks import clock_for
+
+    p = problem("none", "decode", batch=8, heads=32, kv_heads=8, q_len=1, kv_len=32_768,
+                head_dim=128)  # fmt: skip
+    q, k, v = (x.cuda() for x in make(p, 0)[:3])
+    attend, other = built("triton.decode", p), torch.empty_like(k)
+
+    def rate(call, moved):
+        clock = clock_for("cuda", "forward")
+        clock.samples(lambda: None, call, 16)
+        return moved / sorted(clock.samples(lambda: None, call, 48))[24]
+
+    cache = k.nbytes + v.nbytes
+    assert rate(lambda: attend(q, k, v), cache) >= 0.7 * rate(lambda: other.copy_(k), 2 * k.nbytes)
+
+
 def test_flash_reads_tokens_past_the_reach_of_32_bits():
     p = problem("window:64,0", "forward", batch=1, heads=64, kv_heads=64, q_len=300_000,
                 kv_len=300_000, head_dim=128)  # fmt: skip
