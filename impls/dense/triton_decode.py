@@ -55,10 +55,9 @@ def build(problem: Problem, splits: int) -> Attend:
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor) -> Tensor:
         q, k, v = (rows_of(x) for x in (q_bhnd, k_bcmd, v_bcmd))
-        wide = {"dtype": torch.float32, "device": q.device}
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        parts_rsd = torch.empty((*q.shape[:3], parts, d), **wide)
-        tops, totals = torch.empty((2, *q.shape[:3], parts), **wide)
+        parts_rsd = q.new_empty((*q.shape[:3], parts, d), dtype=torch.float32)
+        tops, totals = q.new_empty((2, *q.shape[:3], parts), dtype=torch.float32)
         made.read_keys[(heads * parts,)](
             q, k, v, parts_rsd, tops, totals, steps(q), steps(k), steps(v), problem.kv_heads,
             problem.group, n, m, begin, end, *own, scale, parts, share, ROWS=row_block,
