@@ -6,6 +6,11 @@ from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Varia
 
 _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
+_TRITON: dict[str, Any] = {
+    "devices": ("cuda",), "dtypes": ("float32", *_HALF), "masks": ("none", "causal", "window"),
+    "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80"),
+    "install": "pip install 'attnbench[triton]'", "untried": True,
+}  # fmt: skip
 
 
 def _row(name: str, title: str, build: str, cost: str, **more: Any) -> Variant:
@@ -69,5 +74,16 @@ ROWS = [
         "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",
         "fused", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",), untried=True,
         runs={"cuda": f"{_SDPA}_cudnn_attention"},
+    ),
+    _row(
+        "triton.flash", "FlashAttention in Triton: no score leaves the chip", "triton_flash:build",
+        "triton_flash", phases=("forward", "train", "backward"),
+        options={"q_block": 0, "k_block": 0, "warps": 0, "stages": 0},
+        paper="arXiv:2205.14135, arXiv:2307.08691", **_TRITON,
+    ),
+    _row(
+        "triton.decode", "few queries, the keys split over programs, in Triton",
+        "triton_decode:build",
+        "triton_decode", phases=("decode",), options={"splits": 0}, **_TRITON,
     ),
 ]  # fmt: skip

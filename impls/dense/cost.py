@@ -100,6 +100,19 @@ def flash(problem: Problem) -> Cost:
     return _with_peak(problem, peak)
 
 
+def triton_flash(problem: Problem, **options: int) -> Cost:
+    """The output and a float32 a row; backward another, with dq, dk and dv."""
+    if not problem.gradients:
+        return fused(problem)
+    ends = 2 * _query_bytes(problem) + 2 * _value_bytes(problem)
+    return _with_peak(problem, ends + 2 * _log_sums(problem))
+
+
+def triton_decode(problem: Problem, splits: int) -> Cost:
+    """The work is known; how many shares the keys are dealt out in depends on the device."""
+    return softmax(problem)
+
+
 def chunked(problem: Problem, block: int) -> Cost:
     """The blocks of output so far, and a block's scores and weights; at the end two outputs."""
     return _blocked(problem, block, lambda rows, keys: 2 * rows * keys)

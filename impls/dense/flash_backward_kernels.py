@@ -1,0 +1,180 @@
+"""triton.flash backward: weights made again from their log-sums. Legend in the variant's file.
+
+    p = exp2(s scale - log_sum);  ds = p (do v^T - delta);  delta = rows' sums of o do
+    dv = p^T do;  dk = ds^T q;  dq = ds k
+
+One kernel goes along the queries of a block of keys, for dk and dv, another along the keys of a
+block of queries, for dq: seven products for five, but no two programs add to the same number, so
+repeats give the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from impls.dense.flash_kernels import head_at, put, sees, stretch, tokens
+
+
+@triton.jit
+def deltas(out, dout, delta, out_steps, dout_steps, heads,
+           queries, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    """What a row's weights lose to their sum being one."""
+    blocks = tl.cdiv(queries, BLOCK)
+    which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK
+    batch, head = which // heads, which % heads
+    o = tokens(head_at(out, out_steps, batch, head), first, out_steps[2], queries, BLOCK, HEAD_DIM,
+               D, True)  # fmt: skip
+    do = tokens(head_at(dout, dout_steps, batch, head), first, dout_steps[2], queries, BLOCK,
+                HEAD_DIM, D, True)  # fmt: skip
+    query = first + tl.arange(0, BLOCK)
+    made = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
+    tl.store(delta + tl.cast(which, tl.int64) * queries + query, made, mask=query < queries)
+
+
+@triton.jit
+def add_queries(dk, dv, k, v, q_at, do_at, log_at,
+                delta_at, q_step, do_step, key, begin, end,
+                queries, keys, shift, left, right, scale,
+                BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
+                LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
+                PRECISION: tl.constexpr):  # fmt: skip
+    """What the queries from ``begin`` to ``end`` give to a block of keys and values."""
+    for start in tl.range(begin, end, BLOCK):
+        query = start + tl.arange(0, BLOCK)
+        q = tokens(q_at, start, q_step, queries, BLOCK, HEAD_DIM, D, EDGE)
+        do = tokens(do_at, start, do_step, queries, BLOCK, HEAD_DIM, D, EDGE)
+        if EDGE:  # past the last query +inf, so that p is zero
+            log_sum = tl.load(log_at + query, mask=query < queries, other=float("inf"))
+            delta = tl.load(delta_at + query, mask=query < queries, other=0.0)
+        else:
+            log_sum, delta = tl.load(log_at + query), tl.load(delta_at + query)
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+        power = scores * scale - log_sum[None, :]
+        if EDGE:
+            seen = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
+            power = tl.where(seen, power, float("-inf"))
+        p = tl.math.exp2(power)
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
+        dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
+        ds = p * (dp - delta[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def backward_keys(q, k, v, dout, log_sums, delta, dk, dv,
+                  q_steps, k_steps, v_steps, dout_steps, dk_steps,
+                  dv_steps, kv_heads, group, queries, keys, shift,
+                  left, right, scale, ends_scale, Q_BLOCK: tl.constexpr,
+                  K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
+                  LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """dk and dv of a block of keys, over all the query heads that it serves."""
+    blocks = tl.cdiv(keys, K_BLOCK)
+    which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * K_BLOCK
+    batch, kv_head = which // kv_heads, which % kv_heads
+    key = first + tl.arange(0, K_BLOCK)
+    k_block = tokens(head_at(k, k_steps, batch, kv_head), first, k_steps[2], keys, K_BLOCK,
+                     HEAD_DIM, D, True)  # fmt: skip
+    v_block = tokens(head_at(v, v_steps, batch, kv_head), first, v_steps[2], keys, K_BLOCK,
+                     HEAD_DIM, D, True)  # fmt: skip
+    last = tl.minimum(first + K_BLOCK, keys) - 1
+    begin, whole, rest, end = stretch(  # who sees them: the mask from the other side
+        first, last, -shift, right, left, queries, Q_BLOCK, RIGHT, LEFT
+    )
+    if first + K_BLOCK > keys:  # places past the last key are hidden, or their weights overflow
+        rest = whole
+    dk_made = tl.zeros([K_BLOCK, D], tl.float32)
+    dv_made = tl.zeros([K_BLOCK, D], tl.float32)
+    for member in tl.range(0, group):
+        head = kv_head * group + member
+        q_at = head_at(q, q_steps, batch, head)
+        do_at = head_at(dout, dout_steps, batch, head)
+        row = (batch * tl.cast(kv_heads, tl.int64) * group + head) * queries
+        log_at, delta_at = log_sums + row, delta + row
+        if RIGHT:
+            dk_made, dv_made = add_queries(
+                dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
+                dout_steps[2], key, begin, whole, queries, keys, shift, left, right, scale,
+                Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+            )  # fmt: skip
+        dk_made, dv_made = add_queries(
+            dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
+            dout_steps[2], key, whole, rest, queries, keys, shift, left, right, scale, Q_BLOCK,
+            HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+        )  # fmt: skip
+        dk_made, dv_made = add_queries(
+            dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
+            dout_steps[2], key, rest, end, queries, keys, shift, left, right, scale, Q_BLOCK,
+            HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+        )  # fmt: skip
+    put(head_at(dk, dk_steps, batch, kv_head), dk_made * ends_scale, first, dk_steps[2], keys,
+        K_BLOCK, HEAD_DIM, D)  # fmt: skip
+    put(head_at(dv, dv_steps, batch, kv_head), dv_made, first, dv_steps[2], keys, K_BLOCK,
+        HEAD_DIM, D)  # fmt: skip
+
+
+@triton.jit
+def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
+                   k_step, v_step, query, begin, end, keys,
+                   shift, left, right, scale, BLOCK: tl.constexpr,
+                   HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
+                   RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """What the keys from ``begin`` to ``end`` give to a block of queries."""
+    for start in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+        k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        power = scores * scale - log_sum[:, None]
+        if EDGE:
+            key = start + tl.arange(0, BLOCK)[None, :]
+            seen = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
+            power = tl.where(seen, power, float("-inf"))
+        p = tl.math.exp2(power)
+        dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
+        ds = p * (dp - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    return dq
+
+
+@triton.jit
+def backward_queries(q, k, v, dout, log_sums, delta, dq,
+                     q_steps, k_steps, v_steps, dout_steps, dq_steps,
+                     heads, group, queries, keys, shift, left,
+                     right, scale, ends_scale, Q_BLOCK: tl.constexpr,
+                     K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
+                     LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """dq of a block of queries. Under a causal mask the longest rows come first."""
+    blocks = tl.cdiv(queries, Q_BLOCK)
+    which, first = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    first = (blocks - 1 - first) * Q_BLOCK
+    batch, head = which // heads, which % heads
+    query = first + tl.arange(0, Q_BLOCK)
+    q_block = tokens(head_at(q, q_steps, batch, head), first, q_steps[2], queries, Q_BLOCK,
+                     HEAD_DIM, D, True)  # fmt: skip
+    do = tokens(head_at(dout, dout_steps, batch, head), first, dout_steps[2], queries, Q_BLOCK,
+                HEAD_DIM, D, True)  # fmt: skip
+    row = tl.cast(which, tl.int64) * queries + query
+    log_sum = tl.load(log_sums + row, mask=query < queries, other=float("inf"))
+    lost = tl.load(delta + row, mask=query < queries, other=0.0)
+    k_at = head_at(k, k_steps, batch, head // group)
+    v_at = head_at(v, v_steps, batch, head // group)
+    last = tl.minimum(first + Q_BLOCK, queries) - 1
+    begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
+    made = tl.zeros([Q_BLOCK, D], tl.float32)
+    if LEFT:
+        made = add_to_queries(
+            made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
+            whole, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True,
+            PRECISION,
+        )  # fmt: skip
+    made = add_to_queries(
+        made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest,
+        keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+    )  # fmt: skip
+    made = add_to_queries(
+        made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, rest, end,
+        keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+    )  # fmt: skip
+    put(head_at(dq, dq_steps, batch, head), made * ends_scale, first, dq_steps[2], queries, Q_BLOCK,
+        HEAD_DIM, D)  # fmt: skip

@@ -1,0 +1,144 @@
+"""triton.flash forward, and what its kernels share. Legend in :mod:`impls.dense.triton_flash`.
+
+Steps between tokens are multiplied in 64 bits: a cache of 131,072 tokens of 128 heads of 128 has
+2^31 numbers. Inside a block of tokens 32 bits do.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tokens(base, first, step, count, BLOCK: tl.constexpr,
+           HEAD_DIM: tl.constexpr, D: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
+    """A block of tokens [BLOCK, D] from ``first`` on; zeros past ``count`` and HEAD_DIM."""
+    row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
+    at = base + first * tl.cast(step, tl.int64) + row * step + d
+    if EDGE and D != HEAD_DIM:
+        block = tl.load(at, mask=(first + row < count) & (d < HEAD_DIM), other=0.0)
+    elif EDGE:
+        block = tl.load(at, mask=first + row < count, other=0.0)
+    elif D != HEAD_DIM:
+        block = tl.load(at, mask=d < HEAD_DIM, other=0.0)
+    else:
+        block = tl.load(at)
+    return block
+
+
+@triton.jit
+def put(base, block, first, step, count, BLOCK: tl.constexpr,
+        HEAD_DIM: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    """A block of tokens into its place."""
+    row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
+    at = base + first * tl.cast(step, tl.int64) + row * step + d
+    tl.store(at, block.to(base.dtype.element_ty), mask=(first + row < count) & (d < HEAD_DIM))
+
+
+@triton.jit
+def head_at(base, steps, batch, head):
+    """Where a head's tokens begin."""
+    return base + batch * tl.cast(steps[0], tl.int64) + head * tl.cast(steps[1], tl.int64)
+
+
+@triton.jit
+def stretch(first, last, shift, before, after, count,
+            BLOCK: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr):  # fmt: skip
+    """Which of ``count`` places the places from first to last see: four ends.
+
+    From ``begin`` to ``end`` some are seen; between ``whole`` and ``rest``, blocks of which every
+    place sees all. A mask has to be looked at outside of these alone.
+    """
+    begin, whole = tl.cast(0, tl.int32), tl.cast(0, tl.int32)
+    end, rest = tl.cast(count, tl.int32), tl.cast(count, tl.int32)
+    if AFTER:
+        end = tl.minimum(tl.maximum(last + shift + after + 1, 0), count)
+        rest = tl.minimum(tl.maximum(first + shift + after + 1, 0), count)
+    if BEFORE:
+        begin = tl.minimum(tl.maximum(first + shift - before, 0) // BLOCK * BLOCK, end)
+        whole = tl.minimum(tl.cdiv(tl.maximum(last + shift - before, 0), BLOCK) * BLOCK, end)
+    return begin, whole, tl.maximum(rest // BLOCK * BLOCK, whole), end
+
+
+@triton.jit
+def sees(place, key, keys, shift, left, right,
+         LEFT: tl.constexpr, RIGHT: tl.constexpr):  # fmt: skip
+    """True where a query may see a key."""
+    seen = key < keys
+    if LEFT:
+        seen &= key >= place + shift - left
+    if RIGHT:
+        seen &= key <= place + shift + right
+    return seen
+
+
+@triton.jit
+def add_keys(out, total, top, q, k_at, v_at, k_step,
+             v_step, query, begin, end, keys, shift, left,
+             right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+             D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
+             PRECISION: tl.constexpr):  # fmt: skip
+    """The online softmax over the keys from ``begin`` to ``end``; EDGE looks at the mask."""
+    for start in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+        k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if EDGE:
+            key = start + tl.arange(0, BLOCK)[None, :]
+            seen = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
+            scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1) * scale)
+        base = higher
+        if EDGE:
+            base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
+        p = tl.math.exp2(scores * scale - base[:, None])
+        kept = tl.math.exp2(top - base)
+        v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        total = total * kept + tl.sum(p, 1)
+        out = tl.dot(p.to(v.dtype), v, out * kept[:, None], input_precision=PRECISION)
+        top = higher
+    return out, total, top
+
+
+@triton.jit
+def forward(q, k, v, out, log_sums, q_steps, k_steps,
+            v_steps, out_steps, heads, group, queries, keys,
+            shift, left, right, scale, Q_BLOCK: tl.constexpr,
+            K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
+            RIGHT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """A block of queries of one head. Under a causal mask the longest rows come first."""
+    blocks = tl.cdiv(queries, Q_BLOCK)
+    which, first = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    first = (blocks - 1 - first) * Q_BLOCK
+    batch, head = which // heads, which % heads
+    query = first + tl.arange(0, Q_BLOCK)
+    block = tokens(head_at(q, q_steps, batch, head), first, q_steps[2], queries, Q_BLOCK, HEAD_DIM,
+                   D, True)  # fmt: skip
+    k_at = head_at(k, k_steps, batch, head // group)
+    v_at = head_at(v, v_steps, batch, head // group)
+    last = tl.minimum(first + Q_BLOCK, queries) - 1
+    begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
+    made = tl.zeros([Q_BLOCK, D], tl.float32)
+    total = tl.zeros([Q_BLOCK], tl.float32)
+    top = tl.full([Q_BLOCK], float("-inf"), tl.float32)
+    if LEFT:
+        made, total, top = add_keys(
+            made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin, whole, keys,
+            shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+        )  # fmt: skip
+    made, total, top = add_keys(
+        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, keys,
+        shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+    )  # fmt: skip
+    made, total, top = add_keys(
+        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, rest, end, keys,
+        shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+    )  # fmt: skip
+    blind = total == 0.0
+    made = made / tl.where(blind, 1.0, total)[:, None]
+    put(head_at(out, out_steps, batch, head), made, first, out_steps[2], queries, Q_BLOCK, HEAD_DIM,
+        D)  # fmt: skip
+    # of a row that sees nothing the log-sum is +inf, so that backward its weights are zero
+    log_sum = tl.where(blind, float("inf"), top + tl.math.log2(tl.where(blind, 1.0, total)))
+    at = tl.cast(which, tl.int64) * queries + query
+    tl.store(log_sums + at, log_sum, mask=query < queries)

@@ -1,0 +1,86 @@
+"""What the variants written in Triton share: whether it can run here, and the mask as a band.
+
+Triton is imported by the modules of kernels, and those by :func:`kernels` when a variant is built.
+Its interpreter, TRITON_INTERPRET=1, runs the same kernels with NumPy on the CPU, so that they can
+be tested where there is no GPU. What it takes is no time of the variant's: the rows run on cuda
+alone, and there nothing is built while the interpreter is on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from impls.problem import Problem
+from impls.spec import Unavailable
+
+REMEDY = "pip install 'attnbench[triton]'"
+SWITCH = "TRITON_INTERPRET"
+
+
+def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
+    """The variant's kernels; where they can't run, why not and what to do."""
+    interpreted = os.environ.get(SWITCH) == "1"
+    if problem.device == "cpu" and not interpreted:
+        raise Unavailable(
+            f"{variant} is compiled for a GPU, and the device is cpu",
+            f"run it on cuda; {SWITCH}=1, set before Python starts, interprets it on a CPU, "
+            "for tests and not for timing",
+        )
+    if problem.device != "cpu" and interpreted:
+        raise Unavailable(
+            f"{variant} would be interpreted on the CPU, since {SWITCH}=1 is set", f"unset {SWITCH}"
+        )
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        reason = f"{variant} needs the module triton, which can't be imported: {error}"
+        raise Unavailable(reason, REMEDY) from None
+
+
+class Band(NamedTuple):
+    """Query i sees the keys i + shift - left to i + shift + right; -1 where there is no end."""
+
+    shift: int
+    left: int
+    right: int
+
+
+def band(problem: Problem) -> Band:
+    """The masks none, causal and window, and what several of them leave."""
+    beyond = problem.q_len + problem.kv_len  # further than any key is from any query
+    ends = {"left": beyond, "right": beyond}
+    for part in problem.mask.parts:
+        if part.kind == "window":
+            ends["left"] = min(ends["left"], part.numbers[0])
+        if part.kind in ("causal", "window"):
+            ends["right"] = min(ends["right"], part.numbers[1] if part.numbers else 0)
+    left, right = (-1 if end == beyond else end for end in ends.values())
+    shift = 0 if problem.mask.upper_left else problem.kv_len - problem.q_len
+    return Band(shift, left, right)
+
+
+def rows_of(x_bhnd: Tensor) -> Tensor:
+    """The same with the numbers of a token next to each other, as kernels load them."""
+    return x_bhnd if x_bhnd.stride(-1) == 1 else x_bhnd.contiguous()
+
+
+def steps(x_bhnd: Tensor) -> tuple[int, int, int]:
+    """From one batch element, head and token to the next, in numbers."""
+    batch, head, token, _ = x_bhnd.stride()
+    return batch, head, token
+
+
+def power(count: int, least: int = 16) -> int:
+    """The next power of two: what a block's sides must be, and 16 at the least in a product."""
+    return max(least, 1 << (count - 1).bit_length())
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Of products: float32 keeps its 24 bits, which tensor cores would cut to 11."""
+    return "ieee" if dtype == torch.float32 else "tf32"

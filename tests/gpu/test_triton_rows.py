@@ -1,0 +1,116 @@
+"""The rows in Triton on a real GPU: the ruler's gate, and what they are timed against."""
+
+import pytest
+import torch
+
+import impls
+from attnbench.truth.gate import gate
+from attnbench.truth.inputs import make
+from attnbench.truth.reference import judge
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+]
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def problem(mask, phase="train", **changes):
+    shape = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 500, "kv_len": 700, "head_dim": 64,
+             "dtype": "bfloat16", "device": "cuda"}  # fmt: skip
+    shape |= changes
+    return Problem(**{"v_head_dim": shape["head_dim"], **shape}, mask=Mask.parse(mask), phase=phase)
+
+
+def built(row, p):
+    pytest.importorskip("triton", reason="triton is not installed")
+    found = impls.table().rows[row]
+    assert found.supports(p) is None
+    return load_function(found.build)(p, **found.options)
+
+
+def holds(row, p, seed=0):
+    attend, found = built(row, p), impls.table().rows[row]
+    define = found.definition and load_function(found.definition)(p, **found.options)
+    reason = gate(judge(p, make(p, seed), seed), attend, define or None, seed).reason
+    assert reason is None, reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mask", ["none", "causal", "window:100,50", "causal@upper-left"])
+def test_flash_passes_the_gate(mask, dtype):
+    holds("triton.flash", problem(mask, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
+def test_flash_takes_every_width_of_its_table(head_dim, dtype):
+    holds("triton.flash", problem("causal", head_dim=head_dim, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mask", ["none", "window:900,0"])
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
+def test_decode_passes_the_gate(head_dim, mask, dtype):
+    p = problem(mask, "decode", q_len=1, kv_len=5000, head_dim=head_dim, dtype=dtype)
+    holds("triton.decode", p)
+    holds("triton.decode", p.with_(q_len=30))  # more rows than a block of them holds
+
+
+def test_decode_reads_its_cache_at_most_of_what_a_copy_does():
+    from attnbench.measure.clocks import clock_for
+
+    p = problem("none", "decode", batch=8, heads=32, kv_heads=8, q_len=1, kv_len=32_768,
+                head_dim=128)  # fmt: skip
+    q, k, v = (x.cuda() for x in make(p, 0)[:3])
+    attend, other = built("triton.decode", p), torch.empty_like(k)
+
+    def rate(call, moved):
+        clock = clock_for("cuda", "forward")
+        clock.samples(lambda: None, call, 16)
+        return moved / sorted(clock.samples(lambda: None, call, 48))[24]
+
+    cache = k.nbytes + v.nbytes
+    assert rate(lambda: attend(q, k, v), cache) >= 0.7 * rate(lambda: other.copy_(k), 2 * k.nbytes)
+
+
+def test_flash_reads_tokens_past_the_reach_of_32_bits():
+    p = problem("window:64,0", "forward", batch=1, heads=64, kv_heads=64, q_len=300_000,
+                kv_len=300_000, head_dim=128)  # fmt: skip
+    shape = (1, p.q_len, p.heads, p.head_dim)  # by token: a head's last is 2.4e9 numbers away
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    by_head = [x.transpose(1, 2) for x in (q, k, v)]
+    out = built("triton.flash", p)(*by_head)[:, -1:, -16:]
+    end = [x[:, -1:, -128:] for x in by_head]
+    want = built("triton.flash", p.with_(heads=1, kv_heads=1, q_len=128, kv_len=128))(*end)
+    torch.testing.assert_close(out, want[:, :, -16:], atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("phase", "share"), [("forward", 0.9), ("backward", 0.8)])
+@pytest.mark.parametrize("length", [4096, 16384])
+def test_flash_has_most_of_the_speed_of_torchs(length, phase, share, head_dim):
+    from attnbench.measure.clocks import clock_for
+
+    p = problem("causal", "train", batch=1, heads=16, kv_heads=16, q_len=length, kv_len=length,
+                head_dim=head_dim)  # fmt: skip
+    q, k, v = (x.cuda().requires_grad_() for x in make(p, 0)[:3])
+    times = {}
+    for row in ("triton.flash", "sdpa.flash"):
+        attend = built(row, p)
+        out = attend(q, k, v)
+        dout = torch.randn_like(out)
+
+        def call(attend=attend, out=out, dout=dout):
+            if phase == "forward":
+                with torch.no_grad():
+                    return attend(q, k, v)
+            return torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+
+        clock = clock_for("cuda", "forward")
+        clock.samples(lambda: None, call, 16)
+        times[row] = sorted(clock.samples(lambda: None, call, 48))[24]
+    assert times["sdpa.flash"] / times["triton.flash"] >= share, times

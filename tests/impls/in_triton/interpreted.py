@@ -1,0 +1,55 @@
+"""Triton's interpreter, and what these tests share."""
+
+import os
+from functools import wraps
+
+import pytest
+
+ON = os.environ.get("TRITON_INTERPRET") == "1"
+WHY = (
+    "the interpreter must be asked for before triton is imported, by whatever imports it first: "
+    "TRITON_INTERPRET=1 python -m pytest tests/impls/in_triton"
+)
+
+
+def start():
+    """Triton, interpreting; the test is skipped where it can't be."""
+    if not ON:
+        pytest.skip(WHY, allow_module_level=True)
+    if "CI" not in os.environ:
+        pytest.importorskip("triton", reason="triton is not installed: the extra 'triton' has it")
+    from triton.runtime import interpreter
+
+    if not hasattr(interpreter._patch_lang_tensor, "__wrapped__"):
+        interpreter._patch_lang_tensor = _counting(interpreter._patch_lang_tensor)
+        builder = interpreter.InterpreterBuilder
+        builder.create_dot = _widening(builder.create_dot)
+
+
+def _counting(patch):
+    """A loop's ends are arrays of one number, which NumPy 2.4 no longer takes for a number."""
+
+    @wraps(patch)
+    def patched(tensor, scope, *more):
+        patch(tensor, scope, *more)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(()).item()))
+
+    return patched
+
+
+def _widening(create_dot):
+    """NumPy has no bfloat16: Triton 3.6 holds its bits as integers, and multiplies those."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def widened(x):
+        if x.dtype.scalar != tl.bfloat16 or x.data.dtype != np.uint16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    @wraps(create_dot)
+    def dot(self, a, b, *more):
+        return create_dot(self, widened(a), widened(b), *more)
+
+    return dot

@@ -1,0 +1,118 @@
+"""triton.flash, interpreted on the CPU, against float64, torch's own and the ruler's gate."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from impls.loading import load_file
+from impls.spec import Unsupported
+
+load_file(Path(__file__).with_name("interpreted.py")).start()
+checks = load_file(Path(__file__).with_name("checks.py"))
+build, check, draw, problem = checks.build, checks.check, checks.draw, checks.problem
+SMALL = {"q_block": 16, "k_block": 16}  # many blocks, and every kind of edge, in few tokens
+MASKS = ("none", "causal", "window:9,4", "causal+window:20,3", "window:0,20")
+LENGTHS = {"square": {}, "few": {"q_len": 19, "kv_len": 53}, "blind": {"q_len": 53, "kv_len": 19}}
+
+
+def holds(p, **options):
+    check(p, build("triton.flash", p, **options))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_gate_lets_it_pass(dtype):
+    p = problem("causal+window:9,0", dtype=dtype, q_len=20, kv_len=20)
+    assert checks.failing("triton.flash", p, build("triton.flash", p, **SMALL)) is None
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_it_is_softmax_attention_under_every_mask(mask, lengths):
+    holds(problem(mask, **lengths), **SMALL)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS["few"], LENGTHS["blind"]], ids=["few", "blind"])
+def test_it_stands_at_the_upper_left_where_the_mask_says_so(lengths):
+    holds(problem("causal+window:9,0@upper-left", **lengths), **SMALL)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_heads_in_groups_of_every_size(kv_heads):
+    holds(problem("causal", batch=2, heads=4, kv_heads=kv_heads, q_len=20, kv_len=20), **SMALL)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precisions(dtype):
+    holds(problem("causal", dtype=dtype), **SMALL)
+
+
+@pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
+def test_widths_that_are_a_power_of_two_and_not(head_dim):
+    holds(problem("causal", head_dim=head_dim, q_len=20, kv_len=33))
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 48])
+def test_lengths_about_a_block(length):
+    holds(problem("causal", q_len=length, kv_len=length), **SMALL)
+
+
+def test_it_is_torchs_scaled_dot_product_attention():
+    p = problem("causal")
+    leaves = draw(p)
+    twins = [x.detach().clone().requires_grad_() for x in leaves]
+    out = build("triton.flash", p, **SMALL)(*leaves)
+    want = F.scaled_dot_product_attention(*twins, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(out, want, atol=2e-6, rtol=2e-6)
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    got, expected = (torch.autograd.grad(o, x, dout) for o, x in ((out, leaves), (want, twins)))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place():
+    p = problem("causal", q_len=20, kv_len=20)
+    attend, leaves = build("triton.flash", p, **SMALL), draw(p)
+    want = attend(*leaves)
+    dout = torch.ones(()).expand(want.shape)  # no two numbers at different places
+    wanted = torch.autograd.grad(want, leaves, dout.contiguous())
+    by_token = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in leaves]
+    sliced = [torch.stack([x.detach(), x.detach()], -1)[..., 0] for x in leaves]
+    for others in (by_token, sliced):
+        others = [x.requires_grad_() for x in others]
+        out = attend(*others)
+        assert torch.equal(out, want)
+        for one, other in zip(torch.autograd.grad(out, others, dout), wanted, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_row_that_sees_nothing_gives_zeros_and_takes_no_gradient():
+    p = problem("causal", q_len=30, kv_len=10)
+    leaves = draw(p)
+    out = build("triton.flash", p, **SMALL)(*leaves)
+    assert torch.equal(out[:, :, :20], torch.zeros_like(out[:, :, :20]))
+    dq, *_ = torch.autograd.grad(out.sum(), leaves)
+    assert torch.equal(dq[:, :, :20], torch.zeros_like(dq[:, :, :20]))
+
+
+def test_repeats_give_the_same_bits():
+    p = problem("causal", q_len=33, kv_len=33)
+    attend, leaves = build("triton.flash", p, **SMALL), draw(p)
+    one, other = (torch.autograd.grad(attend(*leaves).square().sum(), leaves) for _ in range(2))
+    assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("options", [{"q_block": 24}, {"k_block": 8}, {"warps": 3}])
+def test_blocks_that_no_kernel_takes_are_refused_in_a_sentence(options):
+    with pytest.raises(Unsupported, match="powers of two"):
+        build("triton.flash", problem(), **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs", ["peaky", "outliers", "equal_keys"])
+@pytest.mark.parametrize("mask", ["none", "causal", "window:60,0"])
+def test_longer_and_harder_inputs_in_the_blocks_of_the_table(mask, inputs):
+    for dtype in ("float32", "float16"):
+        p = problem(mask, q_len=130, kv_len=150, head_dim=64, inputs=inputs, dtype=dtype)
+        assert checks.failing("triton.flash", p, build("triton.flash", p)) is None
