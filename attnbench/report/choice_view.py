@@ -62,7 +62,7 @@ def _beside(choice: Choice) -> Iterator[str]:
         yield f"once, before the first call: {milliseconds(w.setup_s)}{_pays(choice)}"
     if w.error is not None:
         kept = "" if w.skill is None else f"; it keeps {w.skill:.0%} of what softmax does"
-        where = "" if w.measured else ", the worst of the problems that were checked; this is none"
+        where = "" if w.measured else ", at the worst where it was checked: not on this problem"
         yield f"error to exact softmax: {w.error:.1e}{kept}{where}"
     if choice.unknown:
         names = ", ".join(e.variant for e in choice.unknown[:NAMES])

@@ -25,6 +25,12 @@ def test_an_extent_is_a_whole_number_of_one_or_more(name, value):
     assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
 
 
+def test_a_length_that_no_mask_can_be_counted_for_is_refused():
+    with pytest.raises(InvalidProblem, match="kv_len=1,000,000,000: 33,554,432 is the most"):
+        Problem(kv_len=10**9)
+    assert Problem(kv_len=1 << 25).kv_len == 33_554_432
+
+
 IMPOSSIBLE = [
     ({"heads": 12, "kv_heads": 5}, ["heads=12", "kv_heads=5", "one of 1, 2, 3, 4, 6, 12"]),
     ({"heads": 4, "kv_heads": 8}, ["heads=4", "kv_heads=8", "one of 1, 2, 4"]),

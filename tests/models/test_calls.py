@@ -67,6 +67,27 @@ def test_what_holds_no_calls_is_a_sentence(text, said, tmp_path):
         Calls.read(tmp_path / "calls.json")
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"step_s": "fast"}, "step_s is 'fast'"),
+        ({"wall_s": -1}, "wall_s is -1"),
+        ({"step_share": float("nan")}, "step_share is nan"),
+        ({"sites": {"calls": 0}}, "calls of model.py:5 is 0"),
+        ({"sites": {"seconds": -1}}, "seconds of model.py:5 is -1"),
+        ({"sites": {"backward_s": True}}, "backward_s of model.py:5 is True"),
+        ({"sites": {"problem": {"batch": 2}}}, "'heads' is missing"),  # no default stands for it
+    ],
+)
+def test_figures_that_can_not_be_are_damage(changed, said, tmp_path):
+    values = SOME.to_dict()
+    first, *rest = values["sites"]
+    site = {**first, **changed.get("sites", {})}
+    (tmp_path / "calls.json").write_text(json.dumps({**values, **changed, "sites": [site, *rest]}))
+    with pytest.raises(CantBeDone, match=f"are damaged: {said}"):
+        Calls.read(tmp_path / "calls.json")
+
+
 def test_no_file_and_no_text_are_sentences(tmp_path):
     with pytest.raises(CantBeDone, match="No such file"):
         Calls.read(tmp_path / "none.json")

@@ -81,6 +81,9 @@ def test_a_prediction_is_said_to_be_one_in_the_answer_beside_it_and_in_the_table
         "predicted from the run's other problems: nine of ten such times lie in their interval; "
         "--measure measures it"
     )
+    assert beside(said)[1] == (
+        "error to exact softmax: 2.5e-07, at the worst where it was checked: not on this problem"
+    )
     assert cells(said, "sdpa")[-1] == "predicted"
     assert "predicted" not in "".join(lines(WON))
 

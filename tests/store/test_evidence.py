@@ -54,6 +54,34 @@ def test_what_is_none_is_refused_in_a_sentence(written, changed, said):
         read_evidence(written)
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"error": {"relative": -1e-7}}, "row 0, error, relative is -1e-07"),
+        ({"error": {"max": float("nan")}}, "row 0, error, max is nan"),
+        ({"skill": 1.5}, "row 0, skill is 1.5"),
+        ({"entropy": "x"}, "row 0, entropy is 'x'"),
+        ({"cosines": [1.0, None, -1.2]}, "row 0, cosines is -1.2"),
+        ({"curve": [{"accuracy": {"4": 1.0, "8": 1.01}}]}, "row 0, curve, accuracy, 8 is 1.01"),
+        ({"comparison": {"low": 2.0, "ratio": 1.0, "high": 3.0}}, r"comparison is 1.0 \[2.0, 3.0"),
+        ({"comparison": {"low": -2.0, "ratio": 1.0, "high": 3.0}}, r"comparison is 1.0 \[-2.0"),
+    ],
+)
+def test_a_figure_that_can_be_none_of_its_kind_is_named(written, row, said):
+    written.write_text(json.dumps({**json.loads(written.read_text()), "rows": [row]}))
+    with pytest.raises(StoreError, match=f"is damaged: .*{said}"):
+        read_evidence(written)
+
+
+def test_what_a_name_bounds_is_numbers_and_not_the_counts_beside_them(written):
+    rows = [{
+        "cosine": {"long": {"value": 0.9, "n": 16}}, "skill": -70.0, "entropy": None,
+        "accuracy": {"32": 1.0}, "comparison": {"low": 0.5, "ratio": 1.0, "high": 1.0},
+    }]  # fmt: skip
+    written.write_text(json.dumps({**json.loads(written.read_text()), "rows": rows}))
+    assert read_evidence(written).rows == rows
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", "nul"])
 def test_a_file_cut_off_is_refused(written, text):
     written.write_text(text)

@@ -99,8 +99,9 @@ def test_a_run_of_this_machine_is_found_without_a_word(chooses, whole, measures)
 def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
     written(folder / "one", made.everybody(sdpa=1.0, but=("matmul",)))
-    chooses("--seq", 512, *SHAPE, "--out", folder.parent)
+    _, _, said = chooses("--seq", 512, *SHAPE, "--out", folder.parent)
     assert measures == [problem(512)]
+    assert f"not from {folder / 'one'}, which measured this without matmul" in said
 
 
 def test_nor_one_that_can_t_be_read(chooses, whole, measures):
