@@ -121,7 +121,7 @@ PRESETS = {
          "nystrom", "performer", "bigbird", "longformer", "strided", "fixed", "dilated",
          "blocksparse.flex", "mean_v", "linear.elu", "linear.taylor", "cosformer", "hedgehog",
          "rfa", "skyformer"),
-        seq=("512", "2048", "8192"), heads=(4,), mask=("none", "window:127,0"),
+        seq=("512", "2048", "4096"), heads=(4,), mask=("none", "window:127,0"), budget=0.1,
     ),
     "h200": Preset(
         "nine minutes of an H200: what is asked most comes first", device="cuda", budget=0.05,
