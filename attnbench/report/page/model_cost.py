@@ -58,7 +58,8 @@ def model_cost(runs: Sequence[Path], known: Looks) -> list[Found]:
 
 def _of_folder(folder: Path, known: Looks) -> Iterator[Found]:
     for kind, title in TITLES.items():
-        file = next(evidence_of(folder, kind), None)
+        files = list(evidence_of(folder, kind))
+        file = next((file for file in files if not _stopped(file)), next(iter(files), None))
         if file is None:
             continue
         try:
@@ -71,9 +72,18 @@ def _of_folder(folder: Path, known: Looks) -> Iterator[Found]:
                         f"should be ({said})")  # fmt: skip
 
 
+def _stopped(file: Path) -> bool:
+    """Whether it holds a part: it stands behind whatever is whole. A damaged one says so itself."""
+    try:
+        return read_evidence(file).partial
+    except StoreError:
+        return False
+
+
 def _found(found: Evidence, title: str, file: Path, known: Looks) -> Found:
     made = found.made
     said = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
+    said += "; stopped before its end: a part of what was asked" * found.partial
     if found.kind == "model":
         tables, lines = model_tables(found), model_lines(found)
         figure = quality_picture.draw(found, known)
