@@ -5,11 +5,13 @@ Data goes to stdout, prose to stderr. Exit status: 0 done, 1 a finding, 2 usage 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from attnbench import __version__, arguments
 from attnbench.verbs import INTERRUPTED, say
+from attnbench.verbs.sigterm import as_ctrl_c
 from attnbench.verbs.stdout import kept_open
 from impls.asked import CantBeDone
 
@@ -25,6 +27,8 @@ VERBS = {
     "capture": "capture:capture", "reproduce": "reproduce:reproduce", "quality": "quality:quality",
 }  # fmt: skip
 """Where the function of each is, among the verbs."""
+KEEPS_A_PART = {"quality", "reproduce"}
+"""Who keeps what was found until SIGTERM; the others write as they go."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,5 +53,6 @@ def _called(given: argparse.Namespace) -> int:
         return 0 if given.help else 2
     module, function = VERBS[given.verb].split(":")
     verb = getattr(import_module(f"attnbench.verbs.{module}"), function)
-    status: int = verb(given)
+    with as_ctrl_c() if given.verb in KEEPS_A_PART else nullcontext():
+        status: int = verb(given)
     return status

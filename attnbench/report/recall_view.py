@@ -194,7 +194,21 @@ def _foot(found: Evidence) -> list[str]:
         "keeps a head: its own memory, or the keys and values of all tokens, though a pattern may "
         "need fewer",
     ]
+    if found.partial:
+        lines.insert(0, part(found))
     if setting is not None:
         guess = ", ".join(f"{chance(p, setting.values):.1%} of {p}" for p in setting.pairs)
         lines.append(f"by chance, knowing the values of a sequence: {guess} pairs")
     return lines
+
+
+def part(found: Evidence) -> str:
+    """How far it came that was stopped: ``stopped before its end: 7 of 18 trainings; …``."""
+    trained = [(row["variant"], str(row["setting"])) for row in found.rows if row["curve"]]
+    seeds = len(found.made["seeds"])
+    whole = sum(trained.count(each) == seeds for each in dict.fromkeys(trained))
+    of = f" of {found.made['trainings']}" if "trainings" in found.made else ""
+    return (
+        f"stopped before its end: {len(trained)}{of} trainings; {whole} of "
+        f"{len(set(trained))} that began have all {seeds} seed{'s' * (seeds > 1)}"
+    )

@@ -38,6 +38,11 @@ class Evidence:
     rows: Sequence[Mapping[str, Any]]
     schema: int = SCHEMA
 
+    @property
+    def partial(self) -> bool:
+        """Whether it was stopped before its end."""
+        return bool(self.made.get("stopped"))
+
 
 def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
     """Where and how evidence is made by this process."""

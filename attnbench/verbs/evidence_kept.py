@@ -68,3 +68,5 @@ def _show(given: argparse.Namespace, file: Path, found: Evidence, show: Show) ->
         print(file.read_text(), end="")
     else:
         show(found)
+    if found.partial:
+        say("stopped before its end: this is a part of what was asked")

@@ -54,6 +54,7 @@ def _trained(given: argparse.Namespace) -> int:
     from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.models.quality.recall.going import Going
+    from attnbench.report import recall_view
     from attnbench.store import check_writable
     from attnbench.store.evidence import Evidence, made_here, save_evidence
 
@@ -64,17 +65,20 @@ def _trained(given: argparse.Namespace) -> int:
     going, stopped = Going(plan, say), False
     made = made_here(
         machine, baseline=plan.baseline.label, scan=given.scan, seeds=list(plan.seeds),
-        threads=plan.threads,
+        threads=plan.threads, trainings=plan.trainings,
     )  # fmt: skip
     try:
         with lock_for([plan.settings[0].device]):
             going.run(seconds=given.seconds, timed=not given.scan)
     except KeyboardInterrupt:
         stopped = True
-        say("stopped; what was trained is kept")
     if not any(row["curve"] for row in going.rows):
+        if stopped:
+            say("attnbench: stopped before any variant was trained; nothing is kept")
         return INTERRUPTED if stopped else 2
     found = Evidence("recall", {**made, "budgets": going.budgets, "stopped": stopped}, going.rows)
+    if stopped:
+        say(f"{recall_view.part(found)}; what was trained is kept")
     file = save_evidence(Path(given.out), found)
     status = _shown(found, file, as_json=given.json)
     return INTERRUPTED if stopped else status

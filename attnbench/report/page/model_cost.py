@@ -66,7 +66,8 @@ def model_cost(runs: Sequence[Path], known: Looks) -> list[Found]:
 
 def _of_folder(folder: Path, known: Looks) -> Iterator[Found]:
     for kind, title in TITLES.items():
-        file = next(evidence_of(folder, kind), None)
+        files = list(evidence_of(folder, kind))
+        file = next((file for file in files if not _stopped(file)), next(iter(files), None))
         if file is None:
             continue
         try:
@@ -79,9 +80,18 @@ def _of_folder(folder: Path, known: Looks) -> Iterator[Found]:
                         f"should be ({said})")  # fmt: skip
 
 
+def _stopped(file: Path) -> bool:
+    """Whether it holds a part: it stands behind whatever is whole. A damaged one says so itself."""
+    try:
+        return read_evidence(file).partial
+    except StoreError:
+        return False
+
+
 def _found(found: Evidence, title: str, file: Path, known: Looks) -> Found:
     made = found.made
     where = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
+    where += "; stopped before its end: a part of what was asked" * found.partial
     some, tables, lines, figure = SHOWN[found.kind](found, known)
     follows = [f"{line[0].upper()}{line[1:]}." for line in some]
     plain = [_plain(title, grid) for title, grid in tables]
