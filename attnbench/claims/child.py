@@ -22,7 +22,9 @@ def main() -> None:
     """One line of JSON in, one file of JSON out."""
     line = b""
     while not line.endswith(b"\n"):
-        line += os.read(0, 1 << 16)
+        if not (part := os.read(0, 1 << 16)):
+            return  # whoever asked is gone
+        line += part
     Thread(target=_end_with_parent, daemon=True).start()
     asked = json.loads(line)
     os.dup2(2, 1)  # what a library prints is no answer

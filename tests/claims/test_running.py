@@ -102,3 +102,9 @@ def gone(pid):
             return True
         time.sleep(0.05)
     return False
+
+
+def test_a_process_whose_parent_is_gone_before_it_asked_ends():
+    child = [sys.executable, "-m", "attnbench.claims.child"]
+    half = subprocess.run(child, input=b'{"how":', cwd=ROOT, capture_output=True, timeout=30)
+    assert half.returncode == 0

@@ -74,8 +74,9 @@ class Apart:
                     return
                 else:
                     yield stage
-            if monotonic() < until:
-                raise Lost(self._how(server.wait(END_S), said_before))  # its answers have an end
+            with suppress(subprocess.TimeoutExpired):
+                if monotonic() < until:  # its answers have an end
+                    raise Lost(self._how(server.wait(END_S), said_before))
             raise Lost(f"it was still running after {limit_s:.0f} s")
         finally:
             if child:

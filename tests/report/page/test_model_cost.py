@@ -72,6 +72,17 @@ def test_the_newest_of_each_kind_is_shown(page_beside):
     assert 'id="model-256' in said
 
 
+def test_a_part_stands_behind_what_is_whole_and_says_that_it_is_one(page_beside, tmp_path):
+    whole, part = recall_evidence(), recall_evidence(stopped=True, seeds=[7, 8, 9])
+    said = page_beside(_1=whole, _2=part)
+    assert "1-recall.json" in said and "stopped before its end" not in said
+    (tmp_path / "evidence" / "1-recall.json").unlink()
+    (tmp_path / "evidence" / "2-recall.json").unlink()
+    (tmp_path / "evidence").rmdir()
+    alone = page_beside(_2=part)
+    assert "2-recall.json" in alone and "stopped before its end: a part of what was" in alone
+
+
 def test_what_a_name_holds_is_text_on_the_page(page_beside):
     said = page_beside(_1=evidence(row("<b>x</b>", flat(0.98), ratio=0.9)))
     assert "<b>x</b>" not in said and "&lt;b&gt;x&lt;/b&gt;" in said
