@@ -126,6 +126,11 @@ class Data:
         )  # fmt: skip
         return Speed(scene)
 
+    def amiss(self) -> tuple[int, int]:
+        """Of how many times something was amiss while they were taken, and how many there are."""
+        times = [record.time for record in self.ran.records if record.time]
+        return sum(bool(time.flags) for time in times), len(times)
+
     def command(self, kind: str) -> str:
         """Of the evidence, or of the run."""
         said = commands(self.ran)[0] if kind == "run" else self.evidence[kind].made["command"]
