@@ -159,7 +159,7 @@ def _cloud(axes: Axes, points: Sequence[Point], others: Sequence[Point],
     low, high = axes.get_ylim()
     axes.fill_between([axes.get_xlim()[0], 1.0], up(WANTED), high, color=GRID, alpha=0.45,
                       linewidth=0)  # fmt: skip
-    gain = [p.variant for p in points if p.cosine[1] >= WANTED and p.ratio[2] < 1]
+    gain = [p.variant for p in points if p.cosine[1] >= WANTED and p.faster]
     words = f"faster, and\n{WANTED:g} or more:\n{f'{len(gain)} of all' if gain else 'nobody'}"
     axes.annotate(words, (0, up(WANTED)), xycoords=("axes fraction", "data"), xytext=(3, 4),
                   textcoords="offset points", fontsize=8, va="bottom", bbox=GROUND)  # fmt: skip

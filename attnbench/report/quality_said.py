@@ -86,7 +86,7 @@ def _of_points(points: Sequence[Point]) -> Iterator[str]:
             f"{kept}{_fastest(none[0], '; ')}"
         )
     yield from (_fastest(level) for level in levels if level.gains)
-    faster = [p for p in points if p.ratio[2] < 1]
+    faster = [p for p in points if p.faster]
     if none and not faster:
         yield "nothing at all is faster than the original beyond doubt"
     elif none:
@@ -102,10 +102,10 @@ def _fastest(level: Level, before: str = "") -> str:
     if level.fastest is None:
         return ""
     tied = f"; {_names(level.tied, NAMED)} can't be told from it" * bool(level.tied)
-    return (
-        f"{before}of the {level.keep} that keep {level.cosine:g} {level.fastest.variant} is "
-        f"fastest: {_three(level.fastest.ratio)} of the original's time{tied}"
-    )
+    many = f"of the {level.keep} that keep {level.cosine:g} {level.fastest.variant} is fastest"
+    one = f"only {level.fastest.variant} keeps {level.cosine:g}"
+    said = many if level.keep > 1 else one
+    return f"{before}{said}: {_three(level.fastest.ratio)} of the original's time{tied}"
 
 
 def _or(words: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbench.answer.pareto import frontier
+from attnbench.comparison import Verdict
 
 LEVELS = (0.999, 0.99, 0.95, 0.9)
 """Of the median cosine to the original's embeddings."""
@@ -26,6 +27,8 @@ class Point:
     ratio: tuple[float, float, float]
     """Of the step's time, and its interval."""
     step_s: float
+    faster: bool
+    """Than the original: the verdict of its pairs, which survived Holm's correction over all."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Level:
     @property
     def gains(self) -> bool:
         """Whether the fastest is faster than the original beyond doubt."""
-        return self.fastest is not None and self.fastest.ratio[2] < 1
+        return self.fastest is not None and self.fastest.faster
 
 
 def points(rows: Sequence[Row], seq: int) -> list[Point]:
@@ -60,6 +63,7 @@ def points(rows: Sequence[Row], seq: int) -> list[Point]:
             row["variant"], row["family"], row["computes"],
             (cosine["value"], cosine["low"], cosine["high"]),
             (said["ratio"], said["low"], said["high"]), times[len(times) // 2],
+            said["verdict"] == Verdict.FASTER,
         ))  # fmt: skip
     return found
 

@@ -38,6 +38,14 @@ def test_a_fastest_that_is_not_faster_than_the_original_gains_nothing():
     assert level.fastest.variant == "a" and not level.gains
 
 
+def test_an_interval_below_one_without_the_verdict_gains_nothing():
+    """Many variants are held against the original: Holm's correction may leave one undecided."""
+    unsure = row("a", flat(1.0), ratio=0.95)
+    unsure["steps"][0]["comparison"]["verdict"] = "INCONCLUSIVE"
+    (level,) = iso.levels(points(unsure), (0.99,))
+    assert level.fastest.ratio[2] < 1 and not level.gains
+
+
 def test_the_frontier_leaves_out_whoever_is_slower_and_further_off():
     found = points(row("near", flat(0.999), ratio=1.0), row("fast", flat(0.9), ratio=0.8),
                    row("neither", flat(0.89), ratio=0.9))  # fmt: skip
