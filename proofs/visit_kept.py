@@ -20,6 +20,9 @@ MOST_PIECES = 6
 LOG_BYTES, STEP_LOG_BYTES = 12 << 20, 1 << 20
 SUMMARY, LOG, ARCHIVE = "summary.json", "log.txt", "results.tar.gz"
 
+WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Nothing of an archive lands elsewhere; Python 3.11.3 and before can't be told so."""
+
 
 class NoVisit(Exception):
     """What lies there is not what a visit leaves; a sentence."""
@@ -53,7 +56,7 @@ class Kept:
         if pieces:
             whole = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
             with tarfile.open(fileobj=whole) as archive:
-                archive.extractall(self.results, filter="data")
+                archive.extractall(self.results, **WITHIN)
 
     def tell(self, step: str, output: str) -> None:
         """What a step said, for the log; of a long one its end."""

@@ -90,7 +90,7 @@ def test_a_name_shows_all_that_stands_behind_it(reproduce):
     said = " ".join(out.split())
     assert status == 0
     for word in ("Pierre Nugues", "the whole table", "within 0.01*", "the limit is ours",
-                 "attnbench reproduce words-tables", "1 claims: 1 reproduced"):  # fmt: skip
+                 "attnbench reproduce words-tables", "1 claim: 1 reproduced"):  # fmt: skip
         assert word in said
 
 
