@@ -6,7 +6,7 @@ nothing was asked of a model the page has no such section.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,26 +66,32 @@ def model_cost(runs: Sequence[Path], known: Looks) -> list[Found]:
 
 def _of_folder(folder: Path, known: Looks) -> Iterator[Found]:
     for kind, title in TITLES.items():
-        files = list(evidence_of(folder, kind))
-        file = next((file for file in files if not _stopped(file)), next(iter(files), None))
-        if file is None:
+        if (newest := _newest(evidence_of(folder, kind))) is None:
+            continue
+        file, found = newest
+        if isinstance(found, StoreError):
+            yield Found(title, file.name, str(found))
             continue
         try:
-            yield _found(read_evidence(file), title, file, known)
-        except StoreError as why:
-            yield Found(title, file.name, str(why))
+            yield _found(found, title, file, known)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             said = f"{type(error).__name__}: {error}".splitlines()[0]  # of an earlier form, or so
             yield Found(title, file.name, f"it can't be shown: something in it is not what it "
                         f"should be ({said})")  # fmt: skip
 
 
-def _stopped(file: Path) -> bool:
-    """Whether it holds a part: it stands behind whatever is whole. A damaged one says so itself."""
-    try:
-        return read_evidence(file).partial
-    except StoreError:
-        return False
+def _newest(files: Iterable[Path]) -> tuple[Path, Evidence | StoreError] | None:
+    """The newest that is no part, or else the newest part; one that is damaged says so itself."""
+    part: tuple[Path, Evidence] | None = None
+    for file in files:
+        try:
+            found = read_evidence(file)
+        except StoreError as why:
+            return file, why
+        if not found.partial:
+            return file, found
+        part = part or (file, found)
+    return part
 
 
 def _found(found: Evidence, title: str, file: Path, known: Looks) -> Found:

@@ -1,0 +1,79 @@
+"""The steps of a visit: their order, and the words that each is begun with."""
+
+import json
+
+import pytest
+
+from proofs import visit_steps
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    monkeypatch.setattr(visit_steps, "no_cuda", lambda: "")
+
+
+def words(name, out, seconds=100.0):
+    (found,) = [s for s in visit_steps.steps() if s.name == name]
+    return found.command(out, seconds)
+
+
+def test_a_visit_begins_with_what_makes_the_rest_worth_something():
+    names = [s.name for s in visit_steps.steps()]
+    assert names == ["env", "tests", "timer", "quick", "selfcheck", "claims", "sweep"]
+    assert all(s.least_s < s.limit_s for s in visit_steps.steps())
+    first = sum(s.limit_s for s in visit_steps.steps()[:4])
+    assert first <= 480, "the headline fits in the first visit of nine minutes"
+
+
+@pytest.mark.parametrize(("name", "preset"), [("quick", "h200-quick"), ("sweep", "h200")])
+def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(with_gpu, tmp_path, name,
+                                                                      preset):  # fmt: skip
+    from attnbench.sweep.presets import PRESETS
+
+    told = words(name, tmp_path)
+    assert told[told.index("--preset") + 1] == preset
+    assert told[told.index("--limit") + 1] == "85s"
+    for run, title in (("1", PRESETS[preset].title), ("2", "another")):
+        (tmp_path / "box" / run).mkdir(parents=True)
+        (tmp_path / "box" / run / "run.json").write_text(json.dumps({"grid": {"title": title}}))
+    (tmp_path / "box" / "3").mkdir()
+    (tmp_path / "box" / "3" / "run.json").write_text("{")
+    told = words(name, tmp_path)
+    assert told[told.index("--resume") + 1] == str(tmp_path / "box" / "1")
+    assert "--preset" not in told
+
+
+def test_the_words_of_all_steps_are_words_of_the_command_line(with_gpu, tmp_path):
+    from attnbench.arguments import parser
+
+    for one in visit_steps.steps():
+        told = one.command(tmp_path, 100.0)
+        if isinstance(told, list) and "attnbench" in told:
+            given = parser().parse_args(told[told.index("attnbench") + 1 :])
+            assert given.verb in ("env", "run", "selfcheck")
+
+
+def test_without_a_gpu_what_needs_one_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
+    assert {words(name, tmp_path) for name in ("tests", "timer", "quick", "sweep")} == {
+        "there is none"
+    }
+
+
+def test_without_pytest_the_tests_are_left_out(with_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(visit_steps, "find_spec", lambda name: None if name == "pytest" else name)
+    assert words("tests", tmp_path) == "the tests need pytest, which this Python has not"
+
+
+def test_claims_are_those_that_can_be_tried_here(monkeypatch, tmp_path):
+    from attnbench.claims import lacking
+
+    assert "none of the" in words("claims", tmp_path)
+    here = {"h200-sdpa-flash"}
+    monkeypatch.setattr(
+        lacking, "lacking", lambda claim, *_: None if claim.name in here else "something"
+    )
+    told = words("claims", tmp_path, 100.0)
+    assert told[told.index("reproduce") + 1 :] == [
+        "h200-sdpa-flash", "--budget", "60", "--out", str(tmp_path),
+    ]  # fmt: skip
