@@ -197,9 +197,9 @@ def _impossible(calls: Calls) -> Iterator[str]:
         if value is not None and not _counted(value):
             yield f"{name} is {value!r}"
     for site in calls.sites:
-        for name, least in (("calls", 1), ("seconds", 0), ("backward_s", 0)):
+        for name in ("calls", "seconds", "backward_s"):
             value = getattr(site, name)
-            if not _counted(value) or value < least:
+            if not _counted(value) or (name == "calls" and value < 1):
                 yield f"{name} of {site.site} is {value!r}"
 
 
