@@ -21,6 +21,8 @@ from impls.spec import Unavailable
 
 REMEDY = "pip install 'attnbench[triton]'"
 SWITCH = "TRITON_INTERPRET"
+PROCESSORS = 4
+"""Of a device that has no count of its own, as under the interpreter."""
 
 
 def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
@@ -84,3 +86,10 @@ def power(count: int, least: int = 16) -> int:
 def precision(dtype: torch.dtype) -> str:
     """Of products: float32 keeps its 24 bits, which tensor cores would cut to 11."""
     return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def processors(device: str) -> int:
+    """How many programs run side by side at the least."""
+    if not device.startswith("cuda"):
+        return PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -26,7 +26,9 @@ NOMINAL_FLOPS = {"cpu": 3e10, "cuda": 1e14}
 """A guess at the speed of one thread or one GPU, until the run itself has shown better."""
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
-COMPILING_S = 3.0
+STARTING_S = 0.15
+COMPILING_S = {"c++": 3.0, "triton": 1.0}
+"""A cell, by what is required: Triton keeps what it compiled for the cells that are alike."""
 
 
 @dataclass(frozen=True)
@@ -244,5 +246,6 @@ def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -
         rate *= machine.threads
     elif problem.dtype in ("bfloat16", "float16"):
         rate *= TWO_BYTES
-    once = COMPILING_S if "c++" in variant.requires else 0.15
+    compilers = [what for what in COMPILING_S if any(r.startswith(what) for r in variant.requires)]
+    once = max([COMPILING_S[what] for what in compilers], default=STARTING_S)
     return once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate

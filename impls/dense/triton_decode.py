@@ -16,22 +16,13 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend
-from impls.jit import band, kernels, power, precision, rows_of, steps
+from impls.jit import band, kernels, power, precision, processors, rows_of, steps
 from impls.problem import Problem
 from impls.spec import Unsupported
 
 K_BLOCK = {2: {64: 128, 128: 64, 256: 32}, 4: {64: 64, 128: 32, 256: 16}}
 """Keys at a time, by bytes of a number and head_dim."""
 MOST_SPLITS = 64
-PROCESSORS = 4
-"""Of a device that has no count of its own, as under the interpreter."""
-
-
-def processors(device: str) -> int:
-    """How many programs run side by side at the least."""
-    if not device.startswith("cuda"):
-        return PROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def build(problem: Problem, splits: int) -> Attend:

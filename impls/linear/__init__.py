@@ -62,4 +62,13 @@ ROWS = [
         cross="decode",
         options={"chunk": 64, "seed": 0}, paper="arXiv:2405.21060",
     ),
+    _row(
+        "triton.linear", "linear.elu in Triton: the state stays on the chip", "triton_linear",
+        definition="impls.linear.elu:definition", cost="impls.linear.cost:elu",
+        masks=("causal",), cross=False, devices=("cuda",),
+        dtypes=("float32", "bfloat16", "float16"), phases=("forward", "train", "backward"),
+        head_dims=(1, 256), options={"chunk": 0, "segments": 0},
+        requires=("triton>=3.4", "sm>=80"), install="pip install 'attnbench[triton]'",
+        untried=True, paper="arXiv:2006.16236",
+    ),
 ]  # fmt: skip

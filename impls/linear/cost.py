@@ -46,8 +46,8 @@ def identity(problem: Problem, normalise: bool, chunk: int) -> Cost:
     return state(problem, problem.head_dim)
 
 
-def elu(problem: Problem, chunk: int) -> Cost:
-    """A feature a channel."""
+def elu(problem: Problem, chunk: int, segments: int = 1) -> Cost:
+    """A feature a channel, however the tokens are cut."""
     return state(problem, problem.head_dim)
 
 

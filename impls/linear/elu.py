@@ -60,8 +60,8 @@ def _phi(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1.0, torch.exp(x.clamp(max=0.0)))
 
 
-def definition(problem: Problem, chunk: int) -> Define:
-    """The plain form: every weight, divided by the sum of its row, times v."""
+def definition(problem: Problem, chunk: int, segments: int = 1) -> Define:
+    """The plain form: every weight, divided by the sum of its row, times v. It has no cuts."""
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         q, k = widened(q_bhnd[:, :, rows]), to_query_heads(widened(k_bcmd), problem)

@@ -89,28 +89,66 @@ def test_flash_reads_tokens_past_the_reach_of_32_bits():
     torch.testing.assert_close(out, want[:, :, -16:], atol=2e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize(("phase", "share"), [("forward", 0.9), ("backward", 0.8)])
-@pytest.mark.parametrize("length", [4096, 16384])
-def test_flash_has_most_of_the_speed_of_torchs(length, phase, share, head_dim):
+def forward_and_backward(p, rows):
+    """Middle seconds of some rows, by phase."""
     from attnbench.measure.clocks import clock_for
 
-    p = problem("causal", "train", batch=1, heads=16, kv_heads=16, q_len=length, kv_len=length,
-                head_dim=head_dim)  # fmt: skip
     q, k, v = (x.cuda().requires_grad_() for x in make(p, 0)[:3])
-    times = {}
-    for row in ("triton.flash", "sdpa.flash"):
+    times = {"forward": {}, "backward": {}}
+    for row in rows:
         attend = built(row, p)
         out = attend(q, k, v)
         dout = torch.randn_like(out)
 
-        def call(attend=attend, out=out, dout=dout):
-            if phase == "forward":
-                with torch.no_grad():
-                    return attend(q, k, v)
+        def forward(attend=attend):
+            with torch.no_grad():
+                return attend(q, k, v)
+
+        def backward(out=out, dout=dout):
             return torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
 
-        clock = clock_for("cuda", "forward")
-        clock.samples(lambda: None, call, 16)
-        times[row] = sorted(clock.samples(lambda: None, call, 48))[24]
-    assert times["sdpa.flash"] / times["triton.flash"] >= share, times
+        for phase, call in (("forward", forward), ("backward", backward)):
+            clock = clock_for("cuda", "forward")
+            clock.samples(lambda: None, call, 16)
+            times[phase][row] = sorted(clock.samples(lambda: None, call, 48))[24]
+    return times
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("length", [4096, 16384])
+def test_flash_has_most_of_the_speed_of_torchs(length, head_dim):
+    p = problem("causal", batch=1, heads=16, kv_heads=16, q_len=length, kv_len=length,
+                head_dim=head_dim)  # fmt: skip
+    times = forward_and_backward(p, ("triton.flash", "sdpa.flash"))
+    for phase, share in (("forward", 0.9), ("backward", 0.8)):
+        assert times[phase]["sdpa.flash"] >= share * times[phase]["triton.flash"], (phase, times)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
+def test_linear_passes_the_gate(head_dim, dtype):
+    for batch, length in ((1, 3000), (8, 500)):  # in segments, and in one
+        p = problem("causal", batch=batch, q_len=length, kv_len=length, head_dim=head_dim,
+                    dtype=dtype)  # fmt: skip
+        holds("triton.linear", p)
+    holds("triton.linear", p.with_(v_head_dim=80))
+
+
+@pytest.mark.parametrize("inputs", ["peaky", "outliers", "equal_keys"])
+def test_linear_passes_the_gate_on_harder_inputs(inputs):
+    holds("triton.linear", problem("causal", q_len=700, inputs=inputs))
+
+
+def test_linear_goes_to_a_million_tokens():
+    length = 1 << 20
+    p = problem("causal", "forward", batch=1, q_len=length, kv_len=length)
+    holds("triton.linear", p)
+
+
+@pytest.mark.parametrize("length", [4096, 16384])
+def test_linear_takes_no_more_time_than_flas(length):
+    pytest.importorskip("fla", reason="fla-core is not installed")
+    p = problem("causal", batch=1, heads=16, kv_heads=16, q_len=length, kv_len=length, head_dim=128)
+    times = forward_and_backward(p, ("triton.linear", "fla.linear"))
+    for phase, of in times.items():
+        assert of["triton.linear"] <= of["fla.linear"], (phase, of)

@@ -1,0 +1,224 @@
+"""triton.linear: sums over the tokens up to each one, or from it on. Legend in the variant's file.
+
+All of it, forward and backward, is one walk with other tensors in its roles:
+
+    out_i = sum over j <= i of (x_i . y_j + a_i b_j) w_j         j >= i where REVERSED
+
+A chunk's pairs are written out; the tokens before the chunk are in a state, sum y_j w_j^T, and a
+total, sum b_j w_j. Forward, the total is sum y_j instead, and what a row's weights sum to is
+divided by. Steps between tokens are multiplied in 64 bits, as in triton.flash.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def start_of(base, steps, which, heads, group):
+    """Where the tokens of a head begin: of head ``which // group``, seen from a query head."""
+    batch, head = tl.cast(which // heads, tl.int64), tl.cast(which % heads // group, tl.int64)
+    return base + batch * steps[0] + head * steps[1]
+
+
+@triton.jit
+def places(first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+           COLUMNS: tl.constexpr):  # fmt: skip
+    """A block's offsets, and which of them are of a token and of a channel."""
+    row, column = tl.arange(0, CHUNK)[:, None], column + tl.arange(0, COLUMNS)[None, :]
+    at = first * tl.cast(step, tl.int64) + row * step + column
+    return at, (first + row < count) & (column < WIDTH)
+
+
+@triton.jit
+def feature(x):
+    """elu(x) + 1, with all digits of exp(x) for x below zero."""
+    return tl.where(x > 0.0, x + 1.0, tl.exp(tl.minimum(x, 0.0)))
+
+
+@triton.jit
+def read(base, over, first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+         COLUMNS: tl.constexpr, ROLE: tl.constexpr, HALF: tl.constexpr):  # fmt: skip
+    """A block for products: values as they are, features of q or k, or do over its row's sum."""
+    at, there = places(first, step, count, column, WIDTH, CHUNK, COLUMNS)
+    block = tl.load(base + at, mask=there, other=0.0).to(tl.float32)
+    if ROLE == "features":  # nothing's feature is one, and must not count
+        block = tl.where(there, feature(block), 0.0)
+    if ROLE == "upstream":
+        row = first + tl.arange(0, CHUNK)
+        block *= tl.load(over + row, mask=row < count, other=0.0)[:, None]
+    return block.to(tl.bfloat16) if HALF else block
+
+
+@triton.jit
+def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, length, numbers,
+         CHUNK: tl.constexpr, Y_WIDTH: tl.constexpr, Y_COLUMNS: tl.constexpr,
+         W_WIDTH: tl.constexpr, W_COLUMNS: tl.constexpr, Y_ROLE: tl.constexpr,
+         W_ROLE: tl.constexpr, TERM: tl.constexpr, HALF: tl.constexpr,
+         PRECISION: tl.constexpr):  # fmt: skip
+    """Of one segment the state, sum y_j w_j^T, and after it the total, sum b_j y_j."""
+    blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
+    column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
+    segment, which = rest % segments, rest // segments
+    y_at = start_of(y, y_steps, which, heads, 1)
+    w_at = start_of(w, w_steps, which, heads, 1)
+    row_at = tl.cast(which, tl.int64) * count
+    state = tl.zeros([Y_COLUMNS, W_COLUMNS], tl.float32)
+    total = tl.zeros([Y_COLUMNS], tl.float32)
+    here = segment * length
+    for first in tl.range(here, tl.minimum(here + length, count), CHUNK):
+        y_block = read(y_at, over + row_at, first, y_steps[2], count, 0, Y_WIDTH, CHUNK, Y_COLUMNS,
+                       Y_ROLE, HALF)  # fmt: skip
+        w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
+                       W_COLUMNS, W_ROLE, HALF)  # fmt: skip
+        state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
+        if TERM == "keys":
+            row = first + tl.arange(0, CHUNK)
+            term = tl.load(terms + row_at + row, mask=row < count, other=0.0)
+            total += tl.sum(y_block.to(tl.float32) * term[:, None], 0)
+        else:
+            total += tl.sum(y_block.to(tl.float32), 0)
+    own = states + tl.cast(rest, tl.int64) * numbers
+    i, j = tl.arange(0, Y_COLUMNS), column + tl.arange(0, W_COLUMNS)
+    inside = (i < Y_WIDTH)[:, None] & (j < W_WIDTH)[None, :]
+    tl.store(own + i[:, None] * W_WIDTH + j[None, :], state, mask=inside)
+    if column == 0:
+        tl.store(own + Y_WIDTH * W_WIDTH + i, total, mask=i < Y_WIDTH)
+
+
+@triton.jit
+def before(states, segments, numbers, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
+    """In place, each segment's state becomes the sum of those before it; after it if REVERSED."""
+    blocks = tl.cdiv(numbers, BLOCK)
+    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    own = states + tl.cast(tl.program_id(0) // blocks, tl.int64) * segments * numbers
+    so_far = tl.zeros([BLOCK], tl.float32)
+    for i in tl.range(0, segments):
+        segment = segments - 1 - i if REVERSED else i
+        place = own + segment * numbers + at
+        added = tl.load(place, mask=at < numbers, other=0.0)
+        tl.store(place, so_far, mask=at < numbers)
+        so_far += added
+
+
+@triton.jit
+def begun(states, which, segment, column, heads, group, segments, numbers, x_state, w_state,
+          X_WIDTH: tl.constexpr, X_COLUMNS: tl.constexpr, W_WIDTH: tl.constexpr,
+          W_COLUMNS: tl.constexpr, TERM: tl.constexpr, CARRIED: tl.constexpr):  # fmt: skip
+    """The state and the total that a segment begins with."""
+    state = tl.zeros([X_COLUMNS, W_COLUMNS], tl.float32)
+    total = tl.zeros([X_COLUMNS if TERM == "sum" else W_COLUMNS], tl.float32)
+    if CARRIED:
+        head = which // heads * (heads // group) + which % heads // group
+        own = states + (tl.cast(head, tl.int64) * segments + segment) * numbers
+        i, j = tl.arange(0, X_COLUMNS), column + tl.arange(0, W_COLUMNS)
+        inside = (i < X_WIDTH)[:, None] & (j < W_WIDTH)[None, :]
+        at = i[:, None] * x_state + j[None, :] * w_state
+        state = tl.load(own + at, mask=inside, other=0.0)
+        if TERM == "sum":
+            total = tl.load(own + X_WIDTH * W_WIDTH + i, mask=i < X_WIDTH, other=0.0)
+        elif TERM != "none":
+            total = tl.load(own + X_WIDTH * W_WIDTH + j, mask=j < W_WIDTH, other=0.0)
+    return state, total
+
+
+@triton.jit
+def with_term(pairs, made, total, w_block, term, TERM: tl.constexpr):
+    """a_i b_j: of the chunk's pairs, of what lies before, and of what the next chunk sees."""
+    w_wide = w_block.to(tl.float32)
+    if TERM == "rows":
+        pairs += term[:, None]
+        made += term[:, None] * total[None, :]
+        total += tl.sum(w_wide, 0)
+    else:
+        pairs += term[None, :]
+        made += total[None, :]
+        total += tl.sum(w_wide * term[:, None], 0)
+    return pairs, made, total
+
+
+@triton.jit
+def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_steps, out_steps,
+         slope_steps, x_group, y_group, w_group, slope_group, state_group, heads, count, segments,
+         length, numbers, x_state, w_state, CHUNK: tl.constexpr, X_WIDTH: tl.constexpr,
+         X_COLUMNS: tl.constexpr, W_WIDTH: tl.constexpr, W_COLUMNS: tl.constexpr,
+         X_ROLE: tl.constexpr, Y_ROLE: tl.constexpr, W_ROLE: tl.constexpr, TERM: tl.constexpr,
+         SLOPED: tl.constexpr, KEEPS: tl.constexpr, REVERSED: tl.constexpr, CARRIED: tl.constexpr,
+         HALF: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """The rows of one segment of a query head, some columns of their output.
+
+    TERM: "sum" divides by the weights' sum and keeps its inverse in ``over``; "rows" has a in
+    ``terms`` and b = 1; "keys" has b there and a = 1; "none". CARRIED: ``states`` has what lies
+    before. SLOPED: the gradient of features becomes that of the channels. KEEPS: writes the output
+    a second time, unrounded and row after row.
+    """
+    blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
+    column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
+    segment, which = rest % segments, rest // segments
+    x_at = start_of(x, x_steps, which, heads, x_group)
+    y_at = start_of(y, y_steps, which, heads, y_group)
+    w_at = start_of(w, w_steps, which, heads, w_group)
+    out_at = start_of(out, out_steps, which, heads, 1)
+    slope_at = start_of(slope, slope_steps, which, heads, slope_group)
+    row_at = tl.cast(which, tl.int64) * count
+    state, total = begun(
+        states, which, segment, column, heads, state_group, segments, numbers, x_state, w_state,
+        X_WIDTH, X_COLUMNS, W_WIDTH, W_COLUMNS, TERM, CARRIED,
+    )  # fmt: skip
+    here = segment * length
+    past = tl.minimum(here + length, count)
+    row = tl.arange(0, CHUNK)
+    for done in tl.range(0, past - here, CHUNK):
+        first = here + done
+        if REVERSED:
+            first = here + (tl.cdiv(past - here, CHUNK) - 1) * CHUNK - done
+        x_block = read(x_at, over + row_at, first, x_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
+                       X_ROLE, HALF)  # fmt: skip
+        y_block = read(y_at, over + row_at, first, y_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
+                       Y_ROLE, HALF)  # fmt: skip
+        w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
+                       W_COLUMNS, W_ROLE, HALF)  # fmt: skip
+        pairs = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
+        made = tl.dot(x_block, state.to(x_block.dtype), input_precision=PRECISION)
+        if TERM == "rows" or TERM == "keys":
+            term = tl.load(terms + row_at + first + row, mask=first + row < count, other=0.0)
+            pairs, made, total = with_term(pairs, made, total, w_block, term, TERM)
+        seen = row[:, None] <= row[None, :] if REVERSED else row[:, None] >= row[None, :]
+        pairs = tl.where(seen, pairs, 0.0)
+        made = tl.dot(pairs.to(w_block.dtype), w_block, made, input_precision=PRECISION)
+        if TERM == "sum":
+            whole = tl.sum(pairs, 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
+            inverse = 1.0 / tl.where(whole == 0.0, 1.0, whole)
+            made *= inverse[:, None]
+            total += tl.sum(y_block.to(tl.float32), 0)
+            if column == 0:
+                tl.store(over + row_at + first + row, inverse, mask=first + row < count)
+        if SLOPED:
+            at, there = places(first, slope_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
+            channel = tl.load(slope_at + at, mask=there, other=0.0).to(tl.float32)
+            made *= tl.minimum(feature(channel), 1.0)
+        at, there = places(first, out_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
+        tl.store(out_at + at, made.to(out.dtype.element_ty), mask=there)
+        if KEEPS:
+            at, there = places(first, W_WIDTH, count, column, W_WIDTH, CHUNK, W_COLUMNS)
+            tl.store(kept + row_at * W_WIDTH + at, made, mask=there)
+        state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
+
+
+@triton.jit
+def losses(kept, dout, over, made, dout_steps, heads, count, CHUNK: tl.constexpr,
+           WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr):  # fmt: skip
+    """What a row's weights lose to its sum, -(o . u): of u as rounded as in the products.
+
+    Where keys are alike, what a row loses is nearly all that it had: o must not be rounded.
+    """
+    blocks = tl.cdiv(count, CHUNK)
+    first, which = (tl.program_id(0) % blocks) * CHUNK, tl.program_id(0) // blocks
+    row_at = tl.cast(which, tl.int64) * count
+    u = read(start_of(dout, dout_steps, which, heads, 1), over + row_at, first, dout_steps[2],
+             count, 0, WIDTH, CHUNK, COLUMNS, "upstream", HALF)  # fmt: skip
+    at, there = places(first, WIDTH, count, 0, WIDTH, CHUNK, COLUMNS)
+    o = tl.load(kept + row_at * WIDTH + at, mask=there, other=0.0).to(tl.float32)
+    row = first + tl.arange(0, CHUNK)
+    tl.store(made + row_at + row, -tl.sum(o * u.to(tl.float32), 1), mask=row < count)

@@ -1,0 +1,84 @@
+"""Compiles for Hopper, without a GPU, what the rows in Triton would launch there.
+
+A process of its own: ``python compiling.py ROW…`` writes a JSON line a kernel. The variants' own
+code builds and calls; every launch is compiled by Triton for sm_90 and not carried out.
+"""
+
+import json
+import sys
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+import impls
+import impls.dense.triton_decode
+import impls.linear.triton_linear
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
+
+PROCESSORS = 132
+WIDTHS = (64, 128, 256)
+MASKS = {"triton.flash": ("causal", "window:300,0"), "triton.decode": ("causal",)}
+DTYPES = {"triton.linear": ("bfloat16", "float16", "float32")}
+
+
+class Hopper:
+    """What Triton asks of a driver before it compiles."""
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+
+def compiled(problem, row):
+    """Every launch of one call, with its gradients where the problem asks for them."""
+    launched = jit.JITFunction.run
+
+    def compile_only(kernel, *args, grid, warmup, **told):
+        made = launched(kernel, *args, grid=grid, warmup=True, **told)
+        ptx = made.asm["ptx"]
+        said = {
+            "row": row, "dtype": problem.dtype, "head_dim": problem.head_dim,
+            "mask": str(problem.mask), "kernel": kernel.fn.__name__,
+            "shared": made.metadata.shared,
+            "tensor_cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
+        }  # fmt: skip
+        print(json.dumps(said), flush=True)
+
+    jit.JITFunction.run = compile_only
+    found = impls.table().rows[row]
+    assert found.supports(problem) is None
+    attend = load_function(found.build)(problem, **found.options)
+    p, dtype = problem, getattr(torch, problem.dtype)
+    q = torch.zeros(p.batch, p.heads, p.q_len, p.head_dim, dtype=dtype)
+    k, v = torch.zeros(2, p.batch, p.kv_heads, p.kv_len, p.head_dim, dtype=dtype)
+    out = attend(*(x.requires_grad_(p.gradients) for x in (q, k, v)))
+    if p.gradients:
+        out.sum().backward()
+    jit.JITFunction.run = launched
+
+
+def main(rows):
+    driver.set_active(Hopper())
+    impls.dense.triton_decode.processors = lambda device: PROCESSORS
+    impls.linear.triton_linear.processors = lambda device: PROCESSORS
+    for row in rows:
+        decodes = impls.table().rows[row].phases["cuda"] == ("decode",)
+        for mask in MASKS.get(row, ("causal",)):
+            for dtype in DTYPES.get(row, ("bfloat16", "float32")):
+                for d in WIDTHS:
+                    compiled(Problem(
+                        1, 4, 2, 1 if decodes else 4096, 4096, d, d, dtype, Mask.parse(mask),
+                        "decode" if decodes else "train", device="cuda",
+                    ), row)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

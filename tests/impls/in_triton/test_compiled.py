@@ -1,0 +1,43 @@
+"""What the rows in Triton would launch on Hopper: it compiles, and it fits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from impls.loading import load_file
+
+load_file(Path(__file__).with_name("interpreted.py")).start()
+SHARED = 227 * 1024
+"""Bytes of shared memory that a block can have on Hopper (CUDA's programming guide, 16.8)."""
+KERNELS = {
+    "triton.flash": {"forward", "deltas", "backward_keys", "backward_queries"},
+    "triton.decode": {"read_keys", "put_together"},
+    "triton.linear": {"sums", "before", "walk", "losses"},
+}
+NO_PRODUCTS = {"deltas", "put_together", "before", "losses"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", KERNELS)
+def test_every_launch_of_a_table_compiles_and_fits(row, tmp_path):
+    hidden = ("TRITON_INTERPRET", "PYTHONPATH")
+    environment = {k: v for k, v in os.environ.items() if k not in hidden}
+    environment |= {
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    ran = subprocess.run(
+        [sys.executable, Path(__file__).with_name("compiling.py"), row], env=environment,
+        capture_output=True, text=True, check=False, timeout=500,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    launches = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert {one["kernel"] for one in launches} == KERNELS[row]
+    for one in launches:
+        assert one["shared"] <= SHARED, one
+        multiplied = one["kernel"] not in NO_PRODUCTS and one["dtype"] != "float32"
+        assert (one["tensor_cores"] > 0) == multiplied, one  # float32 is multiplied in full
