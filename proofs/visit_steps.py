@@ -48,6 +48,8 @@ def steps(device: str = "cuda") -> list[Step]:
         Step("selfcheck", 120, 300, lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
              r"ruler self-check:.*"),
         Step("claims", 60, 200, _claims, r".*reproduced.*"),
+        Step("energy", 60, 180, _energy, r"energy: .*"),
+        Step("million", 60, 240, _run("million", device), r"\[\d+/\d+, .*1048576.*"),
         Step("sweep", 60, 3600, _run("h200", device), fastest),
     ]  # fmt: skip
 
@@ -94,6 +96,10 @@ def _claims(out: Path, seconds: float) -> list[str] | str:
         return f"none of the {len(about)} claims about GPUs can be tried: this machine has {there}"
     budget = max(10.0, 0.6 * seconds)  # the rest is for starting, building and checking
     return [*ATTNBENCH, "reproduce", *fit, "--budget", f"{budget:.0f}", "--out", f"{out}"]
+
+
+def _energy(out: Path, seconds: float) -> list[str] | str:
+    return no_cuda() or [sys.executable, "proofs/visit_energy.py", f"{out}"]
 
 
 def _run(preset: str, device: str) -> Command:

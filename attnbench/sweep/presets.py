@@ -78,6 +78,7 @@ FAR = (
 """What holds no score for every pair, and takes seconds to compile at most: it goes far."""
 H200 = Preset("what is alike in a visit's parts", heads=(16,), head_dim=(128,), dtype=("bfloat16",),
               phase=("forward",), device="cuda", budget=0.05, tokens=1 << 15)  # fmt: skip
+MILLION = H200.with_(seq=("1048576",), batch=(1,), heads=(4,), head_dim=(64,))
 HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
 
 
@@ -154,6 +155,15 @@ PRESETS = {
             H200.with_(seq=("65536",), batch=(1,), variants=FAR),
             H200.with_(seq=("8192",), mask=("none", "window:1023,0"), variants=FAR),
             H200.with_(seq=("8192",), head_dim=(64, 256), variants=FAR),
+        ),
+    ),
+    "million": Preset(
+        "a million tokens, on a GPU: what keeps a state, each checked on sampled rows",
+        device="cuda", budget=0.05,
+        parts=(
+            MILLION.with_(variants=("triton.linear", "linear.elu", "linear.identity", "cosformer",
+                                    "hedgehog", "linear.taylor")),
+            MILLION.with_(variants=("retention", "gla", "ssd", "delta"), heads=(1,)),
         ),
     ),
     "smoke": Preset(

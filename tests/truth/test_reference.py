@@ -9,9 +9,11 @@ from attnbench.truth.budget import EPSILON
 from attnbench.truth.defined import defined
 from attnbench.truth.errors import compare
 from attnbench.truth.inputs import Inputs, make
+from attnbench.truth.oracle import sample_rows
 from attnbench.truth.plain import recomputed, softmax_define
 from attnbench.truth.reference import judge
 from impls.lowrank.mean_v import definition as mean_definition
+from impls.masks import Mask
 from impls.problem import Problem
 
 PAIRS = {
@@ -171,3 +173,13 @@ def test_a_yardstick_of_few_rows_is_tried_again_under_other_scores(monkeypatch):
     once = reference.judge(problem, inputs, 0).softmax
     assert (once.tried, often.tried) == (2, 32)
     assert often.plain["forward"].relative > once.plain["forward"].relative
+
+
+@pytest.mark.parametrize("length", [300, 5_000, 200_000])
+def test_the_rows_that_see_least_are_among_the_few(length):
+    problem = Problem(1, 4, 4, length, length, 8, 8, mask=Mask.parse("causal"))
+    rows = sample_rows(length, 256, 0)
+    few = differentiate.few_rows(problem, rows)
+    assert few[:2].tolist() == [0, 1] and few[-1] == length - 1
+    assert len(few.unique()) == len(few) and torch.isin(few, rows).all()
+    assert len(few) == min(len(rows), max(8, differentiate.PLAIN_SCORES // (4 * length)))

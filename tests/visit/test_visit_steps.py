@@ -22,13 +22,22 @@ def words(name, out, seconds=100.0):
 
 def test_a_visit_begins_with_what_makes_the_rest_worth_something():
     names = [s.name for s in visit_steps.steps()]
-    assert names == ["env", "tests", "timer", "quick", "selfcheck", "claims", "sweep"]
+    assert names == [
+        "env", "tests", "timer", "quick", "selfcheck", "claims", "energy", "million", "sweep",
+    ]  # fmt: skip
     assert all(s.least_s < s.limit_s for s in visit_steps.steps())
     first = sum(s.limit_s for s in visit_steps.steps()[:4])
     assert first <= 480, "the headline fits in the first visit of nine minutes"
 
 
-@pytest.mark.parametrize(("name", "preset"), [("quick", "h200-quick"), ("sweep", "h200")])
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("quick", "h200-quick"),
+        ("million", "million"),
+        ("sweep", "h200"),
+    ],
+)
 def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(with_gpu, tmp_path, name,
                                                                       preset):  # fmt: skip
     from attnbench.sweep.presets import PRESETS

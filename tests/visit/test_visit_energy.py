@@ -1,0 +1,97 @@
+"""The ten fastest of a quick run, three times over: which, with what words, what is said."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from attnbench.parts import Energy
+from attnbench.record import Status
+from attnbench.sweep.presets import PRESETS
+from impls.loading import load_file
+from impls.masks import Mask
+from impls.problem import Problem
+from proofs import visit_energy
+
+runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
+LONG = Problem(2, 4, 4, 8192, 8192, 64, 64, "bfloat16", Mask.parse("causal"),
+                              device="cuda")  # fmt: skip
+
+
+def costing(variant, joules, why=""):
+    return runs.timed(variant, 1e-3, LONG, energy=Energy(joules=joules, why=why))
+
+
+def test_the_fastest_are_ten_of_one_problem_at_the_length():
+    records = [runs.timed(f"v{n}", 1e-3 * (20 - n), LONG) for n in range(15)]
+    others = [
+        runs.timed("short", 1e-6, LONG.with_(q_len=512, kv_len=512)),
+        runs.timed("wide", 1e-6, LONG.with_(head_dim=128, v_head_dim=128)),
+        runs.timed("train", 1e-6, LONG.with_(phase="train")),
+        runs.untimed("none", Status.TIMED_OUT, problem=LONG),
+    ]
+    found = visit_energy.fastest([*records, *others])
+    assert [r.variant for r in found] == [f"v{n}" for n in range(14, 4, -1)]
+
+
+def test_the_words_are_a_run_of_the_same_problem(tmp_path):
+    told = visit_energy.words([runs.timed("sdpa", 1e-3, LONG)], tmp_path)
+    assert told[told.index("run") + 1] == "sdpa" and "--energy" in told
+    said = dict(itertools.pairwise(told))
+    assert {name: said[f"--{name}"] for name in ("seq", "batch", "heads", "dtype", "mask")} == {
+        "seq": "8192", "batch": "2", "heads": "4", "dtype": "bfloat16", "mask": "causal",
+    }  # fmt: skip
+    assert said["--device"] == "cuda" and said["--out"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("last", "status", "within"), [(1.04, 0, "2 of 2"), (1.2, 1, "1 of 2")])
+def test_repeats_that_lie_apart_are_told(last, status, within):
+    repeats = [
+        visit_energy.per_token([costing("a", 1.0 * factor), costing("b", 3.0)])
+        for factor in (1.02, 1.0, last)
+    ]
+    lines, found = visit_energy.told(repeats)
+    assert found == status
+    apart = f"{100 * (last - 1):.1f} %"
+    assert (
+        lines[-1] == f"energy: {within} variants within 5 % over 3 repeats; the widest {apart} (a)"
+    )
+    assert "61.04" in lines[0]  # a joule over 16,384 tokens
+
+
+def test_what_has_no_energy_says_why():
+    none = visit_energy.per_token([costing("a", None, "the driver counts no energy")])
+    lines, status = visit_energy.told([none, none, none])
+    assert status == 2
+    assert lines[-1] == "energy: nothing was compared: the driver counts no energy"
+    wrong = runs.untimed("b", Status.WRONG, "it is off", LONG)
+    assert visit_energy.per_token([wrong]) == {"b": "it is off"}
+
+
+def test_a_visit_without_a_quick_run_is_told_so(tmp_path, capsys):
+    assert visit_energy.main([str(tmp_path)]) == 2
+    assert "holds no quick run with times at 8192 tokens" in capsys.readouterr().out
+
+
+def test_three_runs_are_made_and_read(tmp_path, capsys):
+    def folder(name, records, title):
+        place = tmp_path / "box" / name
+        place.mkdir(parents=True)
+        (place / "run.json").write_text(
+            json.dumps({"schema": records[0].schema, "grid": {"title": title}})
+        )
+        (place / "records.jsonl").write_text("".join(f"{r.line()}\n" for r in records))
+
+    folder("quick", [costing("a", 1.0), costing("b", 2.0)], PRESETS["h200-quick"].title)
+    made = iter((1.0, 1.01, 1.5))
+
+    def run(words):
+        factor = next(made)
+        folder(f"repeat-{factor}", [costing("a", factor), costing("b", 2.0)], "one")
+        return 0
+
+    assert visit_energy.main([str(tmp_path)], run) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "energy: 1 of 2 variants within 5 % over 3 repeats; the widest 50.0 % (a)"
+    assert next(made, None) is None
