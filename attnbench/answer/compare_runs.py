@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnbench.answer.differences import Difference, differences
 from attnbench.answer.verdict import MARGIN, regime
 from attnbench.collector import collector_off
@@ -103,6 +105,16 @@ class RunsComparison:
         return verdicts | {word: changed.count(word) for word in ("worse", "better")}
 
     @property
+    def apart(self) -> tuple[float, float] | None:
+        """How far the two runs' times lie apart, as shares: of the middle cell, and nine in ten."""
+        ratios = [cell.comparison.ratio for cell in self.cells if cell.comparison]
+        if not ratios:
+            return None
+        shares = [max(ratio, 1.0 / ratio) - 1.0 for ratio in ratios]
+        middle, most = np.quantile(shares, [0.5, 0.9])
+        return float(middle), float(most)
+
+    @property
     def exit_status(self) -> int:
         """1 where something is slower or ended worse."""
         counts = self.counts()
@@ -116,6 +128,7 @@ class RunsComparison:
             "differences": [asdict(d) for d in self.differences],
             "cells": [cell.to_dict() for cell in self.cells], "alike": self.alike,
             "only_a": list(self.only_a), "only_b": list(self.only_b), "counts": self.counts(),
+            "apart": self.apart,
         }  # fmt: skip
 
 

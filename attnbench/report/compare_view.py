@@ -148,6 +148,13 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterab
     if found.alike:
         ended = "cell" + "s" * (found.alike > 1)
         yield f"{found.alike} {ended} ended alike in both, without a time"
+    if found.apart:
+        middle, most = (f"{100 * share:.1f}%" for share in found.apart)
+        timed = sum(cell.comparison is not None for cell in found.cells)
+        which = (
+            f"of {timed} cells timed in both the middle one is" if timed > 1 else "the times are"
+        )
+        yield f"{which} {middle} apart" + f", nine in ten at most {most}" * (timed > 1)
 
 
 def _where(problem: Mapping[str, Any]) -> str:

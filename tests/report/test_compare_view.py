@@ -130,6 +130,19 @@ def test_cells_of_one_side_alone_are_named_up_to_a_point(shown):
     assert "2 cells ended alike in both, without a time" in text
 
 
+def test_how_far_two_runs_lie_apart_is_told_of_the_middle_cell_and_of_nine_in_ten(shown):
+    def off(ratio):
+        return cell(comparison=unpaired([1.0] * 30, [ratio] * 30, 0.05))
+
+    cells = [off(ratio) for ratio in (1.0, 1.01, 1 / 1.02, 1.03, 1.5)]
+    text = shown(compare_view.runs, of_runs(*cells))
+    assert (
+        "of 5 cells timed in both the middle one is 2.0% apart, nine in ten at most 31.2%" in text
+    )
+    assert "the times are 50.0% apart" in shown(compare_view.runs, of_runs(cells[-1]))
+    assert "apart" not in shown(compare_view.runs, of_runs(cell(comparison=None)))
+
+
 def test_two_runs_fit_into_a_pipe(in_a_pipe, reason):
     """With all that makes a line of the table long, and none of its numbers broken."""
     long = cell(0.1, variant="transformer_engine", across_devices=True, memory_ratio=1.25,
