@@ -58,7 +58,7 @@ class Part(NamedTuple):
 
     tensor: Tensor
     role: str
-    """"features" of q or k, "plain", or "upstream": over the sum of its row's weights."""
+    """Of q or k "features" are made; v is "plain"; "upstream" is over the sum of its row."""
     group: int
 
     @property

@@ -79,3 +79,19 @@ def check(p, attend, leaves=None, exact=truth):
         got = torch.autograd.grad(out, leaves, dout)
         for one, other in zip(got, torch.autograd.grad(want, twins, dout.double()), strict=True):
             close(p, one, other)
+
+
+def read_in_place(p, attend):
+    """The same bits where tokens, or the upstream gradient, do not lie next to each other."""
+    leaves = draw(p)
+    want = attend(*leaves)
+    dout = torch.ones(()).expand(want.shape)  # no two numbers at different places
+    wanted = torch.autograd.grad(want, leaves, dout.contiguous())
+    by_token = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in leaves]
+    sliced = [torch.stack([x.detach(), x.detach()], -1)[..., 0] for x in leaves]
+    for others in (by_token, sliced):
+        others = [x.requires_grad_() for x in others]
+        out = attend(*others)
+        assert torch.equal(out, want)
+        for one, other in zip(torch.autograd.grad(out, others, dout), wanted, strict=True):
+            assert torch.equal(one, other)
