@@ -164,7 +164,7 @@ def build(problem: Problem, chunk: int, segments: int) -> Attend:
 
 
 class _Attention(torch.autograd.Function):
-    """Keeps q, k, v, the output (of bfloat16 unrounded), a number a row, and a state a segment."""
+    """Keeps q, k, v, the output unrounded, a number a row, and a state a segment."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, walk: Walk) -> Tensor:
@@ -176,7 +176,7 @@ class _Attention(torch.autograd.Function):
         states = walk.states(keys, values, over)
         queries = Part(q, "features", 1)
         kept = None
-        if walk.half and any(ctx.needs_input_grad):
+        if q.dtype != torch.float32 and any(ctx.needs_input_grad):
             kept = torch.empty_like(out, dtype=torch.float32, memory_format=torch.contiguous_format)
         walk.walk(queries, keys, values, out, over, states, group=group, term="sum", kept=kept)
         ctx.save_for_backward(q, k, v, out if kept is None else kept, over, states)

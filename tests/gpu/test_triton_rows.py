@@ -134,9 +134,10 @@ def test_linear_passes_the_gate(head_dim, dtype):
     holds("triton.linear", p.with_(v_head_dim=80))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", ["peaky", "outliers", "equal_keys"])
-def test_linear_passes_the_gate_on_harder_inputs(inputs):
-    holds("triton.linear", problem("causal", q_len=700, inputs=inputs))
+def test_linear_passes_the_gate_on_harder_inputs(inputs, dtype):
+    holds("triton.linear", problem("causal", q_len=700, inputs=inputs, dtype=dtype))
 
 
 def test_linear_goes_to_a_million_tokens():

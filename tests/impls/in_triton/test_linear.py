@@ -141,7 +141,7 @@ def test_values_wider_than_the_table_are_refused_in_a_sentence():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inputs", ["peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_longer_and_harder_inputs_in_the_chunks_of_the_table(dtype, inputs):
     p = problem(q_len=300, kv_len=300, head_dim=64, inputs=inputs, dtype=dtype)
     attend = build("triton.linear", p, segments=3)
