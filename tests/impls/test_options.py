@@ -30,10 +30,16 @@ def values(row, name):
     return [] if name == "core" else ["nonsense", "/nowhere/to/be/found.npy"]
 
 
-CASES = [(r.name, name, v) for r in ROWS for name in r.options for v in values(r, name)]
+def case(*words):
+    """Newton's many rounds take seconds."""
+    many = words[1:] == ("iterations", "999")
+    return pytest.param(*words, id="-".join(words), marks=[pytest.mark.slow] * many)
 
 
-@pytest.mark.parametrize(("name", "option", "value"), CASES, ids=["-".join(c) for c in CASES])
+CASES = [case(r.name, name, v) for r in ROWS for name in r.options for v in values(r, name)]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), CASES)
 def test_an_option_out_of_range_is_refused_or_served_rightly(verdict, name, option, value):
     row = TABLE.find(f"{name}?{option}={value}")
     masks = row.on("cpu", "masks")

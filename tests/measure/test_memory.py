@@ -15,12 +15,13 @@ from attnbench.measure.settings import environment
 
 CODE = """
 import json, torch, impls
-from attnbench.measure.memory import observe
+from attnbench.measure.memory import observe, warm_profiler
 from attnbench.truth.inputs import make
 from impls.loading import load_function
 from impls.problem import Problem
 
 torch.set_num_threads(1)
+warm_profiler()
 ASKED = [(name, n, "forward") for n in (512, 1024)
          for name in ("einsum", "matmul", "baddbmm", "inplace", "sdpa.flash", "numpy")]
 ASKED += [("matmul", n, "train") for n in (512, 1024)] + [("matmul", 512, "backward")]

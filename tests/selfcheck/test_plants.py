@@ -54,7 +54,10 @@ def engine():
         yield engine
 
 
-@pytest.mark.parametrize("deed", DEADLY)
+@pytest.mark.parametrize("deed", [
+    d if d in ("the process ended", "a hang") else pytest.param(d, marks=pytest.mark.slow)
+    for d in DEADLY
+])  # fmt: skip
 def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep(engine, deed):
     plant = BY_DEED[deed]
     if plant.status is Status.TIMED_OUT:
@@ -63,6 +66,7 @@ def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep(engine, d
     assert found.caught, (found.status, found.said, found.wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["inputs written to through .data and put back", "a forged answer",
                                   "a child left running"])  # fmt: skip
 def test_what_is_planted_without_its_deed_is_measured_through_the_sweep_too(engine, deed):

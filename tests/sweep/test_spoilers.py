@@ -16,6 +16,7 @@ from attnbench.sweep.plausible import Known
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
 
+pytestmark = pytest.mark.slow  # for each spoiler a worker
 watched = load_file(Path(__file__).with_name("watched.py"))
 GRID = watched.GRID
 KNOWN = watched.KNOWN

@@ -196,6 +196,7 @@ function standalone(svg) {
 
 async function save(kind, figure) {
   if (kind === "csv") return give((await held()).csv[figure.id], "text/csv", `${figure.id}.csv`);
+  await drawUnit(figure.dataset.unit); // it may not have been looked at yet
   const svg = $("svg", figure), text = standalone(svg);
   if (kind === "svg") return give(text, "image/svg+xml", `${figure.id}.svg`);
   const { width, height } = svg.viewBox.baseVal, image = new Image(width * 3, height * 3);
@@ -209,7 +210,7 @@ async function save(kind, figure) {
 function give(what, type, name) {
   const href = URL.createObjectURL(new Blob([what], { type }));
   Object.assign(document.createElement("a"), { href, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(href), 1000);
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
   tell(`${name} is saved`);
 }
 

@@ -70,6 +70,7 @@ def test_blocks_are_fitted_to_the_window_and_to_the_length():
 # ---- what it computes ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_grouped_heads_in_unequal_lengths_pass_the_gate(verdict):
     problem = Problem(
         **{**SMALL, "q_len": 13, "kv_len": 29, "v_head_dim": 5}, mask=Mask.parse("causal+alibi")
@@ -77,6 +78,7 @@ def test_grouped_heads_in_unequal_lengths_pass_the_gate(verdict):
     assert verdict("flex", problem).reason is None
 
 
+@pytest.mark.slow
 def test_a_bias_from_a_file_with_blind_rows_passes_the_gate(verdict, brute):
     mask = Mask.parse(brute.text([("bias", BIAS)]))
     assert verdict("flex", Problem(**SMALL, dtype="bfloat16", mask=mask)).reason is None

@@ -68,7 +68,7 @@ class Reader:
         self.amiss = []
         self.context.route("**/*", self._let)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(5000)
+        self.page.set_default_timeout(30_000)
         self.page.on("console", lambda m: self.amiss.append(m.text) if m.type != "log" else None)
         self.page.on("pageerror", lambda error: self.amiss.append(str(error)))
         self.path = path

@@ -67,3 +67,13 @@ def test_a_figure_is_saved_as_svg_png_and_csv(reader, small_contents, tmp_path):
     assert got["svg"].startswith(b"<svg") and b"var(--" not in got["svg"]
     assert b"#ffffff" in got["svg"]  # light, whatever the theme
     assert got["png"].startswith(b"\x89PNG") and len(got["png"]) > 5000
+
+
+def test_a_figure_that_nobody_has_looked_at_is_saved_too(reader, small_contents):
+    r = reader()
+    undrawn = r.page.eval_on_selector_all(
+        "figure:has(.later:empty)", "figures => figures.map(f => f.id)"
+    )
+    with r.page.expect_download() as waiting:
+        r.page.eval_on_selector(f"#{undrawn[-1]} [data-save=svg]", "button => button.click()")
+    assert waiting.value.suggested_filename == f"{undrawn[-1]}.svg"

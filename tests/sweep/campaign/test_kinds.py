@@ -1,6 +1,7 @@
 """A campaign of faults: whatever a variant does, nothing is lost, nothing comes twice, all is said.
 
-After each hostile variant stands an honest one, which needs what any kernel may need.
+After each hostile variant stands an honest one, which needs what any kernel may need. Those that
+are quick share a few workers, in a sweep of their own.
 """
 
 from collections import Counter
@@ -11,19 +12,14 @@ import pytest
 from attnbench.record import Status
 from impls.loading import load_file
 
+pytestmark = pytest.mark.slow
 sweeping = load_file(Path(__file__).with_name("sweeping.py"))
 GROWN = 48 << 20
 """By so much the process that sweeps may grow, whatever it is told."""
 QUICK = [kind for kind in sweeping.KINDS if kind.quick]
 SLOW = [kind for kind in sweeping.KINDS if not kind.quick]
-GROUPS = [
-    pytest.param("quick", id="quick"),
-    pytest.param("slow", id="slow", marks=pytest.mark.slow),
-]
-EACH = [
-    *(pytest.param("quick", kind, id=kind.name) for kind in QUICK),
-    *(pytest.param("slow", kind, id=kind.name, marks=pytest.mark.slow) for kind in SLOW),
-]
+GROUPS = {"quick": QUICK, "slow": SLOW}
+EACH = [pytest.param(g, kind, id=kind.name) for g, kinds in GROUPS.items() for kind in kinds]
 DONE = {}
 
 
@@ -33,8 +29,7 @@ def campaign(tmp_path_factory):
 
     def of(group):
         if group not in DONE:
-            kinds = QUICK if group == "quick" else SLOW
-            DONE[group] = sweeping.swept(kinds, tmp_path_factory.mktemp(group))
+            DONE[group] = sweeping.swept(GROUPS[group], tmp_path_factory.mktemp(group))
         return DONE[group]
 
     yield of
