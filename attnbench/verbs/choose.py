@@ -41,7 +41,7 @@ def choose(given: argparse.Namespace) -> int:
     if given.problems is not None:
         from attnbench.verbs.choose_calls import answer_calls
 
-        return answer_calls(given, wants, table)
+        return answer_calls(given, lambda problem: answer(given, problem, wants, table))
     found = answer(given, problem_asked(given), wants, table)
     _show(found, as_json=given.json)
     return int(found.winner is None)

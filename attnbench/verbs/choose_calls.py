@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.verbs import say
-from attnbench.verbs.choose import answer
 from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from attnbench.answer.choice.choice import Choice
-    from attnbench.answer.choice.wants import Wants
     from attnbench.answer.model_gain import Gain
     from attnbench.models.calls import Calls
-    from impls import Table
     from impls.problem import Problem
 
 
-def answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """Of a captured program."""
+def answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]) -> int:
+    """Of a captured program; ``answer`` gives that of one problem."""
     from attnbench.models.calls import Calls
 
     calls = Calls.read(Path(given.problems))
@@ -31,7 +29,7 @@ def answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     problems = calls.problems()
     if not problems:
         raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
-    choices = {problem: answer(given, problem, wants, table) for problem in problems}
+    choices = {problem: answer(problem) for problem in problems}
     gained = _gain(calls, choices)
     _show(choices, gained, as_json=given.json)
     return int(all(choice.winner is None for choice in choices.values()))

@@ -109,13 +109,14 @@ class Recorder:
             self.tally.lasted(passed)
         by_host = not self.clocks.events.used
         steps = self.steps.told(by_host=by_host)
+        skipped = self.samples is not None and bool(self.samples.skipped)
         return Calls(
             sites=[*self.tally.sites(), *self.compiled.sites],
             header={
                 "torch": torch.__version__, "python": platform.python_version(),
                 "threads": self.tally.working_threads(), "processes": 1,
             },
-            unseen=sentences(self), complete=complete,
+            unseen=sentences(self.compiled, self.amiss, skipped=skipped), complete=complete,
             wall_s=self.tally.window(looking=not by_host),
             attention_s=self.tally.attention_s(), **steps,
         )  # fmt: skip

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from attnbench.models.calls import Site
 
-if TYPE_CHECKING:
-    from attnbench.models.capture.recorder import Recorder
-
+WHOLE = "whole"
+"""The reason under which calls are counted that do more than attention."""
 KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
 """Libraries with attention functions of their own."""
 SAID = 5
@@ -31,22 +29,22 @@ class Compiled:
             self.sites.append(site)
 
 
-def sentences(recorder: Recorder) -> list[str]:
-    """What may be missing, and why."""
+def sentences(compiled: Compiled, amiss: Counter[str], *, skipped: bool) -> list[str]:
+    """What may be missing, and why; ``skipped``: samples of a place were, for want of room."""
     found = []
-    if met := recorder.compiled.met:
+    if compiled.met:
         found.append(
-            f"torch.compile compiled {_many(met, 'attention call')} into larger code: which "
-            "problems is known, but not how often they ran, nor for how long; run without "
+            f"torch.compile compiled {_many(compiled.met, 'attention call')} into larger code: "
+            "which problems is known, but not how often they ran, nor for how long; run without "
             "compiling to have their share"
         )
-    if (whole := recorder.amiss.get(WHOLE, 0)) > 0:
+    if (whole := amiss.get(WHOLE, 0)) > 0:
         found.append(
             f"{_many(whole, 'call')} of torch's fast path for nn.MultiheadAttention and "
             "TransformerEncoder computed projections, or a whole layer, in the same operator: "
             "counted, but their seconds are not in the share"
         )
-    others = Counter({k: n for k, n in recorder.amiss.items() if k != WHOLE})
+    others = Counter({k: n for k, n in amiss.items() if k != WHOLE})
     for reason, n in others.most_common(SAID):
         found.append(f"{_many(n, 'call')} could not be put as a problem: {reason}")
     if len(others) > SAID:
@@ -57,14 +55,10 @@ def sentences(recorder: Recorder) -> list[str]:
             f"the program imported {', '.join(imported)}: calls of their own functions are seen "
             "only where transformers makes them"
         )
-    if recorder.samples is not None and recorder.samples.skipped:
+    if skipped:
         found.append("there was no room for samples of all places: the first were kept")
     return found
 
 
 def _many(n: int, what: str) -> str:
     return f"{n:,} {what}" + "s" * (n != 1)
-
-
-WHOLE = "whole"
-"""The reason under which calls are counted that do more than attention."""
