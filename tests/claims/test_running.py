@@ -1,6 +1,5 @@
 """A claim in a process of its own: whatever becomes of it costs that claim alone."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from attnbench.claims.figures import Asked
 from attnbench.claims.running import outcome
 from attnbench.claims.verdict import Verdict
 from tests.claims.made import claim
+from tests.processes import gone
 
 ROOT = Path(attnbench.__file__).parents[1]
 DEEDS = f"{Path(__file__).with_name('deeds.py')}"
@@ -88,20 +88,6 @@ def _child_of(pid):
                 return int(child)
         time.sleep(0.05)
     raise AssertionError("no child was started")
-
-
-def gone(pid):
-    """Whether a process ends within some seconds; one that nobody has waited for has ended."""
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_process_whose_parent_is_gone_before_it_asked_ends():

@@ -11,6 +11,7 @@ from impls import outside
 from impls.loading import load_file, load_function
 from impls.outside import BrokenTable
 from impls.problem import Problem
+from tests.processes import alive
 
 files = load_file(Path(__file__).with_name("row_files.py"))
 HEAD, write, rows_of, python = files.HEAD, files.write, files.rows_of, files.python
@@ -194,14 +195,6 @@ def test_a_file_that_is_not_python_says_what_it_should_be(tmp_path):
         rows_of(file)
 
 
-def _alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_a_file_that_hangs_is_ended(tmp_path, hurry):
     note = tmp_path / "pid"
     code = f"""
@@ -213,7 +206,7 @@ def test_a_file_that_hangs_is_ended(tmp_path, hurry):
     with pytest.raises(BrokenTable, match=r"slow\.py was still importing after 2 s"):
         rows_of(write(tmp_path / "slow.py", code))
     assert time.monotonic() - began < 20
-    assert not _alive(int(note.read_text()))
+    assert not alive(int(note.read_text()))
 
 
 def test_a_file_that_prints_is_read_all_the_same(tmp_path):

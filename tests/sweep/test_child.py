@@ -18,9 +18,8 @@ from attnbench.sweep.child import LAST_WORDS, Child, free_memory
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from impls.loading import load_file
+from tests import processes
 
-processes = load_file(Path(__file__).with_name("processes.py"))
 GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
               budget=0.01)  # fmt: skip
 

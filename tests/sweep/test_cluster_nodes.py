@@ -16,9 +16,8 @@ import pytest
 import attnbench
 from attnbench.record import PROTOCOL
 from attnbench.store import read_records
-from impls.loading import load_file
+from tests import processes
 
-processes = load_file(Path(__file__).with_name("processes.py"))
 ROOT = Path(attnbench.__file__).parents[1]
 GRID = ["--seq", "32,48", "--heads", "2", "--head-dim", "8", "--phase", "forward,train",
         "--budget", "0.02", "--mask", "causal"]  # fmt: skip

@@ -17,12 +17,12 @@ from attnbench.sweep.plan import make_plan
 from attnbench.sweep.plausible import Known
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
+from tests.processes import alive
 
 watched = load_file(Path(__file__).with_name("watched.py"))
 GRID = watched.GRID
 KNOWN = watched.KNOWN
 Watched = watched.Watched
-alive = watched.alive
 
 
 ORDER = [

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,7 @@ from attnbench.sweep.child import LAST_WORDS, Child, Ended
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from impls.loading import load_file
-
-processes = load_file(Path(__file__).with_name("processes.py"))
-alive, until = processes.alive, processes.until
+from tests.processes import alive, until
 
 GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
               budget=0.01)  # fmt: skip

@@ -15,6 +15,7 @@ import pytest
 import attnbench
 from attnbench.record import Status
 from attnbench.store import read_records
+from tests.processes import alive, until
 
 ROOT = Path(attnbench.__file__).parents[1]
 GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward",
@@ -26,20 +27,6 @@ PATIENCE_S = 60
 
 def command(*words):
     return [sys.executable, "-m", "attnbench", "run", "--no-report", *map(str, words)]
-
-
-def until(what, how_long=PATIENCE_S):
-    end = time.monotonic() + how_long
-    while not what():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class Started:

@@ -1,11 +1,7 @@
 """A grid of one cell a variant, and whoever watches it measured."""
 
-from pathlib import Path
-
 from attnbench.sweep.presets import Preset
-from impls.loading import load_file
 
-alive = load_file(Path(__file__).with_name("processes.py")).alive
 GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
               budget=0.01)  # fmt: skip
 KNOWN = {"nodes": {"": {"ceilings": {}}}}

@@ -1,5 +1,6 @@
 """A process of its own: what it said before it ended badly counts, and how it ended is said."""
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -8,7 +9,9 @@ import time
 import pytest
 
 from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Apart, Lost
+from attnbench.models.quality.apart import Apart
+from attnbench.sweep.aside import Lost
+from tests.processes import gone
 
 WORKER = """
     import json, os, signal, sys, time, torch
@@ -16,7 +19,7 @@ WORKER = """
     from attnbench.models.quality import answering
 
     def answer(asked):
-        yield {"threads": os.environ["OMP_NUM_THREADS"], "asked": asked}
+        yield {"threads": os.environ["OMP_NUM_THREADS"], "asked": asked, "pid": os.getpid()}
         if asked["then"] == "die":
             print("last words")
             sys.stdout.flush()
@@ -58,7 +61,8 @@ def asks(apart):
 
 def test_stages_come_in_their_order_from_a_pinned_process(asks):
     found, lost = asks("go on")
-    assert found == [{"threads": "1", "asked": {"then": "go on"}}, {"second": 2}]
+    assert found[0]["threads"] == "1" and found[0]["asked"] == {"then": "go on"}
+    assert found[1:] == [{"second": 2}]
     assert lost is None
 
 
@@ -85,6 +89,25 @@ def test_who_stops_listening_leaves_nobody_behind(apart):
     next(heard)
     heard.close()
     assert [*apart.stages({"then": "go on"}, 60.0)][1:] == [{"second": 2}]
+
+
+def test_who_is_killed_takes_the_forked_along(tmp_path, apart):
+    """One that hangs would else stay for ever: it has a session of its own."""
+    code = f"""
+        from pathlib import Path
+        from attnbench.measure.settings import Settings
+        from attnbench.models.quality.apart import Apart
+        for stage in Apart("a_worker", Settings()).stages({{"then": "hang"}}, 100.0):
+            Path({str(tmp_path / "pid")!r}).write_text(str(stage["pid"]))
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    until = time.monotonic() + 60
+    while not (pid := tmp_path / "pid").exists() or not pid.read_text():
+        assert time.monotonic() < until and parent.poll() is None
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert gone(int(pid.read_text()))
 
 
 def test_a_worker_that_can_not_be_loaded_says_why(tmp_path, monkeypatch):

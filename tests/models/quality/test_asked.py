@@ -6,10 +6,10 @@ import pytest
 
 import impls
 from attnbench.machine import this_machine
-from attnbench.models.quality.apart import Lost
 from attnbench.models.quality.pretrained import asked
 from attnbench.models.quality.pretrained.asked import NoOriginal, Trial, Wanted, refused, rows_of
 from attnbench.models.quality.pretrained.texts import Pair, Texts
+from attnbench.sweep.aside import Lost
 from tests.models.quality.made_up import flat, original, step
 
 TEXTS = Texts(("a", "b", "c", "d"), (Pair(0, 1, "paraphrase"), Pair(2, 3, "unrelated")), "here")

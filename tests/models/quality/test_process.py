@@ -82,18 +82,13 @@ def test_a_variant_that_hangs_is_ended(table, monkeypatch):
 
 
 def test_ctrl_c_leaves_no_process_behind(table, monkeypatch):
-    started = []
-    popen = process.subprocess.Popen
+    asked = []
 
-    def noted(*words, **more):
-        started.append(popen(*words, **more))
-        return started[0]
-
-    def stopped(*_):
+    def stopped(aside, _):
+        asked.append(aside)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process.subprocess, "Popen", noted)
-    monkeypatch.setattr(process, "_listen", stopped)
+    monkeypatch.setattr(process.Aside, "answers", stopped)
     with pytest.raises(KeyboardInterrupt):
         ran(table, "hangs")
-    assert started[0].returncode is not None
+    assert not asked[0].lives

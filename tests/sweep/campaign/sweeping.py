@@ -21,9 +21,9 @@ from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.slots import Slot
 from impls.loading import load_file
+from tests import processes
 
 HERE = Path(__file__).parent
-processes = load_file(HERE.parent / "processes.py")
 TABLES = ["table_raising.py", "table_changing.py", "table_dying.py", "table_standing.py"]
 KINDS = [kind for table in TABLES for kind in load_file(HERE / table).kind.all]
 MODULES = {

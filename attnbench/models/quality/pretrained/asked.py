@@ -14,8 +14,9 @@ from typing import Any
 
 from attnbench.answer.model_cost.told import long_texts, told
 from attnbench.machine import Machine, why_not
-from attnbench.models.quality.apart import Apart, Lost
+from attnbench.models.quality.apart import Apart
 from attnbench.models.quality.pretrained.texts import Texts
+from attnbench.sweep.aside import Lost
 from impls import Table
 from impls.asked import CantBeDone
 from impls.masks import Mask

@@ -12,9 +12,10 @@ from typing import Any
 
 from attnbench.machine import Machine
 from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Apart, Lost
+from attnbench.models.quality.apart import Apart
 from attnbench.models.quality.pretrained.texts import Texts
 from attnbench.record import Record, Status
+from attnbench.sweep.aside import Lost
 from attnbench.sweep.asking import Engine, measure
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset

@@ -13,6 +13,14 @@ def alive(pid):
     return state != "Z"
 
 
+def gone(pid, within_s=5.0):
+    """Whether a process ends in time."""
+    end = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
 def until(what, how_long=60):
     """Wait for something to be so."""
     end = time.monotonic() + how_long
