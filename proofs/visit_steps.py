@@ -12,10 +12,11 @@ from pathlib import Path
 
 ATTNBENCH = (sys.executable, "-m", "attnbench")
 PYTEST = (
-    sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-rs", "-o", "addopts=",
+    sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", "-o", "addopts=",
     "--import-mode=importlib", "-p", "no:cacheprovider",
     "-W", "default",
 )  # fmt: skip
+TESTS = {"clocks": "tests/gpu/test_cuda_clocks.py", "triton": "tests/gpu/test_triton_rows.py"}
 CLOSING_S = 15
 """What a run needs to end its last cell and say what came of it."""
 
@@ -40,14 +41,16 @@ class Step:
 def steps(device: str = "cuda") -> list[Step]:
     """All of them: few seconds and much trust first, then the headline, then all the rest."""
     fastest = r".*is the fastest exact variant.*"
+    tested = r".*\d+ (?:passed|failed|skipped|error|deselected).*|.*(?:PASSED|FAILED).*"
     return [
         Step("env", 30, 120, _env(device), r"product bfloat16 .*"),
-        Step("tests", 20, 90, _tests, r"\d+ (?:passed|failed|skipped|error|deselected).*"),
+        Step("tests", 20, 90, _tests("clocks"), tested),
         Step("timer", 30, 60, _timer(device), r"against triton's do_bench.*"),
         Step("quick", 60, 200, _run("h200-quick", device), fastest),
         Step("selfcheck", 120, 300, lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
              r"ruler self-check:.*"),
         Step("claims", 60, 200, _claims, r".*reproduced.*"),
+        Step("triton", 120, 560, _tests("triton"), tested),  # each compiles anew: minutes
         Step("energy", 60, 180, _energy, r"energy: .*"),
         Step("million", 60, 240, _run("million", device), r"\[\d+/\d+, .*1048576.*"),
         Step("sweep", 60, 3600, _run("h200", device), fastest),
@@ -73,12 +76,17 @@ def _timer(device: str) -> Command:
     return lambda *_: words if device == "cpu" else no_cuda() or words
 
 
-def _tests(out: Path, seconds: float) -> list[str] | str:
-    if why := no_cuda():
-        return why
-    if find_spec("pytest") is None:
-        return "the tests need pytest, which this Python has not"
-    return list(PYTEST)
+def _tests(which: str) -> Command:
+    """Those of our clocks, or those of our kernels."""
+
+    def command(out: Path, seconds: float) -> list[str] | str:
+        if why := no_cuda():
+            return why
+        if find_spec("pytest") is None:
+            return "the tests need pytest, which this Python has not"
+        return [*PYTEST, TESTS[which]]
+
+    return command
 
 
 def _claims(out: Path, seconds: float) -> list[str] | str:

@@ -54,7 +54,7 @@ ROWS = [
     ),
     _row(
         "torch.varlen", "torch's variable-length attention", "torch_varlen:build", "torch",
-        masks=_FLASH, value_dim=False, head_dims=(8, 256), requires=("torch>=2.10", "sm>=80"),
+        masks=_FLASH, value_dim=False, head_dims=(8, 256), requires=("torch>=2.11", "sm>=80"),
         runs={"cuda": "aten::_flash_attention_forward"}, paper="arXiv:2307.08691",
     ),
     _row(

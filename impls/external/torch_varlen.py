@@ -24,15 +24,16 @@ from impls.heads import Attend
 from impls.problem import Problem
 from impls.spec import Unavailable
 
-REMEDY = "pip install 'torch>=2.13'"
-WORDS = ("scale", "window_size", "enable_gqa")
+REMEDY = "pip install 'torch>=2.11'"
+WORDS = ("scale", "window_size")
 
 
 def build(problem: Problem) -> Attend:
     """Offsets once; one call."""
     module = load("torch.nn.attention.varlen", "torch.varlen", REMEDY)
     function = find(module, "varlen_attn", "torch.varlen", REMEDY)
-    missing = [word for word in WORDS if word not in inspect.signature(function).parameters]
+    takes = inspect.signature(function).parameters
+    missing = [word for word in WORDS if word not in takes]
     if missing:
         reason = f"torch.varlen needs a varlen_attn that takes {', '.join(missing)}"
         raise Unavailable(reason + f"; that of torch {torch.__version__} does not", REMEDY)
@@ -42,11 +43,13 @@ def build(problem: Problem) -> Attend:
     ends = [seen.documents or (length,) for length in (problem.q_len, problem.kv_len)]
     edges = [offsets(lengths, problem.device) for lengths in ends]
     longest = [max(lengths) for lengths in ends]
+    asks = "enable_gqa" in takes and problem.group > 1  # before, groups needed no asking
+    more = {"enable_gqa": True} if asks else {}
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_nhe = function(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), *edges, *longest, scale=problem.scale,
-            window_size=seen.window, enable_gqa=problem.group > 1,
+            window_size=seen.window, **more,
         )  # fmt: skip
         return unpack(out_nhe, problem)
 

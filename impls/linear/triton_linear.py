@@ -1,10 +1,10 @@
 """linear.elu under a causal mask in Triton, ours: the state stays on the chip.
 
 What it computes is :mod:`impls.linear.elu`'s, features included. The tokens of a head are cut into
-as many segments as fill the device twice. Of each, one kernel sums up phi(k) v^T and phi(k), a
-second adds these up over the segments before it, and a third walks from chunk to chunk with the
-state in registers: no state is written for a chunk. Where the heads alone fill the device, there is
-one segment and only the walk.
+as many segments as fill the device at most twice, so that none waits for a third round. Of each,
+one kernel sums up phi(k) v^T and phi(k), a second adds these up over the segments before it, and a
+third walks from chunk to chunk with the state in registers: no state is written for a chunk. Where
+the heads alone fill the device, there is one segment and only the walk.
 
 Backward is the same walk three times, with other tensors in its roles (x, y, w; the kernels' own
 legend), u = do / sum and r = -(o . u):
@@ -84,7 +84,7 @@ class Walk:
         self.chunk, self.state = chunk or own.chunk, own.state
         chunks = -(-problem.kv_len // self.chunk)
         heads = problem.batch * problem.heads
-        fill = min(-(-2 * processors(problem.device) // heads), chunks // LEAST)
+        fill = min(2 * processors(problem.device) // heads, chunks // LEAST)
         self.length = -(-chunks // max(1, segments or fill)) * self.chunk
         self.segments = -(-problem.kv_len // self.length)
         self.numbers = problem.head_dim * (problem.v_head_dim + 1)

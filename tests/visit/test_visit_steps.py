@@ -4,10 +4,13 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from proofs import visit_steps
+
+ROOT = Path(visit_steps.__file__).parents[1]
 
 
 @pytest.fixture
@@ -23,7 +26,8 @@ def words(name, out, seconds=100.0):
 def test_a_visit_begins_with_what_makes_the_rest_worth_something():
     names = [s.name for s in visit_steps.steps()]
     assert names == [
-        "env", "tests", "timer", "quick", "selfcheck", "claims", "energy", "million", "sweep",
+        "env", "tests", "timer", "quick", "selfcheck", "claims", "triton", "energy", "million",
+        "sweep",
     ]  # fmt: skip
     assert all(s.least_s < s.limit_s for s in visit_steps.steps())
     first = sum(s.limit_s for s in visit_steps.steps()[:4])
@@ -67,7 +71,7 @@ def test_the_words_of_all_steps_are_words_of_the_command_line(with_gpu, tmp_path
 
 def test_without_a_gpu_what_needs_one_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
-    assert {words(name, tmp_path) for name in ("tests", "timer", "quick", "sweep")} == {
+    assert {words(name, tmp_path) for name in ("tests", "timer", "quick", "triton")} == {
         "there is none"
     }
 
@@ -82,11 +86,16 @@ def test_the_tests_that_need_a_gpu_need_of_all_others_packages_pytest_alone(tmp_
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(
-        visit_steps.PYTEST, cwd=visit_steps.__file__.rpartition("/proofs/")[0], env=environment,
+        [*visit_steps.PYTEST, *visit_steps.TESTS.values()], cwd=ROOT, env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "error" not in ran.stdout and ran.returncode in (0, 5), ran.stdout + ran.stderr
     assert re.search(r"\d+ (skipped|passed)", ran.stdout)
+
+
+def test_every_file_of_tests_that_need_a_gpu_is_run_by_a_step(with_gpu, tmp_path):
+    files = {f"tests/gpu/{file.name}" for file in (ROOT / "tests" / "gpu").glob("test_*.py")}
+    assert {words(name, tmp_path)[-1] for name in ("tests", "triton")} == files
 
 
 def test_claims_are_those_that_can_be_tried_here(monkeypatch, tmp_path):
