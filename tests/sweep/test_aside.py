@@ -70,6 +70,7 @@ def test_whose_time_is_over_has_not_ended(aside):
     one = aside("time.sleep(600)")
     assert len([*one.answers(until)]) == 1
     assert one.end(until) is None and one.lives
+    assert time.monotonic() - until < 5.0  # nor is its end waited for
 
 
 def test_the_dead_are_not_waited_for_though_an_orphan_holds_their_pipe(aside, tmp_path):
