@@ -207,7 +207,8 @@ def _refuse_what_cannot_fit(problem: Problem, cost: Cost | None) -> None:
 def free_bytes(device: str) -> int:
     """What can be had: of the machine, and of what this process may hold."""
     if device != "cpu":
-        return int(torch.cuda.mem_get_info(device)[0])
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused  # which torch keeps for what comes
     free, limit = _told("/proc/meminfo", "MemAvailable"), getrlimit(RLIMIT_DATA)[0]
     if limit == RLIM_INFINITY:
         return free

@@ -207,7 +207,8 @@ def _kernels(seen: profile) -> list[str]:
     """Names of the CUDA kernels that ran, longest time first."""
     spent: dict[str, float] = {}
     for event in seen.key_averages():
-        if event.device_type == torch.autograd.DeviceType.CUDA and event.self_device_time_total > 0:
+        on_device = event.device_type == torch.autograd.DeviceType.CUDA
+        if on_device and not event.is_user_annotation and event.self_device_time_total > 0:
             spent[event.key] = spent.get(event.key, 0.0) + event.self_device_time_total
     return sorted(spent, key=lambda name: -spent[name])[:MOST_KERNELS]
 

@@ -96,8 +96,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round(spent.get(part, 0.0) + gate, 6) for part in ("gate", "total")}
     record = replace(record, spent_s={**spent, **more})
-    failed = record.status in (Status.FAILED, Status.OUT_OF_MEMORY)
-    spoiled = bool(deed) or left or (failed and poisoned(job.problem.device))
+    spoiled = bool(deed) or left or poisoned(job.problem.device)
     return {"record": record.to_dict(), "spoiled": spoiled}
 
 

@@ -35,7 +35,11 @@ def check(given: argparse.Namespace) -> int:
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     watching = progress.watcher(len(plan.to_run))
-    with lock_for([grid.device]), LocalEngine(settings) as engine, watching as watcher:
+    with (
+        lock_for([grid.device]),
+        LocalEngine(settings, limited=grid.device == "cpu") as engine,
+        watching as watcher,
+    ):
         records = check_cells(plan, engine, given.seed or 0, watcher)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))

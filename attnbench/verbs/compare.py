@@ -154,7 +154,7 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     if given.margin is None and not floors:
         say("no noise floor is stored for this machine, so it is measured first for each problem; "
             "'attnbench env' measures it once")  # fmt: skip
-    with lock_for([grid.device]), LocalEngine(settings) as engine:
+    with lock_for([grid.device]), LocalEngine(settings, limited=grid.device == "cpu") as engine:
         found = compare_cells(
             judged, against, engine, seed=given.seed or 0, margin=given.margin, floors=floors,
             budget_s=seconds, watch=lambda one: say(pairs_view.line(one, *names)),

@@ -59,7 +59,7 @@ def _measured(given: argparse.Namespace, machine: Any, settings: Any) -> tuple[A
     dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
     for dtype in dtypes:  # refuses what can't be, in the words of a problem
         here(Problem(dtype=dtype, device=device).device, machine)
-    with lock_for([device]), LocalEngine(settings) as engine:
+    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
         say("measuring the ceilings …")
         asked = {"ceilings": dtypes, "device": device}
         ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]

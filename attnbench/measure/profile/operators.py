@@ -80,7 +80,10 @@ def operators(events: Sequence[Any], when: When) -> dict[str, dict[str, Spent]]:
 
 def kernels(events: Sequence[Any], when: When) -> dict[str, dict[str, Spent]]:
     """Kernels of the device, by the phase of the operator that launched each."""
-    launched = {e.correlation_id(): e for e in events if _on(e, "CPU") and e.correlation_id() > 0}
+    launched = {  # the driver's own calls are linked to an operator, and number themselves anew
+        e.correlation_id(): e for e in events
+        if _on(e, "CPU") and e.correlation_id() > 0 and not e.linked_correlation_id()
+    }  # fmt: skip
     found: dict[str, dict[str, Spent]] = {}
     for event in events:
         if not _on(event, "CUDA") or event.is_user_annotation():
