@@ -1,7 +1,7 @@
 """What a token costs in energy, three times over, for the ten fastest variants of a run.
 
 ``python proofs/visit_energy.py RESULTS``: of the latest quick run there, forward at 8,192 tokens,
-the ten fastest are measured again in three runs. Last comes how far the repeats lie apart.
+the ten fastest are measured again in three runs. After each comes how far they lie apart.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ def told(repeats: Sequence[Mapping[str, float | str]]) -> tuple[list[str], int]:
         lines.append(f"{name:18} {joules} µJ a token  {100 * apart:5.1f} % apart")
     if not widest[1]:
         return [*lines, f"energy: nothing was compared: {why or 'no variant was measured'}"], 2
+    if len(repeats) < 2:
+        return [
+            *lines,
+            f"energy: {len(names)} variant{'s' * (len(names) > 1)} once, so nothing was compared",
+        ], 2
     lines.append(
         f"energy: {within} of {len(names)} variants within {100 * WITHIN:.0f} % over "
         f"{len(repeats)} repeats; the widest {100 * widest[0]:.1f} % ({widest[1]})"
@@ -102,8 +107,8 @@ def main(given: Sequence[str], run: Run = subprocess.call) -> int:
         run(words(ten, results))
         new = [path for path in each_run([results]) if path not in before]
         repeats.append(per_token(record for path in new for record in read_records(path)))
-    lines, status = told(repeats)
-    print("\n".join(lines))
+        lines, status = told(repeats)
+        print("\n".join(lines), flush=True)  # now: a visit may end before the next repeat does
     return status
 
 

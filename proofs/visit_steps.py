@@ -51,7 +51,7 @@ def steps(device: str = "cuda") -> list[Step]:
              r"ruler self-check:.*"),
         Step("claims", 60, 200, _claims, r".*reproduced.*"),
         Step("triton", 120, 560, _tests("triton"), tested),  # each compiles anew: minutes
-        Step("energy", 60, 180, _energy, r"energy: .*"),
+        Step("energy", 60, 420, _energy, r"energy: .*"),
         Step("million", 60, 240, _run("million", device), r"\[\d+/\d+, .*1048576.*"),
         Step("sweep", 60, 3600, _run("h200", device), fastest),
     ]  # fmt: skip

@@ -157,12 +157,10 @@ class GraphClock(EventClock):
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__(gpu)
-        self.name = "e2e"
-        self.batch = 1
         self._end_to_end = EndToEndClock(gpu)
         self._call: Step | None = None
         self._replay: Step | None = None
-        self._why = "no call was captured"
+        self.leave("no call was captured")
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -179,7 +177,8 @@ class GraphClock(EventClock):
         prepares for it.
         """
         gpu = self._gpu
-        self.name, self.batch, self._call, self._replay = "e2e", 1, call, None
+        self.leave("no call was captured")
+        self._call = call
         before()
         try:
             replay = gpu.capture(call)
@@ -199,6 +198,10 @@ class GraphClock(EventClock):
             put_back()
 
         self.name, self.batch, self._replay = "graph", QUEUE, again
+
+    def leave(self, why: str) -> None:
+        """Time from end to end what follows: it can't be captured."""
+        self.name, self.batch, self._replay, self._why = "e2e", 1, None, why
 
     def step(self, call: Step) -> Step:
         """What stands for the call: its replay, or where there is none, the call itself."""

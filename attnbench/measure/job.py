@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from attnbench.measure.clocks import Clock, clock_for
 from attnbench.measure.gpu_clocks import GraphClock
 from attnbench.measure.team.together import Together
 from attnbench.measure.timed import Timed, Values
-from attnbench.truth.call import Attend
+from attnbench.truth.call import Attend, Call
 from attnbench.truth.differentiate import Defines
 from attnbench.truth.gate import Verdict
 from attnbench.truth.reference import Judged
@@ -89,13 +89,29 @@ class Ready:
         return clock_for(self.job.problem.device, self.job.problem.phase)
 
 
-def prepare(clock: Clock, timed: Timed) -> None:
-    """Let a clock that replays calls record this one.
+class Repeated(Protocol):
+    """A call that is made again and again on values that change in place."""
 
-    Not of a decoder that keeps a memory of its own: each of its calls gets another one, at other
-    addresses.
-    """
-    if isinstance(clock, GraphClock) and not timed.call.steps:
+    call: Call
+
+    def before(self) -> object:
+        """Put other values there."""
+
+    def run(self) -> object:
+        """What the clock sees."""
+
+    def hold(self) -> Callable[[], object]:
+        """What puts the results back where they are looked for, after a replay."""
+
+
+def prepare(clock: Clock, timed: Repeated) -> None:
+    """Let a clock that replays calls record this one."""
+    if not isinstance(clock, GraphClock):
+        return
+    timed.before()
+    if timed.call.moves:
+        clock.leave("what it remembers of the tokens before lies elsewhere for each call")
+    else:
         clock.prepare(timed.before, timed.run, timed.hold)
 
 

@@ -21,8 +21,7 @@ from torch import Tensor
 from attnbench.measure.cell import free_bytes
 from attnbench.measure.clocks import Clock, clock_for
 from attnbench.measure.failure import failure
-from attnbench.measure.gpu_clocks import GraphClock
-from attnbench.measure.job import Job, Spent
+from attnbench.measure.job import Job, Spent, prepare
 from attnbench.measure.memory import growth, observe
 from attnbench.measure.probed import Probed
 from attnbench.measure.shared import state
@@ -82,8 +81,7 @@ def _look(job: Job, max_time_s: float, expected: int | None, spent: Spent) -> di
         grown = growth(fresh.run)
     with spent.on("timing"):
         clock = clock_for(problem.device, problem.phase)
-        if isinstance(clock, GraphClock) and not fresh.call.steps:
-            clock.prepare(fresh.before, fresh.run, fresh.hold)
+        prepare(clock, fresh)
         samples = few_samples(clock, fresh, max_time_s)
     results, rows = fresh.results(), few.secret_rows(problem, ROWS)
     dout = fresh.dout_in(rows)

@@ -7,6 +7,7 @@ wide as the model. What a variant is handed has the dimensions that its level sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,6 +25,28 @@ def weights_of(part: object) -> dict[str, Tensor]:
     return dict(getattr(part, "weights", None) or {})
 
 
+def put(there: Any, values: Any) -> bool:
+    """Put a decoder's memory where another one lies; False where the two are not made alike.
+
+    Then what lies there is of no use any more.
+    """
+    if type(there) is not type(values):
+        return False
+    if isinstance(there, Tensor):
+        form = (there.shape, there.stride(), there.dtype, there.device)
+        if form != (values.shape, values.stride(), values.dtype, values.device):
+            return False
+        with suppress(RuntimeError):  # where several of its places are one
+            there.copy_(values)
+            return True
+        return False
+    if isinstance(there, (list, tuple)):
+        return len(there) == len(values) and all(map(put, there, values))
+    if isinstance(there, dict):
+        return list(there) == list(values) and all(map(put, there.values(), values.values()))
+    return there is None or (isinstance(there, (bool, int, float, str)) and there == values)
+
+
 class Call:
     """One ``attend`` with tensors of its own. Values change; addresses stay."""
 
@@ -37,6 +60,8 @@ class Call:
         """Whether it decodes from a memory of its own making."""
         self.new: list[Tensor] = []
         self.memory: Any = None
+        self.moves = False
+        """Whether the memory lies elsewhere each time: then no replay of a call can read it."""
         self.remember()
 
     def load(self, inputs: Ends) -> None:
@@ -56,7 +81,10 @@ class Call:
             self.new = self.new or [x.clone(memory_format=torch.contiguous_format) for x in new]
             for kept in self.new:  # nothing of the new tokens is there to be looked up
                 kept.fill_(torch.nan)
-            self.memory = self._remembered(before)
+            memory = self._remembered(before)
+            if self.memory is None or not put(self.memory, memory):
+                self.moves = self.memory is not None
+                self.memory = memory
             for kept, values in zip(self.new, new, strict=True):
                 kept.copy_(values)
 

@@ -33,7 +33,9 @@ def profile(given: argparse.Namespace) -> int:
     folder = profiling.folder_of(cells, Path(given.out))
     try:
         settings = Settings(threads=pinned(given.threads, machine))
-        with lock_for({cell.problem.device for cell in cells}), LocalEngine(settings) as engine:
+        devices = {cell.problem.device for cell in cells}
+        limited = devices == {"cpu"}
+        with lock_for(devices), LocalEngine(settings, limited=limited) as engine:
             found = profiling.profiles(cells, engine, given.seed or 0, folder)
     except profiling.NotProfiled as stopped:
         say(f"attnbench: {stopped}")

@@ -29,7 +29,11 @@ def selfcheck(given: argparse.Namespace) -> int:
     devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
     # one thread, however many there are: a fault is one for a fixed number of them
     settings, watching = Settings(threads=1), progress.watcher(len(PLANTS))
-    with lock_for(devices), LocalEngine(settings) as engine, watching as watcher:
+    with (
+        lock_for(devices),
+        LocalEngine(settings, limited=devices == {"cpu"}) as engine,
+        watching as watcher,
+    ):
         outcomes = list(run_plants(machine, engine, seed, watcher))
         say("planted slow-downs, in pairs: about a minute …")
         outcomes += run_slow_downs(engine, seed)

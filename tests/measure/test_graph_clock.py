@@ -1,10 +1,12 @@
 """The other two clocks of a GPU that isn't there: from end to end, and by graphs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from attnbench.measure.gpu_clocks import QUEUE, EndToEndClock, EventClock, GraphClock
+from attnbench.measure.job import prepare
 from impls.loading import load_file
 
 FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
@@ -101,6 +103,18 @@ def test_a_replay_leaves_its_result_where_it_is_looked_for():
     clock.samples(one.before, one.run, 5)
     assert one.seen == ["static result"] * 5
     assert one.out == "static result"
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_decoder_is_captured_where_what_it_remembers_stays(moves):
+    gpu = FakeGpu()
+    one, clock = Decoder(gpu), GraphClock(gpu)
+    one.hold, one.call = one.held, SimpleNamespace(moves=moves)
+    prepare(clock, one)
+    clock.samples(one.before, one.run, 4)
+    assert clock.name == ("e2e" if moves else "graph")
+    said = "timed without a CUDA graph: what it remembers of the tokens before lies elsewhere"
+    assert len(clock.flags) == moves and all(flag.startswith(said) for flag in clock.flags)
 
 
 def test_a_call_that_can_not_be_captured_is_timed_from_end_to_end_and_says_why():

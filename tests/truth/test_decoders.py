@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.truth.call import Call
+import impls
+from attnbench.truth.call import Call, put
 from attnbench.truth.inputs import make
-from impls.loading import load_file
+from impls.loading import load_file, load_function
+from impls.spec import Unavailable, Unsupported
 
 layers = load_file(Path(__file__).with_name("layers.py"))
 problem_of = layers.problem_of
@@ -149,3 +151,78 @@ class OneAnswer(Summing):
 def test_a_faulty_decoder_is_wrong(fault, says):
     found = verdict(fault(DECODE), DECODE, sums(DECODE))
     assert found.reason is not None and says in found.reason
+
+
+# ---- where the memory lies -----------------------------------------------------------------------
+
+
+def places(memory):
+    if isinstance(memory, torch.Tensor):
+        return [memory.data_ptr()]
+    return [x for part in memory for x in places(part)] if isinstance(memory, (list, tuple)) else []
+
+
+def decoders():
+    problem = problem_of(level="core", phase="decode", q_len=1, kv_len=19)
+    for variant in impls.table().rows.values():
+        asked = problem.with_(level=variant.level)
+        if variant.supports(asked) is None:
+            yield variant.name, asked
+
+
+@pytest.mark.parametrize(("name", "problem"), list(decoders()))
+def test_what_a_decoder_of_ours_remembers_stays_at_its_address(name, problem):
+    variant = impls.table().find(name)
+    try:
+        attend = load_function(variant.build)(problem, **variant.chosen)
+    except (Unavailable, Unsupported) as error:
+        pytest.skip(str(error))
+    call = Call(problem, attend, make(problem, 0))
+    first, before = places(call.memory), call.forward()
+    assert bool(first) == call.steps
+    call.load(make(problem, 1))
+    assert places(call.memory) == first
+    assert not call.moves
+    assert not torch.equal(call.forward(), before)
+    call.load(make(problem, 0))
+    assert torch.equal(call.forward(), before)
+
+
+class Elsewhere(Summing):
+    """What it remembers is nothing that could be put anywhere."""
+
+    def remember(self, k, v):
+        return {"sum": v.sum(2, keepdim=True), "by": object()}
+
+    def step(self, q, k, v, memory):
+        out, new = super().step(q, k, v, memory["sum"])
+        return out, {**memory, "sum": new}
+
+
+def test_a_memory_that_lies_elsewhere_each_time_is_told():
+    call = Call(DECODE, Elsewhere(DECODE), make(DECODE, 0))
+    other = make(DECODE, 1)
+    call.load(other)
+    assert call.moves
+    torch.testing.assert_close(call.forward(), other.v.cumsum(2)[:, :, -2:])
+
+
+ONE = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("there", "values"),
+    [
+        (ONE, torch.ones(3, 2).mT), (ONE, torch.ones(2, 3).double()), (ONE, torch.ones(3, 2)),
+        (ONE[:1].expand(2, 3), torch.ones(1, 3).expand(2, 3)), (ONE, 1), ([ONE], (ONE,)),
+        ([ONE], [ONE, ONE]), ((1, ONE), (2, ONE)), ({"a": ONE}, {"b": ONE}), ({1}, {1}),
+    ],
+)  # fmt: skip
+def test_only_what_is_made_alike_can_be_put_in_anothers_place(there, values):
+    assert not put(there, values)
+
+
+def test_a_memory_is_put_in_anothers_place_part_by_part():
+    there = ([torch.zeros(2, 2)], {"b": torch.zeros(3)}, 4, None, "x")
+    assert put(there, ([torch.ones(2, 2)], {"b": torch.ones(3)}, 4, None, "x"))
+    assert there[0][0].sum() + there[1]["b"].sum() == 7

@@ -18,7 +18,8 @@ def worker(monkeypatch):
     asked = []
 
     class Engine:
-        def __init__(self, settings):
+        def __init__(self, settings, limited):
+            assert limited  # on a CPU
             asked.append(settings)
 
         def __enter__(self):

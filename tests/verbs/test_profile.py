@@ -15,7 +15,8 @@ profiles = load_file(Path(__file__).parents[1] / "report" / "profiles.py")
 class Engine:
     """A worker that has profiled before it was asked."""
 
-    def __init__(self, settings):
+    def __init__(self, settings, limited):
+        assert limited  # on a CPU
         self.made = iter([profiles.dense(), profiles.fused()])
 
     def __enter__(self):

@@ -95,3 +95,8 @@ def test_three_runs_are_made_and_read(tmp_path, capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "energy: 1 of 2 variants within 5 % over 3 repeats; the widest 50.0 % (a)"
     assert next(made, None) is None
+
+
+def test_one_repeat_compares_nothing():
+    lines, status = visit_energy.told([visit_energy.per_token([costing("a", 1.0)])])
+    assert (status, lines[-1]) == (2, "energy: 1 variant once, so nothing was compared")
