@@ -1,6 +1,7 @@
 """The inputs of a problem: made from a seed, or read from a file.
 
-Made on the CPU in float32 and then cast and moved, so that every device sees the same values.
+Made on the CPU in float32 and then cast and moved, so that every device sees the same values. What
+need not be alike everywhere may be drawn on the device itself: a GPU does not wait for a CPU then.
 
     normal      independent, standard
     peaky       logits in the hundreds: the softmax is saturated, nearly every row picks one key
@@ -50,17 +51,18 @@ class Crossed(NamedTuple):
 Ends = Inputs | Tokens | Crossed
 
 
-def make(problem: Problem, seed: int) -> Ends:
-    """The inputs of this problem; the same seed gives the same values everywhere."""
-    return _core(problem, seed) if problem.level == "core" else _tokens(problem, seed)
+def make(problem: Problem, seed: int, drawn_on: str = "cpu") -> Ends:
+    """The inputs of this problem; what is drawn on the CPU is the same everywhere."""
+    make_of = _core if problem.level == "core" else _tokens
+    return make_of(problem, seed, drawn_on)
 
 
-def _tokens(problem: Problem, seed: int) -> Tokens | Crossed:
-    generator = torch.Generator().manual_seed(seed)
+def _tokens(problem: Problem, seed: int, drawn_on: str) -> Tokens | Crossed:
+    generator = torch.Generator(drawn_on).manual_seed(seed)
 
     def tokens(length: int) -> Tensor:
         shape = (problem.batch, 1, length, problem.width)
-        x = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+        x = torch.randn(shape, generator=generator, dtype=torch.float32, device=drawn_on)
         match problem.inputs:
             case "peaky":
                 x = x * 8
@@ -75,15 +77,15 @@ def _tokens(problem: Problem, seed: int) -> Tokens | Crossed:
     return Tokens(tokens(problem.kv_len))
 
 
-def _core(problem: Problem, seed: int) -> Inputs:
+def _core(problem: Problem, seed: int, drawn_on: str) -> Inputs:
     if problem.inputs.startswith("captured:"):
         return _captured(problem)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(drawn_on).manual_seed(seed)
     b, h, c = problem.batch, problem.heads, problem.kv_heads
 
     def normal(heads: int, length: int, width: int) -> Tensor:
         shape = (b, heads, length, width)
-        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device=drawn_on)
 
     q = normal(h, problem.q_len, problem.head_dim)
     k = normal(c, problem.kv_len, problem.head_dim)
@@ -124,7 +126,9 @@ def cast(x: Tensor, problem: Problem) -> Tensor:
 
 def _loud(width: int, generator: torch.Generator) -> Tensor:
     """Which channels are loud: one in thirty-two, at least one."""
-    return torch.randperm(width, generator=generator)[: max(1, width // 32)]
+    return torch.randperm(width, generator=generator, device=generator.device)[
+        : max(1, width // 32)
+    ]
 
 
 def _captured(problem: Problem) -> Inputs:
