@@ -12,6 +12,7 @@ import impls
 from attnbench.comparison import LEAST_MARGIN
 from attnbench.measure.beside import Beside
 from attnbench.measure.cell import Bench, NotReady
+from attnbench.measure.failure import poisoned
 from attnbench.measure.job import Job, Ready
 from attnbench.measure.noise import floor_of
 from attnbench.measure.paired import Calls, compare_ready
@@ -42,7 +43,8 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
     except NotReady as stopped:
         record = stopped.record
         why = f"{record.variant}: {record.reason}"
-        return {"stopped": {"status": str(record.status), "why": why}}
+        stop = {"status": str(record.status), "why": why}
+        return {"stopped": stop, "spoiled": poisoned(record.problem["device"])}
     except Wrong as wrong:  # it says of whom
         return {"stopped": {"status": str(Status.WRONG), "why": str(wrong)}, "spoiled": True}
     return {"pairs": pairs.to_dict()}

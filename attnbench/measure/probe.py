@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnbench.measure.cell import free_bytes
 from attnbench.measure.clocks import Clock, clock_for
-from attnbench.measure.failure import failure
+from attnbench.measure.failure import failure, poisoned
 from attnbench.measure.job import Job, Spent, prepare
 from attnbench.measure.memory import growth, observe
 from attnbench.measure.probed import Probed
@@ -47,8 +47,10 @@ FREE_SHARE = 0.9
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What a worker says to ``{"probe": job, "max_time_s": …, "expected": bytes or null}``."""
-    found = probe(Job.from_dict(asked["probe"]), asked["max_time_s"], asked["expected"])
-    return {"probe": found.to_dict(), "spoiled": found.status is Status.WRONG}
+    job = Job.from_dict(asked["probe"])
+    found = probe(job, asked["max_time_s"], asked["expected"])
+    spoiled = found.status is Status.WRONG or poisoned(job.problem.device)
+    return {"probe": found.to_dict(), "spoiled": spoiled}
 
 
 def probe(job: Job, max_time_s: float, expected: int | None = None) -> Probed:

@@ -57,6 +57,14 @@ def test_a_side_that_does_not_pass_the_gate_is_not_timed(cells, sides):
     assert "pairs" not in answer
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_where_a_side_took_the_gpus_context_with_it_the_process_is_not_asked_again(
+    cells, monkeypatch, gone
+):
+    monkeypatch.setattr(asked, "poisoned", lambda device: gone)
+    assert two(cells.bench, question(cells, "build = right", INVERTED))["spoiled"] is gone
+
+
 def test_a_side_that_lies_once_pairs_are_taken_makes_them_void(cells):
     answer = two(cells.bench, question(cells, "build = right", LIES_LATER))
     assert answer["stopped"]["status"] == "wrong"

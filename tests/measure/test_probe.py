@@ -222,3 +222,10 @@ def test_a_worker_that_looked_at_what_is_wrong_is_not_used_again(cells):
         told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
         assert told["spoiled"] is spoiled
         assert told["probe"]["status"] == ("wrong" if spoiled else "measured")
+
+
+def test_a_worker_whose_gpu_context_is_gone_is_not_used_again(cells, monkeypatch):
+    monkeypatch.setattr(probing, "poisoned", lambda device: True)
+    job = Job(cells.variant(LONGER.format(deed="pass")), cells.problem())
+    told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+    assert (told["spoiled"], told["probe"]["status"]) == (True, "measured")
