@@ -82,15 +82,19 @@ def _ended(lost: WorkerLost) -> str:
 
 
 def open_worker(settings: Settings, seed: int, budget_s: float,
-                tables: Sequence[str] = ()) -> Open:  # fmt: skip
+                tables: Sequence[str] = (), *, device: str = "cpu") -> Open:  # fmt: skip
     """Workers with these settings, each with a folder first on its path.
 
     ``tables``: row files in that folder, whose rows are among those that can be held.
     """
+    limited = device == "cpu"  # of a GPU's memory the address space is no measure
 
     @contextmanager
     def opened(folder: Path) -> Iterator[HoldingWorker]:
-        with _on_as_many_cores(settings.threads), LocalEngine(settings, path=folder) as engine:
+        with (
+            _on_as_many_cores(settings.threads),
+            LocalEngine(settings, path=folder, limited=limited) as engine,
+        ):
             yield HoldingWorker(engine, seed, budget_s, folder, tables)
 
     return opened

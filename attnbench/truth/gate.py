@@ -67,7 +67,7 @@ def gate(
     """Judge a variant. ``define`` is its own definition; None for exact softmax."""
     verdict = Verdict()
     try:
-        threads = len(counted_threads())
+        threads = counted_threads()
         check_nothing_goes_on(judged.problem, attend, judged.inputs)
         check_weights(judged.problem, attend, define)
         mask_probe.probe(judged.problem, attend, seed, exact=define is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
@@ -158,10 +159,9 @@ def counted_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread is not monitor]
 
 
-def check_nothing_left(threads_before: int) -> None:
+def check_nothing_left(before: Collection[threading.Thread]) -> None:
     """No thread that was not there before the call."""
-    threads = counted_threads()
-    left = len(threads) - threads_before
-    if left > 0:
-        names = ", ".join(t.name for t in threads[-left:])
-        raise Wrong(f"it left {left} thread{'s' * (left > 1)} running: {names}")
+    left = [thread for thread in counted_threads() if thread not in before]
+    if left:
+        names = ", ".join(thread.name for thread in left)
+        raise Wrong(f"it left {len(left)} thread{'s' * (len(left) > 1)} running: {names}")

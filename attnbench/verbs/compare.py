@@ -204,7 +204,7 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
     margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
     root = Path(impls.__file__).parents[1]
     a, b = resolve(given.a, root), resolve(given.b, root)
-    opened = open_worker(settings, given.seed or 0, grid.budget)
+    opened = open_worker(settings, given.seed or 0, grid.budget, device=grid.device)
 
     def watch(cell: CommitCell) -> None:
         c = cell.comparison

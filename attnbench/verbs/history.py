@@ -105,7 +105,7 @@ def _compare(given: argparse.Namespace) -> int:
     settings, grid = Settings(threads=pinned(given.threads, machine)), _grid(given)
     margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
     seconds = given.budget or BUDGET_S
-    opened = open_worker(settings, given.seed or 0, grid.budget, tables)
+    opened = open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
 
     def watch(cell: CommitCell) -> None:
         say(history_view.line(cell))

@@ -114,6 +114,12 @@ def unpack(out_nhe: Tensor, problem: Problem) -> Tensor:
     return out_nhe.transpose(0, 1).unflatten(0, (problem.batch, problem.heads))
 
 
+def first(made: Any) -> Tensor:
+    """The output, of a function that in some of its versions gives its log-sum too."""
+    out: Tensor = made[0] if isinstance(made, tuple) else made
+    return out
+
+
 def offsets(lengths: tuple[int, ...], device: str) -> Tensor:
     """Where each sequence begins, and the end: int32 [sequences + 1]."""
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

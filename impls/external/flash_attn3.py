@@ -22,6 +22,7 @@ from torch import Tensor
 from impls.external.common import (
     Pattern,
     capability,
+    first,
     load,
     need,
     need_multiple,
@@ -61,11 +62,11 @@ def build(problem: Problem) -> Attend:
         )  # as many as it finds best
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_bnhe = function(
+        made = function(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
             causal=seen.causal, window_size=seen.window, **more,
         )  # fmt: skip
-        return swap(out_bnhe)
+        return swap(first(made))
 
     return attend
 
@@ -86,10 +87,10 @@ def _packed(problem: Problem, library: Any, seen: Pattern) -> Attend:
     edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out_nhe = library.flash_attn_varlen_func(
+        made = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
             softmax_scale=problem.scale, causal=seen.causal, window_size=seen.window,
         )  # fmt: skip
-        return unpack(out_nhe, problem)
+        return unpack(first(made), problem)
 
     return attend

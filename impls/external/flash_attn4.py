@@ -18,6 +18,7 @@ from torch import Tensor
 from impls.external.common import (
     Pattern,
     capability,
+    first,
     load,
     need,
     need_multiple,
@@ -49,7 +50,7 @@ def build(problem: Problem) -> Attend:
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
             causal=seen.causal, window_size=window,
         )  # fmt: skip
-        return swap(_first(out))
+        return swap(first(out))
 
     return attend
 
@@ -68,12 +69,6 @@ def _check_device(problem: Problem) -> None:
     )
 
 
-def _first(out: Any) -> Tensor:
-    """The output; the function gives its log-sum too."""
-    found: Tensor = out[0] if isinstance(out, tuple) else out
-    return found
-
-
 def _packed(
     problem: Problem, library: Any, seen: Pattern, window: tuple[int | None, ...]
 ) -> Attend:
@@ -85,6 +80,6 @@ def _packed(
             max_seqlen_q=longest, max_seqlen_k=longest, softmax_scale=problem.scale,
             causal=seen.causal, window_size=window,
         )  # fmt: skip
-        return unpack(_first(out), problem)
+        return unpack(first(out), problem)
 
     return attend

@@ -71,16 +71,17 @@ def test_a_worker_that_is_lost_says_how_it_ended_and_its_last_words():
 def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
     monkeypatch, tmp_path, threads, cores
 ):
-    now, during = {0, 1, 2, 3}, []
+    now, during, limits = {0, 1, 2, 3}, [], []
 
     def put(pid, wanted):
         now.clear()
         now.update(wanted)
 
     class Engine(ToldEngine):
-        def __init__(self, settings, path):
+        def __init__(self, settings, path, limited):
             super().__init__()
             self.path = path
+            limits.append(limited)
 
         def __enter__(self):
             during.append((self.path, set(now)))
@@ -97,6 +98,8 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
         assert now == cores
     assert during == [(tmp_path / x, cores) for x in "abba"]
     assert now == {0, 1, 2, 3}
+    with open_worker(Settings(), 0, 0.1, device="cuda")(tmp_path):
+        assert limits == [True, True, False]  # of a GPU's memory the address space says nothing
 
 
 @pytest.mark.parametrize(("answer", "status"), [
@@ -115,7 +118,7 @@ def test_a_refusal_says_how_a_record_would_have_ended(answer, status):
 
 def test_row_files_are_looked_for_where_the_commit_lies(monkeypatch, tmp_path):
     class Engine(ToldEngine):
-        def __init__(self, settings, path):
+        def __init__(self, settings, path, limited):
             super().__init__({"held": True})
             engines.append(self)
 

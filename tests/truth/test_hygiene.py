@@ -154,7 +154,7 @@ def test_the_call_that_is_watched_is_on_values_of_its_own(truth, quiet):
 
 
 def test_a_thread_that_was_not_there_before_is_named():
-    before, done = len(hygiene.counted_threads()), threading.Event()
+    before, done = hygiene.counted_threads(), threading.Event()
     thread = threading.Thread(target=done.wait, name="tqdm_monitor")
     thread.start()
     try:
@@ -167,9 +167,23 @@ def test_a_thread_that_was_not_there_before_is_named():
     hygiene.check_nothing_left(before)
 
 
+def test_of_threads_the_one_that_is_new_is_named_and_not_the_one_that_was_begun_last():
+    ends = threading.Event()
+    begun = [threading.Thread(target=ends.wait, name=name) for name in ("new", "old")]
+    for thread in begun:
+        thread.start()
+    try:
+        before = [x for x in hygiene.counted_threads() if x is not begun[0]]
+        assert refused(hygiene.check_nothing_left, before) == "it left 1 thread running: new"
+    finally:
+        ends.set()
+        for thread in begun:
+            thread.join()
+
+
 def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
     tqdm = pytest.importorskip("tqdm").tqdm
-    before = len(hygiene.counted_threads())
+    before = hygiene.counted_threads()
     tqdm([], disable=True)  # starts it, if it is not there
     assert tqdm.monitor is not None and tqdm.monitor.is_alive()
     hygiene.check_nothing_left(before)

@@ -39,6 +39,14 @@ def test_flash_attn_is_called_as_it_documents(row, mask, library):
     assert views((call.q, call.k, call.v), leaves)
 
 
+@pytest.mark.parametrize("mask", ["causal", DOCUMENTS[0]])
+@pytest.mark.parametrize("row", ["flash_attn3", "flash_attn4"])
+@pytest.mark.parametrize("with_lse", [False, True])
+def test_the_output_is_taken_whether_its_log_sum_comes_with_it_or_not(row, mask, with_lse, library):
+    flash(library, FLASH[row], with_lse=with_lse)
+    check(problem(mask), build(row, problem(mask)))
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("lengths", [UNEQUAL, {"q_len": 13, "kv_len": 5}], ids=["few", "many"])
 @pytest.mark.parametrize("row", FLASH)
