@@ -53,9 +53,8 @@ def test_nothing_is_wider_than_the_window(reader, width):
         r.page.click("#more")
     r.page.click("#legend summary")
     assert r.page.evaluate(wide) == width
-    r.page.locator("#cells tbody a").first.press(
-        "Enter"
-    )  # figures come near and move what is below
+    # by its key: figures that come near are drawn, and move what is below them
+    r.page.locator("#cells tbody a").first.press("Enter")
     r.page.wait_for_selector("dialog[open]")
     assert r.page.evaluate(wide) == width
 
