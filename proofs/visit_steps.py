@@ -16,7 +16,10 @@ PYTEST = (
     "--import-mode=importlib", "-p", "no:cacheprovider",
     "-W", "default",
 )  # fmt: skip
-TESTS = {"clocks": "tests/gpu/test_cuda_clocks.py", "triton": "tests/gpu/test_triton_rows.py"}
+TESTS = {
+    "clocks": ("tests/gpu/test_cuda_clocks.py", "tests/gpu/test_cuda_cells.py"),
+    "triton": ("tests/gpu/test_triton_rows.py",),
+}
 CLOSING_S = 15
 """What a run needs to end its last cell and say what came of it."""
 
@@ -77,14 +80,14 @@ def _timer(device: str) -> Command:
 
 
 def _tests(which: str) -> Command:
-    """Those of our clocks, or those of our kernels."""
+    """Those of our clocks and of cells, or those of our kernels."""
 
     def command(out: Path, seconds: float) -> list[str] | str:
         if why := no_cuda():
             return why
         if find_spec("pytest") is None:
             return "the tests need pytest, which this Python has not"
-        return [*PYTEST, TESTS[which]]
+        return [*PYTEST, *TESTS[which]]
 
     return command
 

@@ -139,6 +139,23 @@ def with_term(pairs, made, total, w_block, term, TERM: tl.constexpr):
 
 
 @triton.jit
+def divided(made, total, pairs, x_block, y_block):
+    """By the weights' sum: of the output, what the next chunk sees, and the sum's inverse."""
+    whole = tl.sum(pairs, 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
+    inverse = 1.0 / tl.where(whole == 0.0, 1.0, whole)
+    return made * inverse[:, None], total + tl.sum(y_block.to(tl.float32), 0), inverse
+
+
+@triton.jit
+def slopes(start, first, step, count, column, W_WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+           W_COLUMNS: tl.constexpr):  # fmt: skip
+    """How fast features rise with their channels."""
+    at, there = places(first, step, count, column, W_WIDTH, CHUNK, W_COLUMNS)
+    channel = tl.load(start + at, mask=there, other=0.0).to(tl.float32)
+    return tl.minimum(feature(channel), 1.0)
+
+
+@triton.jit
 def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_steps, out_steps,
          slope_steps, x_group, y_group, w_group, slope_group, state_group, heads, count, segments,
          length, numbers, x_state, w_state, CHUNK: tl.constexpr, X_WIDTH: tl.constexpr,
@@ -188,16 +205,13 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
         pairs = tl.where(seen, pairs, 0.0)
         made = tl.dot(pairs.to(w_block.dtype), w_block, made, input_precision=PRECISION)
         if TERM == "sum":
-            whole = tl.sum(pairs, 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
-            inverse = 1.0 / tl.where(whole == 0.0, 1.0, whole)
-            made *= inverse[:, None]
-            total += tl.sum(y_block.to(tl.float32), 0)
+            made, total, inverse = divided(made, total, pairs, x_block, y_block)
             if column == 0:
                 tl.store(over + row_at + first + row, inverse, mask=first + row < count)
         if SLOPED:
-            at, there = places(first, slope_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
-            channel = tl.load(slope_at + at, mask=there, other=0.0).to(tl.float32)
-            made *= tl.minimum(feature(channel), 1.0)
+            made *= slopes(
+                slope_at, first, slope_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS
+            )
         at, there = places(first, out_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
         tl.store(out_at + at, made.to(out.dtype.element_ty), mask=there)
         if KEEPS:

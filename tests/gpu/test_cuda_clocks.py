@@ -284,30 +284,3 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
 def test_a_gpu_is_taken_once(board):
     with lock_for([CUDA]), pytest.raises(DeviceBusy):
         DeviceLock([board.uuid]).__enter__()
-
-
-@pytest.mark.parametrize("kind", ["normal", "outliers", "equal_keys"])
-def test_values_can_be_drawn_on_the_device_and_the_seed_decides_them(kind):
-    from attnbench.truth.inputs import make
-    from impls.problem import Problem
-
-    problem = Problem(2, 4, 2, 300, 300, 64, 64, "bfloat16", device=CUDA, inputs=kind)
-    first, again, other = (make(problem, seed, drawn_on=CUDA) for seed in (3, 3, 4))
-    for a, b, c in zip(first, again, other, strict=True):
-        assert a.device.type == "cuda"
-        assert torch.equal(a, b)
-        assert not torch.equal(a, c)
-        assert kind == "outliers" or abs(float(a.float().std()) - 1) < 0.1
-
-
-def test_the_step_of_a_decoder_with_a_memory_of_its_own_is_replayed():
-    import impls
-    from attnbench.measure.job import Job
-    from attnbench.measure.probe import probe
-    from impls.masks import Mask
-    from impls.problem import Problem
-
-    problem = Problem(4, 8, 8, 1, 4096, 64, 64, "bfloat16", Mask.parse("causal"), "decode",
-                      device=CUDA)  # fmt: skip
-    found = probe(Job(impls.table().find("linear.elu"), problem), 1.0)
-    assert (found.reason, found.clock) == ("", "graph")

@@ -1,18 +1,12 @@
 """What a worker answers about pairs, asked in this process; and the floor under them."""
 
-import itertools
-import math
-
 import pytest
 import torch
 
-from attnbench.comparison import LEAST_MARGIN, Verdict, paired
+from attnbench.comparison import Verdict, paired
 from attnbench.measure import asked, noise
 from attnbench.measure.asked import Held, two
-from attnbench.measure.cell import NotReady
-from attnbench.measure.job import Job
-from attnbench.measure.noise import floor_of
-from attnbench.measure.paired import Calls, compare_ready
+from attnbench.measure.paired import Calls
 from attnbench.pairs import Pairs, Rule
 from attnbench.truth.findings import Wrong
 
@@ -92,7 +86,7 @@ def test_pairs_are_taken_for_as_long_as_was_asked_and_looked_at_afterwards(cells
 
     def compared(a, b, rule, *, audit):
         asked_for.append((rule, audit))
-        return scripted_pairs([0.0] * 40)
+        return Pairs(paired([0.0] * 40, 0.01, confidence=0.99), [0.002] * 40, [0.002] * 40)
 
     monkeypatch.setattr(asked, "compare_ready", compared)
     two(cells.bench, question(cells, "build = right", TWICE, budget_s=7.5, margin=0.04))
@@ -191,89 +185,6 @@ def test_a_variant_that_is_held_and_lies_is_wrong_and_gives_no_seconds(ask):
 ])  # fmt: skip
 def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, variant, said):
     assert said in Held().hold(cells.bench, hold(variant))["refused"]
-
-
-# ---- calls and floors ----------------------------------------------------------------------------
-
-
-def ready(cells, code="build = right"):
-    return cells.bench.ready(Job(cells.variant(code), cells.problem()))
-
-
-def test_each_fresh_side_lies_elsewhere(cells):
-    calls = Calls(ready(cells))
-    places = set()
-    for _ in range(3):
-        calls.fresh()
-        places.add(calls._timed.call.leaves[0].data_ptr())
-    assert len(places) == 3
-
-
-def test_what_a_side_returned_is_checked_before_its_tensors_go(cells):
-    calls = Calls(ready(cells, LIES_LATER))
-    with pytest.raises(Wrong, match="planted: while it was timed"):
-        for _ in range(20):
-            calls.fresh()
-            for _ in range(5):
-                calls.sample()
-
-
-def test_what_is_not_ready_says_why(cells):
-    with pytest.raises(NotReady) as stopped:
-        ready(cells, INVERTED)
-    assert stopped.value.record.status == "wrong"
-
-
-def scripted_pairs(logs, confidence=0.99):
-    return Pairs(
-        paired(logs, 0.01, confidence=confidence), [0.002] * len(logs), [0.002] * len(logs)
-    )
-
-
-def test_the_floor_is_how_far_intervals_lie_off_nothing(cells, monkeypatch):
-    shift = iter([0.0] * 18 + [0.03, -0.05])
-    made = lambda *_: scripted_pairs([next(shift)] * 40)  # noqa: E731 - all pairs alike: no noise
-    monkeypatch.setattr(noise, "compare_ready", made)
-    monkeypatch.setattr(noise, "perf_counter", lambda: 0.0)
-    found = floor_of(None)
-    assert found.trials == 20
-    assert math.log1p(found.floor) == pytest.approx(0.031, abs=1e-6)  # between 19th and 20th
-    assert found.call_s == 0.002
-
-
-def test_a_floor_rests_on_eight_comparisons_at_least_that_decide_at_the_least_margin(monkeypatch):
-    rules, now = [], itertools.count(0.0, 100.0)  # each takes longer than all of them may
-    made = lambda a, b, rule: rules.append(rule) or scripted_pairs([0.0] * 40)  # noqa: E731
-    monkeypatch.setattr(noise, "compare_ready", made)
-    monkeypatch.setattr(noise, "perf_counter", lambda: next(now))
-    assert floor_of(None, 4.0).trials == 8
-    assert rules == [Rule(LEAST_MARGIN, cap=640, budget_s=0.5)] * 8
-
-
-def test_what_is_always_off_to_the_faster_side_is_as_far_apart_and_has_the_middle_of_its_times(
-    monkeypatch,
-):
-    off = Pairs(paired([-0.03] * 40, 0.01), [9.0, 0.002, 0.002, 0.002], [0.002] * 4)
-    monkeypatch.setattr(noise, "compare_ready", lambda *_: off)
-    monkeypatch.setattr(noise, "perf_counter", lambda: 0.0)
-    found = floor_of(None)
-    assert (found.apart, found.floor) == pytest.approx((math.expm1(0.03),) * 2)
-    assert found.call_s == 0.002
-
-
-def test_noise_that_the_interval_knows_of_is_no_floor(monkeypatch):
-    logs = [0.05 * (i % 9 - 4) + 0.01 for i in range(45)]
-    monkeypatch.setattr(noise, "compare_ready", lambda *_: scripted_pairs(logs))
-    monkeypatch.setattr(noise, "perf_counter", lambda: 0.0)
-    found = floor_of(None)
-    assert found.floor == 0.0
-    assert found.apart == pytest.approx(math.expm1(0.01), rel=0.01)
-
-
-def test_a_verdict_on_the_same_code_is_never_a_difference(cells):
-    one = ready(cells)
-    told = [compare_ready(one, one, Rule(0.10, cap=80)).comparison.verdict for _ in range(10)]
-    assert not {Verdict.FASTER, Verdict.SLOWER} & set(told)
 
 
 def test_a_table_that_can_not_be_read_refuses_what_is_in_it(cells, monkeypatch):

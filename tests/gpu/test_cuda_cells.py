@@ -1,0 +1,35 @@
+"""What a cell needs of a GPU: its values, and a decoder's step that can be replayed."""
+
+import pytest
+import torch
+
+import impls
+from attnbench.measure.job import Job
+from attnbench.measure.probe import probe
+from attnbench.truth.inputs import make
+from impls.masks import Mask
+from impls.problem import Problem
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+]
+CUDA = "cuda"
+
+
+@pytest.mark.parametrize("kind", ["normal", "outliers", "equal_keys"])
+def test_values_can_be_drawn_on_the_device_and_the_seed_decides_them(kind):
+    problem = Problem(2, 4, 2, 300, 300, 64, 64, "bfloat16", device=CUDA, inputs=kind)
+    first, again, other = (make(problem, seed, drawn_on=CUDA) for seed in (3, 3, 4))
+    for a, b, c in zip(first, again, other, strict=True):
+        assert a.device.type == "cuda"
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+        assert kind == "outliers" or abs(float(a.float().std()) - 1) < 0.1
+
+
+def test_the_step_of_a_decoder_with_a_memory_of_its_own_is_replayed():
+    problem = Problem(4, 8, 8, 1, 4096, 64, 64, "bfloat16", Mask.parse("causal"), "decode",
+                      device=CUDA)  # fmt: skip
+    found = probe(Job(impls.table().find("linear.elu"), problem), 1.0)
+    assert (found.reason, found.clock) == ("", "graph")
