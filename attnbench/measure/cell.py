@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit
 from time import perf_counter
 from typing import Any
 
 import torch
 
+from attnbench.measure import room
 from attnbench.measure.determinism import try_determinism
 from attnbench.measure.failure import failure, told
 from attnbench.measure.job import Job, Ready, Spent
@@ -36,8 +35,6 @@ NOTE = 500
 """Characters of what a variant may say of itself."""
 PROTECTED_S = 0.03
 """A first call that takes longer is not made again on write-protected inputs."""
-FREE_SHARE = 0.9
-"""Of the free memory, how much a call may be expected to take."""
 
 
 class NotReady(Exception):
@@ -122,6 +119,8 @@ class Bench:
             record = replace(blank, **failure(error))
         if self._judged and self._judged[0] == (job.problem, job.seed):
             record = replace(record, entropy=self._judged[1].entropy)
+        if record.status is Status.OUT_OF_MEMORY:  # the next one shall not meet what it left
+            room.let_go(job.problem.device)
         return replace(record, spent_s=spent.closed())
 
     def _gated(self, job: Job, blank: Record, spent: Spent,
@@ -132,7 +131,8 @@ class Bench:
             raise Unsupported(refusal)
         cost = _cost(variant, problem)
         record = replace(blank, cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
-        _refuse_what_cannot_fit(problem, cost)
+        if cost is not None and cost.peak_bytes is not None:
+            room.insist(cost.peak_bytes, problem.device, "it", "above")
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
         if several := runs_over_ranks(variant):
@@ -191,31 +191,3 @@ def _cost(variant: Variant, problem: Problem) -> Cost | None:
         return None
     cost: Cost = load_function(variant.cost)(problem, **variant.chosen)
     return cost
-
-
-def _refuse_what_cannot_fit(problem: Problem, cost: Cost | None) -> None:
-    if cost is None or cost.peak_bytes is None:
-        return
-    free = free_bytes(problem.device)
-    if cost.peak_bytes > FREE_SHARE * free:
-        raise MemoryError(
-            f"predicted, not run: it needs {cost.peak_bytes / 2**30:.1f} GiB above its inputs "
-            f"and {free / 2**30:.1f} GiB are free"
-        )
-
-
-def free_bytes(device: str) -> int:
-    """What can be had: of the machine, and of what this process may hold."""
-    if device != "cpu":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + unused  # which torch keeps for what comes
-    free, limit = _told("/proc/meminfo", "MemAvailable"), getrlimit(RLIMIT_DATA)[0]
-    if limit == RLIM_INFINITY:
-        return free
-    return min(free, limit - _told("/proc/self/status", "VmData"))
-
-
-def _told(file: str, name: str) -> int:
-    """Bytes, as the system tells them in kilobytes."""
-    with Path(file).open() as lines:
-        return next(int(x.split()[1]) * 1024 for x in lines if x.startswith(name))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.measure.cell import free_bytes
+from attnbench.measure import room
 from attnbench.measure.clocks import Clock, clock_for
 from attnbench.measure.failure import failure, poisoned
 from attnbench.measure.job import Job, Spent, prepare
@@ -41,8 +41,6 @@ MOST, SHORT_S = 5, 0.05
 """Samples of a call, and below which time as many are taken whatever they say."""
 CLEAR = 0.15
 """Two samples that lie further than this from the time asked for have decided; else a third."""
-FREE_SHARE = 0.9
-"""Of the free memory, how much a probe may take."""
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,11 +204,6 @@ class Fresh:
 
 def _refuse_without_room(problem: Problem, expected: int | None, *, exact: bool) -> None:
     """Raise where call or check would not fit what is free, rather than find out."""
-    free, inputs = free_bytes(problem.device), few.room(problem, exact=True)
-    need = inputs + max(expected or 0, few.room(problem, exact=exact))
-    if need > FREE_SHARE * free:
-        what = "it" if (expected or 0) > few.room(problem, exact=exact) else "checking it"
-        raise MemoryError(
-            f"predicted, not run: {what} needs {need / 2**30:.1f} GiB with its inputs, and "
-            f"{free / 2**30:.1f} GiB are free"
-        )
+    inputs, checked = few.room(problem, exact=True), few.room(problem, exact=exact)
+    what = "it" if (expected or 0) > checked else "checking it"
+    room.insist(inputs + max(expected or 0, checked), problem.device, what, "with")

@@ -25,6 +25,12 @@ SURE = 3
 QUIET_S = 1.0
 """So long it is waited between, at most, for work to end: what a call put off comes with each call,
 and a compiler's housekeeping ends once."""
+ASLEEP = 4_000_000
+"""Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
+
+_sleep = getattr(torch.cuda, "_sleep", None)
+_synchronize = torch.cuda.synchronize
+_on = torch.cuda.device
 
 
 def check_form(problem: Problem, out: object) -> Tensor:
@@ -99,6 +105,8 @@ def check_memory_kept(call: Call, most: float) -> None:
         return
     try:
         again = call.two_steps()
+    except torch.OutOfMemoryError:  # no fault of its step's
+        raise
     except (TypeError, AttributeError, IndexError, RuntimeError) as error:
         said = str(error).splitlines()[0]
         raise Wrong(f"its step can't go on from the memory that a step returned: {said}") from None
@@ -113,6 +121,7 @@ def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends) -> Non
     On values of their own, so that an output found in memory from before is another's.
     """
     if problem.device != "cpu":
+        _check_in_order(problem, attend, inputs)
         return
     call = Call(problem, attend, other_set(inputs))
     for _ in range(SURE):
@@ -128,6 +137,25 @@ def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends) -> Non
     raise Wrong(f"other threads worked on for {late * 1e3:.2g} ms after it had returned")
 
 
+def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
+    """On a GPU the output is there for whatever its caller queues next, as for an event.
+
+    The call and a copy of its output are queued while the device sleeps, so that no gap between
+    launches lets work on another stream, which nobody waits for, be done in time.
+    """
+    call = Call(problem, attend, inputs)
+    call.forward()  # what it leaves in memory is of other values
+    call.load(other_set(inputs))
+    if _sleep is not None:
+        with _on(problem.device):
+            _sleep(ASLEEP)
+    out = call.forward()
+    at_once = _copy(out)
+    _synchronize(problem.device)
+    if at_once is not None and not _same(at_once, out.detach()):
+        raise Wrong("its output changed after it had been returned: work was put off")
+
+
 def wait_for_quiet() -> None:
     """Until no other thread works, or for as long as that is waited for."""
     until = time.monotonic() + QUIET_S
@@ -140,7 +168,7 @@ def wait_for_quiet() -> None:
 
 def _copy(out: object) -> Tensor | None:
     """The output as it is at this moment; None of what has no values to copy."""
-    plain = type(out) is Tensor and out.layout is torch.strided and out.device.type == "cpu"
+    plain = type(out) is Tensor and out.layout is torch.strided and not out.is_meta
     return out.detach().clone() if plain else None  # type: ignore[attr-defined]
 
 

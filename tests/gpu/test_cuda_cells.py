@@ -6,7 +6,11 @@ import torch
 import impls
 from attnbench.measure.job import Job
 from attnbench.measure.probe import probe
+from attnbench.truth.findings import Wrong
+from attnbench.truth.hygiene import check_nothing_goes_on
 from attnbench.truth.inputs import make
+from attnbench.truth.planted import PLANTS
+from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -33,3 +37,17 @@ def test_the_step_of_a_decoder_with_a_memory_of_its_own_is_replayed():
                       device=CUDA)  # fmt: skip
     found = probe(Job(impls.table().find("linear.elu"), problem), 1.0)
     assert (found.reason, found.clock) == ("", "graph")
+
+
+@pytest.mark.parametrize("deed", [True, False])
+def test_an_output_is_there_for_what_is_queued_after_it(deed):
+    (plant,) = [plant for plant in PLANTS if plant.problem.device == CUDA]
+    row = plant.row if deed else plant.honest
+    attend = load_function(row.build)(plant.problem, **row.chosen)
+    inputs = make(plant.problem, 0)
+    for _ in range(3):  # memory that torch keeps holds what the calls before have left
+        if deed:
+            with pytest.raises(Wrong, match="work was put off"):
+                check_nothing_goes_on(plant.problem, attend, inputs)
+        else:
+            check_nothing_goes_on(plant.problem, attend, inputs)

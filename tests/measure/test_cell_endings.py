@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.measure import cell
+from attnbench.measure import room
 from attnbench.record import Status
 from impls.loading import load_file, load_function
 from impls.masks import Mask
@@ -88,11 +88,19 @@ def test_what_cannot_fit_is_predicted_and_not_run(cells):
 
 
 def test_what_may_just_fit_is_run(cells, monkeypatch):
-    monkeypatch.setattr(cell, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(room, "free_bytes", lambda device: 1000)
     fits = cells.variant(HONEST + COST.format(peak=900), cost=True)
     too_large = cells.variant(HONEST + COST.format(peak=901), cost=True)
     assert cells.measure(fits).status is Status.MEASURED
     assert cells.measure(too_large).status is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("error", "gone"), [("MemoryError", ["cpu"]), ("ValueError", [])])
+def test_what_lacked_memory_leaves_none_behind(cells, monkeypatch, error, gone):
+    asked = []
+    monkeypatch.setattr(room, "let_go", asked.append)
+    cells.run(raising(f"raise {error}('no')", "attend"))
+    assert asked == gone
 
 
 def test_a_wrong_variant_has_its_errors_and_no_time(cells):

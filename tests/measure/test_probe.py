@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnbench.measure import probe as probing
+from attnbench.measure import room
 from attnbench.measure.job import Job
 from attnbench.measure.probe import Fresh, few_samples, probe
 from attnbench.measure.probed import Probed
@@ -189,13 +190,13 @@ def test_as_many_calls_as_it_takes_to_tell(cells, scripted, readings, taken):
 
 
 def test_what_does_not_fit_what_is_free_is_refused_and_not_run(cells, monkeypatch):
-    monkeypatch.setattr(probing, "free_bytes", lambda device: 10**9)
+    monkeypatch.setattr(room, "free_bytes", lambda device: 10**9)
     code = "def build(problem):\n    raise AssertionError('it was built')"
     found = look(cells, code, expected=2 * 10**9)  # bytes, which are 1.9 GiB
     assert found.status is Status.OUT_OF_MEMORY
     assert found.reason.startswith("predicted, not run: it needs 1.9 GiB")
     assert look(cells, code, expected=10**6).status is Status.FAILED
-    monkeypatch.setattr(probing, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(room, "free_bytes", lambda device: 1000)
     own = {"computes": "its own operator", "definition": True}
     assert look(cells, code, **own).reason.startswith("predicted, not run: checking it needs")
 

@@ -153,6 +153,18 @@ def test_a_faulty_decoder_is_wrong(fault, says):
     assert found.reason is not None and says in found.reason
 
 
+def test_a_second_step_that_finds_no_memory_is_not_wrong():
+    class NoRoom(Summing):
+        def step(self, q, k, v, memory):
+            if isinstance(memory, list):  # as the step before has left it
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            out, memory = super().step(q, k, v, memory)
+            return out, [memory]
+
+    with pytest.raises(torch.OutOfMemoryError):
+        verdict(NoRoom(DECODE), DECODE, sums(DECODE))
+
+
 # ---- where the memory lies -----------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Each thing that is refused of what came back, by itself: no other check tells it first."""
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -151,6 +152,45 @@ def test_the_call_that_is_watched_is_on_values_of_its_own(truth, quiet):
     goes_on(truth, lambda q, k, v: (seen.append(v.clone()), inner(q, k, v))[1])
     assert seen
     assert not any(torch.equal(v, own.v) for v in seen)
+
+
+class Device:
+    """A GPU that does nothing of what is put off until somebody waits for all its streams."""
+
+    def __init__(self, monkeypatch):
+        self.deeds, self.late = [], []
+        monkeypatch.setattr(hygiene, "_sleep", lambda cycles: self.deeds.append("sleep"))
+        monkeypatch.setattr(hygiene, "_on", lambda device: nullcontext())
+        monkeypatch.setattr(hygiene, "_synchronize", self._synchronize)
+
+    def _synchronize(self, device):
+        self.deeds.append("wait")
+        while self.late:
+            self.late.pop()()
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_on_a_gpu_what_is_queued_after_a_call_finds_its_output(truth, monkeypatch, late):
+    device, kept = Device(monkeypatch), {}
+    problem = truth.problem()
+    inner, inputs = truth.attention(problem), make(problem, 0)
+
+    def attend(q, k, v):
+        device.deeds.append("call")
+        out, right = kept.setdefault("block", torch.empty(problem.output_shape)), inner(q, k, v)
+        if late:  # in memory that holds what the call before it has left there
+            device.late[:] = [lambda: out.copy_(right)]
+            device.late[0]() if device.deeds.count("call") == 1 else None
+        else:
+            out.copy_(right)
+        return out
+
+    given = problem.with_(device="cuda"), attend, inputs
+    if late:
+        assert "work was put off" in refused(hygiene.check_nothing_goes_on, *given)
+    else:
+        hygiene.check_nothing_goes_on(*given)
+    assert device.deeds == ["call", "sleep", "call", "wait"]
 
 
 def test_a_thread_that_was_not_there_before_is_named():
