@@ -20,6 +20,8 @@ from impls.spec import Unavailable, Variant
 
 DISTRIBUTIONS = ("torch", "numpy", "triton", "asv", "attnbench")
 COMPILERS = ("g++", "c++", "clang++")
+C_COMPILERS = ("gcc", "clang")
+"""Triton builds with one of these what launches its kernels, or with what $CC names."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
             return None
         reason = f"{variant.label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
         return Unavailable(reason, "install one, for example Debian's package g++")
+    if requirement == "cc":
+        if os.environ.get("CC") or any(map(shutil.which, C_COMPILERS)):
+            return None
+        reason = f"{variant.label} needs a C compiler ({' or '.join(C_COMPILERS)}) on the PATH"
+        return Unavailable(reason, "install one, for example Debian's packages gcc and libc6-dev")
     name, bound, wanted = (*re.split(r"(>=)", requirement), "", "")[:3]
     if name == "sm":
         if any(gpu.capability >= float(wanted) / 10 for gpu in machine.gpus):

@@ -23,6 +23,8 @@ REMEDY = "pip install 'attnbench[triton]'"
 SWITCH = "TRITON_INTERPRET"
 PROCESSORS = 4
 """Of a device that has no count of its own, as under the interpreter."""
+WIDE = 8
+"""Numbers of two bytes that a thread loads at once."""
 
 
 def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
@@ -68,8 +70,12 @@ def band(problem: Problem) -> Band:
 
 
 def rows_of(x_bhnd: Tensor) -> Tensor:
-    """The same with the numbers of a token next to each other, as kernels load them."""
-    return x_bhnd if x_bhnd.stride(-1) == 1 else x_bhnd.contiguous()
+    """The same as kernels load it: a token's numbers next to each other, and where they are a
+    multiple of eight, tokens at multiples of eight, so that a load can be wide.
+    """
+    *between, within = x_bhnd.stride()
+    wide = x_bhnd.shape[-1] % WIDE or not any(step % WIDE for step in between)
+    return x_bhnd if within == 1 and wide else x_bhnd.contiguous()
 
 
 def steps(x_bhnd: Tensor) -> tuple[int, int, int]:

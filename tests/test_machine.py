@@ -154,6 +154,20 @@ def test_a_compiler_is_needed_where_the_row_says_so():
     assert why_not(row(requires=("c++",)), replace(BOX, compiler="/usr/bin/g++")) is None
 
 
+@pytest.mark.parametrize(("found", "named", "can"), [
+    (None, None, False), ("gcc", None, True), ("clang", None, True), ("g++", None, False),
+    (None, "/opt/bin/cc", True), (None, "", False),
+])  # fmt: skip
+def test_a_c_compiler_is_needed_where_triton_looks_for_one(monkeypatch, found, named, can):
+    monkeypatch.setattr("shutil.which", lambda name: name if name == found else None)
+    monkeypatch.delenv("CC", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CC", named)
+    missing = why_not(row(requires=("cc",)), BOX)
+    assert (missing is None) == can
+    assert can or "needs a C compiler (gcc or clang)" in missing.reason
+
+
 @pytest.mark.parametrize("major", range(5, 13))
 def test_compute_capability_is_compared_as_a_number(major):
     for minor in range(10):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attnbench.measure import room
+from attnbench.measure import gpu, room
 from attnbench.measure.determinism import try_determinism
 from attnbench.measure.failure import failure, told
 from attnbench.measure.job import Job, Ready, Spent
@@ -80,6 +80,7 @@ class Bench:
     def ready(self, job: Job) -> Ready:
         """A variant that has passed the gate, to be timed; raises :class:`NotReady`."""
         made: list[Ready] = []
+        gpu.begin(job.problem.device)
 
         def gated(spent: Spent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent)

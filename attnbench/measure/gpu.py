@@ -68,6 +68,7 @@ _graph = torch.cuda.graph
 _new_pool = torch.cuda.graph_pool_handle
 _end_pool = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _properties = torch.cuda.get_device_properties
+_available, _set_device = torch.cuda.is_available, torch.cuda.set_device
 
 
 class CudaGpu:
@@ -152,3 +153,16 @@ class CudaGpu:
 def cuda_gpu(device: str) -> CudaGpu:
     """One for each device: what empties the cache is large."""
     return CudaGpu(device)
+
+
+def begin(device: str) -> None:
+    """Before a variant is looked at: its GPU is the current one, and its context is there.
+
+    Kernels are launched on the current GPU wherever their tensors lie; and the files and random
+    states that come with a context are no variant's doing.
+    """
+    if device == "cpu" or not _available():
+        return
+    with suppress(RuntimeError):  # the cell says for itself what is amiss
+        _set_device(torch.device(device).index or 0)
+        _synchronize()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.measure import room
+from attnbench.measure import gpu, room
 from attnbench.measure.clocks import Clock, clock_for
 from attnbench.measure.failure import failure, poisoned
 from attnbench.measure.job import Job, Spent, prepare
@@ -54,6 +54,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
 def probe(job: Job, max_time_s: float, expected: int | None = None) -> Probed:
     """Look at one problem; whatever happens short of the process dying is an answer."""
     spent = Spent()
+    gpu.begin(job.problem.device)
     try:
         found = _look(job, max_time_s, expected, spent)
     except Wrong as wrong:

@@ -34,15 +34,15 @@ class Local:
         """A place for each device, held for this run alone. ``device``: that of the problems."""
         devices = self._devices if len(self._devices) > 1 else [*self._devices, device][:1]
         with lock_for(devices), ExitStack() as engines:
-            several = len(devices) > 1
-            slots = [self._slot(settings, each, several=several) for each in devices]
+            slots = [self._slot(settings, each) for each in devices]
             for slot in slots:
                 engines.callback(slot.engine.close)
             yield slots
 
-    def _slot(self, settings: Settings, device: str, *, several: bool) -> Slot:
+    def _slot(self, settings: Settings, device: str) -> Slot:
+        """A worker for a GPU that the run names sees no other one: to it, that is ``cuda``."""
         machine = self.machine
-        if not several:
+        if device not in self._devices or ":" not in device:
             engine = LocalEngine(settings, path=self._first, limited=device == "cpu")
             return Slot(engine, device, "this machine", machine.kind, machine.to_dict())
         gpu = _gpu(device, machine)

@@ -74,11 +74,13 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
+    from attnbench.measure import gpu
     from attnbench.measure.failure import clipped, poisoned
     from attnbench.measure.job import Spent
     from attnbench.measure.shared import process, state
 
     watching = Spent()
+    gpu.begin(job.problem.device)
     with watching.on("gate"):
         before = bench.shared or state.snapshot()
         broken, process_before = state.sealed(), process.now()

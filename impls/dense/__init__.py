@@ -8,7 +8,7 @@ _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
 _TRITON: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float32", *_HALF), "masks": ("none", "causal", "window"),
-    "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80"),
+    "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80", "cc"),
     "install": "pip install 'attnbench[triton]'", "untried": True,
 }  # fmt: skip
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from impls.jit_kernels import known
+
 
 @triton.jit
 def read_keys(q, k, v, parts, tops, totals, q_steps, k_steps, v_steps, kv_heads, group, queries,
@@ -26,11 +28,15 @@ def read_keys(q, k, v, parts, tops, totals, q_steps, k_steps, v_steps, kv_heads,
     row, d = first + tl.arange(0, ROWS), tl.arange(0, D)
     query = row % queries
     head = kv_head * group + row // queries
-    q_at = batch * q_steps[0] + head * q_steps[1] + query * tl.cast(q_steps[2], tl.int64)
+    q_step, k_step, v_step = (
+        known(q_steps[2], HEAD_DIM), known(k_steps[2], HEAD_DIM), known(v_steps[2], HEAD_DIM)
+    )  # fmt: skip
+    q_at = batch * known(q_steps[0], HEAD_DIM) + head * known(q_steps[1], HEAD_DIM)
+    q_at += query * tl.cast(q_step, tl.int64)
     own = (row < rows)[:, None] & (d < HEAD_DIM)[None, :]
     block = tl.load(q + q_at[:, None] + d[None, :], mask=own, other=0.0)
-    k_at = k + batch * k_steps[0] + kv_head * k_steps[1]
-    v_at = v + batch * v_steps[0] + kv_head * v_steps[1]
+    k_at = k + batch * known(k_steps[0], HEAD_DIM) + kv_head * known(k_steps[1], HEAD_DIM)
+    v_at = v + batch * known(v_steps[0], HEAD_DIM) + kv_head * known(v_steps[1], HEAD_DIM)
     made = tl.zeros([ROWS, D], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], float("-inf"), tl.float32)
@@ -40,8 +46,8 @@ def read_keys(q, k, v, parts, tops, totals, q_steps, k_steps, v_steps, kv_heads,
     for start in tl.range(here, past, K_BLOCK):
         place = start + key
         there = (place < past)[:, None] & (d < HEAD_DIM)[None, :]
-        at = key[:, None] * k_steps[2] + d[None, :]
-        k_block = tl.load(k_at + start * tl.cast(k_steps[2], tl.int64) + at, mask=there, other=0.0)
+        at = key[:, None] * k_step + d[None, :]
+        k_block = tl.load(k_at + start * tl.cast(k_step, tl.int64) + at, mask=there, other=0.0)
         scores = tl.dot(block, tl.trans(k_block), input_precision=PRECISION) * scale
         seen = (place < past)[None, :]
         if LEFT:
@@ -53,8 +59,8 @@ def read_keys(q, k, v, parts, tops, totals, q_steps, k_steps, v_steps, kv_heads,
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
         p = tl.math.exp2(scores - base[:, None])
         kept = tl.math.exp2(top - base)
-        at = key[:, None] * v_steps[2] + d[None, :]
-        v_block = tl.load(v_at + start * tl.cast(v_steps[2], tl.int64) + at, mask=there, other=0.0)
+        at = key[:, None] * v_step + d[None, :]
+        v_block = tl.load(v_at + start * tl.cast(v_step, tl.int64) + at, mask=there, other=0.0)
         total = total * kept + tl.sum(p, 1)
         made = tl.dot(p.to(v_block.dtype), v_block, made * kept[:, None], input_precision=PRECISION)
         top = higher

@@ -23,10 +23,10 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
     blocks = tl.cdiv(queries, BLOCK)
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK
     batch, head = which // heads, which % heads
-    o = tokens(head_at(out, out_steps, batch, head), first, out_steps[2], queries, BLOCK, HEAD_DIM,
-               D, True)  # fmt: skip
-    do = tokens(head_at(dout, dout_steps, batch, head), first, dout_steps[2], queries, BLOCK,
-                HEAD_DIM, D, True)  # fmt: skip
+    o = tokens(head_at(out, out_steps, batch, head, HEAD_DIM), first, out_steps[2], queries, BLOCK,
+               HEAD_DIM, D, True)  # fmt: skip
+    do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM), first, dout_steps[2], queries,
+                BLOCK, HEAD_DIM, D, True)  # fmt: skip
     query = first + tl.arange(0, BLOCK)
     made = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     tl.store(delta + tl.cast(which, tl.int64) * queries + query, made, mask=query < queries)
@@ -34,13 +34,15 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
 
 @triton.jit
 def add_queries(dk, dv, k, v, q_at, do_at, log_at,
-                delta_at, q_step, do_step, key, begin, end,
+                delta_at, q_step, do_step, key, begin, end, whole, rest,
                 queries, keys, shift, left, right, scale,
                 BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
                 LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
     """What the queries from ``begin`` to ``end`` give to a block of keys and values."""
-    for start in tl.range(begin, end, BLOCK):
+    for start in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+        if EDGE:
+            start += tl.where(start < whole, 0, rest - whole)
         query = start + tl.arange(0, BLOCK)
         q = tokens(q_at, start, q_step, queries, BLOCK, HEAD_DIM, D, EDGE)
         do = tokens(do_at, start, do_step, queries, BLOCK, HEAD_DIM, D, EDGE)
@@ -74,10 +76,10 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv,
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * K_BLOCK
     batch, kv_head = which // kv_heads, which % kv_heads
     key = first + tl.arange(0, K_BLOCK)
-    k_block = tokens(head_at(k, k_steps, batch, kv_head), first, k_steps[2], keys, K_BLOCK,
-                     HEAD_DIM, D, True)  # fmt: skip
-    v_block = tokens(head_at(v, v_steps, batch, kv_head), first, v_steps[2], keys, K_BLOCK,
-                     HEAD_DIM, D, True)  # fmt: skip
+    k_block = tokens(head_at(k, k_steps, batch, kv_head, HEAD_DIM), first, k_steps[2], keys,
+                     K_BLOCK, HEAD_DIM, D, True)  # fmt: skip
+    v_block = tokens(head_at(v, v_steps, batch, kv_head, HEAD_DIM), first, v_steps[2], keys,
+                     K_BLOCK, HEAD_DIM, D, True)  # fmt: skip
     last = tl.minimum(first + K_BLOCK, keys) - 1
     begin, whole, rest, end = stretch(  # who sees them: the mask from the other side
         first, last, -shift, right, left, queries, Q_BLOCK, RIGHT, LEFT
@@ -88,40 +90,36 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv,
     dv_made = tl.zeros([K_BLOCK, D], tl.float32)
     for member in tl.range(0, group):
         head = kv_head * group + member
-        q_at = head_at(q, q_steps, batch, head)
-        do_at = head_at(dout, dout_steps, batch, head)
+        q_at = head_at(q, q_steps, batch, head, HEAD_DIM)
+        do_at = head_at(dout, dout_steps, batch, head, HEAD_DIM)
         row = (batch * tl.cast(kv_heads, tl.int64) * group + head) * queries
         log_at, delta_at = log_sums + row, delta + row
-        if RIGHT:
-            dk_made, dv_made = add_queries(
-                dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
-                dout_steps[2], key, begin, whole, queries, keys, shift, left, right, scale,
-                Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
-            )  # fmt: skip
         dk_made, dv_made = add_queries(
             dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
-            dout_steps[2], key, whole, rest, queries, keys, shift, left, right, scale, Q_BLOCK,
-            HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+            dout_steps[2], key, whole, rest, whole, rest, queries, keys, shift, left, right, scale,
+            Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
         )  # fmt: skip
         dk_made, dv_made = add_queries(
             dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
-            dout_steps[2], key, rest, end, queries, keys, shift, left, right, scale, Q_BLOCK,
-            HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+            dout_steps[2], key, begin, end - rest + whole, whole, rest, queries, keys, shift, left,
+            right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
         )  # fmt: skip
-    put(head_at(dk, dk_steps, batch, kv_head), dk_made * ends_scale, first, dk_steps[2], keys,
-        K_BLOCK, HEAD_DIM, D)  # fmt: skip
-    put(head_at(dv, dv_steps, batch, kv_head), dv_made, first, dv_steps[2], keys, K_BLOCK,
+    put(head_at(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],
+        keys, K_BLOCK, HEAD_DIM, D)  # fmt: skip
+    put(head_at(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_made, first, dv_steps[2], keys, K_BLOCK,
         HEAD_DIM, D)  # fmt: skip
 
 
 @triton.jit
 def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
-                   k_step, v_step, query, begin, end, keys,
+                   k_step, v_step, query, begin, end, whole, rest, keys,
                    shift, left, right, scale, BLOCK: tl.constexpr,
                    HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
                    RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """What the keys from ``begin`` to ``end`` give to a block of queries."""
     for start in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+        if EDGE:
+            start += tl.where(start < whole, 0, rest - whole)
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
@@ -150,31 +148,27 @@ def backward_queries(q, k, v, dout, log_sums, delta, dq,
     first = (blocks - 1 - first) * Q_BLOCK
     batch, head = which // heads, which % heads
     query = first + tl.arange(0, Q_BLOCK)
-    q_block = tokens(head_at(q, q_steps, batch, head), first, q_steps[2], queries, Q_BLOCK,
-                     HEAD_DIM, D, True)  # fmt: skip
-    do = tokens(head_at(dout, dout_steps, batch, head), first, dout_steps[2], queries, Q_BLOCK,
-                HEAD_DIM, D, True)  # fmt: skip
+    q_block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM), first, q_steps[2], queries,
+                     Q_BLOCK, HEAD_DIM, D, True)  # fmt: skip
+    do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM), first, dout_steps[2], queries,
+                Q_BLOCK, HEAD_DIM, D, True)  # fmt: skip
     row = tl.cast(which, tl.int64) * queries + query
     log_sum = tl.load(log_sums + row, mask=query < queries, other=float("inf"))
     lost = tl.load(delta + row, mask=query < queries, other=0.0)
-    k_at = head_at(k, k_steps, batch, head // group)
-    v_at = head_at(v, v_steps, batch, head // group)
+    k_at = head_at(k, k_steps, batch, head // group, HEAD_DIM)
+    v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM)
     last = tl.minimum(first + Q_BLOCK, queries) - 1
     begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
     made = tl.zeros([Q_BLOCK, D], tl.float32)
-    if LEFT:
-        made = add_to_queries(
-            made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
-            whole, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True,
-            PRECISION,
-        )  # fmt: skip
     made = add_to_queries(
         made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest,
-        keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+        whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
+        PRECISION,
     )  # fmt: skip
     made = add_to_queries(
-        made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, rest, end,
-        keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+        made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
+        end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
+        LEFT, RIGHT, True, PRECISION,
     )  # fmt: skip
-    put(head_at(dq, dq_steps, batch, head), made * ends_scale, first, dq_steps[2], queries, Q_BLOCK,
-        HEAD_DIM, D)  # fmt: skip
+    put(head_at(dq, dq_steps, batch, head, HEAD_DIM), made * ends_scale, first, dq_steps[2],
+        queries, Q_BLOCK, HEAD_DIM, D)  # fmt: skip

@@ -9,12 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from impls.jit_kernels import known
+
 
 @triton.jit
 def tokens(base, first, step, count, BLOCK: tl.constexpr,
            HEAD_DIM: tl.constexpr, D: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
     """A block of tokens [BLOCK, D] from ``first`` on; zeros past ``count`` and HEAD_DIM."""
     row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
+    step = known(step, HEAD_DIM)
     at = base + first * tl.cast(step, tl.int64) + row * step + d
     if EDGE and D != HEAD_DIM:
         block = tl.load(at, mask=(first + row < count) & (d < HEAD_DIM), other=0.0)
@@ -32,14 +35,16 @@ def put(base, block, first, step, count, BLOCK: tl.constexpr,
         HEAD_DIM: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """A block of tokens into its place."""
     row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
+    step = known(step, HEAD_DIM)
     at = base + first * tl.cast(step, tl.int64) + row * step + d
     tl.store(at, block.to(base.dtype.element_ty), mask=(first + row < count) & (d < HEAD_DIM))
 
 
 @triton.jit
-def head_at(base, steps, batch, head):
+def head_at(base, steps, batch, head, HEAD_DIM: tl.constexpr):
     """Where a head's tokens begin."""
-    return base + batch * tl.cast(steps[0], tl.int64) + head * tl.cast(steps[1], tl.int64)
+    across, on = known(steps[0], HEAD_DIM), known(steps[1], HEAD_DIM)
+    return base + batch * tl.cast(across, tl.int64) + head * tl.cast(on, tl.int64)
 
 
 @triton.jit
@@ -48,7 +53,7 @@ def stretch(first, last, shift, before, after, count,
     """Which of ``count`` places the places from first to last see: four ends.
 
     From ``begin`` to ``end`` some are seen; between ``whole`` and ``rest``, blocks of which every
-    place sees all. A mask has to be looked at outside of these alone.
+    place sees all. A mask has to be looked at outside of these alone, at the two edges.
     """
     begin, whole = tl.cast(0, tl.int32), tl.cast(0, tl.int32)
     end, rest = tl.cast(count, tl.int32), tl.cast(count, tl.int32)
@@ -75,12 +80,16 @@ def sees(place, key, keys, shift, left, right,
 
 @triton.jit
 def add_keys(out, total, top, q, k_at, v_at, k_step,
-             v_step, query, begin, end, keys, shift, left,
+             v_step, query, begin, end, whole, rest, keys, shift, left,
              right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
              D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
              PRECISION: tl.constexpr):  # fmt: skip
-    """The online softmax over the keys from ``begin`` to ``end``; EDGE looks at the mask."""
+    """The online softmax over the keys from ``begin`` to ``end``; EDGE leaves out what lies between
+    ``whole`` and ``rest``, and looks at the mask.
+    """
     for start in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+        if EDGE:
+            start += tl.where(start < whole, 0, rest - whole)
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if EDGE:
@@ -112,32 +121,28 @@ def forward(q, k, v, out, log_sums, q_steps, k_steps,
     first = (blocks - 1 - first) * Q_BLOCK
     batch, head = which // heads, which % heads
     query = first + tl.arange(0, Q_BLOCK)
-    block = tokens(head_at(q, q_steps, batch, head), first, q_steps[2], queries, Q_BLOCK, HEAD_DIM,
-                   D, True)  # fmt: skip
-    k_at = head_at(k, k_steps, batch, head // group)
-    v_at = head_at(v, v_steps, batch, head // group)
+    block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM), first, q_steps[2], queries, Q_BLOCK,
+                   HEAD_DIM, D, True)  # fmt: skip
+    k_at = head_at(k, k_steps, batch, head // group, HEAD_DIM)
+    v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM)
     last = tl.minimum(first + Q_BLOCK, queries) - 1
     begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
     made = tl.zeros([Q_BLOCK, D], tl.float32)
     total = tl.zeros([Q_BLOCK], tl.float32)
     top = tl.full([Q_BLOCK], float("-inf"), tl.float32)
-    if LEFT:
-        made, total, top = add_keys(
-            made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin, whole, keys,
-            shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
-        )  # fmt: skip
     made, total, top = add_keys(
-        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, keys,
-        shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, whole,
+        rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
     )  # fmt: skip
     made, total, top = add_keys(
-        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, rest, end, keys,
-        shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin,
+        end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
+        LEFT, RIGHT, True, PRECISION,
     )  # fmt: skip
     blind = total == 0.0
     made = made / tl.where(blind, 1.0, total)[:, None]
-    put(head_at(out, out_steps, batch, head), made, first, out_steps[2], queries, Q_BLOCK, HEAD_DIM,
-        D)  # fmt: skip
+    put(head_at(out, out_steps, batch, head, HEAD_DIM), made, first, out_steps[2], queries, Q_BLOCK,
+        HEAD_DIM, D)  # fmt: skip
     # of a row that sees nothing the log-sum is +inf, so that backward its weights are zero
     log_sum = tl.where(blind, float("inf"), top + tl.math.log2(tl.where(blind, 1.0, total)))
     at = tl.cast(which, tl.int64) * queries + query

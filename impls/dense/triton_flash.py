@@ -45,7 +45,7 @@ TABLES = {  # head_dim, up to: forward, dk and dv, dq
     2: {
         64: (Launch(128, 64, 4, 3), Launch(64, 128, 8, 2), Launch(128, 64, 8, 2)),
         128: (Launch(128, 64, 8, 3), Launch(64, 128, 8, 2), Launch(128, 64, 8, 2)),
-        256: (Launch(128, 64, 8, 2), Launch(32, 64, 8, 2), Launch(64, 32, 8, 2)),
+        256: (Launch(128, 64, 8, 2), Launch(32, 64, 8, 2), Launch(128, 32, 8, 2)),
     },
     4: {
         64: (Launch(64, 32, 8, 2), Launch(32, 32, 8, 1), Launch(32, 32, 8, 1)),

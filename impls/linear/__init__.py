@@ -68,7 +68,7 @@ ROWS = [
         masks=("causal",), cross=False, devices=("cuda",),
         dtypes=("float32", "bfloat16", "float16"), phases=("forward", "train", "backward"),
         head_dims=(1, 256), options={"chunk": 0, "segments": 0},
-        requires=("triton>=3.4", "sm>=80"), install="pip install 'attnbench[triton]'",
+        requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
         untried=True, paper="arXiv:2006.16236",
     ),
 ]  # fmt: skip

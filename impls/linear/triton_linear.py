@@ -87,7 +87,7 @@ class Walk:
         fill = min(2 * processors(problem.device) // heads, chunks // LEAST)
         self.length = -(-chunks // max(1, segments or fill)) * self.chunk
         self.segments = -(-problem.kv_len // self.length)
-        self.numbers = problem.head_dim * (problem.v_head_dim + 1)
+        self.numbers = -(-problem.head_dim * (problem.v_head_dim + 1) // 16) * 16
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """One call; the first of each kernel compiles it."""

@@ -14,12 +14,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from impls.jit_kernels import known
+
 
 @triton.jit
-def start_of(base, steps, which, heads, group):
+def start_of(base, steps, which, heads, group, WIDTH: tl.constexpr):
     """Where the tokens of a head begin: of head ``which // group``, seen from a query head."""
     batch, head = tl.cast(which // heads, tl.int64), tl.cast(which % heads // group, tl.int64)
-    return base + batch * steps[0] + head * steps[1]
+    return base + batch * known(steps[0], WIDTH) + head * known(steps[1], WIDTH)
 
 
 @triton.jit
@@ -27,6 +29,7 @@ def places(first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            COLUMNS: tl.constexpr):  # fmt: skip
     """A block's offsets, and which of them are of a token and of a channel."""
     row, column = tl.arange(0, CHUNK)[:, None], column + tl.arange(0, COLUMNS)[None, :]
+    step = known(step, WIDTH)
     at = first * tl.cast(step, tl.int64) + row * step + column
     return at, (first + row < count) & (column < WIDTH)
 
@@ -61,8 +64,8 @@ def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, le
     blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
     column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
     segment, which = rest % segments, rest // segments
-    y_at = start_of(y, y_steps, which, heads, 1)
-    w_at = start_of(w, w_steps, which, heads, 1)
+    y_at = start_of(y, y_steps, which, heads, 1, Y_WIDTH)
+    w_at = start_of(w, w_steps, which, heads, 1, W_WIDTH)
     row_at = tl.cast(which, tl.int64) * count
     state = tl.zeros([Y_COLUMNS, W_COLUMNS], tl.float32)
     total = tl.zeros([Y_COLUMNS], tl.float32)
@@ -173,11 +176,11 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
     blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
     column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
     segment, which = rest % segments, rest // segments
-    x_at = start_of(x, x_steps, which, heads, x_group)
-    y_at = start_of(y, y_steps, which, heads, y_group)
-    w_at = start_of(w, w_steps, which, heads, w_group)
-    out_at = start_of(out, out_steps, which, heads, 1)
-    slope_at = start_of(slope, slope_steps, which, heads, slope_group)
+    x_at = start_of(x, x_steps, which, heads, x_group, X_WIDTH)
+    y_at = start_of(y, y_steps, which, heads, y_group, X_WIDTH)
+    w_at = start_of(w, w_steps, which, heads, w_group, W_WIDTH)
+    out_at = start_of(out, out_steps, which, heads, 1, W_WIDTH)
+    slope_at = start_of(slope, slope_steps, which, heads, slope_group, W_WIDTH)
     row_at = tl.cast(which, tl.int64) * count
     state, total = begun(
         states, which, segment, column, heads, state_group, segments, numbers, x_state, w_state,
@@ -230,8 +233,9 @@ def losses(kept, dout, over, made, dout_steps, heads, count, CHUNK: tl.constexpr
     blocks = tl.cdiv(count, CHUNK)
     first, which = (tl.program_id(0) % blocks) * CHUNK, tl.program_id(0) // blocks
     row_at = tl.cast(which, tl.int64) * count
-    u = read(start_of(dout, dout_steps, which, heads, 1), over + row_at, first, dout_steps[2],
-             count, 0, WIDTH, CHUNK, COLUMNS, "upstream", HALF)  # fmt: skip
+    dout_at = start_of(dout, dout_steps, which, heads, 1, WIDTH)
+    u = read(dout_at, over + row_at, first, dout_steps[2], count, 0, WIDTH, CHUNK, COLUMNS,
+             "upstream", HALF)  # fmt: skip
     at, there = places(first, WIDTH, count, 0, WIDTH, CHUNK, COLUMNS)
     o = tl.load(kept + row_at * WIDTH + at, mask=there, other=0.0).to(tl.float32)
     row = first + tl.arange(0, CHUNK)

@@ -158,3 +158,22 @@ def _annotations(name):
     with open(text[0]) as stub:  # noqa: PTH123
         body = stub.read().partition(f"class {name}")[2].partition("\nclass ")[0]
     return [line.split(":")[0].strip() for line in body.splitlines() if ":" in line]
+
+
+@pytest.mark.parametrize(("device", "there", "done"), [
+    ("cpu", True, []), ("cuda", False, []), ("cuda", True, ["set 0", "wait"]),
+    ("cuda:1", True, ["set 1", "wait"]), ("cuda:7", True, []),
+])  # fmt: skip
+def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch, device, there, done):
+    log = []
+
+    def set_device(index):
+        if index == 7:
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        log.append(f"set {index}")
+
+    monkeypatch.setattr(seam, "_available", lambda: there)
+    monkeypatch.setattr(seam, "_set_device", set_device)
+    monkeypatch.setattr(seam, "_synchronize", lambda: log.append("wait"))
+    seam.begin(device)
+    assert log == done

@@ -65,6 +65,7 @@ def now() -> dict[str, Any]:
         "torch's kernels": [_kernels(torch._C._dispatch_dump(name)) for name in OPERATORS],
         "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
         "thread switching": sys.getswitchinterval(),
+        "current GPU and stream": _current(),
     }  # fmt: skip
 
 
@@ -79,6 +80,13 @@ def _modes() -> int:
     functions = map(core._get_function_stack_at, range(core._len_torch_function_stack()))
     plain = sum(isinstance(mode, DeviceContext) for mode in functions)
     return core._len_torch_function_stack() - plain + core._len_torch_dispatch_stack()
+
+
+def _current() -> tuple[int, int]:
+    """Where kernels are launched for whoever does not say where."""
+    if not torch.cuda.is_initialized():
+        return 0, 0
+    return torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream
 
 
 def random_states() -> dict[str, Any]:

@@ -4,10 +4,14 @@ A process of its own: ``python compiling.py ROW…`` writes a JSON line a kernel
 code builds and calls; every launch is compiled by Triton for sm_90 and not carried out.
 """
 
+import io
 import json
+import re
 import sys
+from contextlib import redirect_stdout
 
 import torch
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
@@ -19,7 +23,7 @@ from impls.masks import Mask
 from impls.problem import Problem
 
 PROCESSORS = 132
-WIDTHS = (64, 128, 256)
+WIDTHS = (64, 72, 128, 256)
 MASKS = {"triton.flash": ("causal", "window:300,0"), "triton.decode": ("causal",)}
 DTYPES = {"triton.linear": ("bfloat16", "float16", "float32")}
 
@@ -42,13 +46,16 @@ def compiled(problem, row):
     launched = jit.JITFunction.run
 
     def compile_only(kernel, *args, grid, warmup, **told):
-        made = launched(kernel, *args, grid=grid, warmup=True, **told)
+        with redirect_stdout(io.StringIO()) as assembler:
+            made = launched(kernel, *args, grid=grid, warmup=True, **told)
         ptx = made.asm["ptx"]
         said = {
             "row": row, "dtype": problem.dtype, "head_dim": problem.head_dim,
             "mask": str(problem.mask), "kernel": kernel.fn.__name__,
             "shared": made.metadata.shared,
             "tensor_cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
+            "waiting": "wgmma.mma_async instructions are serialized" in assembler.getvalue(),
+            "narrow": len(re.findall(r"ld\.global[.:\w]*\.b16", ptx)),
         }  # fmt: skip
         print(json.dumps(said), flush=True)
 
@@ -67,6 +74,7 @@ def compiled(problem, row):
 
 def main(rows):
     driver.set_active(Hopper())
+    knobs.nvidia.dump_ptxas_log = True
     impls.dense.triton_decode.processors = lambda device: PROCESSORS
     impls.linear.triton_linear.processors = lambda device: PROCESSORS
     for row in rows:

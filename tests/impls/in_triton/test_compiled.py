@@ -1,4 +1,4 @@
-"""What the rows in Triton would launch on Hopper: it compiles, and it fits."""
+"""What the rows in Triton would launch on Hopper: it compiles, it fits, and nothing in it waits."""
 
 import json
 import os
@@ -41,3 +41,6 @@ def test_every_launch_of_a_table_compiles_and_fits(row, tmp_path):
         assert one["shared"] <= SHARED, one
         multiplied = one["kernel"] not in NO_PRODUCTS and one["dtype"] != "float32"
         assert (one["tensor_cores"] > 0) == multiplied, one  # float32 is multiplied in full
+        assert one["narrow"] == 0, one  # numbers of two bytes are loaded eight at a time
+        waits = one["kernel"] == "sums"  # which reads far more than it multiplies
+        assert waits or not one["waiting"], one

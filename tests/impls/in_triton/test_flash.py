@@ -33,6 +33,10 @@ def test_it_is_softmax_attention_under_every_mask(mask, lengths):
     holds(problem(mask, **lengths), **SMALL)
 
 
+def test_whole_blocks_between_the_two_edges_of_a_window():
+    holds(problem("window:100,40", head_dim=16, q_len=200, kv_len=200), **SMALL)
+
+
 @pytest.mark.parametrize("lengths", [LENGTHS["few"], LENGTHS["blind"]], ids=["few", "blind"])
 def test_it_stands_at_the_upper_left_where_the_mask_says_so(lengths):
     holds(problem("causal+window:9,0@upper-left", **lengths), **SMALL)
