@@ -33,7 +33,7 @@ NEAR_TOP = 3.0
 
 def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
     """Raise :class:`Wrong` with the row and the key that betray the mask."""
-    inputs = make(problem.with_(inputs="normal"), seed + 2, drawn_on=problem.device)
+    inputs = make(problem.with_(inputs="normal"), seed + 2)
     if isinstance(inputs, Inputs):
         inputs = inputs._replace(q=inputs.q * 0.1)
     call = Call(problem, attend, inputs)

@@ -86,3 +86,18 @@ def test_captured_arrays_are_read_and_cast(truth, tmp_path):
         for name, x in make(problem, seed)._asdict().items():
             assert x.dtype == torch.bfloat16
             assert torch.equal(x, torch.from_numpy(given[name]).bfloat16())
+
+
+@pytest.mark.parametrize("level", ["core", "layer"])
+def test_values_are_drawn_on_the_device_that_needs_them(truth, monkeypatch, level):
+    class Asked(Exception):
+        pass
+
+    def generator(device):
+        raise Asked(device)
+
+    monkeypatch.setattr(torch, "Generator", generator)
+    asked = truth.problem().with_(level=level)
+    for device in ("cpu", "cuda:1"):
+        with pytest.raises(Asked, match=device):
+            make(asked.with_(device=device), 0)

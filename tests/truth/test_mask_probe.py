@@ -78,16 +78,3 @@ def test_a_decoder_is_probed_through_the_memory_it_makes_of_what_was_changed(
         return
     with pytest.raises(Wrong, match=said):
         mask_probe.probe(problem, Decoder(problem, last), 0, exact=True)
-
-
-def test_its_values_are_drawn_where_they_are_needed(truth, monkeypatch):
-    class Asked(Exception):
-        pass
-
-    def make(problem, seed, drawn_on="cpu"):
-        raise Asked(drawn_on)
-
-    monkeypatch.setattr(mask_probe, "make", make)
-    for device in ("cpu", "cuda:0"):
-        with pytest.raises(Asked, match=device):
-            mask_probe.probe(truth.problem().with_(device=device), lambda *_: None, 0, exact=True)
