@@ -20,6 +20,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Self
 
+from attnbench.exits import ended
 from attnbench.sweep.child import variables_of
 from impls.asked import CantBeDone
 
@@ -94,15 +95,11 @@ class Aside:
 
     def how(self, status: int) -> str:
         """How a process ended, with the last line that was written since it was asked."""
-        how = f"its process ended with status {status}"
-        if status < 0:
-            with suppress(ValueError):
-                how = f"its process died of {signal.Signals(-status).name}"
         size = os.fstat(self._words.fileno()).st_size
         words = os.pread(self._words.fileno(), size - self._said_before, self._said_before)
         lines = words.decode(errors="replace").strip().splitlines()
         last = "".join(c if c.isprintable() else "?" for c in lines[-1]) if lines else ""
-        return ": ".join(filter(None, [how, last.strip()[:LAST_WORDS]]))
+        return ": ".join(filter(None, [f"its process {ended(status)}", last.strip()[:LAST_WORDS]]))
 
     def close(self) -> None:
         """End it, and whatever it started."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
+from attnbench.exits import ended
 from attnbench.measure.settings import Settings
 from attnbench.sweep.child import Child, Ended, free_memory
 from impls.asked import CantBeDone
@@ -210,12 +211,7 @@ class LocalEngine:
         return WorkerLost(reason, said, timed_out=timed_out, wrong=wrong)
 
 
-def _how(ended: Ended) -> str:
-    if ended.processes:
-        return f"it had started more than {ended.processes} processes, and was ended"
-    if ended.status >= 0:
-        return f"the worker ended with status {ended.status}"
-    try:
-        return f"the worker died of {signal.Signals(-ended.status).name}"
-    except ValueError:  # most of those for real time have none
-        return f"the worker died of signal {-ended.status}"
+def _how(how: Ended) -> str:
+    if how.processes:
+        return f"it had started more than {how.processes} processes, and was ended"
+    return f"the worker {ended(how.status)}"

@@ -74,8 +74,11 @@ def test_a_visit_without_a_quick_run_is_told_so(tmp_path, capsys):
     assert "holds no quick run with times at 8192 tokens" in capsys.readouterr().out
 
 
-def test_three_runs_are_made_and_read(tmp_path, capsys):
-    def folder(name, records, title):
+@pytest.fixture
+def folder(tmp_path):
+    """Puts a run into the results."""
+
+    def put(name, records, title="one"):
         place = tmp_path / "box" / name
         place.mkdir(parents=True)
         (place / "run.json").write_text(
@@ -83,18 +86,45 @@ def test_three_runs_are_made_and_read(tmp_path, capsys):
         )
         (place / "records.jsonl").write_text("".join(f"{r.line()}\n" for r in records))
 
-    folder("quick", [costing("a", 1.0), costing("b", 2.0)], PRESETS["h200-quick"].title)
+    put("quick", [costing("a", 1.0), costing("b", 2.0)], PRESETS["h200-quick"].title)
+    return put
+
+
+def test_three_runs_are_made_and_read(folder, tmp_path, capsys):
     made = iter((1.0, 1.01, 1.5))
 
     def run(words):
         factor = next(made)
-        folder(f"repeat-{factor}", [costing("a", factor), costing("b", 2.0)], "one")
+        folder(f"repeat-{factor}", [costing("a", factor), costing("b", 2.0)])
         return 0
 
     assert visit_energy.main([str(tmp_path)], run) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "energy: 1 of 2 variants within 5 % over 3 repeats; the widest 50.0 % (a)"
     assert next(made, None) is None
+
+
+def test_repeats_of_a_visit_before_are_not_made_again(folder, tmp_path, capsys):
+    other = LONG.with_(mask=Mask.parse("none"))
+    folder("whole", [costing("a", 1.0), costing("b", 2.0)])
+    folder("cut-off", [costing("a", 9.0)])
+    folder("no-joules", [runs.timed("a", 1e-3, LONG), runs.timed("b", 1e-3, LONG)])
+    folder("more", [costing("a", 9.0), costing("b", 9.0), costing("c", 9.0)])
+    folder("elsewhere", [runs.timed(x, 1e-3, other, energy=Energy(joules=9.0)) for x in "ab"])
+    made = []
+
+    def run(words):
+        made.append(words)
+        folder(f"repeat-{len(made)}", [costing("a", 1.02), costing("b", 2.0)])
+        return 0
+
+    assert visit_energy.main([str(tmp_path)], run) == 0
+    assert len(made) == 2
+    last = "energy: 2 of 2 variants within 5 % over 3 repeats; the widest 2.0 % (a)"
+    assert capsys.readouterr().out.splitlines()[-1] == last
+    assert visit_energy.main([str(tmp_path)], run) == 0  # all there: they are told, none is made
+    assert len(made) == 2
+    assert capsys.readouterr().out.splitlines()[-1] == last
 
 
 def test_one_repeat_compares_nothing():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnbench import exits
 from attnbench.record import Status
 from attnbench.truth.findings import Wrong
 from impls.spec import Unavailable, Unsupported
@@ -28,10 +28,7 @@ class RankLost(Exception):
 
 def died(rank: int, status: int, doing: str, words: str) -> RankLost:
     """A process that is gone, by its exit status."""
-    names = {number.value: number.name for number in signal.Signals}  # some have none
-    how = f"died of {names.get(-status, f'signal {-status}')}" if status < 0 else (
-        f"ended with status {status}")  # fmt: skip
-    return RankLost(f"rank {rank} {how} in its {doing}", Status.CRASHED, words)
+    return RankLost(f"rank {rank} {exits.ended(status)} in its {doing}", Status.CRASHED, words)
 
 
 def ended(doing: str) -> RankLost:
