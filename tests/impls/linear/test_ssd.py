@@ -1,48 +1,17 @@
-"""State space duality against loops in NumPy, written from arXiv:2405.21060."""
+"""State space duality: its dual form in NumPy, written from arXiv:2405.21060, and its gates."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
-import impls
 from attnbench.truth.inputs import make
 from impls.linear import ssd
-from impls.masks import Mask
-from impls.problem import Problem
+from impls.loading import load_file
 
-CHUNKS = (1, 2, 7, 64, 1000)
-
-
-def problem(**changes):
-    given = {
-        "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 75, "kv_len": 75, "head_dim": 16,
-        "v_head_dim": 12, "mask": Mask.parse("causal"), "phase": "train", "dtype": "float64",
-    }  # fmt: skip
-    return Problem(**given | changes)
-
-
-def steps(k, asked, seed=0):
-    """dt = softplus(k . w + bias) of every token, and a of every head, from the parameters."""
-    w, bias, a = (x.double().numpy() for x in ssd.parameters(asked, seed))
-    dt = np.zeros(k.shape[:3])
-    for b, c, t in itertools.product(*map(range, k.shape[:3])):
-        dt[b, c, t] = np.logaddexp(0, k[b, c, t] @ w[c] + bias[c])
-    return dt, a
-
-
-def by_hand(q, k, v, dt, a, scale):
-    """S = exp(dt a) S + k (dt v)^T and o = s q S, token by token."""
-    out = np.zeros((*q.shape[:3], v.shape[-1]))
-    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
-        c = h // (q.shape[1] // k.shape[1])
-        state = np.zeros((k.shape[-1], v.shape[-1]))
-        for t in range(q.shape[2]):
-            added = np.outer(k[b, c, t], dt[b, c, t] * v[b, c, t])
-            state = np.exp(dt[b, c, t] * a[c]) * state + added
-            out[b, h, t] = scale * q[b, h, t] @ state
-    return out
+papers = load_file(Path(__file__).with_name("papers.py"))
+problem = papers.problem
 
 
 def semiseparable(q, k, v, dt, a, scale):
@@ -57,60 +26,13 @@ def semiseparable(q, k, v, dt, a, scale):
     return out
 
 
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-def test_the_gate_passes_it_on_every_kind_of_input(verdict, dtype, inputs):
-    asked = problem(q_len=150, kv_len=150, dtype=dtype, inputs=inputs)
-    assert verdict("ssd", asked).reason is None
-
-
-@pytest.mark.parametrize("changes", [
-    {"q_len": 1, "kv_len": 1}, {"q_len": 2, "kv_len": 2}, {"q_len": 65, "kv_len": 65},
-    {"batch": 1, "heads": 1, "kv_heads": 1}, {"heads": 2}, {"heads": 6, "kv_heads": 1},
-    {"v_head_dim": 16}, {"head_dim": 1, "v_head_dim": 1}, {"phase": "forward"},
-    {"phase": "backward"}, {"phase": "decode", "q_len": 1}, {"phase": "decode", "q_len": 5},
-    {"phase": "decode", "q_len": 1, "kv_len": 1},
-    {"phase": "decode", "q_len": 1, "inputs": "peaky", "dtype": "bfloat16"},
-])  # fmt: skip
-@pytest.mark.parametrize("given", [{"chunk": "7", "seed": "3"}, {"chunk": "32"}])
-def test_the_gate_passes_it_in_every_shape_and_phase(verdict, changes, given):
-    row = impls.table().find("ssd").with_options(given)
-    assert verdict(row, problem(**{"dtype": "float32", **changes})).reason is None
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky"])
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(chunk, inputs):
-    asked = problem(phase="forward", inputs=inputs)
-    q, k, v = make(asked, 0)
-    arrays = [x.numpy() for x in (q, k, v)]
-    want = by_hand(*arrays, *steps(arrays[1], asked), asked.scale)
-    got = ssd.build(asked, chunk=chunk, seed=0)(q, k, v)
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-11)
-    rows = torch.tensor([74, 0, 31, 31])
-    some = ssd.definition(asked, chunk=chunk, seed=0)(q, k, v, rows)
-    np.testing.assert_allclose(some.numpy(), want[:, :, rows], rtol=1e-10, atol=1e-11)
-
-
 def test_it_is_the_product_with_the_semiseparable_matrix_too():
     asked = problem(batch=1, heads=2, phase="forward", q_len=40, kv_len=40)
     q, k, v = make(asked, 0)
     arrays = [x.numpy() for x in (q, k, v)]
-    want = semiseparable(*arrays, *steps(arrays[1], asked), asked.scale)
+    want = semiseparable(*arrays, *papers.steps(arrays[1], asked), asked.scale)
     got = ssd.build(asked, chunk=16, seed=0)(q, k, v)
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_chunks_of_any_size_have_the_gradients_of_the_recurrence(chunk):
-    asked = problem()
-    leaves = [x.requires_grad_() for x in make(asked, 0)]
-    upstream = torch.randn(2, 4, 75, 12, dtype=torch.float64)
-    out = ssd.build(asked, chunk=chunk, seed=0)(*leaves)
-    want = ssd.definition(asked, chunk=chunk, seed=0)(*leaves, torch.arange(75))
-    for got, right in zip(torch.autograd.grad(out, leaves, upstream),
-                          torch.autograd.grad(want, leaves, upstream), strict=True):  # fmt: skip
-        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-11)
 
 
 def test_a_short_sum_after_long_ones_keeps_its_digits():
@@ -122,9 +44,9 @@ def test_a_short_sum_after_long_ones_keeps_its_digits():
     k -= (k @ w[0])[..., None] * direction
     k[:, :, :32] += (90 / -a[0]) * direction  # k . w makes dt there
     arrays = [x.double().numpy() for x in (q, k, v)]
-    dt, rate = steps(arrays[1], asked)
+    dt, rate = papers.steps(arrays[1], asked)
     assert (dt * rate)[0, 0, :32].sum() < -2000
-    want = by_hand(*arrays, dt, rate, asked.scale)
+    want = papers.of_ssd(*arrays, asked)
     got = ssd.build(asked, chunk=64, seed=0)(q, k, v).double().numpy()
     assert np.linalg.norm((got - want)[:, :, 33:]) < 1e-6 * np.linalg.norm(want[:, :, 33:])
 
@@ -139,20 +61,6 @@ def test_steps_of_one_that_fade_nothing_leave_bare_linear_attention(monkeypatch)
     want = asked.scale * np.tril(q @ k.swapaxes(-1, -2)) @ v
     got = ssd.build(asked, chunk=16, seed=0)(*make(asked, 0))
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
-
-
-def test_a_memory_and_steps_give_what_all_tokens_give_and_leave_the_memory():
-    asked = problem(phase="decode", q_len=3)
-    q, k, v = make(problem(), 0)
-    attend = ssd.build(asked, chunk=8, seed=0)
-    memory = attend.remember(k[:, :, :72], v[:, :, :72])
-    before = memory.clone()
-    out, after = attend.step(q[:, :, 72:], k[:, :, 72:], v[:, :, 72:], memory)
-    arrays = [x.numpy() for x in (q, k, v)]
-    want = by_hand(*arrays, *steps(arrays[1], asked), asked.scale)[:, :, 72:]
-    np.testing.assert_allclose(out.numpy(), want, rtol=1e-10, atol=1e-12)
-    assert torch.equal(memory, before)
-    torch.testing.assert_close(after, attend.remember(k, v), rtol=1e-10, atol=1e-12)
 
 
 def test_the_gates_start_in_the_ranges_of_mamba_2_and_follow_the_seed():
