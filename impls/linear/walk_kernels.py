@@ -150,10 +150,10 @@ def divided(made, total, pairs, x_block, y_block):
 
 
 @triton.jit
-def slopes(start, first, step, count, column, W_WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+def slopes(start, first, steps, count, column, W_WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            W_COLUMNS: tl.constexpr):  # fmt: skip
     """How fast features rise with their channels."""
-    at, there = places(first, step, count, column, W_WIDTH, CHUNK, W_COLUMNS)
+    at, there = places(first, steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
     channel = tl.load(start + at, mask=there, other=0.0).to(tl.float32)
     return tl.minimum(feature(channel), 1.0)
 
@@ -212,9 +212,7 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
             if column == 0:
                 tl.store(over + row_at + first + row, inverse, mask=first + row < count)
         if SLOPED:
-            made *= slopes(
-                slope_at, first, slope_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS
-            )
+            made *= slopes(slope_at, first, slope_steps, count, column, W_WIDTH, CHUNK, W_COLUMNS)
         at, there = places(first, out_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
         tl.store(out_at + at, made.to(out.dtype.element_ty), mask=there)
         if KEEPS:

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from attnbench.measure import settings
 from attnbench.measure.settings import Settings, environment, wrong_environment
+from attnbench.measure.shared.state import changes, snapshot
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -76,3 +78,18 @@ def test_the_settings_can_be_asked_for_without_torch():
         capture_output=True, check=True,
     )  # fmt: skip
     assert said.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("gpu", "stream"), [(1, 0), (0, 640)])
+def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
+    at = [0, 0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[0])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=at[1]))
+    before = snapshot()
+    assert changes(before) == []
+    at[:] = gpu, stream
+    assert [str(c) for c in changes(before)] == [
+        f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"
+    ]

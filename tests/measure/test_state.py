@@ -48,23 +48,6 @@ def test_nothing_has_changed_where_nothing_was_done():
     assert changes(before) == []
 
 
-@pytest.mark.parametrize(("gpu", "stream"), [(1, 0), (0, 640)])
-def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
-    at = [0, 0]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "default_generators", ())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[0])
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda: types.SimpleNamespace(cuda_stream=at[1])
-    )
-    before = snapshot()
-    assert changes(before) == []
-    at[:] = gpu, stream
-    assert [str(c) for c in changes(before)] == [
-        f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"
-    ]
-
-
 @pytest.mark.parametrize(("deed", "said"), [
     (lambda: torch.set_num_threads(2), "threads (1 → 2)"),
     (lambda: torch.set_default_dtype(torch.float64),
