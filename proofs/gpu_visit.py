@@ -139,8 +139,11 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as results:
         try:
             kept = Kept(given.out, Path(results), given.before)
-        except (NoVisit, OSError) as error:
+        except NoVisit as error:
             print(f"gpu_visit: {error}", file=sys.stderr)
+            return 2
+        except OSError as error:
+            print(f"gpu_visit: {given.out} can't hold a visit: {error.strerror}", file=sys.stderr)
             return 2
         kept.said = _amiss()
         for sentence in kept.said:

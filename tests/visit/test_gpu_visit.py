@@ -214,6 +214,13 @@ def test_a_process_that_hangs_is_ended_with_all_it_started(monkeypatch, tmp_path
     pytest.fail("what it started is still there")
 
 
+def test_a_place_that_can_hold_no_folder_is_refused_in_a_sentence(capsys, tmp_path):
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert main(["--out", str(taken)]) == 2
+    assert capsys.readouterr().err == f"gpu_visit: {taken} can't hold a visit: File exists\n"
+
+
 def test_a_step_that_is_none_is_refused(capsys, tmp_path):
     assert main(["--out", str(tmp_path), "--steps", "env,dance"]) == 2
     assert "there is no step dance" in capsys.readouterr().err
