@@ -23,17 +23,23 @@ def amiss(machine: Machine) -> list[str]:
     return list(_machine(machine)) + [said for gpu in machine.gpus for said in _gpu(gpu)]
 
 
+def idle(machine: Machine) -> str:
+    """A sentence where torch can't use the GPU that there is, so that the CPU is taken; or none."""
+    if not machine.gpus or machine.torch_cuda is not None:
+        return ""
+    return (
+        "the torch installed here has no CUDA, so the GPU stays idle; install a CUDA build of torch"
+    )
+
+
 def _machine(machine: Machine) -> Iterator[str]:
     found = nvml.library()
     if not machine.gpus:
         why = found.reason if isinstance(found, Absent) else "its driver shows none"
         yield f"there is no GPU to measure on: {why}"
-    elif machine.torch_cuda is None:
-        yield (
-            "the torch installed here has no CUDA, so the GPU stays idle; install a CUDA build of "
-            "torch"
-        )
-    else:
+    elif said := idle(machine):
+        yield said
+    elif machine.torch_cuda is not None:
         yield from _driver(machine.gpus[0].driver, machine.torch_cuda)
 
 

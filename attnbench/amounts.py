@@ -1,4 +1,4 @@
-"""Sizes and times as people write them: ``2GiB``, ``512MiB``, ``8GB``; ``1s``, ``200ms``."""
+"""Sizes and times as people write them: ``2GiB``, ``512MiB``, ``8GB``; ``200ms``, ``9min``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BYTES = {
     "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
 }  # fmt: skip
-SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0, "MIN": 60.0}
+SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0}
 MOST_BYTES, MOST_SECONDS = 2**60, 86400.0
 
 

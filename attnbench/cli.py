@@ -51,8 +51,19 @@ def _called(given: argparse.Namespace) -> int:
     if given.help or given.verb is None:
         print(arguments.help_text())
         return 0 if given.help else 2
+    if given.verb != "env" and getattr(given, "device", "") is None:
+        _tell_of_an_idle_gpu()
     module, function = VERBS[given.verb].split(":")
     verb = getattr(import_module(f"attnbench.verbs.{module}"), function)
     with as_ctrl_c() if given.verb in KEEPS_A_PART else nullcontext():
         status: int = verb(given)
     return status
+
+
+def _tell_of_an_idle_gpu() -> None:
+    """Nobody said where: before all is measured on the CPU, say what keeps it from the GPU."""
+    from attnbench.amiss import idle
+    from attnbench.machine import this_machine
+
+    if said := idle(this_machine()):
+        say(f"note: {said}")

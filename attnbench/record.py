@@ -62,6 +62,10 @@ class Status(StrEnum):
     CRASHED = "crashed"
 
 
+FINDINGS = frozenset({Status.WRONG, Status.IMPLAUSIBLE, Status.FAILED, Status.CRASHED})
+"""Where a variant was not what it says it is: what nobody ought to use before it is mended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(Part):
     """What one cell says."""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench import nvml
+from attnbench import cli, machine, nvml
 from attnbench.amiss import amiss
 from attnbench.machine import Gpu
 from impls.loading import load_file
@@ -43,22 +43,37 @@ def test_of_a_gpu_that_is_fit_nothing_is_said(said):
     ("", "13.0", None), ("999", "99.1", None),
 ])  # fmt: skip
 def test_a_driver_that_is_too_old_for_torchs_cuda_is_told(said, driver, cuda, words):
-    machine = replace(FIT, torch_cuda=cuda, gpus=(replace(GPU, driver=driver),))
-    found = said(machine, fakes.h200(**QUIET))
+    box = replace(FIT, torch_cuda=cuda, gpus=(replace(GPU, driver=driver),))
+    found = said(box, fakes.h200(**QUIET))
     assert len(found) == (words is not None)
     assert all(words in sentence for sentence in found)
 
 
 def test_without_a_gpu_the_reason_is_the_drivers(said):
-    machine = replace(FIT, gpus=())
-    assert "Driver Not Loaded" in said(machine, refuses="Driver Not Loaded")[0]
-    assert "shows none" in said(machine)[0]
+    box = replace(FIT, gpus=())
+    assert "Driver Not Loaded" in said(box, refuses="Driver Not Loaded")[0]
+    assert "shows none" in said(box)[0]
 
 
 def test_a_torch_without_cuda_is_told(said):
     (found,) = said(replace(FIT, torch_cuda=None), fakes.h200(**QUIET))
     assert "has no CUDA" in found
     assert "install" in found
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["check"], True), (["check", "--device", "cpu"], False), (["list"], False),
+])  # fmt: skip
+@pytest.mark.parametrize("cuda", [None, "13.0"])
+def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
+    monkeypatch, capsys, words, told, cuda
+):
+    monkeypatch.setattr(machine, "this_machine", lambda: replace(FIT, torch_cuda=cuda))
+    verb = SimpleNamespace(check=lambda given: 0, show_list=lambda given: 0)
+    monkeypatch.setattr(cli, "import_module", lambda name: verb)
+    assert cli.main(words) == 0
+    said = capsys.readouterr().err
+    assert ("has no CUDA, so the GPU stays idle" in said) is (told and cuda is None)
 
 
 @pytest.mark.parametrize(("changes", "words"), [

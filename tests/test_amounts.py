@@ -24,12 +24,13 @@ def test_what_is_no_size_is_named(text):
 
 @pytest.mark.parametrize(("text", "seconds"), [
     ("1s", 1.0), ("200ms", 0.2), ("50us", 5e-5), ("1.5 min", 90.0), ("2S", 2.0),
+    ("9m", 540.0), ("2h", 7200.0),
 ])  # fmt: skip
 def test_a_time_has_a_unit(text, seconds):
     assert duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "1", "0s", "-1s", "2h", "999999s", "1e3ms", "s"])
+@pytest.mark.parametrize("text", ["", "1", "0s", "-1s", "2d", "25h", "999999s", "1e3ms", "s"])
 def test_what_is_no_time_is_named(text):
     with pytest.raises(NotAnAmount, match="is not a time: give a number above 0 with its unit"):
         duration(text)

@@ -56,7 +56,7 @@ class Standing:
     @property
     def leaders(self) -> tuple[str, ...]:
         """The winner and what can't be told from it."""
-        return (self.answer.winner, *self.answer.equal) if self.answer else ()
+        return self.answer.leaders if self.answer else ()
 
     @property
     def sure(self) -> str:
@@ -95,7 +95,10 @@ class Stretch:
 
 def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
     """One for each length, the shortest first; a lead within the margin is none."""
-    return [_standing(length, list(some.values()), margin) for length, some in regime.cells.items()]
+    return [
+        _standing(length, list(some.values()), margin, regime.records)
+        for length, some in regime.cells.items()
+    ]
 
 
 def stretches(found: Sequence[Standing]) -> list[Stretch]:
@@ -104,9 +107,10 @@ def stretches(found: Sequence[Standing]) -> list[Stretch]:
     return [Stretch(tuple(some)) for _, some in together]
 
 
-def _standing(length: int, records: Sequence[Record], margin: float) -> Standing:
+def _standing(length: int, records: Sequence[Record], margin: float,
+              among: Sequence[Record]) -> Standing:  # fmt: skip
     timed = [r for r in records if time_of(r)]
-    answer = next(answers(timed, margin), None)
+    answer = next(answers(timed, margin, among), None)
     faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
     return Standing(length, answer, len(timed), tuple(faster))
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnbench.answer.elsewhere import alike, griefs
 from attnbench.answer.twins import furthest
 from attnbench.answer.unrest import unrest
 from attnbench.record import Record, Time
@@ -54,7 +55,13 @@ class Answer:
     margin: float = MARGIN
     """What counted as no lead."""
     flags: tuple[str, ...] = ()
-    """What was amiss while those were timed that lead, come next or might have led."""
+    """What was amiss while those were timed that lead, come next or might have led; and which
+    leader came to grief at another length."""
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """The winner and what can't be told from it."""
+        return (self.winner, *self.equal)
 
     def sentence(self) -> str:
         """The answer with its interval."""
@@ -119,13 +126,16 @@ def margin_said(records: Sequence[Record | Seen]) -> str:
     return ""
 
 
-def answers(records: Sequence[Record], margin: float | None = None) -> Iterator[Answer]:
+def answers(records: Sequence[Record], margin: float | None = None,
+            among: Sequence[Record] | None = None) -> Iterator[Answer]:  # fmt: skip
     """One answer a problem, in the order of the records; none where nothing exact was measured.
 
     What ran over several processes had as many devices, and unlike machines are unlike devices:
     each is ranked among its like. ``margin``: what counts as no lead; of these records if none.
+    ``among``: all that is known of these variants, if that is more.
     """
     margin = margin_of(records) if margin is None else margin
+    elsewhere = griefs(records if among is None else among)
     ranked: dict[tuple[str, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -136,7 +146,9 @@ def answers(records: Sequence[Record], margin: float | None = None) -> Iterator[
         exact = [r for r in some if r.computes == "softmax" and r.time]
         if exact:
             answer = _answer(some[0].problem, exact, margin)
-            yield replace(answer, world=world, node=node if several else "")
+            told = [elsewhere.get((alike(answer.problem), v)) for v in answer.leaders]
+            yield replace(answer, world=world, node=node if several else "",
+                          flags=(*answer.flags, *filter(None, told)))  # fmt: skip
 
 
 def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answer:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attnbench.record import Status
+from attnbench.record import FINDINGS, Status
 from attnbench.sweep.growth import MEMORY, TIME, Look
 from attnbench.sweep.limits import Limit
 
-FINDINGS = (Status.WRONG, Status.FAILED, Status.CRASHED, Status.IMPLAUSIBLE)
 SPENT = "not looked at: the wall clock was spent first"
 STOPPED = "not looked at: it was stopped first"
 

@@ -84,9 +84,9 @@ def _many(count: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``40 s``, ``3 min``, ``2.5 h``."""
+    """``200 ms``, ``40 s``, ``3 min``, ``2.5 h``."""
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{1000 * seconds:.0f} ms" if 1e-3 <= seconds < 1 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
@@ -165,10 +165,13 @@ def here(device: str, machine: Machine) -> None:
     """Raise a sentence where the machine has no such device."""
     kind = device.split(":")[0]
     if kind not in machine.devices:
-        why = "; ".join(amiss(machine)) if kind == "cuda" else ""
+        why, but = "", ""
+        if kind == "cuda":
+            why = f" ({'; '.join(amiss(machine))})"
+            but = ", where a GPU's preset would take hours"
         raise InvalidProblem(
             f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
-            f"use --device {machine.devices[-1]}" + f" ({why})" * bool(why)
+            f"use --device {machine.devices[-1]}{but}{why}"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnbench.machine import Machine
-from attnbench.record import Record, Status
+from attnbench.record import FINDINGS, Record, Status
 from attnbench.store import StoreError
 from attnbench.sweep.asking import CELL_LIMIT_S
 from attnbench.sweep.engine import LocalEngine, WorkerLost
@@ -26,7 +26,6 @@ PREFERRED = ("train", "forward", "decode", "backward")
 """Of the phases that a variant serves, the first of these."""
 MASKS = ("causal", "none")
 """Likewise."""
-FINDINGS = (Status.WRONG, Status.IMPLAUSIBLE, Status.FAILED, Status.CRASHED)
 
 
 class NotProfiled(Exception):

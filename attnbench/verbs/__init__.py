@@ -17,12 +17,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def tried(records: list[Record]) -> bool:
+    """Whether anything was asked of a variant."""
+    return any(str(r.status) not in ("unsupported", "unavailable") for r in records)
+
+
 def finding(records: list[Record]) -> int:
     """1 where a variant was not what it says it is; 2 where nothing was asked of any."""
-    if all(str(r.status) in ("unsupported", "unavailable") for r in records):
+    from attnbench.record import FINDINGS
+
+    if not tried(records):
         say(
             "attnbench: nothing was run: no variant takes these problems here, for the reasons said"
         )
         return 2
-    bad = {"wrong", "implausible", "failed", "crashed"}
-    return int(any(str(r.status) in bad for r in records))
+    return int(any(r.status in FINDINGS for r in records))

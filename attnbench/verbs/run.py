@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from attnbench import arguments
-from attnbench.verbs import INTERRUPTED, finding, say
+from attnbench.verbs import INTERRUPTED, finding, say, tried
 from attnbench.verbs.report import report_of
 from impls.asked import CantBeDone
 
@@ -45,10 +45,10 @@ def run(given: argparse.Namespace) -> int:
             say(f"note: {folder.set_aside}")
         for warning in begun.plan.warnings():
             say(warning)
-        say(f"records go to {folder.path}")
         device = next((c.problem.device for c in begun.plan.to_run), "cpu")
         for sentence in amiss(places.machine) if device.startswith("cuda") else ():
             say(f"note: {sentence}")
+        say(f"records go to {folder.path}")
         try:
             with (
                 places.slots(begun.settings, device) as slots,
@@ -62,12 +62,12 @@ def run(given: argparse.Namespace) -> int:
             return INTERRUPTED
         finally:
             folder.close()
+    records = list(read_records(folder.path))
     if unbegun:
         say(f"the limit of {duration(given.limit)} is reached: {unbegun} of {len(left)} "
             f"cells were not begun. Go on with: attnbench run --resume {folder.path}")  # fmt: skip
-        if unbegun == len(left) and not begun.done:
+        if not tried(records):
             return 2  # there is nothing to conclude from
-    records = list(read_records(folder.path))
     status = _conclude(records, folder, as_json=given.json)
     if not given.no_report:
         maps.keep(folder.path, records, folder.header.get("tables", []), say)

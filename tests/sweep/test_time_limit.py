@@ -78,3 +78,14 @@ def test_a_run_says_what_its_limit_left_and_how_to_go_on(tmp_path):
     rest = called("--resume", folder, "--limit", "5min", "--no-report", "--json")
     assert len(json.loads(rest.stdout)["records"]) == 2, rest.stderr
     assert "not begun" not in rest.stderr
+
+
+def test_what_was_left_out_before_is_not_taken_for_something_measured(tmp_path):
+    grid = ("--seq", "16", "--heads", 1, "--head-dim", 8, "--phase", "forward")
+    cut = called("einsum", "sdpa.cudnn", *grid, "--limit", "1ms", "--out", tmp_path, "--no-report")
+    folder = cut.stderr.rpartition("attnbench run --resume ")[2].strip()
+    again = called("--resume", folder, "--limit", "1ms", "--no-report")
+    for ran in (cut, again):
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert "the limit of 1 ms is reached: 1 of 1 cells were not begun" in ran.stderr
+        assert "nothing was run" not in ran.stderr

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.choice.known import TRUSTED
 from attnbench.answer.choice.wants import EXACT
 from attnbench.answer.said import size
+from attnbench.record import FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from impls.problem import Problem
     from impls.spec import Variant
 
-ENDS_IT = ("wrong", "implausible", "failed", "crashed")
-"""Whoever was so on any problem like it isn't chosen."""
 TOO_MUCH = ("out_of_memory", "timed_out")
 """Whoever was so on a problem that is nowhere larger would be so on this one."""
 
@@ -154,7 +153,7 @@ def _refusal(row: Variant | None, seen: Sequence[Seen], problem: Problem) -> str
 def _grief(seen: Sequence[Seen], problem: Problem) -> str | None:
     """What became of it that rules it out, in a sentence."""
     for each in seen:
-        if each.status in ENDS_IT:
+        if each.status in FINDINGS:
             return f"{each.status} on {each.problem}: {each.reason}"
         if each.status in TOO_MUCH and _nowhere_larger(each.problem, problem):
             return f"{each.status.replace('_', ' ')} already on {each.problem}: {each.reason}"

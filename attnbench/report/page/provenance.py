@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from statistics import median
 from typing import Any
 
+from attnbench.record import FINDINGS
 from attnbench.report.page.contents import About
 from attnbench.report.page.sure import margins
 from attnbench.report.scenes import Ran
@@ -19,7 +20,6 @@ from attnbench.store import RECORDS, SPOILED, selfcheck_said
 
 DRIFT = 0.05
 """A canary that is off by more says that the machine was not itself."""
-REFUSED = ("wrong", "implausible", "failed", "crashed")
 
 
 def about(run: Ran) -> About:
@@ -78,7 +78,7 @@ def _noise(noise: Any) -> str:
 
 def _refused(run: Ran) -> str:
     timed = sum(r.time is not None for r in run.records)
-    refused = Counter(str(r.status) for r in run.records if str(r.status) in REFUSED)
+    refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
     each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
     passed = f"{timed} cell{'s' * (timed != 1)} passed the checks and {_have(timed)} a time"
     return f"{passed}; {each or 'none was wrong, implausible or failed'}"
