@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from attnbench.record import Status
 
+GONE = "it was measured, but after it no call to the GPU works any more"
 FIRST_TO_GO = "1000"
 """Whom the system ends when memory runs out: rather this process than any other."""
 
@@ -85,6 +86,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
         before = bench.shared or state.snapshot()
         broken, process_before = state.sealed(), process.now()
     record = clipped(bench.measure(job, before))
+    gone = poisoned(job.problem.device)
     with watching.on("gate"):
         try:
             guards = broken()  # asked first: the rest goes by them
@@ -93,13 +95,14 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
         except Exception as error:  # it left nothing to look with
             deed, left = f"nobody could look at what it left: {type(error).__name__}: {error}", True
         bench.shared = None if deed else state.still(before)
-    if deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
+    if gone and record.status is Status.MEASURED:
+        record = replace(record, status=Status.FAILED, reason=GONE, time=None, detail=deed)
+    elif deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = replace(record, status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round(spent.get(part, 0.0) + gate, 6) for part in ("gate", "total")}
     record = replace(record, spent_s={**spent, **more})
-    spoiled = bool(deed) or left or poisoned(job.problem.device)
-    return {"record": record.to_dict(), "spoiled": spoiled}
+    return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone}
 
 
 def _pairs(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
