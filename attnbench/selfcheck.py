@@ -142,17 +142,18 @@ def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[Outcome]:
 def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> Outcome:
     """Whether the verdict is right at its margin.
 
-    More than the margin is SLOWER; it may be INCONCLUSIVE only where so little could not have been
-    seen, and then nothing is told. Less than the margin is no difference. What is not slower is
-    never FASTER.
+    More than the margin is SLOWER. It may be INCONCLUSIVE only where so little could not have been
+    seen, or where the interval holds what was planted beside the margin: then nothing is told. Less
+    than the margin is no difference. What is not slower is never FASTER.
     """
     deed = f"{extra} % more work" if extra else "no more work"
     if (c := found.comparison) is None:
         return Outcome(deed, SLOW, False, str(found.status), found.why, "a verdict", spent_s)
     may = {Verdict.EQUIVALENT, Verdict.INCONCLUSIVE}
+    seen = c.smallest_effect <= extra / 100
     if extra / 100 > c.margin:
         may = {Verdict.SLOWER}
-        if c.smallest_effect > extra / 100:
+        if not seen or c.low <= 1 + extra / 100 <= c.high:
             may.add(Verdict.INCONCLUSIVE)
     said = (
         f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, margin {c.margin:.1%}"
@@ -161,7 +162,8 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> Outcom
     wanted = "" if good else " or ".join(sorted(may))
     told = None if good and c.verdict is Verdict.INCONCLUSIVE else good
     if told is None:
-        said += f"; only {c.smallest_effect:.1%} or more would have been seen"
+        only = f"only {c.smallest_effect:.1%} or more would have been seen"
+        said += f"; {'its interval holds what was planted, and the margin' if seen else only}"
     return Outcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
 
 

@@ -22,6 +22,8 @@ def found(ratio, spread=0.0, margin=0.01, n=45):
 
 WIDE = 0.1
 """A spread in which five per cent can't be seen."""
+NARROW = 0.004
+"""One in which two per cent can just be seen."""
 
 
 @pytest.mark.parametrize(("extra", "ratio", "spread", "margin", "right"), [
@@ -32,6 +34,8 @@ WIDE = 0.1
     (5, 1.05, 0.0, 0.01, True), (5, 1.00, 0.0, 0.01, False), (5, 0.95, 0.0, 0.01, False),
     (5, 1.05, WIDE, 0.01, None),  # inconclusive, and so little could not have been seen
     (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
+    (2, 1.0165, NARROW, 0.01, None),  # from below the margin to above what was planted
+    (2, 1.0115, NARROW, 0.01, False),  # from below the margin to less than what was planted
     (10, 1.10, 0.0, 0.01, True), (10, 1.00, 0.0, 0.01, False),
 ])  # fmt: skip
 def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin, right):
@@ -39,7 +43,8 @@ def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin,
     assert outcome.caught is right, outcome
     assert outcome.kind == "slow-downs"
     assert bool(outcome.wanted) is (right is False)
-    assert ("would have been seen" in outcome.said) is (right is None)
+    assert ("would have been seen" in outcome.said) is (right is None and spread == WIDE)
+    assert ("holds what was planted" in outcome.said) is (right is None and spread == NARROW)
     assert f"margin {margin:.1%}" in outcome.said
 
 
