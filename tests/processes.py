@@ -1,6 +1,8 @@
 """What became of a process, and waiting for it."""
 
+import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -41,3 +43,14 @@ def marked(word):
             if word.encode() in said and alive(entry.name):
                 found.append(int(entry.name))
     return found
+
+
+@contextmanager
+def handling(handler, *signals):
+    """What this process does about signals, and so one that it starts; nohup and & ignore some."""
+    before = {each: signal.signal(each, handler) for each in signals}
+    try:
+        yield
+    finally:
+        for each, was in before.items():
+            signal.signal(each, was)

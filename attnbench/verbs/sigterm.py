@@ -1,4 +1,6 @@
-"""SIGTERM as Ctrl-C: what was found until then is kept, and no process is left behind."""
+"""SIGTERM, or a terminal that is closed, as Ctrl-C: what was found until then is kept, and no
+process is left behind.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import NoReturn
 
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
@@ -15,13 +19,22 @@ def as_ctrl_c() -> Iterator[None]:
     if current_thread() is not main_thread():  # nobody else may say what a signal does
         yield
         return
-    before = signal.signal(signal.SIGTERM, _told)
+    before = {each: signal.getsignal(each) for each in ENDS}
+    for each in _heard():
+        signal.signal(each, _told)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _heard() -> list[signal.Signals]:
+    """Those that nobody has switched off, as nohup does."""
+    return [each for each in ENDS if signal.getsignal(each) != signal.SIG_IGN]
 
 
 def _told(*_: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for each in ENDS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

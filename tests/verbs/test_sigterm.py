@@ -1,4 +1,4 @@
-"""SIGTERM while a verb is at work: what it has is kept, and nobody is left behind."""
+"""A signal to end, while a verb is at work: what it has is kept, and nobody is left behind."""
 
 import json
 import os
@@ -11,15 +11,36 @@ from pathlib import Path
 import pytest
 
 from attnbench.verbs.sigterm import as_ctrl_c
+from impls.loading import load_file
+
+processes = load_file(Path(__file__).parents[1] / "processes.py")
 
 
-def test_sigterm_is_ctrl_c_once_and_then_what_it_was():
-    before = signal.getsignal(signal.SIGTERM)
-    with as_ctrl_c():
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)  # while it keeps what it has
-    assert signal.getsignal(signal.SIGTERM) is before
+def unheard(one):
+    """Whether a signal changes nothing here."""
+    try:
+        os.kill(os.getpid(), one)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("one", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("other", [signal.SIGTERM, signal.SIGHUP])
+def test_it_is_ctrl_c_once_and_then_what_it_was(one, other):
+    with processes.handling(signal.SIG_DFL, signal.SIGTERM, signal.SIGHUP):
+        with as_ctrl_c():
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), one)
+            assert unheard(other)  # while it keeps what it has
+        assert signal.getsignal(one) == signal.SIG_DFL
+
+
+def test_what_nohup_has_switched_off_stays_so():
+    with processes.handling(signal.SIG_IGN, signal.SIGHUP):
+        with as_ctrl_c():
+            assert unheard(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def processes_of(words):
