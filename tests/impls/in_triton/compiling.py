@@ -25,6 +25,9 @@ from impls.problem import Problem
 PROCESSORS = 132
 WIDTHS = (64, 72, 128, 256)
 MASKS = {"triton.flash": ("causal", "window:300,0"), "triton.decode": ("causal",)}
+ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 128))
+"""Heads, those of keys, queries, keys, width. To the compiler a number that is 1 is a constant, and
+one that is no multiple of 16 has loads of its own; the interpreter knows of neither."""
 DTYPES = {"triton.linear": ("bfloat16", "float16", "float32")}
 
 
@@ -81,10 +84,11 @@ def main(rows):
         decodes = impls.table().rows[row].phases["cuda"] == ("decode",)
         for mask in MASKS.get(row, ("causal",)):
             for dtype in DTYPES.get(row, ("bfloat16", "float32")):
-                for d in WIDTHS:
+                usual = [(4, 2, 4096, 4096, d) for d in WIDTHS]
+                for heads, kv_heads, queries, keys, d in [*usual, *ODD]:
                     compiled(Problem(
-                        1, 4, 2, 1 if decodes else 4096, 4096, d, d, dtype, Mask.parse(mask),
-                        "decode" if decodes else "train", device="cuda",
+                        1, heads, kv_heads, 1 if decodes else queries, keys, d, d, dtype,
+                        Mask.parse(mask), "decode" if decodes else "train", device="cuda",
                     ), row)  # fmt: skip
 
 
