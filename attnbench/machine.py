@@ -130,7 +130,7 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
         reason = f"{variant.label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
         return Unavailable(reason, "install one, for example Debian's package g++")
     if requirement == "cc":
-        if os.environ.get("CC") or any(map(shutil.which, C_COMPILERS)):
+        if has_c_compiler():
             return None
         reason = f"{variant.label} needs a C compiler ({' or '.join(C_COMPILERS)}) on the PATH"
         return Unavailable(reason, "install one, for example Debian's packages gcc and libc6-dev")
@@ -146,6 +146,11 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
         return Unavailable(f"{variant.label} needs {requirement}; {name} {state}",
                            variant.install or f"pip install '{requirement}'")  # fmt: skip
     return None
+
+
+def has_c_compiler() -> bool:
+    """Whether Triton can build what launches its kernels."""
+    return bool(os.environ.get("CC") or any(map(shutil.which, C_COMPILERS)))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

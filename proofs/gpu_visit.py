@@ -9,67 +9,37 @@ called again with the same DIR, or with ``--before`` another's, a visit goes on 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import shorten
 from time import monotonic
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from proofs.visit_kept import Kept, NoVisit  # noqa: E402
+from attnbench.amiss import amiss  # noqa: E402
+from attnbench.given import above_nought, words  # noqa: E402
+from attnbench.machine import this_machine  # noqa: E402
+from attnbench.verbs import INTERRUPTED  # noqa: E402
+from attnbench.verbs.sigterm import as_ctrl_c  # noqa: E402
+from proofs.visit_called import Ended, Stopped, called  # noqa: E402
+from proofs.visit_kept import Kept, NoVisit, Place  # noqa: E402
 from proofs.visit_steps import Step, counted, steps  # noqa: E402
 
 PACKING_S = 15.0
 """At the end, for a step's grace and for writing all down."""
-KEEP_EVERY_S = 60.0
-"""A long step's results are written down so often while it goes on."""
-GRACE_S = 8.0
-"""After Ctrl-C a step may still end its cell; then it is killed."""
-
-Ended = tuple[int | None, str]
-"""The exit status, None of what was cut off, and all that was said."""
+LINE = 120
+"""Letters of a line in the table; the summary has it whole."""
 Runner = Callable[[Sequence[str], float, Callable[[], None]], Ended]
-
-
-def called(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Ended:
-    """Run it for so long at most; whatever it started ends with it. Now and then, ``keep``."""
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": paths}
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        end, cut = monotonic() + limit_s, False
-        while (status := _waited(process, min(KEEP_EVERY_S, end - monotonic()))) is None:
-            keep()
-            if monotonic() >= end:
-                cut = True
-                process.send_signal(signal.SIGINT)
-                if _waited(process, GRACE_S) is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                break
-        said.seek(0)
-        return (None if cut else status), said.read().decode(errors="replace")
-
-
-def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    try:
-        return process.wait(max(0.0, seconds))
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def visit(todo: Sequence[Step], kept: Kept, seconds: float, run: Runner = called,
           now: Callable[[], float] = monotonic) -> None:  # fmt: skip
     """Step after step until the time is over; what an earlier visit has done is not done again."""
     end = now() + seconds - PACKING_S
+    kept.write()
     for step in todo:
         before = kept.steps.get(step.name)
         if before and before["status"] in ("done", "finding"):
@@ -78,20 +48,25 @@ def visit(todo: Sequence[Step], kept: Kept, seconds: float, run: Runner = called
         if left < step.least_s:
             kept.steps[step.name] = before or _ended("not begun", 0.0, "no time was left for it")
             continue
-        start = now()
-        words = step.command(kept.results, left)
-        if isinstance(words, str):
-            kept.steps[step.name] = _ended("left out", 0.0, words)
+        told = step.command(kept.results, left)
+        if isinstance(told, str):
+            kept.steps[step.name] = _ended("left out", 0.0, told)
             continue
         print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
+        start = now() - (before or {}).get("seconds", 0.0)
         kept.steps[step.name] = _ended("cut off", 0.0, "the visit ended in the middle of it")
         kept.write()
-        status, output = run(words, left, kept.write)
+        try:
+            status, output = run(told, left, kept.write)
+        except Stopped as stopped:
+            kept.tell(step.name, stopped.said)
+            kept.steps[step.name] = _ended("cut off", now() - start, "the visit was stopped in it")
+            kept.write()
+            raise
         kept.tell(step.name, output)
-        spent = now() - start + (before or {}).get("seconds", 0.0)
         still = "" if status is not None else f"it was still running after {left:.0f} s"
         line = counted(step, output, still)
-        kept.steps[step.name] = _ended(_status(status, output), spent, line)
+        kept.steps[step.name] = _ended(_status(status, output), now() - start, line)
         kept.write()
     kept.write()
 
@@ -111,55 +86,63 @@ def _ended(status: str, seconds: float, line: str) -> dict[str, str | float]:
 def table(kept: Kept) -> str:
     """A line a step: what became of it, its seconds, and the line that counts."""
     rows = [f"{'step':10}{'status':11}{'seconds':>8}  what it came to"]
-    rows += [
-        f"{name:10}{one['status']:11}{one['seconds']:8.1f}  {one['line'][:120]}"
-        for name, one in kept.steps.items()
-    ]
+    for name, one in kept.steps.items():
+        line = shorten(one["line"], LINE, placeholder=" …")
+        rows.append(f"{name:10}{one['status']:11}{one['seconds']:8.1f}  {line}")
     return "\n".join(rows)
 
 
-def main(words: Sequence[str]) -> int:
-    """Exit status 0 where every step is done, 1 where one found something, 2 where some are not."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, metavar="M", help="of the whole visit"
-    )
-    parser.add_argument("--before", type=Path, metavar="DIR", help="what an earlier visit left, if "
-                        "that is not in --out")  # fmt: skip
-    parser.add_argument("--steps", metavar="NAME,…", help="of these steps alone")
-    parser.add_argument("--device", default="cuda", help="cuda if not given")
-    given = parser.parse_args(words)
+def main(told: Sequence[str]) -> int:
+    """Exit status of the steps asked for: 0 where all are done, 1 where one found something, 2
+    where some are not; 130 where somebody stopped it.
+    """
+    given = _parser().parse_args(told)
     begun, todo = monotonic(), steps(given.device)
-    names = given.steps.split(",") if given.steps else [step.name for step in todo]
+    names = given.steps or [step.name for step in todo]
     if unknown := set(names) - {step.name for step in todo}:
         print(f"there is no step {', '.join(sorted(unknown))}; the steps are "
               f"{', '.join(step.name for step in todo)}", file=sys.stderr)  # fmt: skip
         return 2
-    with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as results:
+    with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as results, as_ctrl_c():
         try:
-            kept = Kept(given.out, Path(results), given.before)
+            place = Place(this_machine().kind, given.device)
+            kept = Kept(given.out, Path(results), place, given.before)
+            kept.said = amiss(this_machine())
+            for sentence in kept.said:
+                print(f"note: {sentence}", file=sys.stderr)
+            left = 60 * given.minutes - (monotonic() - begun)
+            stopped = _stopped([step for step in todo if step.name in names], kept, left)
         except NoVisit as error:
             print(f"gpu_visit: {error}", file=sys.stderr)
             return 2
-        except OSError as error:
-            print(f"gpu_visit: {given.out} can't hold a visit: {error.strerror}", file=sys.stderr)
-            return 2
-        kept.said = _amiss()
-        for sentence in kept.said:
-            print(f"note: {sentence}", file=sys.stderr)
-        left = 60 * given.minutes - (monotonic() - begun)
-        visit([step for step in todo if step.name in names], kept, left)
     print(table(kept))
-    found = {one["status"] for one in kept.steps.values()}
+    if stopped:
+        print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    found = {one["status"] for name, one in kept.steps.items() if name in names}
     return 2 if found - {"done", "finding"} else int("finding" in found)
 
 
-def _amiss() -> list[str]:
-    from attnbench.amiss import amiss
-    from attnbench.machine import this_machine
+def _stopped(todo: Sequence[Step], kept: Kept, seconds: float) -> bool:
+    """The visit; whether somebody ended it."""
+    try:
+        visit(todo, kept, seconds)
+    except KeyboardInterrupt:
+        return True
+    return False
 
-    return amiss(this_machine())
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--minutes", type=above_nought, default=9.0, metavar="M",
+                        help="of the whole visit")  # fmt: skip
+    parser.add_argument("--before", type=Path, metavar="DIR", help="what an earlier visit left, if "
+                        "that is not in --out")  # fmt: skip
+    parser.add_argument("--steps", type=words, metavar="NAME,…", help="of these steps alone")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
+                        help="cuda if not given; with cpu, to try the visit itself")  # fmt: skip
+    return parser
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from attnbench.machine import has_c_compiler, this_machine
+
 ATTNBENCH = (sys.executable, "-m", "attnbench")
 PYTEST = (
     sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", "-o", "addopts=",
@@ -62,8 +64,6 @@ def steps(device: str = "cuda") -> list[Step]:
 
 def no_cuda() -> str:
     """A sentence where torch can't use a GPU here, else nothing."""
-    from attnbench.machine import this_machine
-
     there = this_machine()
     return "" if "cuda" in there.devices else "there is no GPU here that torch can use"
 
@@ -83,11 +83,12 @@ def _tests(which: str) -> Command:
     """Those of our clocks and of cells, or those of our kernels."""
 
     def command(out: Path, seconds: float) -> list[str] | str:
-        if why := no_cuda():
-            return why
-        if find_spec("pytest") is None:
-            return "the tests need pytest, which this Python has not"
-        return [*PYTEST, *TESTS[which]]
+        needed = ("pytest", "triton") if which == "triton" else ("pytest",)
+        lacking = [name for name in needed if find_spec(name) is None]
+        if which == "triton" and not has_c_compiler():
+            lacking.append("a C compiler")
+        told = f"these tests need {' and '.join(lacking)}" if lacking else ""
+        return "; ".join(filter(None, [no_cuda(), told])) or [*PYTEST, *TESTS[which]]
 
     return command
 
@@ -97,7 +98,6 @@ def _claims(out: Path, seconds: float) -> list[str] | str:
     import impls
     from attnbench import claims
     from attnbench.claims.lacking import lacking
-    from attnbench.machine import this_machine
 
     machine, table = this_machine(), impls.table()
     about = [claim for claim in claims.find([]) if claim.needs.gpu]

@@ -1,19 +1,19 @@
 """A visit to a GPU with every step made up: what is kept, cut off, left out, and gone on with."""
 
 import json
-import sys
 import tarfile
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from proofs import gpu_visit, visit_kept, visit_steps
-from proofs.gpu_visit import called, main, table, visit
-from proofs.visit_kept import Kept, NoVisit
+from proofs import gpu_visit, visit_steps
+from proofs.gpu_visit import main, table, visit
+from proofs.visit_called import Stopped
+from proofs.visit_kept import Kept, Place
 from proofs.visit_steps import Step
 
+PLACE = Place("nvidia-h200-a1b2c3", "cuda")
 FASTEST = "512 tokens: sdpa.flash is the fastest exact variant, at 1 ms"
 
 
@@ -32,6 +32,9 @@ class Machine:
         if took == "killed":
             keep()
             raise KeyboardInterrupt
+        if took == "stopped":
+            self.seconds += 4
+            raise Stopped(said)
         self.seconds += min(took, limit_s)
         return (status if took <= limit_s else None), said
 
@@ -49,7 +52,7 @@ def visited(tmp_path):
     number = iter(range(9))
 
     def go(todo, seconds, **answers):
-        kept = Kept(tmp_path / "out", tmp_path / f"results{next(number)}")
+        kept = Kept(tmp_path / "out", tmp_path / f"results{next(number)}", PLACE)
         machine = Machine(kept.results, **answers)
         with suppress(KeyboardInterrupt):
             visit(todo, kept, seconds, machine.run, machine.now)
@@ -116,6 +119,15 @@ def test_a_visit_that_is_killed_leaves_what_was_done_and_what_it_was_at(visited)
     assert set(status.values()) == {"done"}
 
 
+def test_a_visit_that_is_stopped_keeps_what_its_step_had_said(visited):
+    kept, _, status = visited([step("a"), step("b"), step("c")], 200, b=("stopped", 0, "half"))
+    assert status == {"a": "done", "b": "cut off"}
+    assert kept.steps["b"] == {
+        "status": "cut off", "seconds": 4.0, "line": "the visit was stopped in it",
+    }  # fmt: skip
+    assert (kept.folder / "log.txt").read_text().endswith("==== b\nhalf")
+
+
 def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
     limited = f"{FASTEST}\n9 of 12 cells were not begun. Go on with: attnbench run --resume x"
     _, _, status = visited([step("a")], 100, a=(30, 0, limited))
@@ -134,105 +146,55 @@ def test_what_a_machine_lacks_is_a_sentence_and_is_asked_again_by_the_next_visit
     assert [name for name, _ in machine.asked] == ["a"]
 
 
-# ---- what is kept --------------------------------------------------------------------------------
+def test_of_a_long_line_the_table_has_the_beginning(visited):
+    kept, _, _ = visited([step("a")], 100, a=(5, 0, "word " * 99))
+    (_, row) = table(kept).splitlines()
+    assert row.endswith("word …") and len(row) <= 160
+    assert len(kept.steps["a"]["line"]) > 400
 
 
-def test_large_results_are_kept_in_pieces_and_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(visit_kept, "PIECE_BYTES", 400)
-    kept, data = Kept(tmp_path / "out", tmp_path / "one"), bytes(range(256)) * 4
-    (kept.results / "run").mkdir()
-    (kept.results / "run" / "records.jsonl").write_bytes(data)
-    (kept.results / "run" / "report").mkdir()
-    (kept.results / "run" / "report" / "index.html").write_text("a page")
-    kept.write()
-    files = [p for p in kept.folder.iterdir() if p.name.startswith("results")]
-    assert 1 < len(files) <= visit_kept.MOST_PIECES
-    assert all(p.stat().st_size <= 400 for p in files)
-    back = Kept(tmp_path / "other", tmp_path / "two", before=kept.folder)
-    assert (back.results / "run" / "records.jsonl").read_bytes() == data
-    assert not (back.results / "run" / "report").exists(), "a page can be rendered again"
-    (back.results / "run" / "records.jsonl").write_bytes(b"")
-    back.folder = kept.folder
-    back.write()
-    assert len([p for p in kept.folder.iterdir() if p.name.startswith("results")]) == 1
+# ---- the command ---------------------------------------------------------------------------------
 
 
-def test_results_beyond_all_pieces_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(visit_kept, "PIECE_BYTES", 10)
-    kept = Kept(tmp_path / "out", tmp_path / "one")
-    (kept.results / "x").write_bytes(bytes(range(200)))
-    kept.write()
-    assert {p.name for p in kept.folder.iterdir()} == {"summary.json", "log.txt"}
-    assert "none is kept" in json.loads((kept.folder / "summary.json").read_text())["left_out"]
-
-
-def test_of_a_long_log_the_end_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(visit_kept, "STEP_LOG_BYTES", 10)
-    kept = Kept(tmp_path / "out", tmp_path / "one")
-    kept.tell("a", "x" * 99 + "the end")
-    kept.write()
-    assert (kept.folder / "log.txt").read_text() == "\n==== a\nxxxthe end"
-
-
-@pytest.mark.parametrize(("name", "data"), [
-    ("summary.json", b"{"), ("summary.json", b"[]"), ("results.tar.gz", b"nonsense"),
-    ("results.tar.gz", b"\x1f\x8b\x08"),
-])  # fmt: skip
-def test_a_folder_that_no_visit_left_is_refused_in_a_sentence(tmp_path, name, data, capsys):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(NoVisit, match="give another folder"):
-        Kept(tmp_path, tmp_path / "results")
-    assert main(["--out", str(tmp_path)]) == 2
-    assert "give another folder" in capsys.readouterr().err
-
-
-# ---- real processes ------------------------------------------------------------------------------
-
-
-def test_a_process_is_run_from_the_checkout_and_heard():
-    code = "import attnbench, sys; print('out'); print('err', file=sys.stderr); sys.exit(1)"
-    status, said = called([sys.executable, "-c", code], 60, list)
-    assert (status, sorted(said.split())) == (1, ["err", "out"])
-
-
-def test_a_process_that_hangs_is_ended_with_all_it_started(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_visit, "GRACE_S", 0.3)
-    monkeypatch.setattr(gpu_visit, "KEEP_EVERY_S", 0.5)
-    code = (
-        "import signal, subprocess, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); time.sleep(600)"
-    )
-    kept = []
-    status, said = called([sys.executable, "-c", code], 1.2, lambda: kept.append(1))
-    assert status is None
-    assert len(kept) >= 2
-    state = Path(f"/proc/{said.strip()}/stat")
-    for _ in range(50):
-        if not state.exists() or state.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.1)
-    pytest.fail("what it started is still there")
-
-
-def test_a_place_that_can_hold_no_folder_is_refused_in_a_sentence(capsys, tmp_path):
-    taken = tmp_path / "taken"
-    taken.touch()
-    assert main(["--out", str(taken)]) == 2
-    assert capsys.readouterr().err == f"gpu_visit: {taken} can't hold a visit: File exists\n"
-
-
-def test_a_step_that_is_none_is_refused(capsys, tmp_path):
-    assert main(["--out", str(tmp_path), "--steps", "env,dance"]) == 2
-    assert "there is no step dance" in capsys.readouterr().err
-
-
-def test_a_visit_where_there_is_no_gpu_says_so_and_keeps_that(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def without_gpu(monkeypatch):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
-    monkeypatch.setattr(gpu_visit, "_amiss", lambda: ["nothing is here"])
-    assert main(["--out", str(tmp_path), "--steps", "tests,timer,sweep"]) == 2
+    monkeypatch.setattr(gpu_visit, "amiss", lambda machine: ["nothing is here"])
+
+
+def test_a_visit_where_there_is_no_gpu_says_so_and_keeps_that(capsys, tmp_path, without_gpu):
+    assert main(["--out", str(tmp_path), "--steps", "tests, timer,sweep"]) == 2
     out, err = capsys.readouterr()
     assert [line.split()[:3] for line in out.splitlines()[1:]] == [
         [name, "left", "out"] for name in ("tests", "timer", "sweep")
     ]
     assert "note: nothing is here" in err
-    assert json.loads((tmp_path / "summary.json").read_text())["amiss"] == ["nothing is here"]
+    told = json.loads((tmp_path / "summary.json").read_text())
+    assert (told["amiss"], told["device"]) == (["nothing is here"], "cuda")
+
+
+@pytest.mark.parametrize(("status", "exits"), [(0, 0), (1, 1), (2, 2), (None, 2)])
+def test_the_exit_status_is_of_the_steps_that_were_asked_for(
+    tmp_path, monkeypatch, without_gpu, status, exits
+):
+    monkeypatch.setattr(gpu_visit, "steps", lambda device: [step("a"), step("b")])
+    answer = (lambda *_: (status, "said"), gpu_visit.monotonic)
+    monkeypatch.setattr(visit, "__defaults__", answer)
+    assert main(["--out", str(tmp_path), "--steps", "a"]) == exits
+    assert main(["--out", str(tmp_path), "--minutes", "0.1"]) == 2, "b is not begun"
+    assert main(["--out", str(tmp_path), "--minutes", "0.1", "--steps", "a"]) == exits
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--steps", "env,dance"], "there is no step dance"), (["--steps", ""], "holds nothing"),
+    (["--minutes", "0"], "not a number above 0"), (["--minutes", "nan"], "not a number above 0"),
+    (["--minutes", "-1"], "not a number above 0"), (["--device", "gpu"], "invalid choice"),
+])  # fmt: skip
+def test_what_can_not_be_asked_is_a_sentence(capsys, tmp_path, words, said):
+    try:
+        status = main(["--out", str(tmp_path / "out"), *words])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -16,7 +16,10 @@ ROOT = Path(visit_steps.__file__).parents[1]
 
 @pytest.fixture
 def with_gpu(monkeypatch):
+    """With all that the tests of our kernels need besides."""
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "")
+    monkeypatch.setattr(visit_steps, "find_spec", lambda name: name)
+    monkeypatch.setattr(visit_steps, "has_c_compiler", lambda: True)
 
 
 def words(name, out, seconds=100.0):
@@ -70,16 +73,27 @@ def test_the_words_of_all_steps_are_words_of_the_command_line(with_gpu, tmp_path
             assert given.verb in ("env", "run", "selfcheck")
 
 
-def test_without_a_gpu_what_needs_one_says_so(monkeypatch, tmp_path):
+def test_without_a_gpu_what_needs_one_says_so(with_gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
     assert {words(name, tmp_path) for name in ("tests", "timer", "quick", "triton")} == {
         "there is none"
     }
 
 
-def test_without_pytest_the_tests_are_left_out(with_gpu, monkeypatch, tmp_path):
-    monkeypatch.setattr(visit_steps, "find_spec", lambda name: None if name == "pytest" else name)
-    assert words("tests", tmp_path) == "the tests need pytest, which this Python has not"
+@pytest.mark.parametrize(("name", "lacking", "said"), [
+    ("tests", {"pytest"}, "these tests need pytest"),
+    ("tests", {"triton", "cc"}, None),
+    ("triton", {"triton", "cc"}, "these tests need triton and a C compiler"),
+])  # fmt: skip
+def test_what_this_python_lacks_for_the_tests_is_said_all_at_once(with_gpu, monkeypatch, tmp_path,
+                                                                 name, lacking, said):  # fmt: skip
+    monkeypatch.setattr(visit_steps, "find_spec", lambda name: None if name in lacking else name)
+    monkeypatch.setattr(visit_steps, "has_c_compiler", lambda: "cc" not in lacking)
+    told = words(name, tmp_path)
+    assert told == said if said else isinstance(told, list)
+    if said:
+        monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
+        assert words(name, tmp_path) == f"there is none; {said}"
 
 
 def test_the_tests_that_need_a_gpu_need_of_all_others_packages_pytest_alone(tmp_path):

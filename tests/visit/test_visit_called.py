@@ -1,0 +1,110 @@
+"""A step's command as a real process: heard, cut off, and ended with all that it started."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from impls.loading import load_file
+from proofs import visit_called
+from proofs.visit_called import ROOT, called
+
+processes = load_file(Path(__file__).parents[1] / "processes.py")
+gone, handling, until = processes.gone, processes.handling, processes.until
+
+
+def test_a_process_is_run_from_the_checkout_and_heard():
+    code = "import attnbench, sys; print('out'); print('err', file=sys.stderr); sys.exit(1)"
+    status, said = called([sys.executable, "-c", code], 60, list)
+    assert (status, sorted(said.split())) == (1, ["err", "out"])
+
+
+def test_a_process_that_hangs_is_ended_with_all_it_started(monkeypatch):
+    monkeypatch.setattr(visit_called, "GRACE_S", 0.3)
+    monkeypatch.setattr(visit_called, "KEEP_EVERY_S", 0.5)
+    code = (
+        "import signal, subprocess, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); time.sleep(600)"
+    )
+    kept = []
+    status, said = called([sys.executable, "-c", code], 1.2, lambda: kept.append(1))
+    assert status is None
+    assert len(kept) >= 2
+    assert gone(said.strip())
+
+
+@pytest.mark.parametrize("here", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_process_that_is_cut_off_may_still_say_what_it_has(here):
+    code = (
+        "import time\ntry:\n    print('begun', flush=True); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('kept')"
+    )
+    with handling(here, signal.SIGINT):
+        assert called([sys.executable, "-c", code], 2, list) == (None, "begun\nkept\n")
+        assert signal.getsignal(signal.SIGINT) == here
+
+
+def test_what_a_process_that_has_ended_leaves_behind_is_ended_too():
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)"
+    status, said = called([sys.executable, "-c", code], 60, list)
+    assert status == 0
+    assert gone(said.strip())
+
+
+def test_where_nothing_can_be_kept_the_process_is_ended_all_the_same(monkeypatch):
+    monkeypatch.setattr(visit_called, "KEEP_EVERY_S", 0.1)
+    started = []
+    real = subprocess.Popen
+
+    def popen(*given, **named):
+        started.append(real(*given, **named))
+        return started[0]
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(OSError, match="No space"):
+        called([sys.executable, "-c", "import time; time.sleep(600)"], 60, full)
+    assert gone(started[0].pid)
+
+
+VISIT = """
+import sys
+from proofs import gpu_visit
+from proofs.visit_steps import Step
+work = '''
+import subprocess, sys, time
+held = subprocess.Popen(["sleep", "600"])
+print("at work", flush=True)
+open(sys.argv[1], "w").write(str(held.pid))
+time.sleep(600)
+'''
+command = [sys.executable, "-c", work, sys.argv[1]]
+gpu_visit.steps = lambda device: [Step("long", 1, 500, lambda *_: command, "at .*")]
+sys.exit(gpu_visit.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("signalled", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_visit_that_is_stopped_leaves_no_process_and_says_where_it_was(tmp_path, signalled):
+    pid, room = tmp_path / "pid", tmp_path / "room"
+    room.mkdir()
+    with handling(signal.SIG_DFL, signal.SIGINT, signal.SIGHUP):
+        process = subprocess.Popen(
+            [sys.executable, "-c", VISIT, str(pid), "--out", str(tmp_path / "out")],
+            env={**os.environ, "TMPDIR": str(room), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    until(lambda: pid.exists() and pid.read_text())
+    process.send_signal(getattr(signal, signalled))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err and "the same command goes on" in err
+    assert out.splitlines()[1].split()[:3] == ["long", "cut", "off"]
+    assert "==== long\nat work" in (tmp_path / "out" / "log.txt").read_text()
+    assert gone(pid.read_text())
+    assert list(room.iterdir()) == []

@@ -1,0 +1,117 @@
+"""What a visit keeps, reads back, and refuses."""
+
+import json
+
+import pytest
+
+from proofs import visit_kept
+from proofs.gpu_visit import main
+from proofs.visit_kept import Kept, NoVisit, Place
+
+PLACE = Place("nvidia-h200-a1b2c3", "cuda")
+
+
+def test_large_results_are_kept_in_pieces_and_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(visit_kept, "PIECE_BYTES", 400)
+    kept, data = Kept(tmp_path / "out", tmp_path / "one", PLACE), bytes(range(256)) * 4
+    (kept.results / "run").mkdir()
+    (kept.results / "run" / "records.jsonl").write_bytes(data)
+    (kept.results / "run" / "report").mkdir()
+    (kept.results / "run" / "report" / "index.html").write_text("a page")
+    kept.write()
+    files = [p for p in kept.folder.iterdir() if p.name.startswith("results")]
+    assert 1 < len(files) <= visit_kept.MOST_PIECES
+    assert all(p.stat().st_size <= 400 for p in files)
+    back = Kept(tmp_path / "other", tmp_path / "two", PLACE, before=kept.folder)
+    assert (back.results / "run" / "records.jsonl").read_bytes() == data
+    assert not (back.results / "run" / "report").exists(), "a page can be rendered again"
+    (back.results / "run" / "records.jsonl").write_bytes(b"")
+    back.folder = kept.folder
+    back.write()
+    assert len([p for p in kept.folder.iterdir() if p.name.startswith("results")]) == 1
+
+
+def test_results_beyond_all_pieces_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(visit_kept, "PIECE_BYTES", 10)
+    kept = Kept(tmp_path / "out", tmp_path / "one", PLACE)
+    (kept.results / "x").write_bytes(bytes(range(200)))
+    kept.write()
+    assert {p.name for p in kept.folder.iterdir()} == {"summary.json", "log.txt"}
+    assert "none is kept" in json.loads((kept.folder / "summary.json").read_text())["left_out"]
+
+
+def test_of_a_long_log_the_end_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(visit_kept, "STEP_LOG_BYTES", 10)
+    kept = Kept(tmp_path / "out", tmp_path / "one", PLACE)
+    kept.tell("a", "x" * 99 + "the end")
+    kept.write()
+    assert (kept.folder / "log.txt").read_text() == "\n==== a\nxxxthe end"
+
+
+def entry(**changes):
+    return {"status": "done", "seconds": 2.0, "line": "it is done", **changes}
+
+
+def summary(**changes):
+    told = {"machine": PLACE.machine, "device": PLACE.device, "steps": {"env": entry()}}
+    return json.dumps({**told, "amiss": [], **changes}).encode()
+
+
+def test_what_was_done_at_the_same_place_is_read_back(tmp_path):
+    (tmp_path / "summary.json").write_bytes(summary())
+    assert Kept(tmp_path, tmp_path / "results", PLACE).steps == {"env": entry()}
+
+
+@pytest.mark.parametrize("other", [{"machine": "nvidia-h200-d4e5f6"}, {"device": "cpu"}])
+@pytest.mark.parametrize("as_before", [True, False])
+def test_what_was_done_elsewhere_is_not_gone_on_with(tmp_path, other, as_before):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "summary.json").write_bytes(summary(**other))
+    places = (tmp_path / "new", there) if as_before else (there, None)
+    with pytest.raises(NoVisit, match=f"{there} holds a visit to .*{next(iter(other.values()))}"):
+        Kept(places[0], tmp_path / "results", PLACE, places[1])
+
+
+@pytest.mark.parametrize(("name", "data"), [
+    ("summary.json", b"{"), ("summary.json", b"[]"), ("results.tar.gz", b"nonsense"),
+    ("results.tar.gz", b"\x1f\x8b\x08"), ("summary.json", b"\xff"),
+    ("summary.json", summary(steps=[])), ("summary.json", summary(steps={"env": 3})),
+    ("summary.json", summary(steps={"env": {"status": "done"}})),
+    ("summary.json", summary(steps={"env": entry(seconds="2")})),
+    ("summary.json", b'{"steps": {}}'),
+])  # fmt: skip
+def test_a_folder_that_no_visit_left_is_refused_in_a_sentence(tmp_path, name, data, capsys):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(NoVisit, match="give another folder"):
+        Kept(tmp_path, tmp_path / "results", PLACE)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "give another folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_other_things_is_refused_and_left_as_it_is(tmp_path, capsys):
+    (tmp_path / "letters").mkdir()
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "holds other things (letters); give a folder of its own" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["letters"]
+
+
+def test_a_visit_before_that_is_none_is_refused(tmp_path, capsys):
+    assert main(["--out", str(tmp_path / "out"), "--before", str(tmp_path / "none")]) == 2
+    assert f"{tmp_path / 'none'} holds no visit to go on with" in capsys.readouterr().err
+
+
+def test_a_place_that_can_hold_no_folder_is_refused_in_a_sentence(capsys, tmp_path):
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert main(["--out", str(taken)]) == 2
+    assert capsys.readouterr().err == f"gpu_visit: {taken} can't hold a visit: File exists\n"
+
+
+def test_a_place_that_has_no_room_is_a_sentence(capsys, tmp_path, monkeypatch):
+    def full(self, name, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Kept, "_put", full)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "can't hold a visit: No space left on device" in capsys.readouterr().err
