@@ -19,7 +19,7 @@ from impls.problem import Problem
 WAIT_S = 5e-3
 """How long nothing may go on after a call."""
 LATE_S = 1e-3
-"""Processor time that other threads may take in that while: housekeeping."""
+"""Processor time that other threads may take in that while: housekeeping. In a longer one, more."""
 SURE = 3
 """So often in a row work is seen after the return before it is believed."""
 QUIET_S = 1.0
@@ -115,8 +115,9 @@ def check_memory_kept(call: Call, most: float) -> None:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
 
 
-def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends) -> None:
-    """When a call has returned its output is there, and nobody works on.
+def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends,
+                          wait_s: float = WAIT_S) -> None:  # fmt: skip
+    """When a call has returned its output is there, and nobody works on, for so long.
 
     On values of their own, so that an output found in memory from before is another's.
     """
@@ -127,11 +128,11 @@ def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends) -> Non
     for _ in range(SURE):
         out = call.forward()
         at_once, before = _copy(out), spent_elsewhere()
-        time.sleep(WAIT_S)
+        time.sleep(wait_s)
         late = spent_elsewhere() - before
         if at_once is not None and not _same(at_once, out.detach()):
             raise Wrong("its output changed after it had been returned: work was put off")
-        if late <= LATE_S:
+        if late <= LATE_S * wait_s / WAIT_S:
             return
         wait_for_quiet()
     raise Wrong(f"other threads worked on for {late * 1e3:.2g} ms after it had returned")
@@ -156,13 +157,13 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
         raise Wrong("its output changed after it had been returned: work was put off")
 
 
-def wait_for_quiet() -> None:
-    """Until no other thread works, or for as long as that is waited for."""
+def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
+    """Until in a wait other threads worked for no more than that, or for ``QUIET_S``."""
     until = time.monotonic() + QUIET_S
     while time.monotonic() < until:
         before = spent_elsewhere()
-        time.sleep(WAIT_S)
-        if spent_elsewhere() - before <= LATE_S:
+        time.sleep(wait_s)
+        if spent_elsewhere() - before <= most_s:
             return
 
 

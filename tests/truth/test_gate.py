@@ -8,8 +8,10 @@ import torch
 
 import impls
 from attnbench.truth.findings import Wrong
-from attnbench.truth.gate import gate
+from attnbench.truth.gate import PATIENT_S, gate
+from attnbench.truth.hygiene import WAIT_S
 from attnbench.truth.inputs import make
+from attnbench.truth.planted import aside
 from attnbench.truth.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
@@ -194,3 +196,27 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch, se
     reason = truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
     assert reason.startswith(said)
     assert list(looks) == []
+
+
+def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(truth, monkeypatch):
+    """Each call's comes long after the first look at the gate is over."""
+    monkeypatch.setattr(aside, "LATE_S", 5 * WAIT_S)
+    verdict = truth.verdict(truth.problem(), aside.build_standing_thread)
+    assert verdict.reason == "its output changed after it had been returned: work was put off"
+
+
+@pytest.mark.parametrize(("spent", "waits"), [
+    ([1.0, 1.0], [WAIT_S, WAIT_S]), ([1.0, 1.1], [WAIT_S, PATIENT_S, PATIENT_S]),
+], ids=["nobody", "somebody"])  # fmt: skip
+def test_it_is_waited_longer_only_where_other_threads_worked(truth, monkeypatch, spent, waits):
+    waited, spent = [], iter(spent)
+
+    def look(*given):
+        waited.append(given[3] if given[3:] else WAIT_S)
+
+    name = "attnbench.truth.gate."
+    monkeypatch.setattr(name + "spent_elsewhere", lambda: next(spent))
+    monkeypatch.setattr(name + "check_nothing_goes_on", look)
+    monkeypatch.setattr(name + "wait_for_quiet", lambda wait_s, _: waited.append(wait_s))
+    assert truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
+    assert waited == waits

@@ -111,10 +111,10 @@ def test_it_is_waited_until_others_rest_but_not_for_ever(monkeypatch, taken, wai
     assert len(slept) == pytest.approx(waits, abs=1)
 
 
-def goes_on(truth, attend=None):
+def goes_on(truth, attend=None, wait_s=hygiene.WAIT_S):
     problem = truth.problem()
     inputs = make(problem, 0)
-    hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs)
+    hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs, wait_s)
 
 
 def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
@@ -127,6 +127,13 @@ def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
 def test_what_other_threads_do_once_or_twice_is_housekeeping(truth, quiet, taken):
     quiet(*taken)
     goes_on(truth)
+
+
+def test_in_a_longer_wait_others_may_do_more(truth, quiet):
+    quiet(0.0019)
+    goes_on(truth, wait_s=2 * hygiene.WAIT_S)
+    quiet(0.0021, 0.0021, 0.0021)
+    assert "other threads worked on" in refused(goes_on, truth, None, 2 * hygiene.WAIT_S)
 
 
 def test_an_output_that_is_filled_in_after_the_return_is_refused(truth, quiet):
