@@ -171,8 +171,9 @@ def test_a_plant_turned_honest_differs_in_the_deed_alone():
 
 @pytest.mark.slow
 def test_the_self_check_passes_on_this_machine(tmp_path, capsys):
-    assert cli.main(["selfcheck", "--json", "--out", str(tmp_path)]) == 0
+    status = cli.main(["selfcheck", "--json", "--out", str(tmp_path)])
     sent = json.loads(capsys.readouterr().out)
+    assert (status, [o for o in sent["outcomes"] if o["caught"] is False]) == (0, [])
     assert sent["n"] == sent["caught"] >= 60
     assert [o["deed"] for o in sent["outcomes"] if o["kind"] == "slow-downs"] == [
         "no more work", "1 % more work", "2 % more work", "5 % more work", "10 % more work",

@@ -10,6 +10,7 @@ from attnbench.pairs import Pairs
 from attnbench.record import Status
 from attnbench.selfcheck import judge_slow_down, run_slow_downs
 from attnbench.sweep.compare import Compared
+from attnbench.sweep.engine import WorkerLost
 from attnbench.truth.planted import SLICES_PROBLEM, SLOW_DOWNS, slices
 from attnbench.truth.planted.slower import SLICES, build_slices
 
@@ -55,13 +56,13 @@ def test_no_verdict_is_no_right_verdict():
 
 
 class Engine:
-    def __init__(self):
-        self.asked = []
+    def __init__(self, *ratios):
+        self.asked, self.ratios = [], iter(ratios)
 
     def ask(self, question, limit_s):
         self.asked.append(question)
-        margin = question["margin"] or 0.017
-        return {"pairs": Pairs(paired([0.0] * 40, margin), [1.0], [1.0], "decided").to_dict()}
+        margin, ratio = question["margin"] or 0.017, math.log(next(self.ratios, 1.0))
+        return {"pairs": Pairs(paired([ratio] * 40, margin), [1.0], [1.0], "decided").to_dict()}
 
 
 def test_each_is_held_against_the_same_code_at_the_margin_of_the_first():
@@ -72,12 +73,37 @@ def test_each_is_held_against_the_same_code_at_the_margin_of_the_first():
         *(f"{n} % more work" for n in (1, 2, 5, 10)),
     ]
     assert [o.caught for o in outcomes] == [True, True, False, False, False]
-    assert [q["margin"] for q in engine.asked] == [None] + [0.017] * 4
-    for extra, question in zip(SLOW_DOWNS, engine.asked, strict=True):
+    assert [q["margin"] for q in engine.asked] == [None] + [0.017] * 7
+    asked_in_all = [0, 1, *(n for n in (2, 5, 10) for _ in range(2))]  # who was wrong twice
+    for extra, question in zip(asked_in_all, engine.asked, strict=True):
         reference, judged = (job["variant"] for job in question["compare"])
         assert reference["given"] == {}
         assert judged["given"] == ({"extra": extra} if extra else {})
     assert all(Verdict(o.status) is Verdict.EQUIVALENT for o in outcomes)
+
+
+def test_what_was_wrong_by_chance_is_asked_again_and_says_so():
+    engine = Engine(1.03, 1.0, 1.01, 1.02, 1.05, 1.10)  # the same code, at first slower
+    outcomes = list(run_slow_downs(engine, seed=1))
+    assert [o.caught for o in outcomes] == [True] * 5
+    assert "asked again, at first SLOWER: 1.030 of the time" in outcomes[0].said
+    assert not any("again" in o.said for o in outcomes[1:])
+    assert len(engine.asked) == 6
+
+
+def test_a_worker_that_died_is_no_chance():
+    class Dead:
+        asked = 0
+
+        def ask(self, question, limit_s):
+            self.asked += 1
+            raise WorkerLost("it died", "", timed_out=False)
+
+    engine = Dead()
+    outcomes = list(run_slow_downs(engine, seed=1))
+    assert [o.status for o in outcomes] == ["crashed"] * 5
+    assert not any(o.caught for o in outcomes)
+    assert engine.asked == 5
 
 
 @pytest.mark.parametrize("extra", SLOW_DOWNS)
