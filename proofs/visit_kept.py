@@ -58,9 +58,9 @@ class Kept:
         self._log = b""
         results.mkdir(parents=True, exist_ok=True)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             if before is not None and not (before / SUMMARY).is_file():
                 raise NoVisit(f"{before} holds no visit to go on with: it has no {SUMMARY}")
+            folder.mkdir(parents=True, exist_ok=True)
             self._read(before or folder)
             if not (folder / SUMMARY).exists() and (other := _others(folder)):
                 raise NoVisit(f"{folder} holds other things ({other}); give a folder of its own")

@@ -99,6 +99,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(tmp_path, capsys)
 def test_a_visit_before_that_is_none_is_refused(tmp_path, capsys):
     assert main(["--out", str(tmp_path / "out"), "--before", str(tmp_path / "none")]) == 2
     assert f"{tmp_path / 'none'} holds no visit to go on with" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_place_that_can_hold_no_folder_is_refused_in_a_sentence(capsys, tmp_path):
