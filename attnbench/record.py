@@ -64,6 +64,8 @@ class Status(StrEnum):
 
 FINDINGS = frozenset({Status.WRONG, Status.IMPLAUSIBLE, Status.FAILED, Status.CRASHED})
 """Where a variant was not what it says it is: what nobody ought to use before it is mended."""
+NOT_TRIED = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE})
+"""Where nothing was asked of it, which says nothing against it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from attnbench.comparison import Verdict
 from attnbench.machine import Machine
+from attnbench.record import NOT_TRIED
 from attnbench.sweep.checkout import Commit, changed, laid_out
 from attnbench.sweep.commits import CommitCell, CommitsComparison, Open
 from attnbench.sweep.plan import Cell, make_plan
@@ -71,7 +72,6 @@ VERDICTS = {
     Verdict.INCONCLUSIVE: Said.UNTOLD,
 }  # fmt: skip
 NOT_RIGHT = ("wrong", "implausible")
-NOT_HERE = ("unsupported", "unavailable")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Changes:
         if not cell.why_b:
             return Said.ADDED if name in self.added else Said.MENDED
         if name in self.added or cell.why_a:
-            failed = cell.status_b not in NOT_HERE and name in self.added
+            failed = cell.status_b not in NOT_TRIED and name in self.added
             return Said.LOST if failed else Said.LEFT_OUT
         return Said.LOST
 

@@ -20,7 +20,7 @@ import impls
 from attnbench.history import index, problems, suite
 from attnbench.history.machine import entry, save_entry
 from attnbench.history.sweeps import CantExport, Sweep, sweeps
-from attnbench.record import PROTOCOL, Record, Status
+from attnbench.record import NOT_TRIED, PROTOCOL, Record, Status
 from attnbench.store.disk import write_whole
 from impls.asked import CantBeDone
 
@@ -118,7 +118,7 @@ def _enter(sheets: dict[Place, Sheet], sweep: Sweep, machine: Mapping[str, Any],
 
 
 def _value(record: Record, figure: suite.Figure) -> Value:
-    if record.status in suite.SKIPPED:
+    if record.status in NOT_TRIED:
         return SKIPPED
     if record.status is not Status.MEASURED:
         return FAILED

@@ -16,6 +16,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from attnbench.history import command, sitting, suite
 from attnbench.history.suite import Cache, Key, Row
+from attnbench.record import NOT_TRIED
 
 
 class Fell(Exception):
@@ -45,7 +46,7 @@ class Looked(Benchmark):  # type: ignore[misc]
 
     def value(self, row: Row, key: Key) -> Any:
         """The figure of a row; skips what can't be asked, raises for what went wrong."""
-        if row.status in suite.SKIPPED:
+        if row.status in NOT_TRIED:
             _skip(row.reason)
         if row.status != "measured":
             variant, length, phase = key

@@ -27,8 +27,6 @@ VERSION = f"protocol {PROTOCOL}"
 """Results of unlike versions are not compared by asv."""
 LEAST = 1e-12
 """Errors are never nought: asv draws means of their logarithms."""
-SKIPPED = ("unsupported", "unavailable")
-"""What says nothing against a commit."""
 TURNS = 2
 """Rounds of the time where commits take turns, if nobody says how many."""
 LIMIT_S = 1800.0

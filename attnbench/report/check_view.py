@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from attnbench.record import Record, Status
+from attnbench.record import NOT_TRIED, Record, Status
 from attnbench.report.tables import BAD, FAINT, GOOD, grid, put
 
 
@@ -18,7 +18,7 @@ def show(records: Sequence[Record]) -> None:
     for record in records:
         by_variant.setdefault(record.variant, []).append(record)
     for name, some in by_variant.items():
-        asked = [r for r in some if r.status not in (Status.UNSUPPORTED, Status.UNAVAILABLE)]
+        asked = [r for r in some if r.status not in NOT_TRIED]
         right = [r for r in asked if r.status is Status.MEASURED]
         bad = [r for r in asked if r.status is not Status.MEASURED]
         ratios = [e.ratio for r in right for e in (r.error or {}).values() if e.ratio is not None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbench.comparison import Comparison
-from attnbench.record import Record, Status
+from attnbench.record import NOT_TRIED, Record
 from attnbench.sweep.compare import compare_cells
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, Plan
@@ -31,7 +31,6 @@ MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
 """Forty pairs are looked at first; what takes longer isn't begun."""
-NOT_TRIED = (Status.UNSUPPORTED, Status.UNAVAILABLE)
 
 
 @dataclass(frozen=True)

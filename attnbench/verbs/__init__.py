@@ -19,7 +19,9 @@ def say(text: str) -> None:
 
 def tried(records: list[Record]) -> bool:
     """Whether anything was asked of a variant."""
-    return any(str(r.status) not in ("unsupported", "unavailable") for r in records)
+    from attnbench.record import NOT_TRIED
+
+    return any(r.status not in NOT_TRIED for r in records)
 
 
 def finding(records: list[Record]) -> int:

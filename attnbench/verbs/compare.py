@@ -169,9 +169,9 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
 
 def status(statuses: list[str]) -> int:
     """1 where one was not what it says it is; 2 where nothing was compared."""
-    from attnbench.record import FINDINGS
+    from attnbench.record import FINDINGS, NOT_TRIED
 
-    if all(s in ("unsupported", "unavailable") for s in statuses):
+    if all(s in NOT_TRIED for s in statuses):
         say("attnbench: nothing was compared, for the reasons said")
         return 2
     return int(any(s in FINDINGS for s in statuses))

@@ -188,8 +188,9 @@ class Kept:
 
 def asked_of(found: Sequence[Limit]) -> list[Limit]:
     """Those that take the problem; a whole table need not hear of the others."""
-    left_out = ("unsupported", "unavailable")
-    return [x for x in found if x.closed is None or x.closed.why not in left_out]
+    from attnbench.record import NOT_TRIED
+
+    return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
 
 
 def _conclude(kept: Kept, *, stopped: bool, as_json: bool) -> None:

@@ -152,10 +152,10 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
 def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:
     """The table and the answer."""
     from attnbench.answer.verdict import answers, margin_said
+    from attnbench.record import NOT_TRIED
     from attnbench.store import selfcheck_said
 
-    left_out = ("unsupported", "unavailable")
-    records = sorted(records, key=lambda r: str(r.status) in left_out)  # what was run comes first
+    records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # what was run comes first
     found = list(answers(records))
     trust = selfcheck_said(folder.header)
     if as_json:

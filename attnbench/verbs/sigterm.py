@@ -20,18 +20,14 @@ def as_ctrl_c() -> Iterator[None]:
         yield
         return
     before = {each: signal.getsignal(each) for each in ENDS}
-    for each in _heard():
-        signal.signal(each, _told)
+    for each, was in before.items():
+        if was != signal.SIG_IGN:  # somebody has switched it off, as nohup does
+            signal.signal(each, _told)
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _heard() -> list[signal.Signals]:
-    """Those that nobody has switched off, as nohup does."""
-    return [each for each in ENDS if signal.getsignal(each) != signal.SIG_IGN]
+        for each, was in before.items():
+            signal.signal(each, was)
 
 
 def _told(*_: object) -> NoReturn:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.standing import Standing
-from attnbench.record import Record, Status
+from attnbench.record import NOT_TRIED, Record, Status
 from attnbench.report import numbers
 from attnbench.report.figures import key, labels, ticks
 from attnbench.report.figures.looks import Looks, filled
@@ -38,8 +38,6 @@ WORDS = {
     Status.CRASHED: "crashed",
 }  # fmt: skip
 """Why there is no time, as short as it can be said."""
-COMMON = (Status.UNSUPPORTED, Status.UNAVAILABLE)
-"""Says the least about a length."""
 
 
 def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
@@ -241,7 +239,7 @@ def _why(scene: Scene, length: int) -> str:
     exact = [r for r in records if r.computes == "softmax"]
     if not records:
         return "not run"
-    telling = [r for r in exact or records if r.status not in COMMON]
+    telling = [r for r in exact or records if r.status not in NOT_TRIED]
     words = _commonest(telling or exact or records)
     return words if exact or not any(r.time for r in records) else "nothing exact, others timed"
 
