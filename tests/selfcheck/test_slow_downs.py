@@ -56,13 +56,14 @@ def test_no_verdict_is_no_right_verdict():
 
 
 class Engine:
-    def __init__(self, *ratios):
-        self.asked, self.ratios = [], iter(ratios)
+    def __init__(self, *ratios, spread=0.0):
+        self.asked, self.ratios, self.spread = [], iter(ratios), spread
 
     def ask(self, question, limit_s):
         self.asked.append(question)
         margin, ratio = question["margin"] or 0.017, math.log(next(self.ratios, 1.0))
-        return {"pairs": Pairs(paired([ratio] * 40, margin), [1.0], [1.0], "decided").to_dict()}
+        logs = [ratio + self.spread * (i % 9 - 4) for i in range(40)]
+        return {"pairs": Pairs(paired(logs, margin), [1.0], [1.0], "decided").to_dict()}
 
 
 def test_each_is_held_against_the_same_code_at_the_margin_of_the_first():
@@ -89,6 +90,12 @@ def test_what_was_wrong_by_chance_is_asked_again_and_says_so():
     assert "asked again, at first SLOWER: 1.030 of the time" in outcomes[0].said
     assert not any("again" in o.said for o in outcomes[1:])
     assert len(engine.asked) == 6
+
+
+def test_what_can_not_be_told_now_is_not_asked_again():
+    engine = Engine(spread=WIDE)
+    assert [o.caught for o in run_slow_downs(engine, seed=1)] == [None] * 5
+    assert len(engine.asked) == 5
 
 
 def test_a_worker_that_died_is_no_chance():
