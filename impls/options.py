@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from impls.asked import CantBeDone
 
 MOST = 2.0**63
 """Numbers beyond this are no option's."""
+SWAPPABLE = re.compile(r"aten::_(scaled_dot_product|flash|efficient|cudnn)_\w+")
 
 
 class InvalidRow(CantBeDone, ValueError):
@@ -57,6 +59,16 @@ def check_runs(row: str, runs: Any, devices: Sequence[str], options: Mapping[str
             typed(row, key, text, options[key])
         if not isinstance(operator, str) or not operator:
             raise InvalidRow(f"{row}: runs on {where} is {operator!r}, not an operator's name")
+
+
+def check_swaps(row: str, swaps: Sequence[str]) -> None:
+    """Refuse an operator that is no fused attention of torch's: the ruler uses the others."""
+    for operator in swaps:
+        if not isinstance(operator, str) or not SWAPPABLE.fullmatch(operator):
+            raise InvalidRow(
+                f"{row}: swaps names {operator!r}; a row may replace only torch's fused attention, "
+                "such as aten::_scaled_dot_product_flash_attention"
+            )
 
 
 def check_ranks(row: str, level: str, ranks: Any, shares: str | None,

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from impls.options import InvalidRow as InvalidRow
-from impls.options import check_ranks, check_runs, listed, one_of, operator_on, typed
+from impls.options import check_ranks, check_runs, check_swaps, listed, one_of, operator_on, typed
 from impls.support import NO_GRADIENT as NO_GRADIENT
 from impls.support import refusal
 
@@ -129,6 +129,9 @@ class Variant:
     runs: Mapping[str, str] = field(default_factory=dict)
     """By device, or ``device?option=value``: the operator that must be among those that ran, where
     the row forces a backend."""
+    swaps: tuple[str, ...] = ()
+    """The attention operators of torch's in whose place ``build`` puts other kernels, for the whole
+    process, until ``attend`` is dropped."""
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults."""
     core: Variant | None = None
@@ -140,7 +143,7 @@ class Variant:
             if not isinstance(given, Mapping):
                 given = dict.fromkeys(self.devices, tuple(given))
             object.__setattr__(self, name, {d: tuple(v) for d, v in given.items()})
-        for name in ("devices", "requires"):
+        for name in ("devices", "requires", "swaps"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
 
@@ -174,6 +177,7 @@ class Variant:
                     f"{self.name}: {name}={path!r} is not a dotted path 'package.module:function'"
                 )
         check_runs(self.name, self.runs, DEVICES, self.options)
+        check_swaps(self.name, self.swaps)
         self._check_definition()
         check_ranks(self.name, self.level, self.ranks, self.shares, self.options)
 
@@ -245,7 +249,7 @@ class Variant:
             masks=both("masks"), phases=both("phases"), gqa=self.gqa and core.gqa,
             cross=min(self.cross, core.cross, key=CROSSES.index), head_dims=core.head_dims,
             requires=tuple(dict.fromkeys((*self.requires, *core.requires))),
-            untried=self.untried or core.untried,
+            untried=self.untried or core.untried, swaps=core.swaps,
         )  # fmt: skip
 
     def with_options(self, given: Mapping[str, str]) -> Variant:

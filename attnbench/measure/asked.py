@@ -23,6 +23,10 @@ from impls import table
 from impls.problem import Problem
 
 FLOOR_BUDGET_S = 4.0
+SWAPPED = (
+    "{} replaces torch's own kernels for its whole process, so no other variant can be timed "
+    "beside it there: compare the times of two runs"
+)
 
 
 def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,6 +37,9 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
     wrong, it is said of whom, and why.
     """
     a, b = (Job.from_dict(sent) for sent in asked["compare"])
+    if swapping := [job.variant.label for job in (a, b) if getattr(job.variant, "swaps", ())]:
+        stop = {"status": str(Status.UNSUPPORTED), "why": SWAPPED.format(swapping[0])}
+        return {"stopped": stop}
     try:
         sides = bench.ready(a), bench.ready(b)
         margin = asked["margin"]

@@ -76,6 +76,7 @@ def _look(job: Job, max_time_s: float, expected: int | None, spent: Spent) -> di
     before = state.snapshot()
     with spent.on("setup"):
         attend: Attend = load_function(variant.build)(problem, **variant.chosen)
+    before = state.allowing(before, variant.swaps)
     with spent.on("inputs"):
         fresh = Fresh(problem, attend, make(problem, job.seed))
     with spent.on("first"):

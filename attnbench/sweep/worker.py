@@ -17,6 +17,7 @@ and answers on another; what a variant prints goes to the error stream and distu
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -86,6 +87,8 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
         before = bench.shared or state.snapshot()
         broken, process_before = state.sealed(), process.now()
     record = clipped(bench.measure(job, before))
+    if getattr(job.variant, "swaps", ()):
+        gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
     gone = poisoned(job.problem.device)
     with watching.on("gate"):
         try:

@@ -9,6 +9,12 @@ from impls.spec import DEVICES, NO_GRADIENT, Variant
 
 _HALF = ("bfloat16", "float16")
 _FLASH = ("none", "causal", "window", "document")
+_SWAPS = tuple(
+    f"aten::{name}" for name in (
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+        "_flash_attention_forward", "_flash_attention_backward",
+    )
+)  # fmt: skip
 _FA3 = (
     "on a machine with CUDA 12.3 or later: git clone https://github.com/Dao-AILab/flash-attention"
     " && cd flash-attention/hopper && python setup.py install"
@@ -61,12 +67,12 @@ ROWS = [
         "torch.fa3", "scaled_dot_product_attention on FlashAttention-3", "torch_flash:build_fa3",
         "torch, flash-attn-3", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
         requires=("torch>=2.11", "flash-attn-3", "sm>=90"), install=_FA3,
-        runs={"cuda": "flash_attn_3::fwd"}, paper="arXiv:2407.08608",
+        runs={"cuda": "flash_attn_3::fwd"}, swaps=_SWAPS, paper="arXiv:2407.08608",
     ),
     _row(
         "torch.fa4", "scaled_dot_product_attention on FlashAttention-4", "torch_flash:build_fa4",
         "torch, flash-attn-4", masks=("none", "causal"), value_dim=False, head_dims=(8, 256),
-        requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"),
+        requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"), swaps=_SWAPS,
     ),
     _row(
         "xformers", "xFormers' memory_efficient_attention", "xformers:build", "xformers",

@@ -11,7 +11,9 @@ causal over equal lengths, as the flash backend takes nothing else. FA3 needs co
 arXiv:2407.08608 (FA3). Cost: 4 n m d FLOPs a head forward; memory linear in n.
 """
 
-from typing import Any
+import weakref
+from collections import Counter
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,13 +35,19 @@ MAJORS = {"FA3": (9,), "FA4": (9, 10)}
 
 
 class Swapped:
-    """``attend`` with another kernel active for as long as it lives."""
+    """``attend`` with another kernel active until the last of its kind is dropped."""
+
+    standing: ClassVar[Counter[str]] = Counter()
+    """How many there are of each kernel."""
 
     def __init__(self, problem: Problem, kernel: str, variant: str) -> None:
         self.problem, self.kernel = problem, kernel
         self.registry: Any = torch.nn.attention
         activate = find(self.registry, "activate_flash_attention_impl", variant, TORCH)
-        activate(kernel)
+        if self.registry.current_flash_attention_impl() != kernel:
+            activate(kernel)
+        self.standing[kernel] += 1
+        self._dropped = weakref.finalize(self, _drop, self.registry, kernel)
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """The forced backend, and nothing else."""
@@ -58,14 +66,16 @@ class Swapped:
                 raise Unsupported(f"{self.kernel} under torch refuses: {reason}") from None
             raise
 
-    def __del__(self) -> None:
-        registry = getattr(self, "registry", None)
-        if registry is not None and registry.current_flash_attention_impl() == self.kernel:
-            registry.restore_flash_attention_impl()
-
     def note(self) -> str:
         """What ran."""
         return f"{self.kernel} under torch's FLASH_ATTENTION"
+
+
+def _drop(registry: Any, kernel: str) -> None:
+    """Put torch's own kernel back where this was the last that replaced it."""
+    Swapped.standing[kernel] -= 1
+    if not Swapped.standing[kernel] and registry.current_flash_attention_impl() == kernel:
+        registry.restore_flash_attention_impl()
 
 
 def _build(problem: Problem, kernel: str, variant: str, module: str, remedy: str) -> Attend:

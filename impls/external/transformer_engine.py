@@ -8,6 +8,9 @@ NVTE_FUSED_ATTN, NVTE_UNFUSED_ATTN), so these are set for the length of each cal
 where the backend that was asked for can't serve, the call raises. Causal is lower-right where
 lengths differ; documents are packed, with the mask type padding or padding_causal.
 
+Its fused backend draws from CUDA's default generator at every call, without dropout as well. That
+generator is everyone's, so each call puts it back; what it drew, it did not use.
+
 Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory linear in n, but
 for unfused, which holds the scores.
 """
@@ -17,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from impls.external.common import (
@@ -91,6 +95,26 @@ def _only(backend: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _chance(device: torch.device) -> torch.Generator | None:
+    """The generator that kernels draw from where they name no other; None on a CPU."""
+    if device.type == "cpu":
+        return None
+    return torch.cuda.default_generators[device.index]
+
+
+@contextmanager
+def _same_chance(device: torch.device) -> Iterator[None]:
+    """Put the default generator back where it was."""
+    if (generator := _chance(device)) is None:
+        yield
+        return
+    offset = generator.get_offset()
+    try:
+        yield
+    finally:
+        generator.set_offset(offset)
+
+
 class _Engine:
     def __init__(self, problem: Problem, module: Any, seen: Pattern, backend: str) -> None:
         self.problem, self.module, self.seen, self.backend = problem, module, seen, backend
@@ -110,7 +134,7 @@ class _Engine:
                 "max_seqlen_q": longest, "max_seqlen_kv": longest,
             }  # fmt: skip
         try:
-            with _only(self.backend):
+            with _only(self.backend), _same_chance(q_bhnd.device):
                 flat: Tensor = self.module(lay(q_bhnd), lay(k_bcmd), lay(v_bcme), **more)
         except ValueError as error:
             if "No dot product attention" in str(error):

@@ -51,6 +51,14 @@ def test_a_side_that_does_not_pass_the_gate_is_not_timed(cells, sides):
     assert "pairs" not in answer
 
 
+def test_a_side_that_replaces_torchs_kernels_for_both_is_not_paired(cells):
+    given = question(cells, "build = right", "build = right")
+    given["compare"][1]["variant"]["swaps"] = ["aten::_flash_attention_forward"]
+    stopped = two(cells.bench, given)["stopped"]
+    assert stopped["status"] == "unsupported"
+    assert "no other variant can be timed beside it" in stopped["why"]
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_where_a_side_took_the_gpus_context_with_it_the_process_is_not_asked_again(
     cells, monkeypatch, gone

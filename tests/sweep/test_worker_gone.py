@@ -27,7 +27,7 @@ def ended(monkeypatch):
         bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
         if not readable:
             monkeypatch.setattr(state, "said", lambda before: 1 / 0)
-        return worker._measured(bench, SimpleNamespace(problem=PROBLEM))
+        return worker._measured(bench, SimpleNamespace(problem=PROBLEM, variant=None))
 
     return measured
 

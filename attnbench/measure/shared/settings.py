@@ -23,11 +23,15 @@ OPERATORS = tuple(
         "isfinite", "linear", "linalg_vector_norm", "logsumexp", "masked_fill.Scalar", "matmul",
         "max", "maximum", "mm", "mul.Scalar", "mul.Tensor", "native_layer_norm", "ne.Tensor",
         "roll", "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention", "_softmax", "_softmax_backward_data", "square",
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+        "_flash_attention_forward", "_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+        "_softmax", "_softmax_backward_data", "square",
         "sub.Tensor", "sum", "sum.dim_IntList", "_to_copy", "where.self", "zero_",
     )
 )  # fmt: skip
 """What variants and ruler are made of: nobody may put other kernels in place of torch's."""
+KERNELS_OF = "torch's kernels"
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 TINY = 1e-40
 """A number that is zero where such numbers are."""
@@ -62,7 +66,7 @@ def now() -> dict[str, Any]:
         "its priority": os.getpriority(os.PRIO_PROCESS, 0),
         "its processors": sorted(os.sched_getaffinity(0)),
         "its timers": [signal.getitimer(timer)[0] > 0 for timer in TIMERS],
-        "torch's kernels": [_kernels(torch._C._dispatch_dump(name)) for name in OPERATORS],
+        KERNELS_OF: {name: _kernels(torch._C._dispatch_dump(name)) for name in OPERATORS},
         "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
         "thread switching": sys.getswitchinterval(),
         "current GPU and stream": _current(),

@@ -9,7 +9,7 @@ there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,17 @@ def snapshot() -> dict[str, Any]:
         "copies": _copies_of_this_process(),
         **names.snapshot(),
     }
+
+
+def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
+    """The snapshot with the kernels of some operators as they stand now, and all else as it was.
+
+    For what a row declares that it replaces, as soon as it is built. That it has put torch's own
+    kernels back is seen by the snapshot from before.
+    """
+    kernels, now = before["settings"][settings.KERNELS_OF], settings.now()[settings.KERNELS_OF]
+    kernels = {**kernels, **{name: now[name] for name in swaps if name in now}}
+    return {**before, "settings": {**before["settings"], settings.KERNELS_OF: kernels}}
 
 
 def still(before: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,10 +1,17 @@
 """The adapters of xformers, FlashInfer and Transformer Engine, on stand-ins."""
 
+import importlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch.nn.attention import _registry as registry
 
+from attnbench.measure.shared.settings import OPERATORS
+from impls import table
+from impls.external import torch_flash
+from impls.external import transformer_engine as adapter
 from impls.loading import load_file
 
 checks, libraries = (
@@ -109,3 +116,71 @@ def test_transformer_engine_is_told_one_backend_for_the_call_alone(backend, libr
     }
     assert os.environ["NVTE_FLASH_ATTN"] == "before"
     assert "NVTE_FUSED_ATTN" not in os.environ
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_transformer_engine_puts_cudas_random_state_back(fails, library, monkeypatch):
+    class Generator:
+        def __init__(self):
+            self.offset = 8
+
+        def get_offset(self):
+            return self.offset
+
+        def set_offset(self, offset):
+            self.offset = offset
+
+    chance, drawn = Generator(), []
+    transformer_engine(library)
+    monkeypatch.setattr(adapter, "_chance", lambda device: chance)
+    p = problem("causal")
+    attend = build("transformer_engine", p)
+    inner = attend.module
+
+    def draws(*ends, **more):
+        chance.offset += 16
+        drawn.append(chance.offset)
+        if fails:
+            raise ValueError("no room")
+        return inner(*ends, **more)
+
+    attend.module = draws
+    if fails:
+        with pytest.raises(ValueError, match="no room"):
+            check(p, attend)
+    else:
+        check(p, attend)
+    assert set(drawn) == {24}
+    assert chance.offset == 8
+
+
+# ---- torch's own, swapped ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kernel", "row"), [("FA3", "torch.fa3"), ("FA4", "torch.fa4")])
+def test_torchs_kernel_is_swapped_until_the_last_of_its_kind_is_dropped(kernel, row, monkeypatch):
+    handles = []
+
+    def activated():
+        handles.append(SimpleNamespace(removed=False))
+        handles[-1].remove = lambda own=handles[-1]: setattr(own, "removed", True)
+        return handles[-1]
+
+    monkeypatch.setitem(registry._FLASH_ATTENTION_IMPLS, kernel, activated)
+    one, other = (torch_flash.Swapped(problem(), kernel, row) for _ in range(2))
+    del one
+    assert registry.current_flash_attention_impl() == other.kernel
+    del other
+    assert registry.current_flash_attention_impl() is None
+    assert [handle.removed for handle in handles] == [True]
+
+
+@pytest.mark.parametrize(("module", "row"), [("fa3", "torch.fa3"), ("fa4", "torch.fa4")])
+def test_a_row_declares_every_operator_that_torch_swaps_and_the_ruler_watches(
+    module, row, monkeypatch
+):
+    swapped, place = [], importlib.import_module(f"torch.nn.attention._{module}")
+    library = SimpleNamespace(impl=lambda name, *_: swapped.append(f"aten::{name}"))
+    monkeypatch.setattr(place, "Library", lambda *_: library)
+    getattr(place, f"_{module}_register_kernels")()
+    assert set(swapped) & set(OPERATORS) == set(table().rows[row].swaps)
