@@ -2,23 +2,31 @@
 
     softmax( q k^T d^-1/2 + mask ) v, in one call
 
-A forced backend that can't take the call raises; nothing falls back. What ran is attested by the
-kernels in the record. torch's ``is_causal`` is upper-left, so a lower-right causal mask over
-unequal lengths is passed as a mask.
+A backend is forced by calling its own operator with what scaled_dot_product_attention would hand
+it, since the flags by which torch chooses (``sdpa_kernel``) are the whole process's, and other
+threads would compute under them. A forced backend that can't take the call raises; nothing falls
+back. What ran is attested by the kernels in the record. torch's ``is_causal`` is upper-left, so a
+lower-right causal mask over unequal lengths is passed as a mask.
 
 Cost: 4 n m d FLOPs a head forward; the fused backends hold no matrix of scores.
 """
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.backends import cuda
 
 from impls.heads import Attend
 from impls.problem import Problem
 from impls.score_mask import sdpa_arguments
 from impls.spec import Unsupported
+
+WIDE = 8
+"""The flash kernel on CUDA takes heads whose width is a multiple of this."""
+ALIGNED = 16
+"""The efficient kernel takes masks whose rows begin at multiples of this."""
 
 
 def build(problem: Problem) -> Attend:
@@ -33,27 +41,140 @@ def build(problem: Problem) -> Attend:
     return attend
 
 
-def _forced(backend: SDPBackend) -> Callable[[Problem], Attend]:
-    def build_forced(problem: Problem) -> Attend:
-        call = build(problem)
+def build_math(problem: Problem) -> Attend:
+    """Products, softmax and product, one after the other."""
+    mask, grouped = _Mask(problem), problem.group > 1
 
-        def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-            try:
-                with sdpa_kernel(backend):
-                    return call(q_bhnd, k_bcmd, v_bcme)
-            except RuntimeError as error:
-                if "No available kernel" in str(error) or "No viable backend" in str(error):
-                    raise Unsupported(
-                        f"torch's {backend.name} has no kernel for {problem}"
-                    ) from None
-                raise
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        return torch._scaled_dot_product_attention_math(
+            q_bhnd, k_bcmd, v_bcme, mask.added(), 0.0, mask.causal, enable_gqa=grouped
+        )[0]
 
-        return attend
-
-    return build_forced
+    return attend
 
 
-build_math = _forced(SDPBackend.MATH)
-build_flash = _forced(SDPBackend.FLASH_ATTENTION)
-build_efficient = _forced(SDPBackend.EFFICIENT_ATTENTION)
-build_cudnn = _forced(SDPBackend.CUDNN_ATTENTION)
+def build_flash(problem: Problem) -> Attend:
+    """FlashAttention: on the CPU torch's own kernel, which takes a mask; on CUDA Dao's."""
+    if problem.device != "cpu":
+        return _flash_on_cuda(problem)
+    mask = _Mask(problem)
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        if not q_bhnd.stride(-1) == k_bcmd.stride(-1) == v_bcme.stride(-1) == 1:
+            raise Unsupported(
+                f"torch's FLASH_ATTENTION has no kernel for {problem} where the numbers of a "
+                "token don't lie next to each other; call .contiguous() on q, k and v"
+            )
+        return torch._scaled_dot_product_flash_attention_for_cpu(
+            q_bhnd, k_bcmd, v_bcme, 0.0, mask.causal, attn_mask=mask.added()
+        )[0]
+
+    return attend
+
+
+def _flash_on_cuda(problem: Problem) -> Attend:
+    mask, scale = _Mask(problem), problem.scale
+    taken = _Taken(
+        problem, "FLASH_ATTENTION", cuda.can_use_flash_attention, cuda.flash_sdp_enabled, mask
+    )
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        taken.check(q_bhnd, k_bcmd, v_bcme)
+        more = -q_bhnd.shape[-1] % WIDE
+        q, k, v = (F.pad(x, (0, more)) if more else x for x in (q_bhnd, k_bcmd, v_bcme))
+        out = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, mask.causal, scale=scale)[0]
+        return out[..., : v_bcme.shape[-1]] if more else out
+
+    return attend
+
+
+def build_efficient(problem: Problem) -> Attend:
+    """Memory-efficient attention, from xFormers."""
+    mask = _Mask(problem)
+    taken = _Taken(
+        problem, "EFFICIENT_ATTENTION", cuda.can_use_efficient_attention,
+        cuda.mem_efficient_sdp_enabled, mask,
+    )  # fmt: skip
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        taken.check(q_bhnd, k_bcmd, v_bcme)
+        added, keys = mask.added(), problem.kv_len
+        if added is not None:
+            if more := -keys % ALIGNED:
+                added = F.pad(added, (0, more))[..., :keys]
+            added = added.expand(problem.batch, problem.heads, problem.q_len, keys)
+        return torch._scaled_dot_product_efficient_attention(
+            q_bhnd, k_bcmd, v_bcme, added, _trained(q_bhnd, k_bcmd, v_bcme), 0.0, mask.causal
+        )[0]
+
+    return attend
+
+
+def build_cudnn(problem: Problem) -> Attend:
+    """cuDNN's attention."""
+    mask = _Mask(problem)
+    taken = _Taken(
+        problem, "CUDNN_ATTENTION", cuda.can_use_cudnn_attention, cuda.cudnn_sdp_enabled, mask
+    )
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        taken.check(q_bhnd, k_bcmd, v_bcme)
+        return torch._scaled_dot_product_cudnn_attention(
+            q_bhnd, k_bcmd, v_bcme, mask.added(), _trained(q_bhnd, k_bcmd, v_bcme), 0.0,
+            mask.causal,
+        )[0]  # fmt: skip
+
+    return attend
+
+
+class _Mask:
+    """The problem's mask as the operators take it."""
+
+    def __init__(self, problem: Problem) -> None:
+        arguments = sdpa_arguments(problem)
+        self.causal = bool(arguments.get("is_causal"))
+        self.given: Tensor | None = arguments.get("attn_mask")
+        dtype = getattr(torch, problem.dtype)
+        self._zero = torch.zeros((), dtype=dtype, device=problem.device)
+
+    def added(self) -> Tensor | None:
+        """What is added to the scores; booleans become numbers at each call, as in torch."""
+        if self.given is None or self.given.dtype != torch.bool:
+            return self.given
+        return torch.where(self.given.logical_not(), -torch.inf, self._zero)
+
+
+class _Taken:
+    """What torch asks before it hands a call to a backend on CUDA, asked once for each layout.
+
+    The answer counts the backend's flag in, which another thread may switch off at any time.
+    """
+
+    def __init__(
+        self, problem: Problem, name: str, can_use: Callable[..., bool],
+        enabled: Callable[[], bool], mask: _Mask,
+    ) -> None:  # fmt: skip
+        self._problem, self._name, self._mask = problem, name, mask
+        self._can_use, self._enabled = can_use, enabled
+        self._known: set[tuple[tuple[int, ...], ...]] = set()
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Raise :class:`Unsupported` where the backend doesn't take the call."""
+        layout = (q.stride(), k.stride(), v.stride())
+        if layout in self._known:
+            return
+        mask, grouped = self._mask, self._problem.group > 1
+        asked = cuda.SDPAParams(q, k, v, mask.given, 0.0, mask.causal, grouped)
+        if not self._can_use(asked):
+            if not self._enabled():
+                raise Unsupported(
+                    f"torch's {self._name} is switched off in this process, by torch.backends.cuda "
+                    "or by sdpa_kernel in another thread: switch it on"
+                )
+            raise Unsupported(f"torch's {self._name} has no kernel for {self._problem}")
+        self._known.add(layout)
+
+
+def _trained(*inputs: Tensor) -> bool:
+    """Whether backward will want the log-sums."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

@@ -1,0 +1,174 @@
+"""torch's backends forced, from several threads, and as torch itself calls them."""
+
+import itertools
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import impls
+from attnbench.models.attention import attention
+from impls.dense import sdpa
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Unsupported
+
+CALLS = 2000
+"""By each thread."""
+FORCED = {"sdpa.flash": SDPBackend.FLASH_ATTENTION, "sdpa.math": SDPBackend.MATH}
+
+
+def qkv(heads=4, kv_heads=2, q_len=9, kv_len=9, width=8, **kinds):
+    source = torch.Generator().manual_seed(0)
+    shapes = (heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len)
+    return [torch.randn(2, h, n, width, generator=source).to(**kinds) for h, n in shapes]
+
+
+def flags():
+    cuda = torch.backends.cuda
+    return (
+        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )  # fmt: skip
+
+
+def test_threads_that_force_backends_fail_no_call_and_leave_torchs_own_as_it_was():
+    q, k, v = qkv(kv_heads=4)
+    want, before, failed = F.scaled_dot_product_attention(q, k, v), flags(), []
+    wide = torch.randn(1, 2, 5, 3)
+    """Values wider than keys: of torch's backends on a CPU only MATH takes them."""
+
+    def forces(name):
+        attend = attention(name)
+        return lambda: torch.testing.assert_close(attend(q, k, v), want)
+
+    def repeats(call):
+        try:
+            for _ in range(CALLS):
+                call()
+                assert flags() == before
+        except Exception as error:
+            failed.append(error)
+
+    calls = (
+        forces("sdpa.flash"), forces("sdpa.math"),
+        lambda: F.scaled_dot_product_attention(wide, wide, torch.cat([wide, wide], -1)),
+    )  # fmt: skip
+    threads = [threading.Thread(target=repeats, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert flags() == before
+
+
+MASKS = ("none", "causal", "causal+window:3,0", "padding:4,9", "alibi")
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name):
+    row = impls.table().find(name)
+    for mask, dtype, kv_heads, lengths in itertools.product(
+        MASKS, ("float32", "bfloat16"), (4, 2), ((9, 9), (3, 9))
+    ):
+        problem = Problem(
+            batch=2, heads=4, kv_heads=kv_heads, q_len=lengths[0], kv_len=lengths[1], head_dim=8,
+            v_head_dim=8, mask=Mask.parse(mask), dtype=dtype, phase="train",
+        )  # fmt: skip
+        leaves = [
+            x.requires_grad_() for x in qkv(4, kv_heads, *lengths, dtype=getattr(torch, dtype))
+        ]
+        with sdpa_kernel(FORCED[name]):
+            wanted = load_function("impls.dense.sdpa:build")(problem)(*leaves)
+        given = load_function(row.build)(problem)(*leaves)
+        assert given.stride() == wanted.stride()
+        assert torch.equal(given, wanted)
+        above = torch.randn_like(wanted)
+        gradients = [torch.autograd.grad(x, leaves, above) for x in (given, wanted)]
+        assert all(map(torch.equal, *gradients))
+
+
+def test_flash_refuses_numbers_that_do_not_lie_next_to_each_other_as_torch_does():
+    q, k, v = qkv(kv_heads=4, q_len=8, kv_len=8)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(q.mT, k, v)
+    with pytest.raises(Unsupported, match=r"has no kernel .* call \.contiguous\(\)"):
+        sdpa.build_flash(Problem(batch=2, heads=4, kv_heads=4, q_len=8, kv_len=8, head_dim=8,
+                                 v_head_dim=8))(q.mT, k, v)  # fmt: skip
+
+
+# ---- on CUDA, with a stand-in for each operator --------------------------------------------------
+
+
+@pytest.fixture
+def on_cuda(monkeypatch):
+    """What torch's operators for CUDA were given; each computes as MATH does."""
+    given = {}
+
+    def flash(q, k, v, dropout_p, is_causal, return_debug_mask=False, *, scale=None):
+        given["flash"] = q.shape[-1], scale
+        assert q.shape[-1] == k.shape[-1] == v.shape[-1]
+        assert q.shape[-1] % 8 == 0
+        return math(q, k, v, None, dropout_p, is_causal, scale=scale, enable_gqa=True)
+
+    def with_bias(q, k, v, bias, log_sums, dropout_p, is_causal):
+        given["bias"] = bias, log_sums
+        return math(q, k, v, bias, dropout_p, is_causal, enable_gqa=True)
+
+    math = torch._scaled_dot_product_attention_math
+    monkeypatch.setattr(torch, "_scaled_dot_product_flash_attention", flash)
+    for name in ("efficient", "cudnn"):
+        monkeypatch.setattr(torch, f"_scaled_dot_product_{name}_attention", with_bias)
+    for name in ("flash", "efficient", "cudnn"):
+        monkeypatch.setattr(torch.backends.cuda, f"can_use_{name}_attention", lambda asked: True)
+    return given
+
+
+def asked(mask="none", width=8, kv_heads=4):
+    """A problem of 9 tokens that says it is on the CPU, and its tensors."""
+    problem = Problem(batch=2, heads=4, kv_heads=kv_heads, q_len=9, kv_len=9, head_dim=width,
+                      v_head_dim=width, mask=Mask.parse(mask))  # fmt: skip
+    return problem, qkv(4, kv_heads, width=width)
+
+
+@pytest.mark.parametrize("width", [5, 8])
+def test_flash_on_cuda_gets_heads_of_whole_eights_and_the_scale_of_the_true_width(on_cuda, width):
+    problem, inputs = asked("causal", width, kv_heads=2)
+    out = sdpa._flash_on_cuda(problem)(*inputs)
+    wanted = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(out, wanted)
+    assert on_cuda["flash"] == (8, width**-0.5)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "padding:4,9", "causal+window:3,0", "alibi"])
+@pytest.mark.parametrize("name", ["efficient", "cudnn"])
+def test_the_others_get_a_mask_of_numbers_and_log_sums_where_backward_comes(on_cuda, name, mask):
+    problem, inputs = asked(mask)
+    attend, math = (load_function(f"impls.dense.sdpa:build_{x}")(problem) for x in (name, "math"))
+    torch.testing.assert_close(attend(*inputs), math(*inputs))
+    bias, log_sums = on_cuda["bias"]
+    assert not log_sums
+    if name == "efficient" and bias is not None:
+        assert bias.shape == (2, 4, 9, 9)
+        assert all(step % 16 == 0 for step in bias.stride()[:-1])
+    attend(*(x.requires_grad_() for x in inputs))
+    assert on_cuda["bias"][1]
+
+
+def test_what_torchs_own_rules_refuse_is_refused_and_what_they_took_is_not_asked_again(
+    on_cuda, monkeypatch
+):  # fmt: skip
+    problem, inputs = asked()
+    cuda, known = torch.backends.cuda, sdpa.build_cudnn(problem)
+    known(*inputs)
+    monkeypatch.setattr(cuda, "can_use_cudnn_attention", lambda asked: False)
+    with pytest.raises(Unsupported, match="torch's CUDNN_ATTENTION has no kernel for b2 h4/4"):
+        sdpa.build_cudnn(problem)(*inputs)
+    monkeypatch.setattr(cuda, "cudnn_sdp_enabled", lambda: False)
+    with pytest.raises(Unsupported, match="CUDNN_ATTENTION is switched off in this process"):
+        sdpa.build_cudnn(problem)(*inputs)
+    known(*inputs)
