@@ -5,6 +5,7 @@ Data goes to stdout, prose to stderr. Exit status: 0 done, 1 a finding, 2 usage 
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -33,15 +34,17 @@ KEEPS_A_PART = {"quality", "reproduce"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb."""
-    try:
-        with kept_open():
-            return _called(arguments.parser().parse_args(argv))
-    except KeyboardInterrupt:
-        say("attnbench: stopped")
-        return INTERRUPTED
-    except CantBeDone as error:
-        say(f"attnbench: {error}")
-        return 2
+    with kept_open():
+        try:
+            status = _called(arguments.parser().parse_args(argv))
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            say("attnbench: stopped")
+            return INTERRUPTED
+        except CantBeDone as error:
+            say(f"attnbench: {error}")
+            return 2
+        return status
 
 
 def _called(given: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnbench.sweep.checkout import without_git
 from impls.asked import CantBeDone
 
 CONFIGURATION = "asv.conf.json"
@@ -80,7 +81,7 @@ class Asv:
         with subprocess.Popen(
             command, cwd=self.root, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**without_git(os.environ), "PYTHONUNBUFFERED": "1"},
         ) as child:  # fmt: skip
             assert child.stdin is not None and child.stdout is not None
             with child.stdin as asking:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from attnbench.sweep.checkout import GIT_LIMIT_S, BadCommit, Commit, git
+from attnbench.sweep.checkout import BadCommit, Commit, git, run_git
 
 NAMED = 3
 """Changed files that are named; the rest is counted."""
@@ -96,10 +96,7 @@ def _git(where: Path, *words: str) -> str | None:
 def _complaint(where: Path) -> str:
     """Why git can't read a checkout, in its own words."""
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--git-dir"], cwd=where, capture_output=True,
-            timeout=GIT_LIMIT_S, check=False,
-        )  # fmt: skip
+        done = run_git(where, "rev-parse", "--git-dir")
     except (OSError, subprocess.SubprocessError) as error:
         return f"git can't be run: {error}"
     lines = done.stderr.decode(errors="replace").strip().splitlines() or ["git says nothing"]

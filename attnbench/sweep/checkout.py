@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import attnbench
 import impls
@@ -97,12 +99,47 @@ def _link(package: ModuleType, folder: Path, *, instead: bool) -> None:
         place.symlink_to(here)
 
 
-def git(root: Path, *words: str) -> bytes | None:
-    """What git says; None where it fails."""
+def git(root: Path, *words: str, trusted: bool = False) -> bytes | None:
+    """The output of a git command in ``root``; None where it fails.
+
+    ``trusted``: also where another user owns the checkout, as for the code that runs here anyway.
+    """
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=root, capture_output=True, timeout=GIT_LIMIT_S, check=False
-        )
+        done = run_git(root, *words, trusted=trusted)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def run_git(root: Path, *words: str, trusted: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """A git command, carried out in ``root``; raises OSError or SubprocessError where it can't be.
+
+    Hooks set ``GIT_DIR`` and more of that kind, which would lead git to another repository.
+    """
+    options = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false"] if trusted else []
+    return subprocess.run(
+        ["git", "-C", str(root), *options, *words], env=without_git(os.environ),
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def without_git(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that doesn't tell git which repository is meant."""
+    return {name: value for name, value in environment.items() if not name.startswith("GIT_")}
+
+
+def code() -> dict[str, Any]:
+    """The commit of the checkout that this code lies in, and whether it was changed since.
+
+    None for both where git doesn't track this code: an installed wheel may lie below the checkout
+    of something else, whose commit says nothing of it.
+    """
+    here = Path(attnbench.__file__).resolve().parent
+    commit = changes = None
+    if git(here, "ls-files", "--error-unmatch", "--", "__init__.py", trusted=True) is not None:
+        commit = git(here, "rev-parse", "HEAD", trusted=True)
+        changes = git(here, "status", "--porcelain", "--", ".", "../impls", trusted=True)
+    return {
+        "commit": None if commit is None else commit.decode().strip(),
+        "dirty": None if changes is None else bool(changes.strip()),
+    }

@@ -22,7 +22,7 @@ from attnbench.store import (
     stored_floors,
     stored_selfcheck,
 )
-from attnbench.sweep.checkout import git
+from attnbench.sweep.checkout import code
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
@@ -57,7 +57,7 @@ def pinned(threads: int | None, machine: Machine) -> int:
     if threads is not None and threads > machine.cores:
         raise InvalidProblem(
             f"--threads {threads} on {machine.cores} cores: threads would wait for each other; "
-            f"use {machine.cores} at the most"
+            f"start a run with {machine.cores} at the most"
         )
     return threads or machine.threads
 
@@ -80,7 +80,7 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
         "selfcheck": _told(stored_selfcheck(out, machine.name)),
         "grid": asdict(grid), "problems": [p.to_dict() for p in problems],
         "tables": [str(Path(t).resolve()) for t in tables],
-        "machine": machine.to_dict(), "settings": settings.to_dict(), "code": _code(),
+        "machine": machine.to_dict(), "settings": settings.to_dict(), "code": code(),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
         "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -110,6 +110,7 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
         given = [Problem.from_dict(values) for values in header.get("problems", ())]
         plan = make_plan(table, header["variants"], grid, machine, given)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
+        pinned(settings.threads, machine)
     except (KeyError, TypeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     folder = RunFolder.reopen(path)
@@ -133,14 +134,3 @@ def _same_folder(header: dict[str, Any]) -> None:
     files = _files(header["grid"])
     if files and header["folder"] != str(Path.cwd()):
         raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")
-
-
-def _code() -> dict[str, Any]:
-    """The commit of the checkout that this code lies in, and whether it was changed since."""
-    here = Path(__file__).resolve().parent
-    commit = git(here, "rev-parse", "HEAD")
-    changes = git(here, "status", "--porcelain", "--", ".", "../impls")
-    return {
-        "commit": None if commit is None else commit.decode().strip(),
-        "dirty": None if changes is None else bool(changes.strip()),
-    }

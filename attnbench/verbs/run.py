@@ -43,6 +43,9 @@ def run(given: argparse.Namespace) -> int:
         say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
         if folder.set_aside:
             say(f"note: {folder.set_aside}")
+        if folder.header.get("code", {}).get("commit") is None:
+            say("note: this attnbench lies in no git checkout of its own, so the records can't say "
+                "which commit they are of")  # fmt: skip
         for warning in begun.plan.warnings():
             say(warning)
         device = next((c.problem.device for c in begun.plan.to_run), "cpu")

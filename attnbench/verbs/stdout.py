@@ -1,12 +1,12 @@
-"""Where data goes: whoever reads it may have had enough, or there may be no room for it."""
+"""The standard streams: they may be closed, full, or read by a program that has had enough."""
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from impls.asked import CantBeDone
@@ -16,14 +16,15 @@ class CannotWrite(CantBeDone):
     """The output took no more: a full disk, say."""
 
 
-class Stdout:
+class Stream:
     """A stream that a reader may close early: the rest is dropped and the verb goes on.
 
-    So that what a verb found is told by its exit status, however little of it was read.
+    So a verb's exit status says what it found, however little of the output was read. Where there
+    is no room, data raises :class:`CannotWrite`; prose is dropped, since no result rests on it.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, *, prose: bool = False) -> None:
+        self._stream, self._prose = stream, prose
         self._dropping = False
 
     def write(self, text: str) -> int:
@@ -50,17 +51,37 @@ class Stdout:
             self._dropping = True
             with suppress(OSError, ValueError):  # what is left in it must go somewhere at the end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            if not isinstance(error, BrokenPipeError):
+            if not self._prose and not isinstance(error, BrokenPipeError):
                 raise CannotWrite(f"can't write to the output: {error.strerror}") from None
 
 
 @contextmanager
 def kept_open() -> Iterator[None]:
     """While a verb runs; what it wrote has arrived at the end."""
-    before: TextIO = sys.stdout or io.StringIO()  # none: it was closed before the program began
-    sys.stdout = wrapped = Stdout(before)
-    try:
-        yield
-        wrapped.flush()
-    finally:
-        sys.stdout = before
+    with ExitStack() as opened:
+        _open_closed(opened)
+        out, error = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = wrapped, _ = Stream(out), Stream(error, prose=True)
+        try:
+            yield
+            wrapped.flush()
+        finally:
+            sys.stdout, sys.stderr = out, error
+
+
+def _open_closed(opened: ExitStack) -> None:
+    """Put /dev/null where a standard stream was closed, as a service may find them.
+
+    Otherwise the next file or pipe that is opened gets the stream's number, and what is meant for
+    the one goes to the other.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free: this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            opened.callback(setattr, sys, name, None)
+            mode = "w" if number else "r"
+            setattr(sys, name, opened.enter_context(Path(os.devnull).open(mode)))  # noqa: SIM115

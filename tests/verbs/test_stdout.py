@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.verbs.stdout import CannotWrite, Stdout, kept_open
+from attnbench.verbs.stdout import CannotWrite, Stream, kept_open
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -85,6 +85,6 @@ def test_what_has_no_file_behind_it_is_not_written_to_again():
         def fileno(self):
             raise OSError
 
-    out = Stdout(Gone())
+    out = Stream(Gone())
     assert [out.write("one"), out.write("more")] == [3, 4]
     assert tried == ["one"]
