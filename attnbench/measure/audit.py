@@ -11,7 +11,6 @@ Their disagreement sets a flag, or where the first clock's number is false, says
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import torch
 
 import attnbench
 from attnbench.measure.gpu import cuda_gpu
+from attnbench.measure.owner import Owner, owner_of_frame, real
 from attnbench.measure.timed import Timed
 from attnbench.truth.demand import demanded, spent_elsewhere
 from attnbench.truth.findings import Wrong
@@ -47,10 +47,11 @@ EVENTS_MISS = 0.9
 LAUNCH_BOUND = 1.5
 ESCAPED_S = 50e-6
 
-HOME = {Path(m.__file__).resolve().parent for m in (attnbench, torch, os) if m.__file__}
-HOME.add(Path(problem.__file__).resolve())  # its properties; variants lie beside it
-"""Where the code lies that runs between calls: the ruler's, torch's and Python's own."""
-PLANTED = Path(attnbench.__file__).resolve().parent / "truth" / "planted"
+HOME = (Owner.RULER, Owner.TORCH, Owner.PYTHON)
+"""Whose code runs between calls."""
+PROBLEM = real(problem.__file__)
+"""Its properties are read there; variants lie beside it."""
+PLANTED = real(attnbench.__path__[0]) + "/truth/planted/"
 
 _synchronize = torch.cuda.synchronize
 
@@ -121,11 +122,13 @@ def _nobody_else_runs(timed: Timed) -> Iterator[None]:
     ran: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        file, made = Path(frame.f_code.co_filename), frame.f_globals.get("__name__", "")
+        made = frame.f_globals.get("__name__", "")
         if event != "call" or str(made).startswith("namedtuple_"):
             return
-        if not HOME.intersection((file, *file.parents)) or PLANTED in file.parents:
-            ran.add(f"{file.name}:{frame.f_code.co_name}")
+        file = real(frame.f_code.co_filename)
+        known = owner_of_frame(frame) in HOME or file == PROBLEM
+        if not known or file.startswith(PLANTED):
+            ran.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
     sys.setprofile(note)
     try:

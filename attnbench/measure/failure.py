@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from attnbench.measure.owner import Owner, owner_of
 from attnbench.record import Record, Status
 
-RULER = Path(__file__).resolve().parents[1]
 LONGEST, TRACE, NAME = 1000, 4000, 80
 """Characters of a message, of a traceback and of an exception's name that are kept."""
 DEEPEST = 8
@@ -32,7 +32,7 @@ def failure(error: Exception) -> dict[str, Any]:
             "remedy": "shorten the sequence, lower the batch, or free memory",
         }  # fmt: skip
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if RULER not in Path(f.filename).parents]
+    own = [f for f in frames if owner_of(f.filename) is not Owner.RULER]
     place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return {
         "status": Status.FAILED, "reason": f"it raised {_name(error)}{place}: {text}",

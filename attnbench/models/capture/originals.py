@@ -13,14 +13,12 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import torch
+from attnbench.measure.owner import Owner, owner_of
 
 Function = Callable[..., Any]
 COMPILED = "_torchdynamo_orig_callable"
-_TORCH = str(Path(torch.__file__).parent)
 
 
 class Original:
@@ -194,7 +192,7 @@ def _names(x: Any) -> bool:
 def _in_torch(x: Any) -> bool:
     """A function, a module, its names or an object that torch's own code made."""
     if isinstance(x, types.FunctionType):
-        return x.__code__.co_filename.startswith(_TORCH)
+        return owner_of(x.__code__.co_filename) is Owner.TORCH
     if isinstance(x, dict | types.ModuleType):
         name = x.get("__name__") if isinstance(x, dict) else x.__name__
     else:

@@ -8,13 +8,12 @@ the first of the user's own files ends the walk, and is all that is said where i
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-import torch
+from attnbench.measure.owner import Owner, owner_of
 
 Place = tuple[str, int, str]
 """File, line, and the function's name."""
@@ -22,10 +21,10 @@ Where = tuple[Place | None, Place | None]
 """The model's line and the user's; one of them where they are the same, or there is no other."""
 
 INSIDE, MODEL, USER = range(3)
-_OWN = str(Path(__file__).parents[1])
-_TORCH = str(Path(torch.__file__).parent)
-_PATHS = sysconfig.get_paths()
-_LIBRARIES = tuple({_PATHS["purelib"], _PATHS["platlib"]})
+KINDS = {
+    Owner.RULER: INSIDE, Owner.TORCH: INSIDE, Owner.PYTHON: INSIDE, Owner.LIBRARY: MODEL,
+    Owner.OTHER: USER,
+}  # fmt: skip
 
 
 def where() -> Where:
@@ -61,11 +60,9 @@ def kind_of(file: str) -> int:
     """Whose file it is."""
     if file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>")):
         return INSIDE
-    if file.startswith((_OWN, _TORCH)) or "/transformers/" in file:
+    if "/transformers/" in file:
         return MODEL if "/transformers/models/" in file else INSIDE
-    if file.startswith(_LIBRARIES):
-        return MODEL
-    return INSIDE if file.startswith((_PATHS["stdlib"], _PATHS["platstdlib"])) else USER
+    return KINDS[owner_of(file)]
 
 
 def told(found: Where) -> str:

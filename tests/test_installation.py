@@ -1,0 +1,109 @@
+"""Wherever Python, torch and attnbench are installed, honest variants are not accused, and planted
+faults are caught: layouts with symbolic links, as uv, Homebrew, Nix and plain users make them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.calling import ROOT
+
+PACKAGES = Path(sysconfig.get_path("purelib"))
+"""Where torch and the rest are installed for this process."""
+SELFCHECK = """
+import json
+from attnbench.machine import this_machine
+from attnbench.measure.settings import Settings
+from attnbench.selfcheck import run_plants
+from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.progress import watcher
+from attnbench.truth.planted import PLANTS
+some = [p for p in PLANTS if p.kind == "nothing" or p.deed in DEEDS]
+with LocalEngine(Settings(threads=1)) as engine, watcher(len(some)) as watching:
+    found = list(run_plants(this_machine(), engine, 0, watching, some))
+print(json.dumps([[o.deed, o.caught, o.said] for o in found]))
+"""
+DEEDS = ["its code run between calls", "the mask inverted", "NaN in one row",
+         "a result kept by a digest that signs don't change"]  # fmt: skip
+
+
+def virtual_environment(folder, home):
+    """One without packages, whose Python is the one in ``home``; its folder of packages."""
+    folder.joinpath("bin").mkdir(parents=True)
+    folder.joinpath("bin/python").symlink_to(home / f"python3.{sys.version_info.minor}")
+    folder.joinpath("pyvenv.cfg").write_text(f"home = {home}\n")
+    packages = folder / "lib" / PACKAGES.parent.name / PACKAGES.name
+    packages.mkdir(parents=True)
+    return packages
+
+
+def linked_environment(tmp_path):
+    tmp_path.joinpath("env").symlink_to(sys.prefix)
+    return tmp_path / "env/bin/python", tmp_path, {}
+
+
+def linked_python(tmp_path):
+    """uv's: a link to the newest patch release, and an environment whose home is that link."""
+    release, minor = tmp_path / "cpython-release", tmp_path / "cpython-minor"
+    release.symlink_to(os.path.realpath(sys.base_prefix))
+    minor.symlink_to(release.name)
+    packages = virtual_environment(tmp_path / "env", minor / "bin")
+    packages.joinpath("more.pth").write_text(f"import site; site.addsitedir({str(PACKAGES)!r})\n")
+    return tmp_path / "env/bin/python", tmp_path, {"PYTHONPATH": str(ROOT)}
+
+
+def linked_checkout(tmp_path):
+    tmp_path.joinpath("checkout").symlink_to(ROOT)
+    return (
+        sys.executable, tmp_path / "checkout",
+        {"PYTHONPATH": str(tmp_path / "checkout"), "PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
+
+
+def linked_packages(tmp_path):
+    """Packages that are links into a store, and attnbench among them, away from its checkout."""
+    packages = virtual_environment(tmp_path / "env", Path(os.path.realpath(sys.base_prefix), "bin"))
+    for file in PACKAGES.iterdir():
+        if file.suffix != ".pth":
+            packages.joinpath(file.name).symlink_to(file)
+    store = tmp_path / "store"
+    for name in ("attnbench", "impls"):
+        packages.joinpath(name).unlink(missing_ok=True)
+        shutil.copytree(ROOT / name, store / name, ignore=shutil.ignore_patterns("__pycache__"))
+        packages.joinpath(name).symlink_to(store / name)
+    return tmp_path / "env/bin/python", tmp_path, {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout", [linked_environment, linked_python, linked_checkout, linked_packages]
+)
+def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
+    python, folder, variables = layout(tmp_path)
+
+    def said(*words):
+        done = subprocess.run(
+            [python, *words], cwd=folder, env={**os.environ, **variables}, timeout=300,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    place = said("-c", "import json, attnbench; print(json.dumps(attnbench.__file__))")
+    assert place.startswith(str(ROOT)) is (layout in (linked_environment, linked_python))
+    command = ["-m", "attnbench"]
+    checked = said(*command, "check", "sdpa", "--seq", "64", "--phase", "forward", "--json")
+    assert {record["status"] for record in checked} == {"measured"}
+    out = tmp_path / "results"
+    said(*command, "run", "sdpa", "matmul", "--seq", "64", "--no-report", "--json", "--out", out)
+    (run,) = out.glob("*/*/records.jsonl")
+    records = [json.loads(line) for line in run.read_text().splitlines()]
+    assert [(r["status"], r["reason"]) for r in records] == [("measured", "")] * 4
+    outcomes = said("-c", SELFCHECK.replace("DEEDS", repr(DEEDS)))
+    assert len(outcomes) == 2 + len(DEEDS)
+    assert all(caught for _, caught, _ in outcomes), outcomes
