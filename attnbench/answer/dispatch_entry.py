@@ -13,6 +13,8 @@ from impls.spec import DTYPES
 
 SAME = "same"
 """As many queries as keys."""
+LARGEST = 2**31 - 1
+"""What a length, a batch or a number of heads may be."""
 PHASES = ("forward", "train", "decode")
 """Of a call; nobody calls a backward alone."""
 
@@ -159,8 +161,9 @@ def fields_of(what: str, values: Any, wanted: Sequence[str]) -> list[Any]:
 
 
 def _whole(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidTable(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= LARGEST:
+        raise InvalidTable(f"{name} is {value!r}; it must be a whole number from 1 to {LARGEST:,}")
 
 
 def _span(name: str, ends: Sequence[Any]) -> None:

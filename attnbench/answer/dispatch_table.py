@@ -11,8 +11,9 @@ As a file it is JSON::
                              {"from": 1001, "to": 4096, "queries": "same", "variant": "sdpa"}]}]}
 
 Lengths are of the keys, both ends included; ``queries`` is how many there are, ``"same"`` for as
-many as keys. Of one call at most one range may speak. Only what is exactly softmax attention may
-stand in a table: whoever calls it asked for no other operator.
+many as keys. ``inputs`` in ``made`` are the kinds of inputs on which the gate passed each variant;
+it may be missing. Of one call at most one range may speak. Only what is exactly softmax attention
+may stand in a table: whoever calls it asked for no other operator.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ FALLBACK = "sdpa"
 """Who takes what the table does not speak of: torch's own function."""
 MADE = ("device", "torch", "machine", "threads", "attnbench", "protocol", "run")
 """What a table says of where it comes from, at the least."""
+TYPES: Mapping[str, Any] = {
+    "device": str, "torch": str, "machine": str, "attnbench": str, "threads": int | None,
+    "inputs": list | None,
+}  # fmt: skip
 AGAIN = "make one with 'attnbench choose --export'"
 
 
@@ -55,6 +60,12 @@ class DispatchTable:
         object.__setattr__(self, "entries", tuple(self.entries))
         if missing := [name for name in MADE if name not in self.made]:
             raise InvalidTable(f"it does not say what it was made for: {', '.join(missing)}")
+        if wrong := [name for name, kinds in TYPES.items()
+                     if not isinstance(self.made.get(name), kinds)]:  # fmt: skip
+            raise InvalidTable(
+                f"made says {wrong[0]} is {self.made.get(wrong[0])!r}, which is of another type "
+                f"than 'choose --export' writes; {AGAIN}"
+            )
         if self.fallback != FALLBACK:
             raise InvalidTable(
                 f"fallback {self.fallback!r} is not {FALLBACK!r}, torch's own function, which "
@@ -106,12 +117,13 @@ class DispatchTable:
             raise InvalidTable(f"the dispatch table {path} can't be read: {error}") from None
         try:
             return cls.from_dict(json.loads(text))
-        except json.JSONDecodeError:
+        except InvalidTable as error:
+            said = f"{error!s:.400}"  # which may quote a value of any length
+            raise InvalidTable(f"the dispatch table {path} can't be used: {said}") from None
+        except (ValueError, RecursionError):  # also of 5,000 digits, or nested 100,000 deep
             raise InvalidTable(
                 f"{path} was cut off, or is no dispatch table at all; {AGAIN}"
             ) from None
-        except InvalidTable as error:
-            raise InvalidTable(f"the dispatch table {path} can't be used: {error}") from None
 
     @classmethod
     def from_dict(cls, values: Any) -> DispatchTable:

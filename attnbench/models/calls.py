@@ -161,7 +161,7 @@ class Calls:
             raise CantBeDone(f"can't read calls from {path}: {why}") from None
         try:
             values, cut = json.loads(text), False
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             values, cut = _before_the_cut(text), True
         if not isinstance(values, dict) or values.get("calls") != FORMAT:
             raise CantBeDone(
@@ -228,7 +228,7 @@ def _members(text: str) -> Iterator[tuple[str, Any]]:
                 yield name, list(_elements(text, text.index("[", start) + 1))
                 return
             value, at = decoder.raw_decode(text, start)
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, RecursionError):
             return
         yield name, value
 
@@ -239,7 +239,7 @@ def _elements(text: str, at: int) -> Iterator[Any]:
     while True:
         try:
             value, at = decoder.raw_decode(text, _past(text, at, ","))
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, RecursionError):
             return
         yield value
 

@@ -73,6 +73,16 @@ def test_a_table_that_is_cut_off_anywhere_is_refused_in_a_sentence(tmp_path):
             DispatchTable.read(file)
 
 
+@pytest.mark.parametrize("text", [
+    "[" * 100_000 + "]" * 100_000, '{"dispatch_table":' + "[" * 100_000,
+    json.dumps(table().to_dict()).replace('"threads": 1', '"threads": ' + "9" * 5_000),
+], ids=["deep", "deep and cut off", "long number"])  # fmt: skip
+def test_a_file_that_no_parser_takes_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / "table.json").write_text(text)
+    with pytest.raises(InvalidTable, match=r"table\.json was cut off, or is no dispatch table"):
+        DispatchTable.read(tmp_path / "table.json")
+
+
 def changed(**changes):
     """The file's values, with one of them another: ``made__torch=…``, ``entries__0__phase=…``."""
     values = json.loads(json.dumps(table().to_dict()))
@@ -115,6 +125,11 @@ def changed(**changes):
         (changed(entries__0__ranges__0__queries="all"), "entry 1: queries is 'all'"),
         (changed(entries__0__ranges__0__variant=""), "entry 1: variant '' is not the name of one"),
         (changed(entries__0__ranges__0__to=1001), "two ranges speak of 1001 keys"),
+        (changed(entries__0__heads=10**13), "entry 1: heads is 10000000000000; it must be"),
+        (changed(entries__0__heads=float("nan")), "entry 1: heads is nan"),
+        (changed(made__threads="two"), "made says threads is 'two'"),
+        (changed(made__inputs="peaky"), "made says inputs is 'peaky'"),
+        (changed(made__torch=["2.13.0"]), "made says torch is"),
     ],
     ids=str,
 )

@@ -59,8 +59,9 @@ def test_of_a_file_that_was_cut_off_the_whole_sites_are_read(tmp_path):
 @pytest.mark.parametrize(("text", "said"), [
     ("", "no captured calls"), ("{}", "no captured calls"), ("[1]", "no captured calls"),
     ('{"calls": 7}', "no captured calls"), ('{"calls": 1, "sites": [{"site": 3}]}', "damaged"),
-    ('{"calls": 1, "sites": 5}', "damaged"),
-])  # fmt: skip
+    ('{"calls": 1, "sites": 5}', "damaged"), ("[" * 100_000, "no captured calls"),
+    ('{"calls": ' + "1" * 5_000 + "}", "no captured calls"),
+], ids=lambda x: x[:30])  # fmt: skip
 def test_what_holds_no_calls_is_a_sentence(text, said, tmp_path):
     (tmp_path / "calls.json").write_text(text)
     with pytest.raises(CantBeDone, match=said):

@@ -168,6 +168,29 @@ def test_a_table_for_dispatch_is_written_of_the_run_named(chooses, run, tmp_path
     assert "kinds of call: 1; ranges of lengths: 1" in err and "attnbench.dispatch(" in out
 
 
+def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tmp_path):
+    from attnbench.answer.dispatch_table import DispatchTable
+
+    records = made.lines(exp_naive=0.5, matmul=0.8, sdpa=1.0)
+    run = made.written(tmp_path / "run", [r for r in records if r.problem["kv_len"] < 256])
+    status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
+    table = DispatchTable.read(tmp_path / "table.json")
+    assert status == 0 and [r.variant for e in table.entries for r in e.ranges] == ["matmul"]
+    assert "not exported: exp.naive, wrong on" in err and "peaky: " in err
+    assert table.made["inputs"] == ["normal", "peaky", "outliers", "equal_keys"]
+
+
+def test_a_run_of_another_machine_is_exported_and_said_not_to_be_checked(chooses, run, tmp_path):
+    from attnbench.answer.dispatch_table import DispatchTable
+
+    header = json.loads((run / "run.json").read_text())
+    header["machine"]["name"] = "elsewhere"
+    (run / "run.json").write_text(json.dumps(header))
+    status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
+    assert status == 0 and "could not be checked" in err
+    assert "inputs" not in DispatchTable.read(tmp_path / "table.json").made
+
+
 def test_torch_is_not_loaded(run):
     code = (
         "import sys; from attnbench.cli import main; "

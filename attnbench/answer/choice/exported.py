@@ -13,7 +13,7 @@ import numpy as np
 from attnbench.answer.choice.chosen import choose
 from attnbench.answer.dispatch_entry import Entry, Range
 from attnbench.answer.dispatch_table import DispatchTable, made_of
-from attnbench.record import PROTOCOL
+from attnbench.record import FINDINGS, PROTOCOL
 from attnbench.store import StoreError, read_header
 from attnbench.store.skim import Seen, skim
 
@@ -29,12 +29,17 @@ TRIED = 9
 """Lengths between two measured ones at which it is asked who leads."""
 
 
-def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
-    """Raises a sentence where the run holds nothing that a table could speak of."""
+def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Seen] = ()) -> DispatchTable:
+    """The table of a run; raises a sentence where it holds nothing that a table could speak of.
+
+    A variant that the run found wrong on other inputs than ``normal``, or that ``wrong`` has, takes
+    no call of that kind.
+    """
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
         raise StoreError(f"{run} was measured with another protocol than {PROTOCOL}: do it again")
-    seen = [s for s in skim(run, {"level": "core", "inputs": "normal"}) if s.ranks is None]
+    seen = [s for s in skim(run, {"level": "core"}) if s.ranks is None]
+    seen = [s for s in seen if s.problem.inputs == "normal" or s.status in FINDINGS] + [*wrong]
     made = made_of(header)
     entries: list[Entry] = []
     for alike in _alike(seen, made["device"]):
@@ -70,7 +75,8 @@ def _alike(seen: Sequence[Seen], device: str) -> Iterator[list[Seen]]:
         queries = "same" if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
         fits = str(p.mask) in MASKS and p.phase in PHASES and p.device.split(":")[0] == device
         if fits:
-            key = p.with_(q_len=1, kv_len=1, mask=type(p.mask)()), str(p.mask), queries
+            one = p.with_(q_len=1, kv_len=1, mask=type(p.mask)(), inputs="normal")
+            key = one, str(p.mask), queries
             found.setdefault(key, []).append(each)
     yield from found.values()
 

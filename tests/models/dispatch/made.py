@@ -9,12 +9,13 @@ from attnbench.answer.dispatch_entry import Entry, Range
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.machine import this_machine
 from attnbench.models.dispatch import DispatchWarning
+from impls.problem import INPUTS
 
 
 def made(**more):
     return {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name,
             "threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r",
-            **more}  # fmt: skip
+            "inputs": list(INPUTS), **more}  # fmt: skip
 
 
 def entry(variant="spy", **more):

@@ -1,16 +1,21 @@
 """What is left to torch, once said, and which tables are refused."""
 
 import json
+import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnbench
 from attnbench.answer.dispatch_entry import Range
 from attnbench.answer.dispatch_table import InvalidTable
 from attnbench.models.dispatch import DispatchRefused, DispatchWarning
 from impls.asked import CantBeDone
+from impls.problem import INPUTS
 from tests.models.dispatch.made import entry, qkv, silently, table
 
 SEEN = torch.ones(16, 16, dtype=torch.bool).tril()
@@ -120,10 +125,101 @@ def test_a_table_of_another_place_is_refused(spy, other, said):
 
 
 def test_tensors_on_another_device_are_refused_at_every_call(spy):
-    attend = attnbench.dispatch(table(), tables=[spy])
+    attend, (q, _, _) = attnbench.dispatch(table(), tables=[spy]), qkv()
+    there = torch.device("cuda")
     for _ in range(2):
-        with pytest.raises(DispatchRefused, match="on meta, and the table was made for cpu"):
-            attend(*(x.to("meta") for x in qkv()))
+        with pytest.raises(DispatchRefused, match="on cuda, and the table was made for cpu"):
+            attend._way(*[q.shape] * 3, *[q.dtype] * 3, *[there] * 3, False, None, False, False)
+
+
+def vmapped(f, q, k, v):
+    return torch.vmap(f)(*(x[None].expand(3, *x.shape) for x in (q, k, v)))
+
+
+def fake(f, q, k, v):
+    with FakeTensorMode():
+        return f(*(torch.empty(x.shape) for x in (q, k, v)))
+
+
+def fake_of_real(f, q, k, v):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return f(q, k, v)
+
+
+def by_default_on_meta(f, q, k, v):
+    with torch.device("meta"):
+        return f(q, k, v)
+
+
+def exported(f, q, k, v):
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return f(q, k, v)
+
+    return torch.export.export(Module(), (q, k, v), strict=False).module()(k, q, v)
+
+
+def dual(f, q, k, v):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(q, v), k, v)).tangent
+
+
+def outcome(call, *given):
+    """What it returns, or that torch has not implemented it."""
+    try:
+        return call(*given)
+    except NotImplementedError:
+        return NotImplementedError
+
+
+UNUSUAL = {
+    "meta": lambda f, q, k, v: f(*(x.to("meta") for x in (q, k, v))),
+    "fake": fake, "fake of real": fake_of_real, "default device": by_default_on_meta,
+    "vmap": vmapped,
+    "func.grad": lambda f, q, k, v: torch.func.grad(lambda x: f(x, k, v).square().sum())(q),
+    "jvp": lambda f, q, k, v: torch.func.jvp(lambda x: f(x, k, v), (q,), (v,))[1],
+    "dual": dual, "export": exported,
+    "traced": lambda f, q, k, v: torch.jit.trace(lambda *x: f(*x), (q, k, v))(k, q, v),
+    "make_fx": lambda f, q, k, v: make_fx(lambda *x: f(*x))(q, k, v)(k, q, v),
+    "negative bit": lambda f, q, k, v: f(torch.complex(k, q).conj().imag, k, v),
+}  # fmt: skip
+"""Calls that only torch's own function can take as they are."""
+
+
+@pytest.mark.parametrize("variant", [
+    "matmul", "numpy", "chunked", "online", "einsum", "inplace", "sdpa.math", "baddbmm",
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_what_is_transformed_traced_or_without_values_is_torchs(variant):
+    q, k, v = qkv()
+    for name, call in UNUSUAL.items():
+        attend = attnbench.dispatch(table(entry(variant)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DispatchWarning)
+            mine = outcome(call, attend, q, k, v)
+        theirs = outcome(call, F.scaled_dot_product_attention, q, k, v)
+        assert len(attend.said) == 1, name
+        silently(attend, q, k, v)
+        if theirs is NotImplementedError:
+            assert mine is theirs, name
+            continue
+        assert (mine.shape, mine.device, type(mine)) == (theirs.shape, theirs.device, type(theirs))
+        if theirs.device.type != "meta" and type(theirs) is torch.Tensor:
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_variant_that_is_wrong_on_some_inputs_is_not_used(spy, called):
+    unchecked = table(entry("exp.naive"), entry("spy", mask="causal"), inputs=None)
+    attend = attnbench.dispatch(unchecked, tables=[spy])
+    q, k, v = qkv()
+    with pytest.warns(DispatchWarning, match=r"exp\.naive is not used, since on peaky inputs"):
+        attend(q, k, v)
+    loud = 40 * q, 40 * k, v  # whose exponentials are beyond what float32 holds
+    assert torch.equal(silently(attend, *loud), F.scaled_dot_product_attention(*loud))
+    for _ in range(2):  # what is right on all kinds is tried once for each, and used
+        silently(attend, q, k, v, is_causal=True)
+    assert len(called) == len(INPUTS) + 2
 
 
 @pytest.mark.parametrize(
