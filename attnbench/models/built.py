@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from attnbench.machine import this_machine, why_not
 from attnbench.models.bias_gradient import with_bias_gradient
@@ -172,8 +173,8 @@ class Built:
         except Unsupported as why:
             raise self._refused(str(why)) from None
         if problem.phase == "decode" and hasattr(call, "step"):
-            return _stepping(call, problem.q_len)
-        return call
+            call = _stepping(call, problem.q_len)
+        return _laid_out(call, problem)
 
     def _taken(self, problem: Problem) -> Problem:
         """The problem as the row takes it: who has no decode may compute the same as forward."""
@@ -193,6 +194,52 @@ class Built:
 def _cast(x: Tensor, kind: str) -> Tensor:
     """As autocast hands it to attention; torch leaves doubles alone."""
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
+
+
+def _laid_out(call: Callable[..., Tensor], problem: Problem) -> Callable[..., Tensor]:
+    """``call`` with its output in memory as F.scaled_dot_product_attention would lay it out.
+
+    What follows in a model may rely on that: ``out.transpose(1, 2).view(batch, tokens, -1)``.
+    """
+    mask, grouped = None, problem.group > 1
+    causal = problem.mask.is_causal(problem.shape)
+    if not (causal or problem.mask.plain):  # that there is one is all that torch's choice looks at
+        mask = torch.empty_strided(
+            (problem.q_len, problem.kv_len), (0, 1), dtype=torch.bool, device=problem.device
+        )
+
+    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+        out = call(q_bhnd, k_bcmd, v_bcme)
+        try:
+            backend = torch._fused_sdp_choice(
+                q_bhnd, k_bcmd, v_bcme, mask, 0.0, causal, enable_gqa=grouped
+            )
+        except RuntimeError:  # under vmap torch doesn't say
+            return out
+        return _like(out, _steps(backend, q_bhnd.shape, q_bhnd.stride(), out.shape))
+
+    return attend
+
+
+@lru_cache(maxsize=256)
+def _steps(
+    backend: int, q: tuple[int, ...], q_steps: tuple[int, ...], out: tuple[int, ...]
+) -> tuple[int, ...]:  # fmt: skip
+    """The strides of what a backend of torch's gives."""
+    if backend == SDPBackend.EFFICIENT_ATTENTION.value:
+        batch, heads, tokens, width = out
+        return torch.empty(batch, tokens, heads, width, device="meta").transpose(1, 2).stride()
+    if backend == SDPBackend.MATH.value or q != out:
+        return torch.empty(out, device="meta").stride()
+    return torch.empty_like(torch.empty_strided(q, q_steps, device="meta")).stride()
+
+
+def _like(out: Tensor, steps: tuple[int, ...]) -> Tensor:
+    """``out`` with these strides, copied where it has others."""
+    if out.stride() == steps:
+        return out
+    order = sorted(range(out.dim()), key=lambda dim: -steps[dim])
+    return out.permute(order).contiguous().permute([order.index(dim) for dim in range(out.dim())])
 
 
 def _stepping(call: Callable[..., Tensor], new: int) -> Callable[..., Tensor]:

@@ -1,5 +1,7 @@
 """A variant kept built for the problems it meets, against torch's own attention."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,9 @@ def problems(monkeypatch):
     """Those that variants were built for; none of them computes anything."""
     found = []
     monkeypatch.setattr(
-        built, "load_function", lambda path: lambda problem: found.append(problem) or (lambda *x: x)
+        built,
+        "load_function",
+        lambda path: lambda problem: found.append(problem) or (lambda q, k, v: q),
     )
     return found
 
@@ -78,6 +82,48 @@ def test_the_gradients_are_torchs_and_rows_that_see_nothing_spoil_none(name):
     wanted = torch.autograd.grad(expected, leaves, upstream)
     for given, right in zip(torch.autograd.grad(out, leaves, upstream), wanted, strict=True):
         torch.testing.assert_close(given, right, rtol=1e-5, atol=1e-5)
+
+
+LAYOUTS = {
+    "heads first": lambda b, h, n, d: torch.randn(b, h, n, d),
+    "tokens first": lambda b, h, n, d: torch.randn(b, n, h, d).transpose(1, 2),
+    "packed": lambda b, h, n, d: torch.randn(b, n, h, 3 * d)[..., :d].transpose(1, 2),
+    "expanded": lambda b, h, n, d: torch.randn(1, n, h, d).transpose(1, 2).expand(b, h, n, d),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*EVERY_MASK, "mean_v", "linear.elu", "routing?clusters=4"])
+def test_the_output_lies_in_memory_as_torchs_own_does(name):
+    for layout, (heads, kv_heads), lengths, how, width, gradient in itertools.product(
+        LAYOUTS.values(), ((4, 4), (4, 2)), ((16, 16), (2, 16)),
+        ({}, {"is_causal": True}, {"mask": left_padded(16, 16)}), (8, 6), (False, True),
+    ):  # fmt: skip
+        if "mask" in how:
+            how = {"mask": left_padded(*lengths)}
+        q, k, v = (
+            layout(2, h, n, d)
+            for h, n, d in ((heads, lengths[0], 8), (kv_heads, lengths[1], 8),
+                            (kv_heads, lengths[1], width))
+        )  # fmt: skip
+        v.requires_grad_(gradient)
+        try:
+            out = variant(name)(q, k, v, **how)
+        except NotServed:
+            continue
+        wanted = torchs(q, k, v, **how)
+        assert out.stride() == wanted.stride(), (lengths, heads, width, how)
+        if gradient:
+            out.sum().backward()
+
+
+def test_a_variant_runs_under_vmap_and_in_what_torch_compiles():
+    q, k, v = qkv()
+    attend, several = variant("matmul"), torch.stack([q, q + 1])
+    expected = torch.stack([attend(x, k, v) for x in several])
+    given = torch.func.vmap(lambda x: attend(x, k, v))(several)
+    torch.testing.assert_close(given, expected)
+    compiled = torch.compile(lambda x: attend(x, k, v) * 2, backend="eager")
+    torch.testing.assert_close(compiled(q), 2 * expected[0])
 
 
 def test_a_mask_may_be_given_in_words():
@@ -140,7 +186,11 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
     seen = []
 
     def build(problem):
-        return lambda *x: seen.append((problem.dtype, x[2].dtype, torch.is_autocast_enabled("cpu")))
+        def attend(q, k, v):
+            seen.append((problem.dtype, v.dtype, torch.is_autocast_enabled("cpu")))
+            return q
+
+        return attend
 
     monkeypatch.setattr(built, "load_function", lambda path: build)
     with torch.autocast("cpu", dtype=torch.bfloat16):
