@@ -93,7 +93,7 @@ class Record(Part):
     setup_s: float | None = None
     """Building, and what the first call took above a later one: paid once."""
     kernels: list[str] = field(default_factory=list)
-    """The kernels (CUDA) or operators (CPU) that ran, by time."""
+    """The operators that ran, by the host's time; in older records of a GPU its kernels."""
     energy: Energy | None = None
     determinism: Determinism | None = None
     ranks: Ranks | None = None

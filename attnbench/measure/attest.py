@@ -8,6 +8,11 @@ from impls.spec import Variant
 
 ENTRY = "aten::scaled_dot_product_attention"
 """What torch runs first whatever the backend: it tells nothing."""
+BACKENDS = {
+    "cudnn_attention": "cuDNN", "flash_attention": "FlashAttention-2",
+    "efficient_attention": "memory-efficient attention", "attention_math": "plain products",
+}  # fmt: skip
+"""What stands behind ``aten::_scaled_dot_product_`` on a GPU."""
 ATTENTION = ("attention", "attn", "transformer")
 MOST = 4
 """Names that a sentence can carry."""
@@ -23,6 +28,14 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
     if wanted is None or any(name == wanted or name.startswith(f"{wanted}:") for name in ran):
         return None
     return f"it should run {wanted} and ran {_listed(ran)}"
+
+
+def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
+    """Of a row that leaves the backend to torch, what ran on a GPU: ``torch chose cuDNN (…)``."""
+    if device == "cpu" or getattr(variant, "attested_by", lambda _: None)(device) is not None:
+        return ""
+    names = {f"aten::_scaled_dot_product_{name}": word for name, word in BACKENDS.items()}
+    return "; ".join(f"torch chose {names[op]} ({op})" for op in sorted(ran) if op in names)
 
 
 def _listed(ran: Collection[str]) -> str:

@@ -18,6 +18,9 @@ SLEEP_S = (5e-5, 0.1)
 """Of a sleep that was made to fit, the shortest and the longest."""
 SPARE = 1.5
 """How much longer than the host took last time the kernel sleeps."""
+HELD, OWN_LAUNCHES = 800, 45
+"""Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
+wait for the device), and what fresh values for a call take of them."""
 MISSES = 3
 """So many batches of one call that the host could not queue in time: it never will."""
 
@@ -78,14 +81,25 @@ class EventClock:
         self._each_s = 0.0
         """What the host takes for a call with its fresh values."""
         self._late_s: float | None = None
+        self._launches = 0
         self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
         self._sleep = (gpu.event(), gpu.event())
+
+    def expect(self, launches: int) -> None:
+        """A call launches about so many kernels: queue no more calls than a stream holds."""
+        self._launches = launches
+        self._size = min(self._size, max(1, HELD // (launches + OWN_LAUNCHES)))
 
     @property
     def flags(self) -> tuple[str, ...]:
         """What must be known of its samples."""
         if self._late_s is None:
             return ()
+        if self._launches > HELD:
+            return (
+                f"not queued ahead: a call launches about {self._launches} kernels, more than a "
+                "stream holds, so gaps between launches may be in its time",
+            )
         return (
             f"launch-bound: the host takes {self._late_s * 1e3:.3g} ms to queue a call, or the "
             "call waits for the device, so gaps between launches are in its time",

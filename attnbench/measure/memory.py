@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import re
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import CellType, FrameType, FunctionType, ModuleType
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from attnbench.measure.events import MEMORY, Named, named, own_of
+from attnbench.measure.events import MEMORY, Named, Own, named, own_of
 from attnbench.record import Memory
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.inputs import Ends
@@ -36,21 +36,33 @@ UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
 HIGH_WATER, SURE = "high-water mark", 3
 """So often in a row it must be beyond before it is believed: a heap in pieces grows, too."""
 OPERATOR = re.compile(r"\w+::\w+$|Torch-Compiled")
+NO_KERNEL = tuple(
+    f"aten::{name}" for name in (
+        "empty", "resize_", "as_strided", "view", "_unsafe_view", "_reshape_alias", "alias",
+        "detach", "unsqueeze", "expand", "select", "slice", "transpose",
+    )
+)  # fmt: skip
+"""How the names of operators begin that launch nothing on a GPU."""
 MOST_KERNELS = 12
 MOST_THINGS = 20000
 """Of what a variant refers to, so many are looked at."""
 
 
-def warm_profiler() -> None:
-    """The first profiles take most of a second, and memory of their own."""
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+def warm_profiler(*, kernels: bool = False) -> None:
+    """The first profiles take most of a second, and memory of their own.
+
+    ``kernels``: see a GPU's kernels as well. The first profile of a process decides whether any
+    later one does. Only a process that takes no more times may: NVIDIA's tracing stays attached
+    afterwards, and slows every launch.
+    """
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * kernels
     for _ in range(2):
         with profile(activities=activities, profile_memory=True):
             torch.ones(8, 8) @ torch.ones(8, 8)
 
 
 class Observed(NamedTuple):
-    """One profiled call: its memory, the kernels or operators that took longest, what it gave."""
+    """One profiled call: its memory, the operators that took longest, what it gave."""
 
     memory: Memory
     kernels: list[str]
@@ -58,6 +70,9 @@ class Observed(NamedTuple):
     """Every operator that ran, on whatever device."""
     results: dict[str, torch.Tensor]
     """Output and gradients, by name."""
+    launches: int
+    """About how many kernels it launches on a GPU: its operators that call no other, but for those
+    that only allocate or look at a tensor in another way."""
 
 
 def observe(problem: Problem, attend: Attend, inputs: Ends, dout: torch.Tensor | None,
@@ -93,17 +108,22 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
     device = call.problem.device
     gc.collect()
     base = _cuda_base(device)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CPU]) as seen:  # see warm_profiler
         results = _run(call, dout)
         torch.cuda.synchronize(device)
+    events = named(seen.profiler.kineto_results.events())
     peak = torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - base
     memory = Memory(
         peak_bytes=peak, saved_bytes=_cuda_saved(call) if call.problem.gradients else None,
         expected_bytes=expected, method="requested bytes of the caching allocator",
     )  # fmt: skip
-    return Observed(
-        memory, _kernels(seen), _ran(named(seen.profiler.kineto_results.events())), results
-    )
+    return _observed(memory, events, results)
+
+
+def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:
+    own = list(own_of(events))
+    launches = sum(not each.called and not each.name.startswith(NO_KERNEL) for each in own)
+    return Observed(memory, _operators(own), _ran(events), results, launches)
 
 
 def _settled(call: Call, dout: torch.Tensor | None,
@@ -141,7 +161,7 @@ def _observe_cpu(call: Call, run: Callable[[], dict[str, torch.Tensor]], expecte
     saved = None if between is None else between - own_bytes
     memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method,
                     flags=flags)  # fmt: skip
-    return Observed(memory, _operators(events), _ran(events), results)
+    return _observed(memory, events, results)
 
 
 def _held(call: Call) -> int:
@@ -203,25 +223,15 @@ def _replay(events: list[Named]) -> tuple[int, int | None]:
     return peak, between
 
 
-def _kernels(seen: profile) -> list[str]:
-    """Names of the CUDA kernels that ran, longest time first."""
-    spent: dict[str, float] = {}
-    for event in seen.key_averages():
-        on_device = event.device_type == torch.autograd.DeviceType.CUDA
-        if on_device and not event.is_user_annotation and event.self_device_time_total > 0:
-            spent[event.key] = spent.get(event.key, 0.0) + event.self_device_time_total
-    return sorted(spent, key=lambda name: -spent[name])[:MOST_KERNELS]
-
-
 def _ran(events: list[Named]) -> frozenset[str]:
     """Names of all operators that ran: the host's, which say the backend, whatever the device."""
     return frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
 
 
-def _operators(events: list[Named]) -> list[str]:
+def _operators(all_own: Iterable[Own]) -> list[str]:
     """Names of torch's operators that ran, longest time of their own first."""
     spent: dict[str, int] = {}
-    for own in own_of(events):
+    for own in all_own:
         spent[own.name] = spent.get(own.name, 0) + own.nanoseconds
     ran = [name for name, own in spent.items() if own > 0]
     return sorted(ran, key=lambda name: -spent[name])[:MOST_KERNELS]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from attnbench.measure import ceilings as ceiling
-from attnbench.measure.attest import unattested
+from attnbench.measure.attest import chosen, unattested
 from attnbench.measure.audit import Audit, audit_device, audit_host
 from attnbench.measure.clocks import Clock
 from attnbench.measure.energy import counter_for, measure_energy
-from attnbench.measure.gpu_clocks import GraphClock
+from attnbench.measure.gpu_clocks import EventClock, GraphClock
 from attnbench.measure.health import health_for
 from attnbench.measure.job import Job, Ready, Spent, prepare
 from attnbench.measure.memory import Observed, growth, observe
@@ -49,6 +49,8 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
         grown = _growth(timed) if in_here else None
     with spent.on("memory"):
         seen = _observed(ready, grown)
+        if isinstance(clock, EventClock):
+            clock.expect(1 if clock.name == "graph" else seen.launches)
     with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     with spent.on("sampling"):
@@ -61,7 +63,7 @@ def metered(ready: Ready, record: Record, spent: Spent) -> Record:
     once = spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s)
     record = replace(
         record, time=time, memory=seen.memory, kernels=seen.kernels, setup_s=once,
-        share_of_ceiling=_share(ready, time), ranks=ranks,
+        share_of_ceiling=_share(ready, time), ranks=ranks, note=_noted(record.note, ready, seen),
     )  # fmt: skip
     if not job.energy:
         return record
@@ -91,6 +93,11 @@ def _observed(ready: Ready, grown: int | None) -> Observed:
     if (why := unattested(ready.job.variant, problem.device, seen.ran)) is not None:
         raise Wrong(why)
     return seen
+
+
+def _noted(note: str, ready: Ready, seen: Observed) -> str:
+    backend = chosen(ready.job.variant, ready.job.problem.device, seen.ran)
+    return "; ".join(filter(None, [note, backend]))
 
 
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:

@@ -22,6 +22,8 @@ class Settings:
     """Float32 products keep float32; attention in TF32 would be another dtype."""
     reduced_precision_reduction: bool = True
     """torch's default for half-precision products on CUDA."""
+    warm_profiler: bool = True
+    """Not where a GPU's kernels are to be profiled: a process's first profile must ask for them."""
 
     def to_dict(self) -> dict[str, Any]:
         """For the run's header."""

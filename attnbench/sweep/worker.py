@@ -35,14 +35,11 @@ FIRST_TO_GO = "1000"
 
 
 def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.measure import ceilings, memory, settings
+    from attnbench.measure import ceilings
     from attnbench.measure.job import Job
 
     if "apply" in asked:
-        wanted = settings.Settings(**asked["apply"])
-        settings.apply(wanted)
-        memory.warm_profiler()
-        return {"ready": {"wrong_environment": settings.wrong_environment(wanted)}}
+        return _ready(asked["apply"])
     if "ceilings" in asked:
         return {"ceilings": ceilings.measure(asked["device"], asked["ceilings"])}
     if "canary" in asked:
@@ -72,6 +69,17 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
         return looks.answer(bench, Job.from_dict(asked["profile"]), asked["trace"])
     return _measured(bench, Job.from_dict(asked["job"]))
+
+
+def _ready(asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings applied."""
+    from attnbench.measure import memory, settings
+
+    wanted = settings.Settings(**asked)
+    settings.apply(wanted)
+    if wanted.warm_profiler:
+        memory.warm_profiler()
+    return {"ready": {"wrong_environment": settings.wrong_environment(wanted)}}
 
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:

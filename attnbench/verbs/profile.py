@@ -32,9 +32,9 @@ def profile(given: argparse.Namespace) -> int:
     cells = profiling.plan(names, impls.table(given.table), grid, changes, machine).cells
     folder = profiling.folder_of(cells, Path(given.out))
     try:
-        settings = Settings(threads=pinned(given.threads, machine))
         devices = {cell.problem.device for cell in cells}
         limited = devices == {"cpu"}
+        settings = Settings(threads=pinned(given.threads, machine), warm_profiler=limited)
         with lock_for(devices), LocalEngine(settings, limited=limited) as engine:
             found = profiling.profiles(cells, engine, given.seed or 0, folder)
     except profiling.NotProfiled as stopped:

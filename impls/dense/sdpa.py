@@ -5,7 +5,7 @@
 A backend is forced by calling its own operator with what scaled_dot_product_attention would hand
 it, since the flags by which torch chooses (``sdpa_kernel``) are the whole process's, and other
 threads would compute under them. A forced backend that can't take the call raises; nothing falls
-back. What ran is attested by the kernels in the record. torch's ``is_causal`` is upper-left, so a
+back. What ran is attested by the operators in the record. torch's ``is_causal`` is upper-left, so a
 lower-right causal mask over unequal lengths is passed as a mask.
 
 Cost: 4 n m d FLOPs a head forward; the fused backends hold no matrix of scores.

@@ -8,7 +8,7 @@ import torch
 
 import impls
 from attnbench.measure import memory
-from attnbench.measure.attest import unattested
+from attnbench.measure.attest import chosen, unattested
 from attnbench.measure.memory import observe
 from attnbench.truth.inputs import make
 from impls.loading import load_function
@@ -170,3 +170,17 @@ def test_what_a_row_names_travels():
     row = TABLE.find("mha.native?fastpath=true")
     read = Variant.from_dict(json.loads(json.dumps(row.to_dict())))
     assert read.attested_by("cpu") == "aten::_native_multi_head_attention"
+
+
+@pytest.mark.parametrize(("name", "device", "ran", "said"), [
+    ("sdpa", "cuda", {ENTRY, "aten::_scaled_dot_product_cudnn_attention", "aten::mul"},
+     "torch chose cuDNN (aten::_scaled_dot_product_cudnn_attention)"),
+    ("sdpa", "cuda", {"aten::_scaled_dot_product_flash_attention",
+                      "aten::_scaled_dot_product_flash_attention_backward"},
+     "torch chose FlashAttention-2 (aten::_scaled_dot_product_flash_attention)"),
+    ("sdpa", "cuda", {"aten::bmm"}, ""),
+    ("sdpa", "cpu", {FLASH}, ""),
+    ("sdpa.cudnn", "cuda", {"aten::_scaled_dot_product_cudnn_attention"}, ""),
+])  # fmt: skip
+def test_a_record_says_what_torch_chose_where_nothing_was_forced(name, device, ran, said):
+    assert chosen(TABLE.find(name), device, ran) == said

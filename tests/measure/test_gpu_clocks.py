@@ -64,6 +64,53 @@ def test_the_sleep_shrinks_to_what_the_host_needs():
     assert clock._cycles(QUEUE) / gpu.hz < 1e-3
 
 
+def deep(gpu):
+    """Sixty kernels a call and forty for its fresh values: a stream does not hold sixteen calls."""
+
+    def before():
+        for _ in range(40):
+            gpu.kernel(1e-6)
+
+    def call():
+        for _ in range(60):
+            gpu.kernel(50e-6)
+
+    return before, call
+
+
+def test_no_more_is_queued_than_a_stream_holds_where_the_launches_of_a_call_are_known():
+    batches = {}
+    for known in (True, False):
+        gpu = FakeGpu()
+        before, call = deep(gpu)
+        clock = EventClock(gpu)
+        if known:
+            clock.expect(60)
+        readings(clock, call, 1, before)  # so that it is known how long the host takes
+        gpu.log.clear()
+        assert readings(clock, call, 14, before) == pytest.approx([60 * 50e-6] * 14)
+        assert clock.flags == ()
+        batches[known] = gpu.log.count("sleep")
+    assert batches[True] == 2  # of seven, none thrown away
+    assert batches[False] > 2
+
+
+def test_a_call_that_a_stream_does_not_hold_is_flagged_as_that_and_not_as_launch_bound():
+    gpu = FakeGpu()
+    clock = EventClock(gpu)
+    clock.expect(1200)
+
+    def call():
+        for _ in range(1200):
+            gpu.kernel(20e-6)  # four times what launching takes
+
+    assert readings(clock, call, 4) == pytest.approx([1200 * 20e-6] * 4, rel=0.01)
+    assert clock.flags == (
+        "not queued ahead: a call launches about 1200 kernels, more than a stream holds, so gaps "
+        "between launches may be in its time",
+    )
+
+
 def test_a_batch_of_one_foretells_the_sleep_of_sixteen():
     gpu = FakeGpu()
     clock = EventClock(gpu)

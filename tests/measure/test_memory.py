@@ -4,14 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from attnbench.measure import memory
-from attnbench.measure.events import OPERATORS, named
-from attnbench.measure.settings import environment
+from attnbench.measure.events import OPERATORS, named, own_of
+from attnbench.measure.memory import observe, warm_profiler
+from attnbench.measure.profile import looks
+from attnbench.measure.settings import Settings, environment
+from attnbench.sweep import worker
+from attnbench.truth.inputs import make
+from impls import table
+from impls.loading import load_function
+from impls.problem import Problem
 
 CODE = """
 import json, torch, impls
@@ -123,7 +132,61 @@ def test_operators_have_the_times_of_their_own_that_torch_finds():
         if event.key.startswith(OPERATORS) and event.self_cpu_time_total > 0
     }
     by_time = sorted(table, key=lambda name: -table[name])
-    ours = memory._operators(named(seen.profiler.kineto_results.events()))
+    ours = memory._operators(own_of(named(seen.profiler.kineto_results.events())))
     assert ours[0] == by_time[0]
     assert set(ours[:6]) <= set(by_time[:8])
     assert set(ours) <= set(table)
+
+
+# ---- on a GPU that isn't there -------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The activities that profiles are asked for, in order, on a machine that has a GPU."""
+    found = []
+
+    def noted(activities, **more):
+        found.append(set(activities))
+        return profile(activities=[ProfilerActivity.CPU], **more)
+
+    stats = {"requested_bytes.all.current": 1000, "requested_bytes.all.peak": 5000}
+    monkeypatch.setattr(memory, "profile", noted)
+    monkeypatch.setattr(looks, "profile", noted)
+    for name, value in (("is_available", True), ("synchronize", None), ("memory_stats", stats),
+                        ("reset_peak_memory_stats", None)):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    return found
+
+
+def test_no_kernel_is_traced_in_a_process_that_goes_on_to_take_times(asked):
+    p = Problem(q_len=16, kv_len=16, phase="train")
+    inputs = make(p, 0)
+    attend = load_function(table().find("matmul").build)(p)
+    warm_profiler()
+    seen = observe(p.with_(device="cuda"), attend, inputs, torch.ones(p.output_shape), None)
+    assert asked == [{ProfilerActivity.CPU}] * 3
+    assert seen.memory.peak_bytes == 4000
+    assert "aten::bmm" in seen.ran & set(seen.kernels)
+    assert 7 <= seen.launches <= 40  # two products forward, four backward, a softmax and its own
+
+
+def test_a_gpus_kernels_are_traced_where_no_clock_runs_any_more(asked, monkeypatch):
+    order, plain = [], {"forward_s": 1e-3, "backward_s": None, "total_s": 1e-3}
+    monkeypatch.setattr(looks, "_plain", lambda *_: order.append("timed") or plain)
+    monkeypatch.setattr(looks, "observe", lambda *_: order.append(list(asked)) or 1 / 0)
+    row, p = table().find("matmul"), Problem(q_len=16, kv_len=16)
+    ready = SimpleNamespace(
+        job=SimpleNamespace(variant=row, problem=p.with_(device="cuda")), cost=None,
+        attend=load_function(row.build)(p), values=(make(p, 0), None),
+    )  # fmt: skip
+    with pytest.raises(ZeroDivisionError):
+        looks.profiled(ready, None)
+    assert order == ["timed", [{ProfilerActivity.CPU, ProfilerActivity.CUDA}] * 2]
+
+
+def test_a_worker_that_is_to_trace_a_gpu_has_made_no_profile_before(asked):
+    for warm, profiles in ((False, 0), (True, 2)):
+        told = asdict(Settings(warm_profiler=warm))
+        assert "ready" in worker._answer(None, {"apply": told})
+        assert len(asked) == profiles

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from attnbench.measure.cell import Bench, NotReady
 from attnbench.measure.clocks import clock_for
 from attnbench.measure.job import Job, Ready
-from attnbench.measure.memory import ARRAY_BYTES, observe
+from attnbench.measure.memory import ARRAY_BYTES, observe, warm_profiler
 from attnbench.measure.profile.lines import Marks, files_of, marked
 from attnbench.measure.profile.operators import When, Window, kernels, operators
 from attnbench.measure.profile.timeline import BACKWARD, FORWARD, Reader, Timeline
@@ -72,6 +72,8 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
     call, files = Call(problem, attend, inputs), files_of(variant)
     _phases(call, dout)
     plain = _plain(call, dout)
+    if problem.device != "cpu":  # no clock runs from here on
+        warm_profiler(kernels=True)
     expected = cost.peak_bytes if cost else None
     seen = observe(problem, attend, inputs, dout, expected).memory
     first = _timeline(call, dout, files)

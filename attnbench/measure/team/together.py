@@ -96,7 +96,7 @@ class Together:
         results = {"forward" if n == "out" else n: self._taken(n) for n in names}
         results["forward"].requires_grad_(self.problem.gradients)  # as each rank's own did
         ran = frozenset(name for rank in seen for name in rank["ran"])
-        return Observed(_largest(memories, expected), seen[0]["kernels"], ran, results)
+        return Observed(_largest(memories, expected), seen[0]["kernels"], ran, results, 0)
 
     def ranks(self, clock: RanksClock, time: Time) -> Ranks:
         """What each of them did of the calls that a time was taken from."""

@@ -6,6 +6,8 @@ A run that was cut off is read as far as it goes.
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,8 @@ AXES = {
     "heads": "heads", "head_dim": "head_dim", "inputs": "inputs",
 }  # fmt: skip
 """Of a run's grid, and what problems call them."""
+CHOSEN = re.compile(r"torch chose ([^(]+) \(")
+"""Of a record's note."""
 
 
 def gather(paths: Sequence[Path]) -> list[Ran]:
@@ -44,7 +48,8 @@ def gather(paths: Sequence[Path]) -> list[Ran]:
         with collector_off():
             records, torn = _records(path)
         if records:
-            notes = [*_cut_off(torn, header, records), *_not_finite(path, records)]
+            notes = [*_cut_off(torn, header, records), *_not_finite(path, records),
+                     *_chosen_by_torch(records)]  # fmt: skip
             read.append(Ran(len(read), path, header, [r for _, r in records],
                             [line for line, _ in records], tuple(notes)))  # fmt: skip
         else:
@@ -104,6 +109,17 @@ def _cut_off(torn: bool, header: Mapping[str, Any],
             f"the run did not come to all of its grid: there is no record of {what} "
             f"{', '.join(missed)}"
         )
+
+
+def _chosen_by_torch(records: Sequence[tuple[int, Record]]) -> Iterator[str]:
+    """Of each variant that leaves it to torch, which backends ran, the most frequent first."""
+    ran: dict[str, Counter[str]] = {}
+    for _, record in records:
+        for backend in CHOSEN.findall(record.note):
+            ran.setdefault(record.variant, Counter())[backend] += 1
+    for variant, found in ran.items():
+        cells = ", ".join(f"{name} in {n}" for name, n in found.most_common())
+        yield f"{variant} was torch's own choice of backend: {cells} cells"
 
 
 def _asked_for(header: Mapping[str, Any], records: Sequence[tuple[int, Record]]) -> int:

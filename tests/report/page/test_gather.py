@@ -1,6 +1,7 @@
 """Runs as a report reads them: cut off, with numbers that are none, and what can't be read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,16 @@ def test_a_header_that_is_none_is_a_sentence(tmp_path, header):
     (folder / "run.json").write_text(header)
     with pytest.raises(StoreError, match="run"):
         gather([folder])
+
+
+def test_what_torch_chose_is_said_once_a_variant_the_most_frequent_backend_first(tmp_path):
+    ran = ("FlashAttention-2 (aten::_a)", "cuDNN (aten::_b)", "cuDNN (aten::_b)", "")
+    records = [
+        replace(record, note=f"own; torch chose {name}" if name else "own")
+        for record, name in zip(runs.small(), ran, strict=False)
+    ]
+    records = [replace(record, variant="sdpa") for record in records]
+    (run,) = gather([runs.written(tmp_path / "run", records)])
+    assert [note for note in run.notes if "own choice" in note] == [
+        "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 cells"
+    ]
