@@ -9,8 +9,10 @@ with options or from a file of rows. A name that holds ``flash`` is spelled with
 its own and goes to look for a kernel. What a variant doesn't serve (a mask, a gradient, a machine)
 is refused at the call, by a sentence that names the variant and the layer.
 
-A model whose code has an attention of its own (Bloom, MPT, Falcon, GPT-J) keeps it whatever is set,
-and transformers says so in a warning.
+A model whose code has an attention of its own (Bloom, MPT, XGLM) keeps it whatever is set, and
+computes what it computes under eager: its masks are eager's. Its first forward pass warns of that
+(:class:`NotCalledWarning`). One that takes its attention from a table of classes (Falcon, GPT-J)
+is refused at load.
 """
 
 import importlib.util
@@ -22,7 +24,8 @@ if importlib.util.find_spec("transformers") is None:
 
 from attnbench.answer.choice.paste import spelled
 from attnbench.models.transformers.registering import names, register, register_table
+from attnbench.models.transformers.setting import NotCalledWarning
 
-__all__ = ["names", "register", "spelled"]
+__all__ = ["NotCalledWarning", "names", "register", "spelled"]
 
 register_table()

@@ -1,8 +1,9 @@
 """A layer of a transformers model calls for attention, and a variant answers.
 
-The mask comes as transformers makes it for SDPA: booleans, true where a query may see a key, or
-nothing where ``is_causal`` says it all. Rows that see nothing, as those of left padding, give zeros
-(eager gives them the mean of all values; no valid row ever sees either).
+The mask means what it means to eager attention: without one every query sees every key, whatever
+the layer's own ``is_causal`` says (a layer that passes ``is_causal=True`` is heeded). Rows that see
+nothing, as those of left padding, give zeros (eager gives them the mean of all values; no valid row
+ever sees either).
 
 Legend in :mod:`impls.heads`; transformers wants the output as [b, n, h, e].
 """
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from attnbench.models.bias_gradient import with_bias_gradient
 from attnbench.models.built import Built, NotServed
 from attnbench.models.transformers.asked_besides import refusal
+from attnbench.models.transformers.eager_mask import EagerMask
 from attnbench.models.transformers.meant import in_use, meant
+from attnbench.models.transformers.setting import called
 from impls.asked import CantBeDone
 from impls.spec import Variant
 
@@ -42,6 +45,7 @@ def forward_by(row: Variant) -> Callable[..., Answer]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
         attention_mask: Tensor | None, **asked: Any,
     ) -> Answer:  # fmt: skip
+        called()
         try:
             if (refused := refusal(module, key, attention_mask, asked)) is not None:
                 raise CantBeDone(f"{row.label}: {refused}")
@@ -59,21 +63,15 @@ def _answered(
     asked: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     query, key, value = qkv
-    is_causal = _is_causal(module, query, mask, asked)
+    is_causal = mask is None and query.shape[2] > 1 and bool(asked.get("is_causal"))
+    if isinstance(mask, EagerMask):
+        mask, is_causal = mask.said()
     terms = tuple(x for x in (mask, asked.get("position_bias")) if x is not None)
     said, used = in_use(meant(terms, is_causal, query, key), query.shape[2], key.shape[2])
     scale = asked.get("scaling")
     out = variant(query, key[:, :, :used], value[:, :, :used], said, scale)
     out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
     return out.transpose(1, 2).contiguous()
-
-
-def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, asked: Any) -> bool:
-    """As SDPA has it in transformers: a mask that is given says it all, and so does one query."""
-    if mask is not None or query.shape[2] == 1:
-        return False
-    said = asked.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if said is None else said)
 
 
 def _place(module: nn.Module) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import impls
 from attnbench.answer.choice.paste import PREFIX, spelled
 from attnbench.models.built import NotServed, wrong_level
+from attnbench.models.transformers.eager_mask import mask_as_eager
 from attnbench.models.transformers.layer_call import forward_by
+from attnbench.models.transformers.setting import put_into_transformers
 from impls.spec import Variant
 
 
@@ -29,6 +30,7 @@ def register(name: str, tables: Sequence[str | Path] = ()) -> str:
 
 def register_table() -> None:
     """Register every core of the table; what can't run here says so when it is called."""
+    put_into_transformers()
     for row in impls.table().rows.values():
         if wrong_level(row) is None:
             register_row(row)
@@ -42,6 +44,6 @@ def names() -> list[str]:
 def register_row(row: Variant) -> str:
     """Both halves: a name without its mask function would have every mask dropped, unsaid."""
     name = spelled(row.label)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, mask_as_eager)
     AttentionInterface.register(name, forward_by(row))
     return name

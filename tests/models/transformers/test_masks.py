@@ -68,15 +68,15 @@ def test_a_mask_that_is_written_to_between_layers_is_seen():
     assert not torch.equal(before, after)
 
 
-def test_where_there_is_no_mask_the_layer_says_whether_it_is_causal():
+def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
     q, k, v = heads()
     forward, encoder, decoder = AttentionInterface()[EINSUM], nn.Module(), nn.Module()
     encoder.is_causal, decoder.is_causal = False, True
     everywhere, causal = torch.ones(6, 6).bool(), torch.ones(6, 6).tril().bool()
     for layer, asked, mask in (
-        (encoder, {}, everywhere), (decoder, {}, causal), (nn.Module(), {}, causal),
+        (encoder, {}, everywhere), (decoder, {}, everywhere), (nn.Module(), {}, everywhere),
         (encoder, {"is_causal": True}, causal), (decoder, {"is_causal": False}, everywhere),
-        (decoder, {"is_causal": None}, causal),
+        (decoder, {"is_causal": None}, everywhere),
     ):  # fmt: skip
         given, _ = forward(layer, q, k, v, None, **asked)
         assert torch.equal(given, forward(layer, q, k, v, mask)[0]), (layer, asked)

@@ -1,0 +1,187 @@
+"""Models that keep an attention of their own: their masks are eager's, and a user is told."""
+
+import copy
+import threading
+import warnings
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import AttentionInterface
+
+from attnbench.models.built import NotServed
+from attnbench.models.transformers import NotCalledWarning
+from attnbench.models.transformers.eager_mask import EagerMask, mask_as_eager
+
+CHUNKED = "attnbench:chunked"
+IDS = torch.arange(3, 15)[None]
+WIDE = {"vocab_size": 97, "hidden_size": 32, "num_attention_heads": 4, "initializer_range": 0.3}
+SHORT = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LLAMA = {**WIDE, **SHORT, "num_hidden_layers": 2, "intermediate_size": 48}
+BLOOM = {**WIDE, **SHORT, "n_layer": 2, "n_head": 4}
+OWN = {
+    "Bloom": ("BloomForCausalLM", BLOOM),
+    "CodeGen": ("CodeGenForCausalLM", {
+        "vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8,
+        "initializer_range": 0.3, **SHORT}),
+    "Mpt": ("MptForCausalLM", {
+        "vocab_size": 97, "d_model": 32, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3,
+        **SHORT}),
+    "XGLM": ("XGLMForCausalLM", {
+        "vocab_size": 97, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48,
+        "init_std": 0.3, **SHORT}),
+    "TrOCR": ("TrOCRForCausalLM", {
+        "vocab_size": 97, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 48, "init_std": 0.3, "decoder_start_token_id": 1, **SHORT}),
+}  # fmt: skip
+
+
+def made(config, model, settings, implementation="eager"):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{config}Config")(**settings)
+    return (
+        getattr(transformers, model)._from_config(config, attn_implementation=implementation).eval()
+    )
+
+
+def logits(model, ids=IDS, **more):
+    with torch.no_grad():
+        return model(input_ids=ids, **more).logits
+
+
+@pytest.mark.filterwarnings("ignore::attnbench.models.transformers.NotCalledWarning")
+@pytest.mark.parametrize("config", OWN)
+def test_the_past_does_not_see_the_future_where_a_model_keeps_its_own_attention(config):
+    model = made(config, *OWN[config], CHUNKED)
+    torch.testing.assert_close(logits(model)[:, :5], logits(model, IDS[:, :5]))
+    expected = made(config, *OWN[config])
+    padded = torch.ones_like(IDS)
+    padded[:, :4] = 0
+    for mask in (None, padded):
+        given, wanted = (logits(x, attention_mask=mask) for x in (model, expected))
+        assert torch.equal(given, wanted)
+
+
+def test_without_padding_a_model_that_sees_both_ways_does_so_when_a_variant_is_set():
+    settings = {**WIDE, "num_hidden_layers": 2, "intermediate_size": 48}
+    model = made("Splinter", "SplinterModel", settings)
+    expected = model(IDS).last_hidden_state
+    model.set_attn_implementation(CHUNKED)
+    torch.testing.assert_close(model(IDS).last_hidden_state, expected)
+
+
+def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkeypatch):
+    model = made("Llama", "LlamaForCausalLM", LLAMA)
+    expected, written = logits(model), model.generate(IDS, max_new_tokens=3, do_sample=False)
+    monkeypatch.setattr(EagerMask, "numbers", lambda self: pytest.fail("it was written"))
+    model.set_attn_implementation(CHUNKED)
+    torch.testing.assert_close(logits(model), expected)
+    assert torch.equal(model.generate(IDS, max_new_tokens=3, do_sample=False), written)
+
+
+@pytest.mark.parametrize("q_len", [1, 5])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_the_numbers_of_a_mask_are_eagers(q_len, offset):
+    asked = {"batch_size": 2, "q_length": q_len, "kv_length": 9, "q_offset": offset,
+             "dtype": torch.bfloat16}  # fmt: skip
+    mask, wanted = mask_as_eager(**asked), transformers.masking_utils.eager_mask(**asked)
+    assert mask.shape == wanted.shape and mask.dtype == wanted.dtype
+    assert torch.equal(mask + 0, wanted)
+    q, k, v = (torch.randn(2, 4, n, 8).bfloat16() for n in (q_len, 9, 9))
+    attend = AttentionInterface()["attnbench:einsum"]
+    given, expected = (attend(nn.Module(), q, k, v, x)[0] for x in (mask, wanted))
+    assert torch.equal(given, expected)
+
+
+def test_what_a_model_writes_into_its_mask_is_heeded():
+    mask = mask_as_eager(batch_size=1, q_length=6, kv_length=6)
+    mask[..., 0] = torch.finfo(torch.float32).min
+    q, k, v = (torch.randn(1, 4, 6, 8) for _ in range(3))
+    seen = torch.ones(6, 6).tril().bool()
+    seen[:, 0] = False
+    attend = AttentionInterface()["attnbench:einsum"]
+    given, expected = (attend(nn.Module(), q, k, v, x)[0] for x in (mask, seen[None, None]))
+    assert torch.equal(given, expected)
+
+
+def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
+    model = made("Bloom", "BloomForCausalLM", BLOOM, CHUNKED)
+    with pytest.warns(NotCalledWarning, match=rf"^{CHUNKED} is set on BloomForCausalLM") as said:
+        logits(model)
+    assert len(said) == 1
+    logits(model)  # any warning is an error here
+    assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+def test_nothing_is_said_where_a_layer_calls_the_variant_or_eager_is_set_again():
+    logits(made("Llama", "LlamaForCausalLM", LLAMA, CHUNKED))
+    back = made("Llama", "LlamaForCausalLM", LLAMA, CHUNKED)
+    back.set_attn_implementation("eager")
+    logits(copy.deepcopy(back))
+    expected = made("Llama", "LlamaForCausalLM", LLAMA)
+    assert torch.equal(logits(back), logits(expected))
+
+
+def test_a_pass_that_raises_is_no_first_pass_and_threads_are_told_apart():
+    bloom = made("Bloom", "BloomForCausalLM", BLOOM, CHUNKED)
+    with pytest.raises(IndexError):
+        logits(bloom, torch.tensor([[1000]]))
+    llama = made("Llama", "LlamaForCausalLM", LLAMA, CHUNKED)
+    inside, go_on, said = threading.Event(), threading.Event(), []
+
+    def wait(*_):
+        inside.set()
+        assert go_on.wait(60)
+
+    def run():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", NotCalledWarning)
+            try:
+                logits(bloom)
+            except NotCalledWarning as why:
+                said.append(why)
+
+    bloom.transformer.h[0].register_forward_hook(wait)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert inside.wait(60)
+    logits(llama)
+    go_on.set()
+    thread.join()
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "settings", "layer"),
+    [("Falcon", "FalconForCausalLM", WIDE, "FalconDecoderLayer"),
+     ("GPTJ", "GPTJModel", {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8, **SHORT},
+      "GPTJBlock"),
+     ("GPTNeo", "GPTNeoModel",
+      {"hidden_size": 32, "num_layers": 1, "num_heads": 4, "attention_types": [[["local"], 1]],
+       **SHORT}, "GPTNeoAttention"),
+     ("Git", "GitForCausalLM", {**WIDE, **SHORT, "num_hidden_layers": 1}, "GitAttention")],
+)  # fmt: skip
+def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load(
+    config, model, settings, layer
+):
+    with pytest.raises(NotServed, match=rf"{model} can't be loaded with {CHUNKED}: {layer} takes"):
+        made(config, model, settings, CHUNKED)
+
+
+def test_a_part_of_such_a_model_that_calls_variants_is_loaded():
+    settings = {**WIDE, "num_hidden_layers": 1, "intermediate_size": 48, "image_size": 8,
+                "patch_size": 4}  # fmt: skip
+    del settings["vocab_size"]
+    model = made("GitVision", "GitVisionModel", settings, CHUNKED)
+    pixels = torch.randn(1, 3, 8, 8)
+    expected = made("GitVision", "GitVisionModel", settings)
+    torch.testing.assert_close(model(pixels)[0], expected(pixels)[0])
+
+
+@pytest.mark.parametrize("name", ["attnbench:sdpa", "attnbench:sdpa.FLASH"])
+def test_a_name_with_sdpa_in_it_is_not_taken_for_torchs(name):
+    settings = {"vocab_size": 97, "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 1,
+                "d_ff": 48, **SHORT}  # fmt: skip
+    with pytest.warns(NotCalledWarning, match="LongT5EncoderModel"):
+        made("LongT5", "LongT5EncoderModel", settings, name)(IDS)
