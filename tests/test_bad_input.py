@@ -181,7 +181,7 @@ def test_a_run_that_is_not_there_can_not_be_resumed(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [["--seq", "16"], ["--budget", "1"], ["--mask", "none"], ["--preset", "smoke"], ["einsum"],
-     ["--seed", "3"], ["--threads", "2"], ["--table", "x.py"]],
+     ["--seed", "3"], ["--threads", "2"]],
     ids=" ".join,
 )  # fmt: skip
 def test_resume_takes_no_other_grid(tiny, words):

@@ -18,6 +18,7 @@ from attnbench.answer import words
 from attnbench.answer.variant import map_problem
 from attnbench.measure.settings import Settings
 from attnbench.record import Record
+from attnbench.store.disk import write_whole
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from impls.asked import CantBeDone
 
@@ -52,7 +53,7 @@ def keep(folder: Path, records: Iterable[Record], tables: Sequence[str],
         with LocalEngine(Settings()) as engine:
             made = maps(timed, impls.table(tables), engine)
         text = json.dumps(made, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+        write_whole(folder / FILE, (text + "\n").encode(), sync=False)
     except (CantBeDone, OSError) as error:
         watch(f"no attention maps were kept: {error}")
 

@@ -191,7 +191,8 @@ def _run(verb: argparse.ArgumentParser) -> None:
         "--devices", type=words, metavar="D,…",
         help="measure on several GPUs of this machine at once: cuda:0,cuda:1",
     )  # fmt: skip
-    verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is done")
+    verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is "
+                      "done; with the same --table FILE, if any")  # fmt: skip
     verb.add_argument("--limit", type=duration, metavar="TIME", help="after it no more cells are "
                       "begun, and the rest is left to --resume: 9min")  # fmt: skip
     verb.add_argument("--no-report", action="store_true", help="no page at the end")

@@ -18,13 +18,13 @@ not in :meth:`Calls.problems`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from attnbench.store.disk import write_whole
 from impls.asked import CantBeDone
 from impls.problem import Problem
 
@@ -142,12 +142,8 @@ class Calls:
 
     def write(self, path: Path) -> None:
         """Replace the file as a whole."""
-        half = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            with half.open("w") as opened:
-                json.dump(self.to_dict(), opened, indent=1)
-                opened.write("\n")
-            half.replace(path)
+            write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode(), sync=False)
         except OSError as error:
             raise CantBeDone(f"can't write {path}: {error.strerror}") from None
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnbench.store.disk import write_whole
 from impls.asked import CantBeDone
 from impls.masks import InvalidMask, Mask, Part, Shape
 
@@ -238,10 +240,8 @@ def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
     file = folder / f"{kind}-{'x'.join(map(str, table.shape))}-{name}.npy"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        half = file.with_suffix(f".{os.getpid()}.part")
-        with half.open("wb") as opened:
-            np.save(opened, table)
-        half.replace(file)
+        np.save(packed := BytesIO(), table)
+        write_whole(file, packed.getvalue(), sync=False)
     mask = Mask((Part(kind, file=str(file)),))
     if (wrong := mask.wrong_for(shape)) is not None:
         raise InvalidMask(wrong)

@@ -22,6 +22,7 @@ from attnbench.report.page.headlines import headlines, sentences
 from attnbench.report.page.missing import missing
 from attnbench.report.scenes import Ran, Scene, scenes
 from attnbench.store import selfcheck_said
+from attnbench.store.disk import write_whole
 
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
 """By name, what can be drawn."""
@@ -53,7 +54,7 @@ class Picture:
         kinds = {".svg": self.svg.encode(), ".png": self.drawn.png, ".csv": self.drawn.csv.encode()}
         if not kinds.get(suffix := Path(path).suffix):
             raise BadWord(f"{path}: a figure is written as .svg, .png or .csv, not as {suffix!r}")
-        Path(path).write_bytes(kinds[suffix])
+        write_whole(Path(path), kinds[suffix], sync=False)
 
     def _points(self) -> str:
         """How wide it was drawn, so that its text is as large as that of the others."""

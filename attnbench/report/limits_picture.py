@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.said import size
+from attnbench.report.figures.sheet import save
 from attnbench.report.limits_view import took
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def draw(rows: Sequence[Row], budget: Mapping[str, Any], by: str, title: str,
         _legend(figure, rows, budget)
         for file in files:
             date = {"Date": None} if file.suffix == ".svg" else None
-            figure.savefig(file, dpi=130, metadata=date)
+            save(figure, file, dpi=130, metadata=date)
         plt.close(figure)
     return True
 

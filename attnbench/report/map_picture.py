@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnbench.report.figures.sheet import save
 from impls.asked import CantBeDone
 
 
@@ -34,7 +35,7 @@ def draw(words: Sequence[str], weights: Sequence[Sequence[float | None]], title:
     axes.set_xlabel(f"looks at · {title}")
     figure.colorbar(image, shrink=0.7)
     try:
-        figure.savefig(file, dpi=150)
+        save(figure, file, dpi=150)
     except OSError as error:
         raise BadPicture(f"can't write {file}: {error.strerror}") from None
     plt.close(figure)

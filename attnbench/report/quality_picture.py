@@ -21,6 +21,7 @@ from attnbench.report.figures.looks import Look, Looks, on_a_page
 from attnbench.report.figures.palette import FAINT, GRID, PAPER
 from attnbench.report.figures.sheet import Drawn, finish, sheet
 from attnbench.report.quality_said import WANTED, cosine, nearest_level
+from attnbench.store.disk import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,9 +49,9 @@ def beside(found: Evidence, file: Path) -> Path | None:
     drawn = draw(found)
     if drawn is None:
         return None
-    file.with_suffix(".svg").write_text(drawn.svg, encoding="utf-8")
+    write_whole(file.with_suffix(".svg"), drawn.svg.encode(), sync=False)
     picture = file.with_suffix(".png")
-    picture.write_bytes(drawn.png)
+    write_whole(picture, drawn.png, sync=False)
     return picture
 
 

@@ -16,6 +16,7 @@ from attnbench.report.figures.looks import Look, Looks, on_a_page
 from attnbench.report.figures.palette import FAINT, GRID
 from attnbench.report.figures.sheet import Drawn, finish, sheet
 from attnbench.report.recall_view import settings
+from attnbench.store.disk import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,8 @@ def draw(found: Evidence, files: Sequence[Path]) -> bool:
     if made is None:
         return False
     for file in files:
-        file.write_bytes(made.svg.encode() if file.suffix == ".svg" else made.png)
+        content = made.svg.encode() if file.suffix == ".svg" else made.png
+        write_whole(file, content, sync=False)
     return True
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.said import plain, short, size
 from attnbench.report.figures.palette import GRID, INK, PAPER
+from attnbench.report.figures.sheet import save
 from attnbench.report.map_picture import BadPicture
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
         try:
             for file in files:
                 svg = {"Date": None} if file.suffix == ".svg" else None
-                figure.savefig(file, dpi=130, metadata=svg)
+                save(figure, file, dpi=130, metadata=svg)
         except OSError as error:
             raise BadPicture(f"can't write {file}: {error.strerror}") from None
         finally:

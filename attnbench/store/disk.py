@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from secrets import token_hex
 
 from impls.asked import CantBeDone
 
@@ -17,6 +18,8 @@ MACHINE, SELFCHECK = "env.json", "selfcheck.json"
 TORN, SPOILED = "torn.txt", "spoiled.jsonl"
 DRAFT = ".new"
 """What is written under this ending takes its name once it is whole."""
+NAME_SHOWN = 100
+"""Characters of a file's name that its draft's name begins with."""
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 """What file systems say that can't sync a folder, or not for us."""
 
@@ -82,14 +85,30 @@ def append_whole(descriptor: int, data: bytes) -> None:
         raise
 
 
+def open_draft(path: Path) -> tuple[int, Path]:
+    """A new file beside a path, open for appending, and its name.
+
+    Nobody can have put a link there that leads elsewhere: the name can't be foreseen, and the file
+    is new or the call fails.
+    """
+    draft = path.with_name(f".{path.name[:NAME_SHOWN]}.{token_hex(8)}{DRAFT}")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(draft, flags, 0o666), draft
+
+
+def remove_drafts(path: Path) -> None:
+    """Remove what a death left behind of a file that was being written."""
+    for draft in path.parent.glob(f".{path.name[:NAME_SHOWN]}.*{DRAFT}"):
+        draft.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     """A file, whole and on disk when this returns; where that can't be, the one before stays.
 
     ``sync``: whether to wait for the disk; what can be made again need not.
     """
-    draft = path.with_name(path.name + DRAFT)
+    descriptor, draft = open_draft(path)
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             (write_all if sync else write_some)(descriptor, data)
         finally:

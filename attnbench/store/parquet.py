@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.store.disk import DRAFT, StoreError
+from attnbench.store.disk import StoreError, write_whole
 from attnbench.store.frames import load
 
 if TYPE_CHECKING:
@@ -25,12 +25,11 @@ def export(paths: Iterable[str | Path], file: str | Path) -> int:
     if frame.empty:
         raise StoreError(f"there is no record under {', '.join(map(str, paths))} to export")
     table = arrow.table({name: _column(arrow, frame[name]) for name in frame.columns})
-    draft = file.with_name(file.name + DRAFT)
+    packed = arrow.BufferOutputStream()
+    parquet.write_table(table, packed, compression="zstd")
     try:
-        parquet.write_table(table, draft, compression="zstd")
-        draft.replace(file)
+        write_whole(file, packed.getvalue().to_pybytes())
     except OSError as error:
-        draft.unlink(missing_ok=True)
         why = error.strerror or str(error)
         raise StoreError(
             f"can't write {file}: {why}; give a file in a folder that is there"

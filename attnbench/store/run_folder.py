@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, BinaryIO
 
 from attnbench.record import SCHEMA, Record
 from attnbench.store.disk import (
-    DRAFT,
     HEADER,
     RECORDS,
     SPOILED,
@@ -20,6 +20,8 @@ from attnbench.store.disk import (
     StoreError,
     append_whole,
     make_folder,
+    open_draft,
+    remove_drafts,
     sync_folder,
     unwritable,
     write_some,
@@ -28,7 +30,7 @@ from attnbench.store.disk import (
 from attnbench.store.holder import holder
 from attnbench.store.reading import lines_of, read_header, whole_length
 
-APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PIECE_BYTES = 1 << 19
 """So much is copied at a time."""
 
@@ -46,6 +48,12 @@ class RunFolder:
     def name(self) -> str:
         """The run's name, as records carry it."""
         return self.path.name
+
+    @property
+    def resumed_by(self) -> str:
+        """The command that goes on with it."""
+        tables = [word for table in self.header.get("tables", ()) for word in ("--table", table)]
+        return shlex.join(["attnbench", "run", "--resume", str(self.path), *tables])
 
     @classmethod
     def create(cls, out: Path, machine: str, header: dict[str, Any]) -> RunFolder:
@@ -76,7 +84,7 @@ class RunFolder:
         folder._open()
         try:
             for file in (HEADER, RECORDS):
-                (path / (file + DRAFT)).unlink(missing_ok=True)
+                remove_drafts(path / file)
             folder._set_torn_lines_aside()
         except OSError as error:
             folder.close()
@@ -177,8 +185,7 @@ class RunFolder:
         The lock is kept at every moment.
         """
         path = self.path / RECORDS
-        draft = path.with_name(path.name + DRAFT)
-        new = os.open(draft, APPENDING | os.O_TRUNC, 0o666)
+        new, draft = open_draft(path)
         try:
             with path.open("rb") as there:
                 for start, length in sorted(without.items()):
@@ -200,7 +207,7 @@ class RunFolder:
     def _no_room(self, file: str, error: OSError) -> StoreError:
         return StoreError(
             f"can't write to {self.path / file}: {error.strerror}; what was measured before is "
-            f"kept: make room, then attnbench run --resume {self.path}"
+            f"kept: make room, then {self.resumed_by}"
         )
 
 

@@ -90,7 +90,7 @@ class Sweep:
             if not left:
                 raise NobodyLeft(
                     "every place where cells were measured is lost; what was measured is kept: "
-                    f"attnbench run --resume {self._folder.path}"
+                    f"{self._folder.resumed_by}"
                 )
             for event in through(left, cells, asked):
                 match event:

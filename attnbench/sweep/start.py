@@ -88,8 +88,12 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
     return Run(plan, RunFolder.create(out, machine.name, header), Known(), settings)
 
 
-def resume(path: Path, machine: Machine | None = None) -> Run:
-    """A run to go on with: the same grid, without the cells that have a record."""
+def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = ()) -> Run:
+    """A run to go on with: the same grid, without the cells that have a record.
+
+    ``tables``: the files of rows that the run was given, named again. A header alone makes no file
+    run: the folder may come from somebody else.
+    """
     header, machine = read_header(path), machine or this_machine()
     try:
         if header["protocol"] != PROTOCOL:
@@ -106,7 +110,8 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
         for needed in ("seed", "budget_s"):
             header[needed]
         _same_folder(header)
-        table = impls.table(header["tables"])
+        _named_again(path, header["tables"], tables)
+        table = impls.table(tables)
         given = [Problem.from_dict(values) for values in header.get("problems", ())]
         plan = make_plan(table, header["variants"], grid, machine, given)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
@@ -115,6 +120,19 @@ def resume(path: Path, machine: Machine | None = None) -> Run:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     folder = RunFolder.reopen(path)
     return Run(plan, folder, Known(read_records(path)), settings)
+
+
+def _named_again(path: Path, before: Sequence[str], tables: Sequence[str]) -> None:
+    """Raise unless the files of rows that a run was given are those that are named now."""
+    if sorted(Path(table).name for table in before) == sorted(Path(table).name for table in tables):
+        return
+    files = shlex.join(word for table in before for word in ("--table", table))
+    raise StoreError(
+        f"{path} has rows of {', '.join(before)}, whose code a resumed run executes: if you trust "
+        f"it, go on with {files}"
+        if before
+        else f"{path} was measured without --table; leave it out"
+    )
 
 
 def _told(selfcheck: dict[str, Any] | None) -> dict[str, Any] | None:

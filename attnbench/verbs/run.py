@@ -60,20 +60,19 @@ def run(given: argparse.Namespace) -> int:
                 unbegun = sweep(begun.plan, begun.done, folder, slots, watcher, Interrupt(say),
                                 until)  # fmt: skip
         except (Stopped, KeyboardInterrupt):
-            say(f"stopped; what was measured is kept. Go on with: attnbench run --resume "
-                f"{folder.path}")  # fmt: skip
+            say(f"stopped; what was measured is kept. Go on with: {folder.resumed_by}")
             return INTERRUPTED
         finally:
             folder.close()
     records = list(read_records(folder.path))
     if unbegun:
         say(f"the limit of {duration(given.limit)} is reached: {unbegun} of {len(left)} "
-            f"cells were not begun. Go on with: attnbench run --resume {folder.path}")  # fmt: skip
+            f"cells were not begun. Go on with: {folder.resumed_by}")  # fmt: skip
         if not tried(records):
             return 2  # there is nothing to conclude from
     status = _conclude(records, folder, as_json=given.json)
     if not given.no_report:
-        maps.keep(folder.path, records, folder.header.get("tables", []), say)
+        maps.keep(folder.path, records, given.table, say)
         report_of(folder.path)
     return status
 
@@ -144,12 +143,10 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     from attnbench.store import StoreError
     from attnbench.sweep import start
 
-    rest = (
-        given.variants, given.preset, given.table, given.seed, given.threads, given.problems
-    )  # fmt: skip
+    rest = (given.variants, given.preset, given.seed, given.threads, given.problems)
     if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
-    return start.resume(Path(given.resume), places.machine)
+    return start.resume(Path(given.resume), places.machine, given.table)
 
 
 def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:

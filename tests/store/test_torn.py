@@ -1,8 +1,11 @@
 """What a death or a loss of power leaves behind: set aside, and said; damage elsewhere is named."""
 
+import os
+
 import pytest
 
 from attnbench.store import HEADER, RECORDS, TORN, RunFolder, load, read_records
+from attnbench.store.disk import open_draft
 
 
 def left_behind(folder, made, tail):
@@ -87,6 +90,7 @@ def test_reading_a_run_that_was_left_damaged_says_what_sets_it_aside(folder, mad
 def test_a_draft_that_a_death_left_is_cleared_away(folder):
     folder.close()
     for file in (HEADER, RECORDS):
-        (folder.path / (file + ".new")).write_text("half")
+        descriptor, _ = open_draft(folder.path / file)
+        os.close(descriptor)
     RunFolder.reopen(folder.path).close()
     assert {p.name for p in folder.path.iterdir()} == {HEADER, RECORDS}

@@ -81,10 +81,11 @@ def killed(hostile, tmp_path_factory):
     said = {"path": path, "at_death": cells(path), "worker_alive": worker_alive}
     with (path / "records.jsonl").open("a") as file:
         file.write('{"status":"measured","vari')
-    said["second"] = finish(path)
+    said["table"] = ["--table", str(hostile)]
+    said["second"] = finish(path, *said["table"])
     said["after_second"] = (path / "records.jsonl").read_bytes()
-    said["third"] = finish(path)
-    said["fourth"] = finish(path, "--json")
+    said["third"] = finish(path, *said["table"])
+    said["fourth"] = finish(path, "--json", *said["table"])
     return said
 
 

@@ -8,6 +8,8 @@ it is part of any timing that a record holds.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -161,7 +163,11 @@ def _by_phase(call: Call, dout: torch.Tensor | None, plain: dict[str, Any],
         if cuda:
             torch.cuda.synchronize(call.problem.device)
     if trace is not None:
-        seen.export_chrome_trace(str(trace))
+        with tempfile.TemporaryDirectory() as folder:  # torch would follow a link that lies there
+            seen.export_chrome_trace(str(made := Path(folder) / trace.name))
+            trace.unlink(missing_ok=True)
+            with made.open("rb") as source, trace.open("xb") as target:
+                shutil.copyfileobj(source, target)
     events = seen.profiler.kineto_results.events()
     windows = _windows(events)
     found = (kernels if cuda else operators)(events, When(windows))

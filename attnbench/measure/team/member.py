@@ -33,7 +33,6 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
 
-MEET = "127.0.0.1"
 PATIENCE = timedelta(minutes=30)
 """For the others, in an exchange: longer than the worker's for any of them."""
 
@@ -108,7 +107,6 @@ class Member:
     """This rank among the others, and what it has built."""
 
     def __init__(self) -> None:
-        self._store: Any = None
         self._parts: dict[int, Part] = {}
         self._warm = False
         self._rank, self._world, self._device = 0, 1, "cpu"
@@ -120,12 +118,8 @@ class Member:
         for number in asked["over"]:
             self._parts.pop(number, None)
         match asked["do"]:
-            case "rest":
-                return {}
-            case "host":
-                return self._host()
             case "join":
-                return self._join(asked)
+                return self._join(asked, files[0])
             case "load":
                 load_function(asked["build"])
                 return {}
@@ -142,17 +136,14 @@ class Member:
         state.check(part.before)
         return {}
 
-    def _host(self) -> dict[str, Any]:
-        self._store = dist.TCPStore(MEET, 0, is_master=True, wait_for_workers=False)
-        return {"port": self._store.port}
-
-    def _join(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def _join(self, told: Mapping[str, Any], file: int) -> dict[str, Any]:
+        """Meet the others through a file that only the team's processes hold."""
         self._rank, self._world = told["rank"], told["world"]
         settings.apply(settings.Settings(**told["settings"]))
         if told["device"] != "cpu":
             self._device = f"cuda:{self._rank}"
             torch.cuda.set_device(self._device)
-        store = self._store or dist.TCPStore(MEET, told["port"], is_master=False)
+        store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
         dist.init_process_group(
             told["backend"], store=store, rank=self._rank, world_size=self._world, timeout=PATIENCE
         )

@@ -1,7 +1,6 @@
 """The process of one rank: it answers the worker's questions, one message each, until it is gone.
 
-    {"do": "host"}                              -> {"port": where the others meet}
-    {"do": "join", "rank": …, "port": …, …}     -> {}
+    {"do": "join", "rank": …, …} and a file     -> {}
     {"do": "load", "build": path}               -> {}
     {"do": "build", "of": number, …} and a file -> {"note": …}
     {"do": "forward" | "backward", "of": …}     -> {"seconds": …, "sent": bytes}

@@ -75,12 +75,15 @@ class Team:
         for number in range(world):
             self._ranks.append(rank := _start(number, self.threads))
             self._selector.register(rank.line, selectors.EVENT_READ, rank)
-        port = self._ask([{"do": "host"}] + [{"do": "rest"}] * (world - 1), "start")[0]["port"]
         told = {
-            "do": "join", "port": port, "world": world, "device": device,
+            "do": "join", "world": world, "device": device,
             "backend": self.backend, "settings": asdict(_settings(self.threads)),
         }  # fmt: skip
-        self._ask([{**told, "rank": number} for number in range(world)], "start")
+        meeting = os.memfd_create("attnbench-meeting")  # unlike a socket, for the ranks alone
+        try:
+            self._ask([{**told, "rank": number} for number in range(world)], "start", (meeting,))
+        finally:
+            os.close(meeting)
 
     @property
     def alive(self) -> bool:
@@ -216,6 +219,7 @@ def _variables(threads: int) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), here]))
     return {
         **os.environ, **environment(threads), "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from attnbench.models.calls import Calls
 from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
 from attnbench.models.merged import merged
+from attnbench.store.disk import open_draft
 from impls.asked import CantBeDone
 
 SITE = Path(__file__).parent / "site"
@@ -59,11 +60,11 @@ def _check(out: Path) -> None:
             f"--out {out}: masks are kept beside it, and + and @ mean something in a mask's text; "
             "choose a path without them"
         )
-    probe = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
         if out.is_dir():
             raise CantBeDone(f"can't write {out}: it is a folder; give a file, as calls.json")
-        probe.touch()
+        descriptor, probe = open_draft(out)
+        os.close(descriptor)
         probe.unlink()
     except OSError as error:
         raise CantBeDone(f"can't write {out}: {error.strerror}") from None

@@ -13,10 +13,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from attnbench.report.figures.palette import FAINT, GRID, INK, NAMES, PAPER
+from attnbench.store.disk import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,6 +77,12 @@ def sheet(width: float, height: float) -> Iterator[Figure]:
         mpl.rcParams.update(SETTINGS)  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have more
         yield Figure(figsize=(width, height), facecolor=PAPER)
+
+
+def save(figure: Figure, file: Path, **more: Any) -> None:
+    """The figure into a file, whole or not at all; raises OSError."""
+    figure.savefig(packed := io.BytesIO(), format=file.suffix[1:], **more)
+    write_whole(file, packed.getvalue(), sync=False)
 
 
 def finish(figure: Figure, section: str, name: str, title: str, told: str,
