@@ -109,6 +109,8 @@ class Variant:
     """Takes q_len different from kv_len; ``"decode"``: in that phase alone."""
     value_dim: bool = True
     """Takes v_head_dim different from head_dim."""
+    dropout: bool = False
+    """``build`` takes ``dropout``, the probability with which a weight is dropped in training."""
     head_dims: tuple[int, int] | None = None
     """Smallest and largest head_dim."""
     requires: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+import impls
 from attnbench.machine import this_machine, why_not
 from attnbench.models.bias_gradient import with_bias_gradient
 from attnbench.models.known_masks import known_mask
@@ -32,6 +33,10 @@ LASTING, PASSING = 32, 8
 that come and go with the data, whose tables may be as large as the scores."""
 DATA = {"padding", "document", "dense", "bias"}
 OWN = "its own operator"
+NO_BIAS_GRADIENT = (
+    "what is added to the scores is learned, and under dropout its gradient can't be had; set the "
+    "dropout of the attention's weights to 0"
+)
 
 
 class NotServed(CantBeDone):
@@ -48,6 +53,7 @@ class Asked(NamedTuple):
     device: torch.device
     mask: Mask
     phase: str
+    dropout: float = 0.0
 
 
 def wrong_level(row: Variant) -> str | None:
@@ -61,11 +67,11 @@ def wrong_level(row: Variant) -> str | None:
     )
 
 
-def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Asked:
+def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Asked:
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     phase = phase_of(q.shape[2], k.shape[2], gradient=gradient)
     return Asked(
-        tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device, mask, phase
+        tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device, mask, phase, dropout
     )  # fmt: skip
 
 
@@ -88,31 +94,35 @@ class Built:
     def __call__(
         self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
         mask: Mask | str | Tensor | None = None,
-        scale: float | None = None, is_causal: bool = False,
+        scale: float | None = None, is_causal: bool = False, dropout_p: float = 0.0,
     ) -> Tensor:  # fmt: skip
         """``out`` [b, h, n, e]. What comes after v means what F.scaled_dot_product_attention says.
 
         A scale other than head_dim^-1/2, which every softmax applies, is had by multiplying q
         with the ratio: exact where that is a power of two, else one rounding more; an operator of
         its own has no scores to scale, and refuses it. A mask that wants a gradient gets it beside
-        (:mod:`attnbench.models.bias_gradient`). Under autocast q, k and v are cast to its dtype,
-        doubles aside, as torch does, and the variant runs outside it.
+        (:mod:`attnbench.models.bias_gradient`), though not under dropout. Under autocast q, k and
+        v are cast to its dtype, doubles aside, as torch does, and the variant runs outside it.
         """
         kind = q_bhnd.device.type
         if kind in DEVICES and torch.is_autocast_enabled(kind):
             q_bhnd, k_bcmd, v_bcme = (_cast(x, kind) for x in (q_bhnd, k_bcmd, v_bcme))
             with torch.autocast(kind, enabled=False):
-                return self(q_bhnd, k_bcmd, v_bcme, mask, scale, is_causal)
+                return self(q_bhnd, k_bcmd, v_bcme, mask, scale, is_causal, dropout_p)
         self._fit(q_bhnd, k_bcmd, v_bcme)
         batch, heads, q_len, _ = q_bhnd.shape
         meant = self._meant(mask, is_causal, Shape(batch, heads, q_len, k_bcmd.shape[2]))
-        out = self._called(q_bhnd, k_bcmd, v_bcme, meant, scale)
+        out = self._called(q_bhnd, k_bcmd, v_bcme, meant, scale, dropout_p)
         if not isinstance(mask, Tensor):
             return out
+        if dropout_p and mask.requires_grad:
+            raise self._refused(NO_BIAS_GRADIENT)
         return with_bias_gradient(out, q_bhnd, k_bcmd, v_bcme, (mask,), scale, is_causal)
 
-    def _called(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
-        call, q = self.attend(_asked(q, k, v, mask)), self._scaled(q, scale)
+    def _called(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, dropout: float
+    ) -> Tensor:
+        call, q = self.attend(_asked(q, k, v, mask, dropout)), self._scaled(q, scale)
         try:
             return call(q, k, v)
         except Unsupported as why:
@@ -168,13 +178,27 @@ class Built:
         problem = self._taken(
             problem_of(asked.q, asked.v, asked.dtype, asked.device, asked.mask, asked.phase)
         )
+        more = self._dropping(asked.dropout)
         try:
-            call = load_function(self.row.build)(problem, **self.row.chosen)
+            call = load_function(self.row.build)(problem, **self.row.chosen, **more)
         except Unsupported as why:
             raise self._refused(str(why)) from None
         if problem.phase == "decode" and hasattr(call, "step"):
             call = _stepping(call, problem.q_len)
         return _laid_out(call, problem)
+
+    def _dropping(self, dropout: float) -> dict[str, float]:
+        """What the row's ``build`` is told of dropout besides."""
+        if not dropout:
+            return {}
+        if not self.row.dropout:
+            able = ", ".join(row.name for row in impls.table().rows.values() if row.dropout)
+            raise self._refused(
+                f"dropout_p={dropout:g} of the attention's weights is asked for, which it doesn't "
+                f"do; these do: {able}. Or train without it: a model of transformers has it in its "
+                "configuration"
+            )
+        return {"dropout": dropout}
 
     def _taken(self, problem: Problem) -> Problem:
         """The problem as the row takes it: who has no decode may compute the same as forward."""

@@ -41,7 +41,7 @@ def show(row: Variant, mathematics: str, reason: str | None, remedy: str) -> Non
     limits = [
         ("grouped-query heads", row.gqa),
         ("q_len ≠ kv_len", "in decode alone" if row.cross == "decode" else row.cross),
-        ("v_head_dim ≠ head_dim", row.value_dim),
+        ("v_head_dim ≠ head_dim", row.value_dim), ("dropout of weights", row.dropout),
     ]  # fmt: skip
     facts = {
         f"on {device}": f"{', '.join(row.on(device, 'dtypes'))}; "

@@ -21,13 +21,19 @@ def _row(name: str, title: str, build: str, cost: str, **more: Any) -> Variant:
 
 
 ROWS = [
-    _row("einsum", "two einsums around a softmax", "einsum:build", "einsum"),
-    _row("bmm", "bmm over flattened heads", "bmm:build", "two_matrices"),
-    _row("baddbmm", "scale and mask folded into the product", "bmm:build_folded", "two_matrices"),
-    _row("matmul", "broadcasting matmul, scores scaled after", "matmul:build", "two_matrices"),
+    _row("einsum", "two einsums around a softmax", "einsum:build", "einsum", dropout=True),
+    _row("bmm", "bmm over flattened heads", "bmm:build", "two_matrices", dropout=True),
+    _row(
+        "baddbmm", "scale and mask folded into the product", "bmm:build_folded", "two_matrices",
+        dropout=True,
+    ),
+    _row(
+        "matmul", "broadcasting matmul, scores scaled after", "matmul:build", "two_matrices",
+        dropout=True,
+    ),
     _row(
         "matmul.prescale", "broadcasting matmul, queries scaled before",
-        "matmul:build_prescale", "two_matrices_prescale",
+        "matmul:build_prescale", "two_matrices_prescale", dropout=True,
     ),
     _row(
         "inplace", "one matrix of scores, overwritten by its softmax", "inplace:build",
@@ -47,15 +53,19 @@ ROWS = [
     ),
     _row(
         "chunked", "a block of queries at a time", "chunked:build", "chunked",
-        options={"block": 256},
+        options={"block": 256}, dropout=True,
     ),
     _row(
         "online", "running maximum and sum over blocks of keys", "online:build", "online",
         options={"q_block": 512, "k_block": 512}, paper="arXiv:2112.05682",
     ),
-    _row("sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown"),
+    _row(
+        "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown",
+        dropout=True,
+    ),
     _row(
         "sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math",
+        dropout=True,
         runs=dict.fromkeys(DEVICES, f"{_SDPA}_attention_math"),
     ),
     _row(

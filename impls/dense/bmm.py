@@ -16,7 +16,7 @@ from impls.problem import Problem
 from impls.score_mask import ScoreMask
 
 
-def build(problem: Problem) -> Attend:
+def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """Product, then scale, then mask. Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
     b, c = problem.batch, problem.kv_heads
@@ -29,12 +29,14 @@ def build(problem: Problem) -> Attend:
         else:
             weights_xrm = mask.add_(scores_xrm.unflatten(0, (b, c))).softmax(-1).flatten(0, 1)
         del scores_xrm
+        if dropout:
+            weights_xrm = torch.dropout(weights_xrm, dropout, True)
         return mask.close(torch.bmm(weights_xrm, v_bcme.flatten(0, 1)).unflatten(0, (b, c)))
 
     return attend
 
 
-def build_folded(problem: Problem) -> Attend:
+def build_folded(problem: Problem, dropout: float = 0.0) -> Attend:
     """Product, scale and mask in one call."""
     mask = ScoreMask(problem)
     b, c, rows = problem.batch, problem.kv_heads, problem.group * problem.q_len
@@ -50,6 +52,8 @@ def build_folded(problem: Problem) -> Attend:
         weights_xrm = torch.baddbmm(
             addend, q_xrd, k_xmd.mT, beta=beta, alpha=problem.scale
         ).softmax(-1)
+        if dropout:
+            weights_xrm = torch.dropout(weights_xrm, dropout, True)
         return mask.close(torch.bmm(weights_xrm, v_bcme.flatten(0, 1)).unflatten(0, (b, c)))
 
     return attend

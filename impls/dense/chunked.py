@@ -9,6 +9,7 @@ gradients, autograd keeps every block's weights.
 Cost: 4 n m d FLOPs a head forward over the keys read; two matrices of block x m scores.
 """
 
+import torch
 from torch import Tensor
 
 from impls.dense.common import Tile, Tiles
@@ -17,7 +18,7 @@ from impls.problem import Problem
 from impls.spec import Unsupported
 
 
-def build(problem: Problem, block: int) -> Attend:
+def build(problem: Problem, block: int, dropout: float = 0.0) -> Attend:
     """Legend in :mod:`impls.heads`; r = g n rows, n of them in a block."""
     if block < 1:
         raise Unsupported(f"block={block} must be 1 or more")
@@ -28,6 +29,8 @@ def build(problem: Problem, block: int) -> Attend:
     ) -> Tensor:
         """In a function of its own, so that a block's weights are gone before the next begins."""
         weights_bcrm = tiles.scores(q_bcrd, k_bcmd, rows, tile).softmax(-1)
+        if dropout:
+            weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return ungrouped(weights_bcrm @ v_bcme[:, :, tile.keys], problem)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from impls.problem import Problem
 from impls.score_mask import ScoreMask
 
 
-def build(problem: Problem) -> Attend:
+def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """Legend in :mod:`impls.heads`; r = g n grouped rows."""
     mask = ScoreMask(problem)
 
@@ -21,6 +21,8 @@ def build(problem: Problem) -> Attend:
         weights_bcrm = mask.add_(
             torch.einsum("bcrd,bcmd->bcrm", grouped(q_bhnd, problem), k_bcmd).mul_(problem.scale)
         ).softmax(-1)
+        if dropout:
+            weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(torch.einsum("bcrm,bcme->bcre", weights_bcrm, v_bcme))
 
     return attend

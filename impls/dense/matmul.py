@@ -9,6 +9,7 @@ queries for backward.
 Cost: 4 n m d FLOPs a head forward, two matrices of scores at the worst instant.
 """
 
+import torch
 from torch import Tensor
 
 from impls.heads import Attend, grouped
@@ -16,7 +17,7 @@ from impls.problem import Problem
 from impls.score_mask import ScoreMask
 
 
-def build(problem: Problem) -> Attend:
+def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """Scale after. Legend in :mod:`impls.heads`; r = g n."""
     mask = ScoreMask(problem)
 
@@ -24,17 +25,21 @@ def build(problem: Problem) -> Attend:
         weights_bcrm = mask.add_(
             (grouped(q_bhnd, problem) @ k_bcmd.mT).mul_(problem.scale)
         ).softmax(-1)
+        if dropout:
+            weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(weights_bcrm @ v_bcme)
 
     return attend
 
 
-def build_prescale(problem: Problem) -> Attend:
+def build_prescale(problem: Problem, dropout: float = 0.0) -> Attend:
     """Scale before."""
     mask = ScoreMask(problem)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         weights_bcrm = mask.add_((grouped(q_bhnd, problem) * problem.scale) @ k_bcmd.mT).softmax(-1)
+        if dropout:
+            weights_bcrm = torch.dropout(weights_bcrm, dropout, True)
         return mask.close(weights_bcrm @ v_bcme)
 
     return attend

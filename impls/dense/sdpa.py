@@ -29,9 +29,11 @@ ALIGNED = 16
 """The efficient kernel takes masks whose rows begin at multiples of this."""
 
 
-def build(problem: Problem) -> Attend:
+def build(problem: Problem, dropout: float = 0.0) -> Attend:
     """torch chooses."""
     arguments = sdpa_arguments(problem)
+    if dropout:
+        arguments["dropout_p"] = dropout
     if problem.group > 1:
         arguments["enable_gqa"] = True
 
@@ -41,13 +43,13 @@ def build(problem: Problem) -> Attend:
     return attend
 
 
-def build_math(problem: Problem) -> Attend:
+def build_math(problem: Problem, dropout: float = 0.0) -> Attend:
     """Products, softmax and product, one after the other."""
     mask, grouped = _Mask(problem), problem.group > 1
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         return torch._scaled_dot_product_attention_math(
-            q_bhnd, k_bcmd, v_bcme, mask.added(), 0.0, mask.causal, enable_gqa=grouped
+            q_bhnd, k_bcmd, v_bcme, mask.added(), dropout, mask.causal, enable_gqa=grouped
         )[0]
 
     return attend

@@ -251,6 +251,21 @@ def test_a_step_is_handed_the_new_tokens_and_a_memory_of_those_before(monkeypatc
     assert seen == [("remember", 7, 7), ("memory", 2, 2, 2)]
 
 
+@pytest.mark.parametrize("name", [row.name for row in ROWS.rows.values() if row.dropout])
+def test_dropped_weights_are_zero_as_often_as_was_asked_and_the_others_larger(name):
+    """Values that are a unit matrix give the weights themselves."""
+    torch.manual_seed(0)
+    q, k, _ = qkv(40, 40)
+    v = torch.eye(40).expand(2, 2, 40, 40)
+    weights = variant(name)(q, k, v, is_causal=True)
+    dropped = variant(name)(q, k, v, is_causal=True, dropout_p=0.25)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], weights[kept] / 0.75)
+    count = int((weights != 0).sum())
+    assert abs(int(kept.sum()) / count - 0.75) < 5 * (0.25 * 0.75 / count) ** 0.5
+    assert (kept[0] != kept[1]).any() and (kept[:, 0] != kept[:, 1]).any()
+
+
 def test_who_has_no_decode_serves_few_queries_as_forward():
     assert "decode" not in ROWS.find("routing").on("cpu", "phases")
     q, k, v = qkv(8, 64, kv_heads=4)

@@ -34,12 +34,6 @@ def refusal(
     """None where all that is asked is served, else a sentence: the word, and what to do."""
     if mask is not None and not isinstance(mask, Tensor):
         return f"the mask is a {type(mask).__name__}, not a tensor; give the model a 2D or 4D one"
-    if module.training and (dropout := asked.get("dropout") or 0.0) > 0.0:
-        return (
-            f"dropout={dropout} of the attention's weights, in training, which no variant does; "
-            "set the attention's dropout in the model's config to 0, or train with "
-            "attn_implementation='sdpa'"
-        )
     window = asked.get("sliding_window")
     if mask is None and isinstance(window, int) and key.shape[2] > window:
         return (

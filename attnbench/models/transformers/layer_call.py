@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.models.bias_gradient import with_bias_gradient
-from attnbench.models.built import Built, NotServed
+from attnbench.models.built import NO_BIAS_GRADIENT, OWN, Built, NotServed
 from attnbench.models.transformers.asked_besides import refusal
 from attnbench.models.transformers.eager_mask import EagerMask
-from attnbench.models.transformers.meant import in_use, meant
+from attnbench.models.transformers.meant import in_use, meant, with_a_window
 from attnbench.models.transformers.setting import called
 from impls.asked import CantBeDone
+from impls.masks import Mask
 from impls.spec import Variant
 
 Answer = tuple[Tensor, None]
@@ -62,16 +63,43 @@ def _answered(
     variant: Built, module: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], mask: Tensor | None,
     asked: dict[str, Any],
 ) -> Tensor:  # fmt: skip
+    """The output [b, n, h, e].
+
+    Layers that say ``scaling=1`` have scaled q before (OPT, Whisper, ESM) or have that scale in
+    their weights (T5): an operator of its own is given q as it was without.
+    """
     query, key, value = qkv
     is_causal = mask is None and query.shape[2] > 1 and bool(asked.get("is_causal"))
     if isinstance(mask, EagerMask):
         mask, is_causal = mask.said()
     terms = tuple(x for x in (mask, asked.get("position_bias")) if x is not None)
     said, used = in_use(meant(terms, is_causal, query, key), query.shape[2], key.shape[2])
+    if isinstance(said, Mask) and _alternates(variant.row, module, query):
+        said = with_a_window(said, used)
     scale = asked.get("scaling")
-    out = variant(query, key[:, :, :used], value[:, :, :used], said, scale)
+    dropout = (asked.get("dropout") or 0.0) if module.training else 0.0
+    if dropout and any(term.requires_grad for term in terms):
+        raise CantBeDone(f"{variant.row.label}: {NO_BIAS_GRADIENT}")
+    if scale == 1.0 and variant.row.computes == OWN:
+        query, scale = query * query.shape[-1] ** 0.5, None
+    keys, values = key[:, :, :used], value[:, :, :used]
+    out = variant(query, keys, values, said, scale, dropout_p=dropout)
     out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
     return out.transpose(1, 2).contiguous()
+
+
+def _alternates(row: Variant, module: nn.Module, query: Tensor) -> bool:
+    """Whether a row that takes nothing without a window attends in a model with windows.
+
+    Such a model has layers without one too, or texts no longer than it.
+    """
+    masks = row.on(query.device.type, "masks")
+    config = getattr(module, "config", None)
+    return (
+        "window" in masks
+        and "none" not in masks
+        and getattr(config, "sliding_window", None) is not None
+    )
 
 
 def _place(module: nn.Module) -> str:

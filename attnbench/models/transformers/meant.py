@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbench.models.known_masks import known_mask
-from impls.masks import Mask, Shape
+from impls.masks import Mask, Part, Shape
 
 ANY_CORNER = {"dense", "bias", "padding", "document"}
 """Conditions that say the same whichever corner a mask is aligned to, with as many keys or more."""
@@ -45,6 +45,13 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
     if len(numbers) == 1 and numbers[0] > 0:
         return Mask(), numbers[0]
     return mask, kv_len
+
+
+def with_a_window(mask: Mask, kv_len: int) -> Mask:
+    """The same mask, with a window as wide as all keys where it has none."""
+    if "window" in mask.kinds:
+        return mask
+    return Mask((*mask.parts, Part("window", (kv_len, kv_len))), mask.upper_left)
 
 
 def _joined(one: Mask, other: Mask) -> Mask | None:

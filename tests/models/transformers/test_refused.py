@@ -40,7 +40,6 @@ def call(*, mask=None, training=False, q_len=6, **asked):
      ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
      ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
      ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
-     ({"dropout": 0.1, "training": True}, "dropout=0.1 of the attention's weights, in training"),
      ({"mask": object()}, "the mask is a object, not a tensor")],
 )  # fmt: skip
 def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
@@ -97,13 +96,21 @@ def test_a_scale_of_its_own_is_refused_of_what_has_no_scores_to_scale():
         zoo.by(model, "attnbench:linear.elu", zoo.logits, zoo.asked(zoo.ZOO["llama"]))
 
 
-def test_dropout_of_weights_is_refused_in_training_and_in_training_alone():
+def test_dropout_of_weights_is_refused_of_what_does_not_do_it_and_in_training_alone():
     model = BertModel(BertConfig(**zoo.SMALL)).eval()
-    model.set_attn_implementation("attnbench:einsum")
+    model.set_attn_implementation("attnbench:online")
     ids = torch.ones(1, 5).long()
     assert model(input_ids=ids).last_hidden_state.isfinite().all()
-    with pytest.raises(NotServed, match=r"dropout=0\.1 of the attention's weights, in training"):
+    sentence = r"BertSelfAttention of layer 0: online: dropout_p=0\.1 .* these do: einsum, bmm, "
+    with pytest.raises(NotServed, match=sentence):
         model.train()(input_ids=ids)
+
+
+def test_dropout_beside_a_learned_bias_is_refused():
+    small = zoo.ZOO["t5"]
+    model = small._replace(settings={**small.settings, "dropout_rate": 0.1}).made()
+    with pytest.raises(NotServed, match="einsum: what is added to the scores is learned"):
+        zoo.by(model, "attnbench:einsum", zoo.learned, zoo.asked(small))
 
 
 def test_a_variant_without_a_backward_does_not_train():
@@ -120,3 +127,9 @@ def test_a_model_without_values_is_refused_by_a_sentence():
     model.set_attn_implementation("attnbench:einsum")
     with pytest.raises(NotServed, match="device='meta' is not cpu, cuda"):
         model(input_ids=ids)
+
+
+def test_a_variant_of_windows_is_refused_in_a_model_that_has_none():
+    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"])
+    with pytest.raises(NotServed, match=r"layer 0: window\.blocked needs a window in the mask"):
+        zoo.by(model, "attnbench:window.blocked", zoo.logits, question)

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from transformers import AttentionInterface
 
+from attnbench.models.attention import attention
 from attnbench.models.transformers import spelled
 from impls.loading import load_file
 
@@ -61,6 +63,56 @@ def test_the_generated_tokens_are_eagers(name, pad, variant):
 @pytest.mark.parametrize(("name", "pad"), CASES)
 def test_a_training_step_is_eagers_to_each_weights_gradient(name, pad, variant):
     same_training_step(name, pad, variant)
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "gemma3"])
+def test_a_variant_of_windows_serves_the_layers_without_one_and_short_texts_too(name):
+    same_logits(name, "none", "window.blocked")
+    same_training_step(name, "right", "window.blocked")
+    same_tokens(name, "none", "window.blocked")
+    small = zoo.ZOO[name]
+    model, question = small.made(), zoo.asked(small)
+    short = question._replace(
+        given={"input_ids": question.given["input_ids"][:, :3]}, counts=question.counts[:, :3]
+    )
+    expected = zoo.logits(model, short)
+    given = zoo.by(model, spelled("window.blocked"), zoo.logits, short)
+    torch.testing.assert_close(given, expected, rtol=0.0, atol=CLOSE * float(expected.abs().max()))
+
+
+DROPPING = {
+    "bert": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2},
+    "gpt2": {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.1},
+    "whisper": {"dropout": 0.1, "attention_dropout": 0.2},
+}
+
+
+@pytest.mark.parametrize("variant", ["matmul", "einsum", "sdpa"])
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_drops_the_weights_that_transformers_own_attention_drops(name, variant):
+    """Of one seed the same weights are dropped, so the whole step is the same."""
+    small = zoo.ZOO[name]
+    model = small._replace(settings={**small.settings, **DROPPING[name]}).made()
+    pad = "right" if "right" in small.pads else "none"
+    question, steps = zoo.asked(small, pad), []
+    for implementation in ("sdpa" if variant == "sdpa" else "eager", spelled(variant)):
+        torch.manual_seed(5)
+        steps.append(zoo.by(model, implementation, zoo.learned, question))
+    (loss, expected), (lost, given) = steps
+    torch.testing.assert_close(lost, loss, rtol=CLOSE, atol=0.0)
+    for weight, gradient in expected.items():
+        torch.testing.assert_close(given[weight], gradient, rtol=1e-3, atol=1e-5)
+    plain, _ = zoo.by(small.made(), spelled(variant), zoo.learned, question)
+    assert abs(float(plain - lost)) > 1e-3
+
+
+def test_an_operator_of_its_own_gets_q_as_it_was_before_the_layer_scaled_it():
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    attend, given = attention("linear.elu"), torch.nn.Module()
+    expected = attend(q, k, v, is_causal=True).transpose(1, 2)
+    asked = {"scaling": 1.0, "is_causal": True}
+    out, _ = AttentionInterface()["attnbench:linear.elu"](given, q * 8**-0.5, k, v, None, **asked)
+    torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def takes_padding(row: Variant, dtype: str, device: str) -> bool:
 
 
 def no_dropout(model: nn.Module) -> None:
-    """A model that is trained without dropping anything, as no variant drops weights."""
+    """Train a model without dropping anything: not every variant drops weights."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
