@@ -28,6 +28,8 @@ from attnbench.truth.planted import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, s
 
 SLOW, SLOW_DOWN_S = "slow-downs", 12.0
 """What they are filed under, and for how long pairs of one are taken."""
+PART = f"part-{SELFCHECK}"
+"""The file of a self-check that goes on, or was stopped."""
 BUDGET_S = 0.03
 """Of sampling: a fault is there or not, and needs no narrow interval."""
 
@@ -60,6 +62,8 @@ class SelfCheck:
     spent_s: float = 0.0
     protocol: int = PROTOCOL
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    stopped: bool = False
+    """Whether it ended before all was planted."""
 
     @property
     def counted(self) -> int:
@@ -73,14 +77,15 @@ class SelfCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether something was planted, and nothing escaped."""
-        return 0 < self.counted == self.caught
+        """Whether something was planted, nothing escaped, and all was tried."""
+        return 0 < self.counted == self.caught and not self.stopped
 
     @property
     def line(self) -> str:
         """``ruler self-check: 34/34 on this machine``"""
         left = len(self.outcomes) - self.counted
         rest = f"; {left} could not be tried or told here" if left else ""
+        rest += "; stopped before its end" * self.stopped
         return f"ruler self-check: {self.caught}/{self.counted} on this machine{rest}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,8 +94,12 @@ class SelfCheck:
 
 
 def run_plants(machine: Machine, engine: LocalEngine, seed: int, watcher: Watcher,
-               plants: Iterable[Plant] = PLANTS) -> Iterator[Outcome]:  # fmt: skip
-    """Plant one after another, and see what the sweep makes of each."""
+               plants: Iterable[Plant] = PLANTS, *,
+               on_gpu: LocalEngine | None = None) -> Iterator[Outcome]:  # fmt: skip
+    """Plant one after another, and see what the sweep makes of each.
+
+    ``on_gpu`` measures those that are planted on a GPU, where that is another engine.
+    """
     todo = list(plants)
     asked = {"ceilings": ["float32"], "device": "cpu"}
     ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
@@ -102,7 +111,8 @@ def run_plants(machine: Machine, engine: LocalEngine, seed: int, watcher: Watche
             continue
         began = monotonic()
         cell = Cell(plant.row, plant.problem, left_out=None, guess_s=1.0)
-        record = measure(cell, header, engine, limit_s=plant.limit_s)
+        own = engine if plant.problem.device == "cpu" else on_gpu or engine
+        record = measure(cell, header, own, limit_s=plant.limit_s)
         left_s = (monotonic() - start) / number * (len(todo) - number)
         watcher.cell(record, number, len(todo), left_s)
         yield judge(plant, record, monotonic() - began)
@@ -191,5 +201,11 @@ def _at(values: Any, path: str) -> float | None:
 
 
 def save(result: SelfCheck, out: Path) -> Path:
-    """Beside the machine's runs, whole or not at all; the one before is replaced."""
-    return save_beside(out, result.machine, SELFCHECK, result.to_dict())
+    """Beside the machine's runs; the one before is replaced, by one that was stopped only another
+    that was.
+    """
+    if result.stopped:
+        return save_beside(out, result.machine, PART, result.to_dict())
+    path = save_beside(out, result.machine, SELFCHECK, result.to_dict())
+    path.with_name(PART).unlink(missing_ok=True)
+    return path

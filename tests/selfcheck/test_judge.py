@@ -149,7 +149,7 @@ def test_the_verb_ends_with_a_finding_where_something_escaped(
     monkeypatch, tmp_path, capsys, outcomes, faults, status, words
 ):
     """So many of the outcomes are those of faults, and the rest those of slow-downs."""
-    monkeypatch.setattr(selfcheck, "run_plants", lambda *_: iter(outcomes[:faults]))
+    monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter(outcomes[:faults]))
     monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(outcomes[faults:]))
     assert cli.main(["selfcheck", "--out", str(tmp_path), *words]) == status
     out = capsys.readouterr().out
@@ -160,6 +160,59 @@ def test_the_verb_ends_with_a_finding_where_something_escaped(
         assert json.loads(out) == kept
     else:
         assert out.rstrip().endswith(line)
+
+
+def test_what_a_self_check_has_found_is_kept_as_it_goes_and_where_it_is_stopped(
+    monkeypatch, tmp_path, capsys
+):
+    kept, whole = tmp_path / this_machine().name / "part-selfcheck.json", [CAUGHT, ELSEWHERE]
+
+    def stopped(*_, **__):
+        yield CAUGHT
+        assert [o["deed"] for o in json.loads(kept.read_text())["outcomes"]] == ["zeros"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter(whole))
+    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(()))
+    assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 0
+    assert not kept.exists()
+    monkeypatch.setattr(selfcheck, "run_plants", stopped)
+    assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 130
+    assert (
+        capsys.readouterr()
+        .out.rstrip()
+        .endswith("ruler self-check: 1/1 on this machine; stopped before its end")
+    )
+    assert json.loads(kept.read_text())["stopped"]
+    assert len(stored_selfcheck(tmp_path, this_machine().name)["outcomes"]) == len(whole)
+
+
+def test_what_is_planted_on_a_cpu_is_tried_where_no_gpu_is_seen(monkeypatch, tmp_path):
+    asked = []
+
+    class Engine:
+        def __init__(self, settings, *, limited=True, variables=None):
+            self.name = "a GPU" if variables is None else variables["CUDA_VISIBLE_DEVICES"]
+            self.limited = limited
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def ask(self, question, limit_s):
+            if "ceilings" in question:
+                return {"ceilings": {"flops": {}}}
+            device = question["job"]["problem"]["device"]
+            asked.append((device, self.name, self.limited))
+            raise WorkerLost("gone", "", timed_out=True)
+
+    monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", Engine)
+    monkeypatch.setattr(selfcheck, "why_not", lambda *_: None)
+    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(()))
+    cli.main(["selfcheck", "--out", str(tmp_path)])
+    assert set(asked) == {("cpu", "", True), ("cuda", "a GPU", False)}
 
 
 def test_a_plant_turned_honest_differs_in_the_deed_alone():
