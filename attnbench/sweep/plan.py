@@ -27,8 +27,8 @@ NOMINAL_FLOPS = {"cpu": 3e10, "cuda": 1e14}
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
 STARTING_S = 0.15
-COMPILING_S = {"c++": 3.0, "triton": 1.0}
-"""A cell, by what is required: Triton keeps what it compiled for the cells that are alike."""
+COMPILING_S = {"cpu": {"c++": 3.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
+"""A cell, by its device and what is required: torch.compile's, and kernels in Triton."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,12 @@ def make_plan(
     side_by_side: dict[Problem, dict[str, Cell]] = {}
     for cell in (cell for plan in plans for cell in plan.cells):
         side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
-    return Plan([cell for cells in side_by_side.values() for cell in cells.values()])
+    cells = [cell for cells in side_by_side.values() for cell in cells.values()]
+    return Plan(sorted(cells, key=_compiled_on_gpu))  # which take as long as many others
+
+
+def _compiled_on_gpu(cell: Cell) -> bool:
+    return cell.problem.device != "cpu" and "c++" in cell.variant.requires
 
 
 def _plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine,
@@ -244,11 +249,13 @@ def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -
     """Seconds for a cell, from the work of dense attention at a nominal speed."""
     pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
     work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
-    rate = NOMINAL_FLOPS[problem.device.split(":")[0]]
+    kind = problem.device.split(":")[0]
+    rate = NOMINAL_FLOPS[kind]
     if problem.device == "cpu":
         rate *= machine.threads
     elif problem.dtype in ("bfloat16", "float16"):
         rate *= TWO_BYTES
-    compilers = [what for what in COMPILING_S if any(r.startswith(what) for r in variant.requires)]
-    once = max([COMPILING_S[what] for what in compilers], default=STARTING_S)
+    compiling = COMPILING_S[kind].items()
+    once = max([s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
+               default=STARTING_S)  # fmt: skip
     return once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate

@@ -125,7 +125,7 @@ PRESETS = {
         seq=("512", "2048", "4096"), heads=(4,), mask=("none", "window:127,0"), budget=0.1,
     ),
     "h200": Preset(
-        "nine minutes of an H200: what is asked most comes first", device="cuda", budget=0.05,
+        "fifteen minutes of an H200: what is asked most comes first", device="cuda", budget=0.05,
         parts=(
             HEADLINE,
             HEADLINE.with_(phase=("train",), seq=("512", "2048", "8192")),
@@ -145,7 +145,7 @@ PRESETS = {
         ),
     ),
     "h200-quick": Preset(
-        "three minutes of an H200: the same questions at a few lengths", device="cuda",
+        "five minutes of an H200: the same questions at a few lengths", device="cuda",
         budget=0.05,
         parts=(
             H200.with_(seq=("2048", "8192")),

@@ -56,6 +56,16 @@ def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_meas
     ]  # fmt: skip
 
 
+def test_on_a_gpu_what_torch_compiles_comes_after_all_else():
+    cells = make_plan(impls.table(), (), PRESETS["h200-quick"], H200).to_run
+    compiled = ["c++" in cell.variant.requires for cell in cells]
+    assert compiled == sorted(compiled)
+    assert 8 <= sum(compiled) < len(compiled) / 4
+    assert all(cell.guess_s > 8 for cell in cells[-sum(compiled) :])
+    on_cpu = make_plan(table(row("a", requires=("c++",)), row("b")), (), BOTH, planning.BOX).cells
+    assert [cell.variant.name for cell in on_cpu][:2] == ["a", "b"]
+
+
 def test_variants_that_are_named_are_measured_in_every_part():
     grid = Preset("g", parts=(A.with_(seq=("128",), variants=("a",)), A), variants=("a", "b"))
     rows = table(row("a"), row("b"), row("c"))
@@ -181,7 +191,7 @@ def test_a_report_of_a_visit_draws_lines_at_as_many_tokens_and_at_a_batch_of_one
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "minutes"), [("h200", 9), ("h200-quick", 3)])
+@pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])
 def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
     there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
     monkeypatch.setattr(machines, "_version", there.get)
