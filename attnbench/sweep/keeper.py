@@ -18,7 +18,8 @@ from pathlib import Path
 
 MOST_PROCESSES = 512
 """More than this at once is no compiler at work."""
-LOOK_S = 1.0
+LOOK_S, LOOK_OFTEN_S = 1.0, 0.05
+"""Between two looks, and where the system does not tell of the worker's end."""
 END_S = 10.0
 """So long processes that were killed may take to go."""
 DIE_WITH_PARENT, ADOPT = 1, 36
@@ -54,16 +55,27 @@ def keep(life: int, report: int, others: tuple[int, ...]) -> None:
 
 def _watch(worker: int, life: int) -> str:
     """Until the worker has ended or has to be; how that was."""
-    gone = os.pidfd_open(worker)
+    try:
+        gone = [os.pidfd_open(worker)]
+    except (OSError, AttributeError):  # a sandbox refuses it, or this Python has none
+        gone = []
+    look = time.monotonic() + LOOK_S
     while True:
-        ready, _, _ = select.select([life, gone], [], [], LOOK_S)
-        if gone in ready:
+        ready, _, _ = select.select([life, *gone], [], [], LOOK_S if gone else LOOK_OFTEN_S)
+        if _has_ended(worker):
             return f"status {os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])}"
         if life in ready:
             return f"status {-signal.SIGKILL}"
+        if time.monotonic() < look:
+            continue
+        look = time.monotonic() + LOOK_S
         if len(descendants(worker, MOST_PROCESSES)) >= MOST_PROCESSES:
             return f"processes {MOST_PROCESSES}"
         _reap(worker)
+
+
+def _has_ended(worker: int) -> bool:
+    return os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def end(worker: int) -> None:

@@ -216,3 +216,27 @@ def test_a_worker_and_its_keeper_end_when_the_engine_s_process_is_killed(mark):
         assert len(processes.marked(mark)) >= 3
         parent.communicate("go on\n")
     processes.until(lambda: not processes.marked(mark), 10)
+
+
+@pytest.mark.parametrize("refusal", ["raise OSError(1, 'no')", "raise AttributeError('none')"])
+def test_how_a_worker_ended_is_known_where_no_pidfd_can_be_had(refusal):
+    code = f"""
+        import os, time
+        from attnbench.sweep import keeper
+        def refused(process): {refusal}
+        os.pidfd_open = refused
+        life, held = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            time.sleep(0.2)
+            os._exit(7)
+        began = time.monotonic()
+        print(keeper._watch(worker, life), time.monotonic() - began < 0.8)
+        os.close(held)
+        print(keeper._watch(os.fork() or time.sleep(5), life))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True,
+        timeout=20,
+    )  # fmt: skip
+    assert ran.stdout.splitlines() == ["status 7 True", "status -9"]
