@@ -23,7 +23,7 @@ WORDS = (
     "attnbench", "attnbench.amounts", "attnbench.collector", "attnbench.statistics",
     "attnbench.comparison", "attnbench.pairs", "attnbench.parts", "attnbench.record",
     "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
-    "attnbench.amiss", "attnbench.exits",
+    "attnbench.amiss", "attnbench.exits", "attnbench.outside_text",
 )  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
     DATA, TENSORS, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),

@@ -6,8 +6,9 @@ numbers. Headings and columns of words wrap. A table whose numbers alone are too
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import IO, Literal, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
@@ -16,6 +17,8 @@ from rich.segment import Segment
 from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
+
+from attnbench.outside_text import Unchecked, for_terminal
 
 GOOD, BAD, FAINT = "green", "red", "dim"
 PIPED = 120
@@ -26,14 +29,22 @@ WORD = 24
 """A longer word, or a longer half of a heading, is folded before a table gets too wide."""
 
 
-class _Trimmed:
-    """Something to print, without the blanks at the ends of its lines."""
+class _Harmless:
+    """Something to print, without control characters that are not this package's own."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self.inner = inner
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for line in out.render_lines(self.inner, options, pad=False):
+        for each in out.render(self.inner, options):
+            yield each if each.control else each._replace(text=for_terminal(each.text))
+
+
+class _Trimmed(_Harmless):
+    """The same, also without the blanks at the ends of its lines."""
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in out.render_lines(_Harmless(self.inner), options, pad=False):
             while line and not line[-1].text.strip():
                 line.pop()
             if line:
@@ -42,17 +53,21 @@ class _Trimmed:
             yield Segment.line()
 
 
-class _Trim(RenderHook):
+class _Wrap(RenderHook):
+    def __init__(self, kind: type[_Harmless]) -> None:
+        self._kind = kind
+
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Trimmed(each) for each in renderables]
+        return [self._kind(each) for each in renderables]
 
 
 def console(width: int | None = None) -> Console:
-    """Standard output, by default as wide as the terminal is."""
-    out = Console(highlight=False, width=width)
-    if not out.is_terminal:
-        out = Console(highlight=False, width=width or PIPED)
-        out.push_render_hook(_Trim())
+    """Standard output, by default as wide as the terminal is; it shows no text's own controls."""
+    out = Console(highlight=False, width=width, file=cast(IO[str], Unchecked(sys.stdout)))
+    terminal = out.is_terminal
+    if not terminal:
+        out = Console(highlight=False, width=width or PIPED, file=out.file)
+    out.push_render_hook(_Wrap(_Harmless if terminal else _Trimmed))
     return out
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from attnbench.outside_text import Unchecked, for_terminal
 from attnbench.record import Record, Status
 from attnbench.sweep.plan import duration
 from impls.problem import Problem
@@ -84,7 +85,9 @@ class LiveTable:
             BarColumn(), MofNCompleteColumn(), TextColumn("cells · {task.fields[left]}")
         )
         self._task = self._bar.add_task("", total=total, left="starting")
-        self._live = Live(self._draw(), console=Console(stderr=True), transient=True)
+        self._live = Live(
+            self._draw(), console=Console(file=cast(IO[str], Unchecked(sys.stderr))), transient=True
+        )
 
     def __enter__(self) -> LiveTable:
         self._live.__enter__()
@@ -101,7 +104,7 @@ class LiveTable:
 
     def tell(self, sentence: str) -> None:
         """Print it above what is redrawn."""
-        self._live.console.print(sentence, highlight=False, markup=False)
+        self._live.console.print(for_terminal(sentence), highlight=False, markup=False)
 
     def _draw(self) -> Table:
         from rich.table import Table
@@ -111,7 +114,8 @@ class LiveTable:
         for record in self._latest:
             style = "" if record.status is Status.MEASURED else "yellow"
             problem = Problem.from_dict(record.problem)
-            cells.add_row(record.variant, problem.slug, Text(describe(record)), style=style)
+            words = (record.variant, problem.slug, describe(record))
+            cells.add_row(*(Text(for_terminal(each)) for each in words), style=style)
         whole = Table.grid()
         whole.add_row(cells)
         whole.add_row(self._bar)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from attnbench.outside_text import for_terminal
 from impls.asked import CantBeDone
 
 
@@ -21,6 +23,7 @@ class Stream:
 
     So a verb's exit status says what it found, however little of the output was read. Where there
     is no room, data raises :class:`CannotWrite`; prose is dropped, since no result rests on it.
+    No control character goes through: a message of a plugin or a record's text may hold some.
     """
 
     def __init__(self, stream: TextIO, *, prose: bool = False) -> None:
@@ -28,7 +31,11 @@ class Stream:
         self._dropping = False
 
     def write(self, text: str) -> int:
-        """Write, or drop."""
+        """Write, or drop; without control characters."""
+        return self.write_unchecked(for_terminal(text))
+
+    def write_unchecked(self, text: str) -> int:
+        """Write, or drop, as it is: for text that was checked and then given colours."""
         if not self._dropping:
             with self._told():
                 return self._stream.write(text)
@@ -61,12 +68,21 @@ def kept_open() -> Iterator[None]:
     with ExitStack() as opened:
         _open_closed(opened)
         out, error = sys.stdout, sys.stderr
+        for stream in (out, error):
+            _take_any_character(stream, opened)
         sys.stdout, sys.stderr = wrapped, _ = Stream(out), Stream(error, prose=True)
         try:
             yield
             wrapped.flush()
         finally:
             sys.stdout, sys.stderr = out, error
+
+
+def _take_any_character(stream: TextIO, opened: ExitStack) -> None:
+    """Have a terminal of few characters show a mark for others, where it would raise."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="replace")
+        opened.callback(stream.reconfigure, errors="strict")
 
 
 def _open_closed(opened: ExitStack) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from attnbench.outside_text import for_sheet
 from attnbench.report.figures.palette import FAINT, GRID, INK, NAMES, PAPER
 from attnbench.store.disk import write_whole
 
@@ -114,7 +115,7 @@ def clean(text: str) -> str:
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:
     made = io.StringIO()
-    csv.writer(made, lineterminator="\n").writerows(rows)
+    csv.writer(made, lineterminator="\n").writerows(map(for_sheet, row) for row in rows)
     return made.getvalue()
 
 

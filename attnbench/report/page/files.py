@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attnbench.outside_text import for_sheet
 from attnbench.record import Record
 from attnbench.report.page import html
 from attnbench.report.page.contents import Contents
@@ -95,6 +96,7 @@ def data(runs: Sequence[Ran]) -> str:
          **_flat(_told(record))}
         for run in runs for line, record in zip(run.lines, run.records, strict=True)
     ]  # fmt: skip
+    rows = [{for_sheet(name): for_sheet(value) for name, value in row.items()} for row in rows]
     frame = pd.DataFrame(rows).convert_dtypes()
     text: str = frame.to_csv(index=False, lineterminator="\n")  # whole numbers stay whole
     return text
