@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,13 @@ class Table:
 def _inner(core: str) -> str:
     """A core's text: its own options may stand in brackets, ``lsh(rounds=2&bucket=8)``."""
     return core[:-1].replace("(", "?", 1) if core.endswith(")") else core
+
+
+@cache
+def own_rows() -> Mapping[str, Variant]:
+    """The rows that are built in, by name; no row of others can have their names."""
+    families = (importlib.import_module(f"impls.{family}") for family in FAMILIES)
+    return {row.name: row for family in families for row in family.ROWS}
 
 
 def table(files: Sequence[str | Path] = ()) -> Table:

@@ -126,6 +126,7 @@ class Variant:
     without torch; raises :class:`Unsupported` for what can't be split."""
     paper: str = ""
     origin: str = "attnbench"
+    """Whose function does the work, or the distribution or file that the row comes from."""
     untried: bool = False
     """Written against what is documented; no run has attested it yet."""
     runs: Mapping[str, str] = field(default_factory=dict)

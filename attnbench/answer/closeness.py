@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from attnbench.answer.regimes import Regime
+from attnbench.answer.ties import torch_rank
 
 FACTORS = (1.05, 1.1, 1.25, 1.5, 2.0)
 MOSTLY = 0.9
@@ -54,6 +55,14 @@ def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
                 ratios.setdefault(name, []).append(median / best)
     found = [Closeness(name, tuple(sorted(some)), len(seen)) for name, some in ratios.items()]
     return sorted(found, key=lambda c: (-_area(c), c.variant))
+
+
+def advised(found: Sequence[Closeness]) -> Closeness:
+    """Which to take, if only one: of those that keep to the same factor on most problems as the
+    nearest of all, torch's own if one does. Needs one at the least.
+    """
+    near = [c for c in found if c.mostly()[0] <= found[0].mostly()[0]]
+    return min(near, key=lambda c: torch_rank(c.variant))
 
 
 def _area(of: Closeness, factors: Sequence[float] = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)) -> float:

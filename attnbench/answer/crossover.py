@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 from math import log
 from typing import Any
 
+from attnbench.answer.ties import torch_rank
 from attnbench.sweep.crossover import A, Look, Search
 
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
@@ -106,7 +107,8 @@ class Answer:
         lengths = len(self.looks)
         rests = f"({pairs:,} pairs at {lengths} length{'s' * (lengths > 1)})"
         why = self.ended or "lengths between could not be compared"
-        said = [self._course(), *(one.sentence(why) for one in self.crossovers()), self._beyond()]
+        said = [self._course(), *(one.sentence(why) for one in self.crossovers())]
+        said += [self._advice(), self._beyond()]
         return f"{'. '.join(text for text in said if text)} {rests}"
 
     def notes(self) -> list[str]:
@@ -189,6 +191,14 @@ class Answer:
         if one.leader:
             return f"{one.leader} is faster"
         return f"they can't be told apart at {_margin(one.looks)}"
+
+    def _advice(self) -> str:
+        """Which to use where they tie; empty where neither is nearer to torch's own."""
+        first, other = sorted((self.a, self.b), key=torch_rank)
+        tie = any(not one.leader for one in self.stretches())
+        return f"Where they tie, use {first}: it is torch's own" * (
+            tie and torch_rank(first) < torch_rank(other)
+        )
 
     def _taken(self, look: Look) -> str:
         """The leader's time over the other's."""

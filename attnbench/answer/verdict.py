@@ -1,4 +1,5 @@
-"""Which exact variant was fastest on each problem, and which can't be told from it.
+"""Which exact variant to use on each problem: the fastest, or among those that can't be told from
+it the one that :mod:`attnbench.answer.ties` prefers.
 
 These are sentences about medians taken one after the other, so variants whose intervals come
 within the margin of each other are said to be equal. Only exact softmax is ranked: another
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.answer.elsewhere import alike, griefs
+from attnbench.answer.ties import preference
 from attnbench.answer.twins import furthest
 from attnbench.answer.unrest import unrest
 from attnbench.record import Record, Time
@@ -28,14 +30,14 @@ FRUGAL = 0.5
 
 @dataclass(frozen=True)
 class Answer:
-    """The fastest exact variant of one problem."""
+    """The exact variant to use for one problem."""
 
     problem: dict[str, Any]
     winner: str
     time: Time
     equal: tuple[str, ...]
-    """Those that can't be told from the winner, up to the first that can: what is slower than that
-    one and no better known is no choice."""
+    """The others that can't be told from the fastest, up to the first that can: what is slower than
+    that one and no better known is no choice."""
     next: str | None
     """The first that can."""
     lead: float | None
@@ -69,6 +71,8 @@ class Answer:
         taken = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
         alone = not self.equal and self.next is None
         rank = "the only exact variant measured" if alone else "the fastest exact variant"
+        if self.equal:
+            rank = f"the one to use of {len(self.leaders)} that tie"
         who = f"{self.winner} is {rank}, at {taken}"
         if self.memory_bytes is not None:
             who += f" and {_mib(self.memory_bytes)}"
@@ -154,27 +158,33 @@ def answers(records: Sequence[Record], margin: float | None = None,
 def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answer:
     timed = [(r.time, r.variant, r) for r in exact if r.time is not None]
     ranked = sorted(timed, key=lambda each: each[0].median_s)
-    best, winner, record = ranked[0]
+    best = ranked[0][0]
     told = [t.low_s > best.high_s * (1 + margin) for t, _, _ in ranked[1:]]
     tied = told.index(True) if True in told else len(told)
-    equal = tuple(v for _, v, _ in ranked[1 : 1 + tied])
+    leaders = ranked[: 1 + tied]
+    taken, winner, record = min(leaders, key=lambda x: preference(x[1], _peak(x[2]), x[0].median_s))
+    equal = tuple(v for _, v, _ in leaders if v != winner)
     t, behind, _ = ranked[1 + tied] if tied < len(told) else (None, None, None)
     near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best, margin)]
-    own = record.memory.peak_bytes if record.memory else None
+    own = _peak(record)
     sized = [(r.memory.peak_bytes, t.median_s, v) for t, v, r in ranked if r.memory]
-    peak, taken, least = min(sized, default=(0, 0.0, ""))
-    frugal = (least, peak, taken / best.median_s) if own and peak <= FRUGAL * own else None
+    peak, slower, least = min(sized, default=(0, 0.0, ""))
+    frugal = (least, peak, slower / taken.median_s) if own and peak <= FRUGAL * own else None
     return Answer(
-        problem, winner, best, equal,
+        problem, winner, taken, equal,
         next=behind,
-        lead=t.median_s / best.median_s if t else None,
-        lead_low=t.low_s / best.high_s if t else None,
-        lead_high=t.high_s / best.low_s if t else None,
+        lead=t.median_s / taken.median_s if t else None,
+        lead_low=t.low_s / taken.high_s if t else None,
+        lead_high=t.high_s / taken.low_s if t else None,
         memory_bytes=own,
         frugal=frugal,
         margin=margin,
         flags=tuple(f"{v} {_amiss(t)}" for v, t in near if t.flags),
     )  # fmt: skip
+
+
+def _peak(record: Record) -> int | None:
+    return record.memory.peak_bytes if record.memory else None
 
 
 def _may_win(time: Time, best: Time, margin: float) -> bool:

@@ -82,15 +82,25 @@ MILLION = H200.with_(seq=("1048576",), batch=(1,), heads=(4,), head_dim=(64,))
 HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
 
 
-PRESETS = {
-    "cpu": Preset(
-        "the default on a CPU: a layer's heads, short to middling lengths",
-        seq=("128", "256", "512", "1024"), heads=(4,), budget=0.1,
-    ),
+PROBLEM = {
+    "cpu": Preset("the default problem on a CPU", seq=("512",), heads=(4,), phase=("forward",)),
     "cuda": Preset(
-        "the default on a GPU: bfloat16, middling to long sequences",
-        seq=("512", "1024", "2048", "4096", "8192"), batch=(2,), heads=(16,), head_dim=(128,),
-        dtype=("bfloat16",), device="cuda",
+        "the default problem on a GPU", seq=("4096",), batch=(2,), heads=(16,), head_dim=(128,),
+        dtype=("bfloat16",), phase=("forward",), device="cuda",
+    ),
+}  # fmt: skip
+"""What every command starts from, by the kind of device; it changes lengths and phases at most. So
+what one has measured answers another."""
+BOTH = ("forward", "train")
+
+PRESETS = {
+    "cpu": PROBLEM["cpu"].with_(
+        title="the default on a CPU: a layer's heads, short to middling lengths",
+        seq=("128", "256", "512", "1024"), phase=BOTH, budget=0.1,
+    ),
+    "cuda": PROBLEM["cuda"].with_(
+        title="the default on a GPU: bfloat16, middling to long sequences",
+        seq=("512", "1024", "2048", "4096", "8192"), phase=BOTH,
     ),
     "check": Preset(
         "what 'attnbench check' asks: an odd length, grouped heads, the common masks, all levels",
@@ -98,12 +108,8 @@ PRESETS = {
         mask=("none", "causal", "window:31,0"), phase=("forward", "train", "decode"),
         level=("core", "layer", "block"),
     ),
-    "compare-cpu": Preset("what 'attnbench compare' asks on a CPU", seq=("512",),
-                          phase=("forward",)),
-    "compare-cuda": Preset(
-        "what 'attnbench compare' asks on a GPU", seq=("4096",), batch=(2,), heads=(16,),
-        head_dim=(128,), dtype=("bfloat16",), phase=("forward",), device="cuda",
-    ),
+    "compare-cpu": PROBLEM["cpu"],
+    "compare-cuda": PROBLEM["cuda"],
     "history": Preset(
         "what asv measures of each commit on a CPU: one or two of each family",
         ("matmul", "sdpa", "chunked", "longformer", "performer", "linear.elu", "gla"),
@@ -179,6 +185,5 @@ def default_preset(devices: tuple[str, ...]) -> str:
 
 
 def one_problem(device: str) -> Preset:
-    """Where whoever asks about one problem starts: trained, in what the device computes in."""
-    dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    return Preset("one problem", phase=("train",), dtype=(dtype,), device=device)
+    """The default problem on a device."""
+    return PROBLEM["cuda" if device.startswith("cuda") else "cpu"].with_(device=device)

@@ -61,29 +61,29 @@ ROWS = [
     ),
     _row(
         "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown",
-        dropout=True,
+        origin="torch", dropout=True,
     ),
     _row(
         "sdpa.math", "scaled_dot_product_attention, MATH forced", "sdpa:build_math", "sdpa_math",
-        dropout=True,
+        origin="torch", dropout=True,
         runs=dict.fromkeys(DEVICES, f"{_SDPA}_attention_math"),
     ),
     _row(
         "sdpa.flash", "scaled_dot_product_attention, FLASH_ATTENTION forced", "sdpa:build_flash",
-        "flash", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
+        "flash", origin="torch", masks={"cpu": MASK_KINDS, "cuda": ("none", "causal")},
         dtypes={"cpu": DTYPES, "cuda": _HALF}, value_dim=False,
         runs={"cpu": f"{_SDPA}_flash_attention_for_cpu", "cuda": f"{_SDPA}_flash_attention"},
         paper="arXiv:2205.14135, arXiv:2307.08691",
     ),
     _row(
         "sdpa.efficient", "scaled_dot_product_attention, EFFICIENT_ATTENTION forced",
-        "sdpa:build_efficient", "fused", gqa=False, devices=("cuda",), dtypes=("float32", *_HALF),
-        untried=True, runs={"cuda": f"{_SDPA}_efficient_attention"},
+        "sdpa:build_efficient", "fused", origin="torch", gqa=False, devices=("cuda",),
+        dtypes=("float32", *_HALF), untried=True, runs={"cuda": f"{_SDPA}_efficient_attention"},
     ),
     _row(
         "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",
-        "fused", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",), untried=True,
-        runs={"cuda": f"{_SDPA}_cudnn_attention"},
+        "fused", origin="torch", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",),
+        untried=True, runs={"cuda": f"{_SDPA}_cudnn_attention"},
     ),
     _row(
         "triton.flash", "FlashAttention in Triton: no score leaves the chip", "triton_flash:build",

@@ -28,8 +28,8 @@ ROWS: list[Variant] = [
         options={"core": "sdpa", "key_bias": True, "bias": True},
     ),
     _row(
-        "mha.native", "nn.MultiheadAttention", "native", "mha_native", gqa=False, phases=_WHOLE,
-        options={"need_weights": False, "fastpath": False},
+        "mha.native", "nn.MultiheadAttention", "native", "mha_native", origin="torch", gqa=False,
+        phases=_WHOLE, options={"need_weights": False, "fastpath": False},
         runs=_fast("aten::_native_multi_head_attention"),
     ),
     _row("mha.einsum", "einsum over weights by heads", "mha_einsum", "mha_einsum"),
@@ -52,7 +52,7 @@ ROWS: list[Variant] = [
     ),
     _row(
         "block.native", "nn.TransformerEncoderLayer", "native:_block", "block_native",
-        level="block", gqa=False, cross=False, phases=_WHOLE,
+        origin="torch", level="block", gqa=False, cross=False, phases=_WHOLE,
         options={"norm": "pre", "activation": "gelu", "ff": 4, "fastpath": False},
         runs=_fast("aten::_transformer_encoder_layer_fwd"),
     ),

@@ -27,7 +27,7 @@ def _pattern(name: str, title: str, **more: Any) -> Variant:
 def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
     """A row of torch's compiled FlexAttention, which has no backward and no float64 on the CPU."""
     return Variant(
-        name=name, title=title, family="sparse", build=f"impls.sparse.{code}",
+        name=name, title=title, family="sparse", origin="torch", build=f"impls.sparse.{code}",
         cost=f"impls.sparse.cost:{cost}", dtypes=("float32", "bfloat16", "float16"),
         phases={"cpu": NO_GRADIENT, "cuda": PHASES}, requires=("c++",), paper="arXiv:2412.05496",
         runs=dict.fromkeys(DEVICES, COMPILED), **more,

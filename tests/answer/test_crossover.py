@@ -45,8 +45,8 @@ def test_ties_between_are_said_with_the_margin_and_lie_within_the_bracket():
     )
     assert found.sentence() == (
         "from 64 to 1,024 tokens sdpa is faster; from 1,088 to 1,408 they can't be told apart at "
-        "1 %; at 1,472 elu is faster. elu overtakes sdpa between 1,024 and 1,472 (200 pairs at 5 "
-        "lengths)"
+        "1 %; at 1,472 elu is faster. elu overtakes sdpa between 1,024 and 1,472. Where they tie, "
+        "use sdpa: it is torch's own (200 pairs at 5 lengths)"
     )
     (one,) = found.crossovers()
     assert (one.low, one.high, one.ties, one.tight) == (1024, 1472, (1088, 1408), True)

@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnbench import cli
-from attnbench.machine import this_machine
+from attnbench.arguments import parser
+from attnbench.machine import Gpu, this_machine
+from attnbench.sweep import presets, start
+from attnbench.sweep.plan import problems
+from attnbench.verbs import crossover, limits
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("chosen_runs.py"))
@@ -55,7 +60,6 @@ def test_a_measured_problem_is_answered_from_the_run(chooses, run):
 
 def test_what_proves_it_is_a_command_that_asks_the_same_problem(chooses, run):
     from attnbench import arguments
-    from attnbench.sweep.plan import problems
     from attnbench.sweep.presets import Preset
 
     _, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--json")
@@ -250,3 +254,26 @@ def test_a_damaged_line_is_named(chooses, run):
     file.write_text(file.read_text() + '{"phase":"forward", "status":\n')
     status, _, err = chooses("--seq", 512, *SHAPE, "--from", run)
     assert status == 2 and f"{file}, line 11" in err
+
+
+def test_the_default_problem_is_answered_from_a_default_run(chooses, whole, measures):
+    status, out, _ = chooses("--seq", 512, "--out", whole.parents[1], "--json")
+    found = json.loads(out)
+    assert status == 0 and not measures
+    assert found["problem"] == problem(512).to_dict() and found["source"] == str(whole)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_command_starts_from_a_problem_of_the_default_run(device):
+    gpu = Gpu("H200", "one", 9.0, 141 << 30, "570")
+    machine = replace(this_machine(), gpus=(gpu,) * (device == "cuda"), torch_cuda="13.0")
+    run = start.find_preset(None, machine)
+    ran = {p.with_(q_len=1, kv_len=1) for p in problems(run)}
+    words = ["crossover", "a", "b", "--device", device]
+    starts = {
+        "choose": presets.one_problem(device), "compare": presets.PRESETS[f"compare-{device}"],
+        "crossover": crossover._grid(parser().parse_args(words), machine),
+        "limits": limits._grid(parser().parse_args(["limits", "--device", device]), machine),
+    }  # fmt: skip
+    for verb, grid in starts.items():
+        assert {p.with_(q_len=1, kv_len=1) for p in problems(grid)} <= ran, verb

@@ -39,7 +39,7 @@ class Choice:
     wants: Wants
     winner: Candidate | None
     equal: tuple[Candidate, ...] = ()
-    """What can't be told from the winner."""
+    """The others that can't be told from the fastest."""
     next: Candidate | None = None
     """The first that can."""
     lead: Lead | None = None
@@ -62,7 +62,7 @@ class Choice:
 
     @property
     def ranked(self) -> list[Candidate]:
-        """All that could be chosen, the fastest first."""
+        """All that could be chosen: the winner, what ties with it, then the others by time."""
         after = [self.next] if self.next else []
         return [self.winner, *self.equal, *after, *self.slower] if self.winner else []
 

@@ -1,4 +1,4 @@
-"""Choosing: the fastest of those that could be chosen, and what can't be told from it."""
+"""Choosing: the fastest of those that could be chosen; among ties, the one to prefer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from attnbench.answer.choice.candidates import Candidate, Excluded, Why, judged
 from attnbench.answer.choice.choice import Choice, Lead
 from attnbench.answer.choice.known import Known
 from attnbench.answer.choice.wants import KINDS
+from attnbench.answer.ties import preference
 from attnbench.answer.verdict import margin_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _absent(table: Table, there: set[str], problem: Problem, wants: Wants) -> li
 
 def ranked(problem: Problem, wants: Wants, found: Sequence[Candidate | Excluded], *,
            margin: float, source: str = "") -> Choice:  # fmt: skip
-    """The fastest of those that could be chosen."""
+    """The fastest of those that could be chosen; among ties the one to prefer."""
     order = sorted((c for c in found if isinstance(c, Candidate)), key=lambda c: c.median_s)
     excluded = tuple(e for e in found if isinstance(e, Excluded))
     start = Choice(problem, wants, None, excluded=excluded, margin=margin, source=source)
@@ -92,10 +93,17 @@ def ranked(problem: Problem, wants: Wants, found: Sequence[Candidate | Excluded]
     told = [told_apart(best, other, margin) for other in rest]
     tied = told.index(True) if True in told else len(told)
     after = rest[tied] if tied < len(rest) else None
+    winner, equal = preferred(order[: 1 + tied])
     return replace(
-        start, winner=best, equal=tuple(rest[:tied]), next=after,
-        lead=lead_over(best, after) if after else None, slower=tuple(rest[tied + 1 :]),
+        start, winner=winner, equal=equal, next=after,
+        lead=lead_over(winner, after) if after else None, slower=tuple(rest[tied + 1 :]),
     )  # fmt: skip
+
+
+def preferred(ties: Sequence[Candidate]) -> tuple[Candidate, tuple[Candidate, ...]]:
+    """Of some that can't be told apart the one to advise, and the others."""
+    first = min(ties, key=lambda c: preference(c.variant, c.memory_bytes, c.median_s))
+    return first, tuple(c for c in ties if c is not first)
 
 
 def lead_over(best: Candidate, other: Candidate) -> Lead:

@@ -18,6 +18,7 @@ from attnbench.store import StoreError, read_header
 from attnbench.store.skim import Seen, skim
 
 if TYPE_CHECKING:
+    from attnbench.answer.choice.candidates import Candidate
     from attnbench.answer.choice.wants import Wants
     from impls import Table
     from impls.problem import Problem
@@ -62,9 +63,17 @@ class _Asking:
     ceilings: Mapping[str, Any]
 
     def leaders(self, problem: Problem) -> list[str]:
-        """Whoever is chosen, and whoever can't be told from it; none where nothing is said."""
+        """What is chosen, and what can't be told from it; empty where nothing is said."""
+        return [c.variant for c in self._tied(problem)]
+
+    def fastest(self, problem: Problem) -> str | None:
+        """The fastest of these, be it by little; None where nothing is said."""
+        tied = self._tied(problem)
+        return min(tied, key=lambda c: c.median_s).variant if tied else None
+
+    def _tied(self, problem: Problem) -> list[Candidate]:
         found = choose(self.seen, problem, self.wants, self.rows, ceilings=self.ceilings)
-        return [c.variant for c in (found.winner, *found.equal) if c]
+        return [found.winner, *found.equal] if found.winner else []
 
 
 def _alike(seen: Sequence[Seen], device: str) -> Iterator[list[Seen]]:
@@ -143,9 +152,9 @@ def _changes(low: Problem, high: Problem, before: str, asking: _Asking) -> int:
         if length <= low.kv_len:
             continue
         problem = low.with_(kv_len=length, q_len=low.q_len if low.q_len != low.kv_len else length)
-        leaders = asking.leaders(problem)
-        if not leaders:
+        fastest = asking.fastest(problem)
+        if fastest is None:
             break
-        if leaders[0] != before:
+        if fastest != before:
             return length
     return max(int((low.kv_len * high.kv_len) ** 0.5), low.kv_len + 1)

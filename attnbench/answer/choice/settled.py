@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnbench.answer.choice.choice import Choice, Lead
-from attnbench.answer.choice.chosen import lead_over, told_apart
+from attnbench.answer.choice.chosen import lead_over, preferred, told_apart
 from attnbench.comparison import Verdict
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def settled(choice: Choice, taken: Sequence[Held]) -> Choice:
     """The choice again, where those that were near each other have been held side by side.
 
-    Each was held against the same one. Who is faster than that one is the winner, the fastest of
-    them if they are several; who is neither slower nor faster can't be told from it, nor can who
-    was equal and was held against nobody.
+    Each was held against the same one. The fastest is the one that is faster than that one, or the
+    fastest of these if they are several; what is neither slower nor faster can't be told from it,
+    nor can what was equal and was held against none. Among these the winner is the one to prefer.
     """
     by_name = {c.variant: c for c in choice.ranked}
     over = {held.judged: held.comparison for held in taken if held.judged in by_name}
@@ -39,9 +39,10 @@ def settled(choice: Choice, taken: Sequence[Held]) -> Choice:
     rest = [by_name[n] for n in others if _slower(n, first, base, over)]
     rest += [c for c in unheld if c not in still]
     after = rest[0] if rest else None
+    winner, tied = preferred([by_name[first], *equal, *still])
     return replace(
-        choice, winner=by_name[first], equal=(*equal, *still), next=after, slower=tuple(rest[1:]),
-        lead=_lead(by_name[first], after, base, over),
+        choice, winner=winner, equal=tied, next=after, slower=tuple(rest[1:]),
+        lead=_lead(winner, after, base, over),
         pairs=tuple(held.to_dict() for held in taken),
     )  # fmt: skip
 

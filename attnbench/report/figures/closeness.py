@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.closeness import Closeness, closeness
+from attnbench.answer.closeness import Closeness, advised, closeness
 from attnbench.report.figures.labels import heading, shorten, spread
 from attnbench.report.figures.looks import Look, Looks
 from attnbench.report.figures.palette import FAINT
@@ -41,7 +41,7 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
         return None
     many = found[0].problems
     title = f"How near to the best, over {many} problem{'s' * (many > 1)}"
-    best = found[0]
+    best = advised(found)
     told = (
         f"{best.variant} takes no more than 1.1 times the best on {best.share(1.1):.0%} of the "
         f"problems, and no more than twice on {best.share(2.0):.0%}; only exact softmax counts"

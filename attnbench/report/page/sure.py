@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from attnbench.answer.closeness import Closeness, closeness
+from attnbench.answer.closeness import Closeness, advised, closeness
 from attnbench.report import numbers
 from attnbench.report.page.headlines import telling
 from attnbench.report.scenes import Ran, Scene
@@ -75,7 +75,7 @@ def only(run: Ran, scenes: Sequence[Scene]) -> Only | None:
     found = closeness(scene.regime for scene in own)
     if not found or found[0].problems < FEWEST:
         return None
-    first = found[0]
+    first = advised(found)
     factor, count = first.mostly()
     near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
     return Only(run, first.variant, near + _worst(first, own))

@@ -52,6 +52,17 @@ def test_within_the_margin_they_cant_be_told_apart():
     assert "matmul can't be told from it" in found.sentence()
 
 
+def test_among_ties_torchs_own_is_chosen_and_then_what_needs_least_memory():
+    records = [seen("chunked", problem(), 1.0, peak=8), seen("sdpa", problem(), 1.014, peak=9),
+               seen("matmul", problem(), 1.01, peak=7), seen("einsum", problem(), 1.5)]  # fmt: skip
+    found = chosen(records)
+    assert (found.winner.variant, found.next.variant) == ("sdpa", "einsum")
+    assert [c.variant for c in found.equal] == ["chunked", "matmul"]
+    assert found.lead.factor == pytest.approx(1.5 / 1.014)
+    assert [c.variant for c in found.ranked] == ["sdpa", "chunked", "matmul", "einsum"]
+    assert chosen([r for r in records if r.variant != "sdpa"]).winner.variant == "matmul"
+
+
 def test_one_query_is_told_by_what_was_measured_without_a_mask_too():
     def decoding(mask, length):
         return problem(length, mask=mask).with_(phase="decode", q_len=1)

@@ -88,3 +88,13 @@ def test_the_pairs_are_kept_as_plain_values():
     found = settled(start(a=1.0, b=1.03), [pairs("b", "a", 1.03)])
     (said,) = found.to_dict()["pairs"]
     assert (said["judged"], said["against"], said["verdict"]) == ("b", "a", "SLOWER")
+
+
+def test_among_those_that_pairs_leave_tied_torchs_own_is_the_winner():
+    choice = start(matmul=1.0, sdpa=1.03, einsum=2.0)
+    assert choice.winner.variant == "sdpa"
+    tied = settled(choice, [pairs("sdpa", "matmul", 1.004)])
+    assert (tied.winner.variant, [c.variant for c in tied.equal]) == ("sdpa", ["matmul"])
+    told = settled(choice, [pairs("sdpa", "matmul", 1.03)])
+    assert (told.winner.variant, told.equal, told.next.variant) == ("matmul", (), "sdpa")
+    assert told.lead.factor == pytest.approx(1.03)

@@ -1,0 +1,25 @@
+"""The order among ties: which of several variants that can't be told apart to advise.
+
+First torch's own, which needs nothing besides torch: scaled_dot_product_attention, then that with a
+backend forced, then torch's other functions. Then what needs least memory, then the fastest.
+"""
+
+from __future__ import annotations
+
+from impls import own_rows
+
+NOT_TORCHS = 3
+
+
+def torch_rank(variant: str) -> int:
+    """How near to torch's own choice a variant is, by its label: 0 is ``sdpa``."""
+    row = own_rows().get(variant.partition("?")[0])
+    if row is None or row.origin != "torch":
+        return NOT_TORCHS
+    return 2 if row.family != "dense" else int(bool(row.runs))
+
+
+def preference(variant: str, memory_bytes: float | None, median_s: float) -> tuple[float, ...]:
+    """Among ties the one with the least of these is advised."""
+    memory = float("inf") if memory_bytes is None else memory_bytes
+    return torch_rank(variant), memory, median_s
