@@ -19,6 +19,9 @@ def time(cache, variant, seq, phase):
     pass
 
 
+time.version = suite.TIME_VERSION
+
+
 def memory(cache, variant, seq, phase):
     pass
 

@@ -27,7 +27,9 @@ class Asked:
     bench: tuple[str, ...] = ()
     """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
     interleaved: bool = False
-    """Whether the commits are measured in turns, so that more than one round makes sense."""
+    """Whether the commits are measured in turns, a process of each in a round."""
+    kept: str = ""
+    """A folder that lives as long as asv's command: what the first round found stays there."""
 
     def wants(self, benchmark: str, parameters: Sequence[str]) -> bool:
         """Whether a benchmark with these parameters, as asv writes them, was asked for."""

@@ -6,14 +6,17 @@ network and a moment. The ruler is the checkout's: see :mod:`attnbench.history.r
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import site
 import sys
 import sysconfig
+import tempfile
 import venv
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +138,9 @@ def _hand_on(words: Sequence[str], said: Namespace, environment: Any) -> None:
     Machine.hardcoded_machine_name = _entered()
     device = this_machine().devices[-1]
     asked = command.understood(said, device, energy=device == "cuda" or _counts_energy())
-    asked.hand_on(environment)
+    kept = tempfile.mkdtemp(prefix="attnbench-history-")
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    replace(asked, kept=kept).hand_on(environment)
 
 
 def _entered() -> str:

@@ -1,7 +1,7 @@
 """The kinds of benchmark that asv is taught: each looks its figure up in what was measured.
 
-Times are handed over sample by sample, so that asv's medians, intervals and comparisons are of what
-the ruler saw. The other figures are one number a cell, which asv compares by its factor alone.
+asv's rank test takes the values of a time for independent draws, so each is from a process of its
+own. The other figures are one number a cell, which asv compares by its factor alone.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ class Looked(Benchmark):  # type: ignore[misc]
 
 
 class Time(Looked):
-    """Every sample of the ruler's clock."""
+    """One value for each process that timed the cell."""
 
     name_regex = re.compile("^time$")
     figure = "time"
 
     def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
         super().__init__(name, func, attr_sources)
-        self.rounds = suite.TURNS if command.handed_on().interleaved else 1
+        self.rounds = suite.PROCESSES if command.handed_on().interleaved else 1
 
     def taken(self, cache: Cache, key: Key) -> Any:
-        """Samples that asv has not had before."""
+        """Values that asv has not had before."""
         row = cache.rows.get(key)
         measured = row is not None and row.status == "measured"
         if row is None or (measured and not sitting.is_first(key, self.figure, Path.cwd())):

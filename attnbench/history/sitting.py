@@ -1,17 +1,29 @@
-"""All cells of a commit in one sitting: the sweep that ``attnbench run`` makes, with its ruler.
+"""All cells of a commit in one sitting, with the ruler of ``attnbench run``.
 
-It is made in the folder that asv gives to the set-up and to the benchmarks that use it. A figure
-that is wanted a second time from there (rounds that do not take turns) is measured anew: samples
-that were counted twice would pass for independent ones.
+A commit is swept once in each command of asv's: gate, meters, memory and error. What passed is then
+timed in processes that do nothing else, each of which gives one value a cell. Where the system put
+a process's memory moves a call by some hundredths for as long as the process lives, so the samples
+of one process are no independent draws, and values of several processes are. Where commits take
+turns, a sitting is one process and asv makes several; else it is all of them, one after another.
+
+The sweep is made in the folder that asv gives to the set-up and to the benchmarks that use it. A
+value that is wanted a second time from there (rounds that do not take turns) is measured anew:
+values that were counted twice would pass for independent ones.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Sequence
+import random
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.history import ruler, suite
 from attnbench.history.command import Asked
@@ -21,9 +33,15 @@ if TYPE_CHECKING:
     from attnbench.record import Record
     from attnbench.sweep.plan import Plan
     from attnbench.sweep.presets import Preset
+    from attnbench.sweep.turns import HoldingWorker
+    from impls.problem import Problem
 
 QUICK_S = 0.01
-"""Seconds of samples a cell where only a look is wanted."""
+"""Seconds of samples a cell where its time is only looked at."""
+SAMPLES = 4
+"""Calls in one place in memory, besides those that warm up."""
+PLACES = ((0.005, 4), (0.015, 3), (math.inf, 2))
+"""Places of a value, by the seconds that a call takes at most."""
 
 
 def measured(asked: Asked, here: Path) -> Cache:
@@ -33,20 +51,104 @@ def measured(asked: Asked, here: Path) -> Cache:
         return Cache({}, skipped)
     assert impls is not None
     first = ruler.laid_out(impls, here / "commit")
+    kept = _kept(asked, commit)
+    if kept is not None and kept.exists():
+        rows = {_key(key): Row(**row) for key, row in json.loads(kept.read_text())}
+    else:
+        rows = _swept_all(asked, here, first)
+        if kept is not None:
+            kept.write_text(json.dumps([[key, asdict(row)] for key, row in rows.items()]))
+    if not asked.quick:
+        processes = 1 if asked.interleaved else suite.PROCESSES
+        rows |= _timed(rows, suite.keys(asked, ["time"]), asked.device, first, processes)
+    return Cache(rows)
+
+
+def _kept(asked: Asked, commit: str) -> Path | None:
+    """Where the sweep of a commit is kept for the rounds that follow."""
+    name = f"{os.environ.get('ASV_ENV_NAME', '')}-{commit}.json"
+    return Path(asked.kept) / name if asked.kept else None
+
+
+def _key(sent: Sequence[Any]) -> Key:
+    variant, length, phase = sent
+    return str(variant), int(length), str(phase)
+
+
+def _swept_all(asked: Asked, here: Path, first: Path) -> dict[Key, Row]:
     wanted = suite.keys(asked)
     counted = suite.keys(asked, ["energy"])
     rows: dict[Key, Row] = {}
     for keys, energy in (([k for k in wanted if k not in counted], False), (counted, True)):
         if keys:
             rows |= _swept(keys, asked, here, first, energy=energy)
-    return Cache(rows)
+    return rows
 
 
 def anew(key: Key, asked: Asked, here: Path) -> Row:
-    """One cell, in a sweep of its own."""
+    """One cell: a sweep of its own and, unless only a look is wanted, one value more."""
     impls = ruler.impls_of_commit()
     assert impls is not None
-    return _swept([key], asked, here, ruler.laid_out(impls, here / "commit"), energy=False)[key]
+    first = ruler.laid_out(impls, here / "commit")
+    rows = _swept([key], asked, here, first, energy=False)
+    if not asked.quick:
+        rows |= _timed(rows, [key], asked.device, first, 1)
+    return rows[key]
+
+
+def _timed(rows: Mapping[Key, Row], keys: Sequence[Key], device: str, first: Path,
+           processes: int) -> dict[Key, Row]:  # fmt: skip
+    """The cells that were measured, each with a value for each of some processes in its time."""
+    from attnbench.lock import lock_for
+    from attnbench.machine import this_machine
+    from attnbench.measure.settings import Settings
+    from attnbench.sweep.commits import Refused
+    from attnbench.sweep.start import pinned
+    from attnbench.sweep.turns import open_worker
+
+    values: dict[Key, list[float]] = {k: [] for k in keys if rows[k].status == "measured"}
+    ended: dict[Key, Row] = {}
+    opened = open_worker(
+        Settings(threads=pinned(None, this_machine())), 0, QUICK_S, device=device
+    )  # fmt: skip
+    for _ in range(processes if values else 0):
+        with lock_for([device]), opened(first) as worker:
+            for key, problem in _in_any_order([k for k in values if k not in ended], device):
+                try:
+                    values[key].append(_value(worker, key[0], problem))
+                except Refused as refused:
+                    ended[key] = Row(refused.status or "failed", str(refused), {})
+    taken = {
+        key: Row(rows[key].status, rows[key].reason, {**rows[key].figures, "time": found})
+        for key, found in values.items()
+    }
+    return taken | ended
+
+
+def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
+    """Seconds of a call: the median of some, in the place in memory where that is least.
+
+    The place is luck: one where a call's tensors evict each other, or a neighbour who was at work
+    while it was sampled, makes the call slower and nothing makes it faster.
+    """
+    turns, medians, places = worker.hold(variant, problem), list[float](), 1
+    while len(medians) < places:
+        turns.fresh()
+        medians.append(statistics.median(turns.samples(SAMPLES)))
+        places = next(count for most_s, count in PLACES if medians[0] <= most_s)
+    return min(medians)
+
+
+def _in_any_order(keys: Sequence[Key], device: str) -> Iterator[tuple[Key, Problem]]:
+    """Cells with their problems. Those of a problem share its truth, so they stay together."""
+    from attnbench.sweep.plan import problems
+
+    by_cell = {(p.kv_len, p.phase): p for p in problems(suite.grid(device))}
+    chance = random.SystemRandom()
+    groups = [list(g) for _, g in groupby(sorted(keys, key=lambda k: k[1:]), lambda k: k[1:])]
+    for group in chance.sample(groups, len(groups)):
+        for key in chance.sample(group, len(group)):
+            yield key, by_cell[key[1:]]
 
 
 def is_first(key: Key, figure: str, here: Path) -> bool:
@@ -118,7 +220,7 @@ def _grid(names: list[str], keys: Sequence[Key], asked: Asked) -> Preset:
     return grid.with_(
         variants=tuple(names), seq=tuple(dict.fromkeys(str(n) for _, n, _ in keys)),
         phase=tuple(p for p in grid.phase if any(k[2] == p for k in keys)),
-        budget=QUICK_S if asked.quick else None,
+        budget=QUICK_S,
     )  # fmt: skip
 
 

@@ -113,7 +113,7 @@ PRESETS = {
     "history": Preset(
         "what asv measures of each commit on a CPU: one or two of each family",
         ("matmul", "sdpa", "chunked", "longformer", "performer", "linear.elu", "gla"),
-        seq=("128", "256", "512", "1024"), heads=(4,), budget=0.1,
+        seq=("128", "256", "512"), heads=(4,), budget=0.1,
     ),
     "history-cuda": Preset(
         "what asv measures of each commit on a GPU",

@@ -30,7 +30,12 @@ class Turns:
 
     def sample(self) -> float:
         """Seconds of one call."""
-        return float(self._worker.ask({"sample": 1}, TURN_LIMIT_S)["seconds"][0])
+        return self.samples(1)[0]
+
+    def samples(self, count: int) -> list[float]:
+        """Seconds of each of some calls, after one that warms up what others have cooled."""
+        answer = self._worker.ask({"sample": count}, TURN_LIMIT_S)
+        return [float(seconds) for seconds in answer["seconds"]]
 
 
 class HoldingWorker:
