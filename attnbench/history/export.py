@@ -2,13 +2,15 @@
 
 What asv calls failed is a cell that was run and did not end as measured: it has no value. What it
 calls skipped (``n/a``) is one that was not to be had on that machine, or that no run asked for. The
-sweeps of a commit on one machine share a file. What several of them took of one cell is put
-together; a cell that failed in one stays failed, however fast it was in another.
+sweeps of a commit on one machine share a file. The times that several of them took of one cell
+are values of independent processes, and are put together; a cell that failed in one stays failed,
+however fast it was in another.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 FAILED = None
 SKIPPED = math.nan
 Value = list[float] | float | None
-"""Samples, or one figure, or how asv says that there is none: :data:`SKIPPED`, :data:`FAILED`."""
+"""A time of each run, or one figure, or how asv says that there is none: :data:`SKIPPED`,
+:data:`FAILED`.
+"""
 
 
 class ResultsError(CantBeDone):
@@ -85,7 +89,7 @@ def export(paths: Sequence[str | Path], results: Path, *, root: Path | None = No
 
 
 def together(old: Value, new: Value) -> Value:
-    """What two runs say of one cell: all their samples; of one figure, what the later one says."""
+    """What two runs say of one cell: both times; of one figure, what the later one says."""
     if old is FAILED or new is FAILED:
         return FAILED
     if isinstance(old, list) and isinstance(new, list):
@@ -94,12 +98,12 @@ def together(old: Value, new: Value) -> Value:
 
 
 def _says(value: Value) -> bool:
-    """Whether there is a figure, or are samples."""
+    """Whether there is a figure, or are times."""
     return value is not None and (isinstance(value, list) or not math.isnan(value))
 
 
 def _holds(old: Sequence[float], new: Sequence[float]) -> bool:
-    """Whether a run's samples are there already, since it was exported before."""
+    """Whether a run's time is there already, since it was exported before."""
     last = len(old) - len(new) + 1
     return any(old[i : i + len(new)] == list(new) for i in range(last))
 
@@ -175,7 +179,7 @@ def _add(whole: Results, name: str, cells: dict[index.Cell, Value],
 
 
 def _before(whole: Results, name: str) -> dict[index.Cell, Value]:
-    """What the file says of a benchmark."""
+    """What the file says of a benchmark; the samples of an earlier version are one value."""
     if name not in whole.get_all_result_keys():
         return {}
     params = whole.get_result_params(name)
@@ -183,4 +187,9 @@ def _before(whole: Results, name: str) -> dict[index.Cell, Value]:
         product(*params), whole.get_result_value(name, params),
         whole.get_result_samples(name, params), strict=True,
     )  # fmt: skip
-    return {cell: samples or value for cell, value, samples in values}
+    about = index.described(name)
+    same = about is not None and whole.benchmark_version.get(name) == about["version"]
+    return {
+        cell: (samples if same else [statistics.median(samples)]) if samples else value
+        for cell, value, samples in values
+    }

@@ -1,5 +1,8 @@
 """A sitting: what asv was asked for, whose impls it takes, and what is measured of them."""
 
+import itertools
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,9 @@ from asv.commands import make_argparser
 
 from attnbench.history import command, ruler, sitting, suite
 from attnbench.history.command import Asked
+from attnbench.history.suite import Row
+from attnbench.sweep import turns
+from attnbench.sweep.commits import Refused
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -87,23 +93,95 @@ def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, mon
         return {}
 
     monkeypatch.setattr(sitting, "_swept", sweep)
+    monkeypatch.setattr(sitting, "_timed", lambda *_: {})
     sitting.measured(Asked(energy=True), tmp_path)
     sitting.measured(Asked(energy=True, bench=("time",)), tmp_path)
     sitting.measured(Asked(energy=True, bench=("energy.*gla",)), tmp_path)
     sitting.measured(Asked(), tmp_path)
-    every = {128, 256, 512, 1024}
+    every = {128, 256, 512}
     assert swept == [
-        (False, every - {1024}, 42), (True, {1024}, 14),
-        (False, every, 56),
-        (True, {1024}, 2),
-        (False, every, 56),
+        (False, every - {512}, 28), (True, {512}, 14),
+        (False, every, 42),
+        (True, {512}, 2),
+        (False, every, 42),
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(tmp_path, monkeypatch):
+@pytest.fixture
+def few(monkeypatch):
+    """Two variants at two lengths."""
     monkeypatch.setattr(suite, "grid", lambda device: suite.PRESETS["history"].with_(
         variants=("matmul", "sdpa"), seq=("16", "32"), heads=(1,), head_dim=(8,)))  # fmt: skip
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """The processes that timed something: of each the cells, in the order that it took them."""
+    taken = []
+
+    class Worker:
+        def hold(self, variant, problem):
+            if variant == "sdpa" and len(taken) == 3:
+                raise Refused("failed: it is not what it was", "failed")
+            taken[-1].append((variant, problem.kv_len, problem.phase))
+            return self
+
+        def fresh(self):
+            self.place = next(self.places)
+
+        def samples(self, count):
+            return [self.place] * count
+
+    @contextmanager
+    def opened(folder):
+        taken.append([])
+        worker = Worker()
+        worker.places = itertools.cycle([5e-4 * len(taken), 2e-3, 1e-3 * len(taken), 3e-3])
+        yield worker
+
+    monkeypatch.setattr(turns, "open_worker", lambda *_, **__: opened)
+    return taken
+
+
+SWEPT = {(v, 16, "train"): Row("measured", "", {"time": [9.0], "memory": 7})
+         for v in ("matmul", "sdpa")}  # fmt: skip
+
+
+def test_each_process_gives_one_value_the_median_in_its_best_place(few, processes, monkeypatch):
+    monkeypatch.setattr(suite, "PROCESSES", 2)
+    left = {("matmul", 32, "train"): Row("wrong", "it sees too much", {})}
+    rows = sitting._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", CHECKOUT, suite.PROCESSES)
+    assert [sorted(cells) for cells in processes] == [sorted(SWEPT)] * 2
+    for row in rows.values():
+        assert row == Row("measured", "", {"time": [5e-4, 1e-3], "memory": 7})
+
+
+def test_a_cell_that_a_later_process_refuses_has_no_time(few, processes):
+    rows = sitting._timed(SWEPT, list(SWEPT), "cpu", CHECKOUT, 4)
+    assert len(rows["matmul", 16, "train"].figures["time"]) == 4
+    assert rows["sdpa", 16, "train"] == Row("failed", "failed: it is not what it was", {})
+    assert all(("sdpa", 16, "train") in cells for cells in processes[:2])
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [(Asked(interleaved=True), 1), (Asked(), suite.PROCESSES), (Asked(quick=True), 0)],
+)
+def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
+    few, processes, tmp_path, monkeypatch, asked, wanted
+):
+    swept = []
+    monkeypatch.setattr(sitting, "_swept", lambda *_, **__: swept.append(1) or SWEPT)
+    asked = replace(asked, bench=("16, 'train'",), kept=str(tmp_path))
+    rounds = [sitting.measured(asked, tmp_path / name).rows for name in "ab"]
+    assert len(swept) == 1
+    assert len(processes) == 2 * wanted
+    assert rounds[0].keys() == rounds[1].keys() == SWEPT.keys()
+    assert {row.figures["memory"] for row in rounds[1].values()} == {7}
+
+
+@pytest.mark.slow
+def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(few, tmp_path):
     asked = Asked(quick=True, bench=("matmul.*(16|32).*forward", "sdpa.*16.*train"))
     cache = sitting.measured(asked, tmp_path)
     wanted = {("matmul", 16, "forward"), ("matmul", 32, "forward"), ("sdpa", 16, "train")}

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from asv._stats import is_different
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.statistics import compute_stats
 
@@ -78,8 +79,9 @@ def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
     for name, said in suite.benchmarks(Asked(energy=True)).items():
         assert {key: found[name][key] for key in said} == said
     assert set(found) == {f"attention.{x}" for x in ("time", "memory", "error", "energy")}
-    assert found["attention.time"]["version"] == f"protocol {PROTOCOL}"
-    assert found["attention.energy"]["params"][1] == ["1024"]
+    assert found["attention.memory"]["version"] == f"protocol {PROTOCOL}"
+    assert found["attention.time"]["version"] == f"protocol {PROTOCOL}, a value a process"
+    assert found["attention.energy"]["params"][1] == ["512"]
 
 
 def test_one_set_up_serves_all_benchmarks(tmp_path):
@@ -96,7 +98,7 @@ def test_energy_is_no_benchmark_where_nothing_counts_it(tmp_path):
 def test_where_commits_take_turns_the_time_has_rounds_and_the_rest_has_one(tmp_path):
     alone, turns = (discovered(tmp_path, Asked(interleaved=x)) for x in (False, True))
     assert {each["rounds"] for each in alone.values()} == {1}
-    assert turns["attention.time"]["rounds"] == suite.TURNS > 1
+    assert turns["attention.time"]["rounds"] == suite.PROCESSES
     assert turns["attention.memory"]["rounds"] == 1
 
 
@@ -134,7 +136,7 @@ def test_the_benchmarks_load_the_checkouts_ruler_and_neither_torch_nor_what_is_m
 
 def test_each_figure_is_what_the_record_says():
     figures = suite.row(record()).figures
-    assert figures == {"time": SAMPLES, "memory": 123_457, "error": 4.568e-7, "energy": None}
+    assert figures == {"time": [0.0025], "memory": 123_457, "error": 4.568e-7, "energy": None}
     drawn = suite.row(record(energy=Energy(joules=0.0123456))).figures
     assert drawn["energy"] == 0.01235
 
@@ -146,18 +148,31 @@ def test_what_is_exact_has_an_error_that_asv_can_take_the_logarithm_of():
 
 def test_a_figure_that_nobody_could_take_is_none():
     bare = suite.row(record(memory=None, error=None, energy=Energy(why="no counter")))
-    assert bare.figures == {"time": SAMPLES, "memory": None, "error": None, "energy": None}
+    assert bare.figures == {"time": [0.0025], "memory": None, "error": None, "energy": None}
 
 
-def test_asv_gets_every_sample_and_comes_to_the_rulers_median(tmp_path, monkeypatch):
-    given = told(kinds.Time, tmp_path, monkeypatch, Cache({KEY: suite.row(record())}))
+def test_asv_gets_every_processs_value_and_comes_to_their_median(tmp_path, monkeypatch):
+    values = Row("measured", "", {"time": SAMPLES})
+    given = told(kinds.Time, tmp_path, monkeypatch, Cache({KEY: values}))
     assert given == {"samples": SAMPLES, "number": 1}
     result, stats = compute_stats(given["samples"], given["number"])
-    assert result == statistics.median(SAMPLES) == record().time.median_s
+    assert result == statistics.median(SAMPLES)
     assert stats["repeat"] == len(SAMPLES)
 
 
-def test_samples_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatch):
+def test_as_many_processes_as_asv_needs_to_tell_two_commits_apart_and_no_fewer():
+    def told_apart(n, swapped=0):
+        low, high = [1.0 + i / 100 for i in range(n)], [2.0 + i / 100 for i in range(n)]
+        low[-1], high[0] = (high[0], low[-1]) if swapped else (low[-1], high[0])
+        both = [compute_stats(values, 1)[1] for values in (low, high)]
+        return is_different(low, high, *both)
+
+    assert told_apart(suite.PROCESSES)
+    assert told_apart(suite.PROCESSES, swapped=1)
+    assert not told_apart(suite.PROCESSES - 1)
+
+
+def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatch):
     asked = []
 
     def anew(key, how, here):
@@ -165,7 +180,8 @@ def test_samples_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypat
         return Row("measured", "", {"time": [0.5]})
 
     monkeypatch.setattr(sitting, "anew", anew)
-    cache = Cache({KEY: suite.row(record()), ("sdpa", 128, "forward"): suite.row(record())})
+    row = Row("measured", "", {"time": SAMPLES})
+    cache = Cache({KEY: row, ("sdpa", 128, "forward"): row})
     assert told(kinds.Time, tmp_path, monkeypatch, cache)["samples"] == SAMPLES
     again = told(kinds.Time, tmp_path, monkeypatch, cache, quick=True)
     assert again == {"samples": [0.5], "number": 1}
@@ -229,4 +245,4 @@ def test_only_the_cells_that_an_expression_names_are_measured():
     assert suite.keys(Asked(bench=("nobody",))) == []
     assert suite.keys(Asked(bench=("energy",))) == []
     lengths = {n for _, n, _ in suite.keys(Asked(bench=("energy",), energy=True))}
-    assert lengths == {1024}
+    assert lengths == {512}
