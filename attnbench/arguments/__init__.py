@@ -146,6 +146,8 @@ def _forms_of_history(verb: Parser) -> list[Parser]:
     against.add_argument("a", metavar="BASE", help="a commit")
     against.add_argument("b", metavar="HEAD", help="the commit that is held against it")
     against.add_argument("--markdown", action="store_true", help="a table for a pull request")
+    against.add_argument("--instructions", action="store_true", help="in place of times: how many "
+                         "instructions a call takes on a CPU, counted by valgrind")  # fmt: skip
     problems.grid(against)
     problems.pairs(against)
     runs = verb.form("export", "sweeps into asv's results, so that its pages show them too")
@@ -161,8 +163,9 @@ def _history(verb: Parser) -> None:
     verb.add_argument("range", metavar="RANGE", help="commits, as HEAD~3..HEAD; or one")
     verb.add_argument("--bench", metavar="REGEX", help="of asv's benchmarks, as 'time.*matmul'")
     verb.add_argument(
-        "--rounds", type=count, default=2, metavar="N",
-        help="times that all commits are measured, in turn and there and back; 2 if not given",
+        "--rounds", type=count, default=7, metavar="N",
+        help="times that all commits are measured, in turn and there and back; 7 if not given, "
+        "the fewest by which asv can tell two times apart",
     )  # fmt: skip
     verb.add_argument(
         "--factor", type=factor, default=1.05, metavar="F",

@@ -52,8 +52,8 @@ class Asv:
 
     def run(self, hashes: Sequence[str], machine: str, rounds: int, bench: str | None) -> bool:
         """Measure commits; True where every benchmark came to a value."""
-        words = ["run", "HASHFILE:-", "--machine", machine, "--interleave-rounds",
-                 "--attribute", f"rounds={rounds}", "--show-stderr"]  # fmt: skip
+        words = ["run", "HASHFILE:-", "--machine", machine, "--show-stderr", "--record-samples",
+                 "--interleave-rounds", "--attribute", f"rounds={rounds}"]  # fmt: skip
         words += ["--bench", bench] if bench else []
         return self._call(words, "\n".join(hashes), (0, SOME_FAILED)) == 0
 

@@ -180,6 +180,18 @@ def compare(base: Commit, head: Commit, asked: Sequence[str], grid: Preset, mach
     return Changes(compared, tuple(new), tuple(lost))
 
 
+def cells_of_both(base: Commit, head: Commit, asked: Sequence[str], grid: Preset, machine: Machine,
+                  root: Path, tables: Sequence[str] = ()) -> list[Cell]:  # fmt: skip
+    """The cells that :func:`compare` has; raises a sentence where a table can't be read."""
+    try:
+        rows = [rows_of(commit, root, tables) for commit in (base, head)]
+    except Unreadable as why:
+        raise NothingToCompare(f"{why}; give commits whose table can be read") from None
+    new = [name for name in rows[1] if name not in rows[0]]
+    files = changed(base, head, root, bool(tables))
+    return _cells(rows, list(asked) or _touched(rows, grid, files, new, tables), grid, machine)
+
+
 def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str, Variant]:
     """The rows of a commit by name, as it lists them itself; raises :class:`Unreadable`."""
     with laid_out(commit, root, bool(tables)) as folder, tempfile.TemporaryDirectory() as name:

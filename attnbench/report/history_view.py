@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from attnbench.answer.verdict import regime
 from attnbench.history.compare import FINDINGS, Change, Changes, Said
+from attnbench.history.instructions import Counts
 from attnbench.history.told import Moved, Told
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.sweep.commits import CommitCell
@@ -109,6 +110,45 @@ def changes(found: Changes) -> None:
     for text in _remarks(found):
         out.print(escape(text), style=FAINT)
     out.print(", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells")
+
+
+def instructions(found: Counts, *, markdown: bool) -> None:
+    """Instructions of a call in both commits, and why there are none."""
+    head = ("variant", "problem", "base", "head", "change")
+    rows = [
+        (one.variant, regime(one.problem), _count(one.base), _count(one.head),
+         NOTHING if one.change is None else f"{one.change:+.2%}")
+        for one in found.cells
+    ]  # fmt: skip
+    whys = [
+        f"{one.variant} on {regime(one.problem)}: {commit} {why}"
+        for one in found.cells
+        for commit, why in ((found.base, one.why_base), (found.head, one.why_head))
+        if why
+    ]
+    if markdown:
+        print("\n".join([
+            f"### Instructions of a call, {found.base} to {found.head}", "",
+            f"| {' | '.join(head)} |", "|---|---|--:|--:|--:|",
+            *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
+            *([""] if whys else []), *(f"- {_cell(why)}" for why in whys),
+        ]))  # fmt: skip
+        return
+    out = console()
+    for side, commit in (("base", found.base), ("head", found.head)):
+        out.print(escape(f"{side}  {commit}  {commit.subject}"))
+    made = grid(*head, right=head[2:], words=["problem"])
+    for row in rows:
+        made.add_row(*map(escape, row))
+    put(made)
+    for why in whys:
+        out.print(escape(why), style=FAINT)
+    out.print("instructions of a call, by valgrind's callgrind; they are no time, and below 0.1 % "
+              "a change is noise", style=FAINT)  # fmt: skip
+
+
+def _count(instructions: int | None) -> str:
+    return NOTHING if instructions is None else f"{instructions:,}"
 
 
 def markdown(found: Changes) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from attnbench.measure.settings import Settings
 from attnbench.record import Status
-from attnbench.sweep.commits import Open, Refused
+from attnbench.sweep.commits import Refused
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from impls.problem import Problem
 
@@ -87,7 +87,8 @@ def _ended(lost: WorkerLost) -> str:
 
 
 def open_worker(settings: Settings, seed: int, budget_s: float,
-                tables: Sequence[str] = (), *, device: str = "cpu") -> Open:  # fmt: skip
+                tables: Sequence[str] = (), *, device: str = "cpu",
+                ) -> Callable[[Path], AbstractContextManager[HoldingWorker]]:  # fmt: skip
     """Workers with these settings, each with a folder first on its path.
 
     ``tables``: row files in that folder, whose rows are among those that can be held.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.history.asv import Asv
+    from attnbench.sweep.checkout import Commit
     from attnbench.sweep.commits import CommitCell
     from attnbench.sweep.presets import Preset
 
@@ -85,7 +86,6 @@ def _shown(asv: Asv, wanted: bool) -> None:
 
 def _compare(given: argparse.Namespace) -> int:
     from attnbench.history import compare
-    from attnbench.history.revisions import one, refuse_dirty
     from attnbench.lock import lock_for
     from attnbench.machine import this_machine
     from attnbench.measure.settings import Settings
@@ -97,10 +97,9 @@ def _compare(given: argparse.Namespace) -> int:
 
     if given.json and given.markdown:
         raise NotAsked("--json and --markdown are two forms of one answer; give one of them")
-    root = _root(bool(given.table))
-    tables = [_inside(Path(file), root) for file in given.table]
-    base, head = one(given.a, root), one(given.b, root)
-    refuse_dirty([base, head], root, "." if tables else "impls")
+    if given.instructions:
+        return _instructions(given)
+    root, tables, base, head = _two(given)
     machine = this_machine()
     settings, grid = Settings(threads=pinned(given.threads, machine)), _grid(given)
     margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
@@ -122,6 +121,49 @@ def _compare(given: argparse.Namespace) -> int:
         print(history_view.markdown(found))
     else:
         history_view.changes(found)
+    return found.exit_status
+
+
+def _two(given: argparse.Namespace) -> tuple[Path, list[str], Commit, Commit]:
+    """The checkout, the row files in it, and the two commits; raises a sentence."""
+    from attnbench.history.revisions import one, refuse_dirty
+
+    root = _root(bool(given.table))
+    tables = [_inside(Path(file), root) for file in given.table]
+    base, head = one(given.a, root), one(given.b, root)
+    refuse_dirty([base, head], root, "." if tables else "impls")
+    return root, tables, base, head
+
+
+def _instructions(given: argparse.Namespace) -> int:
+    from attnbench.history import instructions
+    from attnbench.history.compare import cells_of_both
+    from attnbench.lock import lock_for
+    from attnbench.machine import this_machine
+    from attnbench.measure.settings import Settings
+    from attnbench.report import history_view
+    from attnbench.sweep.start import find_preset
+    from attnbench.sweep.turns import open_worker
+
+    instructions.require()
+    root, tables, base, head = _two(given)
+    machine = this_machine()
+    grid = find_preset(given.preset, machine) if given.preset else instructions.grid()
+    changes = arguments.grid_changes(given)
+    changes.pop("budget", None)
+    grid = grid.with_(**changes)
+    if grid.device != "cpu":
+        raise NotAsked("--instructions are counted on a CPU; leave --device and --preset out")
+    cells = cells_of_both(base, head, given.variant or [], grid, machine, root, tables)
+    say(f"counting the instructions of {len(cells)} cells in {base} and {head}: a minute or two "
+        "for valgrind to load torch, and some seconds a cell")  # fmt: skip
+    opened = open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
+    with lock_for(["cpu"]):
+        found = instructions.count(base, head, cells, opened, root, tables)
+    if given.json:
+        print(json.dumps(found.to_dict()))
+    else:
+        history_view.instructions(found, markdown=given.markdown)
     return found.exit_status
 
 

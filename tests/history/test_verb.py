@@ -9,6 +9,7 @@ import pytest
 
 import attnbench
 from attnbench import cli
+from attnbench.history import suite
 from attnbench.history.asv import Asv
 from attnbench.history.compare import Changes
 from attnbench.sweep.commits import CommitsComparison
@@ -25,7 +26,8 @@ def test_asv_measures_each_commit_by_its_hash_in_rounds_and_then_makes_the_pages
     assert run[0] == "run"
     assert run[run.index("--config") + 1] == str(clone / "asv.conf.json")
     assert "--interleave-rounds" in run
-    assert run[run.index("--attribute") + 1] == "rounds=2"
+    assert run[run.index("--attribute") + 1] == f"rounds={suite.PROCESSES}"
+    assert "--record-samples" in run
     assert hashes.split() == [pulls.git(clone, "rev-parse", f"HEAD~{n}") for n in (2, 1, 0)]
     assert where == str(clone)
     assert publish[0] == "publish"

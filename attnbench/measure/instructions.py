@@ -1,0 +1,96 @@
+"""Instructions of a call, counted by valgrind's callgrind: a figure without noise.
+
+Started by :mod:`attnbench.history.instructions` under valgrind, in a folder with a commit's
+``impls``. All cells are counted in one process, since loading torch under valgrind is most of what
+it costs. Calls are built and made once before valgrind's instrumentation is switched on, and only
+what happens between two marks is collected. Each mark writes a file of callgrind's, with a number
+at the end of its name; the answer says which numbers are whose.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnbench.measure.settings import Settings, apply
+from attnbench.measure.team.made import attend_of
+from attnbench.truth.call import Call
+from attnbench.truth.inputs import make
+from impls import table
+from impls.problem import Problem
+
+SEED = 0
+COUNTS = 3
+"""Of a cell, a call each; the first call under valgrind translates code and is not counted."""
+
+
+def main(asked: str, answer: str) -> None:
+    """Count the calls of the jobs in a file; write what became of each to another."""
+    sent = json.loads(Path(asked).read_text())
+    apply(Settings(threads=1))
+    rows = table(sent["tables"])
+    said: list[dict[str, Any]] = []
+    calls: list[Callable[[], object] | None] = []
+    for job in sent["jobs"]:
+        try:
+            calls.append(_call(rows.find(job["variant"]), Problem.from_dict(job["problem"])))
+            said.append({})
+        except Exception as error:
+            calls.append(None)
+            said.append({"why": f"{type(error).__name__}: {error}"})
+    _instrument()
+    marks = 0
+    for call, each in zip(calls, said, strict=True):
+        if call is None:
+            continue
+        try:
+            call()
+        except Exception as error:
+            each["why"] = f"{type(error).__name__}: {error}"
+            continue
+        for _ in range(COUNTS):
+            gc.collect()
+            gc.disable()
+            torch._C._valgrind_toggle()
+            call()
+            torch._C._valgrind_toggle_and_dump_stats()
+            gc.enable()
+        each["files"] = list(range(marks + 1, marks + 1 + COUNTS))
+        marks += COUNTS
+    Path(answer).write_text(json.dumps(said))
+
+
+def _call(variant: Any, problem: Problem) -> Callable[[], object]:
+    """A variant's call in the problem's phase, made once."""
+    if problem.phase == "backward":
+        raise ValueError("backward alone is not counted; give forward or train")
+    call = Call(problem, attend_of(variant, problem), make(problem, SEED))
+    out = call.forward()
+    if problem.phase != "train":
+        return call.forward
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(SEED)).to(out.dtype)
+
+    def both() -> object:
+        return call.backward(call.forward(), upstream)
+
+    both()
+    return both
+
+
+def _instrument() -> None:
+    """Switch valgrind's instrumentation on: without it all that came before is much faster."""
+    subprocess.run(
+        ["callgrind_control", "--instr=on", str(os.getpid())], check=True, capture_output=True
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,139 @@
+"""Two commits by instructions: by a stand-in, and by valgrind itself over a planted change."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from attnbench import cli
+from attnbench.history import instructions
+from attnbench.history.compare import cells_of_both
+from attnbench.history.revisions import one
+from attnbench.machine import this_machine
+from attnbench.measure.settings import Settings
+from attnbench.sweep.turns import open_worker
+
+STAND_IN = """#!{python}
+import json, os, sys
+from pathlib import Path
+folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0])
+takes = json.loads((folder / "impls" / "takes.json").read_text())
+if "dies" in os.environ.get("STAND_IN", ""):
+    print("==1== a line of valgrind's own", "the last word", sep="\\n")
+    sys.exit(3)
+said, number = [], 0
+for job in json.loads(Path("asked").read_text())["jobs"]:
+    if job["variant"] == os.environ.get("STAND_IN"):
+        said.append({{"why": "RuntimeError: not under valgrind"}})
+        continue
+    for noise in (0, 500, -1):
+        number += 1
+        count = round(1_000_000 * takes.get(job["variant"], 1)) + noise
+        Path(f"counted.{{number}}").write_text(f"events: Ir\\n\\nsummary: 7\\ntotals: {{count}}\\n")
+    said.append({{"files": [number - 2, number - 1, number]}})
+Path("answer").write_text(json.dumps(said))
+"""
+TWICE = """
+_once = build
+def build(problem):
+    attend = _once(problem)
+    def twice(q, k, v):
+        return (attend(q, k, v) + attend(q, k, v)) / 2
+    return twice
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """A valgrind that knows how many instructions a commit's variants take."""
+    (tmp_path / "bin").mkdir()
+    for name in instructions.NEEDED:
+        (tmp_path / "bin" / name).write_text(STAND_IN.format(python=sys.executable))
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+
+
+def counted(pulls, root, head, asked=(), base="main", opened=None):
+    a, b = one(base, root), one(head, root)
+    cells = cells_of_both(a, b, asked, pulls.GRID, this_machine(), root)
+    return instructions.count(a, b, cells, opened or pulls.Opened(), root)
+
+
+@pytest.mark.parametrize(("base", "head", "change", "status"), [
+    ("main", "same", 0.0, 0), ("main", "slower", 0.05, 0), ("main", "faster", -0.1, 0),
+    ("main", "wrong", None, 1), ("wrong", "main", None, 0),
+])  # fmt: skip
+def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
+    pulls, repository, stand_in, base, head, change, status
+):
+    found = counted(pulls, repository, head, base=base)
+    cells = {cell["variant"]: cell for cell in found.to_dict()["cells"]}
+    assert (cells["einsum"]["base"], cells["einsum"]["head"]) == (1_000_000, 1_000_000)
+    assert cells["matmul"]["change"] == (change if change is None else pytest.approx(change))
+    whys = cells["matmul"]["why_base"], cells["matmul"]["why_head"]
+    assert whys == tuple("wrong: row 3 is off" * (side == "wrong") for side in (base, head))
+    assert found.exit_status == status
+
+
+def test_what_compiles_and_what_fails_under_valgrind_are_left_out_by_a_sentence(
+    pulls, repository, stand_in, monkeypatch
+):
+    monkeypatch.setenv("STAND_IN", "matmul")
+    opened = pulls.Opened()
+    cells = {c.variant: c for c in
+             counted(pulls, repository, "same", ["compiled", "matmul", "einsum"],
+                     opened=opened).cells}  # fmt: skip
+    assert (
+        cells["matmul"].why_base == cells["matmul"].why_head == ("RuntimeError: not under valgrind")
+    )
+    assert "compile" in cells["compiled"].why_head
+    assert cells["compiled"].head is None
+    assert cells["einsum"].change == 0.0
+
+
+def test_a_process_that_fails_is_a_sentence_with_its_last_word(
+    pulls, repository, stand_in, monkeypatch
+):
+    monkeypatch.setenv("STAND_IN", "dies")
+    with pytest.raises(instructions.NoCounter, match=r"ended with status 3: the last word$"):
+        counted(pulls, repository, "same")
+
+
+def test_the_verb_prints_a_table_or_json(pulls, repository, stand_in, monkeypatch, capsys):
+    from attnbench.sweep import turns
+
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(turns, "open_worker", lambda *_, **__: pulls.Opened())
+    words = ["history", "compare", "main", "slower", "--instructions", "--variant", "matmul",
+             "--phase", "forward"]  # fmt: skip
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "1,000,000" in said
+    assert "1,050,000" in said
+    assert "+5.00%" in said
+    assert cli.main([*words, "--json"]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (cell["base"], cell["head"]) == (1_000_000, 1_050_000)
+    assert cell["problem"]["kv_len"] == 128
+    assert cli.main([*words, "--markdown"]) == 0
+    assert "| matmul |" in capsys.readouterr().out
+
+
+def test_without_valgrind_it_says_what_to_install(repository, refused, monkeypatch):
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    said = refused("compare", "main", "same", "--instructions")
+    assert "valgrind and callgrind_control can't be found" in said
+    assert "apt-get install valgrind" in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(pulls, tmp_path):
+    root = pulls.make(tmp_path / "repository")
+    pulls.commit(root, "twice", pulls.with_("matmul.py", TWICE))
+    found = counted(pulls, root, "twice", opened=open_worker(Settings(threads=1), 0, 0.01))
+    cells = {cell.variant: cell for cell in found.cells}
+    assert 0.9 < cells["matmul"].change < 1.2
+    assert abs(cells["einsum"].change) < 0.001
