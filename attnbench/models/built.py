@@ -69,7 +69,8 @@ def wrong_level(row: Variant) -> str | None:
 
 def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Asked:
     gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    phase = phase_of(q.shape[2], k.shape[2], gradient=gradient)
+    shape = Shape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    phase = phase_of(shape, mask, gradient=gradient)
     return Asked(
         tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device, mask, phase, dropout
     )  # fmt: skip

@@ -29,6 +29,8 @@ from impls.asked import CantBeDone
 from impls.problem import Problem
 
 FORMAT = 1
+ROUNDING = 1e-6
+"""By how much sums of seconds may be off, as a share."""
 MANY = 1_000
 """Calls, of which the first few don't move the mean."""
 
@@ -101,7 +103,7 @@ class Calls:
     def share(self) -> float | None:
         """What attention takes of a step, or of the window where there are no steps."""
         found = self._of_the_time
-        return found if found is not None and found <= 1.0 else None
+        return min(found, 1.0) if found is not None and found <= 1.0 + ROUNDING else None
 
     @property
     def overlap(self) -> bool:

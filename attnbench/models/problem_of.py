@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isclose
 
-from impls.masks import Mask
+from impls.masks import Mask, Shape
 from impls.problem import Problem
 
 FEW = 16
@@ -16,11 +16,29 @@ FEW = 16
 SCALE_OFF = 1e-6
 
 
-def phase_of(q_len: int, kv_len: int, *, gradient: bool) -> str:
-    """What is asked for; ``gradient``: whether a backward pass may come of it."""
+def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
+    """What is asked for; ``gradient``: whether a backward pass may come of it.
+
+    A few queries on more keys decode if they are the last tokens of these: each sees the keys up to
+    its own place and none after it. Otherwise they are another sequence, which attends across. A
+    single query computes the same either way, and decodes.
+    """
     if gradient:
         return "train"
-    return "decode" if q_len < kv_len and q_len <= FEW else "forward"
+    few = shape.q_len < shape.kv_len and shape.q_len <= FEW
+    decodes = few and (shape.q_len == 1 or _ends_at_its_own_place(mask, shape))
+    return "decode" if decodes else "forward"
+
+
+def _ends_at_its_own_place(mask: Mask, shape: Shape) -> bool:
+    """Whether the last key that each query sees is its own token's, where queries come last."""
+    if mask.plain or mask.upper_left:
+        return False
+    import numpy as np
+
+    seen = np.logical_or.reduce(mask.visible(shape), (0, 1))
+    last = shape.kv_len - 1 - seen[:, ::-1].argmax(-1)
+    return bool((last == np.arange(shape.kv_len - shape.q_len, shape.kv_len)).all())
 
 
 def problem_of(

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,17 +12,32 @@ from attnbench.models import built
 from attnbench.models.built import Built
 from attnbench.models.capture import capture
 from attnbench.models.problem_of import FEW, is_usual, phase_of, problem_of
-from impls.masks import Mask
+from impls.masks import Mask, Shape
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "gradient", "phase"),
-    [(9, 9, False, "forward"), (1, 1, False, "forward"), (1, 9, False, "decode"),
-     (FEW, 40, False, "decode"), (FEW + 1, 40, False, "forward"), (9, 5, False, "forward"),
-     (9, 9, True, "train"), (1, 9, True, "train")],
+    ("queries", "keys", "mask", "phase"),
+    [(9, 9, "causal", "forward"), (1, 1, "none", "forward"), (1, 9, "none", "decode"),
+     (1, 9, "padding:5", "decode"), (FEW, 40, "causal", "decode"),
+     (FEW + 1, 40, "causal", "forward"), (9, 5, "causal", "forward"), (7, 12, "none", "forward"),
+     (7, 12, "causal", "decode"), (7, 12, "causal@upper-left", "forward"),
+     (7, 12, "window:3,0", "decode"), (7, 12, "window:3,3", "forward"),
+     (7, 12, "padding:9", "forward"), (7, 12, "causal+alibi", "decode"),
+     (7, 12, "prefix:12", "forward"), (7, 12, "dense:{left}", "decode"),
+     (7, 12, "dense:{across}", "forward")],
 )  # fmt: skip
-def test_few_queries_on_more_keys_decode_and_a_gradient_trains(queries, keys, gradient, phase):
-    assert phase_of(queries, keys, gradient=gradient) == phase
+def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(
+    queries, keys, mask, phase, tmp_path
+):
+    own = np.arange(12) <= np.arange(5, 12)[:, None]
+    padded = np.arange(12) >= np.array([0, 3])[:, None, None, None]
+    tables = {"left": own & padded, "across": ~own[None, None]}
+    files = {name: tmp_path / f"{name}.npy" for name in tables}
+    for name, table in tables.items():
+        np.save(files[name], table)
+    shape = Shape(2, 4, queries, keys)
+    assert phase_of(shape, Mask.parse(mask.format(**files)), gradient=False) == phase
+    assert phase_of(shape, Mask.parse(mask.format(**files)), gradient=True) == "train"
 
 
 def test_a_problem_has_all_that_the_forms_say():
@@ -49,7 +65,9 @@ def test_a_call_that_is_captured_is_the_problem_that_a_variant_is_built_for(
         F.scaled_dot_product_attention(q, k, v)
     found = []
     monkeypatch.setattr(
-        built, "load_function", lambda path: lambda problem: found.append(problem) or (lambda *x: x)
+        built,
+        "load_function",
+        lambda path: lambda problem: found.append(problem) or (lambda q, k, v: q),
     )
     Built(impls.table().find("einsum"))(q, k, v)
     assert calls.problems() == found

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 
 from attnbench.models.calls import Site
 from attnbench.models.capture.masks import Found, Masks
 from attnbench.models.capture.where import Where, told
+from attnbench.models.mask_of import FULL
 from attnbench.models.problem_of import phase_of, problem_of
 from impls.masks import Shape
 from impls.problem import Problem
@@ -61,13 +63,17 @@ class Call(NamedTuple):
 
     def asked(self, where: Where, masks: Masks) -> Asked:
         """What it asks."""
-        q, k, v = (four(x, self.heads) for x in (self.q, self.k, self.v))
+        forms = [four(x, self.heads) for x in (self.q, self.k, self.v)]
+        times = mapped(self.q, self.k, self.v)
+        q, k, v = ((times * form[0], *form[1:]) for form in forms)
         shape = Shape(q[0], q[1], q[2], k[2])
         mask = self.attn_mask
         if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
             heads = self.heads if mask.shape[0] > 1 else 0
             mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-        if self.found is not None:
+        if times > 1 and (mask is not None or self.found is not None):
+            found = Found(FULL, "torch.vmap maps it, and what its mask hides is not known")
+        elif self.found is not None:
             found = self.found(masks, shape)
         else:
             found = masks.of(mask, self.is_causal, shape, where, self.bias)
@@ -75,6 +81,19 @@ class Call(NamedTuple):
             where, self.via, q, k, v, _dtype(self.q), self.q.device, wants_gradients(self),
             found, self.scale, self.dropout, self.note, self.faithful,
         )  # fmt: skip
+
+
+def mapped(*given: Tensor) -> int:
+    """How many calls torch.vmap makes one of: no tensor says so in its shape."""
+    sizes: dict[int, int] = {}
+    for x in given:
+        while functorch.is_functorch_wrapped_tensor(x):
+            inner = functorch.get_unwrapped(x)
+            if functorch.is_batchedtensor(x):
+                level = functorch.maybe_get_level(x)
+                sizes[level] = inner.shape[functorch.maybe_get_bdim(x)]
+            x = inner
+    return prod(sizes.values())
 
 
 def wants_gradients(call: Call) -> bool:
@@ -106,7 +125,8 @@ def _dtype(x: Tensor) -> torch.dtype:
 def site_of(asked: Asked) -> Site:
     """A site without calls; raises a sentence where there is no such problem."""
     device = asked.device.type if asked.device.type != "meta" else "cpu"
-    phase = phase_of(asked.q[2], asked.v[2], gradient=asked.gradients)
+    shape = Shape(asked.q[0], asked.q[1], asked.q[2], asked.v[2])
+    phase = phase_of(shape, asked.found.mask, gradient=asked.gradients)
     problem = problem_of(asked.q, asked.v, asked.dtype, device, asked.found.mask, phase)
     scale = problem.scale if asked.scale is None else float(asked.scale)
     return Site(

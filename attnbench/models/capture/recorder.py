@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attnbench.models.calls import Calls
-from attnbench.models.capture.asked import Asked, Call, site_of
+from attnbench.models.capture.asked import Asked, Call, mapped, site_of
 from attnbench.models.capture.clocks import Begun, Clocks
 from attnbench.models.capture.gradients import watch
 from attnbench.models.capture.masks import Masks
@@ -60,6 +60,7 @@ class Recorder:
         ended, until = Later(), perf_counter()
         try:
             begun.clock.end(begun.mark, ended, backward=False)  # before anything else takes time
+            until = perf_counter()  # the call's seconds lie within its window
             self._made(call(), out, begun, ended, until)
         except Exception as error:
             self.failed(error)
@@ -93,7 +94,8 @@ class Recorder:
             site = site_of(asked)
         except CantBeDone as error:
             why = str(error)
-        if site and self.samples and has_data(call.q) and call.q.dim() == 4:
+        plain = has_data(call.q) and call.q.dim() == 4 and mapped(call.q, call.k, call.v) == 1
+        if site and self.samples and plain:
             samples = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
         entry = Entry(site, self.tally, samples or why)
         with self._lock:

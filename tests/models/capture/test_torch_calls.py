@@ -51,6 +51,35 @@ def test_what_a_call_asks_is_in_its_problem():
     assert scaled.scale == 0.5 and "scaled by 0.5" in scaled.note and "drops 0.1" in scaled.note
 
 
+def test_one_call_is_all_of_its_window_and_overlaps_nothing():
+    q, k, v = qkv(n=64, m=64)
+    for _ in range(3):
+        with attnbench.capture() as calls:
+            F.scaled_dot_product_attention(q, k, v)
+        assert calls.unseen == [] and 0 < calls.share <= 1
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_calls_that_vmap_makes_one_of_are_counted_in_the_batch(tmp_path):
+    q, k, v = (torch.stack([x] * 5) for x in qkv())
+    attend = F.scaled_dot_product_attention
+    with attnbench.capture(samples=tmp_path) as calls:
+        torch.vmap(attend)(q, k, v)
+        torch.vmap(attend, in_dims=(0, None, None))(q[:3], k[0], v[0])
+        torch.vmap(torch.vmap(attend), in_dims=1)(*(x[:, None].expand(5, 2, *x.shape[1:])
+                                                   for x in (q, k, v)))  # fmt: skip
+        torch.vmap(torch.func.grad(lambda x: attend(x, x, x).sum()))(q)
+    assert said(calls) == [
+        ("b10 h4/4 n16 d8 f32 none forward", "sdpa", 1),
+        ("b10 h4/4 n16 d8 f32 none train", "sdpa", 1),
+        ("b20 h4/4 n16 d8 f32 none forward", "sdpa", 1),
+        ("b6 h4/4 n16 d8 f32 none forward", "sdpa", 1),
+    ] and all(site.faithful for site in calls.sites)
+    with attnbench.capture() as calls:
+        torch.vmap(attend)(q, k, v, torch.rand(5, 2, 1, 16, 16) > 0.5)
+    assert not only(calls).faithful and "torch.vmap maps it" in only(calls).note
+
+
 def trained(steps=2):
     """The losses and all gradients of a little training, to the bit."""
     torch.manual_seed(0)
