@@ -1,9 +1,11 @@
 """Inside a program that is captured: from the moment that it has torch, its calls are recorded.
 
-Each process writes a file of its own into the capture's folder: once a second where anything was
-called since, and at its end. Who is killed leaves the one before. A process that is forked off
-begins anew, and so writes what it did itself. ``PID.python`` and ``PID.torch`` say how far a
-process came. Whatever goes wrong here is written there too, and never met by the program.
+Each process writes a file of its own into the capture's folder: at its first call, again and again
+where anything was called since, at the last once a second, and at its end, also where it leaves by
+``os._exit`` or becomes another program by ``os.exec``. A process that is killed leaves the last one.
+A process that is forked off begins anew, and so writes what it did itself. ``PID.python`` and
+``PID.torch`` say how far a process came. Whatever goes wrong here is written there too, and never
+met by the program.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
 SAMPLES = "ATTNBENCH_CAPTURE_SAMPLES"
 """In the environment: where to write, the folder of masks, that of samples where there is one."""
-EVERY_S = 1.0
+SOON_S, EVERY_S = 0.05, 1.0
+"""How long after the first call it is written again, and how often later."""
 
 
 def begin(why_not: Callable[[], str | None]) -> None:
@@ -62,17 +67,17 @@ def _with_torch(folder: Path) -> None:
     writer = Writer(folder, recorder)
     atexit.register(writer.end)
     os.register_at_fork(after_in_child=writer.forked)
-    _at_the_end_of_processes(writer)
+    for name in ("_exit", "execv", "execve"):  # by which a process ends without its exit functions
+        setattr(os, name, _after(lambda: writer.write(complete=True), getattr(os, name)))
 
 
-def _at_the_end_of_processes(writer: Writer) -> None:
-    """``multiprocessing`` leaves its forked processes without what is registered for exits."""
-    from multiprocessing import util
+def _after(first: Callable[[], None], then: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(then)
+    def both(*args: Any, **more: Any) -> Any:
+        first()
+        return then(*args, **more)
 
-    def ending(_: Any) -> None:
-        util.Finalize(None, writer.end, exitpriority=-100)
-
-    util.register_after_fork(writer, ending)
+    return both
 
 
 class Writer:
@@ -83,16 +88,19 @@ class Writer:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may leave by os._exit amid a write
         self._done = threading.Event()
+        self._file = self._folder / f"{os.getpid()}-{time.time_ns()}.json"
         self._recorder.on_first = self._start
 
     def _start(self) -> None:
+        self.write(complete=False)
         threading.Thread(target=self._now_and_again, name="attnbench capture", daemon=True).start()
 
     def _now_and_again(self) -> None:
-        before = -1.0
-        while not self._done.wait(EVERY_S):
+        before, wait_s = self._recorder.tally.window(), SOON_S
+        while not self._done.wait(wait_s):
+            wait_s = min(2 * wait_s, EVERY_S)
             now = self._recorder.tally.window()
             if now != before:
                 before = now
@@ -100,21 +108,22 @@ class Writer:
 
     def write(self, *, complete: bool) -> None:
         """What there is by now."""
+        if self._recorder.on_first is not None:  # no call was made
+            return
         with self._lock:
             if self._done.is_set() and not complete:
                 return
             try:
                 calls = self._recorder.calls(complete=complete)
                 calls.header["command"] = list(sys.orig_argv)
-                calls.write(self._folder / f"{os.getpid()}.json")
+                calls.write(self._file)
             except Exception as error:
                 mark(self._folder, "amiss", f"{type(error).__name__}: {error}")
 
     def end(self) -> None:
         """The process ends."""
         self._done.set()
-        if self._recorder.on_first is None:  # there was a first call
-            self.write(complete=True)
+        self.write(complete=True)
 
     def forked(self) -> None:
         """In a process that was forked off: nothing has been called yet."""

@@ -2,7 +2,7 @@
 
 Every Python that it starts finds our ``sitecustomize`` and writes files of its own into a folder
 beside the result; while it runs they are put together now and again, so that something readable is
-left whoever is killed.
+left whoever is killed. A signal that reaches this process alone is handed on to the program.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,12 @@ from attnbench.store.disk import open_draft
 from impls.asked import CantBeDone
 
 SITE = Path(__file__).parent / "site"
-EVERY_S = 2.0
+EVERY_S, POLL_S = 2.0, 0.05
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BY_TERMINAL = 0x80
+"""``SI_KERNEL``: a signal of the terminal's, which its programs have all got."""
+TOLD_S, GRACE_S = 0.5, 10.0
+"""How long a program may take to end by itself before it is told, and then before it is killed."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +86,50 @@ def _environment(parts: Path, out: Path, *, samples: bool) -> dict[str, str]:
 
 def _run(command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *,
          quiet: bool) -> int:  # fmt: skip
+    """Start the program, write now and again what was recorded, and return how it ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
-        program = subprocess.Popen(
-            list(command), env=environment, stdout=sys.stderr.fileno() if quiet else None
-        )
-    except OSError as error:
-        raise CantBeDone(
-            f"can't run {command[0]}: {error.strerror}; give a program as you would start it, as "
-            "in: attnbench capture -- python train.py"
-        ) from None
-    while True:
-        with suppress(KeyboardInterrupt):  # the program was told too; its own end is waited for
-            try:
-                return program.wait(EVERY_S)
-            except subprocess.TimeoutExpired:
+        program = _started(command, environment, before, quiet=quiet)
+        written = time.monotonic()
+        while program.poll() is None:
+            found = signal.sigtimedwait(ENDING, POLL_S)
+            if found is not None and found.si_code != BY_TERMINAL:
+                _hand_on(found.si_signo, program)
+            if time.monotonic() > written + EVERY_S:
                 _so_far(parts, command, out)
+                written = time.monotonic()
+        return program.returncode
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _started(command: Sequence[str], environment: dict[str, str], blocked: Iterable[int], *,
+             quiet: bool) -> subprocess.Popen[bytes]:  # fmt: skip
+    try:
+        return subprocess.Popen(
+            list(command), env=environment, stdout=sys.stderr.fileno() if quiet else None,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, blocked),
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise CantBeDone(
+            f"can't run {command[0]}: {why}; give a program as you would start it, as in: "
+            "attnbench capture -- python train.py"
+        ) from None
+
+
+def _hand_on(number: int, program: subprocess.Popen[bytes]) -> None:
+    """Send a signal on, unless the program ends by itself, as where it was sent to both.
+
+    What is to end and doesn't is killed; an interrupt may be answered by going on.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        program.wait(TOLD_S)
+    program.send_signal(number)  # nothing where it has ended
+    if number != signal.SIGINT:
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(GRACE_S)
+        program.kill()
 
 
 def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
@@ -107,12 +143,12 @@ def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> Calls:
     """What the processes have written."""
     found: list[Calls] = []
-    for file in sorted(parts.glob("*.json"), key=lambda f: int(f.stem)):
+    for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
         calls = Calls.read(file)
         if over and not calls.complete:
             calls.unseen.append(
-                f"process {file.stem} was killed, or left without its exit being noticed: the "
-                "last second of its calls may be missing"
+                f"process {file.stem.split('-')[0]} was killed, or left without its exit being "
+                "noticed: the last second of its calls may be missing"
             )
         found.append(calls)
     whole = merged(found)
