@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 __all__ = ["InvalidMask", "Mask", "Part", "Shape", "alibi_slopes"]
 
 
+LEAST_TABLE = 4096
+"""Rows of a table that FlexAttention looks spans up in, at the least."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mask:
     """The conditions that must all allow a pair; no condition, and every key is seen."""
@@ -213,7 +217,12 @@ class Mask:
                 return table[b if batches else 0, h if heads else 0, q, k]
 
             return may_see
-        first, past = (torch.from_numpy(x.copy()).to(device) for x in self.spans(shape))
+        # of one size for many lengths: inductor fails on two tables of a size that it doesn't know
+        more = max(LEAST_TABLE, 1 << (shape.q_len - 1).bit_length()) - shape.q_len
+        first, past = (
+            torch.nn.functional.pad(torch.from_numpy(x.copy()), (0, more)).to(device)
+            for x in self.spans(shape)
+        )
         batches = first.shape[0] > 1
 
         def in_span(b: Any, h: Any, q: Any, k: Any) -> Any:

@@ -24,7 +24,9 @@ A row of ``ranks`` runs over as many processes as its option ``world`` says: ``b
 **options) -> attend`` of one rank's share, the options without ``world``; ``ranks`` are the others
 (:mod:`impls.parallel.ranks`). Its ``shares`` say which tokens each rank holds.
 
-An ``attend`` may say what ran, with ``note() -> str``.
+An ``attend`` may say what ran, with ``note() -> str``. One that compiles may have
+``alike(problem) -> attend``, for a problem that differs in batch, lengths and the numbers of its
+mask alone: all of those share what is compiled, where ``build`` compiles for its problem alone.
 """
 
 from __future__ import annotations

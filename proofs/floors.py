@@ -16,7 +16,7 @@ DATA = (
     "impls.asked", "impls.loading", "impls.options", "impls.support", "impls.spec",
     "impls.mask_parts", "impls.masks", "impls.problem", "impls.cost",
 )  # fmt: skip
-TENSORS = ("impls.heads", "impls.jit", "impls.jit_kernels", "impls.score_mask")
+TENSORS = ("impls.graph", "impls.heads", "impls.jit", "impls.jit_kernels", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = (

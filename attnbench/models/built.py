@@ -76,6 +76,19 @@ def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Asked
     )  # fmt: skip
 
 
+def _kind(problem: Problem, asked: Asked) -> tuple[object, ...]:
+    """What is alike of problems that differ in batch, lengths and the numbers of a mask alone.
+
+    Compiled code takes 1 and equal lengths for what they are, so they are kinds of their own.
+    """
+    q, kv = problem.q_len, problem.kv_len
+    return (
+        problem.heads, problem.kv_heads, problem.head_dim, problem.v_head_dim, asked.dtype,
+        asked.device, problem.phase, problem.mask.kinds, problem.mask.upper_left, asked.dropout,
+        problem.batch == 1, q == 1, kv == 1, q == kv,
+    )  # fmt: skip
+
+
 class Built:
     """A variant as a function of q, k and v, whatever their shapes."""
 
@@ -88,6 +101,8 @@ class Built:
         self.row = row
         self.lasting = lru_cache(maxsize=LASTING)(self._build)
         self.passing = lru_cache(maxsize=PASSING)(self._build)
+        self._alike: dict[tuple[object, ...], Callable[[Problem], Callable[..., Tensor]]] = {}
+        """Of a variant that compiles, by kind of problem, the latest last."""
 
     def __repr__(self) -> str:
         return f"<attention {self.row.label}: {self.row.title}>"
@@ -179,14 +194,28 @@ class Built:
         problem = self._taken(
             problem_of(asked.q, asked.v, asked.dtype, asked.device, asked.mask, asked.phase)
         )
-        more = self._dropping(asked.dropout)
+        kind = _kind(problem, asked)
         try:
-            call = load_function(self.row.build)(problem, **self.row.chosen, **more)
+            call = self._made(problem, kind, self._dropping(asked.dropout))
         except Unsupported as why:
             raise self._refused(str(why)) from None
         if problem.phase == "decode" and hasattr(call, "step"):
             call = _stepping(call, problem.q_len)
-        return _laid_out(call, problem)
+        return _laid_out(call, problem, asked.dropout)
+
+    def _made(
+        self, problem: Problem, kind: tuple[object, ...], more: dict[str, float]
+    ) -> Callable[..., Tensor]:  # fmt: skip
+        """The variant for a problem; one that compiles shares what it compiled for others alike."""
+        alike = self._alike.pop(kind, None)
+        if alike is None:
+            call = load_function(self.row.build)(problem, **self.row.chosen, **more)
+            if (alike := getattr(call, "alike", None)) is None:
+                return call
+        self._alike[kind] = alike
+        if len(self._alike) > LASTING:
+            self._alike.pop(next(iter(self._alike)))
+        return alike(problem)
 
     def _dropping(self, dropout: float) -> dict[str, float]:
         """What the row's ``build`` is told of dropout besides."""
@@ -221,7 +250,9 @@ def _cast(x: Tensor, kind: str) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
 
 
-def _laid_out(call: Callable[..., Tensor], problem: Problem) -> Callable[..., Tensor]:
+def _laid_out(
+    call: Callable[..., Tensor], problem: Problem, dropout: float
+) -> Callable[..., Tensor]:  # fmt: skip
     """``call`` with its output in memory as F.scaled_dot_product_attention would lay it out.
 
     What follows in a model may rely on that: ``out.transpose(1, 2).view(batch, tokens, -1)``.
@@ -237,7 +268,7 @@ def _laid_out(call: Callable[..., Tensor], problem: Problem) -> Callable[..., Te
         out = call(q_bhnd, k_bcmd, v_bcme)
         try:
             backend = torch._fused_sdp_choice(
-                q_bhnd, k_bcmd, v_bcme, mask, 0.0, causal, enable_gqa=grouped
+                q_bhnd, k_bcmd, v_bcme, mask, dropout, causal, enable_gqa=grouped
             )
         except RuntimeError:  # under vmap torch doesn't say
             return out

@@ -9,11 +9,13 @@ fused and the products stay. Which of the two ran is said beside every number.
 Cost: 4 n m d FLOPs a head forward; memory according to what was recognised.
 """
 
+from functools import partial
+
 import torch
-import torch._dynamo
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from impls.graph import Graph
 from impls.heads import grouped
 from impls.problem import Problem
 from impls.score_mask import ScoreMask
@@ -28,26 +30,34 @@ def _chain(q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, bias: Tensor | None,
 
 
 class Compiled:
-    """The compiled chain, and what the compiler made of it."""
+    """The compiled chain, and what the compiler made of it.
 
-    def __init__(self, problem: Problem) -> None:
-        torch._dynamo.reset()  # a recompile limit reached earlier would run this eager, unsaid
-        counters.clear()
+    ``alike(problem)`` is this for a problem of other lengths: all those share one graph.
+    """
+
+    def __init__(self, problem: Problem, graph: Graph | None = None) -> None:
         self._problem, self._mask = problem, ScoreMask(problem)
-        self._run = torch.compile(_chain, fullgraph=True, dynamic=False)
+        self._graph = graph.another() if graph else Graph(_chain)
+        self.alike = partial(Compiled, graph=Graph(_chain, lengths=True))
+        self._fused = 0
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """One call; the first compiles."""
-        q_bcrd = grouped(q_bhnd, self._problem)
-        out = self._run(q_bcrd, k_bcmd, v_bcme, self._mask.bias, self._problem.scale)
+        q_bcrd, before = grouped(q_bhnd, self._problem), _fused()
+        out: Tensor = self._graph(q_bcrd, k_bcmd, v_bcme, self._mask.bias, self._problem.scale)
+        self._fused += _fused() - before
         return self._mask.close(out)
 
     def note(self) -> str:
         """Whether inductor rewrote the chain into fused attention."""
-        fused = counters["inductor"]["fuse_attention"]
-        if fused:
-            return f"inductor rewrote it into fused attention (fuse_attention={fused})"
+        if self._fused:
+            return f"inductor rewrote it into fused attention (fuse_attention={self._fused})"
         return "inductor did not recognise it: the scores are materialised"
+
+
+def _fused() -> int:
+    """How many chains inductor has rewritten in this process."""
+    return counters["inductor"]["fuse_attention"]
 
 
 def build(problem: Problem) -> Compiled:

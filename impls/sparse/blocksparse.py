@@ -17,9 +17,12 @@ Cost: 4 d FLOPs a head forward for each pair that layout and mask allow; compile
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from impls.graph import Graph
 from impls.heads import Define
 from impls.problem import Problem
 from impls.sparse.common import softmax_on
@@ -31,12 +34,13 @@ TILE = 128
 """What the tiles of the kernels generated for CUDA divide."""
 
 
-def build(problem: Problem, layout: str, block: int) -> Flex:
+def build(problem: Problem, layout: str, block: int, graph: Graph | None = None) -> Flex:
     """Compiles at the first call."""
     if block < 1 or (problem.device != "cpu" and block % TILE):
         valid = "1 or more" if problem.device == "cpu" else f"a multiple of {TILE} on CUDA"
         raise Unsupported(f"block={block} must be {valid}")
-    return Flex(problem, block, block_layout(problem, layout, block)[None])
+    again = partial(build, layout=layout, block=block)
+    return Flex(problem, block, again, graph, block_layout(problem, layout, block)[None])
 
 
 def definition(problem: Problem, layout: str, block: int) -> Define:

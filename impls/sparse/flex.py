@@ -20,6 +20,9 @@ Cost: 4 n m d FLOPs a head forward over the blocks visited; no matrix of scores.
 
 from __future__ import annotations
 
+from functools import partial
+
+from impls.graph import Graph
 from impls.problem import Problem
 from impls.sparse.flex_kernel import Flex
 from impls.spec import Unsupported
@@ -29,12 +32,12 @@ BLOCK = 128
 SMALLEST, MOST_BLOCKS = 16, 2048
 
 
-def build(problem: Problem) -> Flex:
+def build(problem: Problem, graph: Graph | None = None) -> Flex:
     """Compiles at the first call."""
-    return Flex(problem, BLOCK)
+    return Flex(problem, BLOCK, build, graph)
 
 
-def build_window(problem: Problem, block: int) -> Flex:
+def build_window(problem: Problem, block: int, graph: Graph | None = None) -> Flex:
     """The same with blocks fitted to the window."""
     windows = [part for part in problem.mask.parts if part.kind == "window"]
     if not windows:
@@ -47,7 +50,8 @@ def build_window(problem: Problem, block: int) -> Flex:
         valid = f"a multiple of {BLOCK} on CUDA" if on_cuda else "1 or more"
         raise Unsupported(f"block={block} must be {valid}, or 0 to have it fitted to the window")
     width = sum(windows[0].numbers) + 1
-    return Flex(problem, block or (BLOCK if on_cuda else _fitted(width, problem.kv_len)))
+    fitted = block or (BLOCK if on_cuda else _fitted(width, problem.kv_len))
+    return Flex(problem, fitted, partial(build_window, block=block), graph)
 
 
 def _fitted(width: int, length: int) -> int:

@@ -6,13 +6,16 @@ Legend in :mod:`impls.heads`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from impls.graph import Graph
 from impls.problem import Problem
 
 Blocks = NDArray[np.bool_]
@@ -61,20 +64,31 @@ def _table_blocks(problem: Problem, block: int) -> tuple[Blocks, Blocks]:
     return np.stack(touched, 2), np.stack(whole, 2)
 
 
+ALONE: dict[str, str | int | bool | Callable[..., Any]] = {"compile_threads": 1}
+"""Compiled in this thread: a pool would stay when it is done."""
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, score: Callable[..., Any] | None, plan: Any,
+                    scale: float, gqa: bool) -> Any:  # fmt: skip
+    return flex_attention(
+        q, k, v, score_mod=score, block_mask=plan, scale=scale, enable_gqa=gqa
+    )  # fmt: skip
+
+
 class Flex:
     """FlexAttention, compiled at the first call, under the problem's mask.
 
     It visits the blocks that hold a visible pair, or of those the ones that ``layout`` names.
+    ``alike(problem)``, by ``build(problem, graph=…)``, is this for a problem of other lengths: all
+    of those share one graph.
     """
 
-    def __init__(self, problem: Problem, block: int, layout: Blocks | None = None) -> None:
-        import torch._dynamo
-        from torch.nn.attention.flex_attention import flex_attention
-
-        torch._dynamo.reset()  # a recompile limit reached earlier would run this eager, unsaid
-        # compiled in this thread: a pool would stay when it is done
-        alone: dict[str, str | int | bool | Callable[..., Any]] = {"compile_threads": 1}
-        self._run = torch.compile(flex_attention, fullgraph=True, dynamic=False, options=alone)
+    def __init__(
+        self, problem: Problem, block: int, build: Callable[..., Flex], graph: Graph | None,
+        layout: Blocks | None = None,
+    ) -> None:  # fmt: skip
+        self._graph = graph.another() if graph else Graph(_flex_attention, options=ALONE)
+        self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block
         self._score = problem.mask.flex_score(problem.shape, problem.device)
         may_see = problem.mask.flex_mask(problem.shape, problem.device)
@@ -87,9 +101,9 @@ class Flex:
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """One call; the first compiles."""
-        out: Tensor = self._run(
-            q_bhnd, k_bcmd, v_bcme, score_mod=self._score, block_mask=self._plan,
-            scale=self._problem.scale, enable_gqa=self._problem.group > 1,
+        out: Tensor = self._graph(
+            q_bhnd, k_bcmd, v_bcme, self._score, self._plan, self._problem.scale,
+            self._problem.group > 1,
         )  # fmt: skip
         return out
 
@@ -104,8 +118,6 @@ class Flex:
 
 def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
           may_see: Callable[..., Any] | None) -> Any:  # fmt: skip
-    from torch.nn.attention.flex_attention import BlockMask
-
     def listed(some: Blocks) -> tuple[Tensor, Tensor]:
         """How many, and which: those first, in order."""
         table = torch.from_numpy(some.copy()).to(problem.device)

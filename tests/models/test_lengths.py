@@ -1,0 +1,115 @@
+"""Variants that compile, at many lengths, beside functions that the program itself compiled."""
+
+import functools
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnbench.models.attention import attention
+
+LIMIT = torch._dynamo.config.recompile_limit
+
+
+def qkv(n, m=None, heads=2):
+    return [torch.randn(1, x, heads, 16).transpose(1, 2) for x in (n, m or n, m or n)]
+
+
+@pytest.fixture
+def users():
+    """A function of the program's, compiled at two lengths; it knows how often it was compiled."""
+    counted = []
+
+    def backend(graph, example):
+        counted.append(graph)
+        return graph.forward
+
+    def function(x):
+        return x.sin() + 1
+
+    compiled = torch.compile(function, backend=backend, dynamic=False)
+
+    def call():
+        compiled(torch.ones(3))
+        compiled(torch.ones(4))
+        return len(counted)
+
+    assert call() == 2
+    return call
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """torch.compile without inductor: the limits are dynamo's."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+
+
+def check(attend, lengths, mask="none", again=1):
+    config = torch._dynamo.config.get_config_copy()
+    for _ in range(again):
+        for n, m in lengths:
+            q, k, v = qkv(n, m)
+            seen = None if mask == "none" else torch.ones(n, m).tril(m - n).bool()
+            wanted = F.scaled_dot_product_attention(q, k, v, seen)
+            torch.testing.assert_close(attend(q, k, v, mask), wanted, rtol=1e-4, atol=1e-5)
+    assert torch._dynamo.config.get_config_copy() == config
+
+
+def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_own_alone(
+    users, quickly
+):  # fmt: skip
+    attend, square = attention("compiled"), [(n, n) for n in range(8, 18)]
+    assert len(square) > LIMIT
+    check(attend, square, "causal", again=2)
+    check(attend, [(1, n) for n in range(8, 18)], "causal")
+    check(attend, [(n, 40) for n in range(8, 18)])
+    assert users() == 2
+
+
+def test_more_layouts_than_torch_compiles_one_function_for_are_served_too(users, quickly):
+    attend = attention("compiled")
+    for i in range(2 * LIMIT):
+        q, k, v = (torch.randn(1, 9, 2, 16 + i)[..., :16].transpose(1, 2) for _ in "qkv")
+        wanted = F.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(attend(q, k, v), wanted, rtol=1e-4, atol=1e-5)
+    assert users() == 2
+
+
+def test_threads_may_compile_at_the_same_time(quickly):
+    attend, failed = attention("compiled"), []
+
+    def calls(lengths):
+        try:
+            check(attend, lengths, "causal", again=3)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [
+        threading.Thread(target=calls, args=([(n, n) for n in range(start, 30, 2)],))
+        for start in (8, 9)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize("name", ["compiled", "flex"])
+def test_two_hundred_lengths_are_compiled_for_a_few_times(users, name, mask):
+    check(attention(name), [(n, n) for n in range(8, 208)], mask)
+    assert users() == 2
+
+
+@pytest.mark.slow
+def test_what_is_not_compiled_for_several_lengths_is_compiled_for_each_and_said():
+    attend = attention("flex")
+    with pytest.warns(UserWarning, match="can't compile flex_attention for several lengths"):
+        for n in (9, 10, 11):
+            q, k, v = qkv(n)
+            mask = torch.randn(2, n, n)
+            wanted = F.scaled_dot_product_attention(q, k, v, mask)
+            torch.testing.assert_close(attend(q, k, v, mask[None]), wanted, rtol=1e-4, atol=1e-5)
