@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -64,15 +64,23 @@ class Pairs:
     b_s: list[float] = field(default_factory=list)
     stop: str = ""
     """``decided``, ``cap`` or ``budget``."""
+    names: tuple[str, str] = ("a", "b")
+    """Whose samples they are: of variants, or of commits."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {**asdict(self), "comparison": self.comparison.to_dict()}
+        """As plain values: ``samples_s`` holds the seconds of each by its name, a's first."""
+        a, b = self.names
+        b += " again" * (a == b)
+        samples = {a: list(self.a_s), b: list(self.b_s)}
+        return {"comparison": self.comparison.to_dict(), "samples_s": samples, "stop": self.stop}
 
     @classmethod
     def from_dict(cls, sent: Mapping[str, Any]) -> Pairs:
-        """As it was sent."""
-        return cls(**{**sent, "comparison": Comparison.from_dict(sent["comparison"])})
+        """As it was sent or kept; older files hold the samples as ``a_s`` and ``b_s``."""
+        samples = sent.get("samples_s") or {"a": sent["a_s"], "b": sent["b_s"]}
+        (a, a_s), (b, b_s) = samples.items()
+        comparison = Comparison.from_dict(sent["comparison"])
+        return cls(comparison, a_s, b_s, sent["stop"], (a, b))
 
 
 def compare(a: Side, b: Side, rule: Rule, chance: random.Random | None = None) -> Pairs:

@@ -1,5 +1,6 @@
 """Pairs: who goes when, when it is enough, and what a machine that drifts can't do to a verdict."""
 
+import json
 import math
 import random
 
@@ -154,3 +155,21 @@ def test_pairs_come_back_as_they_were_sent():
     assert back == pairs
     assert isinstance(back.comparison, Comparison)
     assert isinstance(back.comparison.verdict, Verdict)
+
+
+def test_kept_samples_are_under_the_names_of_the_two():
+    pairs, _, _ = paired(2.0)
+    pairs.names = ("sdpa", "chunked")
+    kept = json.loads(json.dumps(pairs.to_dict()))
+    assert kept["samples_s"] == {"sdpa": [1.0] * FIRST, "chunked": [2.0] * FIRST}
+    assert Pairs.from_dict(kept) == pairs
+    pairs.names = ("sdpa", "sdpa")
+    again = Pairs.from_dict(json.loads(json.dumps(pairs.to_dict())))
+    assert (again.names, again.b_s) == (("sdpa", "sdpa again"), [2.0] * FIRST)
+
+
+def test_samples_of_older_files_are_read():
+    pairs, _, _ = paired(2.0)
+    old = {"seq": 64, "comparison": pairs.comparison.to_dict(), "a_s": pairs.a_s,
+           "b_s": pairs.b_s, "stop": pairs.stop}  # fmt: skip
+    assert Pairs.from_dict(old) == pairs

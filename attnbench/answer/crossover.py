@@ -229,7 +229,7 @@ class Answer:
         return {
             "length": look.length, "status": str(look.status), "why": look.why,
             "leader": self._label(look.leader) if compared else None,
-            "a_s": look.a_s if compared else None, "b_s": look.b_s if compared else None,
+            "median_s": {self.a: look.a_s, self.b: look.b_s} if compared else None,
             "took_s": look.took_s, "comparison": look.comparison and look.comparison.to_dict(),
         }  # fmt: skip
 

@@ -47,6 +47,7 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
             margin = max(LEAST_MARGIN, _floor(sides[0], asked["floors"]))
         rule = Rule(margin, budget_s=asked["budget_s"])
         pairs = compare_ready(*sides, rule, audit=True)
+        pairs.names = (a.variant.label, b.variant.label)
     except NotReady as stopped:
         record = stopped.record
         why = f"{record.variant}: {record.reason}"

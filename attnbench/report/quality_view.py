@@ -15,6 +15,7 @@ from attnbench.answer.model_cost import iso
 from attnbench.answer.model_cost.ranks import RANKED
 from attnbench.answer.model_cost.told import LONG, long_texts
 from attnbench.comparison import Verdict
+from attnbench.pairs import Pairs
 from attnbench.report import numbers
 from attnbench.report.pairs_view import STYLE
 from attnbench.report.quality_said import (
@@ -155,7 +156,8 @@ def _steps(rows: Iterable[Row], original: Row) -> Grid:
     ]
     for seq, ratio, name, step in sorted(timed, key=lambda each: each[:3]):
         said = step["comparison"]
-        middle = sorted(step["b_s"])[len(step["b_s"]) // 2]
+        times = sorted(Pairs.from_dict(step).b_s)
+        middle = times[len(times) // 2]
         verdict = f"[{STYLE[Verdict(said['verdict'])]}]{said['verdict']}[/]"
         made.add_row(
             escape(name), f"{seq:,}", numbers.ms(middle), f"{ratio:.3f}",

@@ -12,15 +12,17 @@ from typing import Any
 ROUNDING = 1e-6
 NOTHING_BELOW = (0.0, inf)
 SHARE = (0.0, 1.0)
+SAMPLES = "samples_s"
 COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "relative": NOTHING_BELOW, "max": NOTHING_BELOW, "worst_row": NOTHING_BELOW,
     "distance": NOTHING_BELOW, "seconds": NOTHING_BELOW, "step_s": NOTHING_BELOW,
-    "took_s": NOTHING_BELOW, "a_s": NOTHING_BELOW, "b_s": NOTHING_BELOW,
+    "took_s": NOTHING_BELOW, "a_s": NOTHING_BELOW, "b_s": NOTHING_BELOW, SAMPLES: NOTHING_BELOW,
     "entropy": (0.0, 1.0 + ROUNDING), "skill": (-inf, 1.0 + ROUNDING), "accuracy": SHARE,
     "cosine": COSINE, "cosines": COSINE, "similarities": COSINE,
 }  # fmt: skip
-"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named."""
+"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
+of the samples of pairs, by variant."""
 INTERVAL = ("low", "ratio", "high")
 
 
@@ -33,7 +35,8 @@ def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) ->
     if isinstance(value, Mapping):
         yield from _interval(value, place)
         for name, inner in value.items():
-            own = BOUNDS.get(name, bounds if name.isdigit() else None)
+            inherited = name.isdigit() or place.endswith(f", {SAMPLES}")
+            own = BOUNDS.get(name, bounds if inherited else None)
             yield from _amiss(inner, f"{place}, {name}", own)
     elif isinstance(value, list):
         for inner in value:

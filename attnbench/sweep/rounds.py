@@ -67,7 +67,9 @@ def compare_in_rounds(a: Commit, b: Commit, cells: Sequence[Cell], opened: Open,
                 if one.ended is not None:
                     watch(one.ended)
     found = [one.ended for one in taken if one.ended is not None]
-    pairs = corrected([cell.pairs for cell in found])
+    pairs = list(corrected([cell.pairs for cell in found]))
+    for each in filter(None, pairs):
+        each.names = (a.name, b.name)
     together = tuple(replace(c, pairs=each) for c, each in zip(found, pairs, strict=True))
     return CommitsComparison(a, b, tuple(changed(a, b, root, whole)), together, margin)
 

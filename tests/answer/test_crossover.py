@@ -186,4 +186,5 @@ def test_it_can_be_sent_as_plain_values():
     assert [each["leader"] for each in sent["stretches"]] == ["sdpa", "", "elu"]
     assert [each["leader"] for each in sent["looks"]] == ["sdpa", "", "elu"]
     assert sent["looks"][0]["comparison"]["ratio"] == pytest.approx(1.5)
+    assert sent["looks"][0]["median_s"] == pytest.approx({"sdpa": 0.001, "elu": 0.0015})
     assert (sent["range"], sent["ended"]) == ([64, 256], "found")

@@ -36,7 +36,10 @@ def question(cells, a, b, **more):
 
 
 def test_twice_the_work_is_slower(cells):
-    answer = two(cells.bench, question(cells, "build = right", TWICE))
+    asked = question(cells, "build = right", TWICE)
+    answer = two(cells.bench, asked)
+    assert {job["variant"]["name"] for job in asked["compare"]} == {"planted"}
+    assert list(answer["pairs"]["samples_s"]) == ["planted", "planted again"]
     found = Pairs.from_dict(answer["pairs"])
     assert found.comparison.verdict is Verdict.SLOWER
     assert 1.4 < found.comparison.ratio < 2.5

@@ -63,6 +63,7 @@ def test_what_is_none_is_refused_in_a_sentence(written, changed, said):
         ({"entropy": "x"}, "row 0, entropy is 'x'"),
         ({"cosines": [1.0, None, -1.2]}, "row 0, cosines is -1.2"),
         ({"curve": [{"accuracy": {"4": 1.0, "8": 1.01}}]}, "row 0, curve, accuracy, 8 is 1.01"),
+        ({"steps": [{"samples_s": {"sdpa": [1.0, -1.0]}}]}, "samples_s, sdpa is -1.0"),
         ({"comparison": {"low": 2.0, "ratio": 1.0, "high": 3.0}}, r"comparison is 1.0 \[2.0, 3.0"),
         ({"comparison": {"low": -2.0, "ratio": 1.0, "high": 3.0}}, r"comparison is 1.0 \[-2.0"),
     ],

@@ -52,6 +52,8 @@ def test_both_take_part_in_every_pair(checkout, opened):
     assert len(pairs.a_s) == len(pairs.b_s) == PAIRS * LOOKS[0]
     assert [w.samples for w in opened.workers] == [PAIRS] * 2 * LOOKS[0]
     assert (pairs.a_s[0], pairs.b_s[0]) == (0.001, 0.002)
+    kept = found.to_dict()["cells"][0]["pairs"]["samples_s"]
+    assert [(name, some[0]) for name, some in kept.items()] == [("HEAD~1", 0.001), ("HEAD", 0.002)]
 
 
 def test_a_round_has_four_places_in_memory(checkout, opened):

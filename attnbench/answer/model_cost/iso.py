@@ -8,6 +8,7 @@ from typing import Any
 
 from attnbench.answer.pareto import frontier
 from attnbench.comparison import Verdict
+from attnbench.pairs import Pairs
 
 LEVELS = (0.999, 0.99, 0.95, 0.9)
 """Of the median cosine to the original's embeddings."""
@@ -58,7 +59,7 @@ def points(rows: Sequence[Row], seq: int) -> list[Point]:
         step = next((s for s in row.get("steps") or () if s["seq"] == seq and "why" not in s), None)
         if row["status"] != "measured" or cosine is None or step is None:
             continue
-        said, times = step["comparison"], sorted(step["b_s"])
+        said, times = step["comparison"], sorted(Pairs.from_dict(step).b_s)
         found.append(Point(
             row["variant"], row["family"], row["computes"],
             (cosine["value"], cosine["low"], cosine["high"]),

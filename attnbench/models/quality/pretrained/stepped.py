@@ -68,4 +68,5 @@ def in_pairs(replaced: Replaced, original: str, name: str, ids: Sequence[Sequenc
     tokens = as_long(ids, length)
     rule = Rule(margin, first=FIRST, cap=CAP, budget_s=budget_s)
     pairs = compare(Steps(replaced, original, tokens), Steps(replaced, name, tokens), rule)
+    pairs.names = (original, name)
     return {"seq": length, **pairs.to_dict()}
