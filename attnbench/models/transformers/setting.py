@@ -25,6 +25,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from attnbench.answer.choice.paste import PREFIX
 from attnbench.models.built import NotServed
 
+BETWEEN = (__name__, "torch.", "transformers.")
+"""Whose frames lie between a hook and the line that called the model."""
+
 
 class NotCalledWarning(UserWarning):
     """A variant was set on a model, and none of the model's layers called it."""
@@ -90,7 +93,7 @@ def _chosen_from(model: type[nn.Module]) -> tuple[str, str] | None:
         except (OSError, TypeError):
             continue
         if found := tables & words:
-            return one.__name__, found.pop()
+            return one.__name__, min(found)
         new = {w for w in words - seen if _is_layer(module.get(w), model.__module__)}
         seen |= new
         todo += [module[w] for w in new]
@@ -131,9 +134,9 @@ def _end(model: nn.Module, args: Any, output: Any) -> None:
     if not passes or passes[-1].model() is not model:
         return
     done = passes.pop()
-    if output is None:  # it raised
-        return
-    for handle in _watched.pop(model, ()):
+    if output is None or (handles := _watched.pop(model, None)) is None:
+        return  # it raised, or another thread's pass was the first
+    for handle in handles:
         handle.remove()
     config: Any = model.config
     name = config._attn_implementation
@@ -144,8 +147,16 @@ def _end(model: nn.Module, args: Any, output: Any) -> None:
         "forward pass: what attention there is, it computes by code of its own, as under "
         "attn_implementation='eager'",
         NotCalledWarning,
-        stacklevel=3,
+        _levels_to_the_caller(),
     )
+
+
+def _levels_to_the_caller() -> int:
+    """How far up the line stands that called the model, for ``warnings.warn`` in a hook."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(BETWEEN):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _told_by_the_model_around(model: Any) -> bool:
