@@ -6,18 +6,10 @@ Data goes to stdout, prose to stderr. Exit status: 0 done, 1 a finding, 2 usage 
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from attnbench import __version__, arguments
-from attnbench.verbs import INTERRUPTED, say
-from attnbench.verbs.sigterm import as_ctrl_c
-from attnbench.verbs.stdout import kept_open
-from impls.asked import CantBeDone
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
 VERBS = {
@@ -28,38 +20,75 @@ VERBS = {
     "capture": "capture:capture", "reproduce": "reproduce:reproduce", "quality": "quality:quality",
 }  # fmt: skip
 """Where the function of each is, among the verbs."""
-KEEPS_A_PART = {"quality", "reproduce"}
-"""Who keeps what was found until SIGTERM; the others write as they go."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb."""
-    with kept_open():
-        try:
-            status = _called(arguments.parser().parse_args(argv))
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            say("attnbench: stopped")
-            return INTERRUPTED
-        except CantBeDone as error:
-            say(f"attnbench: {error}")
-            return 2
-        return status
+    """Run one verb. Everything is imported below, where Ctrl-C is no traceback."""
+    try:
+        from attnbench.verbs.stdout import kept_open
+
+        with kept_open():
+            return _in_sentences(argv)
+    except KeyboardInterrupt:
+        print("attnbench: stopped", file=sys.stderr)
+        return 130
 
 
-def _called(given: argparse.Namespace) -> int:
+def _in_sentences(argv: Sequence[str] | None) -> int:
+    """The exit status of a verb; whatever it raises becomes a sentence."""
+    from attnbench.verbs import say
+    from impls.asked import CantBeDone
+
+    try:
+        status = _called(argv)
+        sys.stdout.flush()
+    except CantBeDone as error:
+        say(f"attnbench: {error}")
+        return 2
+    except Exception as error:
+        import os
+
+        if os.environ.get("ATTNBENCH_TRACEBACK"):
+            raise
+        say(f"attnbench: {_unforeseen(error)}")
+        return 2
+    return status
+
+
+def _unforeseen(error: Exception) -> str:
+    """A sentence for an error that nothing below has one for."""
+    from traceback import walk_tb
+
+    again = "ATTNBENCH_TRACEBACK=1 in the environment shows all of it"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for what was asked; ask for less"
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}, so what was asked can't be done; {again}"
+    frame, line = [*walk_tb(error.__traceback__)][-1]
+    text = (str(error).splitlines() or [""])[0][:300]
+    return (
+        f"unexpected {type(error).__name__} ({text}) in {frame.f_globals.get('__name__')}, line "
+        f"{line}: an input is not what it should be, or attnbench has a fault; {again}"
+    )
+
+
+def _called(argv: Sequence[str] | None) -> int:
+    from attnbench import __version__, arguments
+    from attnbench.verbs.sigterm import as_ctrl_c
+
+    given = arguments.parser().parse_args(argv)
     if given.version:
         print(__version__)
         return 0
     if given.help or given.verb is None:
         print(arguments.help_text())
         return 0 if given.help else 2
-    if given.verb != "env" and getattr(given, "device", "") is None:
-        _tell_of_an_idle_gpu()
-    module, function = VERBS[given.verb].split(":")
-    verb = getattr(import_module(f"attnbench.verbs.{module}"), function)
-    with as_ctrl_c() if given.verb in KEEPS_A_PART else nullcontext():
-        status: int = verb(given)
+    with as_ctrl_c():
+        if given.verb != "env" and getattr(given, "device", "") is None:
+            _tell_of_an_idle_gpu()
+        module, function = VERBS[given.verb].split(":")
+        status: int = getattr(import_module(f"attnbench.verbs.{module}"), function)(given)
     return status
 
 
@@ -67,6 +96,7 @@ def _tell_of_an_idle_gpu() -> None:
     """Nobody said where: before all is measured on the CPU, say what keeps it from the GPU."""
     from attnbench.amiss import idle
     from attnbench.machine import this_machine
+    from attnbench.verbs import say
 
     if said := idle(this_machine()):
         say(f"note: {said}")

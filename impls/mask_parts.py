@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MOST = 1 << 40
+"""Of a mask's numbers: positions are added to them in 64 bits."""
+
+
 class Shape(NamedTuple):
     """The extent of a problem's scores."""
 
@@ -86,6 +90,8 @@ def parse_part(text: str, word: str) -> Part:
     least = 1 if kind in ("document", "prefix") else 0
     if any(n < least for n in numbers):
         raise InvalidMask(f"mask {text!r}: {min(numbers)} is below {least}, the least {kind} takes")
+    if any(n > MOST for n in numbers):
+        raise InvalidMask(f"mask {text!r}: {max(numbers)} is above {MOST}, the most {kind} takes")
     return Part(kind, numbers)
 
 
@@ -127,7 +133,7 @@ def file_wrong(part: Part, shape: Shape) -> str | None:
         return f"mask {part}: there is no file {part.file}"
     try:
         table = np.load(part.file, mmap_mode="r")
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, MemoryError, RecursionError, OverflowError) as error:
         return f"mask {part}: {part.file} can't be read as one .npy array: {error}"
     if not isinstance(table, np.ndarray):
         return f"mask {part}: {part.file} holds several arrays; a mask is one .npy array"

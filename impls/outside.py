@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,10 @@ def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
             try:
                 child.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
                 raise BrokenTable(f"{what} was still importing after {PATIENCE_S} s") from None
+            finally:  # whatever ends the waiting, Ctrl-C too; and what the import has started
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
         text = answer.read()
         chatter.seek(0)
         said = chatter.read()
@@ -85,14 +88,18 @@ def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
             f"{what} could not be read: it ended with status {child.returncode} at import "
             f"({last[0]}); a table file defines ROWS, a list of impls.spec.Variant"
         )
-    sent = json.loads(text)
+    try:
+        sent = json.loads(text)
+        rows = [Variant.from_dict(row) for row in sent.get("rows", ())]
+        broken = [BrokenRow(**row) for row in sent.get("broken", ())]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BrokenTable(f"{what} could not be read: it sent no rows ({error})") from None
     if "error" in sent:
         raise BrokenTable(
             f"{what} could not be read: {sent['error']}; "
             "a table file defines ROWS, a list of impls.spec.Variant"
         )
-    rows = [Variant.from_dict(row) for row in sent["rows"]]
-    return [*rows, *(BrokenRow(**row) for row in sent["broken"])]
+    return [*rows, *broken]
 
 
 # ---- in the child ----------------------------------------------------------------------------
@@ -157,4 +164,5 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    signal.alarm(PATIENCE_S + 5)  # where the process that waits has been killed
     Path(sys.argv[-1]).write_text(json.dumps(_send(sys.argv[1], sys.argv[2])))

@@ -14,6 +14,8 @@ INPUTS = ("normal", "peaky", "outliers", "equal_keys")
 """The kinds of inputs made from a seed; ``captured:FILE.npz`` takes them from a file."""
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
+MOST = 1 << 20
+"""Batch elements, heads, channels of a head: a file may say anything."""
 LONGEST = 1 << 25
 """Queries or keys: a hundred times what anybody attends to; masks are counted row by row."""
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -46,6 +48,8 @@ class Problem:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidProblem(f"{name} is {value!r}; it must be a whole number, 1 or more")
+            if value > MOST and not name.endswith("_len"):
+                raise InvalidProblem(f"{name} is {value:,}; {MOST:,} is the most")
         if max(self.q_len, self.kv_len) > LONGEST:
             raise InvalidProblem(
                 f"q_len={self.q_len:,} and kv_len={self.kv_len:,}: {LONGEST:,} is the most"

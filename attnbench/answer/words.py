@@ -7,6 +7,7 @@ import random
 import re
 from pathlib import Path
 
+from attnbench.store.disk import is_no_file
 from impls.asked import CantBeDone
 
 WIDTH = 50
@@ -34,6 +35,8 @@ def vectors(words: list[str], file: str | None) -> list[list[float]]:
 
 def _from_file(words: list[str], file: Path) -> list[list[float]]:
     wanted, found, width = set(words), {}, -1
+    if is_no_file(file):
+        raise BadEmbeddings(f"can't read {file}: it is no file")
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):

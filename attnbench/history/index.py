@@ -13,7 +13,7 @@ from typing import Any
 
 from attnbench.history import suite
 from attnbench.history.command import Asked
-from attnbench.store.disk import make_folder, write_whole
+from attnbench.store.disk import from_json, make_folder, write_whole
 from impls.spec import PHASES
 
 FILE = "benchmarks.json"
@@ -98,7 +98,7 @@ def before_publishing(configuration: str | None) -> None:
 def _listed(path: Path) -> dict[str, Any]:
     """What the file says now; nothing where it can't be read, for it is written anew."""
     try:
-        listed = json.loads(path.read_text())
+        listed = from_json(path.read_text())
     except (OSError, ValueError):
         return {}
     if not isinstance(listed, dict) or listed.pop("version", None) != FORM:

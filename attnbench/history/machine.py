@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.machine import this_machine
-from attnbench.store.disk import write_whole
+from attnbench.store.disk import from_json, write_whole
 from impls.asked import CantBeDone
 
 FACETS = ("gpu", "driver", "cuda", "torch", "triton")
@@ -89,7 +89,7 @@ def _of_before(found: Any, name: str) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        known = json.loads(path.read_text())
+        known = from_json(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

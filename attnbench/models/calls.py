@@ -24,7 +24,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from attnbench.store.disk import write_whole
+from attnbench.store.disk import is_no_file, write_whole
 from impls.asked import CantBeDone
 from impls.problem import Problem
 
@@ -152,6 +152,8 @@ class Calls:
     @classmethod
     def read(cls, path: Path) -> Calls:
         """The calls of a file; of one that was cut off, what can be read, with a sentence."""
+        if is_no_file(path):
+            raise CantBeDone(f"can't read calls from {path}: it is no file")
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:

@@ -13,6 +13,7 @@ from attnbench.record import PROTOCOL
 from attnbench.store.disk import (
     MACHINE,
     SELFCHECK,
+    from_json,
     make_folder,
     unwritable,
     writable_folder,
@@ -51,7 +52,7 @@ def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
 def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:
     """The noise floors measured on this machine as it is now; none where something differs."""
     try:
-        facts = json.loads((out / machine.name / MACHINE).read_text())
+        facts = from_json((out / machine.name / MACHINE).read_text())
         same = (
             facts["protocol"] == PROTOCOL
             and facts["machine"]["versions"] == machine.versions
@@ -71,7 +72,7 @@ def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
     Its ``line`` is what a report says; one of another ``protocol`` says nothing of this ruler.
     """
     with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((out / machine / SELFCHECK).read_text())
+        found: dict[str, Any] = from_json((out / machine / SELFCHECK).read_text())
         if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
             return found
     return None

@@ -6,9 +6,11 @@ A name is in its folder, and a folder in the one above, only once those folders 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from impls.asked import CantBeDone
 
@@ -26,6 +28,19 @@ NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 
 class StoreError(CantBeDone):
     """Something about the results folder; a sentence with what to do."""
+
+
+def from_json(text: str | bytes) -> Any:
+    """The values of a JSON text; raises ValueError for what is none or is nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep to be read") from None
+
+
+def is_no_file(path: Path) -> bool:
+    """Whether something is there that is no file, such as a FIFO, which may never end."""
+    return path.exists() and not path.is_file()
 
 
 def unwritable(what: str, error: OSError) -> StoreError:

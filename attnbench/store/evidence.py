@@ -6,7 +6,6 @@ its rows. A file is written whole at the end; nothing in it is ever changed.
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.record import PROTOCOL
 from attnbench.store.beside import save_beside
-from attnbench.store.disk import StoreError
+from attnbench.store.disk import StoreError, from_json
 from attnbench.store.evidence_sound import unsound
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def save_evidence(out: Path, found: Evidence) -> Path:
 def read_evidence(path: Path) -> Evidence:
     """One file; raises a sentence for what is none, or of a newer form."""
     try:
-        values = json.loads(path.read_text())
+        values = from_json(path.read_text())
         found = Evidence(values["kind"], values["made"], values["rows"], values["schema"])
         whole = found.kind in KINDS and all(isinstance(row, dict) for row in found.rows)
         machine = found.made["machine"]["name"]

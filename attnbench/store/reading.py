@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.record import SCHEMA, InvalidRecord, Record, variant_of
-from attnbench.store.disk import HEADER, RECORDS, StoreError
+from attnbench.store.disk import HEADER, RECORDS, StoreError, from_json, is_no_file
 
 try:
     from msgspec import MsgspecError
@@ -21,8 +21,15 @@ try:
     NOT_PARSED: type[Exception] = MsgspecError
     parse: Callable[[bytes], Any] = Decoder().decode
 except ImportError:  # a bare checkout may be without it
-    NOT_PARSED, parse = ValueError, json.loads
+    NOT_PARSED, parse = ValueError, from_json
 
+FIELDS = {
+    "run": str, "command": str, "started": str, "folder": str, "seed": int, "protocol": int,
+    "budget_s": int | float, "machine": dict, "settings": dict, "code": dict, "grid": dict,
+    "variants": list, "problems": list, "tables": list, "noise": list,
+}  # fmt: skip
+"""What a header's values are, where there are any."""
+LONGEST_BUDGET_S = 86400
 BATCH_BYTES = 1 << 19
 """Lines are read so many at a time: what comes of them then stays near the processor."""
 
@@ -47,8 +54,11 @@ def read_header(path: Path) -> dict[str, Any]:
     """A run's header; refuses what is no run, or of a newer form."""
     if not path.is_dir():
         raise StoreError(f"there is no run folder {path}; runs lie in results/<machine>/<run>")
+    for name in (HEADER, RECORDS):
+        if is_no_file(path / name):
+            raise StoreError(f"can't read {path / name}: it is no file")
     try:
-        header: dict[str, Any] = json.loads((path / HEADER).read_text())
+        header: dict[str, Any] = from_json((path / HEADER).read_text())
         schema = header["schema"]
     except FileNotFoundError:
         raise StoreError(f"{path} holds no {HEADER}: it is not a run; start a new one") from None
@@ -59,6 +69,13 @@ def read_header(path: Path) -> dict[str, Any]:
             f"{path} was written with schema {schema}, newer than the {SCHEMA} this attnbench "
             "reads: update attnbench, or start a new run"
         )
+    for name, kind in FIELDS.items():
+        if not isinstance(header.get(name), kind | None):
+            raise StoreError(
+                f"{path / HEADER} is damaged: {name} is {str(header[name])[:50]!r}; start a new run"
+            )
+    if not 0 < (header.get("budget_s") or 1.0) <= LONGEST_BUDGET_S:
+        raise StoreError(f"{path / HEADER} is damaged: budget_s is {header['budget_s']!r}")
     return header
 
 
@@ -114,8 +131,8 @@ def _values(line: bytes) -> Any:
     """The JSON in a line; what the fast parser won't have, json may, or says why not."""
     try:
         return parse(line)
-    except (NOT_PARSED, UnicodeDecodeError):
-        return json.loads(line)
+    except (NOT_PARSED, UnicodeDecodeError, RecursionError):
+        return from_json(line)
 
 
 def _remedy(path: Path, number: int) -> str:
@@ -136,7 +153,7 @@ def whole_length(data: bytes) -> int:
     while end:
         start = data.rfind(b"\n", 0, end - 1) + 1
         try:
-            json.loads(data[start:end])
+            from_json(data[start:end])
         except ValueError:
             end = start
         else:

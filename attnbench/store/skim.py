@@ -6,13 +6,12 @@ of inputs than the one asked about isn't parsed. Samples are skipped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from attnbench.store.disk import RECORDS, StoreError
+from attnbench.store.disk import RECORDS, StoreError, from_json
 from attnbench.store.reading import batches, parsed
 from impls.problem import Problem
 
@@ -111,7 +110,7 @@ def _problem_in(line: bytes) -> bytes:
 def _says(text: bytes, values: Any) -> bool:
     """Whether a text is all of what was read, so that lines that have it need not be."""
     try:
-        return bool(json.loads(text) == values)
+        return bool(from_json(text) == values)
     except ValueError:
         return False
 
@@ -124,7 +123,7 @@ def _read(line: bytes, read: Callable[[bytes], Seen]) -> Seen:
     """What the fast parser won't have may be a time without a number: that is no time."""
     try:
         return read(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _by_hand(line)
 
 
@@ -138,7 +137,7 @@ def _reader() -> Callable[[bytes], Seen]:
 
 
 def _by_hand(line: bytes) -> Seen:
-    values = json.loads(line)
+    values = from_json(line)
     if (time := values.get("time")) and None in (time.get(n) for n in ("median_s", *ENDS)):
         values["time"] = None
     parts = {name: _part(kind, values.get(name)) for name, kind in PARTS.items()}

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 from attnbench.amiss import amiss
 from attnbench.machine import Machine, why_not
@@ -22,6 +22,10 @@ from impls.spec import Variant
 
 CALLS_BESIDE_SAMPLES = 14
 """Calls that a cell makes in the gate, the memory meter and the first call, and seven samples."""
+DIGITS = 12
+"""A length has fewer."""
+ROOM = 1 << 16
+"""Bytes of an array's file besides its numbers."""
 NOMINAL_FLOPS = {"cpu": 3e10, "cuda": 1e14}
 """A guess at the speed of one thread or one GPU, until the run itself has shown better."""
 TWO_BYTES = 4
@@ -119,8 +123,8 @@ def _product(grid: Preset, levels: Sequence[str]) -> Iterator[Problem]:
 def _lengths(seq: str, phase: str) -> tuple[int, int]:
     """``N`` is as many queries as keys, but one query in ``decode``; ``QxK`` says both."""
     words = seq.lower().split("x")
-    if len(words) > 2 or not all(w.isascii() and w.isdigit() for w in words):
-        raise InvalidProblem(f"--seq {seq!r} is neither a length N nor QxK (queries x keys)")
+    if len(words) > 2 or not all(w.isascii() and w.isdigit() and len(w) < DIGITS for w in words):
+        raise InvalidProblem(f"--seq {seq[:50]!r} is neither a length N nor QxK (queries x keys)")
     if len(words) == 2:
         return int(words[0]), int(words[1])
     return (1 if phase == "decode" else int(seq)), int(seq)
@@ -138,9 +142,14 @@ def _captured_wrong(problem: Problem) -> str | None:
         "q": (b, problem.heads, problem.q_len, d), "k": (b, c, problem.kv_len, d),
         "v": (b, c, problem.kv_len, problem.v_head_dim),
     }  # fmt: skip
+    if file.exists() and not file.is_file():
+        return f"captured inputs {file} can't be read as an .npz of q, k and v: it is no file"
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:
             for name, shape in wanted.items():
+                most = 16 * prod(shape) + ROOM
+                if arrays.zip.getinfo(f"{name}.npy").file_size > most:  # few bytes may unfold to it
+                    return f"{file}: {name} is larger than the problem {problem} needs"
                 if not np.isfinite(arrays[name].astype(np.float64)).all():
                     return f"{file}: {name} holds numbers that are not finite; nothing can be said"
                 if arrays[name].shape != shape:
@@ -148,15 +157,7 @@ def _captured_wrong(problem: Problem) -> str | None:
                         f"{file}: {name} has the shape {arrays[name].shape}, and the problem "
                         f"{problem} needs {shape}; set --seq, --heads, --head-dim to fit the file"
                     )
-    except (
-        OSError,
-        KeyError,
-        ValueError,
-        EOFError,
-        TypeError,
-        AttributeError,
-        BadZipFile,
-    ) as error:
+    except Exception as error:  # encrypted, packed otherwise, cut off, or nothing of the kind
         return f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
     return None
 

@@ -6,7 +6,6 @@ on the paper's, so that they follow a theme.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from attnbench.report.figures.labels import heading, shorten, width
 from attnbench.report.figures.looks import Looks
 from attnbench.report.figures.palette import FAINT, GRID, INK, OTHER, PAPER
 from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.store.disk import from_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def read(file: Path) -> tuple[Maps | None, str]:
     if not file.is_file():
         return None, "this run kept no attention maps"
     try:
-        maps = json.loads(file.read_text(encoding="utf-8"))
+        maps = from_json(file.read_text(encoding="utf-8"))
         many = len(maps["words"])
         square = [
             isinstance(m["variant"], str) and isinstance(m["computes"], str)

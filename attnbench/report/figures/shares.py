@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -14,6 +13,7 @@ from attnbench.report.figures.labels import heading, shorten, width
 from attnbench.report.figures.looks import Looks
 from attnbench.report.figures.palette import FAINT, INK, OTHER, PAPER
 from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.store.disk import from_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def read(files: Iterable[Path]) -> tuple[list[Profile], list[str]]:
     amiss = []
     for file in files:
         try:
-            profiles = json.loads(file.read_text(encoding="utf-8"))["profiles"]
+            profiles = from_json(file.read_text(encoding="utf-8"))["profiles"]
             for profile in profiles:
                 if not all(math.isfinite(x) and x >= 0 for x in _numbers(profile)):
                     raise ValueError("a time that is no number")

@@ -23,7 +23,7 @@ from attnbench.report.page.latex import tables
 from attnbench.report.page.summary import summary
 from attnbench.report.scenes import Ran
 from attnbench.store import StoreError
-from attnbench.store.disk import writable_folder, write_whole
+from attnbench.store.disk import from_json, writable_folder, write_whole
 from impls.asked import CantBeDone
 
 INDEX, SUMMARY, DATA, TABLE, FIGURES = (
@@ -130,7 +130,7 @@ def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 def _forget(folder: Path, keep: Mapping[str, bytes]) -> None:
     """Figures that an earlier report wrote and this one does not have."""
     try:
-        before = json.loads((folder / OURS).read_text())
+        before = from_json((folder / OURS).read_text())
     except (OSError, ValueError):
         return
     names = before if isinstance(before, list) else []
