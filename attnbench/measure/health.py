@@ -80,12 +80,15 @@ class Watched:
         """The batch, again and again while the device is slowed down; at last as it is."""
         pause, tries = WAIT_S[0], 0
         while True:
-            hot, reasons = self._hot_s(), self._reasons()
+            hot, capped = self._held_down_s("thermal"), self._held_down_s("power")
+            reasons = self._reasons()
             samples = batch()
             mhz, reasons = self._board.sm_mhz(), reasons | self._reasons()
+            if self._held_down_s("power") > capped:
+                reasons |= {POWER_CAP}  # it came and went while nobody looked
             slow = reasons & SLOWDOWNS
-            if not slow and self._hot_s() > hot:
-                slow = frozenset({"thermal"})  # it came and went while nobody looked
+            if not slow and self._held_down_s("thermal") > hot:
+                slow = frozenset({"thermal"})  # as did this
             if not slow or self._stays:
                 break
             self.discarded += len(samples)
@@ -129,8 +132,8 @@ class Watched:
             return frozenset()
         return found
 
-    def _hot_s(self) -> float:
-        found = self._board.held_down_s("thermal")
+    def _held_down_s(self, policy: str) -> float:
+        found = self._board.held_down_s(policy)
         return 0.0 if isinstance(found, Absent) else found
 
 

@@ -33,6 +33,23 @@ def test_the_best_of_the_sizes_and_tries_counts(monkeypatch):
     assert got["copy"] == {"64": 64 / 32}  # 32 bytes read and 32 written
 
 
+def test_nothing_counts_before_the_device_is_warm(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def samples(self, before, call, count):
+            self.now += 0.02 * count
+            return [10.0 if self.now < 0.3 else 1.0] * count
+
+    clock = Clock()
+    monkeypatch.setattr(ceilings, "clock_for", lambda device, phase: clock)
+    monkeypatch.setattr(ceilings, "perf_counter", lambda: clock.now)
+    monkeypatch.setitem(ceilings.WARM_S, "cpu", 0.3)
+    monkeypatch.setitem(ceilings.PRODUCT_SIZES, "cpu", (4,))
+    monkeypatch.setitem(ceilings.COPY_BYTES, "cpu", (64,))
+    assert measure("cpu", ["float32"]) == {"flops": {"float32": 128.0}, "copy": {"64": 64.0}}
+
+
 def test_much_work_on_few_bytes_is_bound_by_the_product():
     assert least_time(Cost(flops=10**9, bytes=500), "float32", GIVEN) == pytest.approx(1.0)
 

@@ -117,7 +117,7 @@ def test_a_counter_that_never_moves_is_a_reason_and_no_figure():
     world = World(step_s=1e9)
     got = world.measure()
     assert (got.joules, got.gross_joules, got.tokens_per_joule, got.calls) == (None, None, None, 0)
-    assert got.why == "the energy counter did not move in 4.0 s"
+    assert got.why == "the energy counter did not move in 3.0 s"
 
 
 def test_a_counter_that_stops_under_load_is_a_reason_too():
@@ -174,3 +174,16 @@ def test_a_backward_pass_alone_is_not_measured():
 def test_a_record_carries_what_is_measured_and_what_is_not():
     for one in (World().measure(), World(step_s=1e9).measure()):
         assert Energy.from_dict(one.to_dict()) == one
+
+
+def test_the_idle_draw_is_taken_when_it_has_stopped_falling():
+    class Cooling(World):
+        def rest(self, seconds):
+            self.pass_by(seconds, self.idle + max(0.0, 150.0 - 50.0 * self.time))
+
+    world = Cooling()
+    got = measure_energy(PROBLEM, world.run, world.before, world, host=world.host)
+    assert got.idle_w == pytest.approx(80.0, rel=0.03)
+    steady = World()
+    assert measure_energy(PROBLEM, steady.run, steady.before, steady,
+                          host=steady.host).idle_w == pytest.approx(80.0)  # fmt: skip

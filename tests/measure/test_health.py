@@ -83,6 +83,14 @@ def test_a_power_cap_is_flagged_and_kept():
     assert "700 W" in flag
 
 
+def test_a_power_cap_that_came_and_went_within_a_batch_is_flagged_too():
+    scene = Scene((0.03, 0.05, 1.2, "SwPowerCap"), sees=False)
+    scene.take(4)
+    (flag,) = scene.watch.flags()
+    assert flag.startswith("power-capped: in 1 of 4 batches")
+    assert scene.watch.discarded == 0
+
+
 def test_clocks_are_the_median_and_the_least_of_what_was_seen():
     scene = Scene((0.05, 0.15, 1.5, "SwPowerCap"))
     scene.take(5)

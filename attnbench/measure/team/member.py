@@ -200,9 +200,9 @@ class Member:
         gc.disable()
         try:
             sent = part.ranks.sent
-            _barrier(group=self._own)
             if cuda:
-                _synchronize(self._device)
+                _synchronize(self._device)  # first: a flush goes on after the barrier
+            _barrier(group=self._own)
             start = now()
             made = run()
             if cuda:
