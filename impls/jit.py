@@ -8,23 +8,27 @@ alone, and there nothing is built while the interpreter is on.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from impls.problem import Problem
-from impls.spec import Unavailable
+from impls.spec import Unavailable, Unsupported
 
 REMEDY = "pip install 'attnbench[triton]'"
 SWITCH = "TRITON_INTERPRET"
+HOPPER = 90
 PROCESSORS = 4
 """Of a device that has no count of its own, as under the interpreter."""
 WIDE = 8
 """Numbers of two bytes that a thread loads at once."""
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
@@ -45,6 +49,37 @@ def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
     except ImportError as error:
         reason = f"{variant} needs the module triton, which can't be imported: {error}"
         raise Unavailable(reason, REMEDY) from None
+
+
+def fitting(variant: str) -> Callable[[Called], Called]:
+    """Around what launches kernels: blocks that a GPU has no room for are no failure, but
+    :class:`Unsupported` there.
+    """
+
+    def around(launch: Called) -> Called:
+        @functools.wraps(launch)
+        def launched(*given: Any) -> Any:
+            try:
+                return launch(*given)
+            except Exception as error:
+                if type(error).__name__ != "OutOfResources":  # triton's, which is not imported here
+                    raise
+                raise Unsupported(
+                    f"{variant} was told blocks that this GPU has no room for: "
+                    f"{str(error).partition(' Reducing')[0]}"
+                ) from None
+
+        return launched  # type: ignore[return-value]
+
+    return around
+
+
+def capability(device: str) -> int:
+    """Compute capability, as 90 for 9.0; Hopper's under the interpreter."""
+    if not device.startswith("cuda"):
+        return HOPPER
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 class Band(NamedTuple):

@@ -1,9 +1,10 @@
 """A whole visit to a GPU as one command: ``python proofs/gpu_visit.py --out DIR [--minutes 9]``.
 
-What the machine is and what its ceilings are, the tests that need a GPU, our timer against Triton's
-own, a quick sweep, the ruler's self-check, the claims about this GPU, and the sweep for as long as
-there is time. Each step has its own limit. DIR holds at most eight files, whole after every step:
-called again with the same DIR, or with ``--before`` another's, a visit goes on with what is left.
+What the machine is and what its ceilings are, the tests of our clocks, our timer against Triton's
+own, a quick sweep; the tests of our kernels, and their blocks; energy, a million tokens, the sweep;
+the ruler's self-check and the claims about this GPU. Each step has its own limit. DIR holds at most
+eight files, whole after every step: called again with the same DIR, or with ``--before`` another's,
+a visit goes on with what is left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from attnbench.verbs import INTERRUPTED  # noqa: E402
 from attnbench.verbs.sigterm import as_ctrl_c  # noqa: E402
 from proofs.visit_called import Ended, Stopped, called  # noqa: E402
 from proofs.visit_kept import Kept, NoVisit, Place  # noqa: E402
-from proofs.visit_steps import Step, counted, steps  # noqa: E402
+from proofs.visit_steps import Step, counted, facts, steps  # noqa: E402
 
 PACKING_S = 15.0
 """At the end, for a step's grace and for writing all down."""
@@ -108,6 +109,8 @@ def main(told: Sequence[str]) -> int:
             place = Place(this_machine().kind, given.device)
             kept = Kept(given.out, Path(results), place, given.before)
             kept.said = amiss(this_machine())
+            print("\n".join(facts()), file=sys.stderr, flush=True)
+            kept.tell("machine", "\n".join(facts()))
             for sentence in kept.said:
                 print(f"note: {sentence}", file=sys.stderr)
             left = 60 * given.minutes - (monotonic() - begun)

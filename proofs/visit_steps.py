@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,9 +21,18 @@ PYTEST = (
     "-W", "default",
 )  # fmt: skip
 TESTS = {
-    "clocks": ("tests/gpu/test_cuda_clocks.py", "tests/gpu/test_cuda_cells.py"),
-    "triton": ("tests/gpu/test_triton_rows.py",),
+    "tests": ("tests/gpu/test_cuda_clocks.py", "tests/gpu/test_cuda_cells.py"),
+    "gates": ("tests/gpu/test_triton_rows.py",),
+    "speeds": ("tests/gpu/test_triton_speeds.py",),
 }
+AT_ONCE = 8
+"""Tests of our kernels' values, each of which compiles for seconds on one core of the host."""
+FLASH = (
+    "triton.flash", "triton.flash?q_block=128&k_block=128&warps=8&stages=2",
+    "triton.flash?q_block=128&k_block=64&warps=8&stages=3", "triton.flash?keys=64x128x8x2",
+    "triton.flash?queries=128x64x8x2", "sdpa.flash", "sdpa.cudnn", "sdpa",
+)  # fmt: skip
+"""Blocks between which only a GPU can tell, and what they are to be held against."""
 CLOSING_S = 15
 """What a run needs to end its last cell and say what came of it."""
 
@@ -49,17 +60,39 @@ def steps(device: str = "cuda") -> list[Step]:
     tested = r".*\d+ (?:passed|failed|skipped|error|deselected).*|.*(?:PASSED|FAILED).*"
     return [
         Step("env", 30, 120, _env(device), r"product bfloat16 .*"),
-        Step("tests", 20, 90, _tests("clocks"), tested),
-        Step("timer", 30, 60, _timer(device), r"against triton's do_bench.*"),
-        Step("quick", 60, 200, _run("h200-quick", device), fastest),
-        Step("selfcheck", 120, 300, lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
-             r"ruler self-check:.*"),
-        Step("claims", 60, 200, _claims, r".*reproduced.*"),
-        Step("triton", 120, 560, _tests("triton"), tested),  # each compiles anew: minutes
+        Step("tests", 20, 90, _tests("tests"), tested),
+        Step("timer", 30, 100, _timer(device), r"against triton's do_bench.*"),
+        Step("quick", 60, 330, _run("h200-quick", device), fastest),
+        Step("gates", 60, 300, _tests("gates"), tested),  # each compiles anew: minutes
+        Step("speeds", 60, 240, _tests("speeds"), tested),
+        Step("blocks", 60, 180, _blocks(device), fastest),
         Step("energy", 60, 420, _energy, r"energy: .*"),
         Step("million", 60, 240, _run("million", device), r"\[\d+/\d+, .*1048576.*"),
-        Step("sweep", 60, 3600, _run("h200", device), fastest),
+        Step("sweep", 60, 900, _run("h200", device), fastest),
+        Step("selfcheck", 120, 420, lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
+             r"ruler self-check:.*"),
+        Step("claims", 60, 200, _claims, r".*reproduced.*"),
     ]  # fmt: skip
+
+
+def facts() -> list[str]:
+    """What the rest hangs on, in five lines."""
+    there, include = this_machine(), Path(sysconfig.get_path("include"))
+    gpus = ", ".join(f"{gpu.name}, driver {gpu.driver}" for gpu in there.gpus) or "none"
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        ends = "by pidfd_open"
+    except (OSError, AttributeError) as error:
+        ends = f"by asking now and then: {error}"
+    triton = there.versions.get("triton", "not installed")
+    return [
+        f"GPU: {gpus}",
+        f"torch: {there.versions.get('torch', 'not installed')}, CUDA {there.torch_cuda or 'none'}",
+        f"Triton: {triton}",
+        f"C compiler: {'there' if has_c_compiler() else 'none'}, Python.h: "
+        f"{'there' if (include / 'Python.h').exists() else 'none'}",
+        f"how a worker's end is known: {ends}",
+    ]
 
 
 def no_cuda() -> str:
@@ -80,15 +113,38 @@ def _timer(device: str) -> Command:
 
 
 def _tests(which: str) -> Command:
-    """Those of our clocks and of cells, or those of our kernels."""
+    """Those of our clocks and of cells, or those of our kernels: of their values several at once,
+    of their speeds one after another.
+    """
+    kernels = which != "tests"
 
     def command(out: Path, seconds: float) -> list[str] | str:
-        needed = ("pytest", "triton") if which == "triton" else ("pytest",)
+        needed = ("pytest", "triton") if kernels else ("pytest",)
         lacking = [name for name in needed if find_spec(name) is None]
-        if which == "triton" and not has_c_compiler():
+        if kernels and not has_c_compiler():
             lacking.append("a C compiler")
         told = f"these tests need {' and '.join(lacking)}" if lacking else ""
-        return "; ".join(filter(None, [no_cuda(), told])) or [*PYTEST, *TESTS[which]]
+        several = which == "gates" and find_spec("xdist") is not None
+        at_once = ["-n", f"{AT_ONCE}"] if several else []
+        return "; ".join(filter(None, [no_cuda(), told])) or [*PYTEST, *at_once, *TESTS[which]]
+
+    return command
+
+
+def _blocks(device: str) -> Command:
+    """Our FlashAttention in several blocks, beside torch's."""
+    grid = {"seq": "4096,16384", "batch": "1", "heads": "16", "head-dim": "64,128",
+            "dtype": "bfloat16", "phase": "forward,train", "device": device}  # fmt: skip
+    words = [word for name, value in grid.items() for word in (f"--{name}", value)]
+
+    def command(out: Path, seconds: float) -> list[str] | str:
+        if device == "cpu":
+            return "our kernels run on cuda"
+        limit = f"{max(1, seconds - CLOSING_S):.0f}s"
+        return no_cuda() or [
+            *ATTNBENCH, "run", *FLASH, *words, "--mask", "none", "--mask", "causal", "--budget",
+            "0.1", "--no-report", "--limit", limit, "--out", f"{out}",
+        ]  # fmt: skip
 
     return command
 

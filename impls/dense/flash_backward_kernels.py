@@ -40,7 +40,7 @@ def add_queries(dk, dv, k, v, q_at, do_at, log_at,
                 LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
     """What the queries from ``begin`` to ``end`` give to a block of keys and values."""
-    for at in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+    for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         query = start + tl.arange(0, BLOCK)
         q = tokens(q_at, start, q_step, queries, BLOCK, HEAD_DIM, D, EDGE)
@@ -116,7 +116,7 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
                    HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
                    RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """What the keys from ``begin`` to ``end`` give to a block of queries."""
-    for at in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+    for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)

@@ -87,7 +87,7 @@ def add_keys(out, total, top, q, k_at, v_at, k_step,
     """The online softmax over the keys from ``begin`` to ``end``; EDGE leaves out what lies between
     ``whole`` and ``rest``, and looks at the mask.
     """
-    for at in tl.range(begin, end, BLOCK, num_stages=1 if EDGE else None):
+    for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)

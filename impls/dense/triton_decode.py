@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend
-from impls.jit import band, kernels, power, precision, processors, rows_of, steps
+from impls.jit import band, fitting, kernels, power, precision, processors, rows_of, steps
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -44,6 +44,7 @@ def build(problem: Problem, splits: int) -> Attend:
     told = {"HEAD_DIM": d, "D": power(d)}
     scale = problem.scale * math.log2(math.e)
 
+    @fitting("triton.decode")
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor) -> Tensor:
         q, k, v = (rows_of(x) for x in (q_bhnd, k_bcmd, v_bcmd))
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

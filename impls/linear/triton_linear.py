@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend
-from impls.jit import kernels, power, precision, processors, rows_of, steps
+from impls.jit import fitting, kernels, power, precision, processors, rows_of, steps
 from impls.problem import Problem
 from impls.spec import Unsupported
 
@@ -89,6 +89,7 @@ class Walk:
         self.segments = -(-problem.kv_len // self.length)
         self.numbers = -(-problem.head_dim * (problem.v_head_dim + 1) // 16) * 16
 
+    @fitting("triton.linear")
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """One call; the first of each kernel compiles it."""
         out: Tensor = _Attention.apply(q_bhnd, k_bcmd, v_bcme, self)  # type: ignore[no-untyped-call]
@@ -184,6 +185,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @fitting("triton.linear")
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, kept, over, before = ctx.saved_tensors
         walk, dout = ctx.walk, rows_of(upstream[0])

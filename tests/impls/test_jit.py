@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from impls.jit import rows_of
+from impls.dense import triton_flash
+from impls.jit import fitting, rows_of
+from impls.problem import Problem
+from impls.spec import Unsupported
 
 
 def lying(width, token, channel=1):
@@ -34,3 +37,31 @@ def test_numbers_of_a_token_lie_next_to_each_other():
 def test_an_upstream_gradient_that_is_one_number_lies_nowhere_and_is_written_out():
     rows = rows_of(torch.ones(()).expand(2, 3, 5, 16))
     assert rows.stride() == (240, 80, 16, 1)
+
+
+def test_blocks_that_a_gpu_has_no_room_for_are_not_supported_there():
+    class OutOfResources(Exception):
+        """As triton's, by name and words."""
+
+    said = "out of resource: shared memory, Required: 102400, Hardware limit: 101376."
+
+    @fitting("some.row")
+    def launch(error):
+        raise error
+
+    with pytest.raises(Unsupported) as refused:
+        launch(OutOfResources(f"{said} Reducing block sizes or `num_stages` may help."))
+    assert str(refused.value) == f"some.row was told blocks that this GPU has no room for: {said}"
+    with pytest.raises(RuntimeError, match="another"):
+        launch(RuntimeError("another"))
+
+
+@pytest.mark.parametrize(("capability", "hopper"), [
+    (80, False), (86, False), (89, False), (90, True), (100, True), (120, False),
+])  # fmt: skip
+def test_a_table_is_that_of_the_gpu(capability, hopper, monkeypatch):
+    monkeypatch.setattr(triton_flash, "capability", lambda device: capability)
+    p = Problem(head_dim=128, v_head_dim=128, dtype="bfloat16", device="cuda")
+    own = triton_flash.HALF_ON_HOPPER if hopper else triton_flash.HALF_ELSEWHERE
+    assert triton_flash.launches(p) == own[128]
+    assert triton_flash.launches(p.with_(dtype="float32")) == triton_flash.FLOAT32[128]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proofs import visit_steps
+from proofs import gpu_visit, visit_steps
 
 ROOT = Path(visit_steps.__file__).parents[1]
 
@@ -30,12 +30,12 @@ def words(name, out, seconds=100.0):
 def test_a_visit_begins_with_what_makes_the_rest_worth_something():
     names = [s.name for s in visit_steps.steps()]
     assert names == [
-        "env", "tests", "timer", "quick", "selfcheck", "claims", "triton", "energy", "million",
-        "sweep",
+        "env", "tests", "timer", "quick", "gates", "speeds", "blocks", "energy", "million", "sweep",
+        "selfcheck", "claims",
     ]  # fmt: skip
     assert all(s.least_s < s.limit_s for s in visit_steps.steps())
-    first = sum(s.limit_s for s in visit_steps.steps()[:4])
-    assert first <= 480, "the headline fits in the first visit of nine minutes"
+    first = sum(s.limit_s for s in visit_steps.steps()[:3])
+    assert 540 - gpu_visit.PACKING_S - first >= 200, "most of the headline is in the first visit"
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_the_words_of_all_steps_are_words_of_the_command_line(with_gpu, tmp_path
 
 def test_without_a_gpu_what_needs_one_says_so(with_gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
-    assert {words(name, tmp_path) for name in ("tests", "timer", "quick", "triton")} == {
-        "there is none"
-    }
+    names = {s.name for s in visit_steps.steps()} - {"env", "selfcheck", "claims"}
+    assert {words(name, tmp_path) for name in names} == {"there is none"}
 
 
 @pytest.mark.parametrize(("name", "lacking", "said"), [
     ("tests", {"pytest"}, "these tests need pytest"),
-    ("tests", {"triton", "cc"}, None),
-    ("triton", {"triton", "cc"}, "these tests need triton and a C compiler"),
+    ("tests", {"triton", "cc"}, None), ("gates", {"xdist"}, None),
+    ("gates", {"triton", "cc"}, "these tests need triton and a C compiler"),
+    ("speeds", {"triton"}, "these tests need triton"),
 ])  # fmt: skip
 def test_what_this_python_lacks_for_the_tests_is_said_all_at_once(with_gpu, monkeypatch, tmp_path,
                                                                  name, lacking, said):  # fmt: skip
@@ -110,8 +110,32 @@ def test_the_tests_that_need_a_gpu_need_of_all_others_packages_pytest_alone(tmp_
 
 def test_every_file_of_tests_that_need_a_gpu_is_run_by_a_step(with_gpu, tmp_path):
     files = {f"tests/gpu/{file.name}" for file in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    told = [word for name in ("tests", "triton") for word in words(name, tmp_path)]
+    told = [word for name in visit_steps.TESTS for word in words(name, tmp_path)]
     assert {word for word in told if word.startswith("tests/gpu/")} == files
+
+
+def test_values_of_kernels_are_tested_several_at_once_and_speeds_alone(with_gpu, tmp_path):
+    assert {name: "-n" in words(name, tmp_path) for name in visit_steps.TESTS} == {
+        "tests": False, "gates": True, "speeds": False,
+    }  # fmt: skip
+
+
+def test_the_blocks_of_our_kernel_that_are_compared_are_in_the_table(with_gpu, tmp_path):
+    import impls
+
+    told = words("blocks", tmp_path)
+    named = {impls.table().find(word).label for word in told if word in visit_steps.FLASH}
+    assert len(named) == len(visit_steps.FLASH)
+
+
+def test_what_the_rest_hangs_on_is_five_lines(monkeypatch):
+    assert len(visit_steps.facts()) == 5
+
+    def refused(process):
+        raise OSError("not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
+    assert visit_steps.facts()[-1].endswith("by asking now and then: not permitted")
 
 
 def test_claims_are_those_that_can_be_tried_here(monkeypatch, tmp_path):

@@ -24,7 +24,7 @@ def test_a_timer_that_is_off_by_a_factor_is_told_by_that_factor(capsys, factor, 
     assert visit_timer.main(["cpu"], off_by(factor), kernels=("matmul",), lengths=(64,)) == status
     line, last = capsys.readouterr().out.splitlines()
     assert float(line.split()[-1]) == pytest.approx(1 / factor, rel=0.3)
-    assert last.startswith("against triton's do_bench, 1 cells")
+    assert last.startswith("against triton's do_bench, 1 cell:")
 
 
 def test_what_can_not_be_run_says_why_and_the_rest_is_compared(capsys):
@@ -45,3 +45,19 @@ def test_without_triton_nothing_is_compared_and_that_is_said(capsys, monkeypatch
     monkeypatch.setattr(visit_timer, "triton_do_bench", missing)
     assert visit_timer.main(["cpu"]) == 2
     assert "nothing was compared: No module named 'triton'" in capsys.readouterr().out
+
+
+def test_what_is_compiled_anew_is_tried_at_one_length_and_each_cell_is_summed_up(
+    monkeypatch, capsys
+):
+    asked = []
+
+    def ratio(row, problem, theirs):
+        asked.append((row.name, problem.q_len))
+        return 1.02
+
+    monkeypatch.setattr(visit_timer, "_ratio", ratio)
+    assert visit_timer.main(["cpu"], off_by(1.0), kernels=("matmul", "flex")) == 0
+    assert asked == [("matmul", 1024), ("matmul", 4096), ("flex", 4096), ("matmul", 16384)]
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("against triton's do_bench") for line in lines) == 4

@@ -1,7 +1,7 @@
-"""Compiles for Hopper, without a GPU, what the rows in Triton would launch there.
+"""Compiles for one kind of GPU, without any, what the rows in Triton would launch there.
 
-A process of its own: ``python compiling.py ROW…`` writes a JSON line a kernel. The variants' own
-code builds and calls; every launch is compiled by Triton for sm_90 and not carried out.
+A process of its own: ``python compiling.py CAPABILITY ROW…`` writes a JSON line a kernel. The
+variants' own code builds and calls; every launch is compiled by Triton and not carried out.
 """
 
 import io
@@ -17,12 +17,14 @@ from triton.runtime import driver, jit
 
 import impls
 import impls.dense.triton_decode
+import impls.dense.triton_flash
 import impls.linear.triton_linear
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 
 PROCESSORS = 132
+SPILLS = re.compile(r"(\d+) bytes spill stores")
 WIDTHS = (64, 72, 128, 256)
 MASKS = {"triton.flash": ("causal", "window:300,0"), "triton.decode": ("causal",)}
 ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 128))
@@ -31,8 +33,11 @@ one that is no multiple of 16 has loads of its own; the interpreter knows of nei
 DTYPES = {"triton.linear": ("bfloat16", "float16", "float32")}
 
 
-class Hopper:
+class Driver:
     """What Triton asks of a driver before it compiles."""
+
+    def __init__(self, capability):
+        self.capability = capability
 
     def get_current_device(self):
         return 0
@@ -41,7 +46,7 @@ class Hopper:
         return 0
 
     def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
 
 def compiled(problem, row):
@@ -57,6 +62,7 @@ def compiled(problem, row):
             "mask": str(problem.mask), "kernel": kernel.fn.__name__,
             "shared": made.metadata.shared,
             "tensor_cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
+            "spilled": sum(map(int, SPILLS.findall(assembler.getvalue()))),
             "waiting": "wgmma.mma_async instructions are serialized" in assembler.getvalue(),
             "narrow": len(re.findall(r"ld\.global[.:\w]*\.b16", ptx)),
         }  # fmt: skip
@@ -75,17 +81,19 @@ def compiled(problem, row):
     jit.JITFunction.run = launched
 
 
-def main(rows):
-    driver.set_active(Hopper())
+def main(capability, rows):
+    hopper = capability == 90
+    driver.set_active(Driver(capability))
     knobs.nvidia.dump_ptxas_log = True
+    impls.dense.triton_flash.capability = lambda device: capability
     impls.dense.triton_decode.processors = lambda device: PROCESSORS
     impls.linear.triton_linear.processors = lambda device: PROCESSORS
     for row in rows:
         decodes = impls.table().rows[row].phases["cuda"] == ("decode",)
-        for mask in MASKS.get(row, ("causal",)):
+        for mask in MASKS.get(row, ("causal",))[: None if hopper else 1]:
             for dtype in DTYPES.get(row, ("bfloat16", "float32")):
                 usual = [(4, 2, 4096, 4096, d) for d in WIDTHS]
-                for heads, kv_heads, queries, keys, d in [*usual, *ODD]:
+                for heads, kv_heads, queries, keys, d in [*usual, *(ODD if hopper else ())]:
                     compiled(Problem(
                         1, heads, kv_heads, 1 if decodes else queries, keys, d, d, dtype,
                         Mask.parse(mask), "decode" if decodes else "train", device="cuda",
@@ -93,4 +101,4 @@ def main(rows):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -12,7 +12,12 @@ from impls.spec import Unsupported
 load_file(Path(__file__).with_name("interpreted.py")).start()
 checks = load_file(Path(__file__).with_name("checks.py"))
 build, check, draw, problem = checks.build, checks.check, checks.draw, checks.problem
-SMALL = {"q_block": 16, "k_block": 16}  # many blocks, and every kind of edge, in few tokens
+SMALL = {
+    "q_block": 16,
+    "k_block": 16,
+    "keys": "16x32x4x1",
+    "queries": "32x16x4x1",
+}  # fmt: skip - many blocks, and every kind of edge, in few tokens
 MASKS = ("none", "causal", "window:9,4", "causal+window:20,3", "window:0,20")
 LENGTHS = {"square": {}, "few": {"q_len": 19, "kv_len": 53}, "blind": {"q_len": 53, "kv_len": 19}}
 
@@ -96,9 +101,12 @@ def test_repeats_give_the_same_bits():
     assert all(map(torch.equal, one, other))
 
 
-@pytest.mark.parametrize("options", [{"q_block": 24}, {"k_block": 8}, {"warps": 3}])
+@pytest.mark.parametrize("options", [
+    {"q_block": 24}, {"k_block": 8}, {"warps": 3}, {"keys": "64x24x4x2"}, {"queries": "64x64x4x0"},
+    {"keys": "64x64x4"}, {"queries": "many"},
+])  # fmt: skip
 def test_blocks_that_no_kernel_takes_are_refused_in_a_sentence(options):
-    with pytest.raises(Unsupported, match="powers of two"):
+    with pytest.raises(Unsupported, match=r"powers of two|is not like 64x64x4x2: blocks"):
         build("triton.flash", problem(), **options)
 
 
