@@ -118,7 +118,7 @@ def _standing(length: int, records: Sequence[Record], margin: float,
 def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:
     for record in records:
         time, distance = record.time, record.distance
-        if record.computes == "softmax" or time is None:
+        if record.computes == "softmax" or time is None or time.clock != answer.time.clock:
             continue
         if time.high_s * (1 + answer.margin) < answer.time.low_s:
             yield Faster(

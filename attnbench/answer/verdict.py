@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import mode
 from typing import Any
 
 from attnbench.answer.elsewhere import alike, griefs
@@ -156,7 +157,14 @@ def answers(records: Sequence[Record], margin: float | None = None,
 
 
 def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answer:
-    timed = [(r.time, r.variant, r) for r in exact if r.time is not None]
+    """Of those that most were timed by the same clock as; the others are named and not ranked."""
+    clock = mode(r.time.clock for r in exact if r.time)
+    timed = [(r.time, r.variant, r) for r in exact if r.time and r.time.clock == clock]
+    apart = [
+        f"{r.variant} is not ranked: it is timed by the clock {r.time.clock}, others by {clock}"
+        for r in exact
+        if r.time and r.time.clock != clock
+    ]
     ranked = sorted(timed, key=lambda each: each[0].median_s)
     best = ranked[0][0]
     told = [t.low_s > best.high_s * (1 + margin) for t, _, _ in ranked[1:]]
@@ -179,7 +187,7 @@ def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answ
         memory_bytes=own,
         frugal=frugal,
         margin=margin,
-        flags=tuple(f"{v} {_amiss(t)}" for v, t in near if t.flags),
+        flags=(*(f"{v} {_amiss(t)}" for v, t in near if t.flags), *apart),
     )  # fmt: skip
 
 

@@ -41,6 +41,20 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert "slow" not in answer.sentence()
 
 
+def test_what_another_clock_timed_is_named_and_not_ranked():
+    def by(clock, record):
+        return replace(record, time=replace(record.time, clock=clock))
+
+    graphs = [by("graph", timed(name, t)) for name, t in (("a", 2e-3), ("b", 3e-3))]
+    for others in (0.5e-3, 9e-3):
+        answer = only(*graphs, by("e2e", timed("c", others)))
+        assert (answer.winner, answer.next, answer.equal) == ("a", "b", ())
+        assert answer.flags == (
+            "c is not ranked: it is timed by the clock e2e, others by graph",
+        )  # fmt: skip
+    assert only(by("e2e", timed("c", 1e-3)), by("e2e", timed("d", 2e-3))).flags == ()
+
+
 @pytest.mark.parametrize(
     ("low", "tied"), [(1.04e-3, True), (1.05e-3, True), (1.1e-3, True), (1.11e-3, False)]
 )
