@@ -24,7 +24,7 @@ from attnbench.truth import readonly
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong
 from attnbench.truth.gate import gate
-from attnbench.truth.inputs import make
+from attnbench.truth.inputs import Ends, make
 from attnbench.truth.reference import Judged, judge
 from impls.cost import Cost
 from impls.loading import load_function
@@ -33,6 +33,9 @@ from impls.spec import Unavailable, Unsupported, Variant
 
 NOTE = 500
 """Characters of what a variant may say of itself."""
+COPIES = 3
+"""Of its inputs that are held while a call is checked and timed: its own, those of another set, and
+those under signs."""
 PROTECTED_S = 0.03
 """A first call that takes longer is not made again on write-protected inputs."""
 
@@ -136,6 +139,7 @@ class Bench:
             room.insist(cost.peak_bytes, problem.device, "it", "above")
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
+        _insist_on_copies(problem, judged.inputs, cost)
         if several := runs_over_ranks(variant):
             with spent.on("ranks"):  # what it takes to start them is nobody's setup
                 team_for(variant.world, problem.device).load(variant.build)
@@ -187,6 +191,14 @@ def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
     if problem.device != "cpu":
         torch.cuda.synchronize(problem.device)
     return perf_counter() - start
+
+
+def _insist_on_copies(problem: Problem, inputs: Ends, cost: Cost | None) -> None:
+    """Raise where a GPU has room for a call, and not for what is kept to check and time it."""
+    if problem.device != "cpu":
+        kept = COPIES * sum(x.nbytes for x in inputs)
+        peak = cost.peak_bytes if cost else None
+        room.insist(kept + (peak or 0), problem.device, "checking it", "with")
 
 
 def _cost(variant: Variant, problem: Problem) -> Cost | None:

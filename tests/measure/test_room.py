@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from attnbench.measure import room
+from attnbench.measure import cell, room
+from attnbench.truth.inputs import Inputs
+from impls.cost import Cost
+from impls.problem import Problem
 
 GIB = 2**30
 
@@ -63,3 +66,18 @@ def test_a_cpu_has_nothing_to_give_back(monkeypatch):
     room.insist(0, "cpu", "it", "above")
     room.let_go("cpu")
     assert memory.deeds == ["collected"]
+
+
+@pytest.mark.parametrize(("device", "peak", "fits"), [
+    ("cuda", 2, True), ("cuda", 4, False), ("cuda", None, True), ("cpu", 99, True),
+])  # fmt: skip
+def test_a_gpu_needs_room_for_the_copies_that_checking_keeps(monkeypatch, device, peak, fits):
+    Memory(monkeypatch, free=10 * GIB, kept=0, used=0)
+    inputs = Inputs(*(torch.empty(n * GIB, dtype=torch.int8, device="meta") for n in (1, 1, 0)))
+    cost = None if peak is None else Cost(0, 0, peak * GIB)
+    asked = cell._insist_on_copies, Problem(device=device), inputs, cost
+    if fits:
+        asked[0](*asked[1:])
+    else:
+        with pytest.raises(MemoryError, match=r"checking it needs 10\.0 GiB with its inputs"):
+            asked[0](*asked[1:])
