@@ -276,11 +276,19 @@ def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
             f"{', '.join(here.devices)}; make one here"
         )
     for what, mine in (("machine", here.name), ("torch", torch.__version__)):
-        if made[what] != mine:
+        theirs, ours = (_release(x) if what == "torch" else x for x in (made[what], mine))
+        if theirs != ours:
             raise DispatchRefused(
                 f"the table was made for {what} {made[what]}, and here it is {mine}: what is "
                 "fastest there need not be so here; measure again and make a table here"
             )
+
+
+def _release(version: str | None) -> str:
+    """Without the word for its build: of one wheel the metadata say ``2.13.0`` and torch itself
+    ``2.13.0+cu130``. The device and its driver stand in the table besides.
+    """
+    return str(version).partition("+")[0]
 
 
 def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:

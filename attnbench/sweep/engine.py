@@ -30,6 +30,8 @@ START_LIMIT_S = 300.0
 """For a worker to load torch, on whatever disk; also for what is no cell."""
 SETTLE_LIMIT_S = 30.0
 """For a worker that has answered to say so."""
+CLOSING_S = 15.0
+"""For a worker that has closed its pipe to end, which takes seconds where CUDA is loaded."""
 LONGEST_ANSWER, LONGEST_RECORD = 1 << 26, 1 << 22
 """Bytes of an answer, and of one about a cell: it becomes twenty times as many here."""
 CREDENTIALS = struct.Struct("3i")
@@ -196,7 +198,7 @@ class LocalEngine:
     def _ended(self) -> WorkerLost:
         """The worker is gone: how, and what that means."""
         assert self._child is not None
-        how = self._child.ended(patience_s=5)
+        how = self._child.ended(patience_s=CLOSING_S)
         if how is None:
             return self._lost("the worker closed its pipe", timed_out=False)
         if self._doing and -how.status in FORBIDDEN:

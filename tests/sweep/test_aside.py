@@ -9,7 +9,8 @@ from attnbench.sweep.aside import Aside, Lost
 from tests.processes import gone
 
 HEAD = """
-    import os, signal, sys, time
+    import os, signal, sys, time, warnings
+    warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
     from attnbench.sweep.told_aside import asked
     question, tell = asked()
     tell({"asked": question, "threads": os.environ["OMP_NUM_THREADS"]})

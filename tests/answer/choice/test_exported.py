@@ -1,5 +1,6 @@
 """A run as a dispatch table: who takes which lengths, and where that changes."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -76,4 +77,4 @@ def test_it_is_read_back_as_it_was_written(tmp_path):
     table = exported(tmp_path, made.lines(("forward", "decode"), sdpa=1.0))
     table.write(tmp_path / "table.json")
     assert DispatchTable.read(tmp_path / "table.json").to_dict() == table.to_dict()
-    assert table.made["torch"] == __import__("torch").__version__
+    assert table.made["torch"] == version("torch")

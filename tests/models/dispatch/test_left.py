@@ -124,6 +124,14 @@ def test_a_table_of_another_place_is_refused(spy, other, said):
     assert isinstance(refused.value, CantBeDone)
 
 
+def test_another_build_of_the_same_release_is_no_other_place(spy, called):
+    release = torch.__version__.partition("+")[0]
+    for build in ("", "+cpu", "+cu130"):
+        attend = attnbench.dispatch(table(torch=release + build), tables=[spy])
+        silently(attend, *qkv())
+    assert len(called) == 3
+
+
 def test_tensors_on_another_device_are_refused_at_every_call(spy):
     attend, (q, _, _) = attnbench.dispatch(table(), tables=[spy]), qkv()
     there = torch.device("cuda")
