@@ -89,7 +89,7 @@ def this_machine() -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        versions={d: v for d in DISTRIBUTIONS if (v := _version(d))},
+        versions={d: v for d in DISTRIBUTIONS if (v := version_of(d))},
         torch_cuda=_torch_cuda(),
         compiler=next(filter(None, map(shutil.which, COMPILERS)), None),
         gpus=gpus,
@@ -140,7 +140,7 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailabl
             return None
         least = f"compute capability {float(wanted) / 10} or more"
         return Unavailable(f"{variant.label} needs {least}", f"run it on a GPU of {least}")
-    found = _version(name)
+    found = version_of(name)
     if found is None or (bound and _numbers(found) < _numbers(wanted)):
         state = "is not installed" if found is None else f"is at {found}"
         return Unavailable(f"{variant.label} needs {requirement}; {name} {state}",
@@ -161,7 +161,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def _version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """That of an installed distribution; None where it isn't."""
     return _looked_up(importlib.metadata.version, distribution)
 
 

@@ -119,7 +119,7 @@ def file_table(part: Part, shape: Shape, rows: NDArray[np.int64] | None) -> NDAr
     """A file's table, broadcast over queries and keys, its rows picked."""
     import numpy as np
 
-    table = np.load(part.file, mmap_mode="r")
+    table = np.load(Path(part.file).expanduser(), mmap_mode="r")
     table = table.reshape((1,) * (4 - table.ndim) + table.shape)
     table = np.broadcast_to(table, (*table.shape[:2], shape.q_len, shape.kv_len))
     return np.asarray(table if rows is None else table[:, :, rows])
@@ -129,10 +129,11 @@ def file_wrong(part: Part, shape: Shape) -> str | None:
     """None where a condition's file fits the shape, else a sentence."""
     import numpy as np
 
-    if not Path(part.file).is_file():
+    file = Path(part.file).expanduser()
+    if not file.is_file():
         return f"mask {part}: there is no file {part.file}"
     try:
-        table = np.load(part.file, mmap_mode="r")
+        table = np.load(file, mmap_mode="r")
     except (ValueError, OSError, EOFError, MemoryError, RecursionError, OverflowError) as error:
         return f"mask {part}: {part.file} can't be read as one .npy array: {error}"
     if not isinstance(table, np.ndarray):

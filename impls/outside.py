@@ -40,11 +40,12 @@ class BrokenTable(CantBeDone):
 def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:
     """The rows of each file; raises :class:`BrokenTable` where a file gives none."""
     for file in files:
-        if not Path(file).is_file():
+        path = Path(file).expanduser()
+        if not path.is_file():
             raise BrokenTable(f"there is no table file {file}")
-        if Path(file).suffix != ".py":
+        if path.suffix != ".py":
             raise BrokenTable(f"{file} is no Python file: a table file's name ends in .py")
-        yield from _asked(str(file), ["file", str(Path(file).resolve())])
+        yield from _asked(str(file), ["file", str(path.resolve())])
 
 
 def entry_point_rows() -> Iterator[Variant | BrokenRow]:

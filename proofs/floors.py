@@ -20,7 +20,8 @@ TENSORS = ("impls.graph", "impls.heads", "impls.jit", "impls.jit_kernels", "impl
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
 WORDS = (
-    "attnbench", "attnbench.amounts", "attnbench.collector", "attnbench.statistics",
+    "attnbench", "attnbench.amounts", "attnbench.collector", "attnbench.paths",
+    "attnbench.statistics",
     "attnbench.comparison", "attnbench.pairs", "attnbench.parts", "attnbench.record",
     "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
     "attnbench.amiss", "attnbench.exits", "attnbench.outside_text",

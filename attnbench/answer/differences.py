@@ -30,6 +30,11 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
         one, other = (str(flat.get(path, "nothing")) for flat in (flat_a, flat_b))
         if one != other:
             yield Difference(_said(path), one, other)
+    if any(h.get("legs") for h in (a, b)):
+        yield Difference("later legs", *(
+            "; ".join(each for leg in h.get("legs") or () for each in leg["changes"]) or "none"
+            for h in (a, b)
+        ))  # fmt: skip
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -196,6 +196,11 @@ def _run(verb: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     verb.add_argument("--resume", metavar="RUN", help="go on with a run folder; skips what is "
                       "done; with the same --table FILE, if any")  # fmt: skip
+    verb.add_argument(
+        "--anyway",
+        action="store_true",
+        help="with --resume: though the code, a file or a version has changed; ranked apart",
+    )
     verb.add_argument("--limit", type=duration, metavar="TIME", help="after it no more cells are "
                       "begun, and the rest is left to --resume: 9min")  # fmt: skip
     verb.add_argument("--no-report", action="store_true", help="no page at the end")

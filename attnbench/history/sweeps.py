@@ -21,7 +21,7 @@ class CantExport(CantBeDone):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A run of a commit."""
+    """A run of a commit, or a leg of one."""
 
     path: Path
     commit: str
@@ -32,11 +32,14 @@ class Sweep:
     nodes: Mapping[str, Mapping[str, Any]]
     threads: int
     energy: bool
+    leg: int = 1
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Record]]:
-        """What was measured, and the machine that measured it."""
+        """What was measured in this leg of the run, and the machine that measured it."""
         for record in read_records(self.path):
-            yield self.nodes.get(record.node, self.machine), record
+            node = self.nodes.get(record.node, {})
+            if node.get("leg", 1) == self.leg:
+                yield node.get("machine", self.machine), record
 
     def own_threads(self, machine: Mapping[str, Any]) -> int | None:
         """How many threads were asked for, where a measurement takes another number by itself."""
@@ -49,7 +52,7 @@ def sweeps(paths: Iterable[Path], root: Path, say: Callable[[str], None]) -> lis
     A run that was named is refused by raising a sentence; one that was only found in a folder is
     left out, and the sentence said.
     """
-    found: dict[Path, Sweep] = {}
+    found: dict[Path, list[Sweep]] = {}
     left_out = []
     for path in paths:
         runs = list(find_runs([path]))
@@ -57,7 +60,7 @@ def sweeps(paths: Iterable[Path], root: Path, say: Callable[[str], None]) -> lis
             raise CantExport(f"there is no run in {path}; runs lie in results/<machine>/<run>")
         for run in runs:
             try:
-                found[run.resolve()] = sweep(run, root)
+                found[run.resolve()] = legs(run, root)
             except CantBeDone as refused:
                 if run == path:
                     raise
@@ -66,22 +69,30 @@ def sweeps(paths: Iterable[Path], root: Path, say: Callable[[str], None]) -> lis
         raise CantExport(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
     for sentence in left_out:
         say(f"left out: {sentence}")
-    return sorted(found.values(), key=lambda one: one.started)
+    return sorted((leg for some in found.values() for leg in some), key=lambda one: one.started)
 
 
-def sweep(path: Path, root: Path) -> Sweep:
-    """A run of a commit of the checkout ``root``; raises a sentence where it is none."""
+def legs(path: Path, root: Path) -> list[Sweep]:
+    """The legs of a run, each of a commit of ``root``; raises a sentence where one is of none."""
     header = read_header(path)
+    later = enumerate(header.get("legs") or (), 2)
+    return [_leg(path, root, header, 1), *(_leg(path, root, {**header, **more}, number)
+                                           for number, more in later)]  # fmt: skip
+
+
+def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Sweep:
     try:
         code, machine, protocol = header["code"], header["machine"], header["protocol"]
         commit, dirty = code["commit"], code["dirty"]
         for needed in ("name", "cpu", "cores", "memory_bytes", "python"):
             machine[needed]
+        for node in header.get("nodes", {}).values():
+            node["machine"]
         started = datetime.fromisoformat(header["started"]).astimezone(UTC)
         found = Sweep(
             path, str(commit), 0, started, machine,
-            {kind: each["machine"] for kind, each in header.get("nodes", {}).items()},
-            int(header["settings"]["threads"]), bool(header.get("energy")),
+            header.get("nodes", {}),
+            int(header["settings"]["threads"]), bool(header.get("energy")), number,
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CantExport(

@@ -23,8 +23,10 @@ def show(records: Sequence[Record]) -> None:
     """``run``: for each regime the times by length, then memory and error at the longest."""
     out = console()
     regimes: dict[str, list[Record]] = {}
+    several = len({record.node for record in records if record.time}) > 1
     for record in records:
-        regimes.setdefault(_regime(record.problem), []).append(record)
+        node = f" · {record.node}" * (several and bool(record.node))
+        regimes.setdefault(_regime(record.problem) + node, []).append(record)
     for regime, some in regimes.items():
         out.print(f"\n[bold]{escape(regime)}[/]  median ms ± % to the far end of its interval")
         put(_regime_grid(some))

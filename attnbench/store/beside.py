@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.comparison import LEAST_MARGIN
+from attnbench.paths import short_in
 from attnbench.record import PROTOCOL
 from attnbench.store.disk import (
     MACHINE,
@@ -38,7 +39,7 @@ def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) ->
     path = out / machine / file
     try:
         make_folder(path.parent, exist_ok=True)
-        write_whole(path, (json.dumps(facts, indent=1) + "\n").encode())
+        write_whole(path, (json.dumps(short_in(facts), indent=1) + "\n").encode())
     except OSError as error:
         raise unwritable(str(path), error) from None
     return path

@@ -7,10 +7,12 @@ import json
 import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from attnbench.paths import short, short_in
 from attnbench.record import SCHEMA, Record
 from attnbench.store.disk import (
     HEADER,
@@ -94,15 +96,20 @@ class RunFolder:
     def save_header(self) -> None:
         """Write the header whole, or not at all."""
         try:
-            write_whole(self.path / HEADER, (json.dumps(self.header, indent=1) + "\n").encode())
+            text = json.dumps(short_in(self.header), indent=1)
+            write_whole(self.path / HEADER, (text + "\n").encode())
         except OSError as error:
             raise _cant_write(self.path, error) from None
 
     def append(self, record: Record) -> None:
         """One record, on disk when this returns; where it has no room, nothing of it is left."""
         assert self._records is not None
+        shortened = replace(
+            record, reason=short(record.reason), remedy=short(record.remedy),
+            note=short(record.note), detail=short(record.detail),
+        )  # fmt: skip
         try:
-            append_whole(self._records, record.line().encode() + b"\n")
+            append_whole(self._records, shortened.line().encode() + b"\n")
         except OSError as error:
             raise self._no_room(RECORDS, error) from None
 

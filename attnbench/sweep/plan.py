@@ -136,7 +136,7 @@ def _captured_wrong(problem: Problem) -> str | None:
         return None
     import numpy as np
 
-    file = Path(problem.inputs.removeprefix("captured:"))
+    file = Path(problem.inputs.removeprefix("captured:")).expanduser()
     b, c, d = problem.batch, problem.kv_heads, problem.head_dim
     wanted = {
         "q": (b, problem.heads, problem.q_len, d), "k": (b, c, problem.kv_len, d),

@@ -17,6 +17,7 @@ from attnbench.store import RunFolder
 from attnbench.sweep.asking import Engine, measure
 from attnbench.sweep.canary import Drift
 from attnbench.sweep.engine import START_LIMIT_S
+from attnbench.sweep.leg import APART, CodeChanged, Unchanged
 from attnbench.sweep.plan import Cell, Plan
 from attnbench.sweep.plausible import Known
 from attnbench.sweep.progress import Eta
@@ -79,6 +80,7 @@ class Sweep:
         self._with_record: set[str] = set()
         self._again: dict[str, Cell] = {}
         self._measured_before: set[str] = set()
+        self._unchanged = Unchanged(folder.header)
 
     def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float = inf) -> int:
         """Measure what is to do, and what has to be done again, until there is nothing, or no
@@ -113,6 +115,13 @@ class Sweep:
         return len(self.todo) - len(self._with_record)
 
     def _end(self, event: Ended) -> None:
+        try:
+            self._unchanged.check()
+        except CodeChanged as changed:
+            raise CodeChanged(
+                f"{changed}; what was measured before is kept. Put it back, then attnbench run "
+                f"--resume {self._folder.path}, or add --anyway to go on apart"
+            ) from None
         record = replace(event.record, run=self._folder.name, node=event.slot.node,
                          canary_s=event.canary_s)  # fmt: skip
         if event.off and record.time is not None:
@@ -168,11 +177,14 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
 
 
 def _know(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
-    """Of each kind of machine what it is, and the ceilings measured on it, once a run."""
-    nodes = folder.header.setdefault("nodes", {})
+    """Of each kind of machine what it is, and the ceilings measured on it, once a leg."""
+    nodes, legs = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ()))
     for slot in slots:
+        slot.node += f"{APART}{legs + 1}" * bool(legs)
         if slot.node not in nodes:
-            nodes[slot.node] = {"machine": dict(slot.machine), "ceilings": _ceilings(plan, slot)}
+            nodes[slot.node] = {
+                "machine": dict(slot.machine), "ceilings": _ceilings(plan, slot), "leg": legs + 1
+            }  # fmt: skip
             folder.header.setdefault("ceilings", nodes[slot.node]["ceilings"])
             folder.save_header()
         slot.ceilings = nodes[slot.node]["ceilings"]

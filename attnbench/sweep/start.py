@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import impls
 from attnbench.machine import Machine, this_machine
 from attnbench.measure.settings import Settings
+from attnbench.paths import long, named
 from attnbench.record import PROTOCOL
 from attnbench.store import (
     RunFolder,
@@ -22,11 +23,12 @@ from attnbench.store import (
     stored_floors,
     stored_selfcheck,
 )
-from attnbench.sweep.checkout import code
+from attnbench.sweep.leg import changes, latest, taken_with
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from impls.asked import CantBeDone
+from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 
 
@@ -73,14 +75,15 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
     """
     machine = machine or this_machine()
     settings = Settings(threads=pinned(threads, machine))
+    grid, problems = _with_files_named(grid), [_with_file_named(problem) for problem in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems)
     header = {
         "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
         "energy": energy, "noise": stored_floors(out, machine, settings.threads),
         "selfcheck": _told(stored_selfcheck(out, machine.name)),
         "grid": asdict(grid), "problems": [p.to_dict() for p in problems],
-        "tables": [str(Path(t).resolve()) for t in tables],
-        "machine": machine.to_dict(), "settings": settings.to_dict(), "code": code(),
+        "tables": [str(Path(t).resolve()) for t in tables], "settings": settings.to_dict(),
+        **taken_with(plan, tables, machine),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
         "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -88,11 +91,14 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
     return Run(plan, RunFolder.create(out, machine.name, header), Known(), settings)
 
 
-def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = ()) -> Run:
+def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = (), *,
+           anyway: bool = False) -> Run:  # fmt: skip
     """A run to go on with: the same grid, without the cells that have a record.
 
     ``tables``: the files of rows that the run was given, named again. A header alone makes no file
-    run: the folder may come from somebody else.
+    run: the folder may come from somebody else. Where the code, a file or a version is not what it
+    was, that is refused in a sentence, unless ``anyway``: then what is measured from here on is
+    another leg of the run, and ranked apart.
     """
     header, machine = read_header(path), machine or this_machine()
     try:
@@ -116,9 +122,20 @@ def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = (
         plan = make_plan(table, header["variants"], grid, machine, given)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
         pinned(settings.threads, machine)
-    except (KeyError, TypeError) as error:
+        now = taken_with(plan, tables, machine)
+        changed = changes(latest(header), now)
+    except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
+    if changed and (done := Known(read_records(path))) and all(c.key in done for c in plan.cells):
+        changed = []  # nothing is left to be measured, so nothing is mixed
+    if changed and not anyway:
+        raise StoreError(
+            f"{path} can't go on as it began: {'; '.join(changed)}. Put that back, start a new "
+            "run, or add --anyway, which measures the rest as another leg of this run, ranked apart"
+        )
     folder = RunFolder.reopen(path)
+    if changed:
+        _begin_leg(folder, now, changed)
     return Run(plan, folder, Known(read_records(path)), settings)
 
 
@@ -133,6 +150,37 @@ def _named_again(path: Path, before: Sequence[str], tables: Sequence[str]) -> No
         if before
         else f"{path} was measured without --table; leave it out"
     )
+
+
+def _begin_leg(folder: RunFolder, now: dict[str, Any], changed: list[str]) -> None:
+    """Write down that records from here on are taken with other code, files or versions."""
+    leg = {**now, "changes": changed, "command": shlex.join(["attnbench", *sys.argv[1:]]),
+           "started": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+    folder.header.setdefault("legs", []).append(leg)
+    folder.save_header()
+
+
+def _with_files_named(grid: Preset) -> Preset:
+    """The grid, with its masks' and inputs' files as :func:`named` spells them."""
+    return replace(
+        grid, mask=tuple(str(_mask_named(Mask.parse(text))) for text in grid.mask),
+        inputs=tuple(map(_inputs_named, grid.inputs)),
+        parts=tuple(map(_with_files_named, grid.parts)),
+    )  # fmt: skip
+
+
+def _with_file_named(problem: Problem) -> Problem:
+    return problem.with_(mask=_mask_named(problem.mask), inputs=_inputs_named(problem.inputs))
+
+
+def _mask_named(mask: Mask) -> Mask:
+    parts = (replace(part, file=named(part.file)) if part.file else part for part in mask.parts)
+    return replace(mask, parts=tuple(parts))
+
+
+def _inputs_named(inputs: str) -> str:
+    kind, colon, file = inputs.partition(":")
+    return f"{kind}:{named(file)}" if colon else inputs
 
 
 def _told(selfcheck: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -150,5 +198,5 @@ def _files(grid: dict[str, Any]) -> list[str]:
 def _same_folder(header: dict[str, Any]) -> None:
     """Refuse to look for a mask's or an input's file in another folder than the run did."""
     files = _files(header["grid"])
-    if files and header["folder"] != str(Path.cwd()):
+    if files and long(header["folder"]) != Path.cwd():
         raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")

@@ -146,4 +146,4 @@ def _captured(problem: Problem) -> Inputs:
 
 def captured_file(inputs: str) -> Path:
     """The file that ``captured:FILE.npz`` names."""
-    return Path(inputs.removeprefix("captured:"))
+    return Path(inputs.removeprefix("captured:")).expanduser()

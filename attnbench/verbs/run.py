@@ -41,11 +41,8 @@ def run(given: argparse.Namespace) -> int:
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
         folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
         say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
-        if folder.set_aside:
-            say(f"note: {folder.set_aside}")
-        if folder.header.get("code", {}).get("commit") is None:
-            say("note: this attnbench lies in no git checkout of its own, so the records can't say "
-                "which commit they are of")  # fmt: skip
+        for sentence in _notes(folder):
+            say(f"note: {sentence}")
         for warning in begun.plan.warnings():
             say(warning)
         device = next((c.problem.device for c in begun.plan.to_run), "cpu")
@@ -77,6 +74,19 @@ def run(given: argparse.Namespace) -> int:
     return status
 
 
+def _notes(folder: RunFolder) -> Iterator[str]:
+    """What is to be known of a run's folder before anything is measured."""
+    for leg in folder.header.get("legs", ())[-1:]:
+        yield f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
+    if folder.set_aside:
+        yield folder.set_aside
+    if folder.header.get("code", {}).get("commit") is None:
+        yield (
+            "this attnbench lies in no git checkout of its own, so the records can't say which "
+            "commit they are of"
+        )
+
+
 @contextmanager
 def _places(given: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
@@ -99,6 +109,8 @@ def _places(given: argparse.Namespace) -> Iterator[Places]:
 def _begun(given: argparse.Namespace, places: Places) -> Run:
     from attnbench.sweep import start
 
+    if given.anyway:
+        raise CantBeDone("--anyway is of a run that goes on: give --resume RUN with it")
     changes = arguments.grid_changes(given)
     if places.kind is not None:
         changes["device"] = places.kind
@@ -146,7 +158,7 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     rest = (given.variants, given.preset, given.seed, given.threads, given.problems)
     if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
-    return start.resume(Path(given.resume), places.machine, given.table)
+    return start.resume(Path(given.resume), places.machine, given.table, anyway=given.anyway)
 
 
 def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:

@@ -39,6 +39,11 @@ def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Seen] = ()) -
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
         raise StoreError(f"{run} was measured with another protocol than {PROTOCOL}: do it again")
+    if header.get("legs"):
+        raise StoreError(
+            f"{run} was measured in several legs, with unlike code, files or versions, and a table "
+            "is of one: measure it again in one go"
+        )
     seen = [s for s in skim(run, {"level": "core"}) if s.ranks is None]
     seen = [s for s in seen if s.problem.inputs == "normal" or s.status in FINDINGS] + [*wrong]
     made = made_of(header)

@@ -13,6 +13,7 @@ from attnbench.answer.choice.chosen import choose
 from attnbench.answer.choice.settled import settled
 from attnbench.answer.said import size
 from attnbench.machine import this_machine, why_not
+from attnbench.paths import long, short
 from attnbench.record import PROTOCOL
 from attnbench.store import StoreError, find_runs, read_header
 from attnbench.store.skim import skim
@@ -74,7 +75,10 @@ def _contest(header: Mapping[str, Any], problem: Problem) -> Mapping[str, Any]:
 def _settings(header: Mapping[str, Any]) -> tuple[str, ...]:
     threads = (header.get("settings") or {}).get("threads")
     words = ["--threads", str(threads)] if threads else []
-    return (*words, *(w for table in header.get("tables") or () for w in ("--table", table)))
+    return (
+        *words,
+        *(w for table in header.get("tables") or () for w in ("--table", str(long(table)))),
+    )
 
 
 def best_of(paths: Iterable[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
@@ -123,17 +127,20 @@ def _can_run(table: Table, one: Excluded) -> bool:
 
 
 def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) -> Iterator[Path]:
-    """The runs of this machine as it is now, with these tables, the newest first."""
+    """The runs of this machine as it is now, with these tables, the newest first.
+
+    A run of several legs is only rested on where it is named.
+    """
     machine = this_machine()
     if not (out / machine.name).is_dir():
         return
-    named = [str(Path(table).resolve()) for table in tables]
+    named = [short(str(Path(table).resolve())) for table in tables]
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
             header = read_header(run)
         except StoreError:
             continue
-        same = header.get("tables", []) == named
+        same = list(map(short, header.get("tables", []))) == named and "legs" not in header
         if same and _as_now(header, machine.to_dict(), threads or machine.threads):
             yield run
 

@@ -50,6 +50,9 @@ def gather(paths: Sequence[Path]) -> list[Ran]:
         if records:
             notes = [*_cut_off(torn, header, records), *_not_finite(path, records),
                      *_chosen_by_torch(records)]  # fmt: skip
+            notes += [f"leg {number} of the run, whose cells are ranked apart: "
+                      f"{'; '.join(leg['changes'])}"
+                      for number, leg in enumerate(header.get("legs", ()), 2)]  # fmt: skip
             read.append(Ran(len(read), path, header, [r for _, r in records],
                             [line for line, _ in records], tuple(notes)))  # fmt: skip
         else:

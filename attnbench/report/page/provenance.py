@@ -140,14 +140,20 @@ def _facts(run: Ran) -> Iterator[tuple[str, str]]:
     yield "settings", _pairs({k: v for k, v in settings.items() if k != "environment"})
     yield "environment", _pairs(_inner(settings, "environment"))
     yield "clocks", "; ".join(_clocks(run)) or "no time was taken"
-    dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
-    yield "code", f"commit {code.get('commit') or 'not known'}{dirty}"
+    yield "code", _code(code)
+    for number, leg in enumerate(header.get("legs") or (), 2):
+        yield f"code of leg {number}", f"{_code(leg['code'])}, from {leg['started']}"
     yield "seed of the inputs", str(header.get("seed", "not said"))
     yield "protocol", f"{header.get('protocol', 'not said')} (records of form {header['schema']})"
     yield "sampling budget", f"{header.get('budget_s', '?')} s a cell"
     yield "grid", _grid(_inner(header, "grid"))
     yield "ceilings", _ceilings(_inner(header, "ceilings"))
     yield "records", f"{len(run.records)}, sha256 {_hash(run.path / RECORDS)}"
+
+
+def _code(code: Mapping[str, Any]) -> str:
+    dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
+    return f"commit {code.get('commit') or 'not known'}{dirty}"
 
 
 def _hardware(machine: Mapping[str, Any]) -> list[str]:

@@ -47,7 +47,11 @@ def check_problem(path: Path, number: int, problem: Mapping[str, Any]) -> None:
 def check_header(path: Path, header: Mapping[str, Any]) -> None:
     """What the header says of machine and settings must be objects, or not there."""
     wrong = [k for k in OBJECTS if not isinstance(header.get(k) or {}, Mapping)]
-    wrong += [k for k in ("tables", "noise", "variants") if not isinstance(header.get(k, []), list)]
+    wrong += [
+        k
+        for k in ("tables", "noise", "variants", "legs")
+        if not isinstance(header.get(k, []), list)
+    ]
     if wrong:
         raise StoreError(f"{path / HEADER} is damaged: no fit {', '.join(wrong)}; measure again")
 
