@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shlex
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ from attnbench.store.disk import (
 from attnbench.store.holder import holder
 from attnbench.store.reading import lines_of, read_header, whole_length
 
-APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PIECE_BYTES = 1 << 19
 """So much is copied at a time."""
 
@@ -102,14 +103,19 @@ class RunFolder:
             raise _cant_write(self.path, error) from None
 
     def append(self, record: Record) -> None:
-        """One record, on disk when this returns; where it has no room, nothing of it is left."""
+        """One record, on disk when this returns; where it has no room, nothing of it is left.
+
+        Raises :class:`StoreError` where the folder was taken away, having kept all in another.
+        """
         assert self._records is not None
         shortened = replace(
             record, reason=short(record.reason), remedy=short(record.remedy),
             note=short(record.note), detail=short(record.detail),
         )  # fmt: skip
+        line = shortened.line().encode() + b"\n"
+        self.insist(line)
         try:
-            append_whole(self._records, shortened.line().encode() + b"\n")
+            append_whole(self._records, line)
         except OSError as error:
             raise self._no_room(RECORDS, error) from None
 
@@ -128,6 +134,44 @@ class RunFolder:
             except OSError as error:
                 raise self._no_room(SPOILED, error) from None
         return len(taken)
+
+    def insist(self, line: bytes = b"") -> None:
+        """Raise :class:`StoreError` where the records are not under the run's path any more.
+
+        What was measured, and ``line`` besides, is then kept in a folder that the message names.
+        """
+        assert self._records is not None
+        if not _is(self.path / RECORDS, self._records):
+            raise StoreError(self._kept_elsewhere(line))
+        if not (self.path / HEADER).exists():
+            self.save_header()
+
+    def _kept_elsewhere(self, line: bytes) -> str:
+        assert self._records is not None
+        gone = f"{self.path / RECORDS} was moved or deleted while the run went on"
+        try:
+            now = Path(f"/proc/self/fd/{self._records}").readlink()
+            if now.name == RECORDS and (now.parent / HEADER).exists() and _is(now, self._records):
+                append_whole(self._records, line)
+            else:
+                now = self._rescued(line)
+        except OSError as error:
+            return f"{gone}, and what was measured can't be kept elsewhere: {error.strerror}"
+        return (
+            f"{gone}. What was measured is kept in {now.parent}: attnbench run --resume "
+            f"{now.parent} goes on with it"
+        )
+
+    def _rescued(self, line: bytes) -> Path:
+        """The records in a new folder beside the run's, or among the temporary ones."""
+        assert self._records is not None
+        data = os.pread(self._records, os.fstat(self._records).st_size, 0) + line
+        beside = self.path.parent if self.path.parent.is_dir() else None
+        folder = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-kept-", dir=beside))
+        self.path = folder
+        self.save_header()
+        write_whole(folder / RECORDS, data)
+        return folder / RECORDS
 
     def close(self) -> None:
         """Let the next process have it."""
@@ -239,7 +283,7 @@ def _is(path: Path, descriptor: int) -> bool:
     """Whether a name still stands for what was opened under it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

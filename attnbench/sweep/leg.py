@@ -82,6 +82,8 @@ class Unchanged:
         known = leg.get("code") or {}
         self._digests = {name: known[name] for name in ("impls", "ruler") if name in known}
         self._files: Mapping[str, str] = leg.get("files") or {}
+        self._watched = [*map(long, self._files)]
+        self._watched += [f for some in _sources().values() for f in some] if self._digests else []
         self._stamps: dict[Path, tuple[int, int]] | None = None
 
     def check(self) -> None:
@@ -103,8 +105,7 @@ class Unchanged:
         self._stamps = stamps
 
     def _now(self) -> Iterator[tuple[Path, tuple[int, int]]]:
-        sources = _sources() if self._digests else {}
-        for file in [*map(long, self._files), *(f for some in sources.values() for f in some)]:
+        for file in self._watched:
             try:
                 about = file.stat()
             except OSError:

@@ -88,6 +88,7 @@ class Sweep:
         """
         bits, left, cells = first_of_each(self.todo), list(slots), deque(self.todo)
         asked = Asked(self._folder.header, bits)
+        self._insist_unchanged()
         while cells and monotonic() < until:
             if not left:
                 raise NobodyLeft(
@@ -115,13 +116,7 @@ class Sweep:
         return len(self.todo) - len(self._with_record)
 
     def _end(self, event: Ended) -> None:
-        try:
-            self._unchanged.check()
-        except CodeChanged as changed:
-            raise CodeChanged(
-                f"{changed}; what was measured before is kept. Put it back, then attnbench run "
-                f"--resume {self._folder.path}, or add --anyway to go on apart"
-            ) from None
+        self._insist_unchanged()
         record = replace(event.record, run=self._folder.name, node=event.slot.node,
                          canary_s=event.canary_s)  # fmt: skip
         if event.off and record.time is not None:
@@ -135,6 +130,15 @@ class Sweep:
         self._with_record.add(event.cell.key)
         self._ended += 1
         self._watcher.cell(record, self._ended, self._total, self._eta.after(event.cell.guess_s))
+
+    def _insist_unchanged(self) -> None:
+        try:
+            self._unchanged.check()
+        except CodeChanged as changed:
+            raise CodeChanged(
+                f"{changed}; what was measured before is kept. Put it back, then attnbench run "
+                f"--resume {self._folder.path}, or add --anyway to go on apart"
+            ) from None
 
     def _spoil(self, event: Spoiled) -> None:
         by_key = {cell.key: cell for cell in event.cells}

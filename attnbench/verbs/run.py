@@ -56,6 +56,7 @@ def run(given: argparse.Namespace) -> int:
             ):
                 unbegun = sweep(begun.plan, begun.done, folder, slots, watcher, Interrupt(say),
                                 until)  # fmt: skip
+            folder.insist()
         except (Stopped, KeyboardInterrupt):
             say(f"stopped; what was measured is kept. Go on with: {folder.resumed_by}")
             return INTERRUPTED

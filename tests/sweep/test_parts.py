@@ -194,7 +194,7 @@ def test_a_report_of_a_visit_draws_lines_at_as_many_tokens_and_at_a_batch_of_one
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])
 def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
     there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
-    monkeypatch.setattr(machines, "_version", there.get)
+    monkeypatch.setattr(machines, "version_of", there.get)
     monkeypatch.setenv("CC", "cc")
     plan = make_plan(impls.table(), (), PRESETS[name], H200)
     assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
