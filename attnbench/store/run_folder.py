@@ -55,7 +55,11 @@ class RunFolder:
     @property
     def resumed_by(self) -> str:
         """The command that goes on with it."""
-        tables = [word for table in self.header.get("tables", ()) for word in ("--table", table)]
+        tables = [
+            word
+            for table in self.header.get("tables", ())
+            for word in ("--table", short(str(table)))
+        ]
         return shlex.join(["attnbench", "run", "--resume", str(self.path), *tables])
 
     @classmethod
@@ -157,10 +161,9 @@ class RunFolder:
                 now = self._rescued(line)
         except OSError as error:
             return f"{gone}, and what was measured can't be kept elsewhere: {error.strerror}"
-        return (
-            f"{gone}. What was measured is kept in {now.parent}: attnbench run --resume "
-            f"{now.parent} goes on with it"
-        )
+        self.path = now.parent
+        where = f"What was measured is kept in {now.parent}"
+        return f"{gone}. {where}: {self.resumed_by} goes on with it"
 
     def _rescued(self, line: bytes) -> Path:
         """The records in a new folder beside the run's, or among the temporary ones."""

@@ -136,8 +136,8 @@ class Sweep:
             self._unchanged.check()
         except CodeChanged as changed:
             raise CodeChanged(
-                f"{changed}; what was measured before is kept. Put it back, then attnbench run "
-                f"--resume {self._folder.path}, or add --anyway to go on apart"
+                f"{changed}; what was measured before is kept. Put it back, then "
+                f"{self._folder.resumed_by}, or add --anyway to go on apart"
             ) from None
 
     def _spoil(self, event: Spoiled) -> None:

@@ -2,7 +2,7 @@
 
 Each process writes a file of its own into the capture's folder: at its first call, again and again
 where anything was called since, at the last once a second, and at its end, also where it leaves by
-``os._exit`` or becomes another program by ``os.exec``. A process that is killed leaves the last one.
+``os._exit`` or becomes another program by ``os.exec``. A process that is killed leaves the last.
 A process that is forked off begins anew, and so writes what it did itself. ``PID.python`` and
 ``PID.torch`` say how far a process came. Whatever goes wrong here is written there too, and never
 met by the program.
