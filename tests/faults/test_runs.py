@@ -212,8 +212,9 @@ RESUMED = [
     *(Fault(name=f"resumed with {name}", words=RESUME, prepare=told(**changes), says=says,
             holds=untouched)
       for name, (changes, says) in CHANGED.items()),
-    Fault(name="resumed with another table", words=RESUME, prepare=with_table,
-          says=r"mine\.py holds something else", holds=untouched, makes=["mine.py"]),
+    Fault(name="resumed with another table", words=[*RESUME, "--table", "{here}/mine.py"],
+          says=r"mine\.py holds something else", holds=untouched, makes=["mine.py"],
+          prepare=with_table),
     Fault(name="resumed with another mask", words=RESUME, prepare=with_file("mask", "m.npy"),
           says=r"m\.npy holds something else", holds=untouched, makes=["m.npy"]),
     Fault(name="resumed with other inputs", words=RESUME, prepare=with_file("inputs", "i.npz"),
