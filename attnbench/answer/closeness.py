@@ -58,10 +58,11 @@ def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
 
 
 def advised(found: Sequence[Closeness]) -> Closeness:
-    """Which to take, if only one: of those that keep to the same factor on most problems as the
-    nearest of all, torch's own if one does. Needs one at the least.
+    """Which to take, if only one: torch's own, if it keeps to the factor of the nearest of all on
+    most problems, or on as many; else that nearest. Needs one at the least.
     """
-    near = [c for c in found if c.mostly()[0] <= found[0].mostly()[0]]
+    factor, _ = found[0].mostly()
+    near = [c for c in found if c.share(factor) >= min(MOSTLY, found[0].share(factor))]
     return min(near, key=lambda c: torch_rank(c.variant))
 
 

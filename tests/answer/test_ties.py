@@ -71,3 +71,5 @@ def test_if_only_one_may_be_chosen_torchs_own_is_where_it_keeps_as_near():
     sdpa = Closeness("sdpa", (1.0,) * 9 + (1.04,), 10)
     assert advised([flash, sdpa]).variant == "sdpa"
     assert advised([flash, replace(sdpa, ratios=(1.0,) * 5 + (1.2,) * 5)]).variant == "sdpa.flash"
+    windows = Closeness("window.blocked", (1.0,) * 7 + (3.0,) * 3, 10)  # 2x is the last factor
+    assert advised([windows, replace(sdpa, ratios=(1.0,) * 5 + (9.0,) * 5)]) is windows
