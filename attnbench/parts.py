@@ -131,6 +131,9 @@ class Energy(Part):
     idle_w: float | None = None
     calls: int = 0
     """How many calls the loop made."""
+    call_s: float | None = None
+    """What one of them took: back to back for seconds, under the clocks that the device's power and
+    heat then leave it, its inputs in whatever cache they stay in."""
     method: str = ""
     """``nvml counter`` or ``rapl counter``, with what it covers."""
     why: str = ""

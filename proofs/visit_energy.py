@@ -64,6 +64,16 @@ def per_token(records: Iterable[Record]) -> dict[str, float | str]:
     return said
 
 
+def sustained(records: Iterable[Record]) -> list[str]:
+    """Of each variant what a call takes back to back for seconds, beside its time."""
+    return [
+        f"{r.variant:18} {1e3 * r.energy.call_s:.4g} ms a call back to back for seconds, "
+        f"{r.energy.call_s / r.time.median_s:.3f} of the {1e3 * r.time.median_s:.4g} ms timed apart"
+        for r in records
+        if r.energy and r.energy.call_s and r.time
+    ]
+
+
 def of_before(results: Path, quick: Path, ten: Sequence[Record]) -> list[dict[str, float | str]]:
     """The repeats that are whole already: runs of all these and no others, with joules."""
     found = []
@@ -126,7 +136,9 @@ def main(given: Sequence[str], run: Run = subprocess.call) -> int:
         before = set(each_run([results]))
         run(words(ten, results))
         new = [path for path in each_run([results]) if path not in before]
-        repeats.append(per_token(record for path in new for record in read_records(path)))
+        records = [record for path in new for record in read_records(path)]
+        print("\n".join(sustained(records)), flush=True)
+        repeats.append(per_token(records))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def measure_energy(problem: Problem, run: Step, before: Step, counter: Counter,
     drawn = last.joules - first.joules
     found = Energy(
         joules=(drawn - idle.watts * took) / calls, gross_joules=drawn / calls,
-        idle_w=idle.watts, calls=calls, method=counter.method,
+        idle_w=idle.watts, calls=calls, call_s=took / calls, method=counter.method,
         flags=_disagreement(load.watts, took, drawn),
     )  # fmt: skip
     assert found.joules is not None

@@ -77,6 +77,7 @@ def test_the_joules_of_a_call_are_found_within_one_percent(call_s, step_s):
     most = 0.01 if call_s < 0.1 or step_s < 0.1 else 0.03  # a call longer than a step or two
     assert got.gross_joules == pytest.approx(600 * call_s, rel=most)
     assert got.joules == pytest.approx(520 * call_s, rel=most)
+    assert got.call_s == pytest.approx(call_s, rel=most)
     assert got.idle_w == pytest.approx(80, rel=0.01)
     assert got.tokens_per_joule == pytest.approx(2 * 512 / got.joules)
     assert (got.method, got.why, got.flags) == ("a fake counter", "", [])

@@ -45,6 +45,16 @@ def test_the_words_are_a_run_of_the_same_problem(tmp_path):
     assert said["--device"] == "cuda" and said["--out"] == str(tmp_path)
 
 
+def test_what_a_call_takes_back_to_back_is_told_beside_its_time():
+    records = [
+        runs.timed("a", 1e-3, LONG, energy=Energy(joules=1.0, call_s=1.25e-3)),
+        runs.timed("b", 1e-3, LONG, energy=Energy(why="none")), runs.timed("c", 1e-3, LONG),
+    ]  # fmt: skip
+    (line,) = visit_energy.sustained(records)
+    assert line.startswith("a  ") and "1.25 ms a call back to back" in line
+    assert "1.250 of the 1 ms" in line
+
+
 @pytest.mark.parametrize(("last", "status", "within"), [(1.04, 0, "2 of 2"), (1.2, 1, "1 of 2")])
 def test_repeats_that_lie_apart_are_told(last, status, within):
     repeats = [

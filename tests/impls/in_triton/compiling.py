@@ -25,7 +25,7 @@ from impls.problem import Problem
 
 PROCESSORS = 132
 SPILLS = re.compile(r"(\d+) bytes spill stores")
-WIDTHS = (64, 72, 128, 256)
+WIDTHS, POWERS = (64, 72, 128, 256), (64, 128, 256)
 MASKS = {"triton.flash": ("causal", "window:300,0"), "triton.decode": ("causal",)}
 ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 128))
 """Heads, those of keys, queries, keys, width. To the compiler a number that is 1 is a constant, and
@@ -92,7 +92,7 @@ def main(capability, rows):
         decodes = impls.table().rows[row].phases["cuda"] == ("decode",)
         for mask in MASKS.get(row, ("causal",))[: None if hopper else 1]:
             for dtype in DTYPES.get(row, ("bfloat16", "float32")):
-                usual = [(4, 2, 4096, 4096, d) for d in WIDTHS]
+                usual = [(4, 2, 4096, 4096, d) for d in (WIDTHS if hopper else POWERS)]
                 for heads, kv_heads, queries, keys, d in [*usual, *(ODD if hopper else ())]:
                     compiled(Problem(
                         1, heads, kv_heads, 1 if decodes else queries, keys, d, d, dtype,
