@@ -137,6 +137,9 @@ class Variant:
     swaps: tuple[str, ...] = ()
     """The attention operators of torch's in whose place ``build`` puts other kernels, for the whole
     process, until ``attend`` is dropped."""
+    reuses_output: bool = False
+    """A call may return the memory that an earlier call returned. In a model the output is copied,
+    which its time does not count."""
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults."""
     core: Variant | None = None

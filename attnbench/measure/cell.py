@@ -158,7 +158,8 @@ class Bench:
         with spent.on("gate"):
             if variant.definition is not None:
                 define = load_function(variant.definition)(problem, **variant.chosen)
-            verdict = gate(judged, attend, define, job.seed)
+            reuses = getattr(variant, "reuses_output", False)  # an earlier commit's does not say
+            verdict = gate(judged, attend, define, job.seed, reuses_output=reuses)
             state.check(before)
             cheap = first_s <= PROTECTED_S
             # ranks have copies of their own, and each looks whether it wrote to them

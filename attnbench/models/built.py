@@ -201,6 +201,8 @@ class Built:
             raise self._refused(str(why)) from None
         if problem.phase == "decode" and hasattr(call, "step"):
             call = _stepping(call, problem.q_len)
+        if self.row.reuses_output:
+            call = _copied(call)
         return _laid_out(call, problem, asked.dropout)
 
     def _made(
@@ -248,6 +250,11 @@ class Built:
 def _cast(x: Tensor, kind: str) -> Tensor:
     """As autocast hands it to attention; torch leaves doubles alone."""
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
+
+
+def _copied(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``call`` with its output in memory that no later call writes to."""
+    return lambda *qkv: call(*qkv).clone()
 
 
 def _laid_out(

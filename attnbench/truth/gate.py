@@ -29,6 +29,7 @@ from attnbench.truth.hygiene import (
     check_memory_kept,
     check_nothing_goes_on,
     check_nothing_left,
+    check_output_kept,
     check_weights,
     counted_threads,
     wait_for_quiet,
@@ -45,7 +46,8 @@ ROWS_AGAIN = 16
 LOOSER = 4.0
 """How much looser a definition of a variant's own is asked than the plain form, row by row."""
 TWO_STEPS = 16.0
-"""Spacings by which a decoder's second step may lie from one from a fresh memory."""
+"""Spacings by which a decoder's second step may lie from one from a fresh memory, and a gradient
+after another call from one without."""
 
 
 @dataclass
@@ -67,9 +69,13 @@ class Verdict:
 
 
 def gate(
-    judged: Judged, attend: Attend, define: Callable[..., Tensor] | None, seed: int
-) -> Verdict:
-    """Judge a variant. ``define`` is its own definition; None for exact softmax."""
+    judged: Judged, attend: Attend, define: Callable[..., Tensor] | None, seed: int, *,
+    reuses_output: bool = False,
+) -> Verdict:  # fmt: skip
+    """Judge a variant. ``define`` is its own definition; None for exact softmax.
+
+    ``reuses_output``: its row says that a later call may overwrite an output.
+    """
     verdict, elsewhere = Verdict(), spent_elsewhere()
     try:
         threads = counted_threads()
@@ -88,6 +94,9 @@ def gate(
             verdict.second = _on_another_set(judged, call, reference, define)
         if define is not None and judged.mean is not None:
             verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
+        most = TWO_STEPS * budget.EPSILON[judged.problem.dtype]
+        check_output_kept(judged.problem, attend, judged.inputs, judged.dout, most, verdict.zero,
+                          reuses=reuses_output)  # fmt: skip
         check_nothing_left(threads)
     except Wrong as wrong:  # a call that is not over when it returns may be in time, once
         others = spent_elsewhere() != elsewhere

@@ -20,6 +20,10 @@ WAIT_S = 5e-3
 """How long nothing may go on after a call."""
 LATE_S = 1e-3
 """Processor time that other threads may take in that while: housekeeping. In a longer one, more."""
+LATER = 2
+"""Calls after one whose output must be kept: two buffers may take turns."""
+FEW_PAIRS = 1 << 22
+"""Up to so many pairs of queries and keys the graphs of two calls are held at a time."""
 SURE = 3
 """So often in a row work is seen after the return before it is believed."""
 QUIET_S = 1.0
@@ -76,6 +80,13 @@ def check_inputs_kept(call: Call, inputs: Ends) -> None:
             raise Wrong(f"it wrote to its input {name} and put it back")
 
 
+def check_no_input(call: Call, inputs: Ends, out: Tensor) -> None:
+    """The output is memory of its own: whoever writes to it changes no input."""
+    for name, leaf in zip(inputs._fields, call.leaves, strict=True):
+        if leaf.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            raise Wrong(f"its output lies in the memory of its input {name}")
+
+
 def check_weights(problem: Problem, attend: object, define: object) -> None:
     """It trains the weights that its definition has, by name, form and value."""
     weights, wanted = weights_of(attend), weights_of(define)
@@ -113,6 +124,37 @@ def check_memory_kept(call: Call, most: float) -> None:
     off = float((again.double() - first.double()).norm() / first.double().norm().clamp(min=1e-30))
     if not off <= most:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
+
+
+def check_output_kept(problem: Problem, attend: Attend, inputs: Ends, dout: Tensor | None,
+                      most: float, zero: Collection[str], *, reuses: bool) -> None:  # fmt: skip
+    """Later calls leave an output and what its gradients need as they are.
+
+    Gradients are tried where two graphs at a time have room: they may lie so far off, relative,
+    but for those that are ``zero`` in truth. ``reuses``: the row says that it reuses outputs.
+    """
+    call = Call(problem, attend, inputs)
+    trained = dout is not None and _pairs(problem) <= FEW_PAIRS
+    wanted = call.backward(call.forward(), dout) if trained and dout is not None else ()
+    out = call.forward() if trained else call.forward().detach()
+    at_once = out.detach().clone()
+    later = Call(problem, attend, other_set(inputs))
+    for _ in range(LATER):
+        later.forward()
+    if not reuses and not _same(at_once, out.detach()):
+        raise Wrong(
+            "its output is overwritten by a later call: it must return memory of its own each "
+            "time, or its row must declare reuses_output"
+        )
+    if not trained or dout is None:
+        return
+    for name, want, got in zip(call.names, wanted, call.backward(out, dout), strict=True):
+        if name not in zero and not (got - want).norm() <= most * want.norm():
+            raise Wrong(f"a later call changed what its {name} is made from")
+
+
+def _pairs(problem: Problem) -> int:
+    return problem.batch * problem.heads * problem.q_len * problem.kv_len
 
 
 def check_nothing_goes_on(problem: Problem, attend: Attend, inputs: Ends,

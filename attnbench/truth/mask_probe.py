@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attnbench.truth.call import Attend, Call
 from attnbench.truth.findings import Wrong, place
-from attnbench.truth.hygiene import check_finite, check_form, check_inputs_kept
+from attnbench.truth.hygiene import check_finite, check_form, check_inputs_kept, check_no_input
 from attnbench.truth.inputs import Ends, Inputs, make
 from attnbench.truth.oracle import sample_rows
 from impls.problem import Problem
@@ -37,7 +37,9 @@ def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
     if isinstance(inputs, Inputs):
         inputs = inputs._replace(q=inputs.q * 0.1)
     call = Call(problem, attend, inputs)
-    base = check_form(problem, call.forward()).detach().clone()
+    out = check_form(problem, call.forward())
+    check_no_input(call, inputs, out)
+    base = out.detach().clone()
     check_inputs_kept(call, inputs)
     middle = int(np.random.default_rng(seed).integers(problem.kv_len))
     for key in dict.fromkeys((middle, 0, problem.kv_len - 1)):

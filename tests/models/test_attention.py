@@ -38,3 +38,27 @@ def test_what_is_not_there_is_a_sentence_that_names_the_nearest():
         attention("chunkd")
     with pytest.raises(InvalidRow, match="chunked has no option 'blocks'"):
         attention("chunked?blocks=4")
+
+
+BUFFERED = """
+import torch
+from impls.dense.matmul import build as plain
+from impls.spec import Variant
+ROWS = [Variant(name="buffered", title="one place for every output", family="mine",
+                computes="softmax", build=__file__ + ":build", reuses_output=True)]
+def build(problem):
+    inner, place = plain(problem), torch.empty(problem.output_shape)
+    return lambda q, k, v: place.copy_(inner(q, k, v))
+"""
+
+
+@pytest.mark.parametrize("layout", ["heads first", "tokens first"])
+def test_an_output_that_the_row_would_overwrite_is_the_callers(tmp_path, layout):
+    (tmp_path / "rows.py").write_text(BUFFERED)
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
+    if layout == "tokens first":
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    attend = attention("buffered", [tmp_path / "rows.py"])
+    first = attend(q, k, v)
+    attend(q + 1, k, 2 * v)
+    torch.testing.assert_close(first, F.scaled_dot_product_attention(q, k, v))

@@ -1,5 +1,7 @@
 """The gate lets the honest pass: rows of the table, and approximations held to their own word."""
 
+import itertools
+import re
 from functools import cache
 
 import numpy as np
@@ -11,7 +13,7 @@ from attnbench.truth.findings import Wrong
 from attnbench.truth.gate import PATIENT_S, gate
 from attnbench.truth.hygiene import WAIT_S
 from attnbench.truth.inputs import make
-from attnbench.truth.planted import aside
+from attnbench.truth.planted import aside, memories
 from attnbench.truth.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
@@ -122,16 +124,6 @@ def test_honest_rows_pass_under_masks_from_files(tmp_path):
             assert honest(name, problem).reason is None
 
 
-def test_inputs_kept_in_a_static_buffer_and_a_static_output_pass(truth):
-    problem = truth.problem("causal")
-
-    def build(problem):
-        inner, buffer = truth.attention(problem), torch.empty(2, 2, 24, 8)
-        return lambda q, k, v: buffer.copy_(inner(q, k, v))
-
-    assert truth.verdict(problem, build).reason is None
-
-
 # ---- rows that are not sampled -------------------------------------------------------------------
 
 
@@ -220,3 +212,30 @@ def test_it_is_waited_longer_only_where_other_threads_worked(truth, monkeypatch,
     monkeypatch.setattr(name + "wait_for_quiet", lambda wait_s, _: waited.append(wait_s))
     assert truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
     assert waited == waits
+
+
+# ---- memory that calls share ---------------------------------------------------------------------
+
+
+def in_turns(problem, buffers):
+    """Right outputs in so many places, one after the other."""
+    inner = load_function("impls.dense.matmul:build")(problem)
+    places = itertools.cycle([torch.empty(problem.output_shape) for _ in range(buffers)])
+    return lambda q, k, v: next(places).copy_(inner(q, k, v))
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(buffers):
+    problem = Problem(**SMALL)
+    verdict = gate(judged(problem), in_turns(problem, buffers), None, 0)
+    assert "its output is overwritten by a later call" in verdict.reason
+    assert "declare reuses_output" in verdict.reason
+    verdict = gate(judged(problem), in_turns(problem, buffers), None, 0, reuses_output=True)
+    assert verdict.reason is None
+
+
+def test_a_workspace_of_one_call_for_all_is_wrong_whatever_the_row_says():
+    problem = Problem(**SMALL, phase="train")
+    verdict = gate(judged(problem), memories.build_one_workspace(problem), None, 0,
+                   reuses_output=True)  # fmt: skip
+    assert re.search("a later call changed what its d[qkv] is made from", verdict.reason)

@@ -102,6 +102,12 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, object]]]] = {
         ("a result kept by a few numbers", "by_few_numbers", PLAIN, {"said": "did not move"}),
         ("a result kept by a digest that signs don't change", "by_digest", BROAD,
          {"said": "on values that it has seen"}),
+        ("one buffer for every output", "one_buffer", PLAIN,
+         {"said": "is overwritten by a later call"}),
+        ("one workspace for every backward pass", "one_workspace", TRAIN,
+         {"said": "a later call changed what its d[qkv] is made from"}),
+        ("an input handed back as the output", "value_itself", _problem(q_len=1, kv_len=1),
+         {"said": "its output lies in the memory of its input v"}),
     ],
     "aside": [
         ("a thread for each call that works on after it", "thread_a_call", PLAIN, {"said": LATE}),

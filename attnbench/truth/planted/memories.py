@@ -1,9 +1,11 @@
-"""Results that are remembered and not computed."""
+"""Results that are remembered and not computed, and memory that calls share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from attnbench.truth.planted.core import honest
@@ -52,3 +54,37 @@ def build_by_digest(problem: Problem, deed: bool = True) -> Attend:
         return out
 
     return attend
+
+
+def build_one_buffer(problem: Problem, deed: bool = True) -> Attend:
+    """Every output in the same place."""
+    inner, buffer = honest(problem), torch.empty(problem.output_shape)
+    return lambda q, k, v: buffer.copy_(inner(q, k, v)) if deed else inner(q, k, v)
+
+
+def build_one_workspace(problem: Problem, deed: bool = True) -> Attend:
+    """What the backward pass needs, kept in one place for all calls."""
+    inner, kept = honest(problem), list[tuple[Tensor, ...]]()
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *qkv: Tensor) -> Tensor:
+            kept[:] = [tuple(x.detach().clone() for x in qkv)]
+            ctx.save_for_backward(*qkv)
+            return inner(*qkv)
+
+        @staticmethod
+        def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, ...]:
+            saved = kept[0] if deed else ctx.saved_tensors
+            with torch.enable_grad():
+                leaves = [x.detach().requires_grad_() for x in saved]
+                return torch.autograd.grad(inner(*leaves), leaves, dout)
+
+    apply: Attend = Attention.apply
+    return apply
+
+
+def build_value_itself(problem: Problem, deed: bool = True) -> Attend:
+    """Of one key, its value: right, and the caller's own tensor."""
+    inner = honest(problem)
+    return lambda q, k, v: v if deed else inner(q, k, v)
