@@ -1,6 +1,7 @@
 """Ceilings: what this device can do at best, and the least time that follows."""
 
 import pytest
+import torch
 
 from attnbench.measure import ceilings
 from attnbench.measure.ceilings import least_time, measure
@@ -48,6 +49,21 @@ def test_nothing_counts_before_the_device_is_warm(monkeypatch):
     monkeypatch.setitem(ceilings.PRODUCT_SIZES, "cpu", (4,))
     monkeypatch.setitem(ceilings.COPY_BYTES, "cpu", (64,))
     assert measure("cpu", ["float32"]) == {"flops": {"float32": 128.0}, "copy": {"64": 64.0}}
+
+
+@pytest.mark.parametrize(("where", "rate"), [(("cpu",), 256.0), ((), 128.0)])
+def test_float32_may_be_made_of_three_products_of_tf32_on_a_gpu(monkeypatch, where, rate):
+    class Clock:
+        def samples(self, before, call, count):
+            return [1 / 6 if torch.get_float32_matmul_precision() == "high" else 1.0] * count
+
+    monkeypatch.setattr(ceilings, "clock_for", lambda device, phase: Clock())
+    monkeypatch.setattr(ceilings, "THREE_OF_TF32", where)
+    monkeypatch.setitem(ceilings.PRODUCT_SIZES, "cpu", (4,))
+    before = torch.get_float32_matmul_precision()
+    flops = measure("cpu", ["float32", "float64"])["flops"]
+    assert flops == pytest.approx({"float32": rate, "float64": 128.0})
+    assert torch.get_float32_matmul_precision() == before
 
 
 def test_much_work_on_few_bytes_is_bound_by_the_product():
