@@ -28,8 +28,10 @@ from impls import table
 from impls.problem import Problem
 
 SEED = 0
-COUNTS = 3
-"""Of a cell, a call each; the first call under valgrind translates code and is not counted."""
+WARM_UP, COUNTS = 3, 5
+"""Calls of a cell under valgrind before it counts, and calls that are counted, each by itself. The
+allocators' lists of what is free take a few calls to come to rest.
+"""
 
 
 def main(asked: str, answer: str) -> None:
@@ -47,22 +49,22 @@ def main(asked: str, answer: str) -> None:
             calls.append(None)
             said.append({"why": f"{type(error).__name__}: {error}"})
     _instrument()
+    gc.collect()
+    gc.disable()  # for good: a collection frees what the next call would find ready
     marks = 0
     for call, each in zip(calls, said, strict=True):
         if call is None:
             continue
         try:
-            call()
+            for _ in range(WARM_UP):
+                call()
         except Exception as error:
             each["why"] = f"{type(error).__name__}: {error}"
             continue
         for _ in range(COUNTS):
-            gc.collect()
-            gc.disable()
             torch._C._valgrind_toggle()
             call()
             torch._C._valgrind_toggle_and_dump_stats()
-            gc.enable()
         each["files"] = list(range(marks + 1, marks + 1 + COUNTS))
         marks += COUNTS
     Path(answer).write_text(json.dumps(said))

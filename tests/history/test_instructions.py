@@ -54,9 +54,9 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
 
 
-def counted(pulls, root, head, asked=(), base="main", opened=None):
+def counted(pulls, root, head, asked=(), base="main", opened=None, grid=None):
     a, b = one(base, root), one(head, root)
-    cells = cells_of_both(a, b, asked, pulls.GRID, this_machine(), root)
+    cells = cells_of_both(a, b, asked, grid or pulls.GRID, this_machine(), root)
     return instructions.count(a, b, cells, opened or pulls.Opened(), root)
 
 
@@ -133,7 +133,11 @@ def test_without_valgrind_it_says_what_to_install(repository, refused, monkeypat
 def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(pulls, tmp_path):
     root = pulls.make(tmp_path / "repository")
     pulls.commit(root, "twice", pulls.with_("matmul.py", TWICE))
-    found = counted(pulls, root, "twice", opened=open_worker(Settings(threads=1), 0, 0.01))
+    opened, grid = (
+        open_worker(Settings(threads=1), 0, 0.01),
+        pulls.GRID.with_(seq=("128",), heads=(4,)),
+    )
+    found = counted(pulls, root, "twice", opened=opened, grid=grid)
     cells = {cell.variant: cell for cell in found.cells}
     assert 0.9 < cells["matmul"].change < 1.2
     assert abs(cells["einsum"].change) < 0.001

@@ -192,3 +192,19 @@ def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(few, tmp_path):
     assert row.status == "measured"
     assert row.figures["time"] != cache.rows["matmul", 16, "forward"].figures["time"]
     assert row.figures["memory"] == cache.rows["matmul", 16, "forward"].figures["memory"]
+
+
+def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
+    swept = []
+    doubted = Row("implausible", "it kept 1.4 processors busy and was given 1 thread", {})
+
+    def sweep(keys, *_, **__):
+        swept.append(sorted(keys))
+        liar = ("matmul", 16, "train")
+        return {k: doubted if k == liar or len(swept) == 1 else SWEPT[k] for k in keys}
+
+    monkeypatch.setattr(sitting, "_swept", sweep)
+    rows = sitting.measured(Asked(quick=True, bench=("16, 'train'",)), tmp_path).rows
+    assert swept == [sorted(SWEPT)] * 2
+    assert rows["sdpa", 16, "train"].status == "measured"
+    assert rows["matmul", 16, "train"] == doubted
