@@ -212,7 +212,7 @@ FULL = row(
     phases=("forward",), gqa=False, cross=False, value_dim=False, dropout=True, head_dims=(16, 128),
     requires=("triton>=3", "sm>=80"), options=OPTIONS, paper="arXiv:1706.03762", origin="else 1.0",
     untried=True, core=row(), install="build it from source", runs={"cuda": "some::operator"},
-    swaps=("aten::_flash_attention_forward",),
+    swaps=("aten::_flash_attention_forward",), reuses_output=True,
 )  # fmt: skip
 
 
