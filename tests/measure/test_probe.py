@@ -230,3 +230,10 @@ def test_a_worker_whose_gpu_context_is_gone_is_not_used_again(cells, monkeypatch
     job = Job(cells.variant(LONGER.format(deed="pass")), cells.problem())
     told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
     assert (told["spoiled"], told["probe"]["status"]) == (True, "measured")
+
+
+def test_a_worker_in_which_torchs_kernels_were_replaced_is_not_used_again(cells):
+    row = cells.variant(LONGER.format(deed="pass"), swaps=["aten::_flash_attention_forward"])
+    job = Job(row, cells.problem())
+    told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+    assert (told["spoiled"], told["probe"]["status"]) == (True, "measured")
