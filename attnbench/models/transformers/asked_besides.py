@@ -19,6 +19,9 @@ MEANINGLESS = {
     "num_items_in_batch", "output_hidden_states", "output_router_logits", "past_key_value",
     "past_key_values", "position_embeddings", "position_ids", "return_dict", "return_legacy_cache",
     "training", "use_cache",
+    # what generate() of a model that reads sounds hands on to its forward pass
+    "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
+    "return_dict_in_generate",
 }  # fmt: skip
 """What concerns the model around: its cache, its loss, positions that are in q and k already."""
 PACKED = {

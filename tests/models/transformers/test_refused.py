@@ -54,6 +54,7 @@ def test_words_that_ask_nothing_change_nothing():
     given = call(
         scaling=0.4, dropout=0.3, softcap=None, s_aux=None, output_attentions=False,
         sliding_window=6, position_ids=torch.arange(6), use_cache=True, cache_position=None,
+        max_new_tokens=4, do_sample=False,
         cu_seq_lens_q=torch.tensor([0, 6]), max_length_q=6, seq_idx=torch.zeros(1, 6),
     )  # fmt: skip
     assert torch.equal(plain, given)
