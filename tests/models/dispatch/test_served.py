@@ -45,6 +45,7 @@ def test_every_exact_variant_gives_what_torch_gives_and_its_gradients(row, mask)
         theirs = F.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal",
                                                 enable_gqa=True)  # fmt: skip
         torch.testing.assert_close(out, theirs, rtol=1e-4, atol=1e-5)
+        assert out.stride() == theirs.stride()
         if phase == "train":
             weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
             mine = torch.autograd.grad((out * weight).sum(), (q, k, v))
