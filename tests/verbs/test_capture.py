@@ -139,6 +139,23 @@ def test_a_signal_to_the_capture_alone_ends_the_program_too(tmp_path, number, st
     assert counted(made) == {CAUSAL: 3 + 2 * (number == signal.SIGINT)} and not made.complete
 
 
+def test_a_compiled_program_stays_in_one_graph_and_what_it_met_is_said(capture):
+    status, calls, said = capture("""
+mha = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+def model(x):
+    y = mha(x[0], x[0], x[0])[0]
+    y = F.softmax(torch.bmm(y, y.mT), -1) @ y
+    return attend(1, torch.matmul(y, y.mT).softmax(-1)[None] @ x)
+compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+assert torch.equal(compiled(q), model(q))
+""")  # fmt: skip
+    assert status == 0, said.err
+    (met,) = (s for s in calls.sites if s.via == "sdpa, compiled")
+    assert str(met.problem) == "b2 h4/4 n32 d16 f32 causal train" and met.calls == 0
+    assert any("nn.MultiheadAttention" in line for line in calls.unseen)
+    assert any("is written out" in line and "program.py:" in line for line in calls.unseen)
+
+
 def test_processes_forked_and_started_and_threads_are_counted(capture):
     # forks come first: MKL's allocator may spin for ever in one that came after other threads
     status, calls, _ = capture("""

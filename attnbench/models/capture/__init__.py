@@ -10,11 +10,12 @@ seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`
                     compiled by itself), every attention function that transformers gives a model:
                     its eager ones, sdpa, flash, flex and registered ones; in all threads
 met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often
-not seen            attention written out as products and a softmax; other libraries' kernels,
-                    called directly; Python started with ``-I``, ``-E`` or ``-S``, or with packages
-                    of its own that are named as ours; with ``attnbench.capture()``, a function that
-                    a running function has in a variable of its own, that is another one's default,
-                    in a tuple, or in a ``functools.partial``
+met, not recorded   attention written out as products and a softmax; said with its place
+not seen            other libraries' kernels, called directly; a softmax written as exponentials;
+                    Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
+                    are named as ours; with ``attnbench.capture()``, a function that a running
+                    function has in a variable of its own, that is another one's default, in a
+                    tuple, or in a ``functools.partial``, and code that was compiled before
 ==================  ==============================================================================
 
 A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window

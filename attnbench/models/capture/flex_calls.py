@@ -43,9 +43,14 @@ def flex(original: Original, now: Now, known: FlexMasks) -> Function:
                 query, key, value, score_mod, block_mask, scale, enable_gqa, *args, **more
             )
         begun = now.begin(query)
-        out = original.call(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, *args, **more
-        )
+        state = now.state()
+        before, state.heads = state.heads, 1  # its own products and softmax are no other attention
+        try:
+            out = original.call(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, *args, **more
+            )
+        finally:
+            state.heads = before
         if begun is not None:
 
             def found(masks: Masks, shape: Shape) -> Found:

@@ -58,6 +58,11 @@ class Now:
         else:
             recorder.made(call, out, begun)
 
+    def written_out(self, place: str) -> None:
+        """Attention that was written out there."""
+        if (recorder := self.recorder) is not None:
+            recorder.wrote_out(place)
+
     def met(self, context: Any, read: Callable[[Any, Recorder], Any]) -> None:
         """A call that torch's compiler met, and what reads its arguments."""
         if (recorder := self.recorder) is not None:

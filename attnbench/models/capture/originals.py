@@ -24,10 +24,11 @@ COMPILED = "_torchdynamo_orig_callable"
 class Original:
     """A function that another stands for."""
 
-    __slots__ = ("__weakref__", "call")
+    __slots__ = ("__weakref__", "call", "inherited")
 
-    def __init__(self, call: Function) -> None:
-        self.call = call
+    def __init__(self, call: Function, *, inherited: bool = False) -> None:
+        self.call, self.inherited = call, inherited
+        """``inherited``: a class has it from another, and not among its own names."""
 
 
 Make = Callable[[Original], Function]
@@ -45,9 +46,12 @@ class Stands:
         self._pauses = 0
 
     def put(self, owner: Any, name: str, make: Make) -> Original:
-        """What is made of the original stands for it from now on."""
+        """What is made of the original stands for it from now on.
+
+        A class's attribute is looked up there and nowhere else, and may be of a class above it.
+        """
         found = getattr(owner, name)
-        original = Original(found)
+        original = Original(found, inherited=isinstance(owner, type) and name not in vars(owner))
         stand = make(original)
         _named_alike(stand, found, owner, name)
         self._placed.append((owner, name, original, stand))
@@ -83,6 +87,8 @@ class Stands:
         found = [one for one in self._placed if getattr(one[0], one[1], None) is one[3]]
         for owner, name, original, _ in found:
             setattr(owner, name, original.call)
+            if original.inherited:
+                delattr(owner, name)
         return found
 
     def spread(self) -> None:
@@ -92,13 +98,13 @@ class Stands:
             if (original := known.get(id(function))) is not None:
                 made = Original(compiled)
                 self._compiled.append((made, self._around[original](made)))
-        pairs = [(original.call, stand) for _, _, original, stand in self._placed]
+        pairs = [(o.call, stand) for _, _, o, stand in self._placed if not o.inherited]
         _replace([*pairs, *((o.call, stand) for o, stand in self._compiled)])
 
     def close(self) -> None:
         """Put the originals back, under whatever name they are used by now."""
         self._taken_out()
-        pairs = [(stand, original.call) for _, _, original, stand in self._placed]
+        pairs = [(stand, o.call) for _, _, o, stand in self._placed if not o.inherited]
         _replace([*pairs, *((stand, o.call) for o, stand in self._compiled)])
         self._placed.clear()
 

@@ -50,10 +50,12 @@ class Recorder:
         self.compiled = Compiled()
         self.amiss: Counter[str] = Counter()
         """What could not be recorded, by reason."""
+        self.written: Counter[str] = Counter()
+        """Attention that was written out as products and a softmax, by its place."""
         self._entries: dict[Asked, Entry] = {}
         self._lock = threading.Lock()
         self.on_first: Callable[[], None] | None = None
-        """Called once, at the first call."""
+        """Called once, as soon as there is anything to tell."""
 
     def made(self, call: Callable[[], Call], out: Any, begun: Begun) -> None:
         """Record a call that was made; ``call`` says which."""
@@ -65,6 +67,22 @@ class Recorder:
         except Exception as error:
             self.failed(error)
         self.tally.mine().looked += perf_counter() - until
+
+    def _begun(self) -> None:
+        if self.on_first is not None:
+            first, self.on_first = self.on_first, None
+            first()
+
+    def wrote_out(self, place: str) -> None:
+        """Attention was written out there, once more."""
+        self.written[place] += 1
+        self._begun()
+
+    def not_put(self, reason: str, times: int = 1) -> None:
+        """So many calls have no site, for this reason."""
+        if times:
+            self.amiss[reason] += times
+            self._begun()
 
     def failed(self, error: Exception) -> None:
         """Something went wrong in recording."""
@@ -78,9 +96,7 @@ class Recorder:
             ended.to(entry)
             self.tally.within_gradient(ended)
         self.tally.called(entry, begun.since, until)
-        if self.on_first is not None:
-            first, self.on_first = self.on_first, None
-            first()
+        self._begun()
         if entry.site is None or call.whole:
             self.amiss[WHOLE if call.whole else entry.why] += 1
         out = out[0] if isinstance(out, tuple) else out
@@ -118,7 +134,8 @@ class Recorder:
                 "torch": torch.__version__, "python": platform.python_version(),
                 "threads": self.tally.working_threads(), "processes": 1,
             },
-            unseen=sentences(self.compiled, self.amiss, skipped=skipped), complete=complete,
+            unseen=sentences(self.compiled, self.amiss, self.written, skipped=skipped),
+            complete=complete,
             wall_s=self.tally.window(looking=not by_host),
             attention_s=self.tally.attention_s(), **steps,
         )  # fmt: skip

@@ -11,6 +11,8 @@ WHOLE = "whole"
 """The reason under which calls are counted that do more than attention."""
 KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
 """Libraries with attention functions of their own."""
+PLACES = 3
+"""Places of attention written out, at the most, that are said."""
 SAID = 5
 """Reasons, at the most, that are said one by one."""
 
@@ -29,9 +31,22 @@ class Compiled:
             self.sites.append(site)
 
 
-def sentences(compiled: Compiled, amiss: Counter[str], *, skipped: bool) -> list[str]:
-    """What may be missing, and why; ``skipped``: samples of a place were, for want of room."""
+def sentences(compiled: Compiled, amiss: Counter[str], written: Counter[str], *,
+              skipped: bool) -> list[str]:  # fmt: skip
+    """What may be missing, and why.
+
+    ``written``: attention written out, by its place; ``skipped``: samples of a place were, for want
+    of room.
+    """
     found = []
+    if written:
+        places = [place for place, _ in written.most_common(PLACES)]
+        more = f" and {len(written) - PLACES} more places" * (len(written) > PLACES)
+        found.append(
+            f"attention that is written out as products and a softmax was met "
+            f"{_many(sum(written.values()), 'time')} and is not recorded, nor in the share: "
+            f"{', '.join(places)}{more}; written with F.scaled_dot_product_attention it would be"
+        )
     if compiled.met:
         found.append(
             f"torch.compile compiled {_many(compiled.met, 'attention call')} into larger code: "
