@@ -149,7 +149,7 @@ def test_a_header_that_lost_a_part_is_damaged_and_says_so(killed, tmp_path, key)
     ("changed", "words"),
     [({"protocol": 99}, "protocol 99"), ({"machine": {"name": "elsewhere"}}, "elsewhere"),
      ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
-     ({"variants": ["gone"]}, "there is no variant 'gone'")],
+     ({"variants": ["gone"], "tables": []}, "there is no variant 'gone'")],
 )  # fmt: skip
 def test_a_run_that_can_not_go_on_here_says_why(killed, tmp_path, changed, words):
     header = json.loads((killed["path"] / "run.json").read_text())
