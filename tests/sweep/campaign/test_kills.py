@@ -104,12 +104,12 @@ def test_the_process_that_sweeps_may_be_killed_fifty_times_and_every_cell_is_the
             some = number % 4 == 3
             seconds = killing.random.uniform(0.0, 1.0) if some else killing.random.uniform(0.1, 5)
             if set(ended(path)) < set(wanted):
-                killing.after(seconds, "--resume", path, path=path, a_record_first=some)
+                killing.after(seconds, "--resume", path, *tables, path=path, a_record_first=some)
             else:
                 killing.after(seconds, *killing.words)
         assert killing.kills >= 50
         left = len(set(wanted) - set(ended(path)))
-        done = starting.finished(word, "--resume", path)
+        done = starting.finished(word, "--resume", path, *tables)
         assert done.returncode == 1, done.stderr
         assert f"[1/{left}, " in done.stderr or not left  # and nothing that was there before
         starting.until_gone(word)
