@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,19 +66,25 @@ def put(stands: Stands, now: Now) -> None:
 def product(original: Original, now: Now, seen: _Seen) -> Function:
     """A product: of queries and keys, of weights and values, or of anything else."""
 
+    def note(given: tuple[Any, ...], out: Tensor) -> None:
+        operands = [x for x in given if isinstance(x, Tensor)]
+        operands += [x for some in given if isinstance(some, list | tuple) for x in some]
+        if all(map(_activation, operands)):
+            if seen.left and seen.weights in [x.numel() for x in operands]:
+                seen.weights = seen.left = 0
+                now.written_out(told(where()))
+            seen.left = max(0, seen.left - 1)
+            seen.products.append(out.numel())
+
     def product(*given: Any, **more: Any) -> Any:
         if torch.compiler.is_compiling():
             return original.call(*given, **more)
         out = original.call(*given, **more)
-        if now.on and not _traced() and not _elsewhere(now):
-            operands = [x for x in given if isinstance(x, Tensor)]
-            operands += [x for some in given if isinstance(some, list | tuple) for x in some]
-            if isinstance(out, Tensor) and all(_activation(x) for x in operands):
-                if seen.left and seen.weights in [x.numel() for x in operands]:
-                    seen.weights = seen.left = 0
-                    now.written_out(told(where()))
-                seen.left = max(0, seen.left - 1)
-                seen.products.append(out.numel())
+        if now.on and isinstance(out, Tensor) and out.dim() >= ACTIVATION:
+            begun, state = perf_counter(), now.state()
+            if state.outer is None and not state.heads and not _traced():  # else it is a part
+                note(given, out)
+            state.looked += perf_counter() - begun
         return out
 
     return product
@@ -106,12 +113,6 @@ def _traced() -> bool:
 
 def _activation(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
-
-
-def _elsewhere(now: Now) -> bool:
-    """Whether the thread is inside of a call that is recorded as a whole."""
-    state = now.state()
-    return state.outer is not None or state.heads > 0
 
 
 # ---- in what torch.compile compiles ------------------------------------------------------------
