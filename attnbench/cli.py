@@ -6,11 +6,13 @@ Data goes to stdout, prose to stderr. Exit status: 0 done, 1 a finding, 2 usage 
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
 VERBS = {
     "list": "see:show_list", "show": "see:show", "env": "env:env", "check": "check:check",
@@ -36,11 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _in_sentences(argv: Sequence[str] | None) -> int:
     """The exit status of a verb; whatever it raises becomes a sentence."""
+    from attnbench.record import DamagedRun
     from attnbench.verbs import say
     from impls.asked import CantBeDone
 
     try:
-        status = _called(argv)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", DamagedRun)
+            warnings.showwarning = _show_warning
+            status = _called(argv)
         sys.stdout.flush()
     except CantBeDone as error:
         say(f"attnbench: {error}")
@@ -53,6 +59,18 @@ def _in_sentences(argv: Sequence[str] | None) -> int:
         say(f"attnbench: {_unforeseen(error)}")
         return 2
     return status
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
+                  file: TextIO | None = None, line: str | None = None) -> None:  # fmt: skip
+    """Say what is amiss with a run in a sentence of its own; show other warnings as ever."""
+    from attnbench.record import DamagedRun
+    from attnbench.verbs import say
+
+    if issubclass(category, DamagedRun):
+        say(f"note: {message}")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _unforeseen(error: Exception) -> str:

@@ -27,6 +27,7 @@ from attnbench.parts import (
 )
 
 if TYPE_CHECKING:
+    from impls.cost import Cost
     from impls.problem import Problem
     from impls.spec import Variant
 
@@ -46,6 +47,18 @@ SCHEMA = 3
 
 PROTOCOL = 2
 """Version of the ruler: how things are measured. Numbers of unlike protocols are never compared."""
+
+
+TOO_FAST = 0.8
+"""A median below this share of the least time that the ceilings allow is not believed."""
+
+
+class DamagedRun(UserWarning):
+    """Something is amiss with some of a run's records; a sentence."""
+
+
+class NewerRecord(InvalidRecord):
+    """A record that a later attnbench wrote."""
 
 
 class Status(StrEnum):
@@ -147,8 +160,10 @@ class Record(Part):
         if not isinstance(values, Mapping):
             raise InvalidRecord("it is no JSON object")
         schema = values.get("schema")
-        if not isinstance(schema, int) or schema > SCHEMA:
-            raise InvalidRecord(
+        if not isinstance(schema, int):
+            raise InvalidRecord("it doesn't say of which schema it is")
+        if schema > SCHEMA:
+            raise NewerRecord(
                 f"it is of schema {schema}, newer than the {SCHEMA} this attnbench reads: "
                 "update attnbench, or measure again with this one"
             )
@@ -169,6 +184,21 @@ class Record(Part):
 def cell_key(variant: str, problem: Mapping[str, Any]) -> str:
     """One text for a variant on a problem."""
     return variant + " " + json.dumps(dict(problem), sort_keys=True)
+
+
+def least_time(cost: Work | Cost, dtype: str, ceilings: Mapping[str, Any]) -> float | None:
+    """The least seconds that a device's measured ceilings allow for some work, on one device.
+
+    None where the product was not measured. A copy that fits a cache is faster than memory, so the
+    fastest of the copies counts that are at least as large.
+    """
+    rate = ceilings.get("flops", {}).get(dtype)
+    if rate is None:
+        return None
+    copies = {int(size): speed for size, speed in ceilings["copy"].items()}
+    reachable = [speed for size, speed in copies.items() if size >= cost.bytes]
+    bandwidth: float = max(reachable or [copies[max(copies)]])
+    return float(max(cost.flops / rate, cost.bytes / bandwidth))
 
 
 def variant_of(key: str) -> str:

@@ -24,7 +24,7 @@ class Summary(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _interval_rank(n: int, confidence: float) -> int:
+def interval_rank(n: int, confidence: float) -> int:
     """The largest r such that the r-th smallest and r-th largest hold the median often enough.
 
     The number of samples below the median is binomial(n, 1/2), whatever the distribution.
@@ -43,7 +43,7 @@ def median_interval(
 ) -> tuple[float, float]:
     """The interval of the median from order statistics; below six samples, the whole range."""
     ordered = np.sort(np.asarray(samples, dtype=float))
-    rank = _interval_rank(len(ordered), confidence)
+    rank = interval_rank(len(ordered), confidence)
     return float(ordered[rank - 1]), float(ordered[-rank])
 
 

@@ -7,7 +7,7 @@ held against the fastest that its own bytes could have seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from attnbench.measure.clocks import clock_for
-from impls.cost import Cost
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 COPY_BYTES = {"cpu": (1 << 18, 1 << 21, 1 << 25, 1 << 28), "cuda": (1 << 22, 1 << 26, 1 << 30)}
@@ -74,14 +73,3 @@ def _tf32() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def least_time(cost: Cost, dtype: str, ceilings: Mapping[str, Any]) -> float | None:
-    """The least seconds that the ceilings allow; None where the product was not measured."""
-    rate = ceilings.get("flops", {}).get(dtype)
-    if rate is None:
-        return None
-    copies = {int(size): speed for size, speed in ceilings["copy"].items()}
-    reachable = [speed for size, speed in copies.items() if size >= cost.bytes]
-    bandwidth = max(reachable or [copies[max(copies)]])
-    return max(cost.flops / rate, cost.bytes / bandwidth)

@@ -22,13 +22,9 @@ from attnbench.measure.team.together import Together
 from attnbench.measure.time import measure_time, warm_up
 from attnbench.measure.timed import Timed, unlike
 from attnbench.measure.unseen import check_remembers_nothing
-from attnbench.record import Energy, Record, Time
+from attnbench.record import TOO_FAST, Energy, Record, Time, least_time
 from attnbench.truth.findings import Wrong
 from impls.problem import Problem
-
-TOO_FAST = 0.8
-"""A median below this share of the least time that the ceilings allow is not believed."""
-
 
 MORE, MORE_S, SURE = 2.0, 5e-4, 3
 """What a call may take more, when something else than its time is looked at; so often in a row it
@@ -172,7 +168,7 @@ def _share(ready: Ready, time: Time) -> float | None:
 def _least(job: Job, ready: Ready) -> float | None:
     if ready.cost is None:
         return None
-    least = ceiling.least_time(ready.cost, job.problem.dtype, job.ceilings)
+    least = least_time(ready.cost, job.problem.dtype, job.ceilings)
     return None if least is None else least / _devices(ready)
 
 
@@ -189,7 +185,7 @@ def _refuse_too_fast(ready: Ready, time: Time) -> None:
         return
     again = ceiling.measure(job.problem.device, [job.problem.dtype])
     assert ready.cost is not None
-    anew = ceiling.least_time(ready.cost, job.problem.dtype, again)
+    anew = least_time(ready.cost, job.problem.dtype, again)
     least = min(least, anew / _devices(ready)) if anew else least
     if time.median_s < TOO_FAST * least:
         raise Implausible(

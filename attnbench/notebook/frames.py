@@ -13,7 +13,6 @@ from attnbench.report.page.gather import gather
 from attnbench.report.scenes import Ran
 from attnbench.store import each_run
 from attnbench.store import load as read
-from attnbench.store.reading import batches
 from impls.problem import Problem
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def load(*runs: str | Path, samples: bool = False) -> pd.DataFrame:
     """
     folders = each_run(map(Path, runs or ("results",)))
     found = read(folders)
-    counts = [sum(len(lines) for _, lines in batches(path)) for path in folders]
+    counts = found.attrs.pop("rows")
     names = [str(path) for path, count in zip(folders, counts, strict=True) for _ in range(count)]
     found = found.assign(folder=names)
     found = found.drop(columns=[name for name in PARTS if name in found])

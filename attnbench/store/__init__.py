@@ -6,6 +6,7 @@ set aside in ``torn.txt`` when the run goes on, and its cell is measured again; 
 while the machine drifted is kept in ``spoiled.jsonl``. ``load`` makes a table of many runs.
 """
 
+from attnbench.record import DamagedRun
 from attnbench.store.beside import (
     check_writable,
     save_beside,
@@ -35,8 +36,8 @@ from attnbench.store.reading import (
 from attnbench.store.run_folder import RunFolder
 
 __all__ = [
-    "HEADER", "MACHINE", "RECORDS", "SELFCHECK", "SPOILED", "TORN", "RunFolder", "StoreError",
-    "check_writable", "each_run", "export", "find_runs", "load", "read_header", "read_records",
-    "save_beside", "save_machine", "selfcheck_said", "stored_floors", "stored_margin",
-    "stored_selfcheck",
+    "HEADER", "MACHINE", "RECORDS", "SELFCHECK", "SPOILED", "TORN", "DamagedRun", "RunFolder",
+    "StoreError", "check_writable", "each_run", "export", "find_runs", "load", "read_header",
+    "read_records", "save_beside", "save_machine", "selfcheck_said", "stored_floors",
+    "stored_margin", "stored_selfcheck",
 ]  # fmt: skip

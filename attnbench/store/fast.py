@@ -12,29 +12,44 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from attnbench.parts import Error, Part
 from attnbench.record import PARTS, SCHEMA, Record, Status
 from attnbench.store.columns import Columns
-from attnbench.store.reading import batches, machine_of, parsed
+from attnbench.store.reading import Checked, machine_of
 
 STATUSES = {str(status): status for status in Status}
 
 
-def columns_of(runs: Iterable[Path]) -> Columns:
-    """The records of some runs, a row each."""
-    columns = Columns(last="machine")
+class Found(NamedTuple):
+    """What some runs hold."""
+
+    columns: Columns
+    """A row each record."""
+    rows: list[int]
+    """How many each run has."""
+    amiss: list[str]
+    """What is amiss with some of their lines, in sentences."""
+
+
+def columns_of(runs: Iterable[Path]) -> Found:
+    """The records of some runs."""
+    found = Found(Columns(last="machine"), [], [])
     for path in runs:
-        machine = machine_of(path)
-        for first, lines in batches(path):
-            columns.add(_rows(path, first, lines), machine)
-    return columns
+        machine, checked, count = machine_of(path), Checked(path), 0
+        for first, lines in checked.batches():
+            rows = _rows(checked, first, lines)
+            found.columns.add(rows, machine)
+            count += len(rows)
+        found.rows.append(count)
+        found.amiss.extend(checked.sentences())
+    return found
 
 
-def _rows(path: Path, first: int, lines: Sequence[bytes]) -> list[Any]:
+def _rows(checked: Checked, first: int, lines: Sequence[bytes]) -> list[Any]:
     """The lines as structures; raises what reading them as records raises."""
     decode = _decoder().decode
     try:
@@ -42,11 +57,26 @@ def _rows(path: Path, first: int, lines: Sequence[bytes]) -> list[Any]:
         plain = all(map(_plain, rows))
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
         plain = False
-    if not plain:
-        rows = [decode(record.line()) for record in parsed(path, first, lines)]
+    if plain:
+        for number, row in enumerate(rows, first):
+            if row.time is not None:
+                _judge(checked, number, row)
+    else:
+        rows = [decode(record.line()) for _, _, record in checked.of(first, lines)]
     for row in rows:
         row.status = STATUSES[row.status]
     return rows
+
+
+def _judge(checked: Checked, number: int, row: Any) -> None:
+    """Take a time back that can't be true; give another the figures of its samples."""
+    figures, why = checked.judge(number, row)
+    if why:
+        row.status, row.reason, row.time = str(Status.IMPLAUSIBLE), why, None
+    elif figures:
+        row.share_of_ceiling = None
+        for name, value in figures.items():
+            setattr(row.time, name, value)
 
 
 def _plain(row: Any) -> bool:

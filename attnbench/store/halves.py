@@ -19,9 +19,8 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from attnbench.collector import collector_off
-from attnbench.store.columns import Columns
 from attnbench.store.disk import RECORDS
-from attnbench.store.fast import columns_of
+from attnbench.store.fast import Found, columns_of
 
 LARGE = 32 << 20
 """Bytes of records from which on a second process pays for its start."""
@@ -29,19 +28,20 @@ HERE = 0.57
 """The share that is read here: the other has to start, and to hand over what it found."""
 
 
-def read(runs: Sequence[Path]) -> Columns:
-    """The columns of some runs."""
+def read(runs: Sequence[Path]) -> Found:
+    """What some runs hold."""
     here = _first_half(runs)
     if here == len(runs):
         return columns_of(runs)
-    with TemporaryFile() as found, _another(runs[here:], found) as other:
-        columns = columns_of(runs[:here])
+    with TemporaryFile() as pickled, _another(runs[here:], pickled) as other:
+        found = columns_of(runs[:here])
         if other.wait() == 0:
-            found.seek(0)
-            columns.extend(pickle.load(found))
+            pickled.seek(0)
+            more: Found = pickle.load(pickled)
         else:
-            columns.extend(columns_of(runs[here:]))
-    return columns
+            more = columns_of(runs[here:])
+    found.columns.extend(more.columns)
+    return Found(found.columns, found.rows + more.rows, found.amiss + more.amiss)
 
 
 def _first_half(runs: Sequence[Path]) -> int:
@@ -79,6 +79,6 @@ def _another(runs: Sequence[Path], found: IO[bytes]) -> Iterator[subprocess.Pope
 def main() -> None:
     """In the other process: read the runs that it is given, and leave what is in them."""
     with collector_off():
-        columns = columns_of([Path(run) for run in sys.argv[1:]])
-        columns.pack()
-        pickle.dump(columns, sys.stdout.buffer, protocol=5)
+        found = columns_of([Path(run) for run in sys.argv[1:]])
+        found.columns.pack()
+        pickle.dump(found, sys.stdout.buffer, protocol=5)

@@ -31,7 +31,7 @@ from attnbench.store.disk import (
     write_whole,
 )  # fmt: skip
 from attnbench.store.holder import holder
-from attnbench.store.reading import lines_of, read_header, whole_length
+from attnbench.store.reading import Checked, lines_of, numbered, read_header, whole_length
 
 APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 PIECE_BYTES = 1 << 19
@@ -93,9 +93,13 @@ class RunFolder:
             for file in (HEADER, RECORDS):
                 remove_drafts(path / file)
             folder._set_torn_lines_aside()
+            folder._set_lines_aside()
         except OSError as error:
             folder.close()
             raise _cant_write(path, error) from None
+        except StoreError:
+            folder.close()
+            raise
         return folder
 
     def save_header(self) -> None:
@@ -219,6 +223,28 @@ class RunFolder:
             f"{what} of {path} was left unfinished when the run died: it is set aside in {TORN}, "
             "and what is missing is measured again"
         )
+
+    def _set_lines_aside(self) -> None:
+        """Take out what doesn't count: damaged lines, and all but one of those of one cell."""
+        checked = Checked(self.path)
+        for _ in checked.records():
+            pass
+        numbers = sorted({*checked.damaged, *checked.again, *checked.unlike})
+        if not numbers:
+            return
+        without, start = dict[int, int](), 0
+        with (self.path / RECORDS).open("rb") as data:
+            for number, line in enumerate(data, 1):
+                if number in numbers:
+                    without[start] = len(line)
+                    _append_to(self.path / TORN, line)
+                start += len(line)
+        self._put_in_place(without)
+        said = (
+            f"{numbered(numbers)} of {self.path / RECORDS} can't be read, or another line is of "
+            f"the same cell: set aside in {TORN}, and what is missing is measured again"
+        )
+        self.set_aside = "; ".join(filter(None, [self.set_aside, said]))
 
     def _keep_as_spoiled(self, lines: Sequence[bytes]) -> None:
         """At the end of the file of what was spoiled, but for what a death left there before."""

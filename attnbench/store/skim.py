@@ -1,7 +1,7 @@
 """What a choice needs of a run's records, and no more: read fast, where a run has many.
 
 A problem that was read once is known by its text, so that a line with another phase, dtype or kind
-of inputs than the one asked about isn't parsed. Samples are skipped.
+of inputs than the one asked about isn't parsed. Samples are looked at and not kept.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from attnbench.record import Record, Status
 from attnbench.store.disk import RECORDS, StoreError, from_json
-from attnbench.store.reading import batches, parsed
+from attnbench.store.reading import Checked, batches, warn
 from impls.problem import Problem
 
 
 @dataclass(slots=True)
 class SeenTime:
-    """Of a time, all but its samples."""
+    """Of a time what a choice needs, and the samples that its figures are held against."""
 
     median_s: float
     low_s: float
     high_s: float
     min_s: float
+    n: int = 0
+    samples_s: list[float] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
 
 
@@ -34,6 +37,14 @@ class SeenMemory:
     peak_bytes: int
     expected_bytes: int | None = None
     flags: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SeenCost:
+    """The work of the mathematics."""
+
+    flops: int
+    bytes: int
 
 
 @dataclass(slots=True)
@@ -64,6 +75,8 @@ class Seen:
     memory: SeenMemory | None = None
     error: dict[str, SeenError] | None = None
     distance: SeenDistance | None = None
+    cost: SeenCost | None = None
+    share_of_ceiling: float | None = None
     setup_s: float | None = None
     kernels: list[str] = field(default_factory=list)
     node: str = ""
@@ -73,7 +86,7 @@ class Seen:
 
 
 PARTS: dict[str, type[Any]] = {
-    "time": SeenTime, "memory": SeenMemory, "distance": SeenDistance
+    "time": SeenTime, "memory": SeenMemory, "distance": SeenDistance, "cost": SeenCost,
 }  # fmt: skip
 ENDS = ("low_s", "high_s", "min_s")
 KEY = b'"problem":{'
@@ -82,6 +95,7 @@ KEY = b'"problem":{'
 def skim(path: Path, alike: Mapping[str, str]) -> Iterator[Seen]:
     """The records of a run whose problems have these values, such as ``{"phase": "train"}``."""
     read, texts, known = _reader(), dict[bytes, Problem | None](), dict[Problem, Problem]()
+    checked, found, cells, twice = Checked(path), list[tuple[int, Seen]](), set[Any](), False
     for first, lines in batches(path):
         for number, line in enumerate(lines, first):
             text = _problem_in(line)
@@ -94,11 +108,33 @@ def skim(path: Path, alike: Mapping[str, str]) -> Iterator[Seen]:
                     problem = known.setdefault(problem, problem) if _is(problem, alike) else None
                     if _says(text, seen.problem):
                         texts[text] = problem
-            except (ValueError, TypeError, KeyError, AttributeError):
-                raise _damaged(path, number, line) from None
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                for _, _, record in checked.of(number, [line]):
+                    raise _damaged(path, number, record) from None
+                continue
             if problem is not None:
                 seen.problem = problem
-                yield seen
+                _judge(checked, number, seen)
+                found.append((number, seen))
+                cell = seen.variant, id(problem)  # ``known`` has one of each
+                twice = twice or cell in cells
+                cells.add(cell)
+    left_out = checked.said_twice() if twice else set()
+    warn(checked.sentences())
+    yield from (seen for number, seen in found if number not in left_out)
+
+
+def _judge(checked: Checked, number: int, seen: Seen) -> None:
+    """Take a time back that can't be true; of one that may be, its samples' figures are kept."""
+    if (time := seen.time) is None:
+        return
+    figures, why = checked.judge(number, seen)
+    if why:
+        seen.status, seen.reason, seen.time = str(Status.IMPLAUSIBLE), why, None
+    if figures:
+        for name in (*ENDS, "median_s"):
+            setattr(time, name, figures[name])
+    time.samples_s = []
 
 
 def _problem_in(line: bytes) -> bytes:
@@ -153,11 +189,7 @@ def _part(kind: type[Any], values: Mapping[str, Any] | None) -> Any:
     return kind(**{f.name: values[f.name] for f in fields(kind) if f.name in values})
 
 
-def _damaged(path: Path, number: int, line: bytes) -> StoreError:
-    """What the one that knows records says of a line that is none."""
-    try:
-        (record,) = parsed(path, number, [line])
-        said = f"{path / RECORDS}, line {number}: its problem can't be read: {record.problem}"
-    except StoreError as error:
-        return error
-    return StoreError(said)
+def _damaged(path: Path, number: int, record: Record) -> StoreError:
+    return StoreError(
+        f"{path / RECORDS}, line {number}: its problem can't be read: {record.problem}"
+    )

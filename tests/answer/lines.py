@@ -2,6 +2,7 @@
 
 from attnbench.record import Distance, Ranks, Record, Status, Time
 from impls.problem import Problem
+from tests.times import around, figures
 
 
 def timed(variant, length, median, *, near=0.01, computes="softmax", skill=None, world=None,
@@ -9,8 +10,11 @@ def timed(variant, length, median, *, near=0.01, computes="softmax", skill=None,
     """``near``: how far the interval's ends are, as a share of the median."""
     problem = {"q_len": length, "kv_len": length, **problem}
     low, high = (None, None) if median is None else (median * (1 - near), median * (1 + near))
-    time = Time(median_s=median, low_s=low, high_s=high, q25_s=low, q75_s=high, min_s=low, n=9,
-                clock="host", stop="converged", samples_s=[], flags=list(flags))  # fmt: skip
+    of_none = {"median_s": median, "low_s": low, "high_s": high, "q25_s": low, "q75_s": high,
+               "min_s": low, "n": 9, "samples_s": []}  # fmt: skip
+    sound = median is not None and 0 < median < float("inf")
+    time = Time(clock="host", stop="converged", flags=list(flags),
+                **(figures(around(median, near)) if sound else of_none))  # fmt: skip
     distance = None if skill is None else Distance(
         relative=1 - skill, max=None, worst_row=None, cosine=None, skill=skill
     )  # fmt: skip

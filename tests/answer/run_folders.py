@@ -4,6 +4,7 @@ import numpy as np
 
 from attnbench.record import PROTOCOL, Memory, Record, Status, Time
 from impls.problem import Problem
+from tests.times import figures
 
 HEADER = {
     "protocol": PROTOCOL, "seed": 0, "budget_s": 0.12, "tables": [],
@@ -21,12 +22,9 @@ def samples(seed=0, n=40, spread=0.005, scale=1e-3):
 
 def timed(variant="sdpa", taken=None, *, peak=1000, length=8, device="cpu", **more):
     taken = samples() if taken is None else taken
-    median = float(np.median(taken)) if taken else 1.0
-    time = Time(**{
-        "median_s": median, "low_s": median, "high_s": median, "q25_s": median, "q75_s": median,
-        "min_s": median, "n": len(taken), "clock": "host", "stop": "budget", "samples_s": taken,
-        **more,
-    })  # fmt: skip
+    of_none = {**figures([1.0]), "n": 0, "samples_s": []}
+    time = Time(**{"clock": "host", "stop": "budget", **(figures(taken) if taken else of_none),
+                   **more})  # fmt: skip
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
     problem = Problem(q_len=length, kv_len=length, device=device)
     return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,

@@ -15,6 +15,7 @@ from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone
 from impls.loading import load_file
+from tests.times import figures
 
 git = load_file(Path(__file__).parents[1] / "repositories.py").git
 BOX = {
@@ -63,9 +64,7 @@ def measured(variant="sdpa", median=0.001, *, energy=None, node="", **asked):
     taken = samples(median)
     return Record(
         status=Status.MEASURED, variant=variant, problem=problem(**asked), node=node,
-        time=Time(median_s=median, low_s=taken[0], high_s=taken[-1], q25_s=taken[5],
-                  q75_s=taken[15], min_s=taken[0], n=len(taken), clock="host", stop="budget",
-                  samples_s=taken),
+        time=Time(clock="host", stop="budget", **figures(taken)),
         memory=Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="m"),
         error={"out": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},
         energy=energy and Energy(joules=energy),

@@ -4,6 +4,7 @@ import re
 
 from attnbench.record import Error, Memory, Record, Status, Time
 from impls.problem import Problem
+from tests.times import around, figures
 
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32)
 MARKUP = "[red]x[/] and [/nope] and [batch, heads]"
@@ -14,10 +15,7 @@ def at(length, **more):
 
 
 def timed(variant, median, problem=PROBLEM, **more):
-    time = Time(
-        median_s=median, low_s=median * 0.98, high_s=median * 1.02, q25_s=median, q75_s=median,
-        min_s=median, n=1, clock="host", stop="budget", samples_s=[median],
-    )  # fmt: skip
+    time = Time(clock="host", stop="budget", **figures(around(median, 0.02)))
     given = {
         "memory": Memory(peak_bytes=3 << 20, saved_bytes=None, expected_bytes=None, method="m"),
         "error": {"forward": Error(relative=2e-7, max=1.0, worst_row=1.0, cosine=1.0, ratio=1.25)},

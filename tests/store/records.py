@@ -7,6 +7,7 @@ import pytest
 from attnbench.record import Determinism, Distance, Error, Memory, Record, Status, Time, Work
 from attnbench.store import RECORDS, RunFolder, StoreError
 from impls.problem import Problem
+from tests.times import figures
 
 ENDINGS = {
     Status.UNSUPPORTED: "numpy serves forward, decode, not train: it has no backward",
@@ -29,16 +30,12 @@ def record(variant="a", length=8, **more):
 
 
 def time_of(samples):
-    ordered = sorted(samples)
-    middle = ordered[len(ordered) // 2]
-    return Time(
-        median_s=middle, low_s=ordered[0], high_s=ordered[-1], q25_s=ordered[len(ordered) // 4],
-        q75_s=middle, min_s=ordered[0], n=len(ordered), clock="host", stop="budget",
-        samples_s=samples, audit_s=middle * 1.01, audit_clock="process",
-    )  # fmt: skip
+    audited = sorted(samples)[len(samples) // 2] * 1.01
+    return Time(clock="host", stop="budget", audit_s=audited, audit_clock="process",
+                **figures(samples))  # fmt: skip
 
 
-def timed(variant="a", length=8, median=0.25):
+def timed(variant="timed", length=8, median=0.25):
     return record(variant, length, time=time_of([median]))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from attnbench.store import RECORDS, halves, load
+from attnbench.store import RECORDS, DamagedRun, halves, load
 from attnbench.store.columns import Columns
 from attnbench.store.fast import columns_of
 from impls.loading import load_file
@@ -37,7 +37,7 @@ def started(monkeypatch):
 
 
 def by_one(paths):
-    return pd.DataFrame(dict(columns_of(paths).whole()))
+    return pd.DataFrame(dict(columns_of(paths).columns.whole()))
 
 
 def test_two_processes_read_what_one_reads(tmp_path, made, started):
@@ -64,7 +64,7 @@ def test_of_two_parts_the_types_are_those_of_the_whole(tmp_path, made, values, p
         written(tmp_path / str(n), [made.record(options={"o": value}).line(), made.timed().line()])
         for n, value in enumerate(values)
     ]
-    parts = [columns_of([path]) for path in paths]
+    parts = [columns_of([path]).columns for path in paths]
     if packed:
         parts[1].pack()
     parts[0].extend(parts[1])
@@ -74,20 +74,21 @@ def test_of_two_parts_the_types_are_those_of_the_whole(tmp_path, made, values, p
 def test_a_part_without_rows_adds_none(tmp_path, made):
     path = written(tmp_path, [made.timed().line()])
     for parts in (
-        [columns_of([path]), Columns("machine")],
-        [Columns("machine"), columns_of([path])],
+        [columns_of([path]).columns, Columns("machine")],
+        [Columns("machine"), columns_of([path]).columns],
     ):
         parts[0].extend(parts[1])
         pd.testing.assert_frame_equal(pd.DataFrame(dict(parts[0].whole())), by_one([path]))
 
 
 @pytest.mark.parametrize("where", [0, 3])
-def test_a_damaged_record_is_refused_by_its_line_whoever_read_it(tmp_path, made, refused, where):
-    lines = [made.timed().line()] * 3
+def test_a_damaged_line_is_named_whichever_process_read_it(tmp_path, made, where):
+    *lines, last = [made.timed(name).line() for name in "abcd"]
     paths = [written(tmp_path / str(n), lines) for n in range(4)]
     with (paths[where] / RECORDS).open("a") as more:
-        more.write("{nonsense\n" + lines[0] + "\n")
-    refused(lambda: load(paths), str(paths[where] / RECORDS), "line 4")
+        more.write("{nonsense\n" + last + "\n")
+    with pytest.warns(DamagedRun, match=f"line 4 of {paths[where] / RECORDS} can't be read"):
+        assert len(load(paths)) == 13
 
 
 def test_where_the_other_dies_all_is_read_here(tmp_path, made, monkeypatch):
@@ -102,8 +103,11 @@ def test_where_the_other_dies_all_is_read_here(tmp_path, made, monkeypatch):
 
 
 def test_the_other_does_not_outlive_a_refusal(tmp_path, made, refused, started):
-    paths = [written(tmp_path / str(n), [made.timed().line()] * 200) for n in range(4)]
-    (paths[0] / RECORDS).write_text("{nonsense\n{}\n")
+    paths = [
+        written(tmp_path / str(n), [made.timed(f"v{i}").line() for i in range(200)])
+        for n in range(4)
+    ]
+    (paths[0] / RECORDS).write_text("{}\n{}\n")
     refused(lambda: load(paths), "line 1")
     assert started and all(each.returncode is not None for each in started)
 

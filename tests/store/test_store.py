@@ -14,6 +14,7 @@ from attnbench.record import SCHEMA, Record, Status, Time
 from attnbench.store import RunFolder, each_run, load, read_header, read_records
 from impls.loading import load_file
 from impls.problem import Problem
+from tests.times import figures
 
 ROOT = Path(attnbench.__file__).parents[1]
 refused = load_file(Path(__file__).with_name("records.py")).refused
@@ -25,10 +26,7 @@ def record(variant="a", length=8, **more):
 
 
 def timed(variant="a", length=8, median=0.25):
-    time = Time(
-        median_s=median, low_s=median, high_s=median, q25_s=median, q75_s=median, min_s=median,
-        n=1, clock="host", stop="budget", samples_s=[median],
-    )  # fmt: skip
+    time = Time(clock="host", stop="budget", **figures([median]))
     return record(variant, length, time=time)
 
 
@@ -141,9 +139,9 @@ def test_a_torn_first_line_leaves_an_empty_run(folder):
 
 @pytest.mark.parametrize(
     "line",
-    [b"{nonsense\n", b"[]\n", b"7\n", b"null\n", b"\x00\x00\x00\n", b"\xff\xfe\n", b"{}\n", b"\n"],
+    [b"[]\n", b"7\n", b"null\n", b"{}\n"],
 )
-def test_a_damaged_line_is_named_by_file_and_number(folder, line):
+def test_a_line_that_is_no_record_is_named_by_file_and_number(folder, line):
     folder.append(record("a"))
     file = folder.path / store.RECORDS
     with file.open("ab") as more:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from attnbench.store import HEADER, RECORDS, TORN, RunFolder, load, read_records
+from attnbench.store import HEADER, RECORDS, TORN, DamagedRun, RunFolder, load, read_records
 from attnbench.store.disk import open_draft
 
 
@@ -55,34 +55,40 @@ def test_a_run_that_ended_whole_has_nothing_set_aside(folder, made):
 def test_what_is_torn_twice_is_all_kept(folder, made):
     left_behind(folder, made, b"one")
     RunFolder.reopen(folder.path).close()
-    left_behind(RunFolder.reopen(folder.path), made, b"two")
+    with (folder.path / RECORDS).open("ab") as more:
+        more.write(b"two")
     RunFolder.reopen(folder.path).close()
     assert (folder.path / TORN).read_text() == "one\ntwo\n"
 
 
 @pytest.mark.parametrize("line", [b"{nonsense\n", b"\0\0\n", b"\n"])
-def test_a_damaged_line_in_the_middle_stays_and_is_named(folder, made, refused, line):
+def test_a_damaged_line_in_the_middle_is_left_out_and_set_aside(folder, made, line):
     left_behind(folder, made, line + made.record("c").line().encode() + b"\n")
+    for read in (lambda: [r.variant for r in read_records(folder.path)],
+                 lambda: load([folder.path])["variant"].tolist()):  # fmt: skip
+        with pytest.warns(DamagedRun, match=f"line 3 of .*--resume {folder.path}"):
+            assert read() == ["a", "b", "c"]
     again = RunFolder.reopen(folder.path)
     again.close()
-    assert again.set_aside == ""
-    for read in (lambda: list(read_records(folder.path)), lambda: load([folder.path])):
-        assert "--resume" not in refused(read, str(folder.path / RECORDS), "line 3")
+    assert f"line 3 of {folder.path / RECORDS}" in again.set_aside
+    assert (folder.path / TORN).read_bytes() == line
+    assert [r.variant for r in read_records(folder.path)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"7\n", b'{"schema": 99}\n'])
 def test_a_last_line_that_is_json_is_no_torn_one(folder, made, refused, line):
     left_behind(folder, made, line)
-    again = RunFolder.reopen(folder.path)
-    again.close()
-    assert again.set_aside == ""
+    before = (folder.path / RECORDS).read_bytes()
+    refused(lambda: RunFolder.reopen(folder.path), "line 3")
+    assert (folder.path / RECORDS).read_bytes() == before
     refused(lambda: list(read_records(folder.path)), "line 3")
 
 
-def test_reading_a_run_that_was_left_damaged_says_what_sets_it_aside(folder, made, refused):
+def test_reading_a_run_that_was_left_damaged_says_what_sets_it_aside(folder, made):
     left_behind(folder, made, b"\0\0\n")
     for read in (lambda: list(read_records(folder.path)), lambda: load([folder.path])):
-        refused(read, "line 3", f"attnbench run --resume {folder.path}")
+        with pytest.warns(DamagedRun, match=f"line 3 .*attnbench run --resume {folder.path}"):
+            assert len(read()) == 2
     RunFolder.reopen(folder.path).close()
     assert len(load([folder.path])) == 2
 

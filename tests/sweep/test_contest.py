@@ -7,6 +7,7 @@ from attnbench.sweep import contest
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls.problem import Problem
+from tests.times import figures
 
 
 def plan(length, names=("matmul", "sdpa.flash", "einsum"), **more):
@@ -15,10 +16,7 @@ def plan(length, names=("matmul", "sdpa.flash", "einsum"), **more):
 
 
 def timed(variant, median, computes="softmax"):
-    time = Time(
-        median_s=median, low_s=median, high_s=median, q25_s=median, q75_s=median, min_s=median,
-        n=9, clock="host", stop="budget", samples_s=[median],
-    )  # fmt: skip
+    time = Time(clock="host", stop="budget", **figures([median]))
     return Record(status=Status.MEASURED, variant=variant, problem=Problem().to_dict(), time=time,
                   computes=computes)  # fmt: skip
 

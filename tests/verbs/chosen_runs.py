@@ -7,6 +7,7 @@ from attnbench.machine import this_machine, why_not
 from attnbench.record import PROTOCOL, SCHEMA, Error, Memory, Record, Status, Time
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.times import around, figures
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 
@@ -21,11 +22,7 @@ def quadratic(p, once=1e-4):
 
 
 def record(variant, p, seconds, peak=1 << 20, **more):
-    time = Time(
-        median_s=seconds, low_s=seconds * 0.99, high_s=seconds * 1.01, q25_s=seconds,
-        q75_s=seconds, min_s=seconds * 0.98, n=40, clock="host", stop="steady",
-        samples_s=[seconds] * 40,
-    )  # fmt: skip
+    time = Time(clock="host", stop="steady", **figures(around(seconds, 0.01)))
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
     error = {"forward": Error(relative=2e-7, max=1e-6, worst_row=1e-6, cosine=1.0)}
     given = {"computes": "softmax", "family": "dense", "error": error, "setup_s": 1e-3, **more}

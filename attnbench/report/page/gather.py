@@ -15,10 +15,10 @@ from typing import Any
 
 from attnbench.collector import collector_off
 from attnbench.record import Record
-from attnbench.report.page.sound import BAD_TIME, check_header, check_problem, check_time, sound
+from attnbench.report.page.sound import check_header, check_problem, check_time, sound
 from attnbench.report.scenes import Ran
 from attnbench.store import HEADER, RECORDS, StoreError, each_run, read_header
-from attnbench.store.reading import parsed, whole_length
+from attnbench.store.reading import BAD_TIME, Checked, whole_length
 from attnbench.sweep.plan import problems as problems_of
 from attnbench.sweep.presets import Preset
 from impls.asked import CantBeDone
@@ -46,10 +46,10 @@ def gather(paths: Sequence[Path]) -> list[Ran]:
         header = read_header(path)
         check_header(path, header)
         with collector_off():
-            records, torn = _records(path)
+            records, torn, amiss = _records(path)
         if records:
             notes = [*_cut_off(torn, header, records), *_not_finite(path, records),
-                     *_chosen_by_torch(records)]  # fmt: skip
+                     *_chosen_by_torch(records), *amiss]  # fmt: skip
             notes += [f"leg {number} of the run, whose cells are ranked apart: "
                       f"{'; '.join(leg['changes'])}"
                       for number, leg in enumerate(header.get("legs", ()), 2)]  # fmt: skip
@@ -72,24 +72,27 @@ def _listed(paths: Sequence[Path]) -> str:
     return ", ".join(str(path) for path in paths)
 
 
-def _records(path: Path) -> tuple[list[tuple[int, Record]], bool]:
-    """The records with their lines, and whether a death left something behind them."""
+def _records(path: Path) -> tuple[list[tuple[int, Record]], bool, list[str]]:
+    """The records with their lines, whether a death left something behind them, and what is amiss
+    with some of them, in sentences.
+    """
     try:
         data = (path / RECORDS).read_bytes()
     except FileNotFoundError:
-        return [], False
+        return [], False, []
     except OSError as error:
         raise StoreError(
             f"can't read {path / RECORDS}: {error.strerror}; make it readable"
         ) from None
     whole = whole_length(data)
-    lines = data[:whole].split(b"\n")[:-1]
-    found = []
-    for number, (line, record) in enumerate(zip(lines, parsed(path, 1, lines), strict=True), 1):
+    found, checked = [], Checked(path)
+    for number, line, record in checked.records():
         check_problem(path, number, record.problem)
         check_time(path, number, record.time)
         found.append((number, sound(record, line)))
-    return found, whole < len(data)
+    last = data.count(b"\n", 0, whole)  # what a death left behind is said apart
+    checked.damaged = [number for number in checked.damaged if number <= last]
+    return found, whole < len(data), list(checked.sentences())
 
 
 def _cut_off(torn: bool, header: Mapping[str, Any],

@@ -15,6 +15,7 @@ from typing import Any
 
 from attnbench.record import Record, Status, Time
 from attnbench.store import HEADER, RECORDS, StoreError
+from attnbench.store.reading import BAD_TIME
 
 NO_NUMBER = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}")
 """Within a line whose numbers may not be finite; few are."""
@@ -22,7 +23,6 @@ SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """No call takes less or more."""
 COUNTS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
 WORDS = ("dtype", "mask", "phase", "inputs", "level", "device")
-BAD_TIME = "its time is no finite number above nought, within its own interval"
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """What has no place in a name: a line's end, a terminal's commands, half a letter."""
 OBJECTS = ("machine", "settings", "grid", "ceilings", "nodes", "code", "selfcheck")

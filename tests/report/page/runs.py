@@ -6,6 +6,7 @@ from pathlib import Path
 from attnbench.record import PROTOCOL, SCHEMA, Distance, Error, Memory, Record, Status, Time, Work
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.times import around, figures
 
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=64, kv_len=64)
 MACHINE = {
@@ -34,11 +35,7 @@ def at(length, **more):
 
 
 def timed(variant, median, problem=PROBLEM, *, flags=(), spread=0.02, **more):
-    time = Time(
-        median_s=median, low_s=median * (1 - spread), high_s=median * (1 + spread), q25_s=median,
-        q75_s=median, min_s=median * (1 - spread), n=9, clock="host", stop="budget",
-        samples_s=[median] * 9, flags=list(flags),
-    )  # fmt: skip
+    time = Time(clock="host", stop="budget", flags=list(flags), **figures(around(median, spread)))
     n = problem.kv_len
     given = {
         "memory": Memory(peak_bytes=n << 12, saved_bytes=n << 10, expected_bytes=n << 12,

@@ -137,10 +137,11 @@ def test_a_part_of_a_header_that_is_none_is_a_sentence(tmp_path, header):
         gather([runs.written(tmp_path / "run", runs.small(), **header)])
 
 
-def test_garbage_in_the_middle_is_a_sentence_with_its_line(tmp_path):
+def test_garbage_in_the_middle_is_left_out_and_said_with_its_line(tmp_path):
     lines = [runs.small()[0], "no json\n", runs.small()[1]]
-    with pytest.raises(StoreError, match=r"records\.jsonl, line 2"):
-        gather([runs.written(tmp_path / "run", lines)])
+    (run,) = gather([runs.written(tmp_path / "run", lines)])
+    assert run.lines == [1, 3]
+    assert any("line 2 of" in note and "can't be read" in note for note in run.notes)
 
 
 def test_no_run_no_records_and_no_folder_are_sentences(tmp_path):
@@ -178,7 +179,10 @@ def test_what_torch_chose_is_said_once_a_variant_the_most_frequent_backend_first
         replace(record, note=f"own; torch chose {name}" if name else "own")
         for record, name in zip(runs.small(), ran, strict=False)
     ]
-    records = [replace(record, variant="sdpa") for record in records]
+    records = [
+        replace(record, variant="sdpa", problem={**record.problem, "batch": number})
+        for number, record in enumerate(records, 1)
+    ]
     (run,) = gather([runs.written(tmp_path / "run", records)])
     assert [note for note in run.notes if "own choice" in note] == [
         "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 cells"
