@@ -142,7 +142,7 @@ FAULTS = [
             prepare=named_like_ours, status=(0, 1)) for words in (LIST, RUN, REPORT)),
     *(Fault(name=f"a hostile repository, {' '.join(words[:2])}", words=words, within_s=60,
             prepare=hostile_repository, status=(0, 1, 2))
-      for words in (RUN, ("compare", "HEAD", "HEAD", "--seq", "16"))),
+      for words in (RUN, COMPARE)),
     *(Fault(name=f"{name}={value!r}, {words[0]}", words=words, env={name: value},
             status=(0, 1, 2), within_s=60)
       for name, value, words in (
