@@ -159,7 +159,8 @@ class Bench:
             if variant.definition is not None:
                 define = load_function(variant.definition)(problem, **variant.chosen)
             reuses = getattr(variant, "reuses_output", False)  # an earlier commit's does not say
-            verdict = gate(judged, attend, define, job.seed, reuses_output=reuses)
+            verdict = gate(judged, attend, define, job.seed, reuses_output=reuses,
+                           one_graph=several)  # fmt: skip
             state.check(before)
             cheap = first_s <= PROTECTED_S
             # ranks have copies of their own, and each looks whether it wrote to them

@@ -70,11 +70,12 @@ class Verdict:
 
 def gate(
     judged: Judged, attend: Attend, define: Callable[..., Tensor] | None, seed: int, *,
-    reuses_output: bool = False,
+    reuses_output: bool = False, one_graph: bool = False,
 ) -> Verdict:  # fmt: skip
     """Judge a variant. ``define`` is its own definition; None for exact softmax.
 
-    ``reuses_output``: its row says that a later call may overwrite an output.
+    ``reuses_output``: its row says that a later call may overwrite an output. ``one_graph``: only
+    the last call's gradients can be had, as over several processes.
     """
     verdict, elsewhere = Verdict(), spent_elsewhere()
     try:
@@ -96,7 +97,7 @@ def gate(
             verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         most = TWO_STEPS * budget.EPSILON[judged.problem.dtype]
         check_output_kept(judged.problem, attend, judged.inputs, judged.dout, most, verdict.zero,
-                          reuses=reuses_output)  # fmt: skip
+                          reuses=reuses_output, one_graph=one_graph)  # fmt: skip
         check_nothing_left(threads)
     except Wrong as wrong:  # a call that is not over when it returns may be in time, once
         others = spent_elsewhere() != elsewhere

@@ -127,14 +127,16 @@ def check_memory_kept(call: Call, most: float) -> None:
 
 
 def check_output_kept(problem: Problem, attend: Attend, inputs: Ends, dout: Tensor | None,
-                      most: float, zero: Collection[str], *, reuses: bool) -> None:  # fmt: skip
+                      most: float, zero: Collection[str], *, reuses: bool,
+                      one_graph: bool = False) -> None:  # fmt: skip
     """Later calls leave an output and what its gradients need as they are.
 
     Gradients are tried where two graphs at a time have room: they may lie so far off, relative,
     but for those that are ``zero`` in truth. ``reuses``: the row says that it reuses outputs.
+    ``one_graph``: only the last call's gradients can be had, as over several processes.
     """
     call = Call(problem, attend, inputs)
-    trained = dout is not None and _pairs(problem) <= FEW_PAIRS
+    trained = dout is not None and _pairs(problem) <= FEW_PAIRS and not one_graph
     wanted = call.backward(call.forward(), dout) if trained and dout is not None else ()
     out = call.forward() if trained else call.forward().detach()
     at_once = out.detach().clone()
