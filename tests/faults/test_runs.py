@@ -292,7 +292,55 @@ LOST = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", [*RESUMED, *COMMITS, *LOST], ids=lambda fault: fault.name)
+def scaled(line, factor, *, samples=True):
+    """A record whose time is so many times as long; its figures alone, or its samples too."""
+    record = json.loads(line)
+    time = record["time"]
+    for name in ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"):
+        time[name] *= factor
+    if samples:
+        time["samples_s"] = [s * factor for s in time["samples_s"]]
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+READ = {
+    "a median that is not its samples'": (
+        lambda lines: [scaled(lines[0], 0.01, samples=False), lines[1]], [0, 1, 2],
+        "line 1 of .* computed from them anew"),
+    "samples of femtoseconds": (
+        lambda lines: [scaled(lines[0], 1e-12), lines[1]], [0, 1, 2], "line 1 of .*can't be true"),
+    "faster than the ceilings": (
+        lambda lines: [scaled(lines[0], 2e-3), lines[1]], [0, 1, 2], "line 1 of .*can't be true"),
+    "doubled lines": (lambda lines: lines * 2, [0, 1, 2], "lines 3, 4 of .*counts once"),
+    "a second record of a cell": (
+        lambda lines: [*lines, scaled(lines[0], 0.1)], [0, 1, 2],
+        "lines 1, 3 of .* say different things of the same cell"),
+    "a block of NUL": (
+        lambda lines: [lines[0], b"\0" * 4096 + b"\n", lines[1]], [0, 1, 2],
+        "line 2 of .* can't be read"),
+    "half a line": (
+        lambda lines: [lines[0], lines[0][:200] + b"\n", lines[1]], [0, 1, 2],
+        "line 2 of .* can't be read"),
+    "a later form": (
+        lambda lines: [lines[0], lines[1].replace(b'"schema":3', b'"schema":99')], [2],
+        "update attnbench"),
+}  # fmt: skip
+BELIEVED = [
+    Fault(name=f"compared with {name}", words=COMPARE, prepare=rewritten(change), status=status,
+          says=says)
+    for name, (change, status, says) in READ.items()
+] + [
+    Fault(name="resumed with a block of NUL", words=RESUME, status=[0, 1],
+          prepare=rewritten(READ["a block of NUL"][0]), holds=has(2),
+          says="line 2 of .* set aside in torn.txt"),
+    Fault(name="resumed with a second record of a cell", words=RESUME, status=[0, 1], holds=has(2),
+          prepare=rewritten(READ["a second record of a cell"][0]), says="set aside in torn.txt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault", [*RESUMED, *BELIEVED, *COMMITS, *LOST], ids=lambda fault: fault.name
+)
 def test_fault(bring_about, fault):
     new = {"code", "other"} if fault.env else set()
     within = max(fault.within_s, 90)  # on a machine that is busy with other things
