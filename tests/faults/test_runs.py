@@ -151,19 +151,19 @@ def json_alone(place, ended):
 def nobody_named(place, ended):
     run = only_run(place)
     assert (run / "report" / "index.html").exists()
-    assert records(run)[1]["status"] == "failed"
+    assert "failed" in {record["status"] for record in records(run)}
     for file in run.rglob("*"):
         assert not file.is_file() or b"zaphod" not in file.read_bytes(), file
     assert header(run)["tables"] == ["~/mine.py"]
-    assert header(run)["grid"]["mask"] == ["dense:~/mask.npy"]
+    assert header(run)["grid"]["mask"][-1] == "dense:~/mask.npy"
 
 
 def home(place):
     import numpy as np
 
-    (place.here / "zaphod").mkdir()
-    (place.here / "zaphod" / "mine.py").write_text(TABLE)
-    np.save(place.here / "zaphod" / "mask.npy", np.ones((16, 16), bool))
+    (place.outside / "zaphod").mkdir()
+    (place.outside / "zaphod" / "mine.py").write_text(TABLE)
+    np.save(place.outside / "zaphod" / "mask.npy", np.ones((16, 16), bool))
 
 
 def results_elsewhere(place):
@@ -280,15 +280,15 @@ LOST = [
     Fault(name="a full output", words=ONE, shell='exec "$@" >/dev/full', holds=has(1),
           says="can't write to the output"),
     Fault(name="a full disk in the middle of a record", words=TWO, holds=has(1),
-          shell='ulimit -f 10; exec "$@"', says="what was measured before is kept"),
+          shell='ulimit -f 8; exec "$@"', says="what was measured before is kept"),
     Fault(name="results that are a link", words=RESUME, status=[0, 1], makes=["far"],
           prepare=lambda place: (cut(place), results_elsewhere(place)), holds=has(2)),
     Fault(name="a torn last line", words=RESUME, status=[0, 1], says="set aside in torn.txt",
           prepare=rewritten(lambda lines: [lines[0], lines[1][:-40]]), holds=has(2)),
-    Fault(name="a user's name", status=[1], holds=nobody_named, env={"HOME": "{here}/zaphod"},
+    Fault(name="a user's name", status=[1], holds=nobody_named, env={"HOME": "{outside}/zaphod"},
           words=["run", "einsum", "mine", *(w for w in TINY if w != "--no-report"), "--table",
-                 "{here}/zaphod/mine.py", "--mask", "dense:{here}/zaphod/mask.npy"],
-          prepare=home, makes=["results", "zaphod"], within_s=60),
+                 "{outside}/zaphod/mine.py", "--mask", "dense:{outside}/zaphod/mask.npy"],
+          prepare=home, makes=["results"], within_s=60),
 ]  # fmt: skip
 
 
