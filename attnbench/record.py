@@ -161,7 +161,9 @@ class Record(Part):
             raise InvalidRecord("it is no JSON object")
         schema = values.get("schema")
         if not isinstance(schema, int):
-            raise InvalidRecord("it doesn't say of which schema it is")
+            raise InvalidRecord(
+                "it doesn't say of which schema it is: measure again with this attnbench"
+            )
         if schema > SCHEMA:
             raise NewerRecord(
                 f"it is of schema {schema}, newer than the {SCHEMA} this attnbench reads: "

@@ -54,14 +54,18 @@ class Speed:
         self.longest = self.lengths[-1]
 
     def winner(self, length: int) -> str:
-        """The fastest exact variant at a length, with who can't be told from it."""
-        return " or ".join(f"`{name}`" for name in self.standings[length].leaders)
+        """The fastest exact variant at a length, or those that tie for it."""
+        return " or ".join(f"`{name}`" for name in self._leaders(length))
 
     def fastest_exact(self, length: int) -> Time:
-        """Its time."""
-        answer = self.standings[length].answer
-        assert answer is not None
-        return answer.time
+        """The time of the fastest of these."""
+        return next(iter(self._leaders(length).values()))
+
+    def _leaders(self, length: int) -> dict[str, Time]:
+        timed = self.regime.timed(length)
+        times = {name: timed[name].time for name in self.standings[length].leaders}
+        found = {name: time for name, time in times.items() if time is not None}
+        return dict(sorted(found.items(), key=lambda each: each[1].median_s))
 
     def others(self, length: int) -> list[Step]:
         """What is not exact softmax at a length, the fastest first."""

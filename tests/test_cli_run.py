@@ -124,7 +124,7 @@ def test_the_header_of_a_run_says_what_and_where(tiny):
     assert header["variants"] == ["einsum", "sdpa.flash", "chunked"]
     assert header["machine"]["name"] == tiny[1].parent.name
     assert header["settings"]["threads"] >= 1
-    assert set(header["code"]) == {"commit", "dirty"}
+    assert set(header["code"]) == {"commit", "dirty", "impls", "ruler"}
     assert header["command"].startswith("attnbench run einsum")
     assert header["ceilings"]["flops"]["float32"] > 0
 

@@ -23,6 +23,7 @@ from types import FrameType
 import torch
 
 import attnbench
+from attnbench.collector import collector_off
 from attnbench.measure.gpu import cuda_gpu
 from attnbench.measure.owner import Owner, owner_of_frame, real
 from attnbench.measure.timed import Timed
@@ -130,11 +131,12 @@ def _nobody_else_runs(timed: Timed) -> Iterator[None]:
         if not known or file.startswith(PLANTED):
             ran.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
-    sys.setprofile(note)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
+    with collector_off():  # as while it is timed: callbacks of the collector are no variant's
+        sys.setprofile(note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
     if ran:
         raise Wrong(f"its code ran between calls, where no clock looks: {', '.join(sorted(ran))}")
 

@@ -14,7 +14,10 @@ from attnbench import cli
 from attnbench.models.calls import Calls
 from attnbench.models.capture import program
 from impls.asked import CantBeDone
+from impls.loading import load_file
 from tests.calling import ROOT
+
+processes = load_file(Path(__file__).parents[1] / "processes.py")
 
 BEGINNING = """
 import os, sys, threading, time
@@ -125,9 +128,10 @@ def test_a_signal_to_the_capture_alone_ends_the_program_too(tmp_path, number, st
         "try: time.sleep(60)\nexcept KeyboardInterrupt: attend(2); raise"
     )
     command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, text=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)},
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    with processes.handling(lambda *_: None, number):  # whatever these tests were started with
+        process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, text=True,
+                                   env={**os.environ, "PYTHONPATH": str(ROOT)},
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     program = int(process.stdout.readline())
     time.sleep(0.5)
     process.send_signal(number)

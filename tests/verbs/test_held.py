@@ -37,6 +37,7 @@ class Lock:
 @pytest.fixture
 def held(monkeypatch):
     """The lock as each question found it: ``held.seen``."""
+    monkeypatch.setenv("ATTNBENCH_TRACEBACK", "1")  # what is raised arrives here
     lock = Lock()
 
     class Engine:

@@ -18,4 +18,4 @@ def test_twins_that_came_out_farther_apart_than_the_margin_are_told(capsys, apar
     _conclude(twins, SimpleNamespace(header=runs.HEADER, path=Path("box/run")), as_json=False)
     out = capsys.readouterr().out
     assert ("one and other were one and the same kernel" in out) == said
-    assert "the fastest exact variant" in out
+    assert "the one to use of 2 that tie" in out
