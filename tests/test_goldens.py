@@ -1,0 +1,158 @@
+"""What each verb prints and how it ends, held against reviewed copies in ``tests/goldens``.
+
+Verbs that read are called on the committed runs, so their words and numbers must be equal. Verbs that
+measure are called on one tiny problem, and only the names and kinds of what they give are compared.
+After a change that is meant, write the copies anew and read the difference before it is committed:
+``GOLDENS=write python -m pytest tests/test_goldens.py -m 'slow or not slow'``.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from attnbench.cli import main
+
+ROOT = Path(__file__).parents[1]
+GOLDENS = Path(__file__).with_name("goldens")
+GRID, MASKS = "results/amd-epyc-2c/20261122-135617", "results/amd-epyc-2c/20261123-021508"
+EVIDENCE = "results/amd-epyc-2c/evidence"
+TINY = (
+    "--seq 32 --batch 1 --heads 2 --head-dim 16 --phase forward --dtype float32 --mask causal "
+    "--threads 1 --device cpu"
+)
+LARGEST = 20_000
+"""Characters of JSON that are kept as they are; of more, names and kinds are kept."""
+
+READS = {  # name: the words of the call; its output must be equal
+    "version": "--version",
+    "help": "--help",
+    "show-layer": "show mha",
+    "choose": f"choose --from {GRID} --seq 1024 --heads 4 --phase train",
+    "choose-json": f"choose --from {GRID} --seq 1024 --heads 4 --phase train --json",
+    "choose-between": f"choose --from {GRID} --seq 3000 --heads 4 --phase forward",
+    "choose-approximate": f"choose --from {GRID} --seq 3000 --heads 4 --phase forward "
+    "--allow approximate,other --max-error 0.5",
+    "choose-nothing-fits": f"choose --from {GRID} --seq 1024 --heads 4 --phase train "
+    "--max-memory 1MiB",
+    "choose-beyond": f"choose --from {GRID} --seq 1000000 --heads 4 --phase train",
+    "compare-same-run": f"compare {GRID} {GRID}",
+    "compare-same-run-json": f"compare {GRID} {GRID} --json",
+    "compare-unlike-runs": f"compare {GRID} {MASKS}",
+    "reproduce-list": "reproduce --list",
+    "quality-model": f"quality model --from {EVIDENCE}/20261123-003700-model.json",
+    "quality-model-json": f"quality model --from {EVIDENCE}/20261123-003700-model.json --json",
+    "quality-real": f"quality real --from {EVIDENCE}/20261123-003053-real.json",
+    "quality-recall": f"quality recall --from {EVIDENCE}/20261123-002918-recall.json",
+}
+REFUSALS = {  # name: words that can't be carried out; the sentence must be equal
+    "no-verb": "",
+    "unknown-verb": "rum",
+    "unknown-option": "run --sequence 12",
+    "unknown-variant": "run spda",
+    "unknown-option-of-variant": "run chunked?blok=3",
+    "bad-mask": "run sdpa --mask windw:3",
+    "bad-length": "run sdpa --seq 12,abc",
+    "bad-dtype": "run sdpa --dtype float31",
+    "bad-phase": "run sdpa --phase sideways",
+    "bad-budget": "run sdpa --budget -1",
+    "bad-preset": "run --preset nothing",
+    "bad-memory": "choose --seq 128 --max-memory lots",
+    "no-gpu": "run sdpa --device cuda --seq 16",
+    "no-run": "report results/nowhere",
+    "no-file": "run --problems nowhere.json",
+    "no-mask-file": "run sdpa --mask dense:nowhere.npy --seq 16",
+    "resume-with-more": f"run --resume {GRID} --seq 12",
+    "compare-one": "compare sdpa",
+    "crossover-one": "crossover sdpa",
+    "quality-nothing": "quality",
+    "unknown-claim": "reproduce no-such-claim",
+    "export-without-run": "choose --export t.json --from nowhere",
+    "capture-nothing": "capture",
+    "bad-table": "list --table nowhere.py",
+    "heads-not-whole": "run sdpa --heads 3 --kv-heads 2 --seq 16",
+}
+MEASURES = {  # name: the words of a call that measures; names and kinds must be equal
+    "list-json": "list --json",
+    "show-json": "show sdpa.flash --json",
+    "check-json": f"check matmul --json {TINY.replace('--phase forward ', '')}",
+    "run-json": f"run matmul einsum --json --no-report --budget 0.01 --out OUT {TINY}",
+    "compare-json": f"compare matmul einsum --json {TINY}",
+    "env-json": "env --json --out OUT",
+    "profile-json": f"profile matmul --json --out OUT {TINY}",
+    "limits-json": "limits matmul --json --max-memory 1MiB --max-time 1s --phase forward "
+    "--budget 5s --out OUT",
+    "crossover-json": "crossover matmul einsum --json --seq 32,64 --batch 1 --heads 2 "
+    "--head-dim 16 --phase forward --mask causal --threads 1 --device cpu",
+    "reproduce-json": "reproduce softmax-rows --json --out OUT",
+    "selfcheck-json": "selfcheck --json --out OUT",
+}
+
+
+def call(words, capsys, monkeypatch, out):
+    """The exit status, standard output and standard error of ``attnbench WORDS``."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "120")
+    try:
+        status = main([str(out) if word == "OUT" else word for word in words.split()])
+    except SystemExit as ended:
+        status = ended.code
+    printed = capsys.readouterr()
+    return status, *(text.replace(str(out), "OUT") for text in printed)
+
+
+def kinds(value):
+    """Names and kinds of plain values: of a list, those of all its elements together."""
+    if isinstance(value, dict):
+        return {name: kinds(each) for name, each in sorted(value.items())}
+    if isinstance(value, list):
+        merged = {json.dumps(kinds(each), sort_keys=True) for each in value}
+        return [json.loads(each) for each in sorted(merged)][:4]
+    if isinstance(value, bool) or value is None:
+        return type(value).__name__
+    return "number" if isinstance(value, int | float) else "text"
+
+
+def rounded(value):
+    """The same with six digits of each number, since libraries differ in the last ones."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def held(name, found):
+    """Compare with the reviewed copy, or write it where that was asked for."""
+    path = GOLDENS / f"{name}.txt"
+    if os.environ.get("GOLDENS") == "write":
+        path.write_text(found)
+    assert path.read_text() == found, f"{path} is another; the top of this file says what to do"
+
+
+def shown(words, status, out, err):
+    """One text of all that a call gave."""
+    if out.startswith(("{", "[")):
+        values = json.loads(out)
+        text = json.dumps(rounded(values), indent=1)
+        out = text if len(text) < LARGEST else json.dumps(kinds(values), indent=1)
+    parts = [f"$ attnbench {words}", f"exit status {status}", out.rstrip()]
+    parts += ["--- standard error", err.rstrip()] if err.strip() else []
+    return "\n".join(re.sub(r"[ \t]+$", "", part, flags=re.MULTILINE) for part in parts) + "\n"
+
+
+@pytest.mark.parametrize("name", [*READS, *REFUSALS])
+def test_output_is_the_reviewed_one(name, capsys, monkeypatch, tmp_path):
+    words = (READS | REFUSALS)[name]
+    held(name, shown(words, *call(words, capsys, monkeypatch, tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURES)
+def test_names_and_kinds_are_the_reviewed_ones(name, capsys, monkeypatch, tmp_path):
+    words = MEASURES[name]
+    status, out, _ = call(words, capsys, monkeypatch, tmp_path)
+    found = json.dumps(kinds(json.loads(out)), indent=1)
+    held(name, f"$ attnbench {words}\nexit status {status}\n{found}\n")
