@@ -1,9 +1,9 @@
 """How many planted edits the tests notice: ``python proofs/mutants.py --count 240 --out FILE``.
 
 Edits are drawn with a seed from the modules of the gate, the meter, the answers and the store: one
-comparison, number, condition or call is changed in a copy of the checkout, and the tests that belong
-to the module are run there until one fails. FILE gets a line of JSON for each edit; a second call
-with the same FILE goes on where the first stopped. The score is the share of edits that were noticed.
+comparison, number, condition or call is changed in a copy of the checkout, and the tests that
+belong to the module are run there until one fails. FILE gets a line of JSON for each edit; a second
+call with the same FILE goes on where the first stopped. The score is the share that was noticed.
 """
 
 import argparse
@@ -116,7 +116,9 @@ def drawn(count: int, seed: int) -> list[Edit]:
     chosen: list[Edit] = []
     for part, (folder, _) in PARTS.items():
         files = sorted((ROOT / folder).rglob("*.py"))
-        pool = [edit for file in files if "planted" not in file.parts for edit in edits_of(part, file)]
+        pool = [
+            edit for file in files if "planted" not in file.parts for edit in edits_of(part, file)
+        ]
         random.Random(f"{seed} {part}").shuffle(pool)
         chosen += pool[: count // len(PARTS)]
     random.Random(seed).shuffle(chosen)
@@ -135,7 +137,8 @@ def tests_of(edit: Edit) -> list[str]:
     def rank(file: Path) -> int:
         if file.stem == f"test_{stem}":
             return 0
-        if module in texts[file] or f"from {package} import" in texts[file] and name in texts[file]:
+        text = texts[file]
+        if module in text or (f"from {package} import" in text and name in text):
             return 1
         return 2 if str(file.relative_to(ROOT)).startswith(folder + "/") else 3
 

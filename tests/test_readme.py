@@ -12,9 +12,10 @@ from attnbench import arguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
 LINES = [
     line.split(" #")[0].strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", PAGES, re.DOTALL)
     for line in block.splitlines()
     if line.startswith("attnbench ")
 ]
@@ -30,6 +31,20 @@ def test_each_of_the_two_commands_stands_alone_in_its_block(name):
 def test_each_line_of_the_command_line_is_understood(line):
     given = arguments.parser().parse_args(shlex.split(line)[1:])
     assert given.verb in {v for group in arguments.GROUPS.values() for v in group}
+
+
+def test_the_output_that_is_shown_is_real():
+    (shown,) = re.findall(r"<!-- output: choose -->\n```text\n(.*?)\n…\n```", README, re.DOTALL)
+    real = (ROOT / "tests" / "goldens" / "choose.txt").read_text().splitlines()
+    first, *rest = shown.splitlines()
+    assert first == real[0]
+    assert rest == [line for line in real[2:] if line in rest][: len(rest)]
+    assert len(rest) > 5
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)#]+)", README))
+def test_what_is_linked_is_there(link):
+    assert (ROOT / link).exists()
 
 
 def test_the_picture_is_there():
