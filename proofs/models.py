@@ -343,11 +343,14 @@ def judged(why: Exception) -> tuple[str, str]:
 
 
 def said(why: BaseException) -> str:
-    """The beginning of what was raised."""
+    """The beginning of what was raised, so far as it is the same in every process."""
     text = " ".join(str(why).split())
-    if needs := re.match(r"\w+ requires the (\w+) library", text):
-        return f"{needs[1]} is not installed"
-    return text[:400] if isinstance(why, CantBeDone) else f"{type(why).__name__}: {text[:160]}"
+    if isinstance(why, CantBeDone):
+        return text[:400]
+    needs = re.match(r"\w+ requires the (\w+) library|cannot import name .* from '(\w+)", text)
+    if needs:
+        return f"needs {needs[1] or needs[2]}"
+    return f"{type(why).__name__}: {text.partition('{')[0][:160]}".rstrip()
 
 
 def _one(task: tuple[str, list[str], bool]) -> Outcome:

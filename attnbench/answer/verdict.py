@@ -170,7 +170,10 @@ def _answer(problem: dict[str, Any], exact: list[Record], margin: float) -> Answ
     told = [t.low_s > best.high_s * (1 + margin) for t, _, _ in ranked[1:]]
     tied = told.index(True) if True in told else len(told)
     leaders = ranked[: 1 + tied]
-    taken, winner, record = min(leaders, key=lambda x: preference(x[1], _peak(x[2]), x[0].median_s))
+    most_s = best.median_s * (1 + margin)
+    taken, winner, record = min(
+        leaders, key=lambda x: preference(x[1], _peak(x[2]), x[0].median_s, most_s)
+    )
     equal = tuple(v for _, v, _ in leaders if v != winner)
     t, behind, _ = ranked[1 + tied] if tied < len(told) else (None, None, None)
     near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best, margin)]

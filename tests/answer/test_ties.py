@@ -34,14 +34,15 @@ def timed(variant, seconds, peak, off=0.01):
     ([("matmul", 1.0, 9), ("chunked?block=64", 1.02, 8), ("mine", 1.01, 7)], "mine"),
     ([("matmul", 1.0, 9), ("chunked", 1.01, 9)], "matmul"),  # as much memory: the fastest
     ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
+    ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "chunked"),  # a tie of wide intervals alone
 ])  # fmt: skip
 def test_the_advice_among_ties(some, use):
     for order in (some, some[::-1]):
         (answer,) = answers([timed(*one) for one in order])
         assert answer.winner == use
-        taken = next(seconds for name, seconds, _ in some if name == use)
+        taken = next(seconds for name, seconds, *_ in some if name == use)
         assert answer.time.median_s == taken
-        assert set(answer.leaders) <= {name for name, _, _ in some}
+        assert set(answer.leaders) <= {name for name, *_ in some}
 
 
 def test_the_lead_is_that_of_the_variant_advised():
@@ -62,8 +63,8 @@ def test_what_torch_has_is_told_by_the_row_and_not_by_the_name():
     assert [n for n, rank in ranks.items() if rank == 2] == [
         "flex", "window.flex", "blocksparse.flex", "mha.native", "block.native", "torch.varlen"
     ]  # fmt: skip
-    assert preference("sdpa", None, 1.0) < preference("sdpa.math", 1, 0.5)
-    assert preference("matmul", 1, 1.0) < preference("matmul", None, 0.5)
+    assert preference("sdpa", None, 1.0, 1.0) < preference("sdpa.math", 1, 0.5, 1.0)
+    assert preference("matmul", 1, 1.0, 1.0) < preference("matmul", None, 0.5, 1.0)
 
 
 def test_if_only_one_may_be_chosen_torchs_own_is_where_it_keeps_as_near():

@@ -30,6 +30,7 @@ COMMAND = Path(sys.executable).with_name("attnbench")
 STATUSES = {0, 1, 2, 130, 143}
 CACHE = "torchinductor_"
 """A folder of torch's own that it makes in TMPDIR for all later processes."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MARK = "ATTNBENCH_FAULT"
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x80-\x9f\N{LEFT-TO-RIGHT EMBEDDING}-\N{RIGHT-TO-LEFT OVERRIDE}"
@@ -173,10 +174,11 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
         words = ["sh", "-c", filled(fault.shell), "sh", *words]
     begun = time.monotonic()
     with (place.top / "out").open("wb+") as out, (place.top / "said").open("wb+") as said:
-        process = subprocess.Popen(
-            words, cwd=place.here, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=said,
-            start_new_session=True,
-        )  # fmt: skip
+        with processes.handling(lambda *_: None, *SIGNALS):  # whatever the tests were started with
+            process = subprocess.Popen(
+                words, cwd=place.here, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
         try:
             listening = _watched(fault, place, process, mark)
             took = time.monotonic() - begun

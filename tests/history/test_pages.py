@@ -76,7 +76,7 @@ def test_asv_compares_the_runs_of_two_commits(pages):
     found = marks(asv(folder, "compare", *shas))
     slower, wrong = (found[f"attention.time({v}, 256, 'forward')"] for v in ("'sdpa'", "'matmul'"))
     assert slower[0] == "+"
-    assert slower[1:] == ("2.56±0.01ms", "5.12±0.01ms")
+    assert slower[1:] == ("2.56±0ms", "5.12±0ms")  # a value a run
     assert wrong[0] == "!"
     assert wrong[2] == "failed"
     assert found["attention.time('chunked?block=64', 256, 'forward')"][0] == ""

@@ -275,10 +275,9 @@ def test_who_is_captured_by_a_killed_capture_leaves_something_readable(tmp_path)
     command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True,
                                env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    file = tmp_path / "calls.json"
     try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "calls.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        processes.until(lambda: file.exists() and counted(Calls.read(file)) == {CAUSAL: 3})
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -93,16 +93,17 @@ def ranked(problem: Problem, wants: Wants, found: Sequence[Candidate | Excluded]
     told = [told_apart(best, other, margin) for other in rest]
     tied = told.index(True) if True in told else len(told)
     after = rest[tied] if tied < len(rest) else None
-    winner, equal = preferred(order[: 1 + tied])
+    winner, equal = preferred(order[: 1 + tied], margin)
     return replace(
         start, winner=winner, equal=equal, next=after,
         lead=lead_over(winner, after) if after else None, slower=tuple(rest[tied + 1 :]),
     )  # fmt: skip
 
 
-def preferred(ties: Sequence[Candidate]) -> tuple[Candidate, tuple[Candidate, ...]]:
-    """Of some that can't be told apart the one to advise, and the others."""
-    first = min(ties, key=lambda c: preference(c.variant, c.memory_bytes, c.median_s))
+def preferred(ties: Sequence[Candidate], margin: float) -> tuple[Candidate, tuple[Candidate, ...]]:
+    """Of some that can't be told apart, the fastest first, the one to advise, and the others."""
+    most_s = ties[0].median_s * (1 + margin)
+    first = min(ties, key=lambda c: preference(c.variant, c.memory_bytes, c.median_s, most_s))
     return first, tuple(c for c in ties if c is not first)
 
 

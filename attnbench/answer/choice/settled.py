@@ -39,7 +39,7 @@ def settled(choice: Choice, taken: Sequence[Held]) -> Choice:
     rest = [by_name[n] for n in others if _slower(n, first, base, over)]
     rest += [c for c in unheld if c not in still]
     after = rest[0] if rest else None
-    winner, tied = preferred([by_name[first], *equal, *still])
+    winner, tied = preferred([by_name[first], *equal, *still], choice.margin)
     return replace(
         choice, winner=winner, equal=tied, next=after, slower=tuple(rest[1:]),
         lead=_lead(winner, after, base, over),
