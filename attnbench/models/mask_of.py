@@ -10,9 +10,7 @@ a relative bias) is kept as a file that is named by its content, so that equal m
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -251,11 +250,7 @@ def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
 @cache
 def own_folder(use: str) -> Path:
     """A folder of this process for one use, gone when it ends, not when a fork of it does."""
-    made, process = Path(tempfile.mkdtemp(prefix=f"attnbench-{use}-")), os.getpid()
-
-    @atexit.register
-    def tidy_up() -> None:
-        if process == os.getpid():
-            shutil.rmtree(made, ignore_errors=True)
-
+    made = Path(tempfile.mkdtemp(prefix=f"attnbench-{use}-"))
+    # a process that multiprocessing forks ends without what atexit registers, and runs these
+    Finalize(None, shutil.rmtree, (made,), {"ignore_errors": True}, exitpriority=0)
     return made

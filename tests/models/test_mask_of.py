@@ -1,5 +1,7 @@
 """Tensors that hide keys, and the names of the masks that they are."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from attnbench.models.mask_of import NoData, mask_of, own_folder
+from attnbench.models.mask_of import NoData, mask_of
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
+ROOT = Path(__file__).parents[2]
 SQUARE = Shape(2, 4, 12, 12)
 ONES = torch.ones(12, 12, dtype=torch.bool)
 ROWS, KEYS = torch.arange(12)[:, None], torch.arange(12)[None]
@@ -155,18 +158,35 @@ def test_what_is_no_mask_at_all_is_a_sentence(mask, sentence):
         mask_of(mask, False, SQUARE)
 
 
-def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(monkeypatch):
-    ends = []
-    monkeypatch.setattr("atexit.register", lambda *given, **more: ends.append((given, more)))
+FOLDERS = """
+import multiprocessing, os, sys
+from attnbench.models.mask_of import own_folder
+
+def made(name):
     folder = own_folder("test")
-    assert own_folder("test") == folder
-    (((end, *given), more),) = ends
-    with monkeypatch.context() as fork:
-        fork.setattr("os.getpid", lambda: -1)
-        end(*given, **more)
-    assert folder.is_dir()
-    end(*given, **more)
-    assert not folder.exists()
+    open(folder / "mask", "w").close()
+    print(name, folder, folder.is_dir(), flush=True)
+
+made("first")
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+made("after a fork")
+own_folder.cache_clear()
+child = multiprocessing.get_context("fork").Process(target=made, args=("child",))
+child.start()
+child.join()
+"""
+
+
+def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it():
+    done = subprocess.run([sys.executable, "-c", FOLDERS], cwd=ROOT, capture_output=True, text=True)
+    said = [line.rsplit(" ", 2) for line in done.stdout.splitlines()]
+    assert [name for name, *_ in said] == ["first", "after a fork", "child"], done.stderr
+    assert all(there == "True" for *_, there in said)
+    first, again, child = (Path(folder) for _, folder, _ in said)
+    assert first == again != child
+    assert not first.exists() and not child.exists()
 
 
 def test_a_folder_that_a_mask_can_not_name_is_refused(tmp_path):
