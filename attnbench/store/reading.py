@@ -43,7 +43,7 @@ except ImportError:  # a bare checkout may be without it
 FIELDS = {
     "run": str, "command": str, "started": str, "folder": str, "seed": int, "protocol": int,
     "budget_s": int | float, "machine": dict, "settings": dict, "code": dict, "grid": dict,
-    "variants": list, "problems": list, "tables": list, "noise": list,
+    "variants": list, "problems": list, "tables": list,
 }  # fmt: skip
 """What a header's values are, where there are any."""
 LONGEST_BUDGET_S = 86400

@@ -115,6 +115,8 @@ def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = (
         grid = Preset.from_dict(header["grid"])
         for needed in ("seed", "budget_s"):
             header[needed]
+        if not isinstance(header.get("noise") or [], list):
+            raise TypeError(f"noise is {str(header['noise'])[:50]!r}")
         _same_folder(header)
         _named_again(path, header["tables"], tables)
         table = impls.table(tables)
