@@ -30,6 +30,11 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
         one, other = (str(flat.get(path, "nothing")) for flat in (flat_a, flat_b))
         if one != other:
             yield Difference(_said(path), one, other)
+    files_a, files_b = (h.get("files") or {} for h in (a, b))
+    same = {*files_a.values()} & {*files_b.values()}  # though it may lie elsewhere
+    for file in dict.fromkeys([*files_a, *files_b]):
+        if not {h[file] for h in (files_a, files_b) if file in h} <= same:
+            yield Difference(file, *(h.get(file, "not read") for h in (files_a, files_b)))
     if any(h.get("legs") for h in (a, b)):
         yield Difference("later legs", *(
             "; ".join(each for leg in h.get("legs") or () for each in leg["changes"]) or "none"

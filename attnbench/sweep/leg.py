@@ -7,6 +7,7 @@ a node of their own, so that no ranking, table or history puts them beside the e
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -122,8 +123,8 @@ def _sources() -> dict[str, list[Path]]:
 
 
 def _files(plan: Plan, tables: Sequence[str | Path]) -> Iterator[Path]:
-    """Files that a plan's records depend on: tables, masks, inputs, and what options name."""
-    yield from (Path(table).resolve() for table in tables)
+    """Files that records depend on: tables and what they import, masks, inputs, and options'."""
+    yield from _imported([Path(table).resolve() for table in tables])
     for problem in dict.fromkeys(cell.problem for cell in plan.cells):
         named = [part.file for part in problem.mask.parts if part.file]
         kind, _, file = problem.inputs.partition(":")
@@ -133,6 +134,26 @@ def _files(plan: Plan, tables: Sequence[str | Path]) -> Iterator[Path]:
         for value in variant.given.values():
             if isinstance(value, str) and Path(value).is_file():
                 yield Path(value).resolve()
+
+
+def _imported(tables: Sequence[Path]) -> Iterator[Path]:
+    """The tables, the modules beside them that they import, and what those import in turn."""
+    left, seen = [*tables], {*tables}
+    while left:
+        yield (file := left.pop(0))
+        try:
+            nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+        except (OSError, SyntaxError, ValueError):
+            continue
+        names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        for table in tables:
+            for top in {name.partition(".")[0] for name in names} - {""}:
+                module = table.parent / f"{top}.py"
+                package = module.with_suffix("")
+                found = [module] if module.is_file() else sorted(package.rglob("*.py"))
+                left += [each for each in found if each not in seen]
+                seen.update(found)
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -145,3 +145,14 @@ def test_all_of_it_can_be_sent(run):
     assert sent["cells"][1]["status_a"] == "wrong"
     assert (len(sent["only_a"]), sent["alike"], sent["margin"]) == (1, 0, 0.05)
     assert "samples" not in json.dumps(sent)
+
+
+def test_a_mask_that_holds_something_else_is_a_difference(run):
+    folders = [run(timed()), run(timed())]
+    for folder, held in zip(folders, ("one", "other"), strict=True):
+        header = json.loads((folder / "run.json").read_text())
+        header["files"] = {"~/m.npy": held, f"~/{held}.py": "the same"}
+        (folder / "run.json").write_text(json.dumps(header))
+    assert [(d.what, d.a, d.b) for d in compare_runs(*folders).differences] == [
+        ("~/m.npy", "one", "other")
+    ]

@@ -193,6 +193,13 @@ def with_table(place):
     told(tables=[str(place.here / "mine.py")], files={str(place.here / "mine.py"): "0" * 16})(place)
 
 
+def with_an_import(place):
+    place.file("mine.py", "import aid\n" + TABLE)
+    place.file("aid.py", "")
+    tables = [str(place.here / "mine.py")]
+    told(tables=tables, files=dict.fromkeys([*tables, str(place.here / "aid.py")], "0" * 16))(place)
+
+
 def with_file(axis, name):
     def prepare(place):
         import numpy as np
@@ -215,6 +222,9 @@ RESUMED = [
     Fault(name="resumed with another table", words=[*RESUME, "--table", "{here}/mine.py"],
           says=r"mine\.py holds something else", holds=untouched, makes=["mine.py"],
           prepare=with_table),
+    Fault(name="resumed with another module beside its table", prepare=with_an_import,
+          words=[*RESUME, "--table", "{here}/mine.py"], says=r"aid\.py holds something else",
+          holds=untouched, makes=["mine.py", "aid.py"]),
     Fault(name="resumed with another mask", words=RESUME, prepare=with_file("mask", "m.npy"),
           says=r"m\.npy holds something else", holds=untouched, makes=["m.npy"]),
     Fault(name="resumed with other inputs", words=RESUME, prepare=with_file("inputs", "i.npz"),
