@@ -71,6 +71,10 @@ def test_if_only_one_may_be_chosen_torchs_own_is_where_it_keeps_as_near():
     flash = Closeness("sdpa.flash", (1.0,) * 10, 10)
     sdpa = Closeness("sdpa", (1.0,) * 9 + (1.04,), 10)
     assert advised([flash, sdpa]).variant == "sdpa"
+    mostly = replace(sdpa, ratios=(1.0,) * 9 + (1.3,))
+    assert advised([flash, mostly]).variant == "sdpa"  # on nine in ten it keeps to 1.05 as well
+    apart = replace(flash, ratios=(1.0,) * 5 + (1.2,) * 5)
+    assert advised([apart, replace(sdpa, ratios=(1.2,) * 10)]).variant == "sdpa"  # both to 1.25
     assert advised([flash, replace(sdpa, ratios=(1.0,) * 5 + (1.2,) * 5)]).variant == "sdpa.flash"
     windows = Closeness("window.blocked", (1.0,) * 7 + (3.0,) * 3, 10)  # 2x is the last factor
     assert advised([windows, replace(sdpa, ratios=(1.0,) * 5 + (9.0,) * 5)]) is windows

@@ -120,11 +120,13 @@ def test_the_verb_prints_a_table_or_json(pulls, repository, stand_in, monkeypatc
     assert "| matmul |" in capsys.readouterr().out
 
 
-def test_without_valgrind_it_says_what_to_install(repository, refused, monkeypatch):
+@pytest.mark.parametrize("there", [(), ("valgrind",)])
+def test_without_valgrind_it_says_what_to_install(repository, refused, monkeypatch, there):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
     said = refused("compare", "main", "same", "--instructions")
-    assert "valgrind and callgrind_control can't be found" in said
+    missing = "callgrind_control" if there else "valgrind and callgrind_control"
+    assert f"counted by valgrind, and {missing} can't be found" in said
     assert "apt-get install valgrind" in said
 
 

@@ -257,8 +257,9 @@ def test_dropped_weights_are_zero_as_often_as_was_asked_and_the_others_larger(na
     torch.manual_seed(0)
     q, k, _ = qkv(40, 40)
     v = torch.eye(40).expand(2, 2, 40, 40)
-    weights = variant(name)(q, k, v, is_causal=True)
-    dropped = variant(name)(q, k, v, is_causal=True, dropout_p=0.25)
+    attend = variant(name)
+    weights = attend(q, k, v, is_causal=True)
+    dropped = attend(q, k, v, is_causal=True, dropout_p=0.25)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], weights[kept] / 0.75)
     count = int((weights != 0).sum())
@@ -278,6 +279,8 @@ def test_who_has_no_decode_serves_few_queries_as_forward():
      ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
      ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
      ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
+     ("einsum", {"mask": torch.zeros(9, 9, requires_grad=True), "dropout_p": 0.1},
+      "^einsum: what is added to the scores is learned, and under dropout"),
      ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9"),
      ("einsum", {"mask": torch.ones(9, 9).long()}, "a mask of torch.int64 is neither boolean"),
      ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
