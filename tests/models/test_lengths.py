@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.utils import counters
 
 import attnbench
 from attnbench.models.attention import attention
@@ -47,6 +48,13 @@ def quickly(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
 
+@pytest.fixture
+def graphs(users):
+    """A function that returns how many graphs were compiled since the test began."""
+    before = counters["stats"]["unique_graphs"]
+    return lambda: counters["stats"]["unique_graphs"] - before
+
+
 def check(attend, lengths, mask="none", again=1):
     config = torch._dynamo.config.get_config_copy()
     for _ in range(again):
@@ -69,12 +77,13 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
     assert users() == 2
 
 
-def test_a_dispatched_call_of_any_length_leaves_the_programs_own_alone(users, quickly):
+def test_a_dispatched_call_of_any_length_leaves_the_programs_own_alone(users, graphs, quickly):
     attend = attnbench.dispatch(made.table(made.entry("compiled")))
     for n in [*range(8, 60), *range(8, 60)]:
         q, k, v = made.qkv(n)
         wanted = F.scaled_dot_product_attention(q, k, v)
         torch.testing.assert_close(made.silently(attend, q, k, v), wanted, rtol=1e-4, atol=1e-5)
+    assert graphs() <= 4
     assert users() == 2
 
 
@@ -110,8 +119,9 @@ def test_threads_may_compile_at_the_same_time(quickly):
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("name", ["compiled", "flex"])
-def test_two_hundred_lengths_are_compiled_for_a_few_times(users, name, mask):
+def test_two_hundred_lengths_are_compiled_for_a_few_times(users, graphs, name, mask):
     check(attention(name), [(n, n) for n in range(8, 208)], mask)
+    assert graphs() <= 4
     assert users() == 2
 
 
