@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import attnbench
+from attnbench.sweep import checkout
 from impls.loading import load_file
 
 campaign = load_file(Path(__file__).with_name("campaign.py"))
@@ -21,7 +22,7 @@ COMPARE = ("compare", "{run}", "{run}", "--json")
 TABLE = """
 from impls.spec import Variant
 def build(problem):
-    raise RuntimeError("it was broken by hand")
+    raise RuntimeError("it was broken by hand in " + __file__)
 ROWS = [Variant(name="mine", title="mine", family="mine", build=":build", computes="softmax")]
 """
 ONCE = "while ! [ -s $(echo results/a*/*/records.jsonl) ]; do sleep 0.05; done 2>/dev/null; "
@@ -125,10 +126,8 @@ def no_commit(place, ended):
     assert header(only_run(place))["code"]["commit"] is None
 
 
-def not_of_the_other(place, ended):
-    other = subprocess.run(["git", "rev-parse", "HEAD"], cwd=place.here / "other", check=True,
-                           capture_output=True, text=True).stdout.strip()  # fmt: skip
-    assert header(only_run(place))["code"]["commit"] != other
+def of_this_code(place, ended):
+    assert header(only_run(place))["code"]["commit"] == checkout.code()["commit"]
 
 
 def kept_elsewhere(place, ended):
@@ -250,7 +249,7 @@ RESUMED = [
 COMMITS = [
     Fault(name="GIT_DIR of another repository", words=ONE, prepare=repository, status=[0, 1],
           env={"GIT_DIR": "{here}/other/.git", "GIT_WORK_TREE": "{here}/other"},
-          holds=not_of_the_other),
+          holds=of_this_code),
     Fault(name="below another repository's tree", words=ONE, status=[0, 1], holds=no_commit,
           prepare=lambda place: (code(place), repository(place, "code")),
           env={"PYTHONPATH": "{here}/code"}, says="in no git checkout of its own"),
