@@ -13,6 +13,9 @@ from typing import Any, TextIO
 from attnbench.outside_text import for_terminal
 from impls.asked import CantBeDone
 
+RAISING = ("strict", "surrogateescape")
+"""What streams do with a character that they lack; the second is what the C locale gives."""
+
 
 class CannotWrite(CantBeDone):
     """The output took no more: a full disk, say."""
@@ -80,9 +83,9 @@ def kept_open() -> Iterator[None]:
 
 def _take_any_character(stream: TextIO, opened: ExitStack) -> None:
     """Have a terminal of few characters show a mark for others, where it would raise."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in RAISING:
+        opened.callback(stream.reconfigure, errors=stream.errors)
         stream.reconfigure(errors="replace")
-        opened.callback(stream.reconfigure, errors="strict")
 
 
 def _open_closed(opened: ExitStack) -> None:

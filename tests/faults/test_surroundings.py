@@ -43,6 +43,7 @@ RUN = ("run", "einsum", *TINY)
 LIST, SHOW, REPORT = ("list",), ("show", "einsum"), ("report", "{run}")
 COMPARE = ("compare", "{run}", "{run}")
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 HAS_BEGUN = lambda place: (place.here / "begun").exists()  # noqa: E731
 
 
@@ -132,6 +133,8 @@ FAULTS = [
       for limit in ("-n 12", "-f 1") for words in (LIST, RUN, REPORT)),
     *(Fault(name=f"a terminal of ASCII, {words[0]}", words=words, env=ASCII, status=(0, 1),
             within_s=60) for words in (LIST, SHOW, RUN, REPORT, COMPARE)),
+    *(Fault(name=f"the C locale, {words[0]}", words=words, env=C_LOCALE, status=(0, 1),
+            within_s=60) for words in (LIST, SHOW, RUN)),
     *(Fault(name=f"no current folder, {words[0]}", words=words, shell=NO_FOLDER,
             status=(0, 1, 2), within_s=60) for words in (LIST, RUN, REPORT, COMPARE)),
     Fault(name="results whose path is not UTF-8", words=(*RUN, "--out", "re\udcffsults"),
