@@ -88,10 +88,7 @@ class Entry:
                 raise InvalidTable(f"variant {each.variant!r} is not the name of one")
         if not self.ranges:
             raise InvalidTable("it has no ranges")
-        try:
-            object.__setattr__(self, "mask", str(Mask.parse(self.mask)))
-        except (InvalidMask, AttributeError) as error:
-            raise InvalidTable(f"mask {self.mask!r}: {error}") from None
+        object.__setattr__(self, "mask", _mask(self.mask))
         for batch, length, queries in self._corners():
             self.problem(batch, length, queries, "cpu")
 
@@ -158,6 +155,16 @@ def fields_of(what: str, values: Any, wanted: Sequence[str]) -> list[Any]:
     if unknown := sorted(set(values) - set(wanted)):
         raise InvalidTable(f"{what} has no {', '.join(map(str, unknown))}")
     return [values[name] for name in wanted]
+
+
+def _mask(value: object) -> str:
+    """The mask as it prints; raises :class:`InvalidTable` where it isn't one."""
+    if not isinstance(value, str):
+        raise InvalidTable(f"mask is {value!r}; it must be a name, such as causal")
+    try:
+        return str(Mask.parse(value))
+    except InvalidMask as error:
+        raise InvalidTable(f"mask {value!r}: {error}") from None
 
 
 def _whole(name: str, value: Any) -> None:

@@ -89,7 +89,7 @@ def _many(count: int, what: str) -> str:
 
 def duration(seconds: float) -> str:
     """``200 ms``, ``40 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 90:
+    if seconds < 120:
         return f"{1000 * seconds:.0f} ms" if 1e-3 <= seconds < 1 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 

@@ -111,7 +111,7 @@ def changed(**changes):
         (changed(entries__0__phase="backward"), "entry 1: phase 'backward' is not one of forward"),
         (changed(entries__0__dtype="int8"), "entry 1: dtype 'int8' is not one of"),
         (changed(entries__0__mask="diagonal"), "entry 1: mask 'diagonal'"),
-        (changed(entries__0__mask=3), "entry 1: mask 3"),
+        (changed(entries__0__mask=3), "entry 1: mask is 3; it must be a name"),
         (changed(entries__0__kv_heads=3), "entry 1: heads=8 is not a multiple of kv_heads=3"),
         (changed(entries__0__heads=0), "entry 1: heads is 0"),
         (changed(entries__0__head_dim="64"), "entry 1: head_dim is '64'"),

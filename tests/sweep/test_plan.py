@@ -188,7 +188,7 @@ def test_the_sentence_says_what_is_left_out_and_why():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (40.2, "40 s"), (180, "3 min"), (9000, "2.5 h")]
+    ("seconds", "text"), [(0, "0 s"), (40.2, "40 s"), (90, "90 s"), (180, "3 min"), (9000, "2.5 h")]
 )
 def test_a_duration_is_said_in_its_own_unit(seconds, text):
     assert duration(seconds) == text

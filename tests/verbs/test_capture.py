@@ -246,7 +246,7 @@ def test_a_write_that_fails_meanwhile_leaves_the_program_alone(capture, monkeypa
     ([sys.executable, "-I", "-c", "0"], "with -I, -E or -S"),
     ([sys.executable, "-c", "0"], "did not import torch"),
     ([sys.executable, "-c", "0/0"], "(it ended with status 1)"),
-    ([sys.executable, "-c", "import torch"], "no attention call that can be seen"),
+    ([sys.executable, "-c", "import torch"], "no attention call that is recorded"),
     (["no-such-program"], "No such file"),
     ([], "needs a program after --"),
 ])  # fmt: skip
@@ -256,6 +256,18 @@ def test_a_program_without_calls_is_a_sentence(program, why, tmp_path, monkeypat
     said = capfd.readouterr().err
     assert why in said and said.count("Traceback") == ("0/0" in program)  # which is its own
     assert list(tmp_path.iterdir()) == []
+
+
+def test_attention_that_is_written_out_is_not_called_invisible_where_it_was_met(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    written = "import torch; q = torch.ones(1, 1, 4, 8)\n(q @ q.mT).softmax(-1) @ q"
+    (tmp_path / "written.py").write_text(written)
+    assert cli.main(["capture", "--", sys.executable, "written.py"]) == 2
+    said = capfd.readouterr().err
+    assert "written out as products and a softmax was met 1 time" in said
+    assert "a softmax can't" not in said
 
 
 @pytest.mark.parametrize(("out", "why"), [

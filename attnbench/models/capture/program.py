@@ -182,8 +182,7 @@ def _nothing(command: Sequence[str], parts: Path, calls: Calls, status: int) -> 
     elif any(parts.glob("*.amiss")):
         why = "nothing of it could be recorded"
     else:
-        why = (
-            "it imported torch and made no attention call that can be seen; attention written out "
-            "as products and a softmax can't, nor can calls of other libraries' kernels"
-        )
+        why = "it imported torch and made no attention call that is recorded"
+        if not calls.unseen:
+            why += "; calls of other libraries' kernels and softmax by exponentials aren't seen"
     return ". ".join([f"{name}{ended}: {why}", *calls.unseen])
