@@ -100,3 +100,13 @@ def test_a_draft_that_a_death_left_is_cleared_away(folder):
         os.close(descriptor)
     RunFolder.reopen(folder.path).close()
     assert {p.name for p in folder.path.iterdir()} == {HEADER, RECORDS}
+
+
+@pytest.mark.filterwarnings("ignore::attnbench.store.DamagedRun")
+def test_a_line_said_twice_counts_once_and_a_time_below_any_call_is_taken_back(folder, made):
+    folder.append(made.timed("twice"))
+    folder.append(made.timed("fast", median=1e-8))
+    file = folder.path / RECORDS
+    file.write_bytes(file.read_bytes() * 2)
+    found = [(record.variant, record.time is None) for record in read_records(folder.path)]
+    assert found == [("twice", False), ("fast", True)]
