@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from tests import processes
 ROOT = Path(attnbench.__file__).parents[1]
 GRID = ["--seq", "32,48", "--heads", "2", "--head-dim", "8", "--phase", "forward,train",
         "--budget", "0.02", "--mask", "causal"]  # fmt: skip
+MARK = "ATTNBENCH_TEST_NODE"
 VARIANTS = ["einsum", "matmul", "sdpa", "exp.naive", "sdpa.cudnn", "numpy"]
 
 
@@ -40,7 +43,7 @@ class Cluster:
     def join(self, *within):
         """One more node, started by another command."""
         processes.until(self._alive)
-        before = self._alive()  # one that was killed may be among them for a while yet
+        before = self._alive()
         started = self._started("--address", self.address, within=within)
         processes.until(lambda: self._alive() - before, 120)
         return started
@@ -51,10 +54,16 @@ class Cluster:
 
     @staticmethod
     def kill(node):
-        """A node's raylet and all that belongs to it, as when its machine goes down."""
-        if node.poll() is None:
-            os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
+        """Kill every process of a node at once, as when its machine goes down."""
+        for pid in processes.marked(f"{MARK}={node.mark};"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        node.wait()
+
+    def replace(self):
+        """A new node in the place of the one that was killed, once the cluster has noticed."""
+        processes.until(lambda: len(self._alive()) == 1, 120)
+        self.other = self.join()
 
     def _answers(self):
         host, _, port = self.address.rpartition(":")
@@ -87,10 +96,17 @@ class Cluster:
             "100000000",
             "--block",
         ]
-        return subprocess.Popen(
-            list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, cwd=ROOT,
-        )  # fmt: skip
+        mark = uuid.uuid4().hex
+        node = subprocess.Popen(
+            list(map(str, command)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=ROOT,
+            env={**os.environ, MARK: f"{mark};"},
+        )
+        node.mark = mark
+        return node
 
 
 @pytest.fixture(scope="module")
@@ -141,13 +157,16 @@ def test_two_nodes_give_the_records_of_one_machine(nodes, tmp_path):
 
 @pytest.mark.slow
 def test_killing_a_node_while_it_measures_loses_nothing(nodes, tmp_path):
-    grid = ["--engine", "ray", "--address", nodes.address, "--budget", "0.3"]
+    grid = ["--engine", "ray", "--address", nodes.address, "--budget", "1"]
     spread = run(tmp_path, *grid, variants=["einsum", "matmul", "sdpa", "numpy", "chunked"])
     processes.until(lambda: len(list(tmp_path.glob("*/*/records.jsonl"))) == 1, 120)
     (file,) = tmp_path.glob("*/*/records.jsonl")
     processes.until(lambda: file.read_text().count("\n") >= 3, 120)
     nodes.kill(nodes.other)
-    _, err = spread.communicate(timeout=300)
+    try:
+        _, err = spread.communicate(timeout=300)
+    finally:
+        nodes.replace()
     assert spread.returncode == 0, err
     assert "is lost" in err
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -155,7 +174,6 @@ def test_killing_a_node_while_it_measures_loses_nothing(nodes, tmp_path):
         "measured": 18, "unsupported": 2,
     }  # fmt: skip
     assert len({(x["variant"], json.dumps(x["problem"])) for x in lines}) == 20
-    nodes.other = nodes.join()
 
 
 @pytest.mark.slow
