@@ -15,12 +15,12 @@ __version__ = "0.1.0"
 
 LATER = {
     "attention": "attnbench.models.attention:attention",
-    "capture": "attnbench.models.capture:capture",
-    "choose": "attnbench.notebook.chosen:choose",
+    "capture": "attnbench.models.capture.capture:capture",
+    "choose": "attnbench.notebook.measured:choose",
     "dispatch": "attnbench.models.dispatch:dispatch",
-    "load": "attnbench.notebook:load",
-    "run": "attnbench.notebook:run",
-    "show": "attnbench.notebook:show",
+    "load": "attnbench.notebook.frames:load",
+    "run": "attnbench.notebook.measured:run",
+    "show": "attnbench.notebook.shown:show",
 }
 """Names of this package and where each is from; ``__init__.pyi`` says the same to editors."""
 

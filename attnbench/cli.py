@@ -15,19 +15,30 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 VERBS = {
-    "list": "see:show_list", "show": "see:show", "env": "env:env", "check": "check:check",
-    "selfcheck": "selfcheck:selfcheck", "run": "run:run", "limits": "limits:limits",
-    "compare": "compare:compare", "history": "history:history", "profile": "profile:profile",
-    "choose": "choose:choose", "report": "report:report", "crossover": "crossover:crossover",
-    "capture": "capture:capture", "reproduce": "reproduce:reproduce", "quality": "quality:quality",
-}  # fmt: skip
+    "list": "features.maps.verb:show_list",
+    "show": "features.maps.verb:show",
+    "env": "features.run.verb:env",
+    "check": "features.selfcheck.verb:check",
+    "selfcheck": "features.selfcheck.verb:selfcheck",
+    "run": "features.run.verb:run",
+    "limits": "features.limits.verb:limits",
+    "compare": "features.commits.verb:compare",
+    "history": "features.commits.history_verb:history",
+    "profile": "features.profile.verb:profile",
+    "choose": "features.choose.verb:choose",
+    "report": "features.report.verb:report",
+    "crossover": "features.crossover.verb:crossover",
+    "capture": "models.capture.verb:capture",
+    "reproduce": "features.claims.verb:reproduce",
+    "quality": "features.quality.verb:quality",
+}
 """Where the function of each is, among the verbs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Everything is imported below, where Ctrl-C is no traceback."""
     try:
-        from attnbench.verbs.stdout import kept_open
+        from attnbench.command.terminal import kept_open
 
         with kept_open():
             return _in_sentences(argv)
@@ -38,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _in_sentences(argv: Sequence[str] | None) -> int:
     """The exit status of a verb; whatever it raises becomes a sentence."""
-    from attnbench.record import DamagedRun
-    from attnbench.verbs import say
+    from attnbench.command.terminal import say
+    from attnbench.core.record import DamagedRun
     from impls.asked import CantBeDone
 
     try:
@@ -61,11 +72,17 @@ def _in_sentences(argv: Sequence[str] | None) -> int:
     return status
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
-                  file: TextIO | None = None, line: str | None = None) -> None:  # fmt: skip
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Say what is amiss with a run in a sentence of its own; show other warnings as ever."""
-    from attnbench.record import DamagedRun
-    from attnbench.verbs import say
+    from attnbench.command.terminal import say
+    from attnbench.core.record import DamagedRun
 
     if issubclass(category, DamagedRun):
         say(f"note: {message}")
@@ -92,8 +109,9 @@ def _unforeseen(error: Exception) -> str:
 
 
 def _called(argv: Sequence[str] | None) -> int:
-    from attnbench import __version__, arguments
-    from attnbench.verbs.sigterm import as_ctrl_c
+    from attnbench import __version__
+    from attnbench.command import arguments
+    from attnbench.command.terminal import as_ctrl_c
 
     given = arguments.parser().parse_args(argv)
     if given.version:
@@ -106,15 +124,14 @@ def _called(argv: Sequence[str] | None) -> int:
         if given.verb != "env" and getattr(given, "device", "") is None:
             _tell_of_an_idle_gpu()
         module, function = VERBS[given.verb].split(":")
-        status: int = getattr(import_module(f"attnbench.verbs.{module}"), function)(given)
+        status: int = getattr(import_module(f"attnbench.{module}"), function)(given)
     return status
 
 
 def _tell_of_an_idle_gpu() -> None:
     """Nobody said where: before all is measured on the CPU, say what keeps it from the GPU."""
-    from attnbench.amiss import idle
-    from attnbench.machine import this_machine
-    from attnbench.verbs import say
+    from attnbench.command.terminal import say
+    from attnbench.core.machine import idle, this_machine
 
     if said := idle(this_machine()):
         say(f"note: {said}")

@@ -17,7 +17,7 @@ if not OWN:
 sys.path.insert(0, str(CHECKOUT))
 try:
     import attnbench
-    from attnbench.history import kinds
+    from attnbench.features.commits import kinds
 finally:
     if not OWN:
         sys.path.remove(str(CHECKOUT))

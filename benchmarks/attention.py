@@ -1,8 +1,9 @@
-"""Time, memory, error and energy of the variants against length: see attnbench/history/suite.py."""
+"""Time, memory, error and energy of the variants against length: see features/commits/suite.py."""
 
 from pathlib import Path
 
-from attnbench.history import command, sitting, suite
+from attnbench.features.commits import sitting, suite
+from attnbench.features.commits import suite as command
 
 ASKED = command.handed_on()
 param_names = list(suite.PARAMETERS)

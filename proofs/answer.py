@@ -22,7 +22,7 @@ ROOT = HERE.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from attnbench.models.quality.recall.verdicts import Budget, Standing  # noqa: E402
+from attnbench.features.quality.recall_verdicts import TargetStanding, TrainingBudget  # noqa: E402
 from proofs import answer_figures as figures  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"
@@ -34,9 +34,11 @@ UNBROKEN = "\x00"
 """A blank of a command, while lines are filled."""
 HALF = 0.5
 RECALLED = {
-    "sdpa": Standing.REACHES, "linear.elu": Standing.SHORT,
-    "performer?features=64": Standing.SHORT, "dilated?dilation=1&width=32": Standing.SHORT,
-}  # fmt: skip
+    "sdpa": TargetStanding.REACHES,
+    "linear.elu": TargetStanding.SHORT,
+    "performer?features=64": TargetStanding.SHORT,
+    "dilated?dilation=1&width=32": TargetStanding.SHORT,
+}
 """What other seeds said too, which is why the page says no more."""
 LITTLE = 0.2
 """Of what softmax does beyond averaging."""
@@ -52,14 +54,24 @@ def made(machine: Path = MACHINE, run: str = RUN) -> str:
     if wrong := [sentence for sentence, holds in claims(data) if not holds]:
         raise NotSoAnyMore("the figures don't say any more that " + "; that ".join(wrong))
     words = Environment(
-        loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
-    )  # fmt: skip
-    return filled(words.get_template("answer.md.jinja").render(
-        data=data, forward=data.speed("forward"), train=data.speed("train"),
-        window=data.speed("forward", WINDOW), window_train=data.speed("train", WINDOW),
-        figures=figures, budget=Budget,
-    ))  # fmt: skip
+        loader=FileSystemLoader(HERE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return filled(
+        words.get_template("answer.md.jinja").render(
+            data=data,
+            forward=data.speed("forward"),
+            train=data.speed("train"),
+            window=data.speed("forward", WINDOW),
+            window_train=data.speed("train", WINDOW),
+            figures=figures,
+            budget=TrainingBudget,
+        )
+    )
 
 
 def filled(page: str) -> str:
@@ -74,10 +86,16 @@ def _filled(block: str) -> str:
     block = re.sub(r"`[^`]+`", lambda span: re.sub(r"\s+", UNBROKEN, span.group()), block)
     items = re.split(r"^(?=- |\d\. )", block, flags=re.MULTILINE)
     return "\n".join(
-        textwrap.fill(" ".join(item.split()), WIDTH, subsequent_indent=_indent(item),
-                      break_long_words=False, break_on_hyphens=False)
-        for item in items if item.strip()
-    ).replace(UNBROKEN, " ")  # fmt: skip
+        textwrap.fill(
+            " ".join(item.split()),
+            WIDTH,
+            subsequent_indent=_indent(item),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for item in items
+        if item.strip()
+    ).replace(UNBROKEN, " ")
 
 
 def _indent(item: str) -> str:
@@ -112,7 +130,7 @@ def claims(data: figures.Data) -> Iterator[tuple[str, bool]]:
     levels = data.levels()[1]
     yield "nobody gains at any quality", not any(level.gains for level in levels)
     recalls = {each.variant: each for each in data.recalls()}
-    for budget, (name, said) in product(Budget, RECALLED.items()):
+    for budget, (name, said) in product(TrainingBudget, RECALLED.items()):
         held = recalls[name].standing(budget, figures.PAIRS_OF_RECALL) is said
         yield f"{name} {said} of recalling 99 % ({budget})", held
     for claim in ("reassociated", "sparse-long", "low-rank"):

@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.answer.model_cost import iso, ranks
-from attnbench.answer.model_cost.told import told
 from attnbench.answer.regimes import Regime, time_of
-from attnbench.models.quality.recall.verdicts import Budget, Recalled, Standing, recalled
-from attnbench.record import Record, Time
-from attnbench.report.page.gather import gather
-from attnbench.report.page.provenance import commands
-from attnbench.report.quality_said import cosine
-from attnbench.report.scenes import Scene, scenes
-from attnbench.store.evidence import Evidence, evidence_of, read_evidence
+from attnbench.core.evidence import Evidence, evidence_of, read_evidence
+from attnbench.core.record import Record, Time
+from attnbench.features.quality import words
+from attnbench.features.quality.recall_verdicts import (
+    Recalled,
+    TargetStanding,
+    TrainingBudget,
+    recalled,
+)
+from attnbench.features.quality.words import cosine, told
+from attnbench.features.report.provenance import commands
+from attnbench.report.scenes import Scene, gather, scenes
 
 BY = "–"
 NEVER = "not here"
@@ -121,13 +124,11 @@ class Data:
         self.evidence = {k: _newest(machine, k) for k in ("reproduce", "recall", "model", "real")}
         original = self.evidence["model"].made["original"]
         rows = [told(row, original) for row in self.evidence["model"].rows]
-        self.model_rows = ranks.with_ranks(rows, original)
+        self.model_rows = words.with_ranks(rows, original)
 
     def speed(self, phase: str, mask: str = "none") -> Speed:
         """A regime of the run."""
-        (scene,) = (
-            s for s in self.scenes if s.regime.phase == phase and s.regime.mask == mask
-        )  # fmt: skip
+        (scene,) = (s for s in self.scenes if s.regime.phase == phase and s.regime.mask == mask)
         return Speed(scene)
 
     def amiss(self) -> tuple[int, int]:
@@ -151,20 +152,22 @@ class Data:
     def kept(self, variant: str) -> tuple[float, float] | None:
         """The least and the most skill on the layers of the trained model."""
         found = [
-            row["skill"] for row in self.evidence["real"].rows
-            if row["variant"] == variant and row["source"].startswith("layer")
+            row["skill"]
+            for row in self.evidence["real"].rows
+            if row["variant"] == variant
+            and row["source"].startswith("layer")
             and row["skill"] is not None
-        ]  # fmt: skip
+        ]
         return (min(found), max(found)) if found else None
 
-    def levels(self) -> tuple[int, list[iso.Level]]:
+    def levels(self) -> tuple[int, list[words.Level]]:
         """The longest text whose step was timed, and who is fastest at each quality."""
-        (*_, length) = iso.lengths(self.model_rows)
-        return length, iso.levels(iso.points(self.model_rows, length))
+        (*_, length) = words.lengths_of(self.model_rows)
+        return length, words.levels_of(words.points(self.model_rows, length))
 
-    def points(self) -> dict[str, iso.Point]:
+    def points(self) -> dict[str, words.CostPoint]:
         """Variants of the trained model with their quality and their step."""
-        return {p.variant: p for p in iso.points(self.model_rows, self.levels()[0])}
+        return {p.variant: p for p in words.points(self.model_rows, self.levels()[0])}
 
     def floor(self) -> Mapping[str, Any]:
         """What the step takes of its time without any attention."""
@@ -180,10 +183,10 @@ class Data:
         return next(row for row in self.evidence["reproduce"].rows if row["name"] == name)
 
 
-def recall_cell(each: Recalled, budget: Budget) -> str:
+def recall_cell(each: Recalled, budget: TrainingBudget) -> str:
     """``86.5 ± 2.3``, with what is known of it."""
     found = each.accuracy[budget][PAIRS_OF_RECALL]
-    mark = {Standing.REACHES: " ✓", Standing.OPEN: " ?"}.get(
+    mark = {TargetStanding.REACHES: " ✓", TargetStanding.OPEN: " ?"}.get(
         each.standing(budget, PAIRS_OF_RECALL), ""
     )
     return f"{100 * found.mean:.1f} ± {100 * found.half:.1f}{mark}"
@@ -195,8 +198,7 @@ def model_rows(data: Data) -> Iterator[Sequence[str]]:
         if p.computes != "softmax":
             value, low, high = p.cosine
             step = "{:.2f} [{:.2f}, {:.2f}]".format(*p.ratio)
-            yield (p.variant, p.computes,
-                   f"{cosine(value)} [{cosine(low)}, {cosine(high)}]", step)  # fmt: skip
+            yield (p.variant, p.computes, f"{cosine(value)} [{cosine(low)}, {cosine(high)}]", step)
 
 
 def kept_said(found: tuple[float, float] | float | None) -> str:

@@ -67,17 +67,25 @@ def run(root: Path, kind: str) -> dict[str, Any]:
     git(root, "checkout", "--quiet", kind)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "asv", "continuous", "HEAD~1", "HEAD"],
-        cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, "HOME": str(root.parent), "PYTHONPATH": ""},
-    )  # fmt: skip
+    )
     seconds = time.monotonic() - start
     found = [NAMED.match(line) for line in done.stdout.splitlines()]
     named = {match[2]: match[1] for match in found if match}
     ended = "NOT SIGNIFICANTLY" in done.stdout or bool(named)
     result = {
-        "kind": kind, "named": named, "seconds": round(seconds, 1), "status": done.returncode,
-        "load": os.getloadavg()[1], "values": values(root),
-    }  # fmt: skip
+        "kind": kind,
+        "named": named,
+        "seconds": round(seconds, 1),
+        "status": done.returncode,
+        "load": os.getloadavg()[1],
+        "values": values(root),
+    }
     return result if ended else {**result, "failed": (done.stdout + done.stderr)[-2000:]}
 
 
@@ -85,8 +93,9 @@ def values(root: Path) -> dict[str, dict[str, list[float]]]:
     """The times that asv keeps of both commits, by branch and cell."""
     from asv.results import iter_results
 
-    by_sha = {git(root, "rev-parse", f"HEAD{back}"): name
-              for back, name in (("", "head"), ("~1", "base"))}  # fmt: skip
+    by_sha = {
+        git(root, "rev-parse", f"HEAD{back}"): name for back, name in (("", "head"), ("~1", "base"))
+    }
     found: dict[str, dict[str, list[float]]] = {}
     for result in iter_results(str(root / "results" / "asv")):
         if (name := by_sha.get(result.commit_hash)) is None:
@@ -124,8 +133,10 @@ def table(runs: list[dict[str, Any]]) -> bool:
             continue
         well, took = sum(map(right, of_kind)), [one["seconds"] for one in of_kind]
         cells = Counter(f"{mark} {name}" for one in of_kind for name, mark in one["named"].items())
-        print(f"{kind}: right in {well} of {len(of_kind)} runs; seconds a run: median "
-              f"{statistics.median(took):.0f}, most {max(took):.0f}")  # fmt: skip
+        print(
+            f"{kind}: right in {well} of {len(of_kind)} runs; seconds a run: median "
+            f"{statistics.median(took):.0f}, most {max(took):.0f}"
+        )
         for name, count in cells.most_common():
             print(f"  {count:3} × {name}")
         failed = [one["failed"] for one in of_kind if "failed" in one]
@@ -144,11 +155,18 @@ def main() -> int:
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--table", action="store_true", help="run nothing more")
     given = parser.parse_args()
-    runs = [json.loads(line) for line in given.out.read_text().splitlines()] \
-        if given.out.exists() else []  # fmt: skip
+    runs = (
+        [json.loads(line) for line in given.out.read_text().splitlines()]
+        if given.out.exists()
+        else []
+    )
     kinds = (given.only,) if given.only else KINDS
-    todo = [kind for number in range(given.runs) for kind in kinds
-            if sum(one["kind"] == kind for one in runs) <= number]  # fmt: skip
+    todo = [
+        kind
+        for number in range(given.runs)
+        for kind in kinds
+        if sum(one["kind"] == kind for one in runs) <= number
+    ]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "clone"
         if todo and not given.table:

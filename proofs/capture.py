@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
+from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 
 LIMIT = 0.05
 PAIRS = 100
@@ -33,9 +33,14 @@ def training(attention: str) -> Any:
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=4, vocab_size=1000, attn_implementation=attention,
-    )  # fmt: skip
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        vocab_size=1000,
+        attn_implementation=attention,
+    )
     model = transformers.LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(0, 1000, (BATCH, TOKENS))
@@ -50,8 +55,8 @@ def training(attention: str) -> Any:
 
 def ratios(attention: str) -> tuple[list[float], float, int]:
     """Of each pair, with over without; the median step without; calls recorded."""
+    from attnbench.models.capture.capture import Session
     from attnbench.models.capture.recorder import Recorder
-    from attnbench.models.capture.session import Session
 
     session = Session(Recorder())
     session.begin(running=True)

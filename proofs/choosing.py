@@ -12,15 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.record import Record  # noqa: E402
-from attnbench.store import read_header, read_records  # noqa: E402
+from attnbench.core.record import Record  # noqa: E402
+from attnbench.core.store import read_header, read_records  # noqa: E402
 
 SOURCE = ROOT / "results/amd-epyc-2c/20261122-135617"
 RECORDS, SAMPLES, TIMES, LIMIT_S = 100_000, 24, 7, 1.5
@@ -37,7 +36,9 @@ def written(folder: Path) -> Path:
         for number in range(RECORDS):
             record = found[number % len(found)]
             batch = 1 + number // len(found)
-            file.write(replace(record, problem={**record.problem, "batch": batch}).line() + "\n")
+            file.write(
+                record.with_(problem={**record.problem.to_dict(), "batch": batch}).line() + "\n"
+            )
     return folder
 
 
@@ -45,7 +46,7 @@ def short(record: Record) -> Record:
     """With as many samples as a record of the default budget has."""
     if record.time is None:
         return record
-    return replace(record, time=replace(record.time, samples_s=record.time.samples_s[:SAMPLES]))
+    return record.with_(time=record.time.with_(samples_s=record.time.samples_s[:SAMPLES]))
 
 
 def main() -> int:
@@ -64,8 +65,10 @@ def main() -> int:
         loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True)
     middle = statistics.median(taken)
     print(done.stdout.splitlines()[0])
-    print(f"choose from {RECORDS:,} records, {size / 1e6:.0f} MB: {middle:.2f} s "
-          f"[{min(taken):.2f}, {max(taken):.2f}], at most {LIMIT_S} s")  # fmt: skip
+    print(
+        f"choose from {RECORDS:,} records, {size / 1e6:.0f} MB: {middle:.2f} s "
+        f"[{min(taken):.2f}, {max(taken):.2f}], at most {LIMIT_S} s"
+    )
     print(f"torch loaded: {'yes' if loaded.returncode else 'no'}")
     return int(middle > LIMIT_S or bool(loaded.returncode))
 

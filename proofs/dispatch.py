@@ -16,17 +16,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.measure.settings import environment  # noqa: E402
+from attnbench.core.settings import environment  # noqa: E402
 
 os.environ.update(environment(threads=1))  # what counts only before torch is imported
 
 import torch  # noqa: E402
 
 import attnbench  # noqa: E402
-from attnbench.answer.dispatch_entry import Entry, Range  # noqa: E402
-from attnbench.answer.dispatch_table import DispatchTable  # noqa: E402
-from attnbench.machine import this_machine  # noqa: E402
-from attnbench.models.built import Asked, Built  # noqa: E402
+from attnbench.answer.dispatch_table import (  # noqa: E402
+    DispatchEntry,
+    DispatchTable,
+    Range,
+)
+from attnbench.core.machine import this_machine  # noqa: E402
+from attnbench.models.attention import Built, CallShape  # noqa: E402
 from attnbench.models.dispatch import Dispatch  # noqa: E402
 from impls import table as rows  # noqa: E402
 from impls.masks import Mask  # noqa: E402
@@ -35,26 +38,44 @@ LIMIT_US = 10.0
 TURNS, CALLS = 2000, 10
 """So many pairs of so many calls."""
 CASES = (
-    ("forward", 16, 16, False), ("forward", 16, 16, True), ("train", 16, 16, True),
+    ("forward", 16, 16, False),
+    ("forward", 16, 16, True),
+    ("train", 16, 16, True),
     ("decode", 1, 64, False),
-)  # fmt: skip
+)
 VARIANTS = ("sdpa", "matmul")
 
 
 def dispatched(built: Built) -> Dispatch:
     """By a table of some size, in which one variant takes the calls of all the cases."""
     made = {
-        "device": "cpu", "torch": torch.__version__, "machine": this_machine().name, "threads": 1,
-        "attnbench": attnbench.__version__, "protocol": 2, "run": "",
-    }  # fmt: skip
+        "device": "cpu",
+        "torch": torch.__version__,
+        "machine": this_machine().name,
+        "threads": 1,
+        "attnbench": attnbench.__version__,
+        "protocol": 2,
+        "run": "",
+    }
     entries = [
-        Entry(phase, mask, "float32", heads, heads, 64, 64, (1, 8),
-              tuple(Range(64 * n + 1, 64 * n + 64, 1 if phase == "decode" else "same",
-                          built.row.label)
-                    for n in range(8)))
-        for phase in ("forward", "train", "decode") for mask in ("none", "causal")
+        DispatchEntry(
+            phase,
+            mask,
+            "float32",
+            heads,
+            heads,
+            64,
+            64,
+            (1, 8),
+            tuple(
+                Range(64 * n + 1, 64 * n + 64, 1 if phase == "decode" else "same", built.row.label)
+                for n in range(8)
+            ),
+        )
+        for phase in ("forward", "train", "decode")
+        for mask in ("none", "causal")
         for heads in (1, 2, 4, 8)
-    ]  # fmt: skip
+    ]
     return Dispatch(DispatchTable(made, entries=entries), {built.row.label: built})
 
 
@@ -80,8 +101,15 @@ def figures() -> Iterator[tuple[str, float]]:
         for phase, queries, keys, causal in CASES:
             grad = phase == "train"
             q, k, v = (torch.randn(1, 1, n, 64, requires_grad=grad) for n in (queries, keys, keys))
-            asked = Asked(tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device,
-                          Mask.parse("causal" if causal else "none"), phase)  # fmt: skip
+            asked = CallShape(
+                tuple(q.shape),
+                tuple(k.shape),
+                tuple(v.shape),
+                q.dtype,
+                q.device,
+                Mask.parse("causal" if causal else "none"),
+                phase,
+            )
             attend = built.attend(asked)
             torch.testing.assert_close(function(q, k, v, is_causal=causal), attend(q, k, v))
             taken = above(

@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import impls
-from attnbench.measure.settings import Settings
-from attnbench.record import Record, Status
-from attnbench.store import RunFolder, read_records
-from attnbench.sweep import run
-from attnbench.sweep.local import Local
+from attnbench.core.record import Record, Status
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import Settings
+from attnbench.core.store import read_records
+from attnbench.sweep import sweep
+from attnbench.sweep.places import Local
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
+from attnbench.sweep.start import RunRecords
 from proofs.trust import Figure
 
 VARIANTS = ("einsum", "matmul", "baddbmm", "inplace", "sdpa")
@@ -63,7 +64,7 @@ def endurance() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as out:
         folder = RunFolder.create(Path(out), "here", header)
         with places.slots(Settings(), "cpu") as slots:
-            run.sweep(plan, Known(), folder, slots, watcher, run.Interrupt(print))
+            sweep.sweep(plan, RunRecords(), folder, slots, watcher, sweep.Interrupt(print))
         folder.close()
         records = list(read_records(folder.path))
     keys = {record.key for record in records}

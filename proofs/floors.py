@@ -1,4 +1,4 @@
-"""The floors of the house, checked from the imports themselves: ``python proofs/floors.py``.
+"""The layers of the code, checked from the imports themselves: ``python proofs/floors.py``.
 
 An import points down or stays in its own room. Every import statement counts, also one inside a
 function or under ``if TYPE_CHECKING``; a module named in a string and loaded later is not seen.
@@ -19,38 +19,25 @@ DATA = (
 TENSORS = ("impls.graph", "impls.heads", "impls.jit", "impls.jit_kernels", "impls.score_mask")
 FAMILY = "impls.<family>"
 TABLE = ("impls", "impls.outside")
-WORDS = (
-    "attnbench", "attnbench.amounts", "attnbench.collector", "attnbench.paths",
-    "attnbench.statistics",
-    "attnbench.comparison", "attnbench.pairs", "attnbench.parts", "attnbench.record",
-    "attnbench.nvml", "attnbench.lock", "attnbench.machine", "attnbench.vitals",
-    "attnbench.amiss", "attnbench.exits", "attnbench.outside_text",
-)  # fmt: skip
 FLOORS = (  # lowest first; a room is a module, or a package with all that is in it
-    DATA, TENSORS, (FAMILY,), TABLE, WORDS, ("attnbench.truth",), ("attnbench.measure",),
-    ("attnbench.store",), ("attnbench.sweep",),
-    ("attnbench.answer", "attnbench.models", "attnbench.selfcheck", "attnbench.history"),
-    ("attnbench.claims",),
-    ("attnbench.report",), ("attnbench.given", "attnbench.forms"), ("attnbench.arguments",),
-    ("attnbench.verbs", "attnbench.notebook"),
-    ("attnbench.cli", "benchmarks"),
-    ("attnbench.__main__",),
+    DATA, TENSORS, (FAMILY,), TABLE, ("attnbench",), ("attnbench.core",), ("attnbench.gate",),
+    ("attnbench.meter",), ("attnbench.sweep",), ("attnbench.answer",), ("attnbench.report",),
+    ("attnbench.command",), ("attnbench.models",), ("attnbench.features",),
+    ("attnbench.notebook",), ("attnbench.cli", "benchmarks"), ("attnbench.__main__",),
 )  # fmt: skip
-OPEN = {
-    *DATA,
-    *TENSORS,
-    *TABLE,
-    *WORDS,
-    "attnbench.models",
-}  # may import others of their floor, so long as no circle comes of it
-TORCH_FREE = {  # plans and reports; a family's __init__ and cost join them
-    *DATA, *TABLE, *WORDS, "attnbench.store", "attnbench.sweep", "attnbench.answer",
-    "attnbench.selfcheck", "attnbench.history", "attnbench.report", "attnbench.given",
-    "attnbench.forms", "attnbench.arguments", "attnbench.verbs", "attnbench.notebook",
-    "attnbench.cli", "attnbench.__main__",
-}  # fmt: skip
-NEEDS_TORCH = {"attnbench.sweep.worker"}
-TORCH_IN_FUNCTIONS = {"impls.masks"}
+OPEN = {*DATA, *TENSORS, *TABLE}
+"""May import others of their floor, so long as no circle comes of it."""
+WITH_TORCH = {"attnbench.gate", "attnbench.meter", "attnbench.models", FAMILY, *TENSORS}
+"""The rooms that may load torch. Every other module must load where there is no torch."""
+WORKERS = re.compile(
+    r"attnbench\.features\.(claims\.measured\.\w+|quality\.(pretrained|real|recall)_(worker|train))"
+)
+"""Modules of other rooms that may: they run in processes of their own."""
+TORCH_IN_FUNCTIONS = {
+    "impls.masks",
+    "attnbench.core.settings",
+    "attnbench.features.quality.pretrained",
+}
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 Statement = ast.Import | ast.ImportFrom
 Import = namedtuple("Import", "source target place when")
@@ -96,8 +83,9 @@ class House:
     def torch_free(self, module: str) -> bool:
         """True for a module that must load where there is no torch."""
         place = self.room(module)
-        named = place in TORCH_FREE and module not in NEEDS_TORCH
-        return named or (place not in FLOOR and module in (place, f"{place}.cost"))
+        if place not in FLOOR:  # a family: its rows and its costs are data
+            return module in (place, f"{place}.cost")
+        return not (place in WITH_TORCH or WORKERS.fullmatch(module))
 
     def violations(self) -> list[str]:
         """A line for each broken rule."""

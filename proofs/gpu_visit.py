@@ -20,11 +20,15 @@ from time import monotonic
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.amiss import amiss  # noqa: E402
-from attnbench.given import above_nought, words  # noqa: E402
-from attnbench.machine import this_machine  # noqa: E402
-from attnbench.verbs import INTERRUPTED  # noqa: E402
-from attnbench.verbs.sigterm import as_ctrl_c  # noqa: E402
+from attnbench.command.arguments import above_nought, words  # noqa: E402
+from attnbench.command.terminal import (  # noqa: E402
+    INTERRUPTED,
+    as_ctrl_c,
+)
+from attnbench.core.machine import (  # noqa: E402
+    amiss,
+    this_machine,
+)
 from proofs.visit_called import Ended, Stopped, called  # noqa: E402
 from proofs.visit_kept import Kept, NoVisit, Place  # noqa: E402
 from proofs.visit_steps import Step, counted, facts, steps  # noqa: E402
@@ -36,8 +40,13 @@ LINE = 120
 Runner = Callable[[Sequence[str], float, Callable[[], None]], Ended]
 
 
-def visit(todo: Sequence[Step], kept: Kept, seconds: float, run: Runner = called,
-          now: Callable[[], float] = monotonic) -> None:  # fmt: skip
+def visit(
+    todo: Sequence[Step],
+    kept: Kept,
+    seconds: float,
+    run: Runner = called,
+    now: Callable[[], float] = monotonic,
+) -> None:
     """Step after step until the time is over; what an earlier visit has done is not done again."""
     end = now() + seconds - PACKING_S
     kept.write()
@@ -101,8 +110,11 @@ def main(told: Sequence[str]) -> int:
     begun, todo = monotonic(), steps(given.device)
     names = given.steps or [step.name for step in todo]
     if unknown := set(names) - {step.name for step in todo}:
-        print(f"there is no step {', '.join(sorted(unknown))}; the steps are "
-              f"{', '.join(step.name for step in todo)}", file=sys.stderr)  # fmt: skip
+        print(
+            f"there is no step {', '.join(sorted(unknown))}; the steps are "
+            f"{', '.join(step.name for step in todo)}",
+            file=sys.stderr,
+        )
         return 2
     with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as results, as_ctrl_c():
         try:
@@ -138,13 +150,22 @@ def _stopped(todo: Sequence[Step], kept: Kept, seconds: float) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--minutes", type=above_nought, default=9.0, metavar="M",
-                        help="of the whole visit")  # fmt: skip
-    parser.add_argument("--before", type=Path, metavar="DIR", help="what an earlier visit left, if "
-                        "that is not in --out")  # fmt: skip
+    parser.add_argument(
+        "--minutes", type=above_nought, default=9.0, metavar="M", help="of the whole visit"
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="DIR",
+        help="what an earlier visit left, if that is not in --out",
+    )
     parser.add_argument("--steps", type=words, metavar="NAME,…", help="of these steps alone")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
-                        help="cuda if not given; with cpu, to try the visit itself")  # fmt: skip
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cuda if not given; with cpu, to try the visit itself",
+    )
     return parser
 
 

@@ -110,10 +110,17 @@ def make(root: Path) -> str:
 
 
 def git(root: Path, *words: str) -> str:
-    names = {f"GIT_{who}_{what}": "a@a" for who in ("AUTHOR", "COMMITTER")
-             for what in ("NAME", "EMAIL")}  # fmt: skip
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
-                          env={**os.environ, **names})  # fmt: skip
+    names = {
+        f"GIT_{who}_{what}": "a@a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    done = subprocess.run(
+        ["git", *words],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **names},
+    )
     return done.stdout.strip()
 
 
@@ -122,18 +129,32 @@ def called(root: Path, base: str, branch: str) -> tuple[dict[str, str], dict[str
     new = ["fresh"] * ('"fresh"' in git(root, "show", f"{branch}:impls/dense/__init__.py"))
     words = [word for name in (*VARIANTS, *new) for word in ("--variant", name)]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "attnbench", "history", "compare", base, branch, *words,
-         "--json"], cwd=root, capture_output=True, text=True,
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "attnbench",
+            "history",
+            "compare",
+            base,
+            branch,
+            *words,
+            "--json",
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     if not done.stdout:
         return {"": done.stderr.strip()[-300:]}, {}, done.returncode
     cells = json.loads(done.stdout)["cells"]
     ended = {
         cell["variant"]: f"{cell['said']} {cell['pairs']['comparison']['ratio']:.3f}"
-        if cell["pairs"] else cell["said"]
+        if cell["pairs"]
+        else cell["said"]
         for cell in cells
-    }  # fmt: skip
+    }
     return {c["variant"]: c["said"] for c in cells if c["said"] in CALLED}, ended, done.returncode
 
 

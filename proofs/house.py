@@ -33,7 +33,7 @@ TOOLS = {"git"}
 """Programs of others that are run for their answer: no child of ours."""
 PROBLEM_PARAMETERS = {"problem", "problems", "p", "cell", "cells", "job"}
 """Parameters by which a function is handed a Problem."""
-RUN = ("attnbench.verbs.run", "attnbench.sweep.worker")
+RUN = ("attnbench.features.run.verb", "attnbench.sweep.worker")
 """Where a run begins, and where its cells are measured."""
 
 

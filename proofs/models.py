@@ -177,9 +177,13 @@ def tokens(model: nn.Module, question: small.Question) -> list[Tensor]:
     """The logits of tokens that are written with a cache."""
     given = {k: v for k, v in question.given.items() if k != "decoder_input_ids"}
     made = model.generate(
-        **given, max_new_tokens=4, min_new_tokens=4, do_sample=False, output_logits=True,
+        **given,
+        max_new_tokens=4,
+        min_new_tokens=4,
+        do_sample=False,
+        output_logits=True,
         return_dict_in_generate=True,
-    )  # fmt: skip
+    )
     return [made.sequences.float(), *made.logits]
 
 
@@ -407,16 +411,22 @@ def page(found: Sequence[Outcome]) -> str:
     called, own = [x for x in whole if x.calls], [x for x in whole if not x.calls]
     cases = Counter(result for x in made for result, _ in x.cases.values())
     return TEMPLATE.format(
-        transformers=transformers.__version__, types=len(found), made=len(made),
-        cases=f"{cases.total():,}", agree=f"{cases[AGREES]:,}", refused=cases[REFUSED],
-        differ=cases[DIFFERS], errors=cases[ERROR],
+        transformers=transformers.__version__,
+        types=len(found),
+        made=len(made),
+        cases=f"{cases.total():,}",
+        agree=f"{cases[AGREES]:,}",
+        refused=cases[REFUSED],
+        differ=cases[DIFFERS],
+        errors=cases[ERROR],
         called=_listed(x for x in called if x.sdpa),
         beyond=_listed(x for x in called if not x.sdpa),
-        own=_listed(x for x in own if not x.sdpa), own_sdpa=_listed(x for x in own if x.sdpa),
+        own=_listed(x for x in own if not x.sdpa),
+        own_sdpa=_listed(x for x in own if x.sdpa),
         why=_rows((x.model, "; ".join(reasons(x))) for x in refused),
         skipped=_rows((x.model_type, x.skipped) for x in found if x.skipped),
         counts=[len(called), len(own), len(refused), len(found) - len(made)],
-    )  # fmt: skip
+    )
 
 
 def _listed(found: Iterable[Outcome]) -> str:

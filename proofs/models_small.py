@@ -28,7 +28,8 @@ KINDS = (
 """The tasks whose model is taken for a configuration, the first that there is; '' is no task."""
 
 WIDTHS = {
-    name: value for value, names in {
+    name: value
+    for value, names in {
         32: (
             "hidden_size d_model n_embd dim embed_dim hidden_dim embedding_size emb_dim "
             "word_embed_proj_dim d_embed width image_size conv_dim decoder_hidden_size "
@@ -72,17 +73,25 @@ WIDTHS = {
         ),
         3: "num_labels",
         6: "num_queries num_query_tokens",
-    }.items() for name in names.split()
-}  # fmt: skip
+    }.items()
+    for name in names.split()
+}
 """Values by the field's name."""
 LAYERS = 2
 KEEP = object()
 INHERITED = {
-    "num_labels", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
-}  # fmt: skip
+    "num_labels",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+}
 SPECIAL_IDS = {
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
-}  # fmt: skip
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 KV_HEADS = {"num_key_value_heads", "num_kv_heads", "n_head_kv", "decoder_num_key_value_heads"}
 BY_PART: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("kernel", lambda x: x), ("vocab", lambda x: VOCABULARY), ("layers", lambda x: min(x, LAYERS)),
@@ -128,10 +137,11 @@ class Question(NamedTuple):
 def classes() -> Iterator[tuple[str, list[str]]]:
     """Each model type of transformers that has models, and the classes that may stand for it."""
     mappings = [
-        modeling_auto.MODEL_MAPPING_NAMES if not kind
+        modeling_auto.MODEL_MAPPING_NAMES
+        if not kind
         else getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
         for kind in KINDS
-    ]  # fmt: skip
+    ]
     for model_type in configuration_auto.CONFIG_MAPPING_NAMES:
         found = [mapping[model_type] for mapping in mappings if model_type in mapping]
         names = [name if isinstance(name, str) else name[0] for name in found]
@@ -149,9 +159,10 @@ def _shrunk(config: Any, special: Mapping[str, Any]) -> Any:
     """A configuration of the same class whose fields are small."""
     kind = type(config)
     parts = {
-        name: _shrunk(part, special.get(name, {})) for name in getattr(config, "sub_configs", {})
+        name: _shrunk(part, special.get(name, {}))
+        for name in getattr(config, "sub_configs", {})
         if isinstance(part := getattr(config, name, None), transformers.PreTrainedConfig)
-    }  # fmt: skip
+    }
     known = {*inspect.signature(kind.__init__).parameters, *INHERITED}
     for base in kind.__mro__:
         known |= set(vars(base).get("__annotations__", {}))
@@ -161,9 +172,10 @@ def _shrunk(config: Any, special: Mapping[str, Any]) -> Any:
     fields = {k: v for k, v in before.items() if k not in parts and k in known}
     ids = iter(range(3, VOCABULARY))
     values = {
-        name: changed for name, value in fields.items()
+        name: changed
+        for name, value in fields.items()
         if (changed := _small(name, value, fields, ids)) is not KEEP
-    }  # fmt: skip
+    }
     if isinstance(kinds := fields.get("layer_types"), list):
         values["layer_types"] = (list(dict.fromkeys(kinds)) + [kinds[-1]] * LAYERS)[:LAYERS]
     values |= {k: v for k, v in special.items() if k not in parts}
@@ -288,13 +300,16 @@ def _input(name: str, config: Any, form: str, source: torch.Generator) -> Tensor
     many = (_field(config, "num_input_channels", 1),) * hasattr(config, "num_input_channels")
     shapes = {
         "pixel_values": (2, frames, *images[1:]) if form == "videos" else images,
-        "pixel_values_videos": (2, frames, *images[1:]), "input_values": (2, 1600),
-        "input_features": _sound(config, form), "past_values": (2, past, *many),
-        "future_values": (2, 4), "past_time_features": (2, past, 0),
+        "pixel_values_videos": (2, frames, *images[1:]),
+        "input_values": (2, 1600),
+        "input_features": _sound(config, form),
+        "past_values": (2, past, *many),
+        "future_values": (2, 4),
+        "past_time_features": (2, past, 0),
         "future_time_features": (2, 4, 0),
         "query_embeds": (2, 6, _field(config, "hidden_size", 32)),
         "hidden_states": _patches(config),
-    }  # fmt: skip
+    }
     if name in shapes:
         return torch.randn(shapes[name], generator=source)
     if name == "past_observed_mask":

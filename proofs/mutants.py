@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {  # part: (its modules, its tests)
-    "gate": ("attnbench/truth", "tests/truth"),
-    "meter": ("attnbench/measure", "tests/measure"),
+    "gate": ("attnbench/gate", "tests/gate"),
+    "meter": ("attnbench/meter", "tests/meter"),
     "answer": ("attnbench/answer", "tests/answer"),
-    "store": ("attnbench/store", "tests/store"),
+    "core": ("attnbench/core", "tests/core"),
 }
 LIMIT_S = 240
 """For the tests of one edit; a hang is noticed too."""

@@ -33,15 +33,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+
 import impls  # noqa: E402
-from attnbench.answer.choice.choice import Choice  # noqa: E402
-from attnbench.answer.choice.chosen import choose  # noqa: E402
-from attnbench.answer.choice.features import Terms, kinds  # noqa: E402
-from attnbench.answer.choice.predict import Model  # noqa: E402
-from attnbench.answer.choice.wants import Wants  # noqa: E402
-from attnbench.measure.settings import Settings  # noqa: E402
-from attnbench.store import read_header  # noqa: E402
-from attnbench.store.skim import Seen, skim  # noqa: E402
+from attnbench.answer.choose import (  # noqa: E402
+    Choice,
+    choose,
+)
+from attnbench.answer.predict import (  # noqa: E402
+    PredictionModel,
+    Terms,
+    kinds,
+)
+from attnbench.answer.wants import Wants  # noqa: E402
+from attnbench.core.record import Record  # noqa: E402
+from attnbench.core.settings import Settings  # noqa: E402
+from attnbench.core.store import read_header, read_records  # noqa: E402
 from attnbench.sweep.compare import compare_cells  # noqa: E402
 from attnbench.sweep.engine import LocalEngine  # noqa: E402
 from impls.problem import Problem  # noqa: E402
@@ -99,7 +105,7 @@ class Asked:
 def of_runs(runs: Sequence[Path]) -> list[Asked]:
     """Every problem that was held out, or is far off, by what runs say."""
     shown, held, far = all_problems(SEED)
-    rounds = [[s for s in skim(run, {}) if s.time] for run in runs]
+    rounds = [[s for s in read_records(run) if s.time] for run in runs]
     if missing := {*shown, *held, *far} - {s.problem for s in rounds[0]}:
         raise SystemExit(f"{runs[0]} holds nothing of {len(missing)} problems: of another draw?")
     ceilings = read_header(runs[0]).get("ceilings") or {}
@@ -116,8 +122,11 @@ def of_made_up(noise: float) -> list[Asked]:
     return asked
 
 
-def judged(seen: Sequence[Seen], truth: Mapping[Problem, Mapping[str, float]],
-           ceilings: Mapping[str, Any]) -> list[Asked]:  # fmt: skip
+def judged(
+    seen: Sequence[Record],
+    truth: Mapping[Problem, Mapping[str, float]],
+    ceilings: Mapping[str, Any],
+) -> list[Asked]:
     """What is said of each problem, from those alone that may be seen."""
     shown, held, far = all_problems(SEED)
     table, found = impls.table(), []
@@ -131,7 +140,7 @@ def judged(seen: Sequence[Seen], truth: Mapping[Problem, Mapping[str, float]],
     return found
 
 
-def _medians(rounds: Sequence[Sequence[Seen]]) -> dict[Problem, dict[str, float]]:
+def _medians(rounds: Sequence[Sequence[Record]]) -> dict[Problem, dict[str, float]]:
     """What is true of each cell: the median of the rounds."""
     taken: dict[Problem, dict[str, list[float]]] = {}
     for seen in rounds:
@@ -144,22 +153,23 @@ def again_within(runs: Sequence[Path]) -> tuple[float, int]:
     """Of cells that two runs measured, the share that comes that near to itself; how many."""
     times: dict[tuple[Problem, str], list[float]] = {}
     for run in runs[:2]:
-        for s in skim(run, {}):
+        for s in read_records(run):
             if s.time:
                 times.setdefault((s.problem, s.variant), []).append(s.time.median_s)
     both = [x for x in times.values() if len(x) > 1]
     return _share([max(x) / min(x) <= 1 + OFF for x in both]), len(both)
 
 
-def _forced(alike: list[Seen], problem: Problem, times: Iterable[str],
-            ceilings: Mapping[str, Any]) -> dict[str, float]:  # fmt: skip
+def _forced(
+    alike: list[Record], problem: Problem, times: Iterable[str], ceilings: Mapping[str, Any]
+) -> dict[str, float]:
     """What would be said were it not for any rule of silence."""
     found = {}
     for name in times:
         own = [s for s in alike if s.variant == name and s.time]
         own = [s for s in own if kinds(s.problem) == kinds(problem)]
         figures = [s.time.median_s for s in own]
-        model = Model(Terms(ceilings), [s.problem for s in own], figures) if own else None
+        model = PredictionModel(Terms(ceilings), [s.problem for s in own], figures) if own else None
         if model and (said := model.predict(problem)):
             found[name] = said.middle
     return found
@@ -172,8 +182,16 @@ def hold_against_the_best(asked: list[Asked]) -> None:
             (chosen,) = cells_of(each.problem, [each.name])
             for rival in each.rivals:
                 (cell,) = cells_of(each.problem, [rival])
-                (one,) = compare_cells([chosen], [cell], engine, seed=0, margin=0.01, floors=[],
-                                       budget_s=PAIRS_S, watch=lambda _: None)  # fmt: skip
+                (one,) = compare_cells(
+                    [chosen],
+                    [cell],
+                    engine,
+                    seed=0,
+                    margin=0.01,
+                    floors=[],
+                    budget_s=PAIRS_S,
+                    watch=lambda _: None,
+                )
                 if one.pairs is None:
                     print(f"no pairs for {each.problem}: {one.why}", flush=True)
                     continue
@@ -198,19 +216,30 @@ def shown(asked: list[Asked]) -> bool:
     p95 = regrets[min(len(regrets) - 1, int(0.95 * len(regrets)))]
     lines = [
         ("problems answered, silent", f"{len(said)}, {len(silent)}", "", True),
-        ("regret, median", f"{statistics.median(regrets):.3f}", f"≤ {LIMITS['median']}",
-         statistics.median(regrets) <= LIMITS["median"]),
+        (
+            "regret, median",
+            f"{statistics.median(regrets):.3f}",
+            f"≤ {LIMITS['median']}",
+            statistics.median(regrets) <= LIMITS["median"],
+        ),
         ("regret, 95th percentile", f"{p95:.3f}", f"≤ {LIMITS['p95']}", p95 <= LIMITS["p95"]),
         ("regret, largest", f"{regrets[-1]:.3f}", "", True),
-        (f"predicted within {OFF:.0%}, of {len(near)} cells", f"{_share(near):.1%}",
-         f"≥ {LIMITS['within']:.0%}", _share(near) >= LIMITS["within"]),
+        (
+            f"predicted within {OFF:.0%}, of {len(near)} cells",
+            f"{_share(near):.1%}",
+            f"≥ {LIMITS['within']:.0%}",
+            _share(near) >= LIMITS["within"],
+        ),
         ("true time inside the interval", f"{_share(inside):.1%}", "", True),
-        (f"ties, silences that were right, of {len([*right, *quiet])}",
-         f"{_share([*right, *quiet]):.1%}", f"≥ {LIMITS['right']:.0%}",
-         _share([*right, *quiet]) >= LIMITS["right"]),
+        (
+            f"ties, silences that were right, of {len([*right, *quiet])}",
+            f"{_share([*right, *quiet]):.1%}",
+            f"≥ {LIMITS['right']:.0%}",
+            _share([*right, *quiet]) >= LIMITS["right"],
+        ),
         (f"  ties alone, of {len(ties)}", f"{_share(right):.1%}", "", True),
         (f"  silences alone, of {len(silent)}", f"{_share(quiet):.1%}", "", True),
-    ]  # fmt: skip
+    ]
     for what, value, limit, holds in lines:
         print(f"{what:44} {value:>12}  {limit:8} {'' if holds else 'NOT REACHED'}")
     for a in sorted(said, key=lambda a: -a.regret)[:6]:
@@ -232,8 +261,12 @@ def main() -> int:
     words.add_argument("--run", type=Path, action="append", help="made by this script before")
     words.add_argument("--rounds", type=int, default=3, help="how often all is measured")
     words.add_argument("--out", type=Path, help="where to keep the run")
-    words.add_argument("--made-up", type=float, metavar="NOISE", help="ask of a machine whose "
-                       "times are known and scatter by this share, such as 0.03")  # fmt: skip
+    words.add_argument(
+        "--made-up",
+        type=float,
+        metavar="NOISE",
+        help="ask of a machine whose times are known and scatter by this share, such as 0.03",
+    )
     words.add_argument("--no-pairs", action="store_true", help="regret by medians alone")
     given = words.parse_args()
     if given.made_up is not None:

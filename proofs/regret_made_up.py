@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnbench.store.skim import Seen, SeenMemory, SeenTime
+from attnbench.core.record import Memory, Record, Status, Time
 from impls.problem import Problem
 from proofs.regret_problems import VARIANTS, cells_of
 
@@ -42,12 +42,14 @@ def variants(chance: random.Random) -> dict[str, Made]:
     """Each with figures of its own."""
     return {
         name: Made(
-            start_s=chance.uniform(8e-6, 60e-6), rate=chance.uniform(3e10, 7e10),
-            pair_s=chance.uniform(4e-10, 12e-10), skips=name in ("window.blocked", "chunked"),
+            start_s=chance.uniform(8e-6, 60e-6),
+            rate=chance.uniform(3e10, 7e10),
+            pair_s=chance.uniform(4e-10, 12e-10),
+            skips=name in ("window.blocked", "chunked"),
             stores=name in ("baddbmm", "matmul"),
         )
         for name in VARIANTS
-    }  # fmt: skip
+    }
 
 
 def true_s(made: Made, p: Problem) -> float:
@@ -66,7 +68,7 @@ def true_s(made: Made, p: Problem) -> float:
     return made.start_s + whole * (1 + BACKWARD * (p.phase == "train"))
 
 
-def measured(problems: Sequence[Problem], noise: float, seed: int) -> list[Seen]:
+def measured(problems: Sequence[Problem], noise: float, seed: int) -> list[Record]:
     """A run of this machine: what the plan has of the variants, each with a time."""
     chance = random.Random(seed)
     table = variants(random.Random(7))
@@ -76,7 +78,20 @@ def measured(problems: Sequence[Problem], noise: float, seed: int) -> list[Seen]
             if cell.variant.name == "window.blocked" and "window" not in p.mask.kinds:
                 continue  # it says so itself, when it is built
             seconds = true_s(table[cell.variant.name], p) * math.exp(chance.gauss(0, noise))
-            time = SeenTime(seconds, seconds * 0.99, seconds * 1.01, seconds * 0.98)
-            found.append(Seen("measured", cell.variant.label, p, computes="softmax", time=time,
-                              memory=SeenMemory(1 << 20)))  # fmt: skip
+            time = Time(
+                median_s=seconds,
+                low_s=seconds * 0.99,
+                high_s=seconds * 1.01,
+                q25_s=seconds * 0.995,
+                q75_s=seconds * 1.005,
+                min_s=seconds * 0.98,
+                n=1,
+                clock="host",
+                stop="budget",
+                samples_s=[seconds],
+            )
+            memory = Memory(
+                peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="made up"
+            )
+            found.append(Record.of(cell.variant, p, Status.MEASURED, time=time, memory=memory))
     return found

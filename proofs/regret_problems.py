@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import impls
-from attnbench.machine import this_machine
+from attnbench.core.machine import this_machine
 from attnbench.sweep import progress, start
-from attnbench.sweep.local import Local
+from attnbench.sweep.places import Local
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.run import Interrupt, sweep
+from attnbench.sweep.sweep import Interrupt, sweep
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -36,9 +36,15 @@ BUDGET_S = 0.1
 
 def problem(phase: str, length: int, heads: int, width: int, mask: str) -> Problem:
     return Problem(
-        heads=heads, kv_heads=heads, q_len=1 if phase == "decode" else length, kv_len=length,
-        head_dim=width, v_head_dim=width, mask=Mask.parse(mask), phase=phase,
-    )  # fmt: skip
+        heads=heads,
+        kv_heads=heads,
+        q_len=1 if phase == "decode" else length,
+        kv_len=length,
+        head_dim=width,
+        v_head_dim=width,
+        mask=Mask.parse(mask),
+        phase=phase,
+    )
 
 
 def small_enough(p: Problem, most: float = MOST_PAIRS) -> bool:
@@ -49,8 +55,9 @@ def grid(chance: random.Random) -> Iterator[Problem]:
     """Some of the corners of a grid, as many for each phase and mask."""
     for phase, mask in itertools.product(PHASES, MASKS):
         lengths = LENGTHS.get(phase, SQUARE)
-        corners = [problem(phase, n, h, d, mask)
-                   for n, h, d in itertools.product(lengths, HEADS, WIDTHS)]  # fmt: skip
+        corners = [
+            problem(phase, n, h, d, mask) for n, h, d in itertools.product(lengths, HEADS, WIDTHS)
+        ]
         yield from chance.sample([p for p in corners if small_enough(p)], EACH)
 
 
@@ -62,8 +69,13 @@ def held_out(chance: random.Random) -> Iterator[Problem]:
         low, high = (math.log(x) for x in (ends[0] / BEYOND, ends[-1] * BEYOND))
         length = round(math.exp(chance.uniform(low, high)))
         mask = chance.choice(("none", "causal", f"window:{chance.choice(WINDOWS)},0"))
-        p = problem(phase, length, chance.choice((2, 3, 4, 5, 6, 8, 10)),
-                    chance.choice((32, 40, 48, 64, 80, 96, 112, 128)), mask)  # fmt: skip
+        p = problem(
+            phase,
+            length,
+            chance.choice((2, 3, 4, 5, 6, 8, 10)),
+            chance.choice((32, 40, 48, 64, 80, 96, 112, 128)),
+            mask,
+        )
         if small_enough(p, 1.25 * MOST_PAIRS):
             yield p
 
@@ -71,8 +83,13 @@ def held_out(chance: random.Random) -> Iterator[Problem]:
 def far_off(chance: random.Random) -> Iterator[Problem]:
     """Where nothing should be said."""
     while True:
-        yield problem(chance.choice(PHASES), chance.randint(16, 40), chance.choice((1, 32, 64)),
-                      chance.choice((8, 12, 256)), chance.choice(MASKS))  # fmt: skip
+        yield problem(
+            chance.choice(PHASES),
+            chance.randint(16, 40),
+            chance.choice((1, 32, 64)),
+            chance.choice((8, 12, 256)),
+            chance.choice(MASKS),
+        )
 
 
 def drawn(source: Iterator[Problem], count: int, but: Sequence[Problem]) -> list[Problem]:
@@ -111,7 +128,12 @@ def measured(out: Path, seed: int, rounds: int) -> list[Path]:
 def cells_of(p: Problem, names: Sequence[str] = VARIANTS) -> list[Cell]:
     """Of those that take it."""
     preset = Preset(
-        "one", seq=(f"{p.q_len}x{p.kv_len}",), heads=(p.heads,), head_dim=(p.head_dim,),
-        mask=(str(p.mask),), phase=(p.phase,), budget=BUDGET_S,
-    )  # fmt: skip
+        "one",
+        seq=(f"{p.q_len}x{p.kv_len}",),
+        heads=(p.heads,),
+        head_dim=(p.head_dim,),
+        mask=(str(p.mask),),
+        phase=(p.phase,),
+        budget=BUDGET_S,
+    )
     return make_plan(impls.table(), names, preset, this_machine()).to_run

@@ -22,7 +22,7 @@ SECONDS_A_CELL = 2.0
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
+from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 from proofs.endurance import endurance  # noqa: E402
 from proofs.trust import Figure, clock, faults, pairs  # noqa: E402
 
@@ -93,11 +93,11 @@ def timer() -> Iterator[Figure]:
     """Our samples and torch.utils.benchmark's, turn about, on the same calls."""
     from torch.utils.benchmark import Timer
 
-    from attnbench.measure.clocks import clock_for
-    from attnbench.measure.timed import Timed, Values
-    from attnbench.truth.gate import gate
-    from attnbench.truth.inputs import make
-    from attnbench.truth.reference import judge
+    from attnbench.gate.gate import gate
+    from attnbench.gate.inputs import make
+    from attnbench.gate.reference import judge
+    from attnbench.meter.clocks import clock_for
+    from attnbench.meter.timed import Timed, Values
     from impls import table
     from impls.loading import load_function
     from impls.lowrank.mean_v import definition as define
@@ -148,8 +148,8 @@ def _nothing() -> None:
 
 def memory() -> Iterator[Figure]:
     """The meter's peak against closed forms written out here."""
-    from attnbench.measure.memory import observe, warm_profiler
-    from attnbench.truth.inputs import make
+    from attnbench.gate.inputs import make
+    from attnbench.meter.memory import observe, warm_profiler
     from impls import table
     from impls.loading import load_function
     from impls.problem import Problem
@@ -178,9 +178,8 @@ def oracle() -> Iterator[Figure]:
     """A million scores a row: 131,072 tokens, 8 heads of 64, causal, 256 rows, all gradients."""
     import torch
 
-    from attnbench.truth.errors import compare
-    from attnbench.truth.inputs import make
-    from attnbench.truth.oracle import exact, sample_rows
+    from attnbench.gate.inputs import make
+    from attnbench.gate.oracle import compare, exact, sample_rows
     from impls.masks import Mask
     from impls.problem import Problem
 

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
+from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 
 LIMIT = 1.15
 LENGTHS = (4096, 8192, 16384, 32768)
@@ -48,7 +48,7 @@ def slope(values: list[float]) -> float:
 def claims(names: list[str]) -> Iterator[tuple[Any, str, str]]:
     """Rows, masks and phases of which linear growth is claimed."""
     import impls
-    from attnbench.machine import this_machine, why_not
+    from attnbench.core.machine import this_machine, why_not
     from impls.loading import load_function
 
     for row in impls.table().rows.values():
@@ -75,9 +75,8 @@ def exponents(row: Any, mask: str, phase: str) -> tuple[float, float]:
     """Of the least time of a few rounds over the lengths, and of the peak memory."""
     import torch
 
-    from attnbench.measure.memory import observe
-    from attnbench.truth.call import Call
-    from attnbench.truth.inputs import make
+    from attnbench.gate.inputs import Call, make
+    from attnbench.meter.memory import observe
     from impls.loading import load_function
 
     best = dict.fromkeys(LENGTHS, math.inf)

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.measure.settings import Settings, apply, environment  # noqa: E402
+from attnbench.core.settings import Settings, apply, environment  # noqa: E402
 from proofs.theirs import HEADS, MATCHES, WIDTH, Match  # noqa: E402
 
 LIMIT = 1.05
@@ -35,9 +35,16 @@ def problem_of(match: Match, phase: str) -> Any:
     from impls.problem import Problem
 
     return Problem(
-        heads=HEADS, kv_heads=HEADS, q_len=match.length, kv_len=match.length, head_dim=WIDTH,
-        v_head_dim=WIDTH, mask=Mask.parse(match.mask), phase=phase, level=match.level,
-    )  # fmt: skip
+        heads=HEADS,
+        kv_heads=HEADS,
+        q_len=match.length,
+        kv_len=match.length,
+        head_dim=WIDTH,
+        v_head_dim=WIDTH,
+        mask=Mask.parse(match.mask),
+        phase=phase,
+        level=match.level,
+    )
 
 
 def pair(match: Match, phase: str) -> tuple[list[float], float]:
@@ -45,8 +52,7 @@ def pair(match: Match, phase: str) -> tuple[list[float], float]:
     import torch
 
     import impls
-    from attnbench.truth.call import Call
-    from attnbench.truth.inputs import make
+    from attnbench.gate.inputs import Call, make
     from impls.loading import load_function
 
     problem = problem_of(match, phase)
@@ -86,7 +92,7 @@ def pair(match: Match, phase: str) -> tuple[list[float], float]:
 
 def measured(names: list[str]) -> Iterator[tuple[str, float]]:
     """Each line as it is known, and its ratio."""
-    from attnbench.statistics import summary
+    from attnbench.core.stats import summary
 
     for match in MATCHES:
         if names and match.ours not in names:

@@ -32,7 +32,7 @@ def clock() -> Iterator[Figure]:
     """A wait of known length, by the clock that is the record's: host, and on CUDA events."""
     import torch
 
-    from attnbench.measure.clocks import HostClock, clock_for
+    from attnbench.meter.clocks import HostClock, clock_for
 
     for seconds in (0.0002, 0.005):
 
@@ -72,14 +72,12 @@ def busy_core() -> Iterator[None]:
 
 
 def _verdicts() -> Iterator[Figure]:
-    from attnbench.comparison import LEAST_MARGIN, Verdict
-    from attnbench.measure.cell import Bench
-    from attnbench.measure.job import Job
-    from attnbench.measure.noise import floor_of
-    from attnbench.measure.paired import compare_ready
-    from attnbench.measure.settings import Settings, apply
-    from attnbench.pairs import Rule
-    from attnbench.truth.planted import SLICES_PROBLEM, slices
+    from attnbench.core.settings import Settings, apply
+    from attnbench.core.stats import LEAST_MARGIN, StopRule, Verdict
+    from attnbench.gate.plants import SLICES_PROBLEM, slices
+    from attnbench.meter.cell import Bench
+    from attnbench.meter.pairs import compare_ready, floor_of
+    from attnbench.meter.timed import Job
 
     apply(Settings())
     bench = Bench()
@@ -91,7 +89,7 @@ def _verdicts() -> Iterator[Figure]:
     for extra, trials in TRIALS.items():
         found = []
         for _ in range(trials):
-            seen = compare_ready(ready[0], ready[extra], Rule(margin, budget_s=PAIRS_BUDGET_S))
+            seen = compare_ready(ready[0], ready[extra], StopRule(margin, budget_s=PAIRS_BUDGET_S))
             found.append(seen.comparison)
         told = [str(c.verdict) for c in found]
         counts = ", ".join(f"{v} {told.count(v)}" for v in Verdict if v in told)
@@ -99,9 +97,8 @@ def _verdicts() -> Iterator[Figure]:
         print(f"    {extra} %: {counts}; median ratio {ratio:.4f}", file=sys.stderr, flush=True)
         verdict, most = wanted[extra]
         bad = [
-            c for c in found
-            if (c.verdict is not verdict if verdict else c.verdict in DIFFERENT)
-        ]  # fmt: skip
+            c for c in found if (c.verdict is not verdict if verdict else c.verdict in DIFFERENT)
+        ]
         what = (
             f"{extra} % more work, not called {verdict}" if verdict else "same code, a difference"
         )

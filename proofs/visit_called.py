@@ -39,9 +39,14 @@ def called(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> 
     with tempfile.TemporaryFile() as said:
         with _ctrl_c_heard():
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         status, stopped = None, False
         try:
             status = _within(process, limit_s, keep)
@@ -68,8 +73,9 @@ def _ctrl_c_heard() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _within(process: subprocess.Popen[bytes], limit_s: float,
-            keep: Callable[[], None]) -> int | None:  # fmt: skip
+def _within(
+    process: subprocess.Popen[bytes], limit_s: float, keep: Callable[[], None]
+) -> int | None:
     """How it ended by itself; None where the limit came first."""
     end = monotonic() + limit_s
     while (status := _waited(process, min(KEEP_EVERY_S, end - monotonic()))) is None:

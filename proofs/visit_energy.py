@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.record import Record, Status  # noqa: E402
-from attnbench.store import each_run, read_records  # noqa: E402
+from attnbench.core.record import Record, Status  # noqa: E402
+from attnbench.core.store import each_run, read_records  # noqa: E402
 from proofs.visit_steps import ATTNBENCH, unfinished  # noqa: E402
 
 LENGTH, MANY, REPEATS, WITHIN = 8192, 10, 3, 0.05
@@ -31,7 +31,7 @@ def fastest(records: Iterable[Record]) -> list[Record]:
     problem = None
     for record in records:
         here = record.problem
-        if (here["kv_len"], here["phase"]) != (LENGTH, "forward") or record.time is None:
+        if (here.kv_len, here.phase) != (LENGTH, "forward") or record.time is None:
             continue
         problem = problem or here
         if here == problem:
@@ -42,12 +42,30 @@ def fastest(records: Iterable[Record]) -> list[Record]:
 def words(records: Sequence[Record], out: Path) -> list[str]:
     """The run that measures them again."""
     p = records[0].problem
-    asked = {"seq": p["kv_len"], "batch": p["batch"], "heads": p["heads"],
-             "kv-heads": p["kv_heads"], "head-dim": p["head_dim"], "dtype": p["dtype"],
-             "mask": p["mask"], "phase": p["phase"], "device": p["device"]}  # fmt: skip
+    asked = {
+        "seq": p.kv_len,
+        "batch": p.batch,
+        "heads": p.heads,
+        "kv-heads": p.kv_heads,
+        "head-dim": p.head_dim,
+        "dtype": p.dtype,
+        "mask": str(p.mask),
+        "phase": p.phase,
+        "device": p.device,
+    }
     told = [word for name, value in asked.items() for word in (f"--{name}", f"{value}")]
-    return [*ATTNBENCH, "run", *(r.variant for r in records), *told, "--energy", "--budget",
-            f"{BUDGET_S}", "--no-report", "--out", f"{out}"]  # fmt: skip
+    return [
+        *ATTNBENCH,
+        "run",
+        *(r.variant for r in records),
+        *told,
+        "--energy",
+        "--budget",
+        f"{BUDGET_S}",
+        "--no-report",
+        "--out",
+        f"{out}",
+    ]
 
 
 def per_token(records: Iterable[Record]) -> dict[str, float | str]:
@@ -60,7 +78,7 @@ def per_token(records: Iterable[Record]) -> dict[str, float | str]:
         elif energy is None or energy.joules is None:
             said[record.variant] = energy.why if energy else "no energy was asked for"
         else:
-            said[record.variant] = energy.joules / (p["batch"] * p["q_len"])
+            said[record.variant] = energy.joules / (p.batch * p.q_len)
     return said
 
 

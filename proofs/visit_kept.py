@@ -46,8 +46,9 @@ class Place:
 class Kept:
     """The folder that a visit is asked to leave, and the results where they grow."""
 
-    def __init__(self, folder: Path, results: Path, place: Place,
-                 before: Path | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, folder: Path, results: Path, place: Place, before: Path | None = None
+    ) -> None:
         """``before``: where an earlier visit's files lie, if not in the same folder.
 
         Raises :class:`NoVisit` where nothing can be kept there, or gone on with from there.
@@ -148,8 +149,9 @@ def _summary(told: Any) -> tuple[Place, dict[str, dict[str, Any]]]:
 def _others(folder: Path) -> str:
     """What lies there and is none of a visit's files: one of them."""
     ours = (SUMMARY, LOG, ARCHIVE)
-    return min((p.name for p in folder.iterdir() if not p.name.lstrip(".").startswith(ours)),
-               default="")  # fmt: skip
+    return min(
+        (p.name for p in folder.iterdir() if not p.name.lstrip(".").startswith(ours)), default=""
+    )
 
 
 def _packed(results: Path) -> bytes:

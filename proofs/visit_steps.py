@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from attnbench.machine import has_c_compiler, this_machine
+from attnbench.core.machine import has_c_compiler, this_machine
 
 ATTNBENCH = (sys.executable, "-m", "attnbench")
 PYTEST = (
@@ -69,10 +69,15 @@ def steps(device: str = "cuda") -> list[Step]:
         Step("energy", 60, 420, _energy, r"energy: .*"),
         Step("million", 60, 240, _run("million", device), r"\[\d+/\d+, .*1048576.*"),
         Step("sweep", 60, 900, _run("h200", device), fastest),
-        Step("selfcheck", 120, 420, lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
-             r"ruler self-check:.*"),
+        Step(
+            "selfcheck",
+            120,
+            420,
+            lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
+            r"ruler self-check:.*",
+        ),
         Step("claims", 60, 200, _claims, r".*reproduced.*"),
-    ]  # fmt: skip
+    ]
 
 
 def facts() -> list[str]:
@@ -103,8 +108,16 @@ def no_cuda() -> str:
 
 def _env(device: str) -> Command:
     dtypes = "bfloat16,float16,float32"
-    return lambda out, _: [*ATTNBENCH, "env", "--device", device, "--dtype", dtypes, "--out",
-                           f"{out}"]  # fmt: skip
+    return lambda out, _: [
+        *ATTNBENCH,
+        "env",
+        "--device",
+        device,
+        "--dtype",
+        dtypes,
+        "--out",
+        f"{out}",
+    ]
 
 
 def _timer(device: str) -> Command:
@@ -133,8 +146,15 @@ def _tests(which: str) -> Command:
 
 def _blocks(device: str) -> Command:
     """Our FlashAttention in several blocks, beside torch's."""
-    grid = {"seq": "4096,16384", "batch": "1", "heads": "16", "head-dim": "64,128",
-            "dtype": "bfloat16", "phase": "forward,train", "device": device}  # fmt: skip
+    grid = {
+        "seq": "4096,16384",
+        "batch": "1",
+        "heads": "16",
+        "head-dim": "64,128",
+        "dtype": "bfloat16",
+        "phase": "forward,train",
+        "device": device,
+    }
     words = [word for name, value in grid.items() for word in (f"--{name}", value)]
 
     def command(out: Path, seconds: float) -> list[str] | str:
@@ -142,9 +162,22 @@ def _blocks(device: str) -> Command:
             return "our kernels run on cuda"
         limit = f"{max(1, seconds - CLOSING_S):.0f}s"
         return no_cuda() or [
-            *ATTNBENCH, "run", *FLASH, *words, "--mask", "none", "--mask", "causal", "--budget",
-            "0.1", "--no-report", "--limit", limit, "--out", f"{out}",
-        ]  # fmt: skip
+            *ATTNBENCH,
+            "run",
+            *FLASH,
+            *words,
+            "--mask",
+            "none",
+            "--mask",
+            "causal",
+            "--budget",
+            "0.1",
+            "--no-report",
+            "--limit",
+            limit,
+            "--out",
+            f"{out}",
+        ]
 
     return command
 
@@ -152,8 +185,8 @@ def _blocks(device: str) -> Command:
 def _claims(out: Path, seconds: float) -> list[str] | str:
     """Those about this GPU that can be tried, in the time that there is."""
     import impls
-    from attnbench import claims
-    from attnbench.claims.lacking import lacking
+    from attnbench.features.claims import claim as claims
+    from attnbench.features.claims.claim import lacking
 
     machine, table = this_machine(), impls.table()
     about = [claim for claim in claims.find([]) if claim.needs.gpu]

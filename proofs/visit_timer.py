@@ -33,7 +33,7 @@ def triton_do_bench() -> Theirs:
 
 def ratios(device: str, theirs: Theirs, kernels=KERNELS, lengths=LENGTHS) -> Iterator[tuple]:
     """Of each kernel and length: its name, the problem, and our time over theirs; or why not."""
-    from attnbench.measure.settings import Settings, apply
+    from attnbench.core.settings import Settings, apply
     from impls import table
     from impls.masks import Mask
     from impls.problem import Problem
@@ -41,9 +41,18 @@ def ratios(device: str, theirs: Theirs, kernels=KERNELS, lengths=LENGTHS) -> Ite
     apply(Settings())
     dtype = "float32" if device == "cpu" else "bfloat16"
     for n in lengths:
-        problem = Problem(batch=max(1, TOKENS // n) if device != "cpu" else 1, heads=16,
-                          kv_heads=16, q_len=n, kv_len=n, head_dim=128, v_head_dim=128,
-                          dtype=dtype, mask=Mask.parse("causal"), device=device)  # fmt: skip
+        problem = Problem(
+            batch=max(1, TOKENS // n) if device != "cpu" else 1,
+            heads=16,
+            kv_heads=16,
+            q_len=n,
+            kv_len=n,
+            head_dim=128,
+            v_head_dim=128,
+            dtype=dtype,
+            mask=Mask.parse("causal"),
+            device=device,
+        )
         for name in kernels:
             if name in COMPILED and n != COMPILED_AT:
                 continue
@@ -55,8 +64,8 @@ def ratios(device: str, theirs: Theirs, kernels=KERNELS, lengths=LENGTHS) -> Ite
 
 
 def _ratio(row, problem, theirs: Theirs) -> float:
-    from attnbench.measure.clocks import clock_for
-    from attnbench.truth.inputs import make
+    from attnbench.gate.inputs import make
+    from attnbench.meter.clocks import clock_for
     from impls.loading import load_function
 
     attend, inputs = load_function(row.build)(problem, **row.chosen), make(problem, 0)
@@ -95,8 +104,10 @@ def main(words: list[str], theirs: Theirs | None = None, **more) -> int:
     try:
         theirs = theirs or triton_do_bench()
     except ImportError as error:
-        print(f"nothing was compared: {error}; do_bench is Triton's, which comes with torch's CUDA "
-              "builds")  # fmt: skip
+        print(
+            f"nothing was compared: {error}; do_bench is Triton's, which comes with torch's CUDA "
+            "builds"
+        )
         return 2
     for name, problem, ratio in ratios(device, theirs, **more):
         told = ratio if isinstance(ratio, str) else f"ours / theirs {ratio:.4f}"

@@ -33,9 +33,11 @@ ROWS = [Variant(name="inverted", title="sees what it must not", family="mine", b
 
 def attnbench_(*words, options=(), **more):
     return subprocess.run(
-        [sys.executable, *options, "-m", "attnbench", *map(str, words)], cwd=ROOT, timeout=120,
+        [sys.executable, *options, "-m", "attnbench", *map(str, words)],
+        cwd=ROOT,
+        timeout=120,
         **{"capture_output": True, "text": True, **more},
-    )  # fmt: skip
+    )
 
 
 def well(*words, status=0, **more):

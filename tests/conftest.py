@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from attnbench.measure.settings import environment
+from attnbench.core.settings import environment
 
 try:
     from hypothesis import settings

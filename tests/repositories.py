@@ -11,6 +11,12 @@ NAMES = {
 
 def git(root, *words, **more):
     """What it says."""
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True,
-                          env={**os.environ, **NAMES, **more})  # fmt: skip
+    done = subprocess.run(
+        ["git", *words],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **NAMES, **more},
+    )
     return done.stdout.strip()

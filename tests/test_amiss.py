@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench import cli, machine, nvml
-from attnbench.amiss import amiss
-from attnbench.machine import Gpu
+from attnbench import cli
+from attnbench.core import gpu, machine
+from attnbench.core.machine import Gpu, amiss
 from impls.loading import load_file
 
 fakes = load_file(Path(__file__).with_name("test_nvml.py"))
@@ -25,23 +25,32 @@ def said(monkeypatch):
 
     def ask(machine, *boards, **more):
         monkeypatch.setitem(sys.modules, "pynvml", fakes.FakeNvml(*boards, **more))
-        nvml.library.cache_clear()
+        gpu.library.cache_clear()
         return amiss(machine)
 
     yield ask
-    nvml.library.cache_clear()
+    gpu.library.cache_clear()
 
 
 def test_of_a_gpu_that_is_fit_nothing_is_said(said):
     assert said(FIT, fakes.h200(**QUIET)) == []
 
 
-@pytest.mark.parametrize(("driver", "cuda", "words"), [
-    ("535.183.01", "13.0", "the driver 535.183.01 is too old for torch's CUDA 13.0, which needs "
-     "580"),
-    ("580.65", "13.0", None), ("525.60", "12.8", None), ("470.1", "12.1", "needs 525"),
-    ("", "13.0", None), ("999", "99.1", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("driver", "cuda", "words"),
+    [
+        (
+            "535.183.01",
+            "13.0",
+            "the driver 535.183.01 is too old for torch's CUDA 13.0, which needs 580",
+        ),
+        ("580.65", "13.0", None),
+        ("525.60", "12.8", None),
+        ("470.1", "12.1", "needs 525"),
+        ("", "13.0", None),
+        ("999", "99.1", None),
+    ],
+)
 def test_a_driver_that_is_too_old_for_torchs_cuda_is_told(said, driver, cuda, words):
     box = replace(FIT, torch_cuda=cuda, gpus=(replace(GPU, driver=driver),))
     found = said(box, fakes.h200(**QUIET))
@@ -61,9 +70,14 @@ def test_a_torch_without_cuda_is_told(said):
     assert "install" in found
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["check"], True), (["check", "--device", "cpu"], False), (["list"], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["check"], True),
+        (["check", "--device", "cpu"], False),
+        (["list"], False),
+    ],
+)
 @pytest.mark.parametrize("cuda", [None, "13.0"])
 def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
     monkeypatch, capsys, words, told, cuda
@@ -76,13 +90,21 @@ def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
     assert ("has no CUDA, so the GPU stays idle" in said) is (told and cuda is None)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"mig": 1}, "cut into instances"),
-    ({"ComputeRunningProcesses": [SimpleNamespace(pid=7)]}, "a process computes on NVIDIA H200"),
-    ({"ComputeRunningProcesses": [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]},
-     "2 processes compute"),
-    ({"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are free"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mig": 1}, "cut into instances"),
+        (
+            {"ComputeRunningProcesses": [SimpleNamespace(pid=7)]},
+            "a process computes on NVIDIA H200",
+        ),
+        (
+            {"ComputeRunningProcesses": [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]},
+            "2 processes compute",
+        ),
+        ({"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are free"),
+    ],
+)
 def test_a_gpu_that_is_shared_or_cut_is_told(said, changes, words):
     (found,) = said(FIT, fakes.h200(**{**QUIET, **changes}))
     assert words in found

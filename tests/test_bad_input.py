@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.record import SCHEMA
+from attnbench.core.record import SCHEMA
 from impls.loading import load_file
 
 calling = load_file(Path(__file__).with_name("calling.py"))
@@ -103,7 +103,7 @@ def sentence(done, *words):
         (["env", "--device", "tpu"], ["tpu", "cpu"]),
     ],
     ids=lambda x: " ".join(x) if x and x[0] in ("run", "check", "show", "env", "list") else "",
-)  # fmt: skip
+)
 def test_bad_input_is_one_sentence_and_leaves_nothing_behind(tmp_path, words, said):
     (tmp_path / "EMPTY.npy").write_bytes(b"")
     np.savez(tmp_path / "ARRAYS.npz", q=np.ones(3), k=np.ones(3), v=np.ones(3))
@@ -180,10 +180,17 @@ def test_a_run_that_is_not_there_can_not_be_resumed(tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [["--seq", "16"], ["--budget", "1"], ["--mask", "none"], ["--preset", "smoke"], ["einsum"],
-     ["--seed", "3"], ["--threads", "2"]],
+    [
+        ["--seq", "16"],
+        ["--budget", "1"],
+        ["--mask", "none"],
+        ["--preset", "smoke"],
+        ["einsum"],
+        ["--seed", "3"],
+        ["--threads", "2"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_resume_takes_no_other_grid(tiny, words):
     path = tiny
     before = (path / "records.jsonl").read_bytes(), (path / "run.json").read_bytes()

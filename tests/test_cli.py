@@ -14,7 +14,7 @@ import pytest
 
 import attnbench
 import impls
-from attnbench.arguments import GROUPS
+from attnbench.command.arguments import GROUPS
 from impls.loading import load_file
 
 calling = load_file(Path(__file__).with_name("calling.py"))
@@ -71,18 +71,28 @@ sys.stderr.write("\\n" + json.dumps(sorted(sys.modules)))
 def loaded(*words):
     """The modules that a verb has loaded when it ends."""
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, *map(str, words)], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-c", LOADED, *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         timeout=120,
-    )  # fmt: skip
+    )
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(
     "words",
-    [("--help",), ("list",), ("list", "--json"), ("show", "einsum"),
-     ("run", "nosuch"), ("run", "einsum", "--seq", "0"), ("check", "sdpa.cudnn")],
+    [
+        ("--help",),
+        ("list",),
+        ("list", "--json"),
+        ("show", "einsum"),
+        ("run", "nosuch"),
+        ("run", "einsum", "--seq", "0"),
+        ("check", "sdpa.cudnn"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_nothing_of_this_loads_torch(words):
     seen = loaded(*words)
     assert "attnbench.cli" in seen
@@ -143,8 +153,9 @@ def test_a_reader_that_has_left_is_no_finding(extra):
     read, write = os.pipe()
     os.close(read)
     try:
-        done = attnbench_("list", *extra, capture_output=False, stdout=write,
-                          stderr=subprocess.PIPE)  # fmt: skip
+        done = attnbench_(
+            "list", *extra, capture_output=False, stdout=write, stderr=subprocess.PIPE
+        )
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
@@ -199,8 +210,13 @@ def test_a_causal_map_has_rows_that_sum_to_one_and_no_weight_ahead(name):
     assert weights[5, 0] == pytest.approx(weights[5, 4], rel=1e-4)  # "the" twice
 
 
-GLOVE = {"the": [0.5, -1.0, 0.25, 2.0], "cat": [1.0, 0.5, -0.5, 0.0], "sat": [0.0, 1.5, 1.0, -1.0],
-         "on": [-1.0, 0.0, 0.5, 0.5], "mat": [1.0, 0.25, -0.75, 0.5]}  # fmt: skip
+GLOVE = {
+    "the": [0.5, -1.0, 0.25, 2.0],
+    "cat": [1.0, 0.5, -0.5, 0.0],
+    "sat": [0.0, 1.5, 1.0, -1.0],
+    "on": [-1.0, 0.0, 0.5, 0.5],
+    "mat": [1.0, 0.25, -0.75, 0.5],
+}
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.record import PROTOCOL
-from attnbench.store import read_header, read_records
+from attnbench.core.record import PROTOCOL
+from attnbench.core.store import read_header, read_records
 from impls.loading import load_file
 
 calling = load_file(Path(__file__).with_name("calling.py"))
@@ -31,8 +31,20 @@ def test_check_finds_nothing_wrong_with_honest_variants():
 
 
 def test_check_finds_an_inverted_mask_and_exits_1(inverted):
-    done = well("check", "einsum", "inverted", "--table", inverted, "--kv-heads", "4",
-                "--mask", "causal", "--phase", "forward", status=1)  # fmt: skip
+    done = well(
+        "check",
+        "einsum",
+        "inverted",
+        "--table",
+        inverted,
+        "--kv-heads",
+        "4",
+        "--mask",
+        "causal",
+        "--phase",
+        "forward",
+        status=1,
+    )
     lines = done.stdout.splitlines()
     assert "1 of 1" in next(x for x in lines if x.startswith("einsum"))
     assert "0 of 1" in next(x for x in lines if x.startswith("inverted"))
@@ -47,8 +59,18 @@ TINY = ["--seq", "32,48", "--heads", "2", "--budget", "0.02"]
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     out = tmp_path_factory.mktemp("tiny")
-    done = well("run", "einsum", "sdpa.flash", "chunked", *TINY, "--seed", "7", "--out", out,
-                options=["-X", "importtime"])  # fmt: skip
+    done = well(
+        "run",
+        "einsum",
+        "sdpa.flash",
+        "chunked",
+        *TINY,
+        "--seed",
+        "7",
+        "--out",
+        out,
+        options=["-X", "importtime"],
+    )
     return done, only_run(out)
 
 
@@ -133,9 +155,29 @@ def test_the_header_of_a_run_says_what_and_where(tiny):
 def peaky(tmp_path_factory, inverted):
     """One bad variant by its inputs, one by its mask, one honest; as JSON."""
     out = tmp_path_factory.mktemp("peaky")
-    done = well("run", "einsum", "exp.naive", "inverted", "--seq", "48", "--heads", "2", "--phase",
-                "forward", "--inputs", "normal,peaky", "--budget", "0.02", "--json", "--table",
-                inverted, "--no-report", "--out", out, status=1)  # fmt: skip
+    done = well(
+        "run",
+        "einsum",
+        "exp.naive",
+        "inverted",
+        "--seq",
+        "48",
+        "--heads",
+        "2",
+        "--phase",
+        "forward",
+        "--inputs",
+        "normal,peaky",
+        "--budget",
+        "0.02",
+        "--json",
+        "--table",
+        inverted,
+        "--no-report",
+        "--out",
+        out,
+        status=1,
+    )
     sent = json.loads(done.stdout)
     return sent, {(r["variant"], r["problem"]["inputs"]): r for r in sent["records"]}
 

@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.comparison import (
-    CONFIDENCE,
+from attnbench.core.stats import (
     LEAST_PAIRS,
+    VERDICT_CONFIDENCE,
     Comparison,
     Verdict,
+    bootstrap_medians,
     paired,
     unpaired,
 )
-from attnbench.statistics import bootstrap_medians
 
 FASTER, SLOWER = Verdict.FASTER, Verdict.SLOWER
 EQUIVALENT, INCONCLUSIVE = Verdict.EQUIVALENT, Verdict.INCONCLUSIVE
@@ -31,11 +31,17 @@ def logs(*ratios):
 @pytest.mark.parametrize(
     ("ratio", "margin", "verdict"),
     [
-        (0.5, 0.01, FASTER), (2.0, 0.01, SLOWER), (1.0, 0.01, EQUIVALENT),
-        (0.98, 0.01, FASTER), (1.02, 0.01, SLOWER), (1.005, 0.01, EQUIVALENT),
-        (1.02, 0.05, EQUIVALENT), (1 / 1.0101, 0.01, FASTER), (1 / 1.0099, 0.01, EQUIVALENT),
+        (0.5, 0.01, FASTER),
+        (2.0, 0.01, SLOWER),
+        (1.0, 0.01, EQUIVALENT),
+        (0.98, 0.01, FASTER),
+        (1.02, 0.01, SLOWER),
+        (1.005, 0.01, EQUIVALENT),
+        (1.02, 0.05, EQUIVALENT),
+        (1 / 1.0101, 0.01, FASTER),
+        (1 / 1.0099, 0.01, EQUIVALENT),
     ],
-)  # fmt: skip
+)
 def test_pairs_that_all_say_the_same_leave_no_doubt(ratio, margin, verdict):
     for found in (
         paired(logs(*[ratio] * 30), margin),
@@ -155,7 +161,7 @@ def test_it_misses_the_true_median_no_more_than_it_says(draw, n, worlds):
     for seed in range(worlds):
         found = paired(DRAWS[draw](rng, n), 0.01, seed=seed)
         missed += not found.low <= 1 <= found.high
-    expected = worlds * (1 - CONFIDENCE)
+    expected = worlds * (1 - VERDICT_CONFIDENCE)
     assert missed <= expected + 3 * math.sqrt(expected)
 
 
@@ -192,9 +198,11 @@ def test_the_same_against_itself_is_no_different_whatever_the_machine_does(machi
     differ = equal = 0
     for seed in range(150):
         speed = {
-            "still": np.zeros(n), "drifting": drifting(rng, n), "a slope": np.linspace(0, 0.05, n),
+            "still": np.zeros(n),
+            "drifting": drifting(rng, n),
+            "a slope": np.linspace(0, 0.05, n),
             "a step": np.where(np.arange(n) < rng.integers(n), 0, 0.05),
-        }[machine]  # fmt: skip
+        }[machine]
         verdict = paired(in_pairs(rng, speed), 0.01, seed=seed).verdict
         differ += verdict in (FASTER, SLOWER)
         equal += verdict is EQUIVALENT
@@ -226,8 +234,9 @@ def test_unpaired_a_drift_passes_for_a_difference_as_nothing_takes_it_out():
     for seed in range(100):
         speed = np.exp(drifting(rng, 80, share=0.98, spread=0.05))
         false += unpaired(list(speed[:40]), list(speed[40:]), 0.01, seed=seed).verdict in (
-            FASTER, SLOWER,
-        )  # fmt: skip
+            FASTER,
+            SLOWER,
+        )
     assert false > 20
 
 

@@ -23,15 +23,13 @@ SOUND = {
     "impls/linear/__init__.py": "",
     "impls/linear/elu.py": "import torch",
     "attnbench/__init__.py": "",
-    "attnbench/record.py": "from attnbench import __version__",
-    "attnbench/truth/__init__.py": "",
-    "attnbench/truth/errors.py": "import torch\nfrom attnbench.record import Error",
-    "attnbench/truth/words.py": "import math",
-    "attnbench/sweep/__init__.py": "",
-    "attnbench/sweep/plan.py": "from impls import table\nfrom attnbench.truth import words",
-    "attnbench/sweep/worker.py": "import torch\nfrom attnbench.truth.errors import compare",
-    "attnbench/answer/__init__.py": "if TYPE_CHECKING:\n    from torch import Tensor",
-    "attnbench/claims/__init__.py": "def run():\n    import torch",
+    "attnbench/core/record.py": "from attnbench import __version__",
+    "attnbench/gate/oracle.py": "import torch\nfrom attnbench.core.record import Error",
+    "attnbench/gate/findings.py": "import math",
+    "attnbench/sweep/plan.py": "from impls import table\nfrom attnbench.gate import findings",
+    "attnbench/sweep/worker.py": "def run():\n    from attnbench.gate.oracle import compare",
+    "attnbench/answer/best.py": "if TYPE_CHECKING:\n    from torch import Tensor",
+    "attnbench/features/quality/real_worker.py": "import torch",
     "attnbench/cli.py": "from attnbench.sweep import plan",
     "attnbench/__main__.py": "from attnbench.cli import main",
     "benchmarks/suite.py": "from attnbench.sweep.worker import run",
@@ -60,16 +58,22 @@ def test_a_sound_house_stands(tmp_path: Path) -> None:
 
 
 def test_a_fallen_house_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = violations(tmp_path, {"attnbench/record.py": "import torch\nimport attnbench.cli"})
+    wrong = violations(tmp_path, {"attnbench/core/record.py": "import torch\nimport attnbench.cli"})
     assert main(tmp_path) == 1
     assert capsys.readouterr().out.splitlines() == wrong
-    assert [line.split()[0] for line in wrong[:2]] == [f"attnbench/record.py:{n}:" for n in (1, 2)]
+    assert [line.split()[0] for line in wrong[:2]] == [
+        f"attnbench/core/record.py:{n}:" for n in (1, 2)
+    ]
 
 
 @pytest.mark.parametrize(
     ("file", "text", "found"),
     [
-        ("impls/spec.py", "import attnbench.record", "attnbench.record does not stand below"),
+        (
+            "impls/spec.py",
+            "import attnbench.core.record",
+            "attnbench.core does not stand below",
+        ),
         ("impls/problem.py", "def f():\n import impls.dense", "impls.dense does not stand below"),
         ("impls/dense/sdpa.py", "\nfrom impls import Table", "impls does not stand below"),
         ("impls/dense/sdpa.py", "import impls.linear.elu", "impls.linear does not stand below"),
@@ -85,12 +89,16 @@ def test_a_fallen_house_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ),
         ("impls/dense/sdpa.py", "from . import ROWS", "it may import what holds no variant"),
         ("impls/dense/sdpa.py", "from ..linear import elu", "impls.linear does not stand below"),
-        ("attnbench/truth/errors.py", "from attnbench import cli", "attnbench.cli does not stand"),
-        ("attnbench/answer/best.py", "import attnbench.history", "history does not stand below"),
+        ("attnbench/gate/oracle.py", "from attnbench import cli", "attnbench.cli does not stand"),
         (
-            "attnbench/record.py",
-            "if TYPE_CHECKING:\n  from attnbench.truth.errors import compare",
-            "attnbench.truth does not stand below attnbench.record",
+            "attnbench/answer/best.py",
+            "import attnbench.features.claims",
+            "attnbench.features does not stand below attnbench.answer",
+        ),
+        (
+            "attnbench/core/record.py",
+            "if TYPE_CHECKING:\n  from attnbench.gate.oracle import compare",
+            "attnbench.gate does not stand below attnbench.core",
         ),
     ],
 )
@@ -111,16 +119,20 @@ def test_a_module_in_no_room(tmp_path: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "found"),
     [
-        ("attnbench/record.py", "import torch.nn", "must load without torch"),
+        ("attnbench/core/record.py", "import torch.nn", "must load without torch"),
         ("attnbench/cli.py", "try:\n  import torch\nfinally: ...", "must load without torch"),
         ("attnbench/cli.py", "def f():\n  from torch import nn", "must do without torch"),
         ("impls/problem.py", "def f():\n  import torch", "must do without torch"),
         ("impls/masks.py", "import torch", "must load without torch"),
         ("impls/dense/__init__.py", "import torch", "must load without torch"),
         ("impls/dense/cost.py", "import torch", "must load without torch"),
-        ("attnbench/store.py", "import attnbench.truth.errors", "must load without torch"),
-        ("attnbench/sweep/engines.py", "from . import worker", "must load without torch"),
-        ("attnbench/truth/__init__.py", "import torch", "must load without torch"),
+        ("attnbench/core/evidence.py", "import torch", "must load without torch"),
+        (
+            "attnbench/sweep/engine.py",
+            "from attnbench.gate import oracle",
+            "must load without torch",
+        ),
+        ("attnbench/features/claims/verb.py", "import torch", "must load without torch"),
     ],
 )
 def test_torch_where_there_may_be_none(tmp_path: Path, file: str, text: str, found: str) -> None:
@@ -128,7 +140,7 @@ def test_torch_where_there_may_be_none(tmp_path: Path, file: str, text: str, fou
     assert found in violation
 
 
-@pytest.mark.parametrize("folder", ["attnbench", "attnbench/truth"])
+@pytest.mark.parametrize("folder", ["attnbench/core", "attnbench/gate"])
 def test_a_circle(tmp_path: Path, folder: str) -> None:
     package = folder.replace("/", ".")
     one, two = "statistics", "machine"

@@ -17,19 +17,23 @@ PACKAGES = Path(sysconfig.get_path("purelib"))
 """Where torch and the rest are installed for this process."""
 SELFCHECK = """
 import json
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.selfcheck import run_plants
+from attnbench.core.machine import this_machine
+from attnbench.core.settings import Settings
+from attnbench.features.selfcheck.selfcheck import run_plants
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.progress import watcher
-from attnbench.truth.planted import PLANTS
+from attnbench.gate.plants import PLANTS
 some = [p for p in PLANTS if p.kind == "nothing" or p.deed in DEEDS]
 with LocalEngine(Settings(threads=1)) as engine, watcher(len(some)) as watching:
     found = list(run_plants(this_machine(), engine, 0, watching, some))
 print(json.dumps([[o.deed, o.caught, o.said] for o in found]))
 """
-DEEDS = ["its code run between calls", "the mask inverted", "NaN in one row",
-         "a result kept by a digest that signs don't change"]  # fmt: skip
+DEEDS = [
+    "its code run between calls",
+    "the mask inverted",
+    "NaN in one row",
+    "a result kept by a digest that signs don't change",
+]
 
 
 def virtual_environment(folder, home):
@@ -60,9 +64,10 @@ def linked_python(tmp_path):
 def linked_checkout(tmp_path):
     tmp_path.joinpath("checkout").symlink_to(ROOT)
     return (
-        sys.executable, tmp_path / "checkout",
+        sys.executable,
+        tmp_path / "checkout",
         {"PYTHONPATH": str(tmp_path / "checkout"), "PYTHONSAFEPATH": "1"},
-    )  # fmt: skip
+    )
 
 
 def linked_packages(tmp_path):
@@ -88,9 +93,13 @@ def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
 
     def said(*words):
         done = subprocess.run(
-            [python, *words], cwd=folder, env={**os.environ, **variables}, timeout=300,
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [python, *words],
+            cwd=folder,
+            env={**os.environ, **variables},
+            timeout=300,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 

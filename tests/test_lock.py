@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 import attnbench
-from attnbench import lock
-from attnbench.lock import DeviceBusy, DeviceLock, LockDenied, path_of
-from attnbench.nvml import Absent
+from attnbench.core import lock
+from attnbench.core.gpu import Absent
+from attnbench.core.lock import DeviceBusy, DeviceLock, LockDenied, path_of
 
 ROOT = Path(attnbench.__file__).parents[1]
 HOLD = """
 import sys, pathlib
-from attnbench.lock import DeviceLock
+from attnbench.core.lock import DeviceLock
 with DeviceLock(["GPU-1"], pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -29,8 +29,13 @@ with DeviceLock(["GPU-1"], pathlib.Path(sys.argv[1])):
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the lock of GPU-1."""
-    child = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], cwd=ROOT,
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert child.stdout.readline() == "held\n"
     yield child
     child.kill()
@@ -42,7 +47,7 @@ def test_the_second_process_is_told_who_holds_it(tmp_path, holder):
         pass
     said = str(told.value)
     assert said.startswith(f"GPU GPU-1 is being measured by process {holder.pid} (")
-    assert "from attnbench.lock import DeviceLock" in said or "?" in said
+    assert "from attnbench.core.lock import DeviceLock" in said or "?" in said
     assert "since 20" in said
     assert "CUDA_VISIBLE_DEVICES" in said
 
@@ -218,9 +223,9 @@ def test_locks_lie_where_all_users_may_write_or_among_what_is_temporary(tmp_path
 
 def test_devices_are_locked_by_the_uuids_of_their_gpus(monkeypatch):
     uuids = {"cuda": "GPU-1", "cuda:1": "GPU-2", "cuda:7": Absent("there is no cuda:7")}
-    monkeypatch.setattr(lock.nvml, "uuid_of", uuids.get)
+    monkeypatch.setattr(lock.gpu, "uuid_of", uuids.get)
     boards = [SimpleNamespace(uuid=f"GPU-{i}") for i in (1, 2, 3)]
-    monkeypatch.setattr(lock.nvml, "boards", lambda: boards)
+    monkeypatch.setattr(lock.gpu, "boards", lambda: boards)
     assert lock.lock_for(["cpu", "cuda:1", "cuda"])._uuids == ["GPU-1", "GPU-2"]
     assert lock.lock_for(["cuda:7"])._uuids == ["GPU-1", "GPU-2", "GPU-3"]
     with lock.lock_for(["cpu"]):

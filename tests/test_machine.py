@@ -13,16 +13,23 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench import machine as machines
-from attnbench.machine import Gpu, Machine, why_not
+from attnbench.core import machine
+from attnbench.core.machine import Gpu, Machine, why_not
 from impls.spec import Variant
 
 ROOT = Path(attnbench.__file__).parents[1]
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", capability=9.0, memory_bytes=1 << 37, driver="580.1")
 BOX = Machine(
-    name="box", cpu="a cpu", cores=4, memory_bytes=1 << 33, system="Linux", python="3.11.7",
-    versions={}, torch_cuda=None, compiler=None,
-)  # fmt: skip
+    name="box",
+    cpu="a cpu",
+    cores=4,
+    memory_bytes=1 << 33,
+    system="Linux",
+    python="3.11.7",
+    versions={},
+    torch_cuda=None,
+    compiler=None,
+)
 WITH_GPU = replace(BOX, gpus=(GPU,), torch_cuda="13.0")
 
 
@@ -34,13 +41,17 @@ def row(**more):
 @pytest.fixture(scope="module")
 def said():
     code = (
-        "import json, sys; from attnbench.machine import this_machine;"
+        "import json, sys; from attnbench.core.machine import this_machine;"
         "m = this_machine().to_dict(); print(json.dumps([m, 'torch' in sys.modules]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=True,
-    )  # fmt: skip
+    )
     return json.loads(done.stdout)
 
 
@@ -69,9 +80,13 @@ def test_the_cuda_that_torch_was_built_for_is_what_torch_says(said):
 
 @pytest.mark.parametrize(
     ("gpus", "cuda", "devices"),
-    [((), None, ("cpu",)), ((), "13.0", ("cpu",)), ((GPU,), None, ("cpu",)),
-     ((GPU,), "13.0", ("cpu", "cuda"))],
-)  # fmt: skip
+    [
+        ((), None, ("cpu",)),
+        ((), "13.0", ("cpu",)),
+        ((GPU,), None, ("cpu",)),
+        ((GPU,), "13.0", ("cpu", "cuda")),
+    ],
+)
 def test_cuda_needs_a_gpu_and_a_torch_that_was_built_for_it(gpus, cuda, devices):
     assert replace(BOX, gpus=gpus, torch_cuda=cuda).devices == devices
 
@@ -92,9 +107,9 @@ def installed(monkeypatch):
     def pretend(name):
         if name in have:
             return have[name]
-        raise machines.importlib.metadata.PackageNotFoundError(name)
+        raise machine.importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machines.importlib.metadata, "version", pretend)
+    monkeypatch.setattr(machine.importlib.metadata, "version", pretend)
     return have
 
 
@@ -154,10 +169,17 @@ def test_a_compiler_is_needed_where_the_row_says_so():
     assert why_not(row(requires=("c++",)), replace(BOX, compiler="/usr/bin/g++")) is None
 
 
-@pytest.mark.parametrize(("found", "named", "can"), [
-    (None, None, False), ("gcc", None, True), ("clang", None, True), ("g++", None, False),
-    (None, "/opt/bin/cc", True), (None, "", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "named", "can"),
+    [
+        (None, None, False),
+        ("gcc", None, True),
+        ("clang", None, True),
+        ("g++", None, False),
+        (None, "/opt/bin/cc", True),
+        (None, "", False),
+    ],
+)
 def test_a_c_compiler_is_needed_where_triton_looks_for_one(monkeypatch, found, named, can):
     monkeypatch.setattr("shutil.which", lambda name: name if name == found else None)
     monkeypatch.delenv("CC", raising=False)

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import attnbench
-from attnbench import machine, nvml
-from attnbench.nvml import Absent, Board
+from attnbench.core import gpu as nvml
+from attnbench.core import machine
+from attnbench.core.gpu import Absent, Board
 
 ROOT = Path(attnbench.__file__).parents[1]
 QUESTIONS = [name for name in vars(Board) if not name.startswith("_")]
@@ -95,13 +96,23 @@ class FakeNvml:
 def h200(uuid="GPU-aa", **changes):
     process = SimpleNamespace
     whole = {
-        "uuid": uuid, "UUID": uuid, "Name": b"NVIDIA H200", "CudaComputeCapability": (9, 0),
-        "MemoryInfo": SimpleNamespace(total=150 << 30, used=1 << 30), "clocks": {1: 1950, 2: 3201},
-        "most": {1: 1980, 2: 3201}, "CurrentClocksEventReasons": 0x4 | 0x40, "instant": 612_000,
-        "PowerUsage": 598_000, "EnforcedPowerLimit": 700_000, "TotalEnergyConsumption": 12_345,
-        "temperature": 61, "mig": 0, "violations": {0: 2_000_000_000, 1: 5_000_000, 3: 0},
+        "uuid": uuid,
+        "UUID": uuid,
+        "Name": b"NVIDIA H200",
+        "CudaComputeCapability": (9, 0),
+        "MemoryInfo": SimpleNamespace(total=150 << 30, used=1 << 30),
+        "clocks": {1: 1950, 2: 3201},
+        "most": {1: 1980, 2: 3201},
+        "CurrentClocksEventReasons": 0x4 | 0x40,
+        "instant": 612_000,
+        "PowerUsage": 598_000,
+        "EnforcedPowerLimit": 700_000,
+        "TotalEnergyConsumption": 12_345,
+        "temperature": 61,
+        "mig": 0,
+        "violations": {0: 2_000_000_000, 1: 5_000_000, 3: 0},
         "ComputeRunningProcesses": [process(pid=4242)],
-    }  # fmt: skip
+    }
     return {k: v for k, v in {**whole, **changes}.items() if v is not ...}
 
 
@@ -161,16 +172,20 @@ def test_the_real_library_has_every_question_that_is_asked():
     assert len(names) > 15
     assert [n for n in sorted(names) if not hasattr(pynvml, n)] == []
     bits = {n: getattr(pynvml, f"nvmlClocksThrottleReason{n}", None) for n in nvml.REASONS}
-    bits |= {"SwThermal": pynvml.nvmlClocksThrottleReasonSwThermalSlowdown,
-             "HwThermal": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
-             "HwPowerBrake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown}  # fmt: skip
+    bits |= {
+        "SwThermal": pynvml.nvmlClocksThrottleReasonSwThermalSlowdown,
+        "HwThermal": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+        "HwPowerBrake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
+    }
     assert bits == nvml.REASONS
     assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (nvml.SM, nvml.MEMORY)
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == nvml.POWER_INSTANT
     assert nvml.UNSIGNED == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    assert nvml.POLICIES == {"power": pynvml.NVML_PERF_POLICY_POWER,
-                             "thermal": pynvml.NVML_PERF_POLICY_THERMAL,
-                             "board": pynvml.NVML_PERF_POLICY_BOARD_LIMIT}  # fmt: skip
+    assert nvml.POLICIES == {
+        "power": pynvml.NVML_PERF_POLICY_POWER,
+        "thermal": pynvml.NVML_PERF_POLICY_THERMAL,
+        "board": pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
+    }
 
 
 def test_without_the_power_of_this_instant_that_of_a_second_is_taken(driver):
@@ -229,30 +244,49 @@ def test_without_the_package_too(monkeypatch):
 
 
 def test_the_driver_is_asked_without_torch():
-    code = "import sys; from attnbench import nvml; nvml.boards(); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60, check=True)  # fmt: skip
+    code = "import sys; from attnbench.core import gpu; gpu.boards(); print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.strip() == "False"
 
 
 # ---- which one -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("device", "visible", "uuid"), [
-    ("cuda", None, "GPU-aa"), ("cuda:1", None, "GPU-ab"), ("cuda:0", "2,0", "GPU-cc"),
-    ("cuda:1", "2,0", "GPU-aa"), ("cuda", "GPU-c", "GPU-cc"), ("cuda:1", "0, GPU-ab", "GPU-ab"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "visible", "uuid"),
+    [
+        ("cuda", None, "GPU-aa"),
+        ("cuda:1", None, "GPU-ab"),
+        ("cuda:0", "2,0", "GPU-cc"),
+        ("cuda:1", "2,0", "GPU-aa"),
+        ("cuda", "GPU-c", "GPU-cc"),
+        ("cuda:1", "0, GPU-ab", "GPU-ab"),
+    ],
+)
 def test_torchs_number_is_followed_through_what_is_visible(driver, device, visible, uuid):
     driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert nvml.uuid_of(device, environment) == uuid
 
 
-@pytest.mark.parametrize(("device", "visible", "why"), [
-    ("cuda:3", None, "there is no cuda:3"), ("cuda:1", "0", "shows 1"), ("cuda", "7", "no GPU 7"),
-    ("cuda", "", "knows no single GPU"), ("cuda", "GPU-a", "knows no single GPU"),
-    ("cuda", "-1", "knows no single GPU"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "visible", "why"),
+    [
+        ("cuda:3", None, "there is no cuda:3"),
+        ("cuda:1", "0", "shows 1"),
+        ("cuda", "7", "no GPU 7"),
+        ("cuda", "", "knows no single GPU"),
+        ("cuda", "GPU-a", "knows no single GPU"),
+        ("cuda", "-1", "knows no single GPU"),
+    ],
+)
 def test_a_number_that_leads_nowhere_is_a_sentence(driver, device, visible, why):
     driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

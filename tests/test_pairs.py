@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from attnbench import pairs
-from attnbench.comparison import Comparison, Verdict
-from attnbench.pairs import Pairs, Rule, compare
+from attnbench.core import stats
+from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict, compare
 
-FIRST = Rule(0.01).first
+FIRST = StopRule(0.01).first
 
 
 class Machine:
@@ -42,66 +41,66 @@ class Side:
 
 @pytest.fixture(autouse=True)
 def time_stands_still(monkeypatch):
-    monkeypatch.setattr("attnbench.pairs.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("attnbench.core.stats.perf_counter", lambda: 0.0)
 
 
 def paired(ratio, rule=None, seed=0, **machine):
     m = Machine(seed=seed, **machine)
     a, b = m.side("a", 1.0), m.side("b", ratio)
-    return compare(a, b, rule or Rule(0.01), random.Random(seed)), m, (a, b)
+    return compare(a, b, rule or StopRule(0.01), random.Random(seed)), m, (a, b)
 
 
 def test_a_clear_difference_is_decided_at_the_first_look():
     for ratio, verdict in ((1.5, Verdict.SLOWER), (0.5, Verdict.FASTER), (1.0, Verdict.EQUIVALENT)):
-        pairs, _, sides = paired(ratio, noise=0.001)
-        assert pairs.comparison.verdict is verdict
-        assert pairs.comparison.ratio == pytest.approx(ratio, rel=0.01)
-        assert (pairs.comparison.n, len(pairs.a_s), len(pairs.b_s)) == (FIRST,) * 3
-        assert pairs.stop == "decided"
+        stats, _, sides = paired(ratio, noise=0.001)
+        assert stats.comparison.verdict is verdict
+        assert stats.comparison.ratio == pytest.approx(ratio, rel=0.01)
+        assert (stats.comparison.n, len(stats.a_s), len(stats.b_s)) == (FIRST,) * 3
+        assert stats.stop == "decided"
         assert [s.prepared for s in sides] == [2, 2]
 
 
 def test_the_ratio_is_of_the_second_to_the_first():
-    pairs, _, _ = paired(2.0)
-    assert pairs.comparison.ratio == pytest.approx(2.0)
-    assert pairs.a_s == [1.0] * FIRST
-    assert pairs.b_s == [2.0] * FIRST
+    stats, _, _ = paired(2.0)
+    assert stats.comparison.ratio == pytest.approx(2.0)
+    assert stats.a_s == [1.0] * FIRST
+    assert stats.b_s == [2.0] * FIRST
 
 
 def test_pairs_are_doubled_until_the_cap_and_every_twenty_lie_elsewhere():
-    pairs, _, sides = paired(1.01, Rule(0.01, cap=160), noise=0.05)
-    assert pairs.comparison.verdict is Verdict.INCONCLUSIVE
-    assert (pairs.comparison.n, pairs.stop) == (160, "cap")
-    assert Rule(0.01, cap=160).looks == [40, 80, 160]
+    stats, _, sides = paired(1.01, StopRule(0.01, cap=160), noise=0.05)
+    assert stats.comparison.verdict is Verdict.INCONCLUSIVE
+    assert (stats.comparison.n, stats.stop) == (160, "cap")
+    assert StopRule(0.01, cap=160).looks == [40, 80, 160]
     assert [s.prepared for s in sides] == [8, 8]
 
 
 @pytest.mark.parametrize("cap", [40, 100, 2560])
 def test_the_looks_end_at_the_cap_and_share_one_confidence(cap):
-    rule = Rule(0.01, cap=cap)
+    rule = StopRule(0.01, cap=cap)
     assert rule.looks[0] == FIRST
     assert rule.looks[-1] == cap
     assert len(rule.looks) * (1 - rule.confidence) == pytest.approx(0.01)
 
 
 def test_every_look_is_judged_at_its_share_of_the_confidence(monkeypatch):
-    asked, judged = [], pairs.paired
+    asked, judged = [], stats.paired
 
     def noted(ratios, margin, **more):
         asked.append((len(ratios), more))
         return judged(ratios, margin, **more)
 
-    monkeypatch.setattr(pairs, "paired", noted)
-    rule = Rule(0.01, cap=160)
+    monkeypatch.setattr(stats, "paired", noted)
+    rule = StopRule(0.01, cap=160)
     paired(1.01, rule, noise=0.05)
     assert asked[1:] == [(n, {"confidence": rule.confidence}) for n in (40, 80, 160)]
 
 
 def test_no_look_begins_after_the_budget(monkeypatch):
     ticks = iter([0.0, 5.0, 31.0])
-    monkeypatch.setattr("attnbench.pairs.perf_counter", lambda: next(ticks))
-    pairs, _, _ = paired(1.01, Rule(0.01, budget_s=30.0), noise=0.05)
-    assert (pairs.comparison.n, pairs.stop) == (80, "budget")
+    monkeypatch.setattr("attnbench.core.stats.perf_counter", lambda: next(ticks))
+    stats, _, _ = paired(1.01, StopRule(0.01, budget_s=30.0), noise=0.05)
+    assert (stats.comparison.n, stats.stop) == (80, "budget")
 
 
 def test_each_goes_first_as_often_as_the_other_in_an_order_nobody_knows():
@@ -119,22 +118,26 @@ def test_nobody_can_know_the_order_beforehand():
     logs = []
     for _ in range(2):
         m = Machine()
-        compare(m.side("a", 1.0), m.side("b", 1.0), Rule(0.01))
+        compare(m.side("a", 1.0), m.side("b", 1.0), StopRule(0.01))
         logs.append(m.log)
     assert logs[0] != logs[1]
 
 
 def test_either_may_be_the_first_that_moves_elsewhere():
-    _, machine, _ = paired(1.01, Rule(0.01, cap=640), noise=0.05)
+    _, machine, _ = paired(1.01, StopRule(0.01, cap=640), noise=0.05)
     assert set(machine.moved[::2]) == {"a", "b"}
     assert all(x != y for x, y in zip(machine.moved[::2], machine.moved[1::2], strict=True))
 
 
-@pytest.mark.parametrize("slow", [
-    lambda t: 1.0 + 0.002 * t,  # ever slower: ten per cent over the first look
-    lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
-    lambda t: 1.0 + 0.2 * math.sin(t / 7),
-], ids=["drift", "step", "swing"])  # fmt: skip
+@pytest.mark.parametrize(
+    "slow",
+    [
+        lambda t: 1.0 + 0.002 * t,  # ever slower: ten per cent over the first look
+        lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
+        lambda t: 1.0 + 0.2 * math.sin(t / 7),
+    ],
+    ids=["drift", "step", "swing"],
+)
 def test_a_machine_that_drifts_makes_no_difference(slow):
     found = [paired(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]
     verdicts = [p.comparison.verdict for p in found]
@@ -150,26 +153,31 @@ def test_a_true_slow_down_is_seen_through_noise_and_drift(ratio, least):
 
 
 def test_pairs_come_back_as_they_were_sent():
-    pairs, _, _ = paired(1.1, noise=0.01)
-    back = Pairs.from_dict(pairs.to_dict())
-    assert back == pairs
+    stats, _, _ = paired(1.1, noise=0.01)
+    back = Pairs.from_dict(stats.to_dict())
+    assert back == stats
     assert isinstance(back.comparison, Comparison)
     assert isinstance(back.comparison.verdict, Verdict)
 
 
 def test_kept_samples_are_under_the_names_of_the_two():
-    pairs, _, _ = paired(2.0)
-    pairs.names = ("sdpa", "chunked")
-    kept = json.loads(json.dumps(pairs.to_dict()))
+    stats, _, _ = paired(2.0)
+    stats.names = ("sdpa", "chunked")
+    kept = json.loads(json.dumps(stats.to_dict()))
     assert kept["samples_s"] == {"sdpa": [1.0] * FIRST, "chunked": [2.0] * FIRST}
-    assert Pairs.from_dict(kept) == pairs
-    pairs.names = ("sdpa", "sdpa")
-    again = Pairs.from_dict(json.loads(json.dumps(pairs.to_dict())))
+    assert Pairs.from_dict(kept) == stats
+    stats.names = ("sdpa", "sdpa")
+    again = Pairs.from_dict(json.loads(json.dumps(stats.to_dict())))
     assert (again.names, again.b_s) == (("sdpa", "sdpa again"), [2.0] * FIRST)
 
 
 def test_samples_of_older_files_are_read():
-    pairs, _, _ = paired(2.0)
-    old = {"seq": 64, "comparison": pairs.comparison.to_dict(), "a_s": pairs.a_s,
-           "b_s": pairs.b_s, "stop": pairs.stop}  # fmt: skip
-    assert Pairs.from_dict(old) == pairs
+    stats, _, _ = paired(2.0)
+    old = {
+        "seq": 64,
+        "comparison": stats.comparison.to_dict(),
+        "a_s": stats.a_s,
+        "b_s": stats.b_s,
+        "stop": stats.stop,
+    }
+    assert Pairs.from_dict(old) == stats

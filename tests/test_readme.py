@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import arguments
+from attnbench.command import arguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -61,8 +61,11 @@ def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path):
     (tmp_path / "mine.py").write_text(code)
     (line,) = [x for x in LINES if x.startswith("attnbench check mine")]
     done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(line)], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-m", *shlex.split(line)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"mine\s+9 of 9", done.stdout)

@@ -7,13 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from attnbench.comparison import (
-    Comparison,
-    Verdict,
-    holm,
-    paired,
-    unpaired,
-)
+from attnbench.core.stats import Comparison, Verdict, holm, paired, unpaired
 
 FASTER, SLOWER = Verdict.FASTER, Verdict.SLOWER
 EQUIVALENT, INCONCLUSIVE = Verdict.EQUIVALENT, Verdict.INCONCLUSIVE
@@ -25,10 +19,15 @@ EQUIVALENT, INCONCLUSIVE = Verdict.EQUIVALENT, Verdict.INCONCLUSIVE
 @pytest.mark.parametrize(
     ("beyond", "n", "p"),
     [
-        (20, 20, 2 / 2**20), (19, 20, 2 * 21 / 2**20), (18, 20, 2 * (1 + 20 + 190) / 2**20),
-        (5, 5, 2 / 32), (4, 5, 2 * 6 / 32), (3, 5, 1.0), (30, 60, 1.0),
+        (20, 20, 2 / 2**20),
+        (19, 20, 2 * 21 / 2**20),
+        (18, 20, 2 * (1 + 20 + 190) / 2**20),
+        (5, 5, 2 / 32),
+        (4, 5, 2 * 6 / 32),
+        (3, 5, 1.0),
+        (30, 60, 1.0),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_p_of_pairs_is_the_sign_tests(beyond, n, p, sign):
     ratios = [sign * math.log(1.2)] * beyond + [0.0] * (n - beyond)

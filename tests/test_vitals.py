@@ -4,10 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench import vitals as module
-from attnbench.machine import this_machine
-from attnbench.nvml import Absent
-from attnbench.vitals import vitals
+from attnbench.core import machine as module
+from attnbench.core.gpu import Absent
+from attnbench.core.machine import this_machine, vitals
 
 
 class Board:

@@ -1,15 +1,21 @@
 """Times whose figures are those of their samples, as every reader of records insists."""
 
-from attnbench.statistics import summary
+from attnbench.core.stats import summary
 
 
 def figures(samples):
     """What a Time says of these samples."""
     s = summary(samples)
     return {
-        "median_s": s.median, "low_s": s.low, "high_s": s.high, "q25_s": s.q25, "q75_s": s.q75,
-        "min_s": s.least, "n": len(samples), "samples_s": list(samples),
-    }  # fmt: skip
+        "median_s": s.median,
+        "low_s": s.low,
+        "high_s": s.high,
+        "q25_s": s.q25,
+        "q75_s": s.q75,
+        "min_s": s.least,
+        "n": len(samples),
+        "samples_s": list(samples),
+    }
 
 
 def around(median, near=0.0):

@@ -9,7 +9,6 @@ that their headers have otherwise is said first.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,25 +17,86 @@ from typing import Any
 
 import numpy as np
 
-from attnbench.answer.differences import Difference, differences
-from attnbench.answer.verdict import MARGIN, regime
-from attnbench.collector import collector_off
-from attnbench.comparison import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
-from attnbench.record import Record, Status, Time
-from attnbench.store import (
-    HEADER,
-    RECORDS,
-    StoreError,
-    read_header,
-    read_records,
-)
+from attnbench.answer.ranking import MARGIN, regime_on_device
+from attnbench.core.disk import HEADER, RECORDS, StoreError
+from attnbench.core.lock import collector_off
+from attnbench.core.record import Record, Status, Time, cell_key
+from attnbench.core.stats import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
+from attnbench.core.store import read_header, read_records
+from impls.problem import Problem
+
+COMPARED = ("machine", "settings", "code", "seed", "budget_s", "tables")
+"""Of a header: what numbers may depend on."""
+SAID_SHORT = {
+    "machine.name": "machine",
+    "machine.torch_cuda": "torch's CUDA",
+    "budget_s": "budget",
+    "machine.memory_bytes": "memory, bytes",
+    "code.dirty": "uncommitted changes",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that the two headers have otherwise."""
+
+    what: str
+    a: str
+    b: str
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    """Each value that two headers have otherwise, one at a time."""
+    flat_a, flat_b = (dict(_flat({k: h.get(k) for k in COMPARED})) for h in (a, b))
+    for path in dict.fromkeys([*flat_a, *flat_b]):
+        one, other = (str(flat.get(path, "nothing")) for flat in (flat_a, flat_b))
+        if one != other:
+            yield Difference(_said(path), one, other)
+    files_a, files_b = (h.get("files") or {} for h in (a, b))
+    same = {*files_a.values()} & {*files_b.values()}  # though it may lie elsewhere
+    for file in dict.fromkeys([*files_a, *files_b]):
+        if not {h[file] for h in (files_a, files_b) if file in h} <= same:
+            yield Difference(file, *(h.get(file, "not read") for h in (files_a, files_b)))
+    if any(h.get("legs") for h in (a, b)):
+        yield Difference(
+            "later legs",
+            *(
+                "; ".join(each for leg in h.get("legs") or () for each in leg["changes"]) or "none"
+                for h in (a, b)
+            ),
+        )
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every single value with the path to it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{path}.{number}")
+    elif isinstance(value, list):
+        yield path, ", ".join(map(str, value)) or "nothing"
+    else:
+        yield path, "nothing" if value is None else value
+
+
+def _said(path: str) -> str:
+    """``OMP_NUM_THREADS`` for ``settings.environment.OMP_NUM_THREADS``."""
+    if path in SAID_SHORT:
+        return SAID_SHORT[path]
+    rooms = ("machine", "settings", "code", "versions", "environment")
+    return " ".join(part for part in path.split(".") if part not in rooms).replace("gpus", "gpu")
+
 
 Header = Mapping[str, Any]
 WORSE = (
-    {Status.MEASURED}, {Status.UNSUPPORTED, Status.UNAVAILABLE},
-    {Status.OUT_OF_MEMORY, Status.TIMED_OUT}, {Status.FAILED, Status.CRASHED},
+    {Status.MEASURED},
+    {Status.UNSUPPORTED, Status.UNAVAILABLE},
+    {Status.OUT_OF_MEMORY, Status.TIMED_OUT},
+    {Status.FAILED, Status.CRASHED},
     {Status.IMPLAUSIBLE, Status.WRONG},
-)  # fmt: skip
+)
 """Statuses, each set worse than the one before."""
 
 
@@ -49,7 +109,7 @@ class ComparedCell:
     """One cell of both runs."""
 
     variant: str
-    problem: dict[str, Any]
+    problem: Problem
     """As run b has it."""
     status_a: Status
     status_b: Status
@@ -73,9 +133,14 @@ class ComparedCell:
         """As plain values."""
         compared = None if self.comparison is None else self.comparison.to_dict()
         return {
-            **asdict(self), "status_a": str(self.status_a), "status_b": str(self.status_b),
-            "comparison": compared, "change": self.change, "notes": list(self.notes),
-        }  # fmt: skip
+            **asdict(self),
+            "problem": self.problem.to_dict(),
+            "status_a": str(self.status_a),
+            "status_b": str(self.status_b),
+            "comparison": compared,
+            "change": self.change,
+            "notes": list(self.notes),
+        }
 
 
 @dataclass(frozen=True)
@@ -123,13 +188,19 @@ class RunsComparison:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {
-            "a": self.a, "b": self.b, "paired": False, "margin": self.margin,
+            "a": self.a,
+            "b": self.b,
+            "paired": False,
+            "margin": self.margin,
             "across_devices": self.across_devices,
             "differences": [asdict(d) for d in self.differences],
-            "cells": [cell.to_dict() for cell in self.cells], "alike": self.alike,
-            "only_a": list(self.only_a), "only_b": list(self.only_b), "counts": self.counts(),
+            "cells": [cell.to_dict() for cell in self.cells],
+            "alike": self.alike,
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+            "counts": self.counts(),
             "apart": self.apart,
-        }  # fmt: skip
+        }
 
 
 def compare_runs(a: Path, b: Path) -> RunsComparison:
@@ -140,8 +211,11 @@ def compare_runs(a: Path, b: Path) -> RunsComparison:
     return compared((str(a), str(b)), headers, records)
 
 
-def compared(names: tuple[str, str], headers: tuple[Header, Header],
-             records: tuple[Sequence[Record], Sequence[Record]]) -> RunsComparison:  # fmt: skip
+def compared(
+    names: tuple[str, str],
+    headers: tuple[Header, Header],
+    records: tuple[Sequence[Record], Sequence[Record]],
+) -> RunsComparison:
     """Of two runs that were read, the second against the first; raises :class:`Incomparable`."""
     _refuse_unlike_protocols(names, headers, records)
     cells_a, cells_b = _by_cell(*records)
@@ -155,15 +229,19 @@ def compared(names: tuple[str, str], headers: tuple[Header, Header],
     found = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
     telling = [c for c in found if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
     return RunsComparison(
-        *names, tuple(differences(*headers)), tuple(_together(telling)),
-        alike=len(found) - len(telling), margin=margin,
+        *names,
+        tuple(differences(*headers)),
+        tuple(_together(telling)),
+        alike=len(found) - len(telling),
+        margin=margin,
         only_a=tuple(_name(r) for key, r in cells_a.items() if key not in cells_b),
         only_b=tuple(_name(r) for key, r in cells_b.items() if key not in cells_a),
-    )  # fmt: skip
+    )
 
 
-def _refuse_unlike_protocols(names: Sequence[str], headers: Sequence[Header],
-                             records: Sequence[Sequence[Record]]) -> None:  # fmt: skip
+def _refuse_unlike_protocols(
+    names: Sequence[str], headers: Sequence[Header], records: Sequence[Sequence[Record]]
+) -> None:
     headed = [header.get("protocol") for header in headers]
     timed = [sorted({r.protocol for r in some if r.time}) for some in records]
     if len({*headed, *timed[0], *timed[1]}) > 1:
@@ -187,13 +265,12 @@ def _protocols_said(run: str, headed: Any, timed: Sequence[int]) -> str:
 
 def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record], ...]:
     """Each run's records by cell, the last of each; without the device where the two share none."""
-    devices = [{r.problem["device"] for r in some} for some in (a, b)]
+    devices = [{r.problem.device for r in some} for some in (a, b)]
     unlike = devices[0].isdisjoint(devices[1])
 
     def key(record: Record) -> str:
-        left_out = {"device"} if unlike else set()
-        problem = {k: v for k, v in record.problem.items() if k not in left_out}
-        return record.variant + json.dumps(problem, sort_keys=True)
+        problem = record.problem.with_(device="cpu") if unlike else record.problem
+        return cell_key(record.variant, problem)
 
     return {key(r): r for r in a}, {key(r): r for r in b}
 
@@ -204,10 +281,16 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
     across = _device(a, headers[0]) != _device(b, headers[1])
     said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
     return ComparedCell(
-        b.variant, b.problem, a.status, b.status, comparison,
+        b.variant,
+        b.problem,
+        a.status,
+        b.status,
+        comparison,
         memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
-        across_devices=across, reason="; ".join(said), notes=tuple(notes),
-    )  # fmt: skip
+        across_devices=across,
+        reason="; ".join(said),
+        notes=tuple(notes),
+    )
 
 
 def _timed(a: Time, b: Time, margin: float) -> tuple[Comparison | None, list[str]]:
@@ -242,7 +325,7 @@ def _together(cells: Sequence[ComparedCell]) -> Iterator[ComparedCell]:
 
 def _device(record: Record, header: Header) -> tuple[str, ...]:
     """What the cell ran on: the kind of device and the names that the machine gives it."""
-    kind, machine = record.problem["device"].split(":")[0], header.get("machine") or {}
+    kind, machine = record.problem.device.split(":")[0], header.get("machine") or {}
     if kind == "cpu":
         return kind, str(machine.get("cpu"))
     return kind, *sorted(str(gpu.get("name")) for gpu in machine.get("gpus", ()))
@@ -265,11 +348,7 @@ def _rank(status: Status) -> int:
 
 
 def _name(record: Record) -> str:
-    return f"{record.variant} on {_words(record.problem)}"
-
-
-def _words(problem: Mapping[str, Any]) -> str:
-    return regime(dict(problem)) + f" {problem['device']}" * (problem["device"] != "cpu")
+    return f"{record.variant} on {regime_on_device(record.problem)}"
 
 
 def _example(cells: Mapping[str, Record]) -> str:

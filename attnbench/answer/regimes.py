@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from math import isfinite
+from typing import Any
 
-from attnbench.record import Record, Time
-from attnbench.store.skim import SeenTime
+import numpy as np
+
+from attnbench.core.record import Record, Time
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
@@ -108,18 +110,7 @@ class Regime:
         return max(enough, default=None)
 
 
-T_co = TypeVar("T_co", bound=Time | SeenTime, covariant=True)
-
-
-class Timed(Protocol[T_co]):
-    """A record, or what was read of one."""
-
-    @property
-    def time(self) -> T_co | None:
-        """Its time, if it has one."""
-
-
-def time_of(record: Timed[T_co] | None) -> T_co | None:
+def time_of(record: Record | None) -> Time | None:
     """Its time; None where that is none, or no number above zero."""
     time = record.time if record else None
     said = (time.median_s, time.low_s, time.high_s) if time else (None,)
@@ -143,7 +134,7 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
 
 
 def _key(record: Record) -> Key:
-    problem = record.problem
+    problem = record.problem.to_dict()
     as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
     varies = ["batch", "kv_len"] + ["q_len"] * as_many
     return tuple(sorted((k, v) for k, v in problem.items() if k not in varies))
@@ -177,14 +168,15 @@ def _series(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
     by_batch: dict[int, Places] = {}
     by_tokens: dict[int, Places] = {}
     for record in records:
-        batch, length = (int(record.problem[name]) for name in ("batch", "kv_len"))
+        batch, length = record.problem.batch, record.problem.kv_len
         for line in (by_batch.setdefault(batch, {}), by_tokens.setdefault(batch * length, {})):
             line.setdefault((batch, length), []).append(record)
     lonely = {batch for batch, line in by_batch.items() if len(line) == 1}
     crossed = [
-        tokens for tokens, line in by_tokens.items()
+        tokens
+        for tokens, line in by_tokens.items()
         if len(line) > 1 and any(batch in lonely for batch, _ in line)
-    ]  # fmt: skip
+    ]
     for batch, line in by_batch.items():
         _, length = next(iter(line))
         if batch not in lonely or batch * length not in crossed:
@@ -193,8 +185,9 @@ def _series(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
         yield tokens, by_tokens[tokens]
 
 
-def _regime(key: dict[str, Any], places: Places, tokens: int | None, device: Device, *,
-            several_nodes: bool) -> Regime:  # fmt: skip
+def _regime(
+    key: dict[str, Any], places: Places, tokens: int | None, device: Device, *, several_nodes: bool
+) -> Regime:
     world, node = device
     cells: dict[int, dict[str, Record]] = {}
     for (_, length), some in sorted(places.items(), key=lambda each: each[0][1]):
@@ -202,3 +195,55 @@ def _regime(key: dict[str, Any], places: Places, tokens: int | None, device: Dev
     if tokens is None:
         key = {"batch": next(iter(places))[0], **key}
     return Regime(key, cells, world, node, tokens, several_nodes)
+
+
+def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names that no other beats in one coordinate without losing in the other.
+
+    In the order of the first coordinate; points that lie on each other are kept together. What
+    is no number in either stands nowhere.
+    """
+    kept: list[str] = []
+    best = float("inf")
+    known = [name for name, point in points.items() if all(map(isfinite, point))]
+    for name in sorted(known, key=lambda name: (*points[name], name)):
+        y = points[name][1]
+        if y < best or (kept and points[name] == points[kept[-1]]):
+            kept.append(name)
+            best = y
+    return kept
+
+
+FITTED = 4
+"""The longest lengths, so many: below, fixed costs bend the line."""
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182}
+"""The 97.5th percentile of Student's t, by degrees of freedom (any table of it)."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """``y`` grows as the length to this power."""
+
+    power: float
+    error: float
+    """Half of the 95 % interval."""
+    lengths: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"n^{self.power:.2f} ± {self.error:.2f}"
+
+
+def power(points: Mapping[int, float]) -> Power | None:
+    """By least squares on logarithms, over the longest; None of fewer than three lengths."""
+    usable = {n: y for n, y in points.items() if n > 0 and y > 0 and np.isfinite(y)}
+    lengths = sorted(usable)[-FITTED:]
+    if len(lengths) < 3:
+        return None
+    x = np.log([float(n) for n in lengths])
+    y = np.log([usable[n] for n in lengths])
+    x = x - x.mean()
+    slope = float(x @ (y - y.mean()) / (x @ x))
+    rest = y - y.mean() - slope * x
+    free = len(lengths) - 2
+    spread = float(np.sqrt(rest @ rest / free / (x @ x)))
+    return Power(slope, STUDENT[free] * spread, tuple(lengths))

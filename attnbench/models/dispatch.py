@@ -22,36 +22,189 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
 import impls
 from attnbench import __version__
-from attnbench.answer.dispatch_entry import Entry
-from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.machine import this_machine
-from attnbench.models.built import Asked, Built, NotServed
-from attnbench.models.call_in_table import Call, Unseen, reachable
-from attnbench.models.problem_of import problem_of
-from attnbench.truth.budget import Yardstick, check
-from attnbench.truth.errors import compare
-from attnbench.truth.findings import Wrong
-from attnbench.truth.hygiene import check_finite, check_form
-from attnbench.truth.inputs import Inputs, make
-from attnbench.truth.oracle import sample_rows
-from attnbench.truth.reference import ROWS, of_rows
+from attnbench.answer.dispatch_table import SAME, DispatchEntry, DispatchTable
+from attnbench.core.machine import this_machine
+from attnbench.gate.budget import Yardstick, check
+from attnbench.gate.findings import Wrong
+from attnbench.gate.hygiene import check_finite, check_form
+from attnbench.gate.inputs import Inputs, make
+from attnbench.gate.oracle import compare, sample_rows
+from attnbench.gate.reference import ROWS, of_rows
+from attnbench.models.attention import Built, CallShape, NotServed
+from attnbench.models.mask_of import is_usual, problem_of
 from impls.asked import CantBeDone
 from impls.heads import Attend
 from impls.masks import Mask
 from impls.problem import INPUTS, Problem
 from impls.spec import Unsupported
+
+ANY_QUERIES = ("none", "causal@upper-left")
+"""Masks that a call can name, whatever its lengths."""
+FEATURES = {
+    0: "phase", 1: "mask", 2: "dtype", 3: "heads", 4: "kv_heads", 5: "head_dim", 6: "v_head_dim",
+}  # fmt: skip
+"""Of what makes calls alike."""
+
+
+class Unseen(Exception):
+    """No entry speaks of the call; ``cause`` is the same for calls that it is the same for."""
+
+    def __init__(self, cause: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class TableCall:
+    """What a table asks of a call."""
+
+    phases: tuple[str, ...]
+    """That it may be looked for under, the best first."""
+    masks: tuple[str, ...]
+    """That mean the same for it."""
+    dtype: str
+    widths: tuple[int, int, int, int]
+    """heads, kv_heads, head_dim, v_head_dim"""
+    batch: int
+    keys: int
+    queries: int
+
+    @classmethod
+    def of(
+        cls,
+        shapes: tuple[Size, Size, Size],
+        dtypes: Sequence[torch.dtype],
+        *,
+        causal: bool,
+        scale: float | None,
+        grouped: bool,
+        gradient: bool,
+    ) -> TableCall:
+        """From what the tensors are; raises :class:`Unseen` for what no table has."""
+        _check(shapes, dtypes, scale, grouped)
+        (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = shapes
+        return cls(
+            _phases(queries, keys, gradient),
+            _masks(queries, keys, causal),
+            str(dtypes[0]).removeprefix("torch."),
+            (heads, kv_heads, width, value_width),
+            batch,
+            keys,
+            queries,
+        )
+
+    def entry_of(
+        self, entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]]
+    ) -> tuple[DispatchEntry, str]:
+        """The entry and the variant; ``entries`` by what makes calls alike."""
+        alike = [
+            entry
+            for phase, mask in product(self.phases, self.masks)
+            for entry in entries.get((phase, mask, self.dtype, *self.widths), ())
+        ]
+        for entry in alike:
+            if (variant := entry.takes(self.batch, self.keys, self.queries)) is not None:
+                return entry, variant
+        raise self._outside(alike) if alike else self._unlike(list(entries))
+
+    def _outside(self, alike: Sequence[DispatchEntry]) -> Unseen:
+        spans = [
+            f"{r.first} to {r.last} keys with {_queries(r.queries)} (batch {e.batch[0]} to "
+            f"{e.batch[1]})"
+            for e in alike
+            for r in e.ranges
+        ]
+        more = f" and {len(spans) - 3} ranges more" * (len(spans) > 3)
+        return Unseen(
+            f"lengths {alike[0].alike}",
+            f"{self.queries} queries on {self.keys} keys, batch {self.batch}, are outside of what "
+            f"was measured ({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}{more}",
+        )
+
+    def _unlike(self, known: Sequence[tuple[Any, ...]]) -> Unseen:
+        """Name what the table has of no call, or that it has not all of it together."""
+        mine = (self.phases, self.masks, (self.dtype,), *((n,) for n in self.widths))
+        for place, name in FEATURES.items():
+            there = {alike[place] for alike in known}
+            if not there & set(mine[place]):
+                has = ", ".join(map(str, sorted(there)))
+                return Unseen(name, f"{name} {mine[place][0]} is not in the table, which has {has}")
+        heads, kv_heads, width, value_width = self.widths
+        what = (
+            f"{self.phases[0]}, mask {self.masks[0]}, {self.dtype}, h{heads}/{kv_heads} "
+            f"d{width}/{value_width}"
+        )
+        return Unseen(what, f"the table has no entry for {what} together")
+
+
+def reachable(entry: DispatchEntry) -> bool:
+    """Whether any call can mean this entry; a mask that only a tensor can say, none does."""
+    if entry.mask in ANY_QUERIES:
+        return True
+    return entry.mask == "causal" and any(
+        r.queries in (SAME, 1) or r.first <= int(r.queries) <= r.last for r in entry.ranges
+    )
+
+
+def _check(
+    shapes: tuple[Size, Size, Size], dtypes: Sequence[torch.dtype], scale: Any, grouped: bool
+) -> None:
+    """Raise for what is in no table, and for what torch's own function refuses better."""
+    q, k, v = shapes
+    if not len(q) == len(k) == len(v) == 4:
+        raise Unseen(
+            "dimensions",
+            f"tensors of {len(q)} dimensions were not measured; the table "
+            "is for [batch, heads, length, width]",
+        )
+    if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % (k[1] or 1):
+        raise Unseen(
+            "shapes", f"q {list(q)}, k {list(k)} and v {list(v)} are no problem of the table's kind"
+        )
+    if q[1] != k[1] and not grouped:
+        raise Unseen("grouped", f"{q[1]} heads on {k[1]} key/value heads without enable_gqa")
+    if len(set(dtypes)) > 1:
+        raise Unseen("dtypes", "q, k and v of unlike dtypes were not measured")
+    if scale is not None and q[3]:
+        known = q[3] ** -0.5
+        if not isinstance(scale, int | float) or not is_usual(scale, q[3]):
+            raise Unseen(
+                "scale",
+                f"scale={scale} was not measured; the table's is head_dim**-0.5, {known:.6g}",
+            )
+
+
+def _phases(queries: int, keys: int, gradient: bool) -> tuple[str, ...]:
+    if gradient:
+        return ("train",)
+    return ("decode", "forward") if queries < keys or queries == 1 else ("forward",)
+
+
+def _masks(queries: int, keys: int, causal: bool) -> tuple[str, ...]:
+    if not causal:
+        return ("none", "causal") if queries == 1 else ("none",)
+    if queries == keys:
+        return ("causal", "causal@upper-left", *["none"] * (queries == 1))
+    return ("causal@upper-left",)
+
+
+def _queries(count: int | str) -> str:
+    return "as many queries" if count == SAME else f"{count} quer{'y' if count == 1 else 'ies'}"
+
 
 KEPT = 256
 """Of calls that are unlike, so many choices are kept, and with each what was built for it."""
@@ -87,8 +240,9 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
 class Dispatch:
     """The function: made by :func:`dispatch`, called as ``F.scaled_dot_product_attention`` is."""
 
-    def __init__(self, table: DispatchTable, built: Mapping[str, Built],
-                 tables: Sequence[str | Path] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, table: DispatchTable, built: Mapping[str, Built], tables: Sequence[str | Path] = ()
+    ) -> None:
         self.table, self.said = table, dict[str, str]()
         """By cause: the sentence that was said, of calls left to torch or of how it is here."""
         self._built, self._tables = built, tuple(tables)
@@ -97,7 +251,7 @@ class Dispatch:
         """Kinds of inputs on which the table doesn't say that its variants are right."""
         self._checked: dict[Any, str | None] = {}
         """By variant and kind of call, what is wrong with it on one of these."""
-        self._entries = defaultdict[tuple[Any, ...], list[Entry]](list)
+        self._entries = defaultdict[tuple[Any, ...], list[DispatchEntry]](list)
         for entry in table.entries:
             self._entries[entry.alike].append(entry)
         self._telling, self._inside = threading.RLock(), _Inside()
@@ -107,14 +261,21 @@ class Dispatch:
 
     @torch.compiler.disable(reason="attnbench.dispatch picks at each call, outside of a graph")
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Attention, by whichever variant the table has for this call."""
         if not self._inside.a_variant:
-            attend = self._picked(query, key, value, attn_mask, dropout_p, is_causal, scale,
-                                  enable_gqa)  # fmt: skip
+            attend = self._picked(
+                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+            )
             if attend is not None:
                 self._inside.a_variant = True
                 try:
@@ -123,12 +284,21 @@ class Dispatch:
                     self._left_to_torch("kernel", why)
                 finally:
                     self._inside.a_variant = False
-        return torchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
-                      enable_gqa=enable_gqa)  # fmt: skip
+        return torchs(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
 
-    def _picked(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
-                dropout_p: float, is_causal: bool, scale: float | None,
-                enable_gqa: bool) -> Attend | None:  # fmt: skip
+    def _picked(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float | None,
+        enable_gqa: bool,
+    ) -> Attend | None:
         """The variant as it was built for calls like this one; None where torch's own serves."""
         try:
             if attn_mask is not None:
@@ -146,14 +316,37 @@ class Dispatch:
             query.requires_grad or key.requires_grad or value.requires_grad
         )
         return self._way(
-            query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device,
-            key.device, value.device, is_causal, scale, enable_gqa, wanted,
-        )  # fmt: skip
+            query.shape,
+            key.shape,
+            value.shape,
+            query.dtype,
+            key.dtype,
+            value.dtype,
+            query.device,
+            key.device,
+            value.device,
+            is_causal,
+            scale,
+            enable_gqa,
+            wanted,
+        )
 
-    def _find(self, q: torch.Size, k: torch.Size, v: torch.Size, dtype: torch.dtype,
-              k_dtype: torch.dtype, v_dtype: torch.dtype, device: torch.device,
-              k_device: torch.device, v_device: torch.device, is_causal: bool,
-              scale: float | None, enable_gqa: bool, wanted: bool) -> Attend | None:  # fmt: skip
+    def _find(
+        self,
+        q: torch.Size,
+        k: torch.Size,
+        v: torch.Size,
+        dtype: torch.dtype,
+        k_dtype: torch.dtype,
+        v_dtype: torch.dtype,
+        device: torch.device,
+        k_device: torch.device,
+        v_device: torch.device,
+        is_causal: bool,
+        scale: float | None,
+        enable_gqa: bool,
+        wanted: bool,
+    ) -> Attend | None:
         """The same, looked up in the table and built."""
         if device.type not in (self._device, "meta"):
             raise DispatchRefused(
@@ -163,11 +356,18 @@ class Dispatch:
         try:
             if device.type == "meta" or not device == k_device == v_device:
                 raise Unseen("meta", "tensors on the meta device, or on several, were not measured")
-            call = Call.of((q, k, v), (dtype, k_dtype, v_dtype), causal=is_causal, scale=scale,
-                           grouped=enable_gqa, gradient=wanted)  # fmt: skip
+            call = TableCall.of(
+                (q, k, v),
+                (dtype, k_dtype, v_dtype),
+                causal=is_causal,
+                scale=scale,
+                grouped=enable_gqa,
+                gradient=wanted,
+            )
             entry, variant = call.entry_of(self._entries)
-            asked = Asked(tuple(q), tuple(k), tuple(v), dtype, device, Mask.parse(entry.mask),
-                          entry.phase)  # fmt: skip
+            asked = CallShape(
+                tuple(q), tuple(k), tuple(v), dtype, device, Mask.parse(entry.mask), entry.phase
+            )
             attend = self._built[variant].attend(asked)
             if self._unchecked and variant != self.table.fallback:
                 self._check(attend, variant, entry, asked)
@@ -178,7 +378,7 @@ class Dispatch:
             self._left_to_torch("not served", why)
         return None
 
-    def _check(self, attend: Attend, variant: str, entry: Entry, asked: Asked) -> None:
+    def _check(self, attend: Attend, variant: str, entry: DispatchEntry, asked: CallShape) -> None:
         """Raise :class:`Unseen` where a variant, tried once, is wrong on some kind of inputs."""
         key = variant, entry.alike
         if key not in self._checked:
@@ -208,8 +408,10 @@ class Dispatch:
 
     def __repr__(self) -> str:
         made, count = self.table.made, len(self.table.entries)
-        return (f"<attnbench.dispatch: {count} entries for {made['machine']}, {made['device']}, "
-                f"torch {made['torch']}>")  # fmt: skip
+        return (
+            f"<attnbench.dispatch: {count} entries for {made['machine']}, {made['device']}, "
+            f"torch {made['torch']}>"
+        )
 
 
 def _wrong(attend: Attend, problem: Problem, kinds: Iterable[str]) -> str | None:

@@ -14,10 +14,11 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
+from math import isclose
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,9 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.store.disk import write_whole
+from attnbench.core.disk import write_whole
 from impls.asked import CantBeDone
 from impls.masks import InvalidMask, Mask, Part, Shape
+from impls.problem import Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -254,3 +256,59 @@ def own_folder(use: str) -> Path:
     # a process that multiprocessing forks ends without what atexit registers, and runs these
     Finalize(None, shutil.rmtree, (made,), {"ignore_errors": True}, exitpriority=0)
     return made
+
+
+FEW = 16
+"""New tokens, at the most, that count as decoding where there are more keys than queries."""
+SCALE_OFF = 1e-6
+
+
+def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
+    """What is asked for; ``gradient``: whether a backward pass may come of it.
+
+    A few queries on more keys decode if they are the last tokens of these: each sees the keys up to
+    its own place and none after it. Otherwise they are another sequence, which attends across. A
+    single query computes the same either way, and decodes.
+    """
+    if gradient:
+        return "train"
+    few = shape.q_len < shape.kv_len and shape.q_len <= FEW
+    decodes = few and (shape.q_len == 1 or _ends_at_its_own_place(mask, shape))
+    return "decode" if decodes else "forward"
+
+
+def _ends_at_its_own_place(mask: Mask, shape: Shape) -> bool:
+    """Whether the last key that each query sees is its own token's, where queries come last."""
+    if mask.plain or mask.upper_left:
+        return False
+    import numpy as np
+
+    seen = np.logical_or.reduce(mask.visible(shape), (0, 1))
+    last = shape.kv_len - 1 - seen[:, ::-1].argmax(-1)
+    return bool((last == np.arange(shape.kv_len - shape.q_len, shape.kv_len)).all())
+
+
+def problem_of(
+    q: Sequence[int], v: Sequence[int], dtype: object, device: object, mask: Mask, phase: str
+) -> Problem:
+    """From the forms of q [batch, heads, q_len, head_dim] and v [batch, kv_heads, kv_len, …]."""
+    batch, heads, q_len, head_dim = map(int, q)
+    _, kv_heads, kv_len, v_head_dim = map(int, v)
+    return Problem(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        dtype=str(dtype).removeprefix("torch."),
+        mask=mask,
+        phase=phase,
+        device=str(device),
+    )
+
+
+def is_usual(scale: float, head_dim: int) -> bool:
+    """Whether scores are scaled as a problem's are; ``1 / math.sqrt(d)`` is ``d**-0.5`` too."""
+    return isclose(scale, head_dim**-0.5, rel_tol=SCALE_OFF)

@@ -11,18 +11,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from attnbench.notebook.asked import BadWord, several
-from attnbench.notebook.frames import behind
+from attnbench.core.disk import write_whole
+from attnbench.core.evidence import selfcheck_said
+from attnbench.features.report.contents import headlines, missing, sentences
+from attnbench.features.report.filled import baseline
+from attnbench.notebook.frames import BadWord, behind, several
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
-from attnbench.report.figures.looks import Looks, looks
-from attnbench.report.figures.panel import panels
+from attnbench.report.figures.scaling import panels
 from attnbench.report.figures.sheet import Drawn
-from attnbench.report.page.filled import baseline
-from attnbench.report.page.headlines import headlines, sentences
-from attnbench.report.page.missing import missing
-from attnbench.report.scenes import Ran, Scene, scenes
-from attnbench.store import selfcheck_said
-from attnbench.store.disk import write_whole
+from attnbench.report.figures.style import Looks, looks
+from attnbench.report.scenes import ReportRun, Scene, scenes
 
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
 """By name, what can be drawn."""
@@ -95,8 +93,10 @@ class Shown:
         for picture in self.figures:
             if picture.name == name:
                 return picture
-        raise KeyError(f"there is no figure {name!r}; there are "
-                       f"{', '.join(picture.name for picture in self.figures)}")  # fmt: skip
+        raise KeyError(
+            f"there is no figure {name!r}; there are "
+            f"{', '.join(picture.name for picture in self.figures)}"
+        )
 
     def __repr__(self) -> str:
         lines = [*self.headlines, *(f"- {line}" for line in self.answers)]
@@ -148,7 +148,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
         [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in untimed[:REASONS]],
         tuple(notes),
         max(0, len(untimed) - REASONS),
-    )  # fmt: skip
+    )
 
 
 def _of(scene: Scene, several_runs: bool) -> str:
@@ -158,8 +158,9 @@ def _of(scene: Scene, several_runs: bool) -> str:
 Draw = Callable[[], "Drawn | Sequence[Drawn] | None"]
 
 
-def _drawn(runs: Sequence[Ran], found: Sequence[Scene],
-           names: Sequence[str]) -> tuple[list[Picture], list[str]]:  # fmt: skip
+def _drawn(
+    runs: Sequence[ReportRun], found: Sequence[Scene], names: Sequence[str]
+) -> tuple[list[Picture], list[str]]:
     """The figures in the order of their names; one that fails costs itself alone."""
     timed = [scene for scene in found if scene.timed]
     look = looks(record for run in runs for record in run.records)
@@ -178,13 +179,20 @@ def _drawn(runs: Sequence[Ran], found: Sequence[Scene],
         if before == len(pictures):
             notes.append(f"nothing was measured that a figure of {name} could be drawn of")
     if names and len(timed) > SCENES:
-        notes.append(f"figures are of the first {SCENES} of {len(timed)} regimes: show fewer rows "
-                     "for the others")  # fmt: skip
+        notes.append(
+            f"figures are of the first {SCENES} of {len(timed)} regimes: show fewer rows "
+            "for the others"
+        )
     return pictures, notes
 
 
-def _draws(name: str, runs: Sequence[Ran], found: Sequence[Scene], timed: Sequence[Scene],
-           look: Looks) -> Iterator[Draw]:  # fmt: skip
+def _draws(
+    name: str,
+    runs: Sequence[ReportRun],
+    found: Sequence[Scene],
+    timed: Sequence[Scene],
+    look: Looks,
+) -> Iterator[Draw]:
     """What is to be called for one name."""
     if name in ("map", "closeness"):
         of_run = winner_map.draw if name == "map" else closeness.draw

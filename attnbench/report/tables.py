@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.outside_text import Unchecked, for_terminal
+from attnbench.core.format import Unchecked, for_terminal
 
 GOOD, BAD, FAINT = "green", "red", "dim"
 PIPED = 120

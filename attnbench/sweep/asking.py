@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
-from attnbench.record import InvalidRecord, Record, Status
+from attnbench.core.record import InvalidRecord, Record, Status
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import Cell
 
@@ -26,19 +25,30 @@ class Engine(Protocol):
         """End the worker, whatever it is doing."""
 
 
-def measure(cell: Cell, header: Mapping[str, Any], engine: Engine, *, timed: bool = True,
-            bits: bool = False, limit_s: float | None = None) -> Record:  # fmt: skip
+def measure(
+    cell: Cell,
+    header: Mapping[str, Any],
+    engine: Engine,
+    *,
+    timed: bool = True,
+    bits: bool = False,
+    limit_s: float | None = None,
+) -> Record:
     """One cell's record; a worker that is lost costs this cell alone.
 
     Whose worker dies is tried once more, alone: somebody before may have broken that one.
     ``limit_s``: how long it may take, where that is another than every cell's limit.
     """
     job = {
-        "variant": cell.variant.to_dict(), "problem": cell.problem.to_dict(), "timed": timed,
-        "seed": header["seed"], "budget_s": header["budget_s"], "bits": bits,
+        "variant": cell.variant.to_dict(),
+        "problem": cell.problem.to_dict(),
+        "timed": timed,
+        "seed": header["seed"],
+        "budget_s": header["budget_s"],
+        "bits": bits,
         "energy": header.get("energy", False),
         "ceilings": header.get("ceilings", {}),
-    }  # fmt: skip
+    }
     limit = CELL_LIMIT_S if limit_s is None else limit_s
     try:
         return _asked(cell, job, engine, limit)
@@ -52,7 +62,7 @@ def measure(cell: Cell, header: Mapping[str, Any], engine: Engine, *, timed: boo
     except WorkerLost as lost:
         return _ended(cell, lost, job, note=TWICE)
     note = "; ".join(filter(None, [record.note, ONCE + first.reason]))
-    return replace(record, note=note)
+    return record.with_(note=note)
 
 
 def _asked(cell: Cell, job: Mapping[str, Any], engine: Engine, limit_s: float) -> Record:
@@ -73,18 +83,27 @@ def _asked(cell: Cell, job: Mapping[str, Any], engine: Engine, limit_s: float) -
 def _ended(cell: Cell, lost: WorkerLost, job: Mapping[str, Any], note: str = "") -> Record:
     status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
     status = Status.WRONG if lost.wrong else status
-    return _readable(Record.of(
-        cell.variant, cell.problem, status, lost.reason, detail=lost.said, seed=job["seed"],
-        note=note,
-    ))  # fmt: skip
+    return _readable(
+        Record.of(
+            cell.variant,
+            cell.problem,
+            status,
+            lost.reason,
+            detail=lost.said,
+            seed=job["seed"],
+            note=note,
+        )
+    )
 
 
 def _readable(record: Record) -> Record:
     """Texts come from whoever is measured, and are shown on terminals: what steers one is not."""
-    return replace(
-        record, reason=_plain(record.reason), remedy=_plain(record.remedy),
-        note=_plain(record.note), detail=_plain(record.detail, "\n\t"),
-    )  # fmt: skip
+    return record.with_(
+        reason=_plain(record.reason),
+        remedy=_plain(record.remedy),
+        note=_plain(record.note),
+        detail=_plain(record.detail, "\n\t"),
+    )
 
 
 def _plain(text: str, besides: str = "") -> str:

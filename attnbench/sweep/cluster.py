@@ -15,13 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from attnbench.measure.settings import Settings
+from attnbench.core.settings import Settings
 from attnbench.sweep.engine import START_LIMIT_S, WorkerLost
-from attnbench.sweep.place import Facts, NoCluster, Place, checked, machine_of
-from attnbench.sweep.slots import Slot, SlotLost
+from attnbench.sweep.places import Facts, NoCluster, Place, checked, machine_of
+from attnbench.sweep.sweep import Slot, SlotLost
 
 if TYPE_CHECKING:
     from types import ModuleType
+
 
 REACH_S, PLACE_S, GRACE_S = 5.0, 60.0, 60.0
 """For a head node to answer, for a node to give its device, and for an answer to come back after
@@ -63,8 +64,9 @@ class RemoteEngine:
 class Cluster:
     """The nodes of one kind."""
 
-    def __init__(self, ray: ModuleType, places: Sequence[tuple[str, Any]], found: Facts,
-                 note: str) -> None:  # fmt: skip
+    def __init__(
+        self, ray: ModuleType, places: Sequence[tuple[str, Any]], found: Facts, note: str
+    ) -> None:
         self._ray, self._places, self._facts, self.note = ray, places, found, note
         self.machine = machine_of(found.machine)
         self.kind: str | None = None
@@ -130,8 +132,10 @@ def _reach(address: str | None) -> None:
         return
     host, _, port = str(address).rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        raise NoCluster(f"--address {address!r} is not HOST:PORT of a Ray head node, as 'ray start "
-                        "--head' prints it")  # fmt: skip
+        raise NoCluster(
+            f"--address {address!r} is not HOST:PORT of a Ray head node, as 'ray start "
+            "--head' prints it"
+        )
     try:
         socket.create_connection((host, int(port)), REACH_S).close()
     except (OSError, OverflowError) as error:
@@ -201,8 +205,9 @@ def _told(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
     return told
 
 
-def _alike(places: Sequence[tuple[str, Any]], told: Sequence[Facts],
-           kind: str | None) -> tuple[list[tuple[str, Any]], Facts, str]:  # fmt: skip
+def _alike(
+    places: Sequence[tuple[str, Any]], told: Sequence[Facts], kind: str | None
+) -> tuple[list[tuple[str, Any]], Facts, str]:
     """The places of one kind, what they are, and a sentence about the others."""
     kinds = Counter(facts.kind for facts in told)
     chosen = kind or kinds.most_common(1)[0][0]

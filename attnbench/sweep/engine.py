@@ -20,9 +20,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from attnbench.exits import ended
-from attnbench.measure.settings import Settings
-from attnbench.sweep.child import Child, Ended, free_memory
+from attnbench.core.process import Child, ProcessEnd, ended, free_memory
+from attnbench.core.settings import Settings
 from impls.asked import CantBeDone
 
 POLL_S = 1.0
@@ -55,9 +54,14 @@ class WorkerLost(CantBeDone):
 class LocalEngine:
     """Asks a worker; starts one when there is none."""
 
-    def __init__(self, settings: Settings, path: Path | None = None, *,
-                 limited: bool = True,
-                 variables: Mapping[str, str] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path | None = None,
+        *,
+        limited: bool = True,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         """``path``: a folder in which the worker looks first for what it imports. ``limited``: to
         the memory that is free when it starts; a GPU's driver reserves more than there is.
         ``variables``: of its environment, besides those that the settings ask for.
@@ -213,7 +217,7 @@ class LocalEngine:
         return WorkerLost(reason, said, timed_out=timed_out, wrong=wrong)
 
 
-def _how(how: Ended) -> str:
+def _how(how: ProcessEnd) -> str:
     if how.processes:
         return f"it had started more than {how.processes} processes, and was ended"
     return f"the worker {ended(how.status)}"

@@ -4,21 +4,64 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from attnbench.amiss import amiss
-from attnbench.machine import Machine, why_not
-from attnbench.record import Record, Status, cell_key
+from attnbench.core.machine import Machine, amiss, why_not
+from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.worlds import spread
 from impls import Table
 from impls.masks import Mask
 from impls.problem import SHORT, InvalidProblem, Problem
 from impls.spec import Variant
+
+
+def spread(variants: Sequence[Variant], world: int, device: str, machine: Machine) -> list[Variant]:
+    """The variants, those that run over several processes over ``world`` of them unless they were
+    asked for with a number of their own; refuses more than the machine has devices for.
+    """
+    if world > 1 and not any(row.ranks for row in variants):
+        raise InvalidProblem(
+            f"--world {world} says nothing of {', '.join(row.label for row in variants[:3])}"
+            f"{', …' * (len(variants) > 3)}: each runs in one process; leave it out, or name one "
+            "that runs over several, such as ring"
+        )
+    told = [
+        row.with_options({"world": str(world)}) if row.ranks and row.world == 1 else row
+        for row in variants
+    ]
+    for row in told:
+        _refuse_too_many(row, device, machine)
+    return told
+
+
+def shared_out(grid: Preset) -> Preset:
+    """A grid whose lengths can be dealt out: of a preset's odd ones the next that two pieces for
+    each process divide.
+    """
+    if grid.world == 1:
+        return grid
+    pieces = 2 * grid.world
+    if grid.parts:
+        return replace(grid, parts=tuple(map(shared_out, grid.products)))
+    return grid.with_(seq=tuple(str(-(-int(n) // pieces) * pieces) for n in grid.seq))
+
+
+def _refuse_too_many(row: Variant, device: str, machine: Machine) -> None:
+    if device == "cpu":
+        there, what = machine.cores, "core"
+    else:
+        there, what = len(machine.gpus), "GPU"
+    if row.world > max(there, 1):
+        remedy = f"use --world {there} at the most" if there > 1 else "leave it out"
+        raise InvalidProblem(
+            f"{row.label} needs a {what} for each of its {row.world} processes, and this machine "
+            f"has {there}: {remedy}"
+        )
+
 
 CALLS_BESIDE_SAMPLES = 14
 """Calls that a cell makes in the gate, the memory meter and the first call, and seven samples."""
@@ -47,7 +90,7 @@ class Cell:
     @property
     def key(self) -> str:
         """As in its record."""
-        return cell_key(self.variant.label, self.problem.to_dict())
+        return cell_key(self.variant.label, self.problem)
 
 
 @dataclass(frozen=True)
@@ -114,10 +157,20 @@ def _product(grid: Preset, levels: Sequence[str]) -> Iterator[Problem]:
                 grid.kv_heads or (heads,), grid.v_head_dim or (width,)
             ):
                 yield Problem(
-                    batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
-                    head_dim=width, v_head_dim=v_width, dtype=LONG.get(dtype, dtype), mask=mask,
-                    phase=phase, inputs=inputs, level=level, device=grid.device,
-                )  # fmt: skip
+                    batch=batch,
+                    heads=heads,
+                    kv_heads=kv_heads,
+                    q_len=q_len,
+                    kv_len=kv_len,
+                    head_dim=width,
+                    v_head_dim=v_width,
+                    dtype=LONG.get(dtype, dtype),
+                    mask=mask,
+                    phase=phase,
+                    inputs=inputs,
+                    level=level,
+                    device=grid.device,
+                )
 
 
 def _lengths(seq: str, phase: str) -> tuple[int, int]:
@@ -139,9 +192,10 @@ def _captured_wrong(problem: Problem) -> str | None:
     file = Path(problem.inputs.removeprefix("captured:")).expanduser()
     b, c, d = problem.batch, problem.kv_heads, problem.head_dim
     wanted = {
-        "q": (b, problem.heads, problem.q_len, d), "k": (b, c, problem.kv_len, d),
+        "q": (b, problem.heads, problem.q_len, d),
+        "k": (b, c, problem.kv_len, d),
         "v": (b, c, problem.kv_len, problem.v_head_dim),
-    }  # fmt: skip
+    }
     if file.exists() and not file.is_file():
         return f"captured inputs {file} can't be read as an .npz of q, k and v: it is no file"
     try:
@@ -186,8 +240,9 @@ def grid_of(given: Sequence[Problem], title: str) -> Preset:
         str(p.q_len) if p.q_len == p.kv_len else f"{p.q_len}x{p.kv_len}" for p in given
     )
     axes: dict[str, Any] = {name: values(name) for name in AXES}
-    return Preset(title, seq=tuple(seq), mask=tuple(map(str, values("mask"))),
-                  device=given[0].device, **axes)  # fmt: skip
+    return Preset(
+        title, seq=tuple(seq), mask=tuple(map(str, values("mask"))), device=given[0].device, **axes
+    )
 
 
 AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "phase", "inputs", "level")
@@ -195,9 +250,12 @@ AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "phase"
 
 
 def make_plan(
-    table: Table, names: Sequence[str], grid: Preset, machine: Machine,
+    table: Table,
+    names: Sequence[str],
+    grid: Preset,
+    machine: Machine,
     given: Sequence[Problem] = (),
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The cells of some variants (all, if none is named) over a grid, or over problems given."""
     if given or not grid.parts:
         return _plan(table, names, grid, machine, given)
@@ -213,8 +271,9 @@ def _compiled_on_gpu(cell: Cell) -> bool:
     return cell.problem.device != "cpu" and "c++" in cell.variant.requires
 
 
-def _plan(table: Table, names: Sequence[str], grid: Preset, machine: Machine,
-          given: Sequence[Problem]) -> Plan:  # fmt: skip
+def _plan(
+    table: Table, names: Sequence[str], grid: Preset, machine: Machine, given: Sequence[Problem]
+) -> Plan:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
@@ -257,6 +316,8 @@ def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -
     elif problem.dtype in ("bfloat16", "float16"):
         rate *= TWO_BYTES
     compiling = COMPILING_S[kind].items()
-    once = max([s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
-               default=STARTING_S)  # fmt: skip
+    once = max(
+        [s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
+        default=STARTING_S,
+    )
     return once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate

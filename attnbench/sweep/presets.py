@@ -76,8 +76,16 @@ FAR = (
     "mean_v", "performer", "linear.elu", "triton.linear", "retention", "gla", "ssd",
 )  # fmt: skip
 """What holds no score for every pair, and takes seconds to compile at most: it goes far."""
-H200 = Preset("what is alike in a visit's parts", heads=(16,), head_dim=(128,), dtype=("bfloat16",),
-              phase=("forward",), device="cuda", budget=0.05, tokens=1 << 15)  # fmt: skip
+H200 = Preset(
+    "what is alike in a visit's parts",
+    heads=(16,),
+    head_dim=(128,),
+    dtype=("bfloat16",),
+    phase=("forward",),
+    device="cuda",
+    budget=0.05,
+    tokens=1 << 15,
+)
 MILLION = H200.with_(seq=("1048576",), batch=(1,), heads=(4,), head_dim=(64,))
 HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
 
@@ -85,10 +93,16 @@ HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
 PROBLEM = {
     "cpu": Preset("the default problem on a CPU", seq=("512",), heads=(4,), phase=("forward",)),
     "cuda": Preset(
-        "the default problem on a GPU", seq=("4096",), batch=(2,), heads=(16,), head_dim=(128,),
-        dtype=("bfloat16",), phase=("forward",), device="cuda",
+        "the default problem on a GPU",
+        seq=("4096",),
+        batch=(2,),
+        heads=(16,),
+        head_dim=(128,),
+        dtype=("bfloat16",),
+        phase=("forward",),
+        device="cuda",
     ),
-}  # fmt: skip
+}
 """What every command starts from, by the kind of device; it changes lengths and phases at most. So
 what one has measured answers another."""
 BOTH = ("forward", "train")

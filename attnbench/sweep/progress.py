@@ -7,13 +7,13 @@ from collections import deque
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from attnbench.outside_text import Unchecked, for_terminal
-from attnbench.record import Record, Status
+from attnbench.core.format import Unchecked, for_terminal
+from attnbench.core.record import Record, Status
 from attnbench.sweep.plan import duration
-from impls.problem import Problem
 
 if TYPE_CHECKING:
     from rich.table import Table
+
 
 LINES = 8
 """Cells shown at once."""
@@ -63,7 +63,7 @@ class PlainLines:
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """Print the line."""
-        what = f"{record.variant:16} {Problem.from_dict(record.problem)}"
+        what = f"{record.variant:16} {record.problem}"
         left = f"{duration(left_s)} left"
         self.tell(f"[{done}/{total}, {left}] {what}: {describe(record)}")
 
@@ -113,8 +113,7 @@ class LiveTable:
         cells = Table.grid(padding=(0, 2))
         for record in self._latest:
             style = "" if record.status is Status.MEASURED else "yellow"
-            problem = Problem.from_dict(record.problem)
-            words = (record.variant, problem.slug, describe(record))
+            words = (record.variant, record.problem.slug, describe(record))
             cells.add_row(*(Text(for_terminal(each)) for each in words), style=style)
         whole = Table.grid()
         whole.add_row(cells)

@@ -1,35 +1,320 @@
-"""How a run begins: a new folder with its header, or an old one to go on with."""
+"""A run begun, or gone on with."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import attnbench
 import impls
-from attnbench.machine import Machine, this_machine
-from attnbench.measure.settings import Settings
-from attnbench.paths import long, named
-from attnbench.record import PROTOCOL
-from attnbench.store import (
-    RunFolder,
-    StoreError,
-    read_header,
-    read_records,
-    stored_floors,
-    stored_selfcheck,
-)
-from attnbench.sweep.leg import changes, latest, taken_with
+from attnbench.core.checkout import code
+from attnbench.core.disk import StoreError, long, named, short
+from attnbench.core.evidence import stored_floors, stored_selfcheck
+from attnbench.core.machine import Machine, this_machine, version_of
+from attnbench.core.record import PROTOCOL, Record, Status, Time
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import Settings
+from attnbench.core.store import read_header, read_records
 from attnbench.sweep.plan import Plan, make_plan
-from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
+
+MEASURING = ("measure", "truth", "sweep")
+"""The rooms of this package whose code is at work while something is measured."""
+APART = "#"
+"""In the name of a node, between the kind of machine and the number of a later leg."""
+ALIKE = ("system", "cpu", "cores", "python", "torch_cuda")
+"""Of a machine, what may not change within a leg; its versions and GPUs besides."""
+OF_NO_ACCOUNT = ("asv",)
+"""Versions that no measurement depends on."""
+NAMED = 3
+
+
+class CodeChanged(CantBeDone):
+    """Something that is measured, or that measures, was changed while the run went on."""
+
+
+def taken_with(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dict[str, Any]:
+    """What stands in a header about the code, the files and the versions of a plan's records."""
+    wanted = {word.partition(">")[0] for cell in plan.cells for word in cell.variant.requires}
+    return {
+        "code": {**code(), **{name: _digest(files) for name, files in _sources().items()}},
+        "files": {short(str(f)): _digest([f]) for f in _files_of_leg(plan, tables)},
+        "requires": {name: found for name in sorted(wanted) if (found := version_of(name))},
+        "machine": machine.to_dict(),
+    }
+
+
+def latest(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the header says of the run's last leg."""
+    return {**header, **(legs[-1] if (legs := header.get("legs")) else {})}
+
+
+def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is otherwise now than in a leg, each in a few words."""
+    if "files" not in then or "ruler" not in then["code"]:
+        return ["an earlier attnbench measured it, which didn't write down with which code"]
+    found = []
+    for name, what in (("impls", "the code of the variants"), ("ruler", "the code that measures")):
+        if then["code"][name] != now["code"][name]:
+            found.append(f"{what} is not that of {_commit(then)} (now {_commit(now)})")
+    same = {*then["files"].values()} & {*now["files"].values()}  # though it may lie elsewhere
+    for file, digest in then["files"].items():
+        if digest not in same:
+            found.append(
+                f"{file} holds something else"
+                if file in now["files"]
+                else f"{file} is not read any more"
+            )
+    found += [
+        f"{file} is read too"
+        for file, digest in now["files"].items()
+        if digest not in same and file not in then["files"]
+    ]
+    for what, before in _versions(then).items():
+        if (after := _versions(now).get(what, "nothing")) != before:
+            found.append(f"{what} was {before} and is {after}")
+    found += [
+        f"{what} is {after} and was not there"
+        for what, after in _versions(now).items()
+        if what not in _versions(then)
+    ]
+    return found
+
+
+class Unchanged:
+    """Notices that what a leg is taken with is changed while it goes on."""
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        leg = latest(header)
+        known = leg.get("code") or {}
+        self._digests = {name: known[name] for name in ("impls", "ruler") if name in known}
+        self._files: Mapping[str, str] = leg.get("files") or {}
+        self._watched = [*map(long, self._files)]
+        self._watched += [f for some in _sources().values() for f in some] if self._digests else []
+        self._stamps: dict[Path, tuple[int, int]] | None = None
+
+    def check(self) -> None:
+        """Raises :class:`CodeChanged`; where no file was written since, it only looks at times."""
+        stamps = dict(self._now())
+        if stamps == self._stamps:
+            return
+        sources = _sources() if self._digests else {}
+        found = [name for name, digest in self._digests.items() if _digest(sources[name]) != digest]
+        found += [f for f, digest in self._files.items() if _digest([long(f)]) != digest]
+        if found:
+            before = self._stamps or {}
+            touched = [
+                short(str(file))
+                for file, stamp in stamps.items()
+                if before and before.get(file) != stamp
+            ]
+            raise CodeChanged(
+                f"{', '.join((touched or found)[:NAMED])} was changed while the run went on, so "
+                "the cell at hand may be of the one or the other and is dropped"
+            )
+        self._stamps = stamps
+
+    def _now(self) -> Iterator[tuple[Path, tuple[int, int]]]:
+        for file in self._watched:
+            try:
+                about = file.stat()
+            except OSError:
+                yield file, (0, 0)
+            else:
+                yield file, (about.st_mtime_ns, about.st_size)
+
+
+def _sources() -> dict[str, list[Path]]:
+    """The files of the code that is measured, and of the code that measures."""
+    variants, own = (Path(str(package.__file__)).parent for package in (impls, attnbench))
+    ruler = [*own.glob("*.py"), *(f for room in MEASURING for f in (own / room).rglob("*.py"))]
+    return {"impls": sorted(variants.rglob("*.py")), "ruler": sorted(ruler)}
+
+
+def _files_of_leg(plan: Plan, tables: Sequence[str | Path]) -> Iterator[Path]:
+    """Files that records depend on: tables and what they import, masks, inputs, and options'."""
+    yield from _imported([Path(table).resolve() for table in tables])
+    for problem in dict.fromkeys(cell.problem for cell in plan.cells):
+        named = [part.file for part in problem.mask.parts if part.file]
+        kind, _, file = problem.inputs.partition(":")
+        named += [file] if kind == "captured" else []
+        yield from (Path(name).expanduser().resolve() for name in named)
+    for variant in {cell.variant.label: cell.variant for cell in plan.cells}.values():
+        for value in variant.given.values():
+            if isinstance(value, str) and Path(value).is_file():
+                yield Path(value).resolve()
+
+
+def _imported(tables: Sequence[Path]) -> Iterator[Path]:
+    """The tables, the modules beside them that they import, and what those import in turn."""
+    left, seen = [*tables], {*tables}
+    while left:
+        yield (file := left.pop(0))
+        try:
+            nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+        except (OSError, SyntaxError, ValueError):
+            continue
+        names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        for table in tables:
+            for top in {name.partition(".")[0] for name in names} - {""}:
+                module = table.parent / f"{top}.py"
+                package = module.with_suffix("")
+                found = [module] if module.is_file() else sorted(package.rglob("*.py"))
+                left += [each for each in found if each not in seen]
+                seen.update(found)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """A word that is another where one of the files is, by its name or by what it holds."""
+    found = hashlib.sha256()
+    for file in files:
+        found.update(b"\0" + file.name.encode() + b"\0")
+        try:
+            with file.open("rb") as opened:
+                found.update(hashlib.file_digest(opened, "sha256").digest())
+        except OSError:
+            found.update(b"missing")
+    return found.hexdigest()[:16]
+
+
+def _commit(leg: Mapping[str, Any]) -> str:
+    about = leg["code"]
+    dirty = " with changes" if about.get("dirty") else ""
+    return f"commit {about['commit'][:8]}{dirty}" if about.get("commit") else "an unknown commit"
+
+
+def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
+    machine = leg["machine"]
+    found = {name: str(machine.get(name)) for name in ALIKE}
+    packages = {**leg.get("requires", {}), **machine.get("versions", {})}
+    found |= {name: v for name, v in packages.items() if name not in OF_NO_ACCOUNT}
+    for number, gpu in enumerate(machine.get("gpus", ())):
+        found[f"GPU {number}"] = f"{gpu['name']} with driver {gpu['driver']}"
+    return found
+
+
+LESS = 0.9
+"""Of a forward pass's least sample: the whole interval of a training step may not be under it."""
+WORK_GROWS, TIME_STANDS = 3.0, 1.05
+"""Work that grows by so much, in a time that grows by less than so much."""
+OVERHEAD_S = {"cpu": 1e-3, "cuda": 1e-4}
+"""A call as long as this is not all overhead."""
+
+
+Kin = tuple[str, str, Problem]
+"""A variant, a kind of machine, and a problem but for its lengths and phase."""
+
+
+class RunRecords:
+    """What a run has so far: which cells, and the times that others are held against."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._cells: set[str] = set()
+        self._times: dict[Kin, list[_Kept]] = {}
+        for record in records:
+            self._cells.add(record.key)
+            self._keep(record)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._cells
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def doubt(self, record: Record) -> Record:
+        """The record as it is, or as one that is not believed."""
+        if record.time is None:
+            return record
+        kept = _Kept.of(record, record.time)
+        for other in self._times.get(_kin(record), ()):
+            if (why := _contradiction(kept, other)) is not None:
+                return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
+        self._keep(record)
+        return record
+
+    def _keep(self, record: Record) -> None:
+        if record.time is not None:
+            kept = _Kept.of(record, record.time)
+            self._times.setdefault(_kin(record), []).append(kept)
+
+
+class _Kept(NamedTuple):
+    """Of a record what others are held against, and no more: a long run has many thousand."""
+
+    phase: str
+    lengths: tuple[int, int]
+    flops: float | None
+    overhead_s: float
+    waits: bool
+    """For other ranks, which is no work, and may be most of its time."""
+    min_s: float
+    low_s: float
+    median_s: float
+    high_s: float
+
+    @classmethod
+    def of(cls, record: Record, time: Time) -> Self:
+        """What is kept of a record with a time."""
+        problem = record.problem
+        return cls(
+            phase=problem.phase,
+            lengths=(problem.q_len, problem.kv_len),
+            flops=None if record.cost is None else record.cost.flops,
+            overhead_s=OVERHEAD_S[problem.device.split(":")[0]],
+            waits=bool(record.ranks),
+            min_s=time.min_s,
+            low_s=time.low_s,
+            median_s=time.median_s,
+            high_s=time.high_s,
+        )
+
+
+def _kin(record: Record) -> Kin:
+    """What records that may contradict each other have in common."""
+    return record.variant, record.node, record.problem.with_(phase="forward", q_len=1, kv_len=1)
+
+
+def _contradiction(one: _Kept, other: _Kept) -> str | None:
+    if one.lengths == other.lengths:
+        phases = {one.phase: one, other.phase: other}
+        train, forward = phases.get("train"), phases.get("forward")
+        if train and forward and train.high_s < LESS * forward.min_s:
+            return (
+                f"a training step took {_ms(train.median_s)} and its forward pass alone "
+                f"{_ms(forward.median_s)}"
+            )
+    elif one.phase == other.phase and not (one.waits or other.waits):
+        return _stands_still(*sorted((one, other), key=lambda kept: kept.lengths[1]))
+    return None
+
+
+def _stands_still(short: _Kept, long: _Kept) -> str | None:
+    if short.flops is None or long.flops is None:
+        return None
+    grows = long.flops / max(short.flops, 1)
+    if short.median_s < short.overhead_s or grows < WORK_GROWS:
+        return None
+    if long.high_s >= TIME_STANDS * short.low_s:
+        return None
+    return (
+        f"its time stands still from {short.lengths[1]} to {long.lengths[1]} tokens "
+        f"({_ms(short.median_s)}, {_ms(long.median_s)}) while its work grows {grows:.2g}-fold"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
 
 
 class UnknownPreset(CantBeDone):
@@ -42,7 +327,7 @@ class Run:
 
     plan: Plan
     folder: RunFolder
-    done: Known
+    done: RunRecords
     settings: Settings
 
 
@@ -64,9 +349,19 @@ def pinned(threads: int | None, machine: Machine) -> int:
     return threads or machine.threads
 
 
-def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, *, seed: int,
-          threads: int | None, energy: bool = False, machine: Machine | None = None,
-          command: str | None = None, problems: Sequence[Problem] = ()) -> Run:  # fmt: skip
+def begin(
+    names: Sequence[str],
+    grid: Preset,
+    tables: Sequence[str],
+    out: Path,
+    *,
+    seed: int,
+    threads: int | None,
+    energy: bool = False,
+    machine: Machine | None = None,
+    command: str | None = None,
+    problems: Sequence[Problem] = (),
+) -> Run:
     """A new run. Everything that can be refused is refused before the folder is made.
 
     ``machine``: where it is measured, if that is another than this. ``command``: what repeats it,
@@ -78,21 +373,28 @@ def begin(names: Sequence[str], grid: Preset, tables: Sequence[str], out: Path, 
     grid, problems = _with_files_named(grid), [_with_file_named(problem) for problem in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems)
     header = {
-        "protocol": PROTOCOL, "seed": seed, "budget_s": grid.budget, "variants": list(names),
-        "energy": energy, "noise": stored_floors(out, machine, settings.threads),
+        "protocol": PROTOCOL,
+        "seed": seed,
+        "budget_s": grid.budget,
+        "variants": list(names),
+        "energy": energy,
+        "noise": stored_floors(out, machine, settings.threads),
         "selfcheck": _told(stored_selfcheck(out, machine.name)),
-        "grid": asdict(grid), "problems": [p.to_dict() for p in problems],
-        "tables": [str(Path(t).resolve()) for t in tables], "settings": settings.to_dict(),
+        "grid": asdict(grid),
+        "problems": [p.to_dict() for p in problems],
+        "tables": [str(Path(t).resolve()) for t in tables],
+        "settings": settings.to_dict(),
         **taken_with(plan, tables, machine),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
         "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
-    return Run(plan, RunFolder.create(out, machine.name, header), Known(), settings)
+    }
+    return Run(plan, RunFolder.create(out, machine.name, header), RunRecords(), settings)
 
 
-def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = (), *,
-           anyway: bool = False) -> Run:  # fmt: skip
+def resume(
+    path: Path, machine: Machine | None = None, tables: Sequence[str] = (), *, anyway: bool = False
+) -> Run:
     """A run to go on with: the same grid, without the cells that have a record.
 
     ``tables``: the files of rows that the run was given, named again. A header alone makes no file
@@ -128,7 +430,11 @@ def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = (
         changed = changes(latest(header), now)
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
-    if changed and (done := Known(read_records(path))) and all(c.key in done for c in plan.cells):
+    if (
+        changed
+        and (done := RunRecords(read_records(path)))
+        and all(c.key in done for c in plan.cells)
+    ):
         changed = []  # nothing is left to be measured, so nothing is mixed
     if changed and not anyway:
         raise StoreError(
@@ -138,7 +444,7 @@ def resume(path: Path, machine: Machine | None = None, tables: Sequence[str] = (
     folder = RunFolder.reopen(path)
     if changed:
         _begin_leg(folder, now, changed)
-    return Run(plan, folder, Known(read_records(path)), settings)
+    return Run(plan, folder, RunRecords(read_records(path)), settings)
 
 
 def _named_again(path: Path, before: Sequence[str], tables: Sequence[str]) -> None:
@@ -156,8 +462,12 @@ def _named_again(path: Path, before: Sequence[str], tables: Sequence[str]) -> No
 
 def _begin_leg(folder: RunFolder, now: dict[str, Any], changed: list[str]) -> None:
     """Write down that records from here on are taken with other code, files or versions."""
-    leg = {**now, "changes": changed, "command": shlex.join(["attnbench", *sys.argv[1:]]),
-           "started": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
+    leg = {
+        **now,
+        "changes": changed,
+        "command": shlex.join(["attnbench", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     folder.header.setdefault("legs", []).append(leg)
     folder.save_header()
 
@@ -165,10 +475,11 @@ def _begin_leg(folder: RunFolder, now: dict[str, Any], changed: list[str]) -> No
 def _with_files_named(grid: Preset) -> Preset:
     """The grid, with its masks' and inputs' files as :func:`named` spells them."""
     return replace(
-        grid, mask=tuple(str(_mask_named(Mask.parse(text))) for text in grid.mask),
+        grid,
+        mask=tuple(str(_mask_named(Mask.parse(text))) for text in grid.mask),
         inputs=tuple(map(_inputs_named, grid.inputs)),
         parts=tuple(map(_with_files_named, grid.parts)),
-    )  # fmt: skip
+    )
 
 
 def _with_file_named(problem: Problem) -> Problem:

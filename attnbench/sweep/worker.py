@@ -23,11 +23,10 @@ import os
 import resource
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from attnbench.record import Status
+from attnbench.core.record import Status
 
 GONE = "it was measured, but after it no call to the GPU works any more"
 FIRST_TO_GO = "1000"
@@ -35,25 +34,25 @@ FIRST_TO_GO = "1000"
 
 
 def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.measure import ceilings
-    from attnbench.measure.job import Job
+    from attnbench.meter import ceilings
+    from attnbench.meter.timed import Job
 
     if "apply" in asked:
         return _ready(asked["apply"])
     if "ceilings" in asked:
         return {"ceilings": ceilings.measure(asked["device"], asked["ceilings"])}
     if "canary" in asked:
-        from attnbench.measure import canary
+        from attnbench.meter import ceilings as canary
 
         return {"canary": canary.reading(asked["canary"])}
     if "noise" in asked:
-        from attnbench.measure.noise import floors
+        from attnbench.meter.pairs import floors
 
         return {"noise": floors(asked["device"], asked["noise"])}
     if {"compare", "hold", "fresh", "sample"} & set(asked):
         return _pairs(bench, asked)
     if "map" in asked:
-        from attnbench.measure.attention_map import attention_map
+        from attnbench.meter.probe import attention_map
 
         job = Job.from_dict(asked["map"])
         try:
@@ -61,19 +60,20 @@ def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
     if "probe" in asked:
-        from attnbench.measure import probe
+        from attnbench.meter import probe
 
         return probe.answer(asked)
     if "profile" in asked:
-        from attnbench.measure.profile import looks
+        from attnbench.meter import profile
 
-        return looks.answer(bench, Job.from_dict(asked["profile"]), asked["trace"])
+        return profile.answer(bench, Job.from_dict(asked["profile"]), asked["trace"])
     return _measured(bench, Job.from_dict(asked["job"]))
 
 
 def _ready(asked: dict[str, Any]) -> dict[str, Any]:
     """The settings applied."""
-    from attnbench.measure import memory, settings
+    from attnbench.core import settings
+    from attnbench.meter import memory
 
     wanted = settings.Settings(**asked)
     settings.apply(wanted)
@@ -84,16 +84,16 @@ def _ready(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
-    from attnbench.measure import gpu
-    from attnbench.measure.failure import clipped, poisoned
-    from attnbench.measure.job import Spent
-    from attnbench.measure.shared import process, state
+    from attnbench.gate import process_state, watch
+    from attnbench.meter import clocks
+    from attnbench.meter.cell import clipped, poisoned
+    from attnbench.meter.timed import TimeSpent
 
-    watching = Spent()
-    gpu.begin(job.problem.device)
+    watching = TimeSpent()
+    clocks.begin(job.problem.device)
     with watching.on("gate"):
-        before = bench.shared or state.snapshot()
-        broken, process_before = state.sealed(), process.now()
+        before = bench.shared or watch.snapshot()
+        broken, process_before = watch.sealed(), process_state.now()
     record = clipped(bench.measure(job, before))
     if getattr(job.variant, "swaps", ()):
         gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
@@ -101,23 +101,23 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     with watching.on("gate"):
         try:
             guards = broken()  # asked first: the rest goes by them
-            deed = f"it replaced {', '.join(guards)}" if guards else state.said(before) or ""
-            left = bool(process.disturbed(process_before))
+            deed = f"it replaced {', '.join(guards)}" if guards else watch.said(before) or ""
+            left = bool(process_state.disturbed(process_before))
         except Exception as error:  # it left nothing to look with
             deed, left = f"nobody could look at what it left: {type(error).__name__}: {error}", True
-        bench.shared = None if deed else state.still(before)
+        bench.shared = None if deed else watch.still(before)
     if gone and record.status is Status.MEASURED:
-        record = replace(record, status=Status.FAILED, reason=GONE, time=None, detail=deed)
+        record = record.with_(status=Status.FAILED, reason=GONE, time=None, detail=deed)
     elif deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
-        record = replace(record, status=Status.WRONG, reason=deed, time=None, detail=record.reason)
+        record = record.with_(status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     spent, gate = record.spent_s, watching.seconds["gate"]
-    more = {part: round(spent.get(part, 0.0) + gate, 6) for part in ("gate", "total")}
-    record = replace(record, spent_s={**spent, **more})
+    more = {part: round((spent.get(part) or 0.0) + gate, 6) for part in ("gate", "total")}
+    record = record.with_(spent_s={**spent, **more})
     return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone}
 
 
 def _pairs(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.measure.asked import SIDES, two
+    from attnbench.meter.pairs import SIDES, two
 
     return two(bench, asked) if "compare" in asked else SIDES.answer(bench, asked)
 
@@ -140,13 +140,13 @@ class Answers:
 
 def main(questions: int, answer: int, life: int, report: int, memory: int) -> None:
     """Answer until the pipe closes."""
-    from attnbench.sweep.keeper import keep
+    from attnbench.core.process import keep
 
     keep(life, report, (questions, answer))
     os.dup2(2, 1)
     _limit(memory)
     with os.fdopen(questions) as asking, os.fdopen(answer, "w") as pipe:
-        from attnbench.measure.cell import Bench
+        from attnbench.meter.cell import Bench
 
         answers = Answers(pipe)
         bench = Bench(announce=lambda doing: answers.send({"doing": doing}))

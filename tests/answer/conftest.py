@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.store import RunFolder
+from attnbench.core.run_folder import RunFolder
 from impls.loading import load_file
 
 HEADER = load_file(Path(__file__).with_name("run_folders.py")).HEADER

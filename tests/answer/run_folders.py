@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnbench.record import PROTOCOL, Memory, Record, Status, Time
+from attnbench.core.record import PROTOCOL, Memory, Record, Status, Time
 from impls.problem import Problem
 from tests.times import figures
 
@@ -23,12 +23,14 @@ def samples(seed=0, n=40, spread=0.005, scale=1e-3):
 def timed(variant="sdpa", taken=None, *, peak=1000, length=8, device="cpu", **more):
     taken = samples() if taken is None else taken
     of_none = {**figures([1.0]), "n": 0, "samples_s": []}
-    time = Time(**{"clock": "host", "stop": "budget", **(figures(taken) if taken else of_none),
-                   **more})  # fmt: skip
+    time = Time(
+        **{"clock": "host", "stop": "budget", **(figures(taken) if taken else of_none), **more}
+    )
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
     problem = Problem(q_len=length, kv_len=length, device=device)
-    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-                  memory=memory)  # fmt: skip
+    return Record(
+        status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time, memory=memory
+    )
 
 
 def ended(status, variant="sdpa", reason="it was so"):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from attnbench.answer.compare_runs import compare_runs
-from attnbench.comparison import Verdict
-from attnbench.record import Status
-from attnbench.store import DamagedRun
+from attnbench.core.record import DamagedRun, Status
+from attnbench.core.stats import Verdict
 from impls.loading import load_file
 
 folders = load_file(Path(__file__).with_name("run_folders.py"))
@@ -51,12 +50,21 @@ def test_samples_that_are_no_times_are_not_believed(run):
 @pytest.mark.parametrize(
     ("noise", "margin"),
     [
-        (None, 0.05), (0.02, 0.05), (0.09, 0.09), ({"short": 0.01, "long": 0.08}, 0.08),
-        ([{"call_s": 9.0, "floor": 0.07, "trials": 20, "pairs": 80},
-          {"call_s": 1e-3, "floor": 0.06, "trials": 8, "pairs": 80}], 0.07),
-        ({"cpu": [{"call_s": 9.0, "floor": 0.11}]}, 0.11), ("loud", 0.05),
+        (None, 0.05),
+        (0.02, 0.05),
+        (0.09, 0.09),
+        ({"short": 0.01, "long": 0.08}, 0.08),
+        (
+            [
+                {"call_s": 9.0, "floor": 0.07, "trials": 20, "pairs": 80},
+                {"call_s": 1e-3, "floor": 0.06, "trials": 8, "pairs": 80},
+            ],
+            0.07,
+        ),
+        ({"cpu": [{"call_s": 9.0, "floor": 0.11}]}, 0.11),
+        ("loud", 0.05),
     ],
-)  # fmt: skip
+)
 def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run, noise, margin):
     a, b = run(timed(), noise=noise), run(timed(), noise=0.001)
     assert compare_runs(a, b).margin == pytest.approx(margin)
@@ -114,10 +122,15 @@ def test_what_was_measured_and_is_no_more_is_a_finding(run, status):
 
 @pytest.mark.parametrize(
     ("a", "b", "change"),
-    [("unsupported", "wrong", "worse"), ("failed", "wrong", "worse"), ("wrong", "failed", "better"),
-     ("out_of_memory", "crashed", "worse"), ("unsupported", "unavailable", ""),
-     ("timed_out", "out_of_memory", "")],
-)  # fmt: skip
+    [
+        ("unsupported", "wrong", "worse"),
+        ("failed", "wrong", "worse"),
+        ("wrong", "failed", "better"),
+        ("out_of_memory", "crashed", "worse"),
+        ("unsupported", "unavailable", ""),
+        ("timed_out", "out_of_memory", ""),
+    ],
+)
 def test_one_failure_may_be_worse_than_another(run, a, b, change):
     found = compare_runs(run(ended(a)), run(ended(b)))
     assert [c.change for c in found.cells] == [change]

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.crossings import crossings
+from attnbench.answer.ranking import crossings, standings
 from attnbench.answer.regimes import regimes
-from attnbench.answer.standing import standings
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("lines.py"))
@@ -56,18 +55,27 @@ def test_they_may_change_places_twice():
 
 
 def test_where_one_was_not_measured_the_bracket_is_wider():
-    records = [*line("a", {128: 1.0, 512: 4.0}), untimed("a", 256), timed("a", 1024, None),
-               *line("b", {128: 2.0, 256: 2.0, 512: 2.0, 1024: 2.0})]  # fmt: skip
+    records = [
+        *line("a", {128: 1.0, 512: 4.0}),
+        untimed("a", 256),
+        timed("a", 1024, None),
+        *line("b", {128: 2.0, 256: 2.0, 512: 2.0, 1024: 2.0}),
+    ]
     (found,) = of(*records)
     assert (found.low, found.high) == (128, 512)
 
 
 def test_where_all_three_lead_somewhere_each_pair_has_its_bracket():
-    found = of(*line("cube", power(1e-9, 3)), *line("square", power(2e-7, 2)),
-               *line("linear", power(2e-4, 1)))  # fmt: skip
+    found = of(
+        *line("cube", power(1e-9, 3)),
+        *line("square", power(2e-7, 2)),
+        *line("linear", power(2e-4, 1)),
+    )
     assert [(c.before, c.after) for c in found] == [
-        ("cube", "square"), ("cube", "linear"), ("square", "linear"),
-    ]  # fmt: skip
+        ("cube", "square"),
+        ("cube", "linear"),
+        ("square", "linear"),
+    ]
     assert [c.estimate for c in found] == pytest.approx([200, 447.2, 1000], rel=1e-3)
 
 
@@ -79,7 +87,7 @@ def test_a_length_at_which_something_was_amiss_decides_nothing():
     times = {128: 1.0, 256: 4.0, 512: 16.0}
     linear = {128: 2.0, 256: 2.0, 512: 2.0}
     doubted = [timed("a", 256, 4.0, flags=["drifted"])]
-    some = [r for r in line("a", times) if r.problem["kv_len"] != 256]
+    some = [r for r in line("a", times) if r.problem.kv_len != 256]
     (found,) = of(*some, *doubted, *line("b", linear))
     assert (found.low, found.high) == (128, 512)
     assert of(*line("a", times, flags=["drifting: a little"]), *line("b", linear)) == []

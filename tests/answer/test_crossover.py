@@ -6,25 +6,25 @@ import re
 
 import pytest
 
-from attnbench.answer.crossover import BUDGET, Answer
-from attnbench.comparison import paired
-from attnbench.record import Status
-from attnbench.sweep.crossover import Look, Search
+from attnbench.core.record import Status
+from attnbench.core.stats import paired
+from attnbench.features.crossover.answer import BUDGET, CrossoverAnswer
+from attnbench.features.crossover.search import CrossoverSearch, LengthRatio
 
 
 def look(length, ratio, margin=0.01, spread=0.0):
     """The other's time over one's."""
     logs = [math.log(ratio) + spread * (i % 9 - 4) for i in range(40)]
-    return Look(length, paired(logs, margin), a_s=0.001, b_s=0.001 * ratio)
+    return LengthRatio(length, paired(logs, margin), a_s=0.001, b_s=0.001 * ratio)
 
 
 def answer(*looks, rungs=None, ended="", what="tokens", asked=None):
     lengths = [each.length for each in looks]
-    search = Search(rungs or lengths or [64, 128])
+    search = CrossoverSearch(rungs or lengths or [64, 128])
     for each in looks:
         search.hear(each)
     asked = asked or (search.rungs[0], search.rungs[-1])
-    return Answer("sdpa", "elu", what, asked, search, ended)
+    return CrossoverAnswer("sdpa", "elu", what, asked, search, ended)
 
 
 def said(*looks, **more):
@@ -143,7 +143,7 @@ def test_a_lead_that_only_scatters_points_nowhere():
 
 def test_where_longer_ones_can_not_be_compared_none_is_proposed():
     looks = [look(64, 1.4), look(128, 1.2)]
-    failed = Look(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
+    failed = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
     found = answer(*looks, failed, asked=(64, 4096))
     assert "above 128, where they were not compared" in found.sentence()
     assert (
@@ -153,7 +153,7 @@ def test_where_longer_ones_can_not_be_compared_none_is_proposed():
 
 
 def test_a_length_between_that_failed_is_said_to_be_one():
-    failed = Look(96, None, Status.WRONG, "elu: row 3 moved")
+    failed = LengthRatio(96, None, Status.WRONG, "elu: row 3 moved")
     found = answer(look(64, 1.4), failed, look(128, 1.2))
     assert "at 96 they can't be compared: wrong: elu: row 3 moved" in found.notes()
 
@@ -168,12 +168,12 @@ def test_what_was_not_looked_at_is_said():
     found.search.cut = 256
     assert "the budget was spent while 256 was looked at" in found.notes()
     assert "before" not in " ".join(found.notes())
-    torn = Look(128, paired([0.3, -0.3] * 20, 0.01))
+    torn = LengthRatio(128, paired([0.3, -0.3] * 20, 0.01))
     assert "at 128 the pairs did not decide" in answer(look(64, 1.4), torn).notes()
 
 
 def test_where_nothing_was_compared_it_is_said():
-    failed = Look(64, None, Status.OUT_OF_MEMORY, "sdpa: too much")
+    failed = LengthRatio(64, None, Status.OUT_OF_MEMORY, "sdpa: too much")
     found = answer(failed, rungs=[64, 128])
     assert found.sentence() == "sdpa and elu were compared at no length"
     assert found.notes() == ["from 64 on they can't be compared: out of memory: sdpa: too much"]
@@ -181,8 +181,16 @@ def test_where_nothing_was_compared_it_is_said():
 
 def test_it_can_be_sent_as_plain_values():
     sent = json.loads(json.dumps(answer(look(64, 1.5), look(128, 1.0), look(256, 0.5)).to_dict()))
-    assert sent["crossovers"] == [{"before": "sdpa", "after": "elu", "low": 64, "high": 256,
-                                   "ties": [128, 128], "tight": True}]  # fmt: skip
+    assert sent["crossovers"] == [
+        {
+            "before": "sdpa",
+            "after": "elu",
+            "low": 64,
+            "high": 256,
+            "ties": [128, 128],
+            "tight": True,
+        }
+    ]
     assert [each["leader"] for each in sent["stretches"]] == ["sdpa", "", "elu"]
     assert [each["leader"] for each in sent["looks"]] == ["sdpa", "", "elu"]
     assert sent["looks"][0]["comparison"]["ratio"] == pytest.approx(1.5)

@@ -7,21 +7,43 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.answer.dispatch_entry import Entry, InvalidTable, Range
-from attnbench.answer.dispatch_table import DispatchTable, made_of
+from attnbench.answer.dispatch_table import (
+    DispatchEntry,
+    DispatchTable,
+    InvalidTable,
+    Range,
+    made_of,
+)
 from impls.asked import CantBeDone
 
 ROOT = Path(__file__).resolve().parents[2]
-MADE = {"device": "cpu", "torch": "2.13.0", "machine": "box", "threads": 1, "attnbench": "0.1.0",
-        "protocol": 2, "run": "20260101-000000"}  # fmt: skip
+MADE = {
+    "device": "cpu",
+    "torch": "2.13.0",
+    "machine": "box",
+    "threads": 1,
+    "attnbench": "0.1.0",
+    "protocol": 2,
+    "run": "20260101-000000",
+}
 
 
 def entry(*ranges, **more):
-    return Entry(**{
-        "phase": "forward", "mask": "causal", "dtype": "float32", "heads": 8, "kv_heads": 2,
-        "head_dim": 64, "v_head_dim": 64, "batch": (1, 4), "ranges": ranges or (Range(
-            128, 1000, "same", "matmul"), Range(1001, 4096, "same", "sdpa")), **more,
-    })  # fmt: skip
+    return DispatchEntry(
+        **{
+            "phase": "forward",
+            "mask": "causal",
+            "dtype": "float32",
+            "heads": 8,
+            "kv_heads": 2,
+            "head_dim": 64,
+            "v_head_dim": 64,
+            "batch": (1, 4),
+            "ranges": ranges
+            or (Range(128, 1000, "same", "matmul"), Range(1001, 4096, "same", "sdpa")),
+            **more,
+        }
+    )
 
 
 def table(*entries, **more):
@@ -50,13 +72,23 @@ def test_a_table_comes_back_from_its_file_as_it_was(tmp_path):
 def test_the_file_is_what_the_contract_says(tmp_path):
     table(entry(Range(8, 9, "same", "sdpa"))).write(tmp_path / "table.json")
     assert json.loads((tmp_path / "table.json").read_text()) == {
-        "dispatch_table": 1, "made": MADE, "fallback": "sdpa",
-        "entries": [{
-            "phase": "forward", "mask": "causal", "dtype": "float32", "heads": 8, "kv_heads": 2,
-            "head_dim": 64, "v_head_dim": 64, "batch": [1, 4],
-            "ranges": [{"from": 8, "to": 9, "queries": "same", "variant": "sdpa"}],
-        }],
-    }  # fmt: skip
+        "dispatch_table": 1,
+        "made": MADE,
+        "fallback": "sdpa",
+        "entries": [
+            {
+                "phase": "forward",
+                "mask": "causal",
+                "dtype": "float32",
+                "heads": 8,
+                "kv_heads": 2,
+                "head_dim": 64,
+                "v_head_dim": 64,
+                "batch": [1, 4],
+                "ranges": [{"from": 8, "to": 9, "queries": "same", "variant": "sdpa"}],
+            }
+        ],
+    }
 
 
 def test_a_mask_is_kept_in_its_one_spelling():
@@ -73,10 +105,15 @@ def test_a_table_that_is_cut_off_anywhere_is_refused_in_a_sentence(tmp_path):
             DispatchTable.read(file)
 
 
-@pytest.mark.parametrize("text", [
-    "[" * 100_000 + "]" * 100_000, '{"dispatch_table":' + "[" * 100_000,
-    json.dumps(table().to_dict()).replace('"threads": 1', '"threads": ' + "9" * 5_000),
-], ids=["deep", "deep and cut off", "long number"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000 + "]" * 100_000,
+        '{"dispatch_table":' + "[" * 100_000,
+        json.dumps(table().to_dict()).replace('"threads": 1', '"threads": ' + "9" * 5_000),
+    ],
+    ids=["deep", "deep and cut off", "long number"],
+)
 def test_a_file_that_no_parser_takes_is_refused_in_a_sentence(tmp_path, text):
     (tmp_path / "table.json").write_text(text)
     with pytest.raises(InvalidTable, match=r"table\.json was cut off, or is no dispatch table"):
@@ -207,17 +244,26 @@ def test_where_a_table_was_made_is_read_off_the_header_of_a_real_run():
     (path,) = ROOT.glob("results/amd-epyc-2c/20261122-135617/run.json")
     made = made_of(json.loads(path.read_text()))
     assert made == {
-        "device": "cpu", "torch": "2.13.0+cpu", "machine": "amd-epyc-2c", "threads": 1,
-        "attnbench": "0.1.0", "protocol": 2, "run": "20261122-135617",
-    }  # fmt: skip
+        "device": "cpu",
+        "torch": "2.13.0+cpu",
+        "machine": "amd-epyc-2c",
+        "threads": 1,
+        "attnbench": "0.1.0",
+        "protocol": 2,
+        "run": "20261122-135617",
+    }
     assert table(made=made).made == made
 
 
 def test_where_a_table_was_made_on_a_gpu_names_its_driver():
     gpu = {"name": "NVIDIA H200", "driver": "570.1"}
-    header = {"machine": {"name": "nvidia-h200", "versions": {"torch": "2.13"}, "gpus": [gpu]},
-              "grid": {"device": "cuda:1"}, "settings": {"threads": 4}, "protocol": 2,
-              "run": "r"}  # fmt: skip
+    header = {
+        "machine": {"name": "nvidia-h200", "versions": {"torch": "2.13"}, "gpus": [gpu]},
+        "grid": {"device": "cuda:1"},
+        "settings": {"threads": 4},
+        "protocol": 2,
+        "run": "r",
+    }
     made = made_of(header)
     assert (made["device"], made["driver"], made["machine"]) == ("cuda", "570.1", "nvidia-h200")
     assert "driver" not in made_of(header, device="cpu")

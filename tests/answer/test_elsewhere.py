@@ -1,15 +1,12 @@
 """Who leads at one length and came to grief at another is in doubt where it leads."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnbench.answer.elsewhere import DID
+from attnbench.answer.ranking import DID, answers, standings, stretches
 from attnbench.answer.regimes import regimes
-from attnbench.answer.standing import standings, stretches
-from attnbench.answer.verdict import answers
-from attnbench.record import FINDINGS, Status
+from attnbench.core.record import FINDINGS, Status
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("lines.py"))
@@ -18,23 +15,31 @@ timed = made.timed
 
 def fell(variant, length, status=Status.WRONG, **changes):
     record = timed(variant, length, 1.0)
-    problem = {**record.problem, **changes}
-    return replace(record, status=status, reason="why", time=None, problem=problem)
+    problem = {**record.problem.to_dict(), **changes}
+    return record.with_(status=status, reason="why", time=None, problem=problem)
 
 
 def doubts(*records):
-    return {a.problem["kv_len"]: (a.winner, a.flags) for a in answers(records)}
+    return {a.problem.kv_len: (a.winner, a.flags) for a in answers(records)}
 
 
-@pytest.mark.parametrize(("status", "words"), [
-    (Status.WRONG, "is wrong"), (Status.IMPLAUSIBLE, "is implausible"),
-    (Status.FAILED, "failed"), (Status.CRASHED, "crashed"),
-    (Status.OUT_OF_MEMORY, None), (Status.TIMED_OUT, None), (Status.UNSUPPORTED, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (Status.WRONG, "is wrong"),
+        (Status.IMPLAUSIBLE, "is implausible"),
+        (Status.FAILED, "failed"),
+        (Status.CRASHED, "crashed"),
+        (Status.OUT_OF_MEMORY, None),
+        (Status.TIMED_OUT, None),
+        (Status.UNSUPPORTED, None),
+    ],
+)
 def test_the_winner_is_in_doubt_where_it_came_to_grief_at_another_length(status, words):
     grief = () if words is None else (f"a {words} at 4,096 tokens",)
-    found = doubts(timed("a", 512, 1.0), timed("b", 512, 2.0),
-                   fell("a", 4096, status), timed("b", 4096, 9.0))  # fmt: skip
+    found = doubts(
+        timed("a", 512, 1.0), timed("b", 512, 2.0), fell("a", 4096, status), timed("b", 4096, 9.0)
+    )
     assert found == {512: ("a", grief), 4096: ("b", ())}
 
 
@@ -43,10 +48,18 @@ def test_of_several_lengths_the_shortest_is_named():
     assert found == {512: ("a", ("a is wrong at 1,024 tokens",))}
 
 
-@pytest.mark.parametrize("unlike", [{"mask": "causal"}, {"phase": "train"}, {"dtype": "float16"},
-                                    {"inputs": "outliers"}, {"head_dim": 32}])  # fmt: skip
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        {"mask": "causal"},
+        {"phase": "train"},
+        {"dtype": "float16"},
+        {"inputs": "outliers"},
+        {"head_dim": 32},
+    ],
+)
 def test_what_befell_it_on_an_unlike_problem_is_told_there_alone(unlike):
-    assert fell("a", 512).problem | unlike != fell("a", 512).problem
+    assert fell("a", 512, **unlike).problem != fell("a", 512).problem
     assert doubts(timed("a", 512, 1.0), fell("a", 512, **unlike))[512] == ("a", ())
 
 
@@ -62,8 +75,14 @@ def test_one_that_ties_with_the_winner_is_doubted_too_and_one_that_loses_is_not(
 
 
 def test_a_page_tells_it_at_each_length_that_is_led():
-    records = [timed("a", 256, 1.0), timed("a", 512, 1.0), fell("a", 4096), timed("b", 256, 2.0),
-               timed("b", 512, 2.0), timed("b", 4096, 9.0)]  # fmt: skip
+    records = [
+        timed("a", 256, 1.0),
+        timed("a", 512, 1.0),
+        fell("a", 4096),
+        timed("b", 256, 2.0),
+        timed("b", 512, 2.0),
+        timed("b", 4096, 9.0),
+    ]
     (regime,) = regimes(records)
     found = standings(regime)
     assert [s.sure for s in found] == ["in doubt", "in doubt", "the only one measured"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.answer import maps
+from attnbench.features.maps import maps
 from attnbench.sweep.engine import WorkerLost
 from impls.loading import load_file
 from impls.spec import Variant
@@ -54,9 +54,10 @@ def test_one_of_those_that_are_exact_is_asked_and_stands_for_all(clock):
     found, engine = ask(clock, {**OTHER, **EXACT})
     assert [name for name, _ in engine.asked] == ["matmul", "linear.elu", "performer"]
     assert [(m["variant"], m["computes"], m["alike"]) for m in found["maps"]] == [
-        ("matmul", "softmax", ["sdpa", "einsum"]), ("linear.elu", "its own operator", []),
+        ("matmul", "softmax", ["sdpa", "einsum"]),
+        ("linear.elu", "its own operator", []),
         ("performer", "approximates softmax", []),
-    ]  # fmt: skip
+    ]
     assert found["words"][:3] == ["i", "must", "go"] and len(found["words"]) == MANY
     assert found["failed"] == []
 
@@ -96,8 +97,9 @@ def test_the_next_exact_one_is_asked_where_the_first_has_none(clock):
 def test_who_takes_too_long_is_left_out_and_the_worker_s_last_words_are_not_kept(clock):
     found, _ = ask(clock, {"linear.elu": "its own operator"}, linear_elu=(60, None))
     assert found["maps"] == []
-    assert found["failed"] == [{"variant": "linear.elu",
-                                "reason": "it was still running after 4 s"}]  # fmt: skip
+    assert found["failed"] == [
+        {"variant": "linear.elu", "reason": "it was still running after 4 s"}
+    ]
 
 
 def test_the_time_for_all_is_limited(clock):

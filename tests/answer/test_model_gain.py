@@ -6,16 +6,24 @@ import random
 
 import pytest
 
-from attnbench.answer.model_gain import Gain, NoGain, SiteTimes, Span, gain
+from attnbench.answer.choose_calls import Gain, GainInterval, NoGain, SiteTimes, gain
 
-EXACT = Span.exactly
+EXACT = GainInterval.exactly
 
 
 def site(share=0.3, now=2.0, then=1.0, name="one", **more):
     """Figures without intervals, unless they are spans."""
-    spans = [x if isinstance(x, Span) or x is None else EXACT(x) for x in (share, now, then)]
-    given = {"site": name, "share": spans[0], "uses": "matmul", "now_s": spans[1],
-             "takes": "sdpa", "then_s": spans[2]}  # fmt: skip
+    spans = [
+        x if isinstance(x, GainInterval) or x is None else EXACT(x) for x in (share, now, then)
+    ]
+    given = {
+        "site": name,
+        "share": spans[0],
+        "uses": "matmul",
+        "now_s": spans[1],
+        "takes": "sdpa",
+        "then_s": spans[2],
+    }
     return SiteTimes(**{**given, **more})
 
 
@@ -34,7 +42,7 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
 
     def span(low, high):
         a, b, c = sorted(chance.uniform(low, high) for _ in range(3))
-        return Span(b, a, c)
+        return GainInterval(b, a, c)
 
     for _ in range(50):
         sites = [site(span(0.01, 0.2), span(1.0, 2.0), span(0.3, 2.5), str(n)) for n in range(4)]
@@ -46,7 +54,9 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
             drawn.append(step)
         assert factor.low - 1e-12 <= min(drawn) and max(drawn) <= factor.high + 1e-12
         assert factor.low <= factor.value <= factor.high
-    one = site(Span(0.3, 0.2, 0.4), Span(2.0, 1.9, 2.1), Span(1.0, 0.9, 1.1))
+    one = site(
+        GainInterval(0.3, 0.2, 0.4), GainInterval(2.0, 1.9, 2.1), GainInterval(1.0, 0.9, 1.1)
+    )
     factor = gain([one]).factor
     assert math.isclose(factor.low, 1 - 0.4 * (1 - 0.9 / 2.1))
     assert math.isclose(factor.high, 1 - 0.2 * (1 - 1.1 / 1.9))
@@ -67,7 +77,9 @@ def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_sec
 def test_no_draw_of_times_and_of_what_the_program_adds_leaves_the_factor():
     chance = random.Random(6)
     for _ in range(300):
-        now, then = (Span(x, 0.9 * x, 1.2 * x) for x in (chance.uniform(1, 3), chance.random()))
+        now, then = (
+            GainInterval(x, 0.9 * x, 1.2 * x) for x in (chance.uniform(1, 3), chance.random())
+        )
         inside = chance.uniform(0.5, 4)
         factor = gain([site(0.5, now, then, inside_s=inside)]).factor
         was, takes = chance.uniform(now.low, now.high), chance.uniform(then.low, then.high)
@@ -77,7 +89,15 @@ def test_no_draw_of_times_and_of_what_the_program_adds_leaves_the_factor():
 
 
 def test_the_sentence_says_the_share_the_step_and_the_bound():
-    found = gain([site(Span(0.31, 0.29, 0.33), Span(2.0, 1.95, 2.05), Span(1.2, 1.15, 1.25))])
+    found = gain(
+        [
+            site(
+                GainInterval(0.31, 0.29, 0.33),
+                GainInterval(2.0, 1.95, 2.05),
+                GainInterval(1.2, 1.15, 1.25),
+            )
+        ]
+    )
     assert found.sentence() == (
         "attention is 31 % [29, 33] of a step; taking these, a step takes 0.88 [0.86, 0.90] of its "
         "time (1.14× faster; were attention free it would take 0.69)"
@@ -92,9 +112,12 @@ def test_sites_without_an_answer_stay_as_they_are_and_say_why():
     assert math.isclose(found.factor.value, 0.85) and math.isclose(found.share.value, 0.7)
     whys = {each.site: each.unchanged() for each in found.sites}
     assert whys == {
-        "one": "", "two": "nobody serves it", "three": "its share was not measured",
-        "four": "it uses matmul already", "five": "there is no answer for it",
-    }  # fmt: skip
+        "one": "",
+        "two": "nobody serves it",
+        "three": "its share was not measured",
+        "four": "it uses matmul already",
+        "five": "there is no answer for it",
+    }
     assert "4 of 5 sites stay as they are" in found.sentence()
     assert "1 of 2 sites stays as it is" in gain([site(), unanswered]).sentence()
 
@@ -105,7 +128,7 @@ def test_what_saves_most_comes_first():
 
 
 def test_a_gain_that_can_not_be_told_from_nothing_says_so():
-    found = gain([site(0.3, Span(1.0, 0.9, 1.1), Span(0.98, 0.9, 1.05))])
+    found = gain([site(0.3, GainInterval(1.0, 0.9, 1.1), GainInterval(0.98, 0.9, 1.05))])
     assert not found.told
     assert "what is gained can't be told from nothing: taking these, a step takes 0.99 [" in (
         found.sentence()
@@ -132,7 +155,7 @@ def test_where_nothing_would_change_nothing_is_promised():
 
 
 def test_attention_that_is_nearly_all_never_takes_less_than_no_time():
-    wide = Span(0.5, 0.3, 0.7)
+    wide = GainInterval(0.5, 0.3, 0.7)
     found = gain([site(wide, 1.0, 0.01, "a"), site(wide, 1.0, 0.01, "b")])
     assert found.share.high == 1.0
     assert math.isclose(found.factor.low, 2 * 0.3 * 0.01)
@@ -145,7 +168,7 @@ def test_attention_that_is_nearly_all_never_takes_less_than_no_time():
         ([site(1.2)], "one: 1.2 [1.2, 1.2] is no share of a step"),
         ([site(math.nan)], "is no share of a step"),
         ([site(-0.1)], "is no share of a step"),
-        ([site(Span(0.3, 0.4, 0.5))], "is no share of a step"),
+        ([site(GainInterval(0.3, 0.4, 0.5))], "is no share of a step"),
         ([site(0.6), site(0.6, name="two")], "the shares of 2 sites add up to 1.2 of a step"),
         ([site(0.3, 0.0)], "is no time of matmul"),
         ([site(0.3, 1.0, math.inf)], "is no time of sdpa"),

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from attnbench.answer.pareto import frontier
+from attnbench.answer.regimes import frontier
 
 
 def by_pairs(points):

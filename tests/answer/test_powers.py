@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.answer.powers import power
+from attnbench.answer.regimes import power
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 1.93, 3.0])

@@ -1,7 +1,6 @@
 """Which records may share a line, and in which order the lines are shown."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,18 @@ def test_problems_alike_in_all_but_their_length_are_one_regime():
 @pytest.mark.parametrize(
     "other",
     [
-        {"heads": 4, "kv_heads": 4}, {"kv_heads": 2}, {"head_dim": 32}, {"v_head_dim": 32},
-        {"dtype": "bfloat16"}, {"phase": "train"}, {"inputs": "peaky"}, {"device": "cuda"},
-        {"world": 2}, {"node": "the other kind"},
+        {"heads": 4, "kv_heads": 4},
+        {"kv_heads": 2},
+        {"head_dim": 32},
+        {"v_head_dim": 32},
+        {"dtype": "bfloat16"},
+        {"phase": "train"},
+        {"inputs": "peaky"},
+        {"device": "cuda"},
+        {"world": 2},
+        {"node": "the other kind"},
     ],
-)  # fmt: skip
+)
 def test_what_differs_otherwise_is_another_regime(other):
     found = regimes([*line("a", {128: 1.0, 256: 2.0}), *line("a", {128: 1.0, 256: 2.0}, **other)])
     assert [r.lengths for r in found] == [[128, 256]] * 2
@@ -44,15 +50,17 @@ def test_what_was_never_tried_is_missing_on_each_kind_of_machine():
     records = [timed("a", 128, 1.0, node="x"), timed("a", 128, 2.0, node="y"), untimed("b", 128)]
     found = regimes(records)
     assert [(r.node, list(r.cells[128]), list(r.timed(128))) for r in found] == [
-        ("x", ["a", "b"], ["a"]), ("y", ["a", "b"], ["a"]),
-    ]  # fmt: skip
+        ("x", ["a", "b"], ["a"]),
+        ("y", ["a", "b"], ["a"]),
+    ]
 
 
 def test_what_ran_over_processes_is_not_among_what_ran_in_one():
     records = [timed("ring", 128, 1.0, world=2), timed("a", 128, 2.0), untimed("b", 128)]
     assert [(r.world, list(r.cells[128])) for r in regimes(records)] == [
-        (2, ["ring", "b"]), (None, ["a", "b"]),
-    ]  # fmt: skip
+        (2, ["ring", "b"]),
+        (None, ["a", "b"]),
+    ]
 
 
 def test_several_queries_a_call_are_said():
@@ -63,8 +71,9 @@ def test_several_queries_a_call_are_said():
 def test_batches_with_lengths_of_their_own_are_lines_of_their_own():
     found = regimes([timed("a", n, 1.0, batch=b) for b in (1, 4) for n in (128, 256)])
     assert [(r.fixed["batch"], r.tokens, r.lengths) for r in found] == [
-        (1, None, [128, 256]), (4, None, [128, 256]),
-    ]  # fmt: skip
+        (1, None, [128, 256]),
+        (4, None, [128, 256]),
+    ]
 
 
 def test_where_the_batch_shrinks_as_sequences_grow_the_line_is_of_as_many_tokens():
@@ -77,8 +86,7 @@ def test_where_the_batch_shrinks_as_sequences_grow_the_line_is_of_as_many_tokens
 def test_a_place_may_lie_on_a_line_of_either_sort():
     places = [(1, 256), (1, 512), (1, 1024), (4, 256)]
     found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
-    assert [(r.tokens, r.lengths) for r in found] == [(None, [256, 512, 1024]),
-                                                      (1024, [256, 1024])]  # fmt: skip
+    assert [(r.tokens, r.lengths) for r in found] == [(None, [256, 512, 1024]), (1024, [256, 1024])]
 
 
 def test_one_length_and_several_batches_are_as_many_regimes():
@@ -88,12 +96,17 @@ def test_one_length_and_several_batches_are_as_many_regimes():
 
 def test_training_comes_first_and_layers_last():
     records = [
-        timed("a", 128, 1.0, level="layer", phase="train"), timed("a", 128, 1.0),
-        timed("a", 128, 1.0, q_len=1, phase="decode"), timed("a", 128, 1.0, phase="train"),
-    ]  # fmt: skip
+        timed("a", 128, 1.0, level="layer", phase="train"),
+        timed("a", 128, 1.0),
+        timed("a", 128, 1.0, q_len=1, phase="decode"),
+        timed("a", 128, 1.0, phase="train"),
+    ]
     assert [(r.phase, r.fixed["level"]) for r in regimes(records)] == [
-        ("train", "core"), ("forward", "core"), ("decode", "core"), ("train", "layer"),
-    ]  # fmt: skip
+        ("train", "core"),
+        ("forward", "core"),
+        ("decode", "core"),
+        ("train", "layer"),
+    ]
 
 
 def test_a_kind_of_machine_is_named_only_where_there_are_several():
@@ -108,7 +121,7 @@ def test_what_is_no_number_above_zero_is_no_time(median):
     (found,) = regimes([timed("a", 128, median), timed("b", 128, 1.0)])
     assert list(found.timed(128)) == ["b"]
     record = timed("a", 128, 1.0)
-    odd = replace(record, time=replace(record.time, high_s=median))
+    odd = record.with_(time=record.time.with_(high_s=median))
     assert time_of(odd) is None
     assert time_of(untimed("a", 128)) is None is time_of(None)
 
@@ -127,17 +140,21 @@ def test_no_records_are_no_regimes():
 
 def test_the_order_in_which_a_problem_is_written_is_of_no_account():
     one, other = timed("a", 128, 1.0), timed("b", 128, 2.0)
-    turned = replace(other, problem=dict(reversed(other.problem.items())))
+    turned = other.with_(problem=dict(reversed(other.problem.to_dict().items())))
     (regime,) = regimes([one, turned])
     assert set(regime.cells[128]) == {"a", "b"}
 
 
-@pytest.mark.parametrize(("mask", "said"), [
-    ("dense:/home/me/masks/m.npy", "dense:m.npy"), ("causal+bias:../b.npy", "causal+bias:b.npy"),
-    ("window:8,0", "window:8,0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ("dense:/home/me/masks/m.npy", "dense:m.npy"),
+        ("causal+bias:../b.npy", "causal+bias:b.npy"),
+        ("window:8,0", "window:8,0"),
+    ],
+)
 def test_a_mask_of_a_file_is_called_by_the_file_s_name_alone(mask, said):
     record = timed("a", 128, 1.0)
-    (found,) = regimes([replace(record, problem={**record.problem, "mask": mask})])
+    (found,) = regimes([record.with_(problem={**record.problem.to_dict(), "mask": mask})])
     assert found.mask == said
     assert str(found).startswith(f"forward, {said}, ")

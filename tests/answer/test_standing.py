@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.answer.ranking import standings, stretches
 from attnbench.answer.regimes import regimes
-from attnbench.answer.standing import standings, stretches
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("lines.py"))
@@ -55,8 +55,10 @@ def test_lengths_at_which_the_same_lead_are_one_stretch():
     times = {128: 1.0, 1024: 2.0, 2048: 3.0, 4096: 4.0}
     slower = {128: 0.5, 1024: 3.0, 2048: 4.0, 4096: 5.0}
     found = stretches(of(*line("a", times), *line("b", slower)))
-    assert [(s.span, s.last.leaders) for s in found] == [("128", ("b",)),
-                                                         ("1,024 to 4,096", ("a",))]  # fmt: skip
+    assert [(s.span, s.last.leaders) for s in found] == [
+        ("128", ("b",)),
+        ("1,024 to 4,096", ("a",)),
+    ]
     assert found[1].last.length == 4096
 
 
@@ -99,7 +101,11 @@ def test_what_is_not_faster_by_more_than_the_margin_is_not_named():
 
 
 def test_in_a_series_of_as_many_tokens_each_length_has_its_own_answer():
-    records = [timed(v, 1024 // b, t * b, batch=b) for b in (4, 2, 1) for v, t in
-               (("a", 1.0), ("b", 2.0))]  # fmt: skip
-    assert [(s.length, s.leaders) for s in of(*records)] == [(256, ("a",)), (512, ("a",)),
-                                                             (1024, ("a",))]  # fmt: skip
+    records = [
+        timed(v, 1024 // b, t * b, batch=b) for b in (4, 2, 1) for v, t in (("a", 1.0), ("b", 2.0))
+    ]
+    assert [(s.length, s.leaders) for s in of(*records)] == [
+        (256, ("a",)),
+        (512, ("a",)),
+        (1024, ("a",)),
+    ]

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 import impls
-from attnbench.answer.closeness import Closeness, advised
-from attnbench.answer.ties import preference, torch_rank
-from attnbench.answer.verdict import answers
-from attnbench.record import Memory, Record, Status, Time
+from attnbench.answer.ranking import Closeness, advised, answers, preference, torch_rank
+from attnbench.core.record import Memory, Record, Status, Time
 from impls.problem import Problem
 
 PROBLEM = Problem(q_len=64, kv_len=64).to_dict()
@@ -16,26 +14,49 @@ PROBLEM = Problem(q_len=64, kv_len=64).to_dict()
 
 def timed(variant, seconds, peak, off=0.01):
     time = Time(
-        median_s=seconds, low_s=seconds * (1 - off), high_s=seconds * (1 + off), q25_s=seconds,
-        q75_s=seconds, min_s=seconds, n=9, clock="host", stop="budget", samples_s=[seconds],
-    )  # fmt: skip
+        median_s=seconds,
+        low_s=seconds * (1 - off),
+        high_s=seconds * (1 + off),
+        q25_s=seconds,
+        q75_s=seconds,
+        min_s=seconds,
+        n=9,
+        clock="host",
+        stop="budget",
+        samples_s=[seconds],
+    )
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="profiler")
-    return Record(status=Status.MEASURED, variant=variant, problem=PROBLEM, time=time,
-                  memory=memory, computes="softmax")  # fmt: skip
+    return Record(
+        status=Status.MEASURED,
+        variant=variant,
+        problem=PROBLEM,
+        time=time,
+        memory=memory,
+        computes="softmax",
+    )
 
 
-@pytest.mark.parametrize(("some", "use"), [
-    # (variant, seconds, peak): the advice is neither the fastest nor the first
-    ([("chunked", 1.0, 8), ("sdpa", 1.014, 9)], "sdpa"),
-    ([("sdpa.flash", 1.0, 1), ("sdpa", 1.01, 9)], "sdpa"),
-    ([("chunked", 1.0, 1), ("sdpa.math", 1.01, 9), ("flex", 1.005, 2)], "sdpa.math"),
-    ([("chunked", 1.0, 1), ("flex", 1.01, 9)], "flex"),
-    ([("mha", 1.0, 1), ("mha.native?need_weights=true", 1.01, 9)], "mha.native?need_weights=true"),
-    ([("matmul", 1.0, 9), ("chunked?block=64", 1.02, 8), ("mine", 1.01, 7)], "mine"),
-    ([("matmul", 1.0, 9), ("chunked", 1.01, 9)], "matmul"),  # as much memory: the fastest
-    ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
-    ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "chunked"),  # a tie of wide intervals alone
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("some", "use"),
+    [
+        # (variant, seconds, peak): the advice is neither the fastest nor the first
+        ([("chunked", 1.0, 8), ("sdpa", 1.014, 9)], "sdpa"),
+        ([("sdpa.flash", 1.0, 1), ("sdpa", 1.01, 9)], "sdpa"),
+        ([("chunked", 1.0, 1), ("sdpa.math", 1.01, 9), ("flex", 1.005, 2)], "sdpa.math"),
+        ([("chunked", 1.0, 1), ("flex", 1.01, 9)], "flex"),
+        (
+            [("mha", 1.0, 1), ("mha.native?need_weights=true", 1.01, 9)],
+            "mha.native?need_weights=true",
+        ),
+        ([("matmul", 1.0, 9), ("chunked?block=64", 1.02, 8), ("mine", 1.01, 7)], "mine"),
+        ([("matmul", 1.0, 9), ("chunked", 1.01, 9)], "matmul"),  # as much memory: the fastest
+        ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
+        (
+            [("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)],
+            "chunked",
+        ),  # a tie of wide intervals alone
+    ],
+)
 def test_the_advice_among_ties(some, use):
     for order in (some, some[::-1]):
         (answer,) = answers([timed(*one) for one in order])
@@ -58,11 +79,19 @@ def test_what_torch_has_is_told_by_the_row_and_not_by_the_name():
     ranks = {name: torch_rank(name) for name in impls.table().rows}
     assert [n for n, rank in ranks.items() if rank == 0] == ["sdpa"]
     assert [n for n, rank in ranks.items() if rank == 1] == [
-        "sdpa.math", "sdpa.flash", "sdpa.efficient", "sdpa.cudnn"
-    ]  # fmt: skip
+        "sdpa.math",
+        "sdpa.flash",
+        "sdpa.efficient",
+        "sdpa.cudnn",
+    ]
     assert [n for n, rank in ranks.items() if rank == 2] == [
-        "flex", "window.flex", "blocksparse.flex", "mha.native", "block.native", "torch.varlen"
-    ]  # fmt: skip
+        "flex",
+        "window.flex",
+        "blocksparse.flex",
+        "mha.native",
+        "block.native",
+        "torch.varlen",
+    ]
     assert preference("sdpa", None, 1.0, 1.0) < preference("sdpa.math", 1, 0.5, 1.0)
     assert preference("matmul", 1, 1.0, 1.0) < preference("matmul", None, 0.5, 1.0)
 

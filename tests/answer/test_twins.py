@@ -1,14 +1,12 @@
 """The same kernel under two names: how far apart it came out, and what that does to an answer."""
 
-from dataclasses import replace
 from math import nan
 from pathlib import Path
 
 import pytest
 
-from attnbench.answer.twins import furthest
-from attnbench.answer.verdict import MARGIN, answers, margin_of
-from attnbench.record import Memory
+from attnbench.answer.ranking import MARGIN, answers, furthest, margin_of
+from attnbench.core.record import Memory
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("lines.py"))
@@ -19,7 +17,7 @@ FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 def fused(variant, median, *, length=128, kernels=(FLASH, "aten::empty"), peak=64, **more):
     memory = Memory(peak_bytes=peak, saved_bytes=0, expected_bytes=None, method="events")
     record = timed(variant, length, median, **more)
-    return replace(record, kernels=list(kernels), memory=memory)
+    return record.with_(kernels=list(kernels), memory=memory)
 
 
 def apart(*records):
@@ -40,12 +38,24 @@ def test_of_several_the_furthest_count():
     assert apart(*pairs, fused("b", 1.0, length=256)) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("other", [
-    {"kernels": ("aten::bmm", "aten::_softmax")}, {"kernels": (FLASH, "fmha_cutlassF")},
-    {"kernels": ()}, {"peak": 65}, {"length": 256}, {"flags": ("drifted",)}, {"node": "else"},
-    {"computes": "its own operator"}, {"world": 2}, {"phase": "train"}, {"median": nan},
-    {"median": None}, {"median": 9e-4},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kernels": ("aten::bmm", "aten::_softmax")},
+        {"kernels": (FLASH, "fmha_cutlassF")},
+        {"kernels": ()},
+        {"peak": 65},
+        {"length": 256},
+        {"flags": ("drifted",)},
+        {"node": "else"},
+        {"computes": "its own operator"},
+        {"world": 2},
+        {"phase": "train"},
+        {"median": nan},
+        {"median": None},
+        {"median": 9e-4},
+    ],
+)
 def test_what_is_not_the_same_work_or_not_well_measured_is_no_twin(other):
     assert apart(fused("a", 1.0), fused("b", **{"median": 1.2, **other})) is None
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from attnbench.answer.compare_runs import Incomparable, compare_runs
-from attnbench.comparison import Verdict
-from attnbench.record import PROTOCOL, Record
-from attnbench.store import StoreError
+from attnbench.core.disk import StoreError
+from attnbench.core.record import PROTOCOL, Record
+from attnbench.core.stats import Verdict
 from impls.loading import load_file
 
 folders = load_file(Path(__file__).with_name("run_folders.py"))
@@ -59,9 +59,12 @@ def test_runs_of_unlike_protocols_are_refused(run, records):
 
 @pytest.mark.parametrize(
     ("header", "word", "record"),
-    [(1, "protocol 1", PROTOCOL), (None, "no protocol", PROTOCOL),
-     (PROTOCOL, f"protocol {PROTOCOL}", 1)],
-)  # fmt: skip
+    [
+        (1, "protocol 1", PROTOCOL),
+        (None, "no protocol", PROTOCOL),
+        (PROTOCOL, f"protocol {PROTOCOL}", 1),
+    ],
+)
 def test_a_header_and_records_that_do_not_agree_are_told_apart(run, header, word, record):
     torn, new = run(of_protocol(record), protocol=header), run(timed())
     said = f"run.json says {word}, the times in records.jsonl are of {record}"
@@ -102,10 +105,11 @@ def test_what_is_no_run_is_refused_in_the_stores_words(run, tmp_path):
         ("settings__environment__NEW", "4", ("NEW", "nothing", "4")),
         ("code__commit", "bbbb", ("commit", "aaaa", "bbbb")),
         ("code__dirty", True, ("uncommitted changes", "False", "True")),
-        ("seed", 5, ("seed", "0", "5")), ("budget_s", 0.3, ("budget", "0.12", "0.3")),
+        ("seed", 5, ("seed", "0", "5")),
+        ("budget_s", 0.3, ("budget", "0.12", "0.3")),
         ("tables", ["/a.py"], ("tables", "nothing", "/a.py")),
     ],
-)  # fmt: skip
+)
 def test_each_thing_that_the_headers_have_otherwise_is_said(run, path, value, said):
     found = compare_runs(run(timed()), run(timed(), **{path: value}))
     assert [(d.what, d.a, d.b) for d in found.differences] == [said]
@@ -138,7 +142,7 @@ def test_runs_that_share_a_device_are_matched_by_it(run):
     both = [timed(), timed(device="cuda")]
     found = compare_runs(run(*both, machine__gpus=[GPU]), run(timed()))
     assert len(found.cells) == 1
-    assert found.only_a[0].endswith("float32 cuda")
+    assert found.only_a[0].endswith("float32 on cuda")
 
 
 @pytest.mark.parametrize("path", ["machine__cpu", "machine__gpus"])

@@ -1,18 +1,16 @@
 """Unrest: how far a canary scattered, and that no smaller lead counts."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
-from attnbench.answer.unrest import FEWEST, unrest
-from attnbench.answer.verdict import MARGIN, margin_of, margin_said
+from attnbench.answer.ranking import FEWEST, MARGIN, margin_of, margin_said, unrest
 from tests.answer import lines
 
 
 def records(readings, node=""):
     return [
-        replace(lines.timed(f"v{n}", 256, 1e-3, node=node), canary_s=reading)
+        lines.timed(f"v{n}", 256, 1e-3, node=node).with_(canary_s=reading)
         for n, reading in enumerate(readings)
     ]
 

@@ -1,12 +1,11 @@
 """Verdicts on made-up records: who is fastest, who can't be told apart, and what is not ranked."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
-from attnbench.answer.verdict import answers, regime
-from attnbench.record import Memory, Record, Status, Time
+from attnbench.answer.ranking import answers, regime
+from attnbench.core.record import Memory, Record, Status, Time
 from impls.problem import Problem
 
 PROBLEM = Problem(q_len=64, kv_len=64)
@@ -15,16 +14,30 @@ PROBLEM = Problem(q_len=64, kv_len=64)
 def timed(variant, median, low=None, high=None, *, problem=PROBLEM, computes="softmax"):
     low, high = low or median, high or median
     time = Time(
-        median_s=median, low_s=low, high_s=high, q25_s=low, q75_s=high, min_s=low, n=1,
-        clock="host", stop="budget", samples_s=[median],
-    )  # fmt: skip
-    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-                  computes=computes)  # fmt: skip
+        median_s=median,
+        low_s=low,
+        high_s=high,
+        q25_s=low,
+        q75_s=high,
+        min_s=low,
+        n=1,
+        clock="host",
+        stop="budget",
+        samples_s=[median],
+    )
+    return Record(
+        status=Status.MEASURED,
+        variant=variant,
+        problem=problem.to_dict(),
+        time=time,
+        computes=computes,
+    )
 
 
 def untimed(variant, status):
-    return Record(status=status, reason="why", variant=variant, problem=PROBLEM.to_dict(),
-                  computes="softmax")  # fmt: skip
+    return Record(
+        status=status, reason="why", variant=variant, problem=PROBLEM.to_dict(), computes="softmax"
+    )
 
 
 def only(*records):
@@ -43,15 +56,13 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
 
 def test_what_another_clock_timed_is_named_and_not_ranked():
     def by(clock, record):
-        return replace(record, time=replace(record.time, clock=clock))
+        return record.with_(time=record.time.with_(clock=clock))
 
     graphs = [by("graph", timed(name, t)) for name, t in (("a", 2e-3), ("b", 3e-3))]
     for others in (0.5e-3, 9e-3):
         answer = only(*graphs, by("e2e", timed("c", others)))
         assert (answer.winner, answer.next, answer.equal) == ("a", "b", ())
-        assert answer.flags == (
-            "c is not ranked: it is timed by the clock e2e, others by graph",
-        )  # fmt: skip
+        assert answer.flags == ("c is not ranked: it is timed by the clock e2e, others by graph",)
     assert only(by("e2e", timed("c", 1e-3)), by("e2e", timed("d", 2e-3))).flags == ()
 
 
@@ -72,8 +83,9 @@ def test_less_than_a_twentieth_apart_is_no_difference_however_narrow(median, tie
 
 
 def test_the_lead_is_over_the_first_that_can_be_told_apart():
-    answer = only(timed("a", 1e-3, 0.9e-3, 1.1e-3), timed("b", 1.2e-3, 1.05e-3, 1.4e-3),
-                  timed("c", 4e-3))  # fmt: skip
+    answer = only(
+        timed("a", 1e-3, 0.9e-3, 1.1e-3), timed("b", 1.2e-3, 1.05e-3, 1.4e-3), timed("c", 4e-3)
+    )
     assert (answer.equal, answer.next, answer.lead) == (("b",), "c", pytest.approx(4.0))
     assert re.search(r"\bb\b.*can't be told", answer.sentence())
     assert "4.00x [3.64, 4.44] ahead of c" in answer.sentence()
@@ -109,19 +121,27 @@ def test_where_nothing_exact_was_measured_there_is_no_answer():
 
 def test_each_problem_has_its_own_answer_in_the_order_of_the_records():
     long = PROBLEM.with_(q_len=128, kv_len=128)
-    found = list(answers([
-        timed("a", 2e-3, problem=long), timed("a", 1e-3), timed("b", 1e-3, problem=long),
-        timed("b", 2e-3),
-    ]))  # fmt: skip
-    assert [(a.problem["kv_len"], a.winner) for a in found] == [(128, "b"), (64, "a")]
+    found = list(
+        answers(
+            [
+                timed("a", 2e-3, problem=long),
+                timed("a", 1e-3),
+                timed("b", 1e-3, problem=long),
+                timed("b", 2e-3),
+            ]
+        )
+    )
+    assert [(a.problem.kv_len, a.winner) for a in found] == [(128, "b"), (64, "a")]
 
 
 @pytest.mark.parametrize(
     ("median", "low", "high", "text"),
-    [(1.234e-3, 1.2e-3, 1.3e-3, "1.23 [1.2, 1.3] ms"),
-     (1.5e-5, 1.4e-5, 1.6e-5, "0.015 [0.014, 0.016] ms"),
-     (2.5, 2.25, 3.125, "2500 [2250, 3125] ms")],
-)  # fmt: skip
+    [
+        (1.234e-3, 1.2e-3, 1.3e-3, "1.23 [1.2, 1.3] ms"),
+        (1.5e-5, 1.4e-5, 1.6e-5, "0.015 [0.014, 0.016] ms"),
+        (2.5, 2.25, 3.125, "2500 [2250, 3125] ms"),
+    ],
+)
 def test_the_sentence_gives_the_median_with_its_interval_in_milliseconds(median, low, high, text):
     assert text in only(timed("a", median, low, high)).sentence()
 
@@ -135,16 +155,22 @@ def test_the_sentence_gives_the_median_with_its_interval_in_milliseconds(median,
     ],
 )
 def test_a_problem_is_said_in_words(changes, words):
-    text = regime(PROBLEM.with_(**changes).to_dict())
+    text = regime(PROBLEM.with_(**changes))
     for word in words:
         assert word in text
 
 
 def test_answers_about_unlike_problems_can_be_told_apart():
     changes = [
-        {}, {"dtype": "bfloat16"}, {"batch": 2}, {"heads": 16, "kv_heads": 16}, {"kv_heads": 2},
-        {"head_dim": 32, "v_head_dim": 32}, {"v_head_dim": 32}, {"phase": "train"},
-    ]  # fmt: skip
+        {},
+        {"dtype": "bfloat16"},
+        {"batch": 2},
+        {"heads": 16, "kv_heads": 16},
+        {"kv_heads": 2},
+        {"head_dim": 32, "v_head_dim": 32},
+        {"v_head_dim": 32},
+        {"phase": "train"},
+    ]
     found = answers([timed("a", 1e-3, problem=PROBLEM.with_(**c)) for c in changes])
     assert len({a.sentence() for a in found}) == len(changes)
 
@@ -162,7 +188,7 @@ def test_as_plain_values_an_answer_says_the_same():
 def test_what_needs_half_the_memory_is_named_with_its_price():
     def sized(name, median, peak):
         memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
-        return replace(timed(name, median), memory=memory)
+        return timed(name, median).with_(memory=memory)
 
     answer = only(sized("fast", 1e-3, 8 << 20), sized("frugal", 3e-3, 2 << 20))
     assert "at 1 [" in answer.sentence()
@@ -174,17 +200,21 @@ def test_what_needs_half_the_memory_is_named_with_its_price():
 
 @pytest.mark.parametrize(
     ("doubted", "least", "said"),
-    [("a", None, "a drifting and waited"), ("b", None, "b drifting and waited"),
-     ("c", None, ""), ("c", 1e-3, "c drifting and waited")],
-)  # fmt: skip
+    [
+        ("a", None, "a drifting and waited"),
+        ("b", None, "b drifting and waited"),
+        ("c", None, ""),
+        ("c", 1e-3, "c drifting and waited"),
+    ],
+)
 def test_an_answer_is_in_doubt_for_what_might_change_it_and_for_nothing_else(doubted, least, said):
     flags = ["drifting: the last third took longer", "it waited: 20% of each call", "drifting: x"]
 
     def shaky(record):
         if record.variant != doubted:
             return record
-        time = replace(record.time, flags=flags, min_s=least or record.time.min_s)
-        return replace(record, time=time)
+        time = record.time.with_(flags=flags, min_s=least or record.time.min_s)
+        return record.with_(time=time)
 
     answer = only(*map(shaky, (timed("a", 1e-3), timed("b", 2e-3), timed("c", 3e-3))))
     assert answer.flags == ((said,) if said else ())
@@ -194,19 +224,22 @@ def test_an_answer_is_in_doubt_for_what_might_change_it_and_for_nothing_else(dou
 def test_where_the_whole_machine_drifted_that_the_cell_did_so_too_is_not_said():
     record = timed("a", 1e-3)
     for flags, said in (
-        (["drifting: the last third took longer", "drifted: the canary", "it waited"],
-         "a drifted and waited"),
+        (
+            ["drifting: the last third took longer", "drifted: the canary", "it waited"],
+            "a drifted and waited",
+        ),
         (["drifting: the last third took longer", "it waited"], "a drifting and waited"),
-    ):  # fmt: skip
-        answer = only(replace(record, time=replace(record.time, flags=flags)))
+    ):
+        answer = only(record.with_(time=record.time.with_(flags=flags)))
         assert answer.flags == (said,)
 
 
 def test_unlike_machines_share_no_ranking_and_each_is_named():
     records = [
-        replace(timed("a", 1e-3), node="small"), replace(timed("b", 2e-3), node="small"),
-        replace(timed("b", 1e-4), node="big"),
-    ]  # fmt: skip
+        timed("a", 1e-3).with_(node="small"),
+        timed("b", 2e-3).with_(node="small"),
+        timed("b", 1e-4).with_(node="big"),
+    ]
     small, big = answers(records)
     assert (small.winner, small.node, small.lead) == ("a", "small", pytest.approx(2.0))
     assert (big.winner, big.node, big.next) == ("b", "big", None)

@@ -4,15 +4,22 @@ import copy
 
 import pytest
 
-from attnbench.answer.said import milliseconds, plain, short, size
-from attnbench.answer.why_slower import watched, why_slower
+from attnbench.core.format import milliseconds, plain, short, size
+from attnbench.features.profile.why_slower import watched, why_slower
 
 MIB = 2**20
 
 
 def operator(name, seconds, nbytes=None):
-    return {"name": f"aten::{name}", "self_s": seconds, "share": 0.0, "calls": 1, "flops": None,
-            "flop_rate": None, "bytes": nbytes}  # fmt: skip
+    return {
+        "name": f"aten::{name}",
+        "self_s": seconds,
+        "share": 0.0,
+        "calls": 1,
+        "flops": None,
+        "flop_rate": None,
+        "bytes": nbytes,
+    }
 
 
 def profile(name, operators, *, peak, largest, count=1, lines=()):
@@ -20,22 +27,42 @@ def profile(name, operators, *, peak, largest, count=1, lines=()):
     return {
         "variant": name,
         "plain": {"total_s": total, "forward_s": total, "backward_s": None},
-        "phases": [{"name": "forward", "of": "operators", "profiled_s": total, "outside_s": 0.0,
-                    "operators": operators}],
-        "memory": {"peak_bytes": peak * MIB, "scores_bytes": 32 * MIB,
-                   "largest": {"bytes": largest * MIB, "count": count, "forward": count}},
-        "lines": list(lines), "problem": {"phase": "forward"}, "cost": {"flops": 2 * 10**9},
-    }  # fmt: skip
+        "phases": [
+            {
+                "name": "forward",
+                "of": "operators",
+                "profiled_s": total,
+                "outside_s": 0.0,
+                "operators": operators,
+            }
+        ],
+        "memory": {
+            "peak_bytes": peak * MIB,
+            "scores_bytes": 32 * MIB,
+            "largest": {"bytes": largest * MIB, "count": count, "forward": count},
+        },
+        "lines": list(lines),
+        "problem": {"phase": "forward"},
+        "cost": {"flops": 2 * 10**9},
+    }
 
 
-LINE = {"place": "dense.py:22", "code": "softmax", "forward_share": 0.3, "backward_share": 0.4,
-        "gradient": "SoftmaxBackward0"}  # fmt: skip
+LINE = {
+    "place": "dense.py:22",
+    "code": "softmax",
+    "forward_share": 0.3,
+    "backward_share": 0.4,
+    "gradient": "SoftmaxBackward0",
+}
 
 
 @pytest.fixture
 def dense():
-    ran = [operator("bmm", 0.06, 400 * MIB), operator("_softmax", 0.03, 64 * MIB),
-           operator("copy_", 0.01, 10 * MIB)]  # fmt: skip
+    ran = [
+        operator("bmm", 0.06, 400 * MIB),
+        operator("_softmax", 0.03, 64 * MIB),
+        operator("copy_", 0.01, 10 * MIB),
+    ]
     return profile("dense", ran, peak=136, largest=32, count=3, lines=[LINE])
 
 
@@ -162,10 +189,17 @@ def test_where_backward_alone_is_timed_the_profiled_forward_is_left_out(dense, f
 
 def test_numbers_are_said_as_people_say_them():
     assert [milliseconds(s) for s in (0.0123, 1.2345, 4.56e-5, 0.2344)] == [
-        "12.3 ms", "1234 ms", "45.6 µs", "234 ms",
-    ]  # fmt: skip
+        "12.3 ms",
+        "1234 ms",
+        "45.6 µs",
+        "234 ms",
+    ]
     assert [size(n) for n in (12, 2048, 32 * MIB, 3 * 2**29, 1000 * MIB)] == [
-        "12 B", "2 KiB", "32 MiB", "1.5 GiB", "1000 MiB",
-    ]  # fmt: skip
+        "12 B",
+        "2 KiB",
+        "32 MiB",
+        "1.5 GiB",
+        "1000 MiB",
+    ]
     assert plain("aten::bmm") == "bmm" and plain("gemm") == "gemm"
     assert short("abcdefghij", 7) == "abc…hij" and short("abc", 7) == "abc"

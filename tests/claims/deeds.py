@@ -7,55 +7,59 @@ import subprocess
 import sys
 import time
 
-from attnbench.claims.figures import Asked, Figure, Found, Table
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from impls.asked import CantBeDone
 
 
-def _found(value: float = 0.5) -> Found:
-    return Found({"one": Figure(value)})
+def _found(value: float = 0.5) -> ClaimFindings:
+    return ClaimFindings({"one": ClaimFigure(value)})
 
 
-def well(asked: Asked) -> Found:
+def well(asked: ClaimRequest) -> ClaimFindings:
     print("a library says hello")
     return _found()
 
 
-def environment(asked: Asked) -> Found:
+def environment(asked: ClaimRequest) -> ClaimFindings:
     import torch
 
-    rows = [[name, os.environ.get(name)] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS",
-                                                      "OMP_WAIT_POLICY")]  # fmt: skip
+    rows = [
+        [name, os.environ.get(name)]
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY")
+    ]
     rows.append(["torch", str(torch.get_num_threads())])
-    return Found({"one": Figure(0.0)}, [str(asked.seed)], [Table("seen", ["name", "is"], rows)])
+    return ClaimFindings(
+        {"one": ClaimFigure(0.0)}, [str(asked.seed)], [ClaimTable("seen", ["name", "is"], rows)]
+    )
 
 
-def refuses(asked: Asked) -> Found:
+def refuses(asked: ClaimRequest) -> ClaimFindings:
     raise CantBeDone("the file is not UTF-8 text; give one that is")
 
 
-def raises(asked: Asked) -> Found:
+def raises(asked: ClaimRequest) -> ClaimFindings:
     raise ZeroDivisionError("a fault of ours")
 
 
-def exits(asked: Asked) -> Found:
+def exits(asked: ClaimRequest) -> ClaimFindings:
     os._exit(3)
 
 
-def segfaults(asked: Asked) -> Found:
+def segfaults(asked: ClaimRequest) -> ClaimFindings:
     os.kill(os.getpid(), signal.SIGSEGV)
     return _found()
 
 
-def hangs(asked: Asked) -> Found:
+def hangs(asked: ClaimRequest) -> ClaimFindings:
     time.sleep(600)
     return _found()
 
 
-def leaves(asked: Asked) -> Found:
+def leaves(asked: ClaimRequest) -> ClaimFindings:
     """A process of its own that outlives it, unless somebody ends it."""
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    return Found({"one": Figure(0.5)}, [str(left.pid)])
+    return ClaimFindings({"one": ClaimFigure(0.5)}, [str(left.pid)])
 
 
-def nan(asked: Asked) -> Found:
+def nan(asked: ClaimRequest) -> ClaimFindings:
     return _found(math.nan)

@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench import claims
-from attnbench.claims.figures import Asked
-from attnbench.claims.measured import (
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.claim import (
+    ClaimOutcome,
+    ClaimRequest,
+    ClaimVerdict,
+    PointStanding,
+    held,
+)
+from attnbench.features.claims.measured import (
     converted,
     from_scratch,
     head_gradients,
@@ -15,26 +21,30 @@ from attnbench.claims.measured import (
     one_head,
     words,
 )
-from attnbench.claims.outcome import Outcome
-from attnbench.claims.verdict import Held, Verdict, held
+from attnbench.features.claims.rows import words_printed
 from impls.loading import load_function
 
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
-    for module, many in ((key_bias, 3), (converted, 3), (from_scratch, 7), (numpy_layers, 5),
-                         (head_gradients, 3)):  # fmt: skip
+    for module, many in (
+        (key_bias, 3),
+        (converted, 3),
+        (from_scratch, 7),
+        (numpy_layers, 5),
+        (head_gradients, 3),
+    ):
         monkeypatch.setattr(module, "DRAWS", many)
     monkeypatch.setattr(one_head, "DRAWS", {"uniform": 200, "gaussian": 5, "begun": 5})
 
 
 def tried(name, **asked):
     (claim,) = claims.find([name])
-    return Outcome.of(claim, load_function(claim.how)(Asked(**asked)))
+    return ClaimOutcome.of(claim, load_function(claim.how)(ClaimRequest(**asked)))
 
 
 def failed(one):
-    return [p.name for p in one.claim.points if held(p, one.figure(p.name)) is Held.FAILS]
+    return [p.name for p in one.claim.points if held(p, one.figure(p.name)) is PointStanding.FAILS]
 
 
 TRUE = ("key-bias", "no-key-bias", "one-head-saturated", "one-head-gradients",
@@ -45,12 +55,12 @@ TRUE = ("key-bias", "no-key-bias", "one-head-saturated", "one-head-gradients",
 @pytest.mark.parametrize("name", TRUE)
 def test_what_is_true_is_reproduced(name):
     one = tried(name)
-    assert (one.verdict, one.reason) == (Verdict.REPRODUCED, "")
+    assert (one.verdict, one.reason) == (ClaimVerdict.REPRODUCED, "")
 
 
 def test_eight_heads_are_not_one_though_the_code_prints_true():
     one = tried("one-head")
-    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert set(failed(one)) == {"uniform equal", "gaussian equal", "begun equal"}
     assert 0 < one.figure("uniform equal").value < 1  # some draws print what the source shows
     assert one.figure("gaussian equal").value == 0
@@ -76,7 +86,7 @@ def test_a_key_bias_that_counts_is_found_out(monkeypatch):
 
     monkeypatch.setattr(key_bias, "layer", wrong)
     one = tried("key-bias")
-    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert {"key", "key float64", "rounding", "gradient float64 at 10"} <= set(failed(one))
     assert "query" not in failed(one)
 
@@ -98,7 +108,7 @@ def test_a_conversion_that_loses_a_parameter_is_found_out(monkeypatch, name):
         return ours
 
     monkeypatch.setattr(converted, "from_torch", wrong)
-    assert tried("no-key-bias").verdict is Verdict.NOT_REPRODUCED
+    assert tried("no-key-bias").verdict is ClaimVerdict.NOT_REPRODUCED
 
 
 def test_a_gradient_that_is_off_is_found_out(monkeypatch):
@@ -118,8 +128,8 @@ def test_a_softmax_that_is_not_saturated_is_found_out(monkeypatch):
     """Uniform weights so small that the softmax is soft: heads differ, though none is saturated."""
     soft = dict(one_head.KINDS, uniform=lambda c: torch.rand(512, 512, generator=c) / 512)
     monkeypatch.setattr(one_head, "KINDS", soft)
-    assert tried("one-head-saturated").verdict is not Verdict.REPRODUCED
-    assert tried("one-head").verdict is Verdict.NOT_REPRODUCED
+    assert tried("one-head-saturated").verdict is not ClaimVerdict.REPRODUCED
+    assert tried("one-head").verdict is ClaimVerdict.NOT_REPRODUCED
 
 
 def test_heads_that_share_their_scores_are_found_out(monkeypatch):
@@ -131,7 +141,7 @@ def test_heads_that_share_their_scores_are_found_out(monkeypatch):
 
     monkeypatch.setattr(one_head, "heads_of", wrong)
     monkeypatch.setattr(head_gradients, "heads_of", wrong)
-    assert tried("one-head-saturated").verdict is Verdict.NOT_REPRODUCED
+    assert tried("one-head-saturated").verdict is ClaimVerdict.NOT_REPRODUCED
     assert {"begun q", "begun k", "begun v"} <= set(failed(tried("one-head-gradients")))
 
 
@@ -145,11 +155,12 @@ def test_a_scale_of_the_whole_width_is_found_out(monkeypatch):
 def test_numpy_without_its_mask_is_found_out(monkeypatch, name):
     true = numpy_layers.attention
     monkeypatch.setattr(
-        numpy_layers, "attention",
+        numpy_layers,
+        "attention",
         lambda x, i, o, mask, heads: true(x, i, o, np.zeros_like(mask), heads),
-    )  # fmt: skip
+    )
     one = tried(name)
-    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert {"output float64", "block float64"} & set(failed(one))
 
 
@@ -183,9 +194,9 @@ def test_projections_that_are_not_the_identity_are_found_out(monkeypatch):
 
 def test_one_wrong_digit_in_what_is_printed_is_found_out(monkeypatch):
     """The sign of one of the fifty numbers of 'ship'."""
-    vector = list(words.printed.SHIP_VECTOR)
+    vector = list(words_printed.SHIP_VECTOR)
     vector[8] = -vector[8]
-    monkeypatch.setattr(words.printed, "SHIP_VECTOR", tuple(vector))
+    monkeypatch.setattr(words_printed, "SHIP_VECTOR", tuple(vector))
     assert set(failed(tried("words-tables"))) == {"output odyssey", "output amazon", "by cosines"}
 
 
@@ -199,18 +210,18 @@ def glove(path, tokens, chance=None, width=50):
     return str(path)
 
 
-WORDS = sorted({*words.printed.ODYSSEY.lower().split(), *words.printed.AMAZON.lower().split()})
+WORDS = sorted({*words_printed.ODYSSEY.lower().split(), *words_printed.AMAZON.lower().split()})
 
 
 def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):
     one = tried("words-glove", embeddings=glove(tmp_path / "other.txt", WORDS))
-    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert "vector" in failed(one)
 
 
 def test_vectors_of_a_file_are_used_for_the_identity_too(tmp_path):
     one = tried("words-identity", embeddings=glove(tmp_path / "some.txt", WORDS))
-    assert one.verdict is Verdict.REPRODUCED
+    assert one.verdict is ClaimVerdict.REPRODUCED
     assert one.found.maps[0].title == "vectors of the file given"
 
 
@@ -219,11 +230,17 @@ def test_vectors_of_another_width_are_refused_in_a_sentence(tmp_path):
         tried("words-glove", embeddings=glove(tmp_path / "short.txt", WORDS, width=8))
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"\xff\xfe\x00word 1 2\n", "is not UTF-8 text"), (b"", "has no vector for i"),
-    (b"ship 1 2 3\ncrew 1 2\n", "line 2: 2 numbers"), (b"ship 1 2\n", "has no vector for i"),
-    (b"i 1 x\n", "could not convert"), (None, "can't read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe\x00word 1 2\n", "is not UTF-8 text"),
+        (b"", "has no vector for i"),
+        (b"ship 1 2 3\ncrew 1 2\n", "line 2: 2 numbers"),
+        (b"ship 1 2\n", "has no vector for i"),
+        (b"i 1 x\n", "could not convert"),
+        (None, "can't read"),
+    ],
+)
 def test_a_bad_file_of_vectors_is_refused_in_a_sentence(tmp_path, content, said):
     file = tmp_path / "vectors.txt"
     if content is not None:

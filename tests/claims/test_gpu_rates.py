@@ -1,16 +1,12 @@
 """Claims about GPUs, with a worker that answers as it is told to."""
 
-from dataclasses import replace
-
 import pytest
 
-from attnbench import claims
-from attnbench.claims.figures import Asked
-from attnbench.claims.measured.gpu_rates import flops, rates
-from attnbench.claims.measured.ruler import problem
-from attnbench.claims.outcome import Outcome
-from attnbench.claims.verdict import Verdict
-from attnbench.record import Record, Status, Time
+from attnbench.core.record import Record, Status, Time
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
+from attnbench.features.claims.measured.gpu_rates import flops, rates
+from attnbench.features.claims.measured.ruler import problem
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -40,11 +36,19 @@ class Worker:
         rate = self.published[self.key({k: sent[k] for k, _ in known})] * self.factor
         s = flops(of) / 1e12 / rate
         time = Time(
-            median_s=s, low_s=s * (1 - self.spread), high_s=s * (1 + self.spread), q25_s=s,
-            q75_s=s, min_s=s, n=9, clock="events", stop="converged", samples_s=[s] * 9,
+            median_s=s,
+            low_s=s * (1 - self.spread),
+            high_s=s * (1 + self.spread),
+            q25_s=s,
+            q75_s=s,
+            min_s=s,
+            n=9,
+            clock="events",
+            stop="converged",
+            samples_s=[s] * 9,
             clocks={"sm_mhz": 1980.0},
-        )  # fmt: skip
-        return {"record": replace(Record.of(variant, of, Status.MEASURED), time=time).to_dict()}
+        )
+        return {"record": Record.of(variant, of, Status.MEASURED).with_(time=time).to_dict()}
 
     def close(self):
         pass
@@ -55,21 +59,26 @@ ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
 
 def tried(claim, worker):
     cells = {point.name: point.cell for point in claim.points}
-    return Outcome.of(claim, rates(worker, Asked(cells, seconds=10.0)))
+    return ClaimOutcome.of(claim, rates(worker, ClaimRequest(cells, seconds=10.0)))
 
 
 @pytest.mark.parametrize("claim", ABOUT_GPUS, ids=lambda claim: claim.name)
 def test_the_published_rates_reproduce_the_claim(claim):
     worker = Worker(claim, 1.03)
     one = tried(claim, worker)
-    assert one.verdict is Verdict.REPRODUCED
+    assert one.verdict is ClaimVerdict.REPRODUCED
     assert len(worker.asked) == len(claim.points)
 
 
-@pytest.mark.parametrize(("factor", "spread", "verdict"), [
-    (0.85, 0.002, Verdict.NOT_REPRODUCED), (1.2, 0.002, Verdict.NOT_REPRODUCED),
-    (1.09, 0.05, Verdict.NOT_REPRODUCED), (0.92, 0.002, Verdict.REPRODUCED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("factor", "spread", "verdict"),
+    [
+        (0.85, 0.002, ClaimVerdict.NOT_REPRODUCED),
+        (1.2, 0.002, ClaimVerdict.NOT_REPRODUCED),
+        (1.09, 0.05, ClaimVerdict.NOT_REPRODUCED),
+        (0.92, 0.002, ClaimVerdict.REPRODUCED),
+    ],
+)
 def test_other_rates_do_not_and_a_wide_interval_tells_nothing(factor, spread, verdict):
     claim = ABOUT_GPUS[0]
     one = tried(claim, Worker(claim, factor, spread))
@@ -80,7 +89,7 @@ def test_other_rates_do_not_and_a_wide_interval_tells_nothing(factor, spread, ve
 def test_a_cell_without_a_time_is_no_verdict():
     claim = ABOUT_GPUS[0]
     one = tried(claim, Worker(claim, status=Status.OUT_OF_MEMORY))
-    assert one.verdict is Verdict.NOT_RUN
+    assert one.verdict is ClaimVerdict.NOT_RUN
     assert "out_of_memory: it was too much" in one.reason
 
 
@@ -92,11 +101,17 @@ def test_what_a_sceptic_asks_for_stands_behind_each_rate():
     assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
 
 
-@pytest.mark.parametrize(("phase", "mask", "share"), [
-    ("forward", "none", 1.0), ("forward", "causal", 0.5), ("backward", "none", 2.5),
-    ("train", "causal", 1.75),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("phase", "mask", "share"),
+    [
+        ("forward", "none", 1.0),
+        ("forward", "causal", 0.5),
+        ("backward", "none", 2.5),
+        ("train", "causal", 1.75),
+    ],
+)
 def test_work_is_counted_by_the_convention_of_the_sources(phase, mask, share):
-    of = problem({"heads": 3, "kv_heads": 3, "q_len": 100, "kv_len": 100, "phase": phase,
-                  "mask": mask})  # fmt: skip
+    of = problem(
+        {"heads": 3, "kv_heads": 3, "q_len": 100, "kv_len": 100, "phase": phase, "mask": mask}
+    )
     assert flops(of) == pytest.approx(4 * 3 * 100 * 100 * 64 * share)

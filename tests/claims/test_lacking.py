@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 import impls
-from attnbench import claims
-from attnbench.claims.claim import Needs
-from attnbench.claims.lacking import lacking
-from attnbench.claims.verdict import Verdict
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.claim import ClaimVerdict, Needs, lacking
 from tests.claims.made import BOX, GPU, WITH_GPU, claim
 
 TABLE = impls.table()
@@ -21,7 +19,7 @@ def of(needs, machine, embeddings=None):
 
 def test_another_gpu_is_other_hardware():
     one = of(Needs(gpu="H100"), WITH_GPU)
-    assert one.verdict is Verdict.NEEDS_OTHER_HARDWARE
+    assert one.verdict is ClaimVerdict.NEEDS_OTHER_HARDWARE
     assert "H100" in one.reason
     assert "NVIDIA H200" in one.reason
     assert one.remedy == "run it on one"
@@ -29,30 +27,33 @@ def test_another_gpu_is_other_hardware():
 
 def test_none_is_other_hardware_too():
     one = of(Needs(gpu="H200"), BOX)
-    assert one.verdict is Verdict.NEEDS_OTHER_HARDWARE
+    assert one.verdict is ClaimVerdict.NEEDS_OTHER_HARDWARE
     assert "no NVIDIA GPU" in one.reason
 
 
 def test_a_name_is_matched_as_a_word():
     near = replace(WITH_GPU, gpus=(replace(GPU, name="NVIDIA GH200 480GB"),))
-    assert of(Needs(gpu="H200"), near).verdict is Verdict.NEEDS_OTHER_HARDWARE
+    assert of(Needs(gpu="H200"), near).verdict is ClaimVerdict.NEEDS_OTHER_HARDWARE
     assert of(Needs(gpu="H200"), WITH_GPU) is None
 
 
 def test_a_torch_without_cuda_is_not_other_hardware():
     one = of(Needs(gpu="H200"), replace(WITH_GPU, torch_cuda=None))
-    assert one.verdict is Verdict.NOT_RUN
+    assert one.verdict is ClaimVerdict.NOT_RUN
     assert "CUDA" in one.remedy
 
 
-@pytest.mark.parametrize(("needs", "said"), [
-    (Needs(variants=("flash_attn4",)), "flash-attn-4"),
-    (Needs(requires=("torch>=99",), variants=("matmul",)), "torch>=99"),
-    (Needs(embeddings=True), "--embeddings glove.6B.50d.txt"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("needs", "said"),
+    [
+        (Needs(variants=("flash_attn4",)), "flash-attn-4"),
+        (Needs(requires=("torch>=99",), variants=("matmul",)), "torch>=99"),
+        (Needs(embeddings=True), "--embeddings glove.6B.50d.txt"),
+    ],
+)
 def test_what_can_be_installed_or_given_is_named_with_the_remedy(needs, said):
     one = of(needs, WITH_GPU)
-    assert one.verdict is Verdict.NOT_RUN
+    assert one.verdict is ClaimVerdict.NOT_RUN
     assert said in f"{one.reason} {one.remedy}"
 
 
@@ -70,6 +71,6 @@ def test_on_a_cpu_every_claim_about_a_gpu_needs_other_hardware_and_no_other_clai
     for one in claims.claims():
         missing = lacking(one, BOX, TABLE, "glove.txt")
         if one.needs.gpu:
-            assert missing.verdict is Verdict.NEEDS_OTHER_HARDWARE
+            assert missing.verdict is ClaimVerdict.NEEDS_OTHER_HARDWARE
         else:
             assert missing is None

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench import claims
-from attnbench.claims.measured.gpu_rates import flops
-from attnbench.claims.measured.ruler import problem
-from attnbench.claims.rows import words_printed as printed
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.measured.gpu_rates import flops
+from attnbench.features.claims.measured.ruler import problem
+from attnbench.features.claims.rows import words_printed
 from impls import table
 from impls.loading import load_function
 
@@ -24,10 +24,12 @@ def test_names_are_of_one_claim_each():
 
 def test_the_rows_are_read_without_torch():
     code = (
-        "import sys; from attnbench import claims; claims.claims(); print('torch' in sys.modules)"
+        "import sys; from attnbench.features.claims.claim import claims; claims(); "
+        "print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -60,8 +62,9 @@ def test_a_name_that_is_none_is_refused_with_the_nearest():
     with pytest.raises(claims.UnknownClaim, match="did you mean key-bias"):
         claims.find(["keybias"])
     assert [c.name for c in claims.find(["words-small", "key-bias", "key-bias"])] == [
-        "words-small", "key-bias",
-    ]  # fmt: skip
+        "words-small",
+        "key-bias",
+    ]
 
 
 def cell_of(name, point):
@@ -69,13 +72,16 @@ def cell_of(name, point):
     return next(each for each in claim.points if each.name == point)
 
 
-@pytest.mark.parametrize(("name", "point", "ms"), [
-    ("h200-llama-cudnn", "none forward b2 h64 n8192 d128", 6.271),
-    ("h200-llama-cudnn", "causal forward b2 h64 n8192 d128", 3.357),
-    ("h200-llama-cudnn", "none backward b2 h64 n8192 d128", 19.572),
-    ("h200-llama-fa4", "causal backward b2 h64 n16384 d128", 36.265),
-    ("h200-flash3-long", "none forward b1 h8 n32768 d64", 4.517),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "point", "ms"),
+    [
+        ("h200-llama-cudnn", "none forward b2 h64 n8192 d128", 6.271),
+        ("h200-llama-cudnn", "causal forward b2 h64 n8192 d128", 3.357),
+        ("h200-llama-cudnn", "none backward b2 h64 n8192 d128", 19.572),
+        ("h200-llama-fa4", "causal backward b2 h64 n16384 d128", 36.265),
+        ("h200-flash3-long", "none forward b1 h8 n32768 d64", 4.517),
+    ],
+)
 def test_rates_are_counted_as_the_source_counts_them(name, point, ms):
     """Where a source gives milliseconds too, they and the FLOPs give its own rate."""
     one = cell_of(name, point)
@@ -84,11 +90,11 @@ def test_rates_are_counted_as_the_source_counts_them(name, point, ms):
 
 
 def test_printed_tables_have_the_form_of_their_sentences():
-    for sentence, rows in printed.WEIGHTS.items():
+    for sentence, rows in words_printed.WEIGHTS.items():
         words = sentence.split()
         assert [len(row) for row in rows] == [len(words)] * len(words)
         for row in rows:
             assert sum(row) == pytest.approx(1.0, abs=0.005 * len(words))
-        assert len(printed.SHIP_WEIGHTS[sentence]) == len(words)
-        assert sum(printed.SHIP_WEIGHTS[sentence]) == pytest.approx(1.0, abs=6e-4)
-        assert len(printed.BY_ATTENTION[sentence]) == len(printed.SHIP_VECTOR) == 50
+        assert len(words_printed.SHIP_WEIGHTS[sentence]) == len(words)
+        assert sum(words_printed.SHIP_WEIGHTS[sentence]) == pytest.approx(1.0, abs=6e-4)
+        assert len(words_printed.BY_ATTENTION[sentence]) == len(words_printed.SHIP_VECTOR) == 50

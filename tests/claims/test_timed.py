@@ -2,19 +2,15 @@
 
 import math
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
-from attnbench import claims
-from attnbench.claims.figures import Asked
-from attnbench.claims.measured import crossing, growth, pairs, practice
-from attnbench.claims.measured.ruler import row
-from attnbench.claims.outcome import Outcome
-from attnbench.claims.verdict import Verdict
-from attnbench.comparison import paired
-from attnbench.pairs import Pairs
-from attnbench.record import Distance, Record, Status, Time
+from attnbench.core.record import Distance, Record, Status, Time
+from attnbench.core.stats import Pairs, paired
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
+from attnbench.features.claims.measured import crossing, growth, pairs, practice
+from attnbench.features.claims.measured.ruler import row
 from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
@@ -36,11 +32,21 @@ class Worker:
         job = question["job"]
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
         s, skill = self._seconds(job), self.skill(variant.name)
-        time = Time(median_s=s, low_s=s, high_s=s, q25_s=s, q75_s=s, min_s=s, n=9, clock="host",
-                    stop="converged", samples_s=[s] * 9)  # fmt: skip
+        time = Time(
+            median_s=s,
+            low_s=s,
+            high_s=s,
+            q25_s=s,
+            q75_s=s,
+            min_s=s,
+            n=9,
+            clock="host",
+            stop="converged",
+            samples_s=[s] * 9,
+        )
         far = Distance(relative=0.1, max=1.0, worst_row=1.0, cosine=0.9, skill=skill)
         record = Record.of(variant, problem, Status.MEASURED)
-        return {"record": replace(record, time=time, distance=far).to_dict()}
+        return {"record": record.with_(time=time, distance=far).to_dict()}
 
     def _seconds(self, job):
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
@@ -61,7 +67,7 @@ def tried(monkeypatch):
             monkeypatch.setattr(module, "engine", engine)
         (claim,) = claims.find([name])
         cells = {point.name: point.cell for point in claim.points if point.cell}
-        return Outcome.of(claim, load_function(claim.how)(Asked(cells, seconds=60.0)))
+        return ClaimOutcome.of(claim, load_function(claim.how)(ClaimRequest(cells, seconds=60.0)))
 
     return made
 
@@ -70,11 +76,15 @@ def saving(share):
     return lambda label, problem: 1e-3 * (1 - share if "key_bias" in label else 1)
 
 
-@pytest.mark.parametrize(("share", "spread", "verdict", "said"), [
-    (0.002, 0.001, Verdict.REPRODUCED, ""), (-0.02, 0.001, Verdict.REPRODUCED, ""),
-    (0.05, 0.001, Verdict.NOT_REPRODUCED, "do not hold"),
-    (0.01, 0.02, Verdict.NOT_REPRODUCED, "can't be told"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("share", "spread", "verdict", "said"),
+    [
+        (0.002, 0.001, ClaimVerdict.REPRODUCED, ""),
+        (-0.02, 0.001, ClaimVerdict.REPRODUCED, ""),
+        (0.05, 0.001, ClaimVerdict.NOT_REPRODUCED, "do not hold"),
+        (0.01, 0.02, ClaimVerdict.NOT_REPRODUCED, "can't be told"),
+    ],
+)
 def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(tried, share, spread, verdict, said):
     one = tried("key-bias-cost", Worker(saving(share), spread=spread))
     assert one.verdict is verdict
@@ -94,7 +104,7 @@ def grows(linear, square):
 
 def test_orders_are_told_from_times(tried):
     one = tried("reassociated", Worker(grows(1, 2)))
-    assert one.verdict is Verdict.REPRODUCED
+    assert one.verdict is ClaimVerdict.REPRODUCED
     assert one.figure("re-associated").value == pytest.approx(1)
     assert one.figure("scores first").value == pytest.approx(2)
     assert one.figure("width").value == pytest.approx(2)
@@ -109,21 +119,23 @@ def test_where_the_orders_cross_is_a_bracket(tried):
     """d² n against 2 d n²: they cross at n = d / 2."""
     (note,) = tried("reassociated", Worker(grows(1, 2))).found.notes
     assert "linear.identity is faster" in note
-    (note,) = tried("reassociated", Worker(lambda label, p: grows(1, 2)(label, p.with_(
-        head_dim=640, v_head_dim=640)))).found.notes  # fmt: skip
+    (note,) = tried(
+        "reassociated",
+        Worker(lambda label, p: grows(1, 2)(label, p.with_(head_dim=640, v_head_dim=640))),
+    ).found.notes
     assert "overtakes scores_first between 320 and" in note or "between 304 and" in note
 
 
 def test_a_linear_form_that_is_quadratic_is_found_out(tried):
     one = tried("reassociated", Worker(grows(2, 2)))
-    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert "re-associated" in one.reason
 
 
 def test_sparse_attention_that_saves_nothing_is_found_out(tried):
-    assert tried("sparse-long", Worker(lambda *_: 1e-3)).verdict is Verdict.NOT_REPRODUCED
+    assert tried("sparse-long", Worker(lambda *_: 1e-3)).verdict is ClaimVerdict.NOT_REPRODUCED
     quick = Worker(lambda label, _: 1e-3 if label == "sdpa" else 3e-4)
-    assert tried("sparse-long", quick).verdict is Verdict.REPRODUCED
+    assert tried("sparse-long", quick).verdict is ClaimVerdict.REPRODUCED
 
 
 def low_rank_seconds(label, problem):
@@ -134,7 +146,7 @@ def low_rank_seconds(label, problem):
 
 def test_mechanisms_that_are_fast_and_lose_what_softmax_does_improve_nothing(tried):
     one = tried("low-rank", Worker(low_rank_seconds, skill=lambda name: 0.1))
-    assert one.verdict is Verdict.REPRODUCED
+    assert one.verdict is ClaimVerdict.REPRODUCED
     table, shares = one.found.tables
     assert shares.rows[-1] == [8192.0, 0.0, 1.0]
     assert "from" in table.rows[0][table.columns.index("faster, by pairs")]
@@ -142,7 +154,7 @@ def test_mechanisms_that_are_fast_and_lose_what_softmax_does_improve_nothing(tri
 
 def test_mechanisms_that_are_fast_and_as_good_refute_the_claim(tried):
     one = tried("low-rank", Worker(low_rank_seconds))
-    assert one.verdict is Verdict.NOT_REPRODUCED
+    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert one.figure("512").value == 0.0  # too short for them
     assert one.figure("8192").value == 1.0
 
@@ -150,4 +162,4 @@ def test_mechanisms_that_are_fast_and_as_good_refute_the_claim(tried):
 def test_a_search_over_lengths_that_nobody_takes_says_so():
     a, b = (row(name) for name in ("matmul", "retention"))  # which takes no other mask than causal
     with pytest.raises(CantBeDone, match="matmul and retention share no lengths"):
-        crossing.bracket(Worker(grows(1, 2)), a, b, Problem(), (64, 256), Asked(), 1.0)
+        crossing.bracket(Worker(grows(1, 2)), a, b, Problem(), (64, 256), ClaimRequest(), 1.0)

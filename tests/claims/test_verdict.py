@@ -6,19 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.claims.claim import InvalidClaim, Rule
-from attnbench.claims.figures import Figure
-from attnbench.claims.outcome import Outcome
-from attnbench.claims.verdict import Held, Verdict, held, judged
+from attnbench.features.claims.claim import (
+    ClaimFigure,
+    ClaimOutcome,
+    ClaimRule,
+    ClaimVerdict,
+    InvalidClaim,
+    PointStanding,
+    held,
+    judged,
+)
 from tests.claims.made import claim, point
 
 NUMBERS = st.floats(-1e9, 1e9)
 POINTS = st.builds(
     lambda rule, published, tolerance: point("one", rule, published, tolerance),
-    st.sampled_from(Rule), NUMBERS, st.floats(0, 10),
-)  # fmt: skip
+    st.sampled_from(ClaimRule),
+    NUMBERS,
+    st.floats(0, 10),
+)
 FIGURES = st.lists(NUMBERS, min_size=3, max_size=3).map(
-    lambda some: Figure(sorted(some)[1], min(some), max(some))
+    lambda some: ClaimFigure(sorted(some)[1], min(some), max(some))
 )
 
 
@@ -26,16 +34,18 @@ def kept(point, value):
     """What a rule asks of a number, said anew."""
     published, share = point.published, point.tolerance * abs(point.published)
     return {
-        Rule.NEAR: published - share <= value <= published + share,
-        Rule.WITHIN: published - point.tolerance <= value <= published + point.tolerance,
-        Rule.AT_MOST: value <= published + share,
-        Rule.AT_LEAST: value >= published - share,
+        ClaimRule.NEAR: published - share <= value <= published + share,
+        ClaimRule.WITHIN: published - point.tolerance <= value <= published + point.tolerance,
+        ClaimRule.AT_MOST: value <= published + share,
+        ClaimRule.AT_LEAST: value >= published - share,
     }[point.rule]
 
 
 @given(POINTS, NUMBERS)
 def test_a_figure_without_an_interval_holds_or_it_does_not(one, value):
-    assert held(one, Figure(value)) is (Held.HOLDS if kept(one, value) else Held.FAILS)
+    assert held(one, ClaimFigure(value)) is (
+        PointStanding.HOLDS if kept(one, value) else PointStanding.FAILS
+    )
 
 
 @given(POINTS, FIGURES)
@@ -44,73 +54,88 @@ def test_an_interval_holds_only_as_a_whole_and_fails_only_as_a_whole(one, figure
     ends = kept(one, low), kept(one, high)
     state = held(one, figure)
     if all(ends):
-        assert state is Held.HOLDS
+        assert state is PointStanding.HOLDS
     elif any(ends):
-        assert state is Held.CANT_TELL
+        assert state is PointStanding.CANT_TELL
     else:  # both ends are out: on one side of the region, or on either
         least, most = one.region
-        assert state is (Held.CANT_TELL if low < least and high > most else Held.FAILS)
+        assert state is (
+            PointStanding.CANT_TELL if low < least and high > most else PointStanding.FAILS
+        )
 
 
 @given(POINTS, FIGURES, st.floats(0, 1e9))
 def test_a_wider_interval_never_tells_more(one, figure, more):
-    wider = Figure(figure.value, figure.low - more, figure.high + more)
-    assert held(one, wider) in (held(one, figure), Held.CANT_TELL)
+    wider = ClaimFigure(figure.value, figure.low - more, figure.high + more)
+    assert held(one, wider) in (held(one, figure), PointStanding.CANT_TELL)
 
 
 @given(POINTS)
 def test_what_was_published_always_holds(one):
-    assert held(one, Figure(one.published)) is Held.HOLDS
+    assert held(one, ClaimFigure(one.published)) is PointStanding.HOLDS
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", ClaimRule)
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_what_is_no_number_never_holds(rule, value):
-    assert held(point(rule=rule), Figure(value)) in (Held.FAILS, Held.NO_FIGURE)
-    assert held(point(rule=rule), None) is Held.NO_FIGURE
+    assert held(point(rule=rule), ClaimFigure(value)) in (
+        PointStanding.FAILS,
+        PointStanding.NO_FIGURE,
+    )
+    assert held(point(rule=rule), None) is PointStanding.NO_FIGURE
 
 
 def test_infinity_is_at_least_anything_and_at_most_nothing():
-    assert held(point(rule=Rule.AT_LEAST), Figure(math.inf)) is Held.HOLDS
-    assert held(point(rule=Rule.AT_MOST), Figure(math.inf)) is Held.FAILS
-    assert held(point(rule=Rule.NEAR, tolerance=0.5), Figure(math.inf)) is Held.FAILS
+    assert held(point(rule=ClaimRule.AT_LEAST), ClaimFigure(math.inf)) is PointStanding.HOLDS
+    assert held(point(rule=ClaimRule.AT_MOST), ClaimFigure(math.inf)) is PointStanding.FAILS
+    assert (
+        held(point(rule=ClaimRule.NEAR, tolerance=0.5), ClaimFigure(math.inf))
+        is PointStanding.FAILS
+    )
 
 
 STATES = {
-    Held.HOLDS: Figure(0.5), Held.FAILS: Figure(2.0), Held.CANT_TELL: Figure(1.0, 0.5, 1.5),
-    Held.NO_FIGURE: Figure(None, why="it has its reason"),
-}  # fmt: skip
+    PointStanding.HOLDS: ClaimFigure(0.5),
+    PointStanding.FAILS: ClaimFigure(2.0),
+    PointStanding.CANT_TELL: ClaimFigure(1.0, 0.5, 1.5),
+    PointStanding.NO_FIGURE: ClaimFigure(None, why="it has its reason"),
+}
 
 
-@given(st.lists(st.sampled_from(Held), min_size=1, max_size=5))
+@given(st.lists(st.sampled_from(PointStanding), min_size=1, max_size=5))
 def test_a_claim_is_reproduced_only_where_every_point_holds(states):
     points = [point(str(n)) for n in range(len(states))]
     figures = {str(n): STATES[state] for n, state in enumerate(states)}
     verdict, reason = judged(claim(*points), figures)
-    if Held.FAILS in states:
-        assert verdict is Verdict.NOT_REPRODUCED
-    elif Held.NO_FIGURE in states:
-        assert verdict is Verdict.NOT_RUN
+    if PointStanding.FAILS in states:
+        assert verdict is ClaimVerdict.NOT_REPRODUCED
+    elif PointStanding.NO_FIGURE in states:
+        assert verdict is ClaimVerdict.NOT_RUN
         assert "it has its reason" in reason
-    elif Held.CANT_TELL in states:
-        assert verdict is Verdict.NOT_REPRODUCED
+    elif PointStanding.CANT_TELL in states:
+        assert verdict is ClaimVerdict.NOT_REPRODUCED
         assert "can't be told" in reason
     else:
-        assert (verdict, reason) == (Verdict.REPRODUCED, "")
-    assert bool(reason) == (verdict is not Verdict.REPRODUCED)
+        assert (verdict, reason) == (ClaimVerdict.REPRODUCED, "")
+    assert bool(reason) == (verdict is not ClaimVerdict.REPRODUCED)
 
 
 def test_the_reason_names_the_points():
     points = [point(name) for name in "abcde"]
-    figures = {name: Figure(9.0) for name in "abcd"} | {"e": Figure(0.0)}
+    figures = {name: ClaimFigure(9.0) for name in "abcd"} | {"e": ClaimFigure(0.0)}
     _, reason = judged(claim(*points), figures)
     assert reason == "4 of 5 points do not hold: a, b, c and 1 more"
 
 
-@pytest.mark.parametrize("wrong", [
-    {"published": math.nan}, {"published": math.inf}, {"tolerance": -0.1},
-    {"tolerance": math.nan},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"published": math.nan},
+        {"published": math.inf},
+        {"tolerance": -0.1},
+        {"tolerance": math.nan},
+    ],
+)
 def test_a_point_whose_rule_is_none_can_not_be_written(wrong):
     with pytest.raises(InvalidClaim):
         point(**wrong)
@@ -121,9 +146,15 @@ def test_a_rule_that_nobody_knows_can_not_be_written():
         point(rule="about")
 
 
-@pytest.mark.parametrize("wrong", [
-    {"name": "Made Up"}, {"how": "os.system"}, {"minutes": 0.0}, {"minutes": 100.0},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "Made Up"},
+        {"how": "os.system"},
+        {"minutes": 0.0},
+        {"minutes": 100.0},
+    ],
+)
 def test_a_claim_that_can_not_be_tried_can_not_be_written(wrong):
     with pytest.raises(InvalidClaim):
         claim(**wrong)
@@ -135,9 +166,9 @@ def test_two_points_of_one_name_can_not_be_written():
 
 
 def test_an_outcome_is_plain_values_and_its_verdict_is_not_the_callers_to_choose():
-    from attnbench.claims.figures import Found
+    from attnbench.features.claims.claim import ClaimFindings
 
-    one = Outcome.of(claim(point()), Found({"one": Figure(math.inf)})).to_dict()
+    one = ClaimOutcome.of(claim(point()), ClaimFindings({"one": ClaimFigure(math.inf)})).to_dict()
     assert one["verdict"] == "not reproduced"
     assert one["points"][0]["ours"]["value"] is None
     assert one["points"][0]["ours"]["why"] == "it is no finite number"

@@ -130,8 +130,11 @@ class Fault:
 def run(fault: Fault, place: Place) -> Ended:
     """Bring the fault about, and assert what must hold."""
     fault.prepare(place)
-    before = {"here": _names(place.here), "outside": _tree(place.outside),
-              "home": _tree(place.home)}  # fmt: skip
+    before = {
+        "here": _names(place.here),
+        "outside": _tree(place.outside),
+        "home": _tree(place.home),
+    }
     ended, listening = _called(fault, place)
     both = ended.out + ended.said
     assert "Traceback" not in both, both[-3000:]
@@ -161,8 +164,14 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
         return text
 
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PYTEST_", "COV_"))}
-    env = {**kept, "HOME": str(place.home), "TMPDIR": str(place.temporary), MARK: mark,
-           "MPLCONFIGDIR": str(place.top), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    env = {
+        **kept,
+        "HOME": str(place.home),
+        "TMPDIR": str(place.temporary),
+        MARK: mark,
+        "MPLCONFIGDIR": str(place.top),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     for name, value in fault.env.items():
         env.pop(name, None)
         if value is not None:
@@ -176,9 +185,14 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
     with (place.top / "out").open("wb+") as out, (place.top / "said").open("wb+") as said:
         with processes.handling(lambda *_: None, *SIGNALS):  # whatever the tests were started with
             process = subprocess.Popen(
-                words, cwd=place.here, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=said,
+                words,
+                cwd=place.here,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         try:
             listening = _watched(fault, place, process, mark)
             took = time.monotonic() - begun
@@ -255,8 +269,11 @@ def make_run(folder: Path) -> Path:
     """A run of two cells by the installed command; its folder."""
     done = subprocess.run(
         [COMMAND, "run", "einsum", "matmul", *TINY, "--out", "results"],
-        cwd=folder, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode in (0, 1), done.stderr[-3000:]
     (path,) = folder.glob("results/*/*/run.json")
     return path.parent

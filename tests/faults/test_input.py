@@ -116,9 +116,11 @@ RUN = ("run", "einsum", *TINY)
 CAPTURED = ("run", "einsum", *TINY, "--inputs", "captured:x.npz")
 RESUME = ("run", "--resume", "{run}", "--no-report")
 READERS = {
-    "resumed": RESUME, "reported": ("report", "{run}"), "compared": ("compare", "{run}", "{run}"),
+    "resumed": RESUME,
+    "reported": ("report", "{run}"),
+    "compared": ("compare", "{run}", "{run}"),
     "chosen from": ("choose", "--from", "{run}", "--seq", "16", "--phase", "forward"),
-}  # fmt: skip
+}
 STRANGE = {
     "nested 100,000 deep": DEEP, "a number of 5,000 digits": f'{{"schema": {DIGITS}}}',
     "no JSON": "{", "empty": "", "a list": "[]", "not UTF-8": "\udcff",

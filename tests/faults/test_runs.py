@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.sweep import checkout
+from attnbench.core import checkout
 from impls.loading import load_file
 
 campaign = load_file(Path(__file__).with_name("campaign.py"))
@@ -101,8 +101,9 @@ def has(count):
     """So many records, each of a cell of its own."""
 
     def holds(place, ended):
-        found = records(place.run if len(list(place.here.glob("results/*/*"))) == 1
-                        else only_run(place))  # fmt: skip
+        found = records(
+            place.run if len(list(place.here.glob("results/*/*"))) == 1 else only_run(place)
+        )
         assert len({r["variant"] for r in found}) == len(found) == count
 
     return holds
@@ -208,8 +209,11 @@ def with_file(axis, name):
         else:
             np.savez(place.here / name, **dict.fromkeys("qkv", np.ones((1, 1, 16, 8))))
         kind = "dense" if axis == "mask" else "captured"
-        told(**{f"grid__{axis}": [f"{kind}:{name}"]}, folder=str(place.here),
-             files={str(place.here / name): "0" * 16})(place)  # fmt: skip
+        told(
+            **{f"grid__{axis}": [f"{kind}:{name}"]},
+            folder=str(place.here),
+            files={str(place.here / name): "0" * 16},
+        )(place)
 
     return prepare
 
@@ -247,15 +251,32 @@ RESUMED = [
           shell='exec flock {run}/records.jsonl "$@"', says="is writing to"),
 ]  # fmt: skip
 COMMITS = [
-    Fault(name="GIT_DIR of another repository", words=ONE, prepare=repository, status=[0, 1],
-          env={"GIT_DIR": "{here}/other/.git", "GIT_WORK_TREE": "{here}/other"},
-          holds=of_this_code),
-    Fault(name="below another repository's tree", words=ONE, status=[0, 1], holds=no_commit,
-          prepare=lambda place: (code(place), repository(place, "code")),
-          env={"PYTHONPATH": "{here}/code"}, says="in no git checkout of its own"),
-    Fault(name="no git", words=ONE, status=[0, 1], env={"PATH": "/nonexistent"}, holds=no_commit,
-          says="in no git checkout of its own"),
-]  # fmt: skip
+    Fault(
+        name="GIT_DIR of another repository",
+        words=ONE,
+        prepare=repository,
+        status=[0, 1],
+        env={"GIT_DIR": "{here}/other/.git", "GIT_WORK_TREE": "{here}/other"},
+        holds=of_this_code,
+    ),
+    Fault(
+        name="below another repository's tree",
+        words=ONE,
+        status=[0, 1],
+        holds=no_commit,
+        prepare=lambda place: (code(place), repository(place, "code")),
+        env={"PYTHONPATH": "{here}/code"},
+        says="in no git checkout of its own",
+    ),
+    Fault(
+        name="no git",
+        words=ONE,
+        status=[0, 1],
+        env={"PATH": "/nonexistent"},
+        holds=no_commit,
+        says="in no git checkout of its own",
+    ),
+]
 
 
 def while_it_runs(deed):
@@ -340,16 +361,32 @@ READ = {
         "update attnbench"),
 }  # fmt: skip
 BELIEVED = [
-    Fault(name=f"compared with {name}", words=COMPARE, prepare=rewritten(change), status=status,
-          says=says)
+    Fault(
+        name=f"compared with {name}",
+        words=COMPARE,
+        prepare=rewritten(change),
+        status=status,
+        says=says,
+    )
     for name, (change, status, says) in READ.items()
 ] + [
-    Fault(name="resumed with a block of NUL", words=RESUME, status=[0, 1],
-          prepare=rewritten(READ["a block of NUL"][0]), holds=has(2),
-          says="line 2 of .* set aside in torn.txt"),
-    Fault(name="resumed with a second record of a cell", words=RESUME, status=[0, 1], holds=has(2),
-          prepare=rewritten(READ["a second record of a cell"][0]), says="set aside in torn.txt"),
-]  # fmt: skip
+    Fault(
+        name="resumed with a block of NUL",
+        words=RESUME,
+        status=[0, 1],
+        prepare=rewritten(READ["a block of NUL"][0]),
+        holds=has(2),
+        says="line 2 of .* set aside in torn.txt",
+    ),
+    Fault(
+        name="resumed with a second record of a cell",
+        words=RESUME,
+        status=[0, 1],
+        holds=has(2),
+        prepare=rewritten(READ["a second record of a cell"][0]),
+        says="set aside in torn.txt",
+    ),
+]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import impls
-from attnbench.measure.job import Job
-from attnbench.measure.probe import probe
-from attnbench.truth.findings import Wrong
-from attnbench.truth.hygiene import check_nothing_goes_on
-from attnbench.truth.inputs import make
-from attnbench.truth.planted import PLANTS
+from attnbench.gate.findings import Wrong
+from attnbench.gate.hygiene import check_nothing_goes_on
+from attnbench.gate.inputs import make
+from attnbench.gate.plants import PLANTS
+from attnbench.meter.probe import probe
+from attnbench.meter.timed import Job
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -33,8 +33,9 @@ def test_values_are_drawn_on_the_device_and_the_seed_decides_them(kind):
 
 
 def test_the_step_of_a_decoder_with_a_memory_of_its_own_is_replayed():
-    problem = Problem(4, 8, 8, 1, 4096, 64, 64, "bfloat16", Mask.parse("causal"), "decode",
-                      device=CUDA)  # fmt: skip
+    problem = Problem(
+        4, 8, 8, 1, 4096, 64, 64, "bfloat16", Mask.parse("causal"), "decode", device=CUDA
+    )
     found = probe(Job(impls.table().find("linear.elu"), problem), 1.0)
     assert (found.reason, found.clock) == ("", "graph")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbench import nvml
-from attnbench.lock import DeviceBusy, DeviceLock, lock_for
+from attnbench.core import gpu as nvml
+from attnbench.core.lock import DeviceBusy, DeviceLock, lock_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +27,7 @@ def median(samples):
 
 @pytest.fixture(scope="module")
 def gpu():
-    from attnbench.measure.gpu import cuda_gpu
+    from attnbench.meter.clocks import cuda_gpu
 
     return cuda_gpu(CUDA)
 
@@ -40,13 +40,13 @@ def board(gpu):
 
 
 def events():
-    from attnbench.measure.clocks import clock_for
+    from attnbench.meter.clocks import clock_for
 
     return clock_for(CUDA, "forward")
 
 
 def end_to_end():
-    from attnbench.measure.clocks import second_clock_for
+    from attnbench.meter.clocks import second_clock_for
 
     return second_clock_for(CUDA)
 
@@ -196,7 +196,7 @@ def decoding():
 
 
 def graph_clock(held):
-    from attnbench.measure.clocks import clock_for
+    from attnbench.meter.clocks import clock_for
 
     clock = clock_for(CUDA, "decode")
     clock.prepare(held.before, held.run, held.hold)
@@ -254,8 +254,7 @@ def test_the_energy_counter_moves(board):
 def test_a_healthy_measurement_knows_its_clocks(gpu):
     from types import SimpleNamespace
 
-    from attnbench.measure.health import health_for
-    from attnbench.measure.time import measure_time
+    from attnbench.meter.timed import health_for, measure_time
 
     timed = SimpleNamespace(before=nothing, run=product(), settle=nothing)
     got = measure_time(timed, events(), 0.3, [], health=health_for(CUDA))
@@ -264,8 +263,8 @@ def test_a_healthy_measurement_knows_its_clocks(gpu):
 
 
 def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
-    from attnbench.measure.energy import counter_for, measure_energy
-    from attnbench.record import Energy
+    from attnbench.core.record import Energy
+    from attnbench.meter.energy import counter_for, measure_energy
     from impls.problem import Problem
 
     counter = counter_for(CUDA)

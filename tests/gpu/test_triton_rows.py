@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import impls
-from attnbench.truth.gate import gate
-from attnbench.truth.inputs import make
-from attnbench.truth.reference import judge
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import make
+from attnbench.gate.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -19,8 +19,16 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def problem(mask, phase="train", **changes):
-    shape = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 500, "kv_len": 700, "head_dim": 64,
-             "dtype": "bfloat16", "device": "cuda"}  # fmt: skip
+    shape = {
+        "batch": 2,
+        "heads": 8,
+        "kv_heads": 2,
+        "q_len": 500,
+        "kv_len": 700,
+        "head_dim": 64,
+        "dtype": "bfloat16",
+        "device": "cuda",
+    }
     shape |= changes
     return Problem(**{"v_head_dim": shape["head_dim"], **shape}, mask=Mask.parse(mask), phase=phase)
 
@@ -61,8 +69,16 @@ def test_decode_passes_the_gate(head_dim, mask, dtype):
 
 
 def test_flash_reads_tokens_past_the_reach_of_32_bits():
-    p = problem("window:64,0", "forward", batch=1, heads=64, kv_heads=64, q_len=300_000,
-                kv_len=300_000, head_dim=128)  # fmt: skip
+    p = problem(
+        "window:64,0",
+        "forward",
+        batch=1,
+        heads=64,
+        kv_heads=64,
+        q_len=300_000,
+        kv_len=300_000,
+        head_dim=128,
+    )
     shape = (1, p.q_len, p.heads, p.head_dim)  # by token: a head's last is 2.4e9 numbers away
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     by_head = [x.transpose(1, 2) for x in (q, k, v)]
@@ -76,8 +92,9 @@ def test_flash_reads_tokens_past_the_reach_of_32_bits():
 @pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
 def test_linear_passes_the_gate(head_dim, dtype):
     for batch, length in ((1, 3000), (8, 500)):  # in segments, and in one
-        p = problem("causal", batch=batch, q_len=length, kv_len=length, head_dim=head_dim,
-                    dtype=dtype)  # fmt: skip
+        p = problem(
+            "causal", batch=batch, q_len=length, kv_len=length, head_dim=head_dim, dtype=dtype
+        )
         holds("triton.linear", p)
     holds("triton.linear", p.with_(v_head_dim=80))
 

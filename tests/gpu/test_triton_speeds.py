@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.loading import load_file
 
 pytestmark = [
@@ -17,10 +17,11 @@ problem, built = rows.problem, rows.built
 
 
 def test_decode_reads_its_cache_at_most_of_what_a_copy_does():
-    from attnbench.measure.clocks import clock_for
+    from attnbench.meter.clocks import clock_for
 
-    p = problem("none", "decode", batch=8, heads=32, kv_heads=8, q_len=1, kv_len=32_768,
-                head_dim=128)  # fmt: skip
+    p = problem(
+        "none", "decode", batch=8, heads=32, kv_heads=8, q_len=1, kv_len=32_768, head_dim=128
+    )
     q, k, v = (x.cuda() for x in make(p, 0)[:3])
     attend, other = built("triton.decode", p), torch.empty_like(k)
 
@@ -35,7 +36,7 @@ def test_decode_reads_its_cache_at_most_of_what_a_copy_does():
 
 def forward_and_backward(p, rows):
     """Middle seconds of some rows, by phase."""
-    from attnbench.measure.clocks import clock_for
+    from attnbench.meter.clocks import clock_for
 
     q, k, v = (x.cuda().requires_grad_() for x in make(p, 0)[:3])
     times = {"forward": {}, "backward": {}}
@@ -61,8 +62,9 @@ def forward_and_backward(p, rows):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("length", [4096, 16384])
 def test_flash_has_most_of_the_speed_of_torchs(length, head_dim):
-    p = problem("causal", batch=1, heads=16, kv_heads=16, q_len=length, kv_len=length,
-                head_dim=head_dim)  # fmt: skip
+    p = problem(
+        "causal", batch=1, heads=16, kv_heads=16, q_len=length, kv_len=length, head_dim=head_dim
+    )
     times = forward_and_backward(p, ("triton.flash", "sdpa.flash"))
     for phase, share in (("forward", 0.9), ("backward", 0.7)):  # seven products for FA2's five
         assert times[phase]["sdpa.flash"] >= share * times[phase]["triton.flash"], (phase, times)

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attnbench
-from attnbench.history.compare import compare
-from attnbench.history.revisions import one
-from attnbench.machine import this_machine
-from attnbench.sweep.commits import Refused
+from attnbench.core.machine import this_machine
+from attnbench.features.commits.asv import one
+from attnbench.features.commits.pairs import Refused
+from attnbench.features.commits.rounds import compare
 from attnbench.sweep.presets import Preset
 from impls.loading import load_file
 
@@ -45,11 +45,13 @@ def make(root):
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "-m", "as it is")
     takes = {
-        "slower": {"matmul": 1.05}, "faster": {"matmul": 0.9}, "same": {},
+        "slower": {"matmul": 1.05},
+        "faster": {"matmul": 0.9},
+        "same": {},
         "wrong": {"matmul": ["wrong", "row 3 is off"], "einsum": 1.0},
         "broken": {"matmul": ["failed", "it raised ModuleNotFoundError"]},
         "not-here": {"matmul": ["unavailable", "matmul needs CUDA"]},
-    }  # fmt: skip
+    }
     for branch, said in takes.items():
         commit(root, branch, {"impls/takes.json": json.dumps(said)})
     commit(root, "fresh", with_("__init__.py", FRESH))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.history.export import export
-from attnbench.parts import Energy, Error, Memory, Time
-from attnbench.record import PROTOCOL, Record, Status
-from attnbench.store import HEADER, RECORDS
+from attnbench.core.disk import HEADER, RECORDS
+from attnbench.core.record import PROTOCOL, Energy, Error, Memory, Record, Status, Time
+from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone
@@ -23,8 +22,13 @@ BOX = {
     "system": "Linux 6.1 x86_64", "python": "3.11.7", "versions": {"torch": "2.13.0+cpu"},
     "torch_cuda": None, "compiler": None, "gpus": [], "devices": ["cpu"],
 }  # fmt: skip
-GPU = {"name": "NVIDIA H200", "uuid": "GPU-1", "capability": 9.0, "memory_bytes": 1 << 37,
-       "driver": "580.1"}  # fmt: skip
+GPU = {
+    "name": "NVIDIA H200",
+    "uuid": "GPU-1",
+    "capability": 9.0,
+    "memory_bytes": 1 << 37,
+    "driver": "580.1",
+}
 GPU_BOX = {
     **BOX, "name": "nvidia-h200", "gpus": [GPU], "devices": ["cpu", "cuda"], "torch_cuda": "13.0",
     "versions": {"torch": "2.13.0+cu130", "triton": "3.9.0"},
@@ -63,12 +67,15 @@ def samples(median, n=21):
 def measured(variant="sdpa", median=0.001, *, energy=None, node="", **asked):
     taken = samples(median)
     return Record(
-        status=Status.MEASURED, variant=variant, problem=problem(**asked), node=node,
+        status=Status.MEASURED,
+        variant=variant,
+        problem=problem(**asked),
+        node=node,
         time=Time(clock="host", stop="budget", **figures(taken)),
         memory=Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="m"),
-        error={"out": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},
+        error={"forward": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},
         energy=energy and Energy(joules=energy),
-    )  # fmt: skip
+    )
 
 
 def ended(status, variant="sdpa", **asked):
@@ -79,10 +86,16 @@ def run(folder, sha, records, *, started="2026-11-22T10:00:00+00:00", machine=BO
     """A run folder, as a sweep leaves it."""
     folder.mkdir(parents=True)
     header = {
-        "run": folder.name, "schema": 3, "protocol": PROTOCOL, "machine": dict(machine),
-        "settings": {"threads": machine["cores"] - 1}, "energy": False,
-        "code": {"commit": sha, "dirty": False}, "started": started, **more,
-    }  # fmt: skip
+        "run": folder.name,
+        "schema": 3,
+        "protocol": PROTOCOL,
+        "machine": dict(machine),
+        "settings": {"threads": machine["cores"] - 1},
+        "energy": False,
+        "code": {"commit": sha, "dirty": False},
+        "started": started,
+        **more,
+    }
     (folder / HEADER).write_text(json.dumps(header))
     (folder / RECORDS).write_text("".join(r.line() + "\n" for r in records))
     return folder

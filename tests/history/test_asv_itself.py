@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.history import command, suite
+from attnbench.features.commits import suite
+from attnbench.features.commits import suite as command
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 FILES = ("impls", "attnbench", "benchmarks", "asv.conf.json")
 MARK = """
-import json, os, attnbench, attnbench.record
+import json, os, attnbench, attnbench.core.record
 from pathlib import Path
 with open(os.environ["PROOF"], "a") as proof:
     said = [os.environ["ASV_COMMIT"], {word!r}, __file__, attnbench.__file__,
-            attnbench.record.PROTOCOL]
+            attnbench.core.record.PROTOCOL]
     proof.write(json.dumps(said) + "\\n")
 """
 LARGER = """
@@ -51,10 +52,16 @@ class Repository:
     def __init__(self, folder):
         self.root, self.proof = folder / "repository", folder / "proof"
         self.environment = {
-            **os.environ, "HOME": str(folder), "PROOF": str(self.proof), "GIT_CONFIG_GLOBAL": "",
-            **{f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER")
-               for what in ("NAME", "EMAIL")},
-        }  # fmt: skip
+            **os.environ,
+            "HOME": str(folder),
+            "PROOF": str(self.proof),
+            "GIT_CONFIG_GLOBAL": "",
+            **{
+                f"GIT_{who}_{what}": "x"
+                for who in ("AUTHOR", "COMMITTER")
+                for what in ("NAME", "EMAIL")
+            },
+        }
         self.environment.pop(command.VARIABLE, None)
         self.root.mkdir()
         for name in FILES:
@@ -66,8 +73,14 @@ class Repository:
         self.git("init", "-q", "-b", "main")
 
     def git(self, *words):
-        done = subprocess.run(["git", *words], cwd=self.root, env=self.environment, check=True,
-                              capture_output=True, text=True)  # fmt: skip
+        done = subprocess.run(
+            ["git", *words],
+            cwd=self.root,
+            env=self.environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         return done.stdout.strip()
 
     def add(self, file, text):
@@ -81,9 +94,14 @@ class Repository:
 
     def asv(self, *words, status=0):
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "asv", *words], cwd=self.root, env=self.environment,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
+            [sys.executable, "-P", "-m", "asv", *words],
+            cwd=self.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -112,7 +130,7 @@ def history(tmp_path_factory):
     found.add("impls/dense/matmul.py", MARK.format(word="first"))
     shas["first"] = found.commit("the first")
     found.add("impls/dense/matmul.py", LARGER + MARK.format(word="larger"))
-    found.add("attnbench/record.py", "raise RuntimeError('this is the ruler of a commit')\n")
+    found.add("attnbench/core/record.py", "raise RuntimeError('this is the ruler of a commit')\n")
     found.add("benchmarks/attention.py", "raise RuntimeError('this is the suite of a commit')\n")
     shas["larger"] = found.commit("more memory, and another ruler")
     found.add("impls/dense/sdpa.py", "raise RuntimeError('it is not finished')\n")
@@ -131,7 +149,7 @@ def history(tmp_path_factory):
     shutil.rmtree(found.root / "impls")
     shas["bare"] = found.commit("nothing to measure")
     found.git("checkout", "-q", shas["first"], "--", *FILES)
-    found.add("attnbench/record.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
+    found.add("attnbench/core/record.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
     hashes = found.root.parent / "hashes"
     order = ("contract", "bare", "older", "torn", "first", "larger", "broken")
     hashes.write_text("\n".join(shas[name] for name in order))
@@ -230,9 +248,15 @@ def test_two_commits_in_turns_are_measured_anew_in_each_round(history):
     found, shas, _ = history
     found.proof.unlink()
     said = found.asv(
-        "continuous", "--interleave-rounds", shas["first"], shas["larger"],
-        "--bench", "time.*matmul", "--factor", "1000",
-    )  # fmt: skip
+        "continuous",
+        "--interleave-rounds",
+        shas["first"],
+        shas["larger"],
+        "--bench",
+        "time.*matmul",
+        "--factor",
+        "1000",
+    )
     assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in said
     order = [json.loads(line)[0] for line in found.proof.read_text().splitlines()]
     runs = [sha for i, sha in enumerate(order) if i == 0 or order[i - 1] != sha]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.history import compare as comparing
-from attnbench.history.compare import NothingToCompare, Said, rows_of
-from attnbench.history.revisions import one
+from attnbench.features.commits import rounds
+from attnbench.features.commits.asv import one
+from attnbench.features.commits.rounds import CommitVerdict, NoCommonCells, rows_of
 from impls import UnknownVariant
 
 ROOT = Path(attnbench.__file__).parents[1]
@@ -21,18 +21,21 @@ def said(found):
 # ---- the words -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("head", "words", "status"), [
-    ("same", {"matmul": "unchanged", "einsum": "unchanged"}, 0),
-    ("slower", {"matmul": "worse", "einsum": "unchanged"}, 1),
-    ("faster", {"matmul": "improved", "einsum": "unchanged"}, 0),
-    ("wrong", {"matmul": "wrong", "einsum": "unchanged"}, 1),
-    ("broken", {"matmul": "fails", "einsum": "unchanged"}, 1),
-    ("not-here", {"matmul": "fails", "einsum": "unchanged"}, 1),
-    ("fresh", {"fresh": "added", "matmul": "unchanged", "einsum": "unchanged"}, 0),
-    ("fresh-fails", {"fresh": "fails", "matmul": "unchanged", "einsum": "unchanged"}, 1),
-    ("gone", {"matmul": "unchanged", "einsum": "removed"}, 0),
-    ("narrow", {"matmul": "unchanged", "einsum": "fails"}, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("head", "words", "status"),
+    [
+        ("same", {"matmul": "unchanged", "einsum": "unchanged"}, 0),
+        ("slower", {"matmul": "worse", "einsum": "unchanged"}, 1),
+        ("faster", {"matmul": "improved", "einsum": "unchanged"}, 0),
+        ("wrong", {"matmul": "wrong", "einsum": "unchanged"}, 1),
+        ("broken", {"matmul": "fails", "einsum": "unchanged"}, 1),
+        ("not-here", {"matmul": "fails", "einsum": "unchanged"}, 1),
+        ("fresh", {"fresh": "added", "matmul": "unchanged", "einsum": "unchanged"}, 0),
+        ("fresh-fails", {"fresh": "fails", "matmul": "unchanged", "einsum": "unchanged"}, 1),
+        ("gone", {"matmul": "unchanged", "einsum": "removed"}, 0),
+        ("narrow", {"matmul": "unchanged", "einsum": "fails"}, 1),
+    ],
+)
 def test_a_commit_is_told_what_it_does_and_nothing_else(pulls, repository, head, words, status):
     found = pulls.compared(repository, head)
     assert said(found) == words
@@ -70,7 +73,7 @@ def test_a_table_that_can_not_be_read_costs_all_its_rows_and_no_worker(pulls, re
     assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in found.cells[0].why
     assert (found.exit_status, opened.folders) == (1, [])
     assert (found.added, found.removed) == ((), ())  # nobody knows
-    with pytest.raises(NothingToCompare, match="can't be read"):
+    with pytest.raises(NoCommonCells, match="can't be read"):
         pulls.compared(repository, "door", base="door")
 
 
@@ -133,5 +136,5 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(pulls, tmp_path):
 
 
 def test_every_word_has_its_place():
-    assert set(comparing.VERDICTS.values()) < set(Said)
-    assert set(comparing.FINDINGS) == {Said.WRONG, Said.LOST, Said.WORSE}
+    assert set(rounds.VERDICTS.values()) < set(CommitVerdict)
+    assert set(rounds.FINDINGS) == {CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.WORSE}

@@ -12,8 +12,8 @@ import pytest
 from asv.environment import EnvironmentUnavailable
 from asv.util import UserError
 
-from attnbench.history import command, environment, machine
-from attnbench.history.environment import LINK, RUNNING, Shared, shared_folders
+from attnbench.features.commits import asv, environment, suite
+from attnbench.features.commits.environment import LINK, RUNNING, Shared, shared_folders
 from impls.asked import CantBeDone
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -22,10 +22,16 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def configured(folder):
     """What an environment asks of asv's configuration."""
     return SimpleNamespace(
-        env_dir=str(folder / ".asv"), repo_subdir="", install_timeout=60, project="attnbench",
-        default_benchmark_timeout=60, build_command=None, install_command=None,
-        uninstall_command=None, build_cache_size=2,
-    )  # fmt: skip
+        env_dir=str(folder / ".asv"),
+        repo_subdir="",
+        install_timeout=60,
+        project="attnbench",
+        default_benchmark_timeout=60,
+        build_command=None,
+        install_command=None,
+        uninstall_command=None,
+        build_cache_size=2,
+    )
 
 
 def made(folder):
@@ -55,8 +61,9 @@ def test_the_packages_of_the_running_python_are_shared_and_no_projects_folder(tm
     found = shared_folders(path)
     assert found[-2:] == [site, dist]
     assert Path(shutil.__file__).parent / "site-packages" in found or found[0].name in (
-        "site-packages", "dist-packages",
-    )  # fmt: skip
+        "site-packages",
+        "dist-packages",
+    )
     assert all(f.is_dir() and f.name in environment.PACKAGES for f in found)
 
 
@@ -118,7 +125,7 @@ def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_comm
     assert given == {}
     assert list(tmp_path.iterdir()) == []
     environment._hand_on(["run", "--quick"], Namespace(quick=True, bench=["x"]), given)
-    asked = command.handed_on(given)
+    asked = suite.handed_on(given)
     assert (asked.quick, asked.bench, asked.energy) == (True, ("x",), True)
     name = environment.Machine.hardcoded_machine_name
     assert name in json.loads((tmp_path / ".asv-machine.json").read_text())
@@ -128,16 +135,16 @@ def test_a_machine_file_that_cannot_be_read_is_said_as_asv_says_it(monkeypatch):
     def damaged():
         raise CantBeDone("asv's machine file is no JSON")
 
-    monkeypatch.setattr(machine, "ensure_machine", damaged)
+    monkeypatch.setattr(asv, "ensure_machine", damaged)
     with pytest.raises(UserError, match="is no JSON"):
         environment._hand_on(["run"], Namespace(), {})
 
 
 def test_arguments_that_are_another_programs_are_left_alone(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pytest", "no-such-command", "-q"])
-    monkeypatch.delenv(command.VARIABLE, raising=False)
+    monkeypatch.delenv(suite.VARIABLE, raising=False)
     environment.setup()
-    assert command.VARIABLE not in os.environ
+    assert suite.VARIABLE not in os.environ
 
 
 def test_a_processors_counter_counts_only_where_it_can_be_read(tmp_path, monkeypatch):

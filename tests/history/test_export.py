@@ -2,14 +2,12 @@
 
 import json
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnbench.history import suite
-from attnbench.parts import Energy
-from attnbench.record import Status
+from attnbench.core.record import Energy, Status
+from attnbench.features.commits import suite
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -62,16 +60,16 @@ def test_what_did_not_end_as_measured_is_failed(place, status, figure):
 
 
 def test_what_no_run_asked_for_is_skipped_and_not_failed(place):
-    found = place.cells(place.run("a", runs.measured("sdpa", seq=128),
-                                  runs.measured("matmul", seq=256)))  # fmt: skip
+    found = place.cells(
+        place.run("a", runs.measured("sdpa", seq=128), runs.measured("matmul", seq=256))
+    )
     assert len(found) == 4
     assert runs.skipped(found["'sdpa'", "256", "'forward'"][0])
 
 
 def test_a_figure_that_a_measured_record_lacks_is_skipped(place):
     record = runs.measured(energy=2.0)
-    without = runs.measured("matmul")
-    object.__setattr__(without, "energy", Energy(why="no counter"))
+    without = runs.measured("matmul").with_(energy=Energy(why="no counter"))
     ran = runs.altered(place.run("a", record, without), energy=True)
     found = place.cells(ran, name="attention.energy")
     assert found[CELL] == (2.0, None)
@@ -127,7 +125,7 @@ def test_two_runs_of_a_commit_are_put_together(place, together):
 
 def test_of_one_figure_a_cell_the_later_run_says_it(place):
     smaller = runs.measured()
-    object.__setattr__(smaller, "memory", replace(smaller.memory, peak_bytes=512))
+    smaller = smaller.with_(memory=smaller.memory.with_(peak_bytes=512))
     b = place.run("b", smaller, started="2026-11-22T11:00:00+00:00")
     (file,) = place.export(b, place.run("a", runs.measured()))
     assert runs.cells(file, "attention.memory")[CELL] == (512, None)
@@ -150,8 +148,10 @@ def test_a_commit_that_another_run_left_out_keeps_its_figures(place):
 
 
 def test_each_commit_has_a_file_with_its_date(place):
-    files = place.export(place.run("a", runs.measured(), sha=place.first),
-                         place.run("b", runs.measured(), sha=place.second))  # fmt: skip
+    files = place.export(
+        place.run("a", runs.measured(), sha=place.first),
+        place.run("b", runs.measured(), sha=place.second),
+    )
     said = [json.loads(file.read_text()) for file in files]
     assert [each["commit_hash"] for each in said] == [place.first, place.second]
     assert said[1]["date"] - said[0]["date"] == 24 * 60 * 60 * 1000
@@ -161,8 +161,9 @@ def test_each_commit_has_a_file_with_its_date(place):
 def test_runs_of_two_machines_are_two_machines_of_asvs(place):
     newer = {**runs.BOX, "versions": {"torch": "2.14.0"}}
     machines = [runs.BOX, newer, runs.GPU_BOX]
-    files = place.export(*(place.run(str(i), runs.measured(median=i + 1), machine=m)
-                           for i, m in enumerate(machines)))  # fmt: skip
+    files = place.export(
+        *(place.run(str(i), runs.measured(median=i + 1), machine=m) for i, m in enumerate(machines))
+    )
     assert len({file.parent for file in files}) == 3
     for i, (file, machine) in enumerate(zip(files, machines, strict=True)):
         told = json.loads((file.parent / "machine.json").read_text())

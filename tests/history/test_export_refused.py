@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.record import PROTOCOL
-from attnbench.store import HEADER, RECORDS
+from attnbench.core.disk import HEADER, RECORDS
+from attnbench.core.record import PROTOCOL
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))

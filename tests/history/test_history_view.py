@@ -2,7 +2,7 @@
 
 import json
 
-from attnbench.report import history_view
+from attnbench.features.commits import history_view
 
 
 def test_a_comment_is_short_findings_first_and_the_unchanged_folded(pulls, repository):

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from attnbench import cli
-from attnbench.history import instructions
-from attnbench.history.compare import cells_of_both
-from attnbench.history.revisions import one
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.sweep.turns import open_worker
+from attnbench.core.machine import this_machine
+from attnbench.core.settings import Settings
+from attnbench.features.commits import instructions
+from attnbench.features.commits.asv import one
+from attnbench.features.commits.rounds import cells_of_both
+from attnbench.features.crossover.search import open_worker
 
 STAND_IN = """#!{python}
 import json, os, sys
@@ -60,10 +60,16 @@ def counted(pulls, root, head, asked=(), base="main", opened=None, grid=None):
     return instructions.count(a, b, cells, opened or pulls.Opened(), root)
 
 
-@pytest.mark.parametrize(("base", "head", "change", "status"), [
-    ("main", "same", 0.0, 0), ("main", "slower", 0.05, 0), ("main", "faster", -0.1, 0),
-    ("main", "wrong", None, 1), ("wrong", "main", None, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "head", "change", "status"),
+    [
+        ("main", "same", 0.0, 0),
+        ("main", "slower", 0.05, 0),
+        ("main", "faster", -0.1, 0),
+        ("main", "wrong", None, 1),
+        ("wrong", "main", None, 0),
+    ],
+)
 def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
     pulls, repository, stand_in, base, head, change, status
 ):
@@ -81,9 +87,12 @@ def test_what_compiles_and_what_fails_under_valgrind_are_left_out_by_a_sentence(
 ):
     monkeypatch.setenv("STAND_IN", "matmul")
     opened = pulls.Opened()
-    cells = {c.variant: c for c in
-             counted(pulls, repository, "same", ["compiled", "matmul", "einsum"],
-                     opened=opened).cells}  # fmt: skip
+    cells = {
+        c.variant: c
+        for c in counted(
+            pulls, repository, "same", ["compiled", "matmul", "einsum"], opened=opened
+        ).cells
+    }
     assert (
         cells["matmul"].why_base == cells["matmul"].why_head == ("RuntimeError: not under valgrind")
     )
@@ -101,12 +110,21 @@ def test_a_process_that_fails_is_a_sentence_with_its_last_word(
 
 
 def test_the_verb_prints_a_table_or_json(pulls, repository, stand_in, monkeypatch, capsys):
-    from attnbench.sweep import turns
+    from attnbench.features.crossover import search
 
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(turns, "open_worker", lambda *_, **__: pulls.Opened())
-    words = ["history", "compare", "main", "slower", "--instructions", "--variant", "matmul",
-             "--phase", "forward"]  # fmt: skip
+    monkeypatch.setattr(search, "open_worker", lambda *_, **__: pulls.Opened())
+    words = [
+        "history",
+        "compare",
+        "main",
+        "slower",
+        "--instructions",
+        "--variant",
+        "matmul",
+        "--phase",
+        "forward",
+    ]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     assert "1,000,000" in said

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from asv.machine import Machine as AsvMachine
 
-from attnbench.history import machine as machines
-from attnbench.history.machine import FACETS, ensure_machine, entry
-from attnbench.machine import this_machine
+from attnbench.core.machine import this_machine
+from attnbench.features.commits import asv
+from attnbench.features.commits.asv import FACETS, ensure_machine, entry
 from impls.asked import CantBeDone
 from impls.loading import load_file
 
@@ -30,8 +30,16 @@ def test_an_entry_says_what_asv_asks_for_and_what_becomes_facets():
     told = entry(runs.GPU_BOX)
     assert set(told) == {*(name for name, _ in AsvMachine.fields), *FACETS}
     assert all(isinstance(value, str) and value for value in told.values())
-    wanted = {"gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "torch": "2.13.0+cu130",
-              "triton": "3.9.0", "num_cpu": "4", "ram": "8 GiB", "arch": "x86_64"}  # fmt: skip
+    wanted = {
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "torch": "2.13.0+cu130",
+        "triton": "3.9.0",
+        "num_cpu": "4",
+        "ram": "8 GiB",
+        "arch": "x86_64",
+    }
     assert told | wanted == told
 
 
@@ -47,11 +55,16 @@ def test_several_gpus_of_a_kind_are_named_once():
 @pytest.mark.parametrize(
     "change",
     [
-        {"versions": {"torch": "2.14.0+cpu"}}, {"versions": {"torch": "2.13.0+cpu", "triton": "3"}},
-        {"cores": 8}, {"cpu": "another"}, {"memory_bytes": 1 << 34}, {"gpus": [runs.GPU]},
-        {"torch_cuda": "13.0"}, {"name": "crate"},
+        {"versions": {"torch": "2.14.0+cpu"}},
+        {"versions": {"torch": "2.13.0+cpu", "triton": "3"}},
+        {"cores": 8},
+        {"cpu": "another"},
+        {"memory_bytes": 1 << 34},
+        {"gpus": [runs.GPU]},
+        {"torch_cuda": "13.0"},
+        {"name": "crate"},
     ],
-)  # fmt: skip
+)
 def test_machines_with_unlike_facets_have_unlike_names(change):
     assert entry(runs.BOX)["machine"] != entry({**runs.BOX, **change})["machine"]
 
@@ -59,10 +72,12 @@ def test_machines_with_unlike_facets_have_unlike_names(change):
 @pytest.mark.parametrize(
     "change",
     [
-        {"system": "Linux 6.2 x86_64"}, {"memory_bytes": (1 << 33) - 4096}, {"compiler": "/bin/cc"},
+        {"system": "Linux 6.2 x86_64"},
+        {"memory_bytes": (1 << 33) - 4096},
+        {"compiler": "/bin/cc"},
         {"versions": {"torch": "2.13.0+cpu", "attnbench": "9", "asv": "0.6.7"}},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_facet_makes_no_other_machine(change):
     assert entry(runs.BOX) == entry({**runs.BOX, **change})
 
@@ -133,14 +148,14 @@ def test_a_home_that_can_not_be_written_is_said(file, monkeypatch):
     def full(*given):
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(machines, "write_whole", full)
+    monkeypatch.setattr(asv, "write_whole", full)
     with pytest.raises(CantBeDone, match=r"no space left.*set HOME"):
         ensure_machine(file)
 
 
 def test_the_entry_beside_results_is_what_asv_would_write(tmp_path):
     told = entry(runs.BOX)
-    machines.save_entry(tmp_path / "ours", told)
+    asv.save_entry(tmp_path / "ours", told)
     theirs = AsvMachine()
     theirs.__dict__.update(told)
     theirs.save(str(tmp_path / "theirs"))

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.history import index, suite
-from attnbench.history.export import export
+from attnbench.features.commits import asv as index
+from attnbench.features.commits import suite
+from attnbench.features.commits.export import export
 from impls.loading import load_file
 
 pytestmark = pytest.mark.slow
@@ -31,10 +32,15 @@ def pages(tmp_path_factory):
     for i, sha in enumerate(shas):
         runs.run(folder / "runs" / str(i), sha, list(records(i)))
     conf = {
-        "version": 1, "project": "a project", "repo": str(folder / "repo"), "branches": ["HEAD"],
-        "results_dir": str(folder / "asv"), "html_dir": str(folder / "html"),
-        "environment_type": "existing", "plugins": [".attnbench.history.environment"],
-    }  # fmt: skip
+        "version": 1,
+        "project": "a project",
+        "repo": str(folder / "repo"),
+        "branches": ["HEAD"],
+        "results_dir": str(folder / "asv"),
+        "html_dir": str(folder / "html"),
+        "environment_type": "existing",
+        "plugins": [".attnbench.features.commits.environment"],
+    }
     (folder / "asv.conf.json").write_text(json.dumps(conf))
     export([folder / "runs"], folder / "asv", root=folder / "repo")
     return folder, shas
@@ -55,8 +61,12 @@ def records(i):
 def asv(folder, *words, status=0):
     done = subprocess.run(
         [sys.executable, "-P", "-m", "asv", words[0], "--config", "asv.conf.json", *words[1:]],
-        cwd=folder, capture_output=True, text=True, timeout=300, env=WITH_PLUGIN,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=WITH_PLUGIN,
+    )
     assert done.returncode == status, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
     return done.stdout
@@ -95,17 +105,21 @@ def test_asv_makes_pages_of_them_with_length_as_an_axis_and_facets(pages):
     time = said["benchmarks"]["attention.time"]
     assert time["unit"] == "seconds"
     assert dict(zip(time["param_names"], time["params"], strict=True)) == {
-        "variant": [repr(v) for v in VARIANTS], "seq": ["128", "256", "512"],
+        "variant": [repr(v) for v in VARIANTS],
+        "seq": ["128", "256", "512"],
         "phase": ["'forward'"],
-    }  # fmt: skip
+    }
     assert said["benchmarks"]["attention.memory"]["unit"] == "bytes"
     assert set(said["benchmarks"]) == {
         f"{group}.{figure}"
         for group in ("attention", "b1-h8-d64-f32-causal")
         for figure in ("time", "memory", "error")
     }
-    (graph,) = [f for f in (folder / "html" / "graphs").rglob("attention.time.json")
-                if "summary" not in f.parts]  # fmt: skip
+    (graph,) = [
+        f
+        for f in (folder / "html" / "graphs").rglob("attention.time.json")
+        if "summary" not in f.parts
+    ]
     points = json.loads(graph.read_text())
     assert [said["revision_to_hash"][str(at)] for at, _ in points] == shas
     table = [dict(zip(product(*time["params"]), values, strict=True)) for _, values in points]
@@ -119,7 +133,7 @@ def test_what_asv_run_does_not_list_is_published_all_the_same(pages):
     folder, _ = pages
     listed = folder / "asv" / index.FILE
     before = listed.read_text()
-    listed.write_text(json.dumps({**suite.benchmarks(), "version": index.FORM}))
+    listed.write_text(json.dumps({**suite.benchmarks(), "version": index.INDEX_FORM}))
     asv(folder, "publish")
     said = json.loads((folder / "html" / "index.json").read_text())["benchmarks"]
     assert {"'lsh'", "'chunked?block=64'"} <= set(said["attention.time"]["params"][0])
@@ -132,8 +146,11 @@ def test_asv_shows_the_pages(pages):
     asv(folder, "publish")
     server = subprocess.Popen(
         [sys.executable, "-P", "-u", "-m", "asv", "preview", "--config", "asv.conf.json"],
-        cwd=folder, stdout=subprocess.PIPE, text=True, env=WITH_PLUGIN,
-    )  # fmt: skip
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=WITH_PLUGIN,
+    )
     try:
         line = next(line for line in server.stdout if "Serving at" in line)
         where = re.search(r"http://\S+/", line)[0]
@@ -148,8 +165,10 @@ def test_asv_shows_the_pages(pages):
 def test_runs_of_two_machines_are_compared_apart_and_shown_together(pages, tmp_path):
     folder, shas = pages
     newer = {**runs.BOX, "versions": {"torch": "2.14.0"}}
-    ran = [runs.run(tmp_path / str(i), sha, [runs.measured(median=0.009)], machine=newer)
-           for i, sha in enumerate(shas)]  # fmt: skip
+    ran = [
+        runs.run(tmp_path / str(i), sha, [runs.measured(median=0.009)], machine=newer)
+        for i, sha in enumerate(shas)
+    ]
     files = export(ran, folder / "asv", root=folder / "repo")
     try:
         name = files[0].parent.name

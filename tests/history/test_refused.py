@@ -3,24 +3,27 @@
 import pytest
 
 from attnbench import cli
-from attnbench.history.machine import entry, save_entry
-from attnbench.machine import this_machine
+from attnbench.core.machine import this_machine
+from attnbench.features.commits.asv import entry, save_entry
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (["nowhere"], "'nowhere' is no commit of"),
-    (["HEAD~9..HEAD"], "'HEAD~9' is no commit of"),
-    (["HEAD..HEAD"], "holds no commit"),
-    (["HEAD...HEAD~1"], "has three dots"),
-    (["--all"], "shows what there is"),
-    (["HEAD", "--bench", "("], "is no regular expression"),
-    (["HEAD", "--table", "rows.py"], "--table says nothing to asv"),
-    (["compare", "HEAD", "nowhere"], "'nowhere' is no commit of"),
-    (["compare", "HEAD", "HEAD~1", "--json", "--markdown"], "two forms of one answer"),
-    (["compare", "HEAD", "HEAD~1", "--table", "/elsewhere/rows.py"], "is not in"),
-    (["compare", "HEAD", "HEAD~1", "--preset", "nothere"], "there is no preset 'nothere'"),
-    (["export", "nowhere"], "nowhere"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "'nowhere' is no commit of"),
+        (["HEAD~9..HEAD"], "'HEAD~9' is no commit of"),
+        (["HEAD..HEAD"], "holds no commit"),
+        (["HEAD...HEAD~1"], "has three dots"),
+        (["--all"], "shows what there is"),
+        (["HEAD", "--bench", "("], "is no regular expression"),
+        (["HEAD", "--table", "rows.py"], "--table says nothing to asv"),
+        (["compare", "HEAD", "nowhere"], "'nowhere' is no commit of"),
+        (["compare", "HEAD", "HEAD~1", "--json", "--markdown"], "two forms of one answer"),
+        (["compare", "HEAD", "HEAD~1", "--table", "/elsewhere/rows.py"], "is not in"),
+        (["compare", "HEAD", "HEAD~1", "--preset", "nothere"], "there is no preset 'nothere'"),
+        (["export", "nowhere"], "nowhere"),
+    ],
+)
 def test_what_can_not_be_done_is_refused_in_a_sentence(clone, words, says, refused):
     try:
         assert says in refused(*words)
@@ -28,9 +31,15 @@ def test_what_can_not_be_done_is_refused_in_a_sentence(clone, words, says, refus
         assert stopped.code == 2
 
 
-@pytest.mark.parametrize(("option", "text"), [
-    ("--factor", "1"), ("--factor", "x"), ("--rounds", "0"), ("--rounds", "many"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--factor", "1"),
+        ("--factor", "x"),
+        ("--rounds", "0"),
+        ("--rounds", "many"),
+    ],
+)
 def test_an_option_that_makes_no_sense_is_refused(clone, capsys, option, text):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["history", "HEAD", option, text])

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from asv.commands import make_argparser
 
-from attnbench.history import command, ruler, sitting, suite
-from attnbench.history.command import Asked
-from attnbench.history.suite import Row
-from attnbench.sweep import turns
-from attnbench.sweep.commits import Refused
+from attnbench.features.commits import sitting, suite
+from attnbench.features.commits import sitting as ruler
+from attnbench.features.commits import suite as command
+from attnbench.features.commits.pairs import Refused
+from attnbench.features.commits.suite import AsvRequest, SuiteRow
+from attnbench.features.crossover import search
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -20,12 +21,12 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ("run", Asked()),
-        ("run --quick --bench a --bench b HEAD~3..HEAD", Asked(quick=True, bench=("a", "b"))),
-        ("run --interleave-rounds", Asked(interleaved=True)),
-        ("find HEAD~9..HEAD time.*gla", Asked(bench=("time.*gla",))),
-        ("continuous HEAD~1 HEAD", Asked(interleaved=True)),
-        ("continuous --no-interleave-rounds HEAD", Asked()),
+        ("run", AsvRequest()),
+        ("run --quick --bench a --bench b HEAD~3..HEAD", AsvRequest(quick=True, bench=("a", "b"))),
+        ("run --interleave-rounds", AsvRequest(interleaved=True)),
+        ("find HEAD~9..HEAD time.*gla", AsvRequest(bench=("time.*gla",))),
+        ("continuous HEAD~1 HEAD", AsvRequest(interleaved=True)),
+        ("continuous --no-interleave-rounds HEAD", AsvRequest()),
     ],
 )
 def test_what_asv_was_asked_for_is_handed_on(words, wanted):
@@ -38,7 +39,7 @@ def test_what_asv_was_asked_for_is_handed_on(words, wanted):
 
 
 def test_a_process_that_asv_did_not_start_has_the_defaults():
-    assert command.handed_on({}) == Asked()
+    assert command.handed_on({}) == AsvRequest()
 
 
 def test_a_commit_of_another_contract_is_told_from_one_without_and_one_without_impls(tmp_path):
@@ -94,24 +95,30 @@ def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, mon
 
     monkeypatch.setattr(sitting, "_swept", sweep)
     monkeypatch.setattr(sitting, "_timed", lambda *_: {})
-    sitting.measured(Asked(energy=True), tmp_path)
-    sitting.measured(Asked(energy=True, bench=("time",)), tmp_path)
-    sitting.measured(Asked(energy=True, bench=("energy.*gla",)), tmp_path)
-    sitting.measured(Asked(), tmp_path)
+    sitting.measured(AsvRequest(energy=True), tmp_path)
+    sitting.measured(AsvRequest(energy=True, bench=("time",)), tmp_path)
+    sitting.measured(AsvRequest(energy=True, bench=("energy.*gla",)), tmp_path)
+    sitting.measured(AsvRequest(), tmp_path)
     every = {128, 256, 512}
     assert swept == [
-        (False, every - {512}, 28), (True, {512}, 14),
+        (False, every - {512}, 28),
+        (True, {512}, 14),
         (False, every, 42),
         (True, {512}, 2),
         (False, every, 42),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture
 def few(monkeypatch):
     """Two variants at two lengths."""
-    monkeypatch.setattr(suite, "grid", lambda device: suite.PRESETS["history"].with_(
-        variants=("matmul", "sdpa"), seq=("16", "32"), heads=(1,), head_dim=(8,)))  # fmt: skip
+    monkeypatch.setattr(
+        suite,
+        "grid",
+        lambda device: suite.PRESETS["history"].with_(
+            variants=("matmul", "sdpa"), seq=("16", "32"), heads=(1,), head_dim=(8,)
+        ),
+    )
 
 
 @pytest.fixture
@@ -139,33 +146,39 @@ def processes(monkeypatch):
         worker.places = itertools.cycle([5e-4 * len(taken), 2e-3, 1e-3 * len(taken), 3e-3])
         yield worker
 
-    monkeypatch.setattr(turns, "open_worker", lambda *_, **__: opened)
+    monkeypatch.setattr(search, "open_worker", lambda *_, **__: opened)
     return taken
 
 
-SWEPT = {(v, 16, "train"): Row("measured", "", {"time": [9.0], "memory": 7})
-         for v in ("matmul", "sdpa")}  # fmt: skip
+SWEPT = {
+    (v, 16, "train"): SuiteRow("measured", "", {"time": [9.0], "memory": 7})
+    for v in ("matmul", "sdpa")
+}
 
 
 def test_each_process_gives_one_value_the_median_in_its_best_place(few, processes, monkeypatch):
     monkeypatch.setattr(suite, "PROCESSES", 2)
-    left = {("matmul", 32, "train"): Row("wrong", "it sees too much", {})}
+    left = {("matmul", 32, "train"): SuiteRow("wrong", "it sees too much", {})}
     rows = sitting._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", CHECKOUT, suite.PROCESSES)
     assert [sorted(cells) for cells in processes] == [sorted(SWEPT)] * 2
     for row in rows.values():
-        assert row == Row("measured", "", {"time": [5e-4, 1e-3], "memory": 7})
+        assert row == SuiteRow("measured", "", {"time": [5e-4, 1e-3], "memory": 7})
 
 
 def test_a_cell_that_a_later_process_refuses_has_no_time(few, processes):
     rows = sitting._timed(SWEPT, list(SWEPT), "cpu", CHECKOUT, 4)
     assert len(rows["matmul", 16, "train"].figures["time"]) == 4
-    assert rows["sdpa", 16, "train"] == Row("failed", "failed: it is not what it was", {})
+    assert rows["sdpa", 16, "train"] == SuiteRow("failed", "failed: it is not what it was", {})
     assert all(("sdpa", 16, "train") in cells for cells in processes[:2])
 
 
 @pytest.mark.parametrize(
     ("asked", "wanted"),
-    [(Asked(interleaved=True), 1), (Asked(), suite.PROCESSES), (Asked(quick=True), 0)],
+    [
+        (AsvRequest(interleaved=True), 1),
+        (AsvRequest(), suite.PROCESSES),
+        (AsvRequest(quick=True), 0),
+    ],
 )
 def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
     few, processes, tmp_path, monkeypatch, asked, wanted
@@ -182,7 +195,7 @@ def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
 
 @pytest.mark.slow
 def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(few, tmp_path):
-    asked = Asked(quick=True, bench=("matmul.*(16|32).*forward", "sdpa.*16.*train"))
+    asked = AsvRequest(quick=True, bench=("matmul.*(16|32).*forward", "sdpa.*16.*train"))
     cache = sitting.measured(asked, tmp_path)
     wanted = {("matmul", 16, "forward"), ("matmul", 32, "forward"), ("sdpa", 16, "train")}
     assert set(cache.rows) == wanted
@@ -196,7 +209,7 @@ def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(few, tmp_path):
 
 def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
     swept = []
-    doubted = Row("implausible", "it kept 1.4 processors busy and was given 1 thread", {})
+    doubted = SuiteRow("implausible", "it kept 1.4 processors busy and was given 1 thread", {})
 
     def sweep(keys, *_, **__):
         swept.append(sorted(keys))
@@ -204,7 +217,7 @@ def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
         return {k: doubted if k == liar or len(swept) == 1 else SWEPT[k] for k in keys}
 
     monkeypatch.setattr(sitting, "_swept", sweep)
-    rows = sitting.measured(Asked(quick=True, bench=("16, 'train'",)), tmp_path).rows
+    rows = sitting.measured(AsvRequest(quick=True, bench=("16, 'train'",)), tmp_path).rows
     assert swept == [sorted(SWEPT)] * 2
     assert rows["sdpa", 16, "train"].status == "measured"
     assert rows["matmul", 16, "train"] == doubted

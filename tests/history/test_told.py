@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.history import told
-from attnbench.history.machine import save_entry
-from attnbench.history.told import Value
-from attnbench.sweep.checkout import Commit
+from attnbench.core.checkout import Commit
+from attnbench.features.commits import told
+from attnbench.features.commits.asv import save_entry
+from attnbench.features.commits.told import Value
 
 NAME = "attention.Time.time(matmul, 128, forward)"
 
@@ -19,21 +19,27 @@ COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
 
 def value(result, low=None, high=None):
     near = (result or 0) * 0.001
-    stats = {"ci_99_a": low or (result or 0) - near, "ci_99_b": high or (result or 0) + near,
-             "repeat": 20}  # fmt: skip
+    stats = {
+        "ci_99_a": low or (result or 0) - near,
+        "ci_99_b": high or (result or 0) + near,
+        "repeat": 20,
+    }
     return Value(result, stats, None, "protocol 2")
 
 
-@pytest.mark.parametrize(("before", "after", "counts"), [
-    (value(1.0), value(1.1), (1, 0, 0)),
-    (value(1.0), value(0.9), (0, 1, 0)),
-    (value(1.0), value(1.04), (0, 0, 0)),  # less than the factor
-    (value(1.0, 0.7, 1.3), value(1.1, 0.8, 1.4), (0, 0, 0)),  # asv's intervals overlap
-    (value(1.0), value(None), (0, 0, 1)),
-    (value(None), value(None), (0, 0, 0)),  # it failed before
-    (value(1.0), value(float("nan")), (0, 0, 0)),
-    (value(1.0), Value(1.5, None, None, "protocol 9"), (0, 0, 0)),  # of another ruler
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        (value(1.0), value(1.1), (1, 0, 0)),
+        (value(1.0), value(0.9), (0, 1, 0)),
+        (value(1.0), value(1.04), (0, 0, 0)),  # less than the factor
+        (value(1.0, 0.7, 1.3), value(1.1, 0.8, 1.4), (0, 0, 0)),  # asv's intervals overlap
+        (value(1.0), value(None), (0, 0, 1)),
+        (value(None), value(None), (0, 0, 0)),  # it failed before
+        (value(1.0), value(float("nan")), (0, 0, 0)),
+        (value(1.0), Value(1.5, None, None, "protocol 9"), (0, 0, 0)),  # of another ruler
+    ],
+)
 def test_a_commit_is_held_against_the_one_before_it(monkeypatch, before, after, counts):
     given = iter([{NAME: before}, {NAME: after}])
     monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
@@ -98,9 +104,13 @@ def test_results_are_read_as_asv_wrote_them(tmp_path):
     benchmark = {"name": "t.time", "version": "protocol 2", "params": [["a", "b", "c"]]}
     samples = [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], None, None]
     done = BenchmarkResult(
-        result=[True, None, float("nan")], samples=samples, number=[1, None, None], errcode=0,
-        stderr="", profile=None,
-    )  # fmt: skip
+        result=[True, None, float("nan")],
+        samples=samples,
+        number=[1, None, None],
+        errcode=0,
+        stderr="",
+        profile=None,
+    )
     made.add_result(benchmark, done, record_samples=True)
     made.save(str(tmp_path))
     found = dict(told._values(tmp_path, "box", sha))

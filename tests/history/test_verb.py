@@ -9,11 +9,10 @@ import pytest
 
 import attnbench
 from attnbench import cli
-from attnbench.history import suite
-from attnbench.history.asv import Asv
-from attnbench.history.compare import Changes
-from attnbench.sweep.commits import CommitsComparison
-from attnbench.sweep.rounds import BUDGET_S
+from attnbench.features.commits import suite
+from attnbench.features.commits.asv import Asv
+from attnbench.features.commits.pairs import CommitsComparison
+from attnbench.features.commits.rounds import BUDGET_S, Changes
 
 ROOT = Path(attnbench.__file__).parents[1]
 
@@ -84,7 +83,7 @@ def test_asv_comes_from_no_folder_that_we_stand_in(clone, asked):
 @pytest.fixture
 def changes(monkeypatch):
     """In place of the comparison: what was asked, and an answer."""
-    from attnbench.history import compare
+    from attnbench.features.commits import rounds
 
     calls = []
 
@@ -92,13 +91,24 @@ def changes(monkeypatch):
         calls.append((base.name, head.name, names, grid, more))
         return Changes(CommitsComparison(base, head, (), (), 0.01), ("fresh",), ())
 
-    monkeypatch.setattr(compare, "compare", stood_in)
+    monkeypatch.setattr(rounds, "compare", stood_in)
     return calls
 
 
 def test_two_commits_are_compared_as_asked(clone, changes, capsys):
-    words = ["compare", "HEAD~1", "HEAD", "--variant", "matmul", "--seq", "64", "--margin", "0.02",
-             "--budget", "7"]  # fmt: skip
+    words = [
+        "compare",
+        "HEAD~1",
+        "HEAD",
+        "--variant",
+        "matmul",
+        "--seq",
+        "64",
+        "--margin",
+        "0.02",
+        "--budget",
+        "7",
+    ]
     assert cli.main(["history", *words]) == 0
     ((a, b, names, grid, more),) = changes
     assert (a, b, names, grid.seq) == ("HEAD~1", "HEAD", ["matmul"], ("64",))
@@ -131,7 +141,7 @@ def test_rows_of_a_repository_are_named_by_their_place_in_it(pulls, clone, chang
 
 
 def test_runs_are_exported_and_shown(clone, asked, monkeypatch, capsys):
-    from attnbench.history import export
+    from attnbench.features.commits import export
 
     calls = []
 

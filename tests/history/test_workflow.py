@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench import arguments
-from attnbench.history.revisions import one, refuse_dirty
+from attnbench.command import arguments
+from attnbench.features.commits.asv import one, refuse_dirty
 
 ROOT = Path(attnbench.__file__).parents[1]
 WORKFLOW = (ROOT / "docs" / "history.yml").read_text()
@@ -24,9 +24,14 @@ def step(name):
     return textwrap.dedent(found[1])
 
 
-@pytest.mark.parametrize(("status", "table", "rows"), [
-    (0, "| a table |", ""), (1, "| a table |", "kernels/rows.py"), (2, "", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "table", "rows"),
+    [
+        (0, "| a table |", ""),
+        (1, "| a table |", "kernels/rows.py"),
+        (2, "", ""),
+    ],
+)
 def test_the_workflow_compares_with_where_the_branch_left_and_passes_the_status_on(
     pulls, clone, tmp_path, status, table, rows
 ):
@@ -40,9 +45,14 @@ def test_the_workflow_compares_with_where_the_branch_left_and_passes_the_status_
         f'#!/bin/sh\nprintf "%s\\n" "$@" >{asked}\nprintf "{table}"\nexit {status}\n'
     )
     stand_in.chmod(0o755)
-    own = {"RUNNER_TEMP": str(tmp_path), "ROWS": rows, "BASE": "main", "HEAD": "change",
-           "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-           "GITHUB_OUTPUT": str(tmp_path / "output")}  # fmt: skip
+    own = {
+        "RUNNER_TEMP": str(tmp_path),
+        "ROWS": rows,
+        "BASE": "main",
+        "HEAD": "change",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }
     done = subprocess.run(
         ["bash", "-e", "-c", step("compare")], cwd=clone, env={**os.environ, **own}
     )
@@ -58,7 +68,9 @@ def test_the_workflow_compares_with_where_the_branch_left_and_passes_the_status_
 
 
 def test_the_workflow_fails_last_and_for_a_finding():
-    order = [WORKFLOW.index(text) for text in
-             ("- name: compare", "- name: comment", "- name: fail", "run: exit 1")]  # fmt: skip
+    order = [
+        WORKFLOW.index(text)
+        for text in ("- name: compare", "- name: comment", "- name: fail", "run: exit 1")
+    ]
     assert order == sorted(order)
     assert "if: steps.compare.outputs.status != '0'" in WORKFLOW

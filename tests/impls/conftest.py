@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import impls
-from attnbench.truth.gate import gate
-from attnbench.truth.inputs import make
-from attnbench.truth.reference import judge
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import make
+from attnbench.gate.reference import judge
 from impls.loading import load_function
 
 

@@ -34,8 +34,13 @@ def python(code, *paths, cwd=ROOT, stdin=None):
     """What a fresh interpreter, with these folders on its path, prints as JSON."""
     path = os.pathsep.join(str(p) for p in (ROOT, *paths))
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": path}, timeout=60, stdin=stdin,
-    )  # fmt: skip
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=60,
+        stdin=stdin,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -5,7 +5,10 @@ from impls.spec import Variant
 
 def row(**changes):
     values = {
-        "name": "some.row", "title": "a row", "family": "dense", "computes": "softmax",
+        "name": "some.row",
+        "title": "a row",
+        "family": "dense",
+        "computes": "softmax",
         "build": "some.module:build",
-    }  # fmt: skip
+    }
     return Variant(**{**values, **changes})

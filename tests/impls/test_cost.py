@@ -15,9 +15,16 @@ cases = load_file(Path(__file__).with_name("dense_cases.py"))
 TABLE, ROWS, EXACT, ORDINARY, CASES, built, problem_of, seen_and_bias = (
     getattr(cases, name)
     for name in (
-        "TABLE", "ROWS", "EXACT", "ORDINARY", "CASES", "built", "problem_of", "seen_and_bias",
+        "TABLE",
+        "ROWS",
+        "EXACT",
+        "ORDINARY",
+        "CASES",
+        "built",
+        "problem_of",
+        "seen_and_bias",
     )
-)  # fmt: skip
+)
 
 COUNTED = {
     "plain": {},
@@ -72,17 +79,30 @@ def test_the_flops_of_a_causal_square_by_hand():
 @pytest.mark.parametrize(("dtype", "size"), [("float64", 8), ("bfloat16", 2)])
 def test_bytes_are_every_end_once(phase, numbers, dtype, size):
     problem = Problem(
-        batch=1, heads=1, kv_heads=1, q_len=5, kv_len=4, head_dim=4, v_head_dim=3, phase=phase,
+        batch=1,
+        heads=1,
+        kv_heads=1,
+        q_len=5,
+        kv_len=4,
+        head_dim=4,
+        v_head_dim=3,
+        phase=phase,
         dtype=dtype,
-    )  # fmt: skip
+    )
     assert costs.softmax(problem).bytes == numbers * size
 
 
 def test_keys_that_no_row_sees_are_not_read():
     problem = Problem(
-        batch=2, heads=4, kv_heads=2, q_len=5, kv_len=9, head_dim=4, v_head_dim=3,
+        batch=2,
+        heads=4,
+        kv_heads=2,
+        q_len=5,
+        kv_len=9,
+        head_dim=4,
+        v_head_dim=3,
         mask=Mask.parse("padding:0,6"),
-    )  # fmt: skip
+    )
     ends = 2 * 4 * 5 * (4 + 3)
     assert costs.softmax(problem).bytes == 4 * (ends + 6 * 2 * (4 + 3))
 
@@ -90,9 +110,16 @@ def test_keys_that_no_row_sees_are_not_read():
 @pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])
 def test_the_mean_costs_an_addition_for_each_value_and_reads_no_queries_or_keys(phase):
     problem = Problem(
-        batch=2, heads=4, kv_heads=2, q_len=5, kv_len=9, head_dim=4, v_head_dim=3, phase=phase,
+        batch=2,
+        heads=4,
+        kv_heads=2,
+        q_len=5,
+        kv_len=9,
+        head_dim=4,
+        v_head_dim=3,
+        phase=phase,
         mask=Mask.parse("padding:0,6"),
-    )  # fmt: skip
+    )
     values, outputs = 6 * 2 * 3, 2 * 4 * 5 * 3
     adds = {"backward": outputs, "train": values + outputs}.get(phase, values)
     found = costs.mean(problem)

@@ -14,10 +14,18 @@ cases = load_file(Path(__file__).with_name("dense_cases.py"))
 TABLE, NAMES, EXACT, TRAINED, CASES, MASKS, built, problem_of, seen_and_bias, tensors = (
     getattr(cases, name)
     for name in (
-        "TABLE", "NAMES", "EXACT", "TRAINED", "CASES", "MASKS", "built", "problem_of",
-        "seen_and_bias", "tensors",
+        "TABLE",
+        "NAMES",
+        "EXACT",
+        "TRAINED",
+        "CASES",
+        "MASKS",
+        "built",
+        "problem_of",
+        "seen_and_bias",
+        "tensors",
     )
-)  # fmt: skip
+)
 
 ADDED = {"alibi", "bias"}
 """The kinds of mask that add numbers to scores: mean_v, which has none, doesn't take them."""

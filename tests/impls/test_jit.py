@@ -11,14 +11,24 @@ from impls.spec import Unsupported
 
 def lying(width, token, channel=1):
     """Tokens of this width, so many numbers apart."""
-    return torch.arange(4096.0).as_strided((2, 3, 5, width), (3 * 5 * token, 5 * token, token,
-                                                              channel))  # fmt: skip
+    return torch.arange(4096.0).as_strided(
+        (2, 3, 5, width), (3 * 5 * token, 5 * token, token, channel)
+    )
 
 
-@pytest.mark.parametrize(("width", "token", "stays"), [
-    (16, 16, True), (16, 48, True), (16, 20, False), (72, 72, True), (20, 20, True), (20, 24, True),
-    (20, 21, True), (1, 1, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "token", "stays"),
+    [
+        (16, 16, True),
+        (16, 48, True),
+        (16, 20, False),
+        (72, 72, True),
+        (20, 20, True),
+        (20, 24, True),
+        (20, 21, True),
+        (1, 1, True),
+    ],
+)
 def test_tokens_of_whole_eights_lie_at_whole_eights(width, token, stays):
     x = lying(width, token)
     rows = rows_of(x)
@@ -56,9 +66,17 @@ def test_blocks_that_a_gpu_has_no_room_for_are_not_supported_there():
         launch(RuntimeError("another"))
 
 
-@pytest.mark.parametrize(("capability", "hopper"), [
-    (80, False), (86, False), (89, False), (90, True), (100, True), (120, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("capability", "hopper"),
+    [
+        (80, False),
+        (86, False),
+        (89, False),
+        (90, True),
+        (100, True),
+        (120, False),
+    ],
+)
 def test_a_table_is_that_of_the_gpu(capability, hopper, monkeypatch):
     monkeypatch.setattr(triton_flash, "capability", lambda device: capability)
     p = Problem(head_dim=128, v_head_dim=128, dtype="bfloat16", device="cuda")

@@ -245,6 +245,8 @@ def test_flex_attention_under_both_forms_is_the_attention_of_the_double_loop(bru
     out = flex_attention(q, k, v, mask.flex_score(shape, "cpu"), block_mask)
     expected = brute.attention(
         *(x.double().numpy() for x in (q, k, v)),
-        brute.visible(conditions, shape), brute.bias(conditions, shape), 8**-0.5,
-    )  # fmt: skip
+        brute.visible(conditions, shape),
+        brute.bias(conditions, shape),
+        8**-0.5,
+    )
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)

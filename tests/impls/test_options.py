@@ -12,10 +12,12 @@ from impls.spec import Unsupported
 
 TABLE = impls.table()
 ROWS = [
-    row for row in TABLE.rows.values()
-    if "cpu" in row.devices and (not row.requires or row.name == "blocksparse.flex")
+    row
+    for row in TABLE.rows.values()
+    if "cpu" in row.devices
+    and (not row.requires or row.name == "blocksparse.flex")
     and not row.ranks  # those are asked in their own tests
-]  # fmt: skip
+]
 NUMBERS = ("0", "-1", "-1000", "999")
 COMPILED = [r.name for r in TABLE.rows.values() if "c++" in r.requires]
 
@@ -47,9 +49,16 @@ def test_an_option_out_of_range_is_refused_or_served_rightly(verdict, name, opti
     mask = "window:9,0" if name.startswith("window.") else mask
     phase = "train" if "train" in row.on("cpu", "phases") else "forward"
     problem = Problem(
-        heads=2, kv_heads=2, q_len=37, kv_len=37, head_dim=16, v_head_dim=16, phase=phase,
-        mask=Mask.parse(mask), level=row.level,
-    )  # fmt: skip
+        heads=2,
+        kv_heads=2,
+        q_len=37,
+        kv_len=37,
+        head_dim=16,
+        v_head_dim=16,
+        phase=phase,
+        mask=Mask.parse(mask),
+        level=row.level,
+    )
     try:
         found = verdict(row, problem)
     except Unsupported as refusal:

@@ -9,10 +9,20 @@ from impls.masks import Mask, Shape
 from impls.problem import InvalidProblem, Problem
 
 FULL = Problem(
-    batch=2, heads=6, kv_heads=3, q_len=9, kv_len=17, head_dim=16, v_head_dim=16,
-    dtype="bfloat16", mask=Mask.parse("window:4,0+alibi@upper-left"), phase="train",
-    inputs="outliers", level="layer", device="cuda:1",
-)  # fmt: skip
+    batch=2,
+    heads=6,
+    kv_heads=3,
+    q_len=9,
+    kv_len=17,
+    head_dim=16,
+    v_head_dim=16,
+    dtype="bfloat16",
+    mask=Mask.parse("window:4,0+alibi@upper-left"),
+    phase="train",
+    inputs="outliers",
+    level="layer",
+    device="cuda:1",
+)
 
 EXTENTS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
 
@@ -99,8 +109,16 @@ def test_changing_a_field_checks_the_problem_again():
     [
         (
             Problem(
-                batch=2, heads=16, kv_heads=16, q_len=4096, kv_len=4096, head_dim=128,
-                v_head_dim=128, dtype="bfloat16", mask=Mask.parse("causal"), phase="train",
+                batch=2,
+                heads=16,
+                kv_heads=16,
+                q_len=4096,
+                kv_len=4096,
+                head_dim=128,
+                v_head_dim=128,
+                dtype="bfloat16",
+                mask=Mask.parse("causal"),
+                phase="train",
             ),
             "b2 h16/16 n4096 d128 bf16 causal train",
         ),
@@ -118,7 +136,7 @@ def test_changing_a_field_checks_the_problem_again():
         ),
     ],
     ids=["design", "default", "captured", "decode", "value_dim", "inputs", "full"],
-)  # fmt: skip
+)
 def test_the_slug_says_what_is_not_ordinary(problem, slug):
     assert problem.slug == slug
     assert str(problem) == slug

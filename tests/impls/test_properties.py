@@ -32,9 +32,12 @@ TABLE = impls.table()
 ROWS = {
     row.name: TABLE.find(f"{row.name}?{SMALL[row.name]}" if row.name in SMALL else row.name)
     for row in TABLE.rows.values()
-    if row.level == "core" and "cpu" in row.devices and "float64" in row.on("cpu", "dtypes")
-    and not row.requires and not row.ranks
-}  # fmt: skip
+    if row.level == "core"
+    and "cpu" in row.devices
+    and "float64" in row.on("cpu", "dtypes")
+    and not row.requires
+    and not row.ranks
+}
 SIGNED = "its weights may be negative"
 STATE = "its weights do not sum to one"
 MIXED = "its weights are those of mixtures of tokens, and may be negative"
@@ -51,10 +54,25 @@ NO_SHIFT = {
     **dict.fromkeys(("lsh", "routing"), "what is picked depends on the direction of the keys"),
     **dict.fromkeys(("linformer",), "the shift goes through the projection"),
     **dict.fromkeys(
-        ("nystrom", "skyformer", "rfa", "performer", "linear.identity", "linear.elu", "cosformer",
-         "linear.taylor", "hedgehog", "cosine", "retention", "gla", "delta", "ssd"), OWN_KERNEL,
+        (
+            "nystrom",
+            "skyformer",
+            "rfa",
+            "performer",
+            "linear.identity",
+            "linear.elu",
+            "cosformer",
+            "linear.taylor",
+            "hedgehog",
+            "cosine",
+            "retention",
+            "gla",
+            "delta",
+            "ssd",
+        ),
+        OWN_KERNEL,
     ),
-}  # fmt: skip
+}
 NO_PERMUTATION = dict.fromkeys(
     ("window.blocked", "strided", "fixed", "dilated", "longformer", "bigbird", "lsh", "linformer",
      "nystrom", "skyformer", "cosformer", "retention", "gla", "delta", "ssd"),
@@ -84,18 +102,29 @@ class Shape:
         if row.name == "window.blocked":
             mask = "window"
         values = {
-            "batch": self.batch, "heads": self.kv_heads * (self.group if row.gqa else 1),
-            "kv_heads": self.kv_heads, "q_len": self.length, "kv_len": self.length,
-            "head_dim": self.width, "v_head_dim": self.width, "dtype": "float64",
-            "mask": Mask.parse(mask + ":3,2" * (mask == "window")), **changes,
-        }  # fmt: skip
+            "batch": self.batch,
+            "heads": self.kv_heads * (self.group if row.gqa else 1),
+            "kv_heads": self.kv_heads,
+            "q_len": self.length,
+            "kv_len": self.length,
+            "head_dim": self.width,
+            "v_head_dim": self.width,
+            "dtype": "float64",
+            "mask": Mask.parse(mask + ":3,2" * (mask == "window")),
+            **changes,
+        }
         return Problem(**values)
 
 
 SHAPES = st.builds(
-    Shape, st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 41),
-    st.sampled_from([4, 6, 8]), st.integers(0, 999),
-)  # fmt: skip
+    Shape,
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 41),
+    st.sampled_from([4, 6, 8]),
+    st.integers(0, 999),
+)
 searched = settings(max_examples=8, deadline=None)
 
 
@@ -241,9 +270,16 @@ def _has_step(row):
         return False
     text = "causal+window:5,0" if row.name == "window.blocked" else "causal"
     problem = Problem(
-        heads=1, kv_heads=1, q_len=1, kv_len=9, head_dim=4, v_head_dim=4, dtype="float64",
-        phase="decode", mask=Mask.parse(text),
-    )  # fmt: skip
+        heads=1,
+        kv_heads=1,
+        q_len=1,
+        kv_len=9,
+        head_dim=4,
+        v_head_dim=4,
+        dtype="float64",
+        phase="decode",
+        mask=Mask.parse(text),
+    )
     return hasattr(built(row, problem), "step")
 
 

@@ -30,9 +30,11 @@ def qkv(heads=4, kv_heads=2, q_len=9, kv_len=9, width=8, **kinds):
 def flags():
     cuda = torch.backends.cuda
     return (
-        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(),
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
         cuda.cudnn_sdp_enabled(),
-    )  # fmt: skip
+    )
 
 
 def test_threads_that_force_backends_fail_no_call_and_leave_torchs_own_as_it_was():
@@ -54,9 +56,10 @@ def test_threads_that_force_backends_fail_no_call_and_leave_torchs_own_as_it_was
             failed.append(error)
 
     calls = (
-        forces("sdpa.flash"), forces("sdpa.math"),
+        forces("sdpa.flash"),
+        forces("sdpa.math"),
         lambda: F.scaled_dot_product_attention(wide, wide, torch.cat([wide, wide], -1)),
-    )  # fmt: skip
+    )
     threads = [threading.Thread(target=repeats, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
@@ -76,9 +79,17 @@ def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name)
         MASKS, ("float32", "bfloat16"), (4, 2), ((9, 9), (3, 9))
     ):
         problem = Problem(
-            batch=2, heads=4, kv_heads=kv_heads, q_len=lengths[0], kv_len=lengths[1], head_dim=8,
-            v_head_dim=8, mask=Mask.parse(mask), dtype=dtype, phase="train",
-        )  # fmt: skip
+            batch=2,
+            heads=4,
+            kv_heads=kv_heads,
+            q_len=lengths[0],
+            kv_len=lengths[1],
+            head_dim=8,
+            v_head_dim=8,
+            mask=Mask.parse(mask),
+            dtype=dtype,
+            phase="train",
+        )
         leaves = [
             x.requires_grad_() for x in qkv(4, kv_heads, *lengths, dtype=getattr(torch, dtype))
         ]
@@ -97,8 +108,9 @@ def test_flash_refuses_numbers_that_do_not_lie_next_to_each_other_as_torch_does(
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q.mT, k, v)
     with pytest.raises(Unsupported, match=r"has no kernel .* call \.contiguous\(\)"):
-        sdpa.build_flash(Problem(batch=2, heads=4, kv_heads=4, q_len=8, kv_len=8, head_dim=8,
-                                 v_head_dim=8))(q.mT, k, v)  # fmt: skip
+        sdpa.build_flash(
+            Problem(batch=2, heads=4, kv_heads=4, q_len=8, kv_len=8, head_dim=8, v_head_dim=8)
+        )(q.mT, k, v)
 
 
 # ---- on CUDA, with a stand-in for each operator --------------------------------------------------
@@ -130,8 +142,16 @@ def on_cuda(monkeypatch):
 
 def asked(mask="none", width=8, kv_heads=4):
     """A problem of 9 tokens that says it is on the CPU, and its tensors."""
-    problem = Problem(batch=2, heads=4, kv_heads=kv_heads, q_len=9, kv_len=9, head_dim=width,
-                      v_head_dim=width, mask=Mask.parse(mask))  # fmt: skip
+    problem = Problem(
+        batch=2,
+        heads=4,
+        kv_heads=kv_heads,
+        q_len=9,
+        kv_len=9,
+        head_dim=width,
+        v_head_dim=width,
+        mask=Mask.parse(mask),
+    )
     return problem, qkv(4, kv_heads, width=width)
 
 
@@ -161,7 +181,7 @@ def test_the_others_get_a_mask_of_numbers_and_log_sums_where_backward_comes(on_c
 
 def test_what_torchs_own_rules_refuse_is_refused_and_what_they_took_is_not_asked_again(
     on_cuda, monkeypatch
-):  # fmt: skip
+):
     problem, inputs = asked()
     cuda, known = torch.backends.cuda, sdpa.build_cudnn(problem)
     known(*inputs)

@@ -207,13 +207,30 @@ def test_a_layer_must_run_what_its_core_must():
 # ---- written down --------------------------------------------------------------------------------
 
 FULL = row(
-    computes="its own operator", definition="some.module:definition", cost="some.cost:cost",
-    level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
-    phases=("forward",), gqa=False, cross=False, value_dim=False, dropout=True, head_dims=(16, 128),
-    requires=("triton>=3", "sm>=80"), options=OPTIONS, paper="arXiv:1706.03762", origin="else 1.0",
-    untried=True, core=row(), install="build it from source", runs={"cuda": "some::operator"},
-    swaps=("aten::_flash_attention_forward",), reuses_output=True,
-)  # fmt: skip
+    computes="its own operator",
+    definition="some.module:definition",
+    cost="some.cost:cost",
+    level="layer",
+    devices=("cuda",),
+    dtypes=("float16",),
+    masks={"cuda": ("none", "causal")},
+    phases=("forward",),
+    gqa=False,
+    cross=False,
+    value_dim=False,
+    dropout=True,
+    head_dims=(16, 128),
+    requires=("triton>=3", "sm>=80"),
+    options=OPTIONS,
+    paper="arXiv:1706.03762",
+    origin="else 1.0",
+    untried=True,
+    core=row(),
+    install="build it from source",
+    runs={"cuda": "some::operator"},
+    swaps=("aten::_flash_attention_forward",),
+    reuses_output=True,
+)
 
 
 @pytest.mark.parametrize(

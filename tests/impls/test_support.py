@@ -16,63 +16,87 @@ row = load_file(Path(__file__).with_name("some_row.py")).row
     ("changes", "problem", "sentence"),
     [
         (
-            {"level": "layer", "definition": "some.module:definition"}, {},
+            {"level": "layer", "definition": "some.module:definition"},
+            {},
             "some.row works at level layer, not core",
         ),
         (
-            {"devices": ("cuda",)}, {},
+            {"devices": ("cuda",)},
+            {},
             "some.row runs on cuda, not on cpu",
         ),
         (
-            {"devices": ("cpu",)}, {"device": "cuda:1"},
+            {"devices": ("cpu",)},
+            {"device": "cuda:1"},
             "some.row runs on cpu, not on cuda",
         ),
         (
-            {"dtypes": {"cpu": ("float32", "float64"), "cuda": DTYPES}}, {"dtype": "float16"},
+            {"dtypes": {"cpu": ("float32", "float64"), "cuda": DTYPES}},
+            {"dtype": "float16"},
             "some.row takes float32, float64 on cpu, not float16",
         ),
         (
-            {"phases": ("forward", "decode")}, {"phase": "train"},
+            {"phases": ("forward", "decode")},
+            {"phase": "train"},
             "some.row serves forward, decode, not train: it has no backward",
         ),
         (
-            {"phases": ("train",)}, {"phase": "decode"},
+            {"phases": ("train",)},
+            {"phase": "decode"},
             "some.row serves train, not decode: see its row",
         ),
         (
-            {"masks": ("none", "causal")}, {"mask": Mask.parse("causal+alibi+window:1,2")},
+            {"masks": ("none", "causal")},
+            {"mask": Mask.parse("causal+alibi+window:1,2")},
             "some.row takes the masks none, causal on cpu, not alibi, window",
         ),
         (
-            {"masks": ("causal",)}, {},
+            {"masks": ("causal",)},
+            {},
             "some.row takes the masks causal on cpu, not none",
         ),
         (
-            {"gqa": False}, {"kv_heads": 4},
+            {"gqa": False},
+            {"kv_heads": 4},
             "some.row has no grouped-query form: it needs as many kv_heads as heads",
         ),
         (
-            {"cross": False}, {"q_len": 255},
+            {"cross": False},
+            {"q_len": 255},
             "some.row needs q_len equal to kv_len",
         ),
         (
-            {"value_dim": False}, {"v_head_dim": 32},
+            {"value_dim": False},
+            {"v_head_dim": 32},
             "some.row needs v_head_dim equal to head_dim",
         ),
         (
-            {"head_dims": (16, 63)}, {},
+            {"head_dims": (16, 63)},
+            {},
             "some.row takes head_dim 16 to 63",
         ),
         (
-            {"head_dims": (65, 128)}, {},
+            {"head_dims": (65, 128)},
+            {},
             "some.row takes head_dim 65 to 128",
         ),
     ],
     ids=[
-        "level", "device", "device-number", "dtype", "no-backward", "phase", "mask", "no-mask",
-        "grouped", "cross", "value-dim", "head-dim-above", "head-dim-below",
+        "level",
+        "device",
+        "device-number",
+        "dtype",
+        "no-backward",
+        "phase",
+        "mask",
+        "no-mask",
+        "grouped",
+        "cross",
+        "value-dim",
+        "head-dim-above",
+        "head-dim-below",
     ],
-)  # fmt: skip
+)
 def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none(changes, problem, sentence):
     problem = Problem(**problem)
     assert row(**changes).supports(problem) == sentence

@@ -30,9 +30,13 @@ REQUIRED = (
 def python(code):
     """What a fresh interpreter prints."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -100,11 +104,12 @@ def test_a_cost_is_read_without_torch():
         ("chunked?block=64", "chunked?block=64", {"block": 64}),
         ("online?k_block=8", "online?k_block=8", {"q_block": 512, "k_block": 8}),
         (
-            "online?q_block=4&k_block=8", "online?k_block=8&q_block=4",
+            "online?q_block=4&k_block=8",
+            "online?k_block=8&q_block=4",
             {"q_block": 4, "k_block": 8},
         ),
     ],
-)  # fmt: skip
+)
 def test_a_row_is_found_with_the_options_asked_for(text, label, options):
     table = impls.table()
     row = table.find(text)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import impls
-from attnbench.models.built import Built
+from attnbench.models.attention import Built
 
 SOURCE = torch.Generator().manual_seed(5)
 

@@ -9,16 +9,21 @@ import torch.nn.functional as F
 from torch import nn
 
 import impls
-from attnbench.models import built
-from attnbench.models.built import Built, NotServed
+from attnbench.models import attention
+from attnbench.models.attention import Built, NotServed
 from impls.masks import Mask
 
 ROWS = impls.table()
 EVERY_MASK = [
-    row.name for row in ROWS.rows.values()
-    if row.level == "core" and row.exact and not row.ranks and len(row.on("cpu", "masks")) == 9
-    and "flex" not in row.name and row.name != "compiled"
-]  # fmt: skip
+    row.name
+    for row in ROWS.rows.values()
+    if row.level == "core"
+    and row.exact
+    and not row.ranks
+    and len(row.on("cpu", "masks")) == 9
+    and "flex" not in row.name
+    and row.name != "compiled"
+]
 
 
 def variant(name: str) -> Built:
@@ -38,7 +43,7 @@ def problems(monkeypatch):
     """Those that variants were built for; none of them computes anything."""
     found = []
     monkeypatch.setattr(
-        built,
+        attention,
         "load_function",
         lambda path: lambda problem: found.append(problem) or (lambda q, k, v: q),
     )
@@ -64,10 +69,13 @@ def torchs(q, k, v, mask=None, scale=None, is_causal=False):
 def test_an_exact_variant_does_what_torchs_attention_does(name, asks):
     q, k, v = qkv(2 if asks == "decode" else 9)
     how = {
-        "none": {}, "causal": {"is_causal": True}, "left padding": {"mask": left_padded()},
+        "none": {},
+        "causal": {"is_causal": True},
+        "left padding": {"mask": left_padded()},
         "bias": {"mask": torch.linspace(-2, 2, 2 * 4 * 81).view(2, 4, 9, 9)},
-        "decode": {"mask": left_padded(2)}, "scale": {"scale": 1.0, "is_causal": True},
-    }[asks]  # fmt: skip
+        "decode": {"mask": left_padded(2)},
+        "scale": {"scale": 1.0, "is_causal": True},
+    }[asks]
     given = variant(name)(q, k, v, **how)
     torch.testing.assert_close(given, torchs(q, k, v, **how), rtol=1e-5, atol=2e-6)
 
@@ -89,22 +97,29 @@ LAYOUTS = {
     "tokens first": lambda b, h, n, d: torch.randn(b, n, h, d).transpose(1, 2),
     "packed": lambda b, h, n, d: torch.randn(b, n, h, 3 * d)[..., :d].transpose(1, 2),
     "expanded": lambda b, h, n, d: torch.randn(1, n, h, d).transpose(1, 2).expand(b, h, n, d),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [*EVERY_MASK, "mean_v", "linear.elu", "routing?clusters=4"])
 def test_the_output_lies_in_memory_as_torchs_own_does(name):
     for layout, (heads, kv_heads), lengths, how, width, gradient in itertools.product(
-        LAYOUTS.values(), ((4, 4), (4, 2)), ((16, 16), (2, 16)),
-        ({}, {"is_causal": True}, {"mask": left_padded(16, 16)}), (8, 6), (False, True),
-    ):  # fmt: skip
+        LAYOUTS.values(),
+        ((4, 4), (4, 2)),
+        ((16, 16), (2, 16)),
+        ({}, {"is_causal": True}, {"mask": left_padded(16, 16)}),
+        (8, 6),
+        (False, True),
+    ):
         if "mask" in how:
             how = {"mask": left_padded(*lengths)}
         q, k, v = (
             layout(2, h, n, d)
-            for h, n, d in ((heads, lengths[0], 8), (kv_heads, lengths[1], 8),
-                            (kv_heads, lengths[1], width))
-        )  # fmt: skip
+            for h, n, d in (
+                (heads, lengths[0], 8),
+                (kv_heads, lengths[1], 8),
+                (kv_heads, lengths[1], width),
+            )
+        )
         v.requires_grad_(gradient)
         try:
             out = variant(name)(q, k, v, **how)
@@ -135,9 +150,15 @@ def test_a_mask_may_be_given_in_words():
 
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "gradient", "phase"),
-    [(9, 9, False, "forward"), (9, 9, True, "train"), (1, 9, False, "decode"),
-     (1, 9, True, "train"), (1, 1, False, "forward"), (20, 40, False, "forward")],
-)  # fmt: skip
+    [
+        (9, 9, False, "forward"),
+        (9, 9, True, "train"),
+        (1, 9, False, "decode"),
+        (1, 9, True, "train"),
+        (1, 1, False, "forward"),
+        (20, 40, False, "forward"),
+    ],
+)
 def test_the_phase_follows_from_the_call(q_len, kv_len, gradient, phase, problems):
     q, k, v = qkv(q_len, kv_len)
     v.requires_grad_(gradient)
@@ -160,11 +181,11 @@ def test_a_variant_is_built_once_for_calls_that_ask_the_same_and_kept_only_so_ma
     for _ in range(3):
         attend(q, k, v, is_causal=True)
     assert attend.lasting.cache_info()[:2] == (2, 1)
-    for n in range(1, built.LASTING + 20):
+    for n in range(1, attention.LASTING + 20):
         attend(q, torch.zeros(2, 2, n, 8), torch.zeros(2, 2, n, 8))
         attend(q[:, :, :1], k, v, f"padding:{n % 9 + 1},9")
-    assert attend.lasting.cache_info().currsize == built.LASTING
-    assert attend.passing.cache_info().currsize == built.PASSING
+    assert attend.lasting.cache_info().currsize == attention.LASTING
+    assert attend.passing.cache_info().currsize == attention.PASSING
 
 
 def test_inference_mode_before_a_training_step_spoils_nothing():
@@ -192,7 +213,7 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
 
         return attend
 
-    monkeypatch.setattr(built, "load_function", lambda path: build)
+    monkeypatch.setattr(attention, "load_function", lambda path: build)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         variant("matmul")(q, k, v)
     assert seen == [("bfloat16", torch.bfloat16, False)]
@@ -245,7 +266,7 @@ def test_a_step_is_handed_the_new_tokens_and_a_memory_of_those_before(monkeypatc
             seen.append((memory, q.shape[2], k.shape[2], v.shape[2]))
             return q, memory
 
-    monkeypatch.setattr(built, "load_function", lambda path: lambda problem: Decoder())
+    monkeypatch.setattr(attention, "load_function", lambda path: lambda problem: Decoder())
     q, k, v = qkv(2, 9)
     variant("einsum")(q, k, v, "causal")
     assert seen == [("remember", 7, 7), ("memory", 2, 2, 2)]
@@ -275,17 +296,26 @@ def test_who_has_no_decode_serves_few_queries_as_forward():
 
 @pytest.mark.parametrize(
     ("name", "how", "sentence"),
-    [("linear.elu", {"mask": left_padded()}, r"^linear\.elu takes the masks none, causal on cpu"),
-     ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
-     ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
-     ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
-     ("einsum", {"mask": torch.zeros(9, 9, requires_grad=True), "dropout_p": 0.1},
-      "^einsum: what is added to the scores is learned, and under dropout"),
-     ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9"),
-     ("einsum", {"mask": torch.ones(9, 9).long()}, "a mask of torch.int64 is neither boolean"),
-     ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
-     ("einsum", {"mask": torch.ones(1, 1, 1, 9, 9)}, r"\(1, 1, 1, 9, 9\) does not broadcast")],
-)  # fmt: skip
+    [
+        (
+            "linear.elu",
+            {"mask": left_padded()},
+            r"^linear\.elu takes the masks none, causal on cpu",
+        ),
+        ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
+        ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
+        ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
+        (
+            "einsum",
+            {"mask": torch.zeros(9, 9, requires_grad=True), "dropout_p": 0.1},
+            "^einsum: what is added to the scores is learned, and under dropout",
+        ),
+        ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9"),
+        ("einsum", {"mask": torch.ones(9, 9).long()}, "a mask of torch.int64 is neither boolean"),
+        ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
+        ("einsum", {"mask": torch.ones(1, 1, 1, 9, 9)}, r"\(1, 1, 1, 9, 9\) does not broadcast"),
+    ],
+)
 def test_what_is_not_served_is_a_sentence(name, how, sentence):
     with pytest.raises(impls.asked.CantBeDone, match=sentence):
         variant(name)(*qkv(), **how)
@@ -312,10 +342,12 @@ def test_no_gradient_is_lost_where_a_variant_has_none():
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("mha", "mha is a layer, and what is called with q, k and v is a core"),
-     ("ring", "ring runs over several processes"),
-     ("flash_attn2", "flash_attn2 .*needs flash-attn>=2.6; flash-attn is not installed")],
-)  # fmt: skip
+    [
+        ("mha", "mha is a layer, and what is called with q, k and v is a core"),
+        ("ring", "ring runs over several processes"),
+        ("flash_attn2", "flash_attn2 .*needs flash-attn>=2.6; flash-attn is not installed"),
+    ],
+)
 def test_what_can_not_be_called_here_says_so_at_once(name, sentence):
     with pytest.raises(NotServed, match=sentence):
         variant(name)

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.calls import Calls, Site
-from attnbench.models.gathered import FEW, MOST, Gathered
-from attnbench.models.merged import merged
+from attnbench.models.capture.calls import FEW, MOST, Gathered, SeenCalls, Site, merged
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
@@ -17,24 +15,32 @@ CAUSAL = Problem(mask=Mask.parse("causal"), phase="train")
 
 
 def site(problem=CAUSAL, calls=1, seconds=1.0, **more):
-    return Site(problem, **{"site": "model.py:5", "via": "sdpa", **more}, calls=calls,
-                seconds=seconds)  # fmt: skip
+    return Site(
+        problem, **{"site": "model.py:5", "via": "sdpa", **more}, calls=calls, seconds=seconds
+    )
 
 
 def decoding(kv_len):
     return CAUSAL.with_(q_len=1, kv_len=kv_len, phase="decode", mask=Mask())
 
 
-SOME = Calls(
+SOME = SeenCalls(
     [site(seconds=3.0), site(decoding(77), 4, 0.5, note="as it is", samples="a.npz")],
-    {"command": "python train.py"}, ["a sentence"], True, 9.0, 3.5, 12, 0.4, 0.31,
-)  # fmt: skip
+    {"command": "python train.py"},
+    ["a sentence"],
+    True,
+    9.0,
+    3.5,
+    12,
+    0.4,
+    0.31,
+)
 
 
 def test_calls_come_back_from_their_file(tmp_path):
     file = tmp_path / "calls.json"
     SOME.write(file)
-    assert Calls.read(file) == SOME
+    assert SeenCalls.read(file) == SOME
     assert list(tmp_path.iterdir()) == [file]
     assert json.loads(file.read_text())["calls"] == 1
 
@@ -46,7 +52,7 @@ def test_of_a_file_that_was_cut_off_the_whole_sites_are_read(tmp_path):
     for end in range(len(text) - 2):
         (tmp_path / "cut.json").write_text(text[:end])
         try:
-            calls = Calls.read(tmp_path / "cut.json")
+            calls = SeenCalls.read(tmp_path / "cut.json")
         except CantBeDone as error:
             assert "no captured calls" in str(error) and end < 20
             continue
@@ -56,16 +62,24 @@ def test_of_a_file_that_was_cut_off_the_whole_sites_are_read(tmp_path):
     assert counts == sorted(counts) and set(counts) == {0, 1, 2}
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("", "no captured calls"), ("{}", "no captured calls"), ("[1]", "no captured calls"),
-    ('{"calls": 7}', "no captured calls"), ('{"calls": 1, "sites": [{"site": 3}]}', "damaged"),
-    ('{"calls": 1, "sites": 5}', "damaged"), ("[" * 100_000, "no captured calls"),
-    ('{"calls": ' + "1" * 5_000 + "}", "no captured calls"),
-], ids=lambda x: x[:30])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no captured calls"),
+        ("{}", "no captured calls"),
+        ("[1]", "no captured calls"),
+        ('{"calls": 7}', "no captured calls"),
+        ('{"calls": 1, "sites": [{"site": 3}]}', "damaged"),
+        ('{"calls": 1, "sites": 5}', "damaged"),
+        ("[" * 100_000, "no captured calls"),
+        ('{"calls": ' + "1" * 5_000 + "}", "no captured calls"),
+    ],
+    ids=lambda x: x[:30],
+)
 def test_what_holds_no_calls_is_a_sentence(text, said, tmp_path):
     (tmp_path / "calls.json").write_text(text)
     with pytest.raises(CantBeDone, match=said):
-        Calls.read(tmp_path / "calls.json")
+        SeenCalls.read(tmp_path / "calls.json")
 
 
 @pytest.mark.parametrize(
@@ -86,23 +100,29 @@ def test_figures_that_can_not_be_are_damage(changed, said, tmp_path):
     site = {**first, **changed.get("sites", {})}
     (tmp_path / "calls.json").write_text(json.dumps({**values, **changed, "sites": [site, *rest]}))
     with pytest.raises(CantBeDone, match=f"are damaged: {said}"):
-        Calls.read(tmp_path / "calls.json")
+        SeenCalls.read(tmp_path / "calls.json")
 
 
 def test_no_file_and_no_text_are_sentences(tmp_path):
     with pytest.raises(CantBeDone, match="No such file"):
-        Calls.read(tmp_path / "none.json")
+        SeenCalls.read(tmp_path / "none.json")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(CantBeDone, match="not text"):
-        Calls.read(tmp_path / "bytes")
+        SeenCalls.read(tmp_path / "bytes")
     with pytest.raises(CantBeDone, match="can't write"):
         SOME.write(tmp_path / "no" / "calls.json")
 
 
 def test_problems_are_each_once_those_of_most_seconds_first():
     other = CAUSAL.with_(q_len=9, kv_len=9)
-    calls = Calls([site(seconds=1.0), site(other, seconds=1.5), site(site="b.py:1", seconds=1.0),
-                   site(CAUSAL.with_(batch=3), faithful=False)])  # fmt: skip
+    calls = SeenCalls(
+        [
+            site(seconds=1.0),
+            site(other, seconds=1.5),
+            site(site="b.py:1", seconds=1.0),
+            site(CAUSAL.with_(batch=3), faithful=False),
+        ]
+    )
     assert calls.problems() == [CAUSAL, other]
 
 
@@ -126,8 +146,9 @@ def test_few_lengths_are_told_one_by_one():
 
 
 def test_paddings_of_many_lengths_are_one_site_and_other_masks_another():
-    padded = [CAUSAL.with_(batch=2, mask=Mask.parse(f"causal+padding:{n},256"))
-              for n in range(1, 101)]  # fmt: skip
+    padded = [
+        CAUSAL.with_(batch=2, mask=Mask.parse(f"causal+padding:{n},256")) for n in range(1, 101)
+    ]
     found = Gathered().add_all(map(site, padded)).add_all([site()] * 3).sites()
     assert sorted(s.calls for s in found) == [3, 100]
     assert str(found[0].problem.mask).startswith("causal+padding:")
@@ -150,10 +171,25 @@ def test_no_call_is_lost_however_they_are_gathered(calls):
 
 
 def test_processes_are_merged_and_the_step_is_that_of_who_made_most():
-    a = Calls([site(seconds=2.0, calls=10)], {"processes": 1, "threads": 2, "torch": "2"},
-              ["said", "both"], True, 10.0, 2.0, 5, 1.0, 0.4)  # fmt: skip
-    b = Calls([site(seconds=2.0), site(decoding(9), seconds=0.0)],
-              {"processes": 1, "threads": 1}, ["both"], False, 10.0, 2.0)  # fmt: skip
+    a = SeenCalls(
+        [site(seconds=2.0, calls=10)],
+        {"processes": 1, "threads": 2, "torch": "2"},
+        ["said", "both"],
+        True,
+        10.0,
+        2.0,
+        5,
+        1.0,
+        0.4,
+    )
+    b = SeenCalls(
+        [site(seconds=2.0), site(decoding(9), seconds=0.0)],
+        {"processes": 1, "threads": 1},
+        ["both"],
+        False,
+        10.0,
+        2.0,
+    )
     whole = merged([a, b])
     assert (whole.wall_s, whole.attention_s, whole.steps, whole.step_share) == (20.0, 4.0, 5, 0.4)
     assert whole.unseen == ["said", "both"] and not whole.complete
@@ -166,26 +202,29 @@ def test_processes_are_merged_and_the_step_is_that_of_who_made_most():
 def test_a_steps_share_is_of_what_trains_alone():
     trained, judged = site(seconds=2.0, calls=10), site(CAUSAL.with_(phase="forward"), 1000, 8.0)
     steps = {"wall_s": 40.0, "attention_s": 10.0, "steps": 9, "step_s": 1.0, "step_share": 0.3}
-    shares = {s.calls: s.share for s in merged([Calls([trained, judged], **steps)]).sites}
+    shares = {s.calls: s.share for s in merged([SeenCalls([trained, judged], **steps)]).sites}
     assert shares == {10: pytest.approx(0.3), 1000: None}
-    frozen = merged([Calls([judged], **{**steps, "attention_s": 8.0})])
+    frozen = merged([SeenCalls([judged], **{**steps, "attention_s": 8.0})])
     assert frozen.sites[0].share == pytest.approx(0.3)
 
 
 def test_calls_that_overlap_have_no_share_of_the_time():
-    over = [Calls([site(seconds=5.0)], wall_s=2.0, attention_s=5.0),
-            Calls([site(seconds=5.0)], wall_s=9.0, attention_s=5.0, steps=3, step_s=1.0,
-                  step_share=1.2)]  # fmt: skip
+    over = [
+        SeenCalls([site(seconds=5.0)], wall_s=2.0, attention_s=5.0),
+        SeenCalls(
+            [site(seconds=5.0)], wall_s=9.0, attention_s=5.0, steps=3, step_s=1.0, step_share=1.2
+        ),
+    ]
     for part in over:
         whole = merged([part])
         assert whole.share is None and whole.sites[0].share is None
         assert any("calls overlap" in line for line in whole.unseen)
-    whole = merged([Calls([site()], wall_s=1.0, attention_s=1.0)])
+    whole = merged([SeenCalls([site()], wall_s=1.0, attention_s=1.0)])
     assert whole.share == 1.0 and whole.unseen == []
 
 
 def test_nothing_timed_is_no_share():
-    calls = Calls([site(seconds=0.0)], wall_s=3.0)
+    calls = SeenCalls([site(seconds=0.0)], wall_s=3.0)
     assert calls.share is None and not calls.overlap and merged([calls]).sites[0].share is None
 
 
@@ -197,14 +236,16 @@ def test_a_sample_is_not_given_to_a_problem_of_other_lengths():
 
 
 def test_samples_become_the_inputs_of_the_problem():
-    (found,) = merged([Calls([site(samples="/x/y.npz")])]).sites
+    (found,) = merged([SeenCalls([site(samples="/x/y.npz")])]).sites
     assert found.problem.inputs == "captured:/x/y.npz"
 
 
 def test_by_how_much_a_share_may_be_off_is_what_its_steps_say():
-    assert Calls(step_share=0.4, step_share_between=[0.3, 0.6]).off == pytest.approx((0.75, 1.5))
-    assert Calls(step_share=0.4).off == (1.0, 1.0)
-    assert Calls(attention_s=1.0, wall_s=2.0).off == (1.0, 1.0)
+    assert SeenCalls(step_share=0.4, step_share_between=[0.3, 0.6]).off == pytest.approx(
+        (0.75, 1.5)
+    )
+    assert SeenCalls(step_share=0.4).off == (1.0, 1.0)
+    assert SeenCalls(attention_s=1.0, wall_s=2.0).off == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +258,10 @@ def test_by_how_much_a_share_may_be_off_is_what_its_steps_say():
 )
 def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count(told, takes):
     trained = site(calls=20, seconds=30.0, backward_s=10.0, share=0.6)
-    assert Calls(**{"header": {"processes": 1}, **told}).a_call_s(trained) == pytest.approx(takes)
+    assert SeenCalls(**{"header": {"processes": 1}, **told}).a_call_s(trained) == pytest.approx(
+        takes
+    )
 
 
 def test_a_call_without_a_time_takes_nobody_knows_what():
-    assert Calls().a_call_s(site(calls=3, seconds=0.0)) is None
+    assert SeenCalls().a_call_s(site(calls=3, seconds=0.0)) is None

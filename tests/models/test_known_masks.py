@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.models import known_masks
-from attnbench.models.known_masks import KnownMasks
+from attnbench.models import attention
+from attnbench.models.attention import KnownMasks
 from attnbench.models.mask_of import NoData
 from impls.masks import Mask, Shape
 
@@ -18,9 +18,9 @@ SHAPE = Shape(1, 2, 6, 6)
 @pytest.fixture
 def looks(monkeypatch):
     """How often a tensor was looked at."""
-    seen, looked_at = [], known_masks.mask_of
+    seen, looked_at = [], attention.mask_of
     monkeypatch.setattr(
-        known_masks, "mask_of", lambda *given: seen.append(given) or looked_at(*given)
+        attention, "mask_of", lambda *given: seen.append(given) or looked_at(*given)
     )
     return seen
 

@@ -68,7 +68,7 @@ def check(attend, lengths, mask="none", again=1):
 
 def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_own_alone(
     users, quickly
-):  # fmt: skip
+):
     attend, square = attention("compiled"), [(n, n) for n in range(8, 18)]
     assert len(square) > LIMIT
     check(attend, square, "causal", again=2)

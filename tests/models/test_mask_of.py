@@ -149,10 +149,15 @@ def test_a_mask_that_does_not_fit_is_a_sentence():
 
 @pytest.mark.parametrize(
     ("mask", "sentence"),
-    [(ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),
-     (ONES.to(torch.complex64), "a mask of torch.complex64 is neither boolean"),
-     (ONES[None, None, None], r"a mask of shape \(1, 1, 1, 12, 12\) does not broadcast to \(2, 4")],
-)  # fmt: skip
+    [
+        (ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),
+        (ONES.to(torch.complex64), "a mask of torch.complex64 is neither boolean"),
+        (
+            ONES[None, None, None],
+            r"a mask of shape \(1, 1, 1, 12, 12\) does not broadcast to \(2, 4",
+        ),
+    ],
+)
 def test_what_is_no_mask_at_all_is_a_sentence(mask, sentence):
     with pytest.raises(CantBeDone, match=sentence):
         mask_of(mask, False, SQUARE)

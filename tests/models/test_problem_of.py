@@ -8,24 +8,35 @@ import torch
 import torch.nn.functional as F
 
 import impls
-from attnbench.models import built
-from attnbench.models.built import Built
-from attnbench.models.capture import capture
-from attnbench.models.problem_of import FEW, is_usual, phase_of, problem_of
+from attnbench.models import attention
+from attnbench.models.attention import Built
+from attnbench.models.capture.capture import capture
+from attnbench.models.mask_of import FEW, is_usual, phase_of, problem_of
 from impls.masks import Mask, Shape
 
 
 @pytest.mark.parametrize(
     ("queries", "keys", "mask", "phase"),
-    [(9, 9, "causal", "forward"), (1, 1, "none", "forward"), (1, 9, "none", "decode"),
-     (1, 9, "padding:5", "decode"), (FEW, 40, "causal", "decode"),
-     (FEW + 1, 40, "causal", "forward"), (9, 5, "causal", "forward"), (7, 12, "none", "forward"),
-     (7, 12, "causal", "decode"), (7, 12, "causal@upper-left", "forward"),
-     (7, 12, "window:3,0", "decode"), (7, 12, "window:3,3", "forward"),
-     (7, 12, "padding:9", "forward"), (7, 12, "causal+alibi", "decode"),
-     (7, 12, "prefix:12", "forward"), (7, 12, "dense:{left}", "decode"),
-     (7, 12, "dense:{across}", "forward")],
-)  # fmt: skip
+    [
+        (9, 9, "causal", "forward"),
+        (1, 1, "none", "forward"),
+        (1, 9, "none", "decode"),
+        (1, 9, "padding:5", "decode"),
+        (FEW, 40, "causal", "decode"),
+        (FEW + 1, 40, "causal", "forward"),
+        (9, 5, "causal", "forward"),
+        (7, 12, "none", "forward"),
+        (7, 12, "causal", "decode"),
+        (7, 12, "causal@upper-left", "forward"),
+        (7, 12, "window:3,0", "decode"),
+        (7, 12, "window:3,3", "forward"),
+        (7, 12, "padding:9", "forward"),
+        (7, 12, "causal+alibi", "decode"),
+        (7, 12, "prefix:12", "forward"),
+        (7, 12, "dense:{left}", "decode"),
+        (7, 12, "dense:{across}", "forward"),
+    ],
+)
 def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(
     queries, keys, mask, phase, tmp_path
 ):
@@ -42,9 +53,13 @@ def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(
 
 def test_a_problem_has_all_that_the_forms_say():
     found = problem_of(
-        (2, 4, 3, 8), (2, 2, 7, 5), torch.bfloat16, torch.device("cuda", 1), Mask.parse("causal"),
+        (2, 4, 3, 8),
+        (2, 2, 7, 5),
+        torch.bfloat16,
+        torch.device("cuda", 1),
+        Mask.parse("causal"),
         "forward",
-    )  # fmt: skip
+    )
     assert str(found) == "b2 h4/2 n3x7 d8/5 bf16 causal forward cuda:1"
 
 
@@ -65,7 +80,7 @@ def test_a_call_that_is_captured_is_the_problem_that_a_variant_is_built_for(
         F.scaled_dot_product_attention(q, k, v)
     found = []
     monkeypatch.setattr(
-        built,
+        attention,
         "load_function",
         lambda path: lambda problem: found.append(problem) or (lambda q, k, v: q),
     )

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import attnbench
-from attnbench import arguments
-from attnbench.models.calls import Calls, Site
-from attnbench.notebook.asked import BadWord, changes, command
-from attnbench.store import read_header
+from attnbench.command import arguments
+from attnbench.core.store import read_header
+from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.notebook.frames import BadWord, changes, command
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
@@ -80,11 +80,23 @@ def test_what_can_not_be_asked_is_a_sentence_and_leaves_no_folder(asked, said, t
 def calls(tmp_path):
     """Two problems that a program put, and their file."""
     found = [Problem(q_len=n, kv_len=n, heads=2, kv_heads=2) for n in (16, 24)]
-    made = Calls([
-        Site(problem=p, site="train.py:1", via="sdpa", calls=1, seconds=0.1, backward_s=0.0,
-             share=None, scale=p.scale, samples="", note="")
-        for p in found
-    ])  # fmt: skip
+    made = SeenCalls(
+        [
+            Site(
+                problem=p,
+                site="train.py:1",
+                via="sdpa",
+                calls=1,
+                seconds=0.1,
+                backward_s=0.0,
+                share=None,
+                scale=p.scale,
+                samples="",
+                note="",
+            )
+            for p in found
+        ]
+    )
     made.write(tmp_path / "calls.json")
     return made, tmp_path / "calls.json", found
 
@@ -119,11 +131,18 @@ def test_devices_are_recorded_and_go_with_the_problems_of_a_program(calls, tmp_p
 def test_arrays_and_generators_are_read_once_and_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr("attnbench.notebook.measured.sweep", lambda *_: None)
     df = attnbench.run(
-        np.array(["sdpa", "matmul"]), seq=np.array([16, 24]), heads=(n for n in (2,)),
-        mask=(text for text in ("none", "causal")), phase=pd.Series(["forward"]),
-        batch=np.array(1), budget=np.float64(0.5), devices=(name for name in ("cpu",)),
-        tables=np.array([]), out=tmp_path, quiet=True,
-    )  # fmt: skip
+        np.array(["sdpa", "matmul"]),
+        seq=np.array([16, 24]),
+        heads=(n for n in (2,)),
+        mask=(text for text in ("none", "causal")),
+        phase=pd.Series(["forward"]),
+        batch=np.array(1),
+        budget=np.float64(0.5),
+        devices=(name for name in ("cpu",)),
+        tables=np.array([]),
+        out=tmp_path,
+        quiet=True,
+    )
     header = read_header(Path(df.attrs["run"]))
     assert header["command"] == (
         "attnbench run sdpa matmul --seq 16,24 --batch 1 --heads 2 --mask none --mask causal "
@@ -142,7 +161,7 @@ def test_problems_and_a_grid_are_not_asked_for_together(calls, tmp_path):
     with pytest.raises(BadWord, match="problems says which problems; leave out seq, preset"):
         attnbench.run(problems=made, seq=16, preset="smoke", budget=1, out=tmp_path / "out")
     with pytest.raises(BadWord, match="holds no call"):
-        attnbench.run(problems=Calls(), out=tmp_path / "out")
+        attnbench.run(problems=SeenCalls(), out=tmp_path / "out")
     with pytest.raises(CantBeDone, match="can't read calls from"):
         attnbench.run(problems=file.with_name("none.json"), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -3,7 +3,7 @@
 import pytest
 
 import attnbench
-from attnbench.machine import this_machine
+from attnbench.core.machine import this_machine
 from impls.asked import CantBeDone
 from tests.verbs import chosen_runs as made
 

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,10 +13,9 @@ import pandas as pd
 import pytest
 
 import attnbench
-from attnbench.notebook.asked import BadWord
-from attnbench.notebook.frames import FIRST
-from attnbench.store import read_records
-from attnbench.store.run_folder import RunFolder
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.store import read_records
+from attnbench.notebook.frames import FIRST, BadWord
 from impls.asked import CantBeDone
 from tests.answer import lines
 from tests.answer.run_folders import HEADER
@@ -29,8 +27,10 @@ def test_what_is_loaded_later_is_said_the_same_to_editors():
     stub = ast.parse((ROOT / "attnbench" / "__init__.pyi").read_text())
     told = {
         alias.asname: f"{node.module}:{alias.name}"
-        for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }  # fmt: skip
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert told == attnbench.LATER
 
 
@@ -70,10 +70,11 @@ def one(tmp_path):
     return written(
         tmp_path / "one",
         *lines.line("sdpa", {256: 1e-3, 512: 3e-3, 1024: 9e-3}),
-        *lines.line("matmul", {256: 2e-3, 512: 6e-3}), lines.untimed("matmul", 1024),
+        *lines.line("matmul", {256: 2e-3, 512: 6e-3}),
+        lines.untimed("matmul", 1024),
         *lines.line("linear.elu", {256: 5e-3, 512: 6e-3}, computes="its own operator"),
         *lines.line("sdpa", {256: 4e-3}, phase="train"),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -167,15 +168,17 @@ def test_only_the_rows_that_are_given_are_answered_for(one):
 def test_reasons_that_are_left_out_are_counted_as_reasons_and_are_none(tmp_path):
     def of(count):
         records = [
-            replace(lines.untimed("sdpa", 16 * n), reason="why " + "not" * n)
+            lines.untimed("sdpa", 16 * n).with_(reason="why " + "not" * n)
             for n in range(1, count + 1)
         ]
         return attnbench.show(written(tmp_path / str(count), *records), ())
 
     for count, told, more in (
-        (1, "1 reason", None), (6, "6 reasons", None), (7, "7 reasons", "1 reason more"),
+        (1, "1 reason", None),
+        (6, "6 reasons", None),
+        (7, "7 reasons", "1 reason more"),
         (9, "9 reasons", "3 reasons more"),
-    ):  # fmt: skip
+    ):
         shown = of(count)
         assert f"Not measured: {told}<" in shown._repr_html_()
         assert len(shown.missing) == min(count, 6)
@@ -211,8 +214,7 @@ def test_a_figure_that_fails_costs_itself_alone(one, monkeypatch):
 
 
 def test_what_somebody_named_is_words_and_no_markup(tmp_path):
-    record = lines.timed("sdpa", 256, 1e-3)
-    object.__setattr__(record, "variant", "<script>alert(1)</script>")
+    record = lines.timed("sdpa", 256, 1e-3).with_(variant="<script>alert(1)</script>")
     html = attnbench.show(written(tmp_path, record))._repr_html_()
     assert "<script" not in html
     assert "&lt;script&gt;" in html

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.notebook.progress import OneLine
-from attnbench.store import read_header, read_records
+from attnbench.core.store import read_header, read_records
+from attnbench.notebook.measured import OneLine
 from attnbench.sweep import start
-from attnbench.sweep.run import Stopped
+from attnbench.sweep.sweep import Stopped
 from tests.answer import lines
 
 ROOT = Path(attnbench.__file__).parents[1]
@@ -29,8 +29,14 @@ def measured(tmp_path_factory):
         "assert 'torch' not in sys.modules\n"
         "print(df.to_json(orient='records')); print(df.attrs['run'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(out)], cwd=ROOT, timeout=120, check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(out)],
+        cwd=ROOT,
+        timeout=120,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     rows, path = done.stdout.splitlines()
     return json.loads(rows), Path(path), done.stderr
 

@@ -4,19 +4,38 @@ MIB = 2**20
 
 
 def operator(name, seconds, calls=1, rate=None):
-    return {"name": f"aten::{name}", "self_s": seconds, "share": 0.0, "calls": calls,
-            "flops": None, "flop_rate": rate, "bytes": None}  # fmt: skip
+    return {
+        "name": f"aten::{name}",
+        "self_s": seconds,
+        "share": 0.0,
+        "calls": calls,
+        "flops": None,
+        "flop_rate": rate,
+        "bytes": None,
+    }
 
 
 def phase(name, operators, outside=0.001):
     whole = sum(x["self_s"] for x in operators) + outside
-    return {"name": name, "of": "operators", "plain_s": whole, "profiled_s": whole,
-            "outside_s": outside, "operators": operators}  # fmt: skip
+    return {
+        "name": name,
+        "of": "operators",
+        "plain_s": whole,
+        "profiled_s": whole,
+        "outside_s": outside,
+        "operators": operators,
+    }
 
 
 def source(place, code, name, *, backward, there, most):
-    return {"place": place, "code": code, "operator": f"aten::{name}", "backward": backward,
-            "peak_bytes": there * MIB, "most_bytes": most * MIB}  # fmt: skip
+    return {
+        "place": place,
+        "code": code,
+        "operator": f"aten::{name}",
+        "backward": backward,
+        "peak_bytes": there * MIB,
+        "most_bytes": most * MIB,
+    }
 
 
 def dense():
@@ -25,31 +44,63 @@ def dense():
     names = [operator(f"tiny{i}", 1e-6) for i in range(12)]
     backward = phase("backward", [operator("bmm", 0.04, 4, 5e10), *names])
     return {
-        "variant": "dense", "slug": "b1 h8/8 n1024 d64 f32 causal train", "note": "as written",
-        "problem": {"phase": "train"}, "caveats": [], "phases": [forward, backward],
+        "variant": "dense",
+        "slug": "b1 h8/8 n1024 d64 f32 causal train",
+        "note": "as written",
+        "problem": {"phase": "train"},
+        "caveats": [],
+        "phases": [forward, backward],
         "plain": {"clock": "host", "forward_s": 0.03, "backward_s": 0.04, "total_s": 0.07},
         "cost": {"flops": 10**9, "bytes": 10**6, "flop_rate": 1.4e10},
         "memory": {
-            "peak_bytes": 96 * MIB, "peak_phase": "backward", "peak_ms": 60.0, "turn_ms": 30.0,
-            "turn_bytes": 32 * MIB, "end_ms": 80.0, "scores_bytes": 32 * MIB,
+            "peak_bytes": 96 * MIB,
+            "peak_phase": "backward",
+            "peak_ms": 60.0,
+            "turn_ms": 30.0,
+            "turn_bytes": 32 * MIB,
+            "end_ms": 80.0,
+            "scores_bytes": 32 * MIB,
             "at_ms": [5.0, 15.0, 25.0, 60.0, 70.0],
-            "alive": [[32 * MIB, 0, 0], [32 * MIB, 32 * MIB, 0], [0, 32 * MIB, 0],
-                      [0, 32 * MIB, 64 * MIB], [0, 0, 4 * MIB]],
+            "alive": [
+                [32 * MIB, 0, 0],
+                [32 * MIB, 32 * MIB, 0],
+                [0, 32 * MIB, 0],
+                [0, 32 * MIB, 64 * MIB],
+                [0, 0, 4 * MIB],
+            ],
             "largest": {"bytes": 32 * MIB, "count": 3, "forward": 2},
             "sources": [
                 source("dense.py:22", "scores = q @ k", "bmm", backward=False, there=0, most=32),
-                source("dense.py:23", "w = scores.softmax(-1) # $", "_softmax", backward=False,
-                       there=32, most=32),
-                source("dense.py:23", "w = scores.softmax(-1) # $", "_softmax_backward_data",
-                       backward=True, there=64, most=64),
+                source(
+                    "dense.py:23",
+                    "w = scores.softmax(-1) # $",
+                    "_softmax",
+                    backward=False,
+                    there=32,
+                    most=32,
+                ),
+                source(
+                    "dense.py:23",
+                    "w = scores.softmax(-1) # $",
+                    "_softmax_backward_data",
+                    backward=True,
+                    there=64,
+                    most=64,
+                ),
             ],
         },
         "lines": [
-            {"place": "dense.py:22", "code": "scores = q @ k", "forward_share": 0.2,
-             "backward_share": 0.5, "gradient": "BmmBackward0", "allocated_bytes": 1,
-             "peak_bytes": 1},
+            {
+                "place": "dense.py:22",
+                "code": "scores = q @ k",
+                "forward_share": 0.2,
+                "backward_share": 0.5,
+                "gradient": "BmmBackward0",
+                "allocated_bytes": 1,
+                "peak_bytes": 1,
+            },
         ],
-    }  # fmt: skip
+    }
 
 
 def fused():
@@ -59,9 +110,15 @@ def fused():
     made = dense() | {"variant": "fused", "phases": [forward, backward], "note": ""}
     made["plain"] = {"clock": "host", "forward_s": 0.01, "backward_s": 0.02, "total_s": 0.03}
     made["memory"] = made["memory"] | {
-        "peak_bytes": 8 * MIB, "turn_bytes": 2 * MIB, "end_ms": 30.0, "turn_ms": 10.0,
-        "peak_ms": 20.0, "at_ms": [5.0, 20.0], "alive": [[2 * MIB], [8 * MIB]],
-        "sources": [source("sdpa.py:31", "return F.sdpa(q, k, v)", "zeros", backward=True,
-                           there=8, most=8)],
-    }  # fmt: skip
+        "peak_bytes": 8 * MIB,
+        "turn_bytes": 2 * MIB,
+        "end_ms": 30.0,
+        "turn_ms": 10.0,
+        "peak_ms": 20.0,
+        "at_ms": [5.0, 20.0],
+        "alive": [[2 * MIB], [8 * MIB]],
+        "sources": [
+            source("sdpa.py:31", "return F.sdpa(q, k, v)", "zeros", backward=True, there=8, most=8)
+        ],
+    }
     return made

@@ -2,7 +2,7 @@
 
 import re
 
-from attnbench.record import Error, Memory, Record, Status, Time
+from attnbench.core.record import Error, Memory, Record, Status, Time
 from impls.problem import Problem
 from tests.times import around, figures
 
@@ -19,14 +19,15 @@ def timed(variant, median, problem=PROBLEM, **more):
     given = {
         "memory": Memory(peak_bytes=3 << 20, saved_bytes=None, expected_bytes=None, method="m"),
         "error": {"forward": Error(relative=2e-7, max=1.0, worst_row=1.0, cosine=1.0, ratio=1.25)},
-        "share_of_ceiling": 0.42, "computes": "softmax", **more,
-    }  # fmt: skip
-    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-                  **given)  # fmt: skip
+        "share_of_ceiling": 0.42,
+        "computes": "softmax",
+        **more,
+    }
+    return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, **given)
 
 
 def untimed(variant, status, problem=PROBLEM, reason="the reason", **more):
-    return Record(status=status, reason=reason, variant=variant, problem=problem.to_dict(), **more)
+    return Record(status=status, reason=reason, variant=variant, problem=problem, **more)
 
 
 def grid(text):

@@ -51,8 +51,11 @@ def test_speeds_are_ratios_of_the_runs_own_medians(heading, phase):
     assert others == found.keys() - {"variant", "---"}
     for name in others:
         for cell, length in zip(found[name][1:], lengths, strict=False):
-            exact = [s for (_, n), (s, computes) in times.items()
-                     if n == length and computes == "softmax"]  # fmt: skip
+            exact = [
+                s
+                for (_, n), (s, computes) in times.items()
+                if n == length and computes == "softmax"
+            ]
             assert number(cell) == pytest.approx(
                 min(exact) / times[name, length][0], rel=0.05, abs=0.006
             )
@@ -62,9 +65,12 @@ def test_recall_is_the_mean_of_the_seeds_last_looks():
     rows, found = evidence("recall")["rows"], table("## Trained from scratch, on a task of recall")
     for name in {row["variant"] for row in rows}:
         last = [
-            look["accuracy"]["32"] for row in rows if row["variant"] == name
-            for look in row["curve"] if look["step"] == row["setting"]["steps"]
-        ]  # fmt: skip
+            look["accuracy"]["32"]
+            for row in rows
+            if row["variant"] == name
+            for look in row["curve"]
+            if look["step"] == row["setting"]["steps"]
+        ]
         assert number(found[name][1]) == pytest.approx(100 * statistics.fmean(last), abs=0.05)
 
 

@@ -2,16 +2,15 @@
 
 import pytest
 
-from attnbench.answer.choice import paste
-from attnbench.answer.choice.candidates import Candidate
-from attnbench.answer.choice.choice import Choice
-from attnbench.answer.choice.wants import Wants
-from attnbench.answer.model_gain import SiteTimes, Span, gain
-from attnbench.report import choice_calls_view
+from attnbench.answer import paste
+from attnbench.answer.choose import Choice
+from attnbench.answer.choose_calls import GainInterval, SiteTimes, gain
+from attnbench.answer.wants import Candidate, Wants
+from attnbench.features.choose import view
 from impls.masks import Mask
 from impls.problem import Problem
 
-EXACTLY = Span.exactly
+EXACTLY = GainInterval.exactly
 SHORT, LONG = (Problem(q_len=n, kv_len=n, mask=Mask.parse("causal")) for n in (256, 1024))
 
 
@@ -22,10 +21,17 @@ def won(problem, variant):
 
 ANSWERS = {SHORT: won(SHORT, "sdpa"), LONG: won(LONG, "chunked")}
 NOBODY = Choice(SHORT, Wants(), None, why_not="nobody serves it")
-FASTER = SiteTimes("a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3),
-                   inside_s=2e-3)  # fmt: skip
-LONGER = SiteTimes("b.py:2 · [long]", EXACTLY(0.2), "matmul", EXACTLY(8e-3), "chunked",
-                   Span(2e-3, 1e-3, 4e-3))  # fmt: skip
+FASTER = SiteTimes(
+    "a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3), inside_s=2e-3
+)
+LONGER = SiteTimes(
+    "b.py:2 · [long]",
+    EXACTLY(0.2),
+    "matmul",
+    EXACTLY(8e-3),
+    "chunked",
+    GainInterval(2e-3, 1e-3, 4e-3),
+)
 SAME = SiteTimes("c.py:3", EXACTLY(0.1), "sdpa", EXACTLY(1e-3), "sdpa", EXACTLY(1e-3))
 UNKNOWN = SiteTimes("d.py:4", None, "flex", None, "sdpa", EXACTLY(1e-3), "how long is not [known]")
 NONE = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why="nobody serves it")
@@ -36,7 +42,7 @@ def lines(shown):
     """Of answers and places."""
 
     def said(choices, *sites, of="a step"):
-        text = shown(choice_calls_view.show, choices, gain(sites, of))
+        text = shown(view.show_calls, choices, gain(sites, of))
         return text.splitlines()
 
     return said
@@ -61,11 +67,23 @@ def test_each_place_has_what_it_uses_what_it_would_take_and_both_times(lines):
         "site of a step uses now, in the program now, alone take then, alone then / now"
     )
     assert cells(said, FASTER.site) == [
-        "40.0%", "matmul", "2 ms", "2 ms", "sdpa", "1 ms", "0.50 [0.50, 0.50]",
-    ]  # fmt: skip
+        "40.0%",
+        "matmul",
+        "2 ms",
+        "2 ms",
+        "sdpa",
+        "1 ms",
+        "0.50 [0.50, 0.50]",
+    ]
     assert cells(said, LONGER.site) == [
-        "20.0%", "matmul", "–", "8 ms", "chunked", "2 ms", "0.25 [0.12, 0.50]",
-    ]  # fmt: skip
+        "20.0%",
+        "matmul",
+        "–",
+        "8 ms",
+        "chunked",
+        "2 ms",
+        "0.25 [0.12, 0.50]",
+    ]
     assert cells(said, SAME.site) == ["10.0%", "sdpa", "–", "1 ms", "sdpa", "1 ms", "–"]
     assert cells(said, UNKNOWN.site) == ["–", "flex", "–", "–", "sdpa", "1 ms", "–"]
     assert cells(said, NONE.site) == ["5.0%", "mha", "–", "–", "–", "–", "–"]
@@ -77,9 +95,10 @@ def test_what_is_gained_is_said_and_which_places_stay_as_they_are_and_why(lines)
     place = said.index(gain(sites).sentence())
     assert said[place].endswith("3 of 5 sites stay as they are")
     assert said[place + 1 : place + 4] == [
-        "c.py:3: it uses sdpa already", "d.py:4: how long is not [known]",
+        "c.py:3: it uses sdpa already",
+        "d.py:4: how long is not [known]",
         "e.py:5: nobody serves it",
-    ]  # fmt: skip
+    ]
 
 
 def test_shares_of_the_whole_program_are_said_to_be_that(lines):
@@ -94,11 +113,13 @@ def test_each_variant_that_would_be_taken_is_pasted_once_with_what_proves_it(lin
     text = "\n".join(said)
     for name, problem in (("sdpa", SHORT), ("chunked", LONG)):
         block = [
-            f"to use {name}:", *(f"    {line}" for line in paste.lines(name, problem)),
+            f"to use {name}:",
+            *(f"    {line}" for line in paste.lines(name, problem)),
             "or in a model of transformers:",
             *(f"    {line}" for line in paste.in_transformers(name)),
-            "what proves it:", f"    {paste.proof(ANSWERS[problem])}",
-        ]  # fmt: skip
+            "what proves it:",
+            f"    {paste.proof(ANSWERS[problem])}",
+        ]
         assert text.count("\n".join(block)) == 1
 
 
@@ -125,5 +146,5 @@ def test_of_several_problems_with_one_winner_the_first_is_pasted(lines):
 def test_long_reasons_wrap_in_a_pipe(in_a_pipe, reason):
     silent = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why=reason)
     nobody = {SHORT: Choice(SHORT, Wants(), None, why_not=reason)}
-    text = in_a_pipe(choice_calls_view.show, nobody, gain([silent]))
+    text = in_a_pipe(view.show_calls, nobody, gain([silent]))
     assert text.count(reason) == 2

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.answer.choice import paste
-from attnbench.answer.choice.candidates import Candidate, Excluded, Why
-from attnbench.answer.choice.choice import Choice, Lead
-from attnbench.answer.choice.wants import Wants
-from attnbench.report import choice_view
+from attnbench.answer import paste
+from attnbench.answer.choose import Choice, Lead
+from attnbench.answer.wants import Candidate, Excluded, Wants, Why
+from attnbench.features.choose import view
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -18,8 +17,13 @@ NOBODY = Choice(PROBLEM, Wants(), None, why_not="nothing was measured of it")
 
 
 def candidate(variant, median_s, **more):
-    given = {"computes": "softmax", "low_s": 0.9 * median_s, "high_s": 1.1 * median_s,
-             "measured": True, **more}  # fmt: skip
+    given = {
+        "computes": "softmax",
+        "low_s": 0.9 * median_s,
+        "high_s": 1.1 * median_s,
+        "measured": True,
+        **more,
+    }
     return Candidate(variant, median_s=median_s, **given)
 
 
@@ -35,7 +39,7 @@ def out(variant, why, said="[why]", **more):
 @pytest.fixture
 def lines(shown):
     """Of a choice."""
-    return lambda choice: shown(choice_view.show, choice).splitlines()
+    return lambda choice: shown(view.show, choice).splitlines()
 
 
 def beside(lines):
@@ -90,11 +94,14 @@ def test_a_prediction_is_said_to_be_one_in_the_answer_beside_it_and_in_the_table
 
 @pytest.mark.parametrize(
     ("setup_s", "others", "next_", "told"),
-    [(0.5, 0.0, MATMUL, "500 ms; against matmul that has paid after 500 calls"),
-     (2.0, None, MATMUL, "2000 ms; against matmul that has paid after 2,000 calls"),
-     (1e-3, 0.0, MATMUL, "1 ms; against matmul that has paid after 1 call"),
-     (0.5, 0.5, MATMUL, "500 ms"), (0.5, None, None, "500 ms")],
-)  # fmt: skip
+    [
+        (0.5, 0.0, MATMUL, "500 ms; against matmul that has paid after 500 calls"),
+        (2.0, None, MATMUL, "2000 ms; against matmul that has paid after 2,000 calls"),
+        (1e-3, 0.0, MATMUL, "1 ms; against matmul that has paid after 1 call"),
+        (0.5, 0.5, MATMUL, "500 ms"),
+        (0.5, None, None, "500 ms"),
+    ],
+)
 def test_what_it_costs_once_is_told_and_when_that_has_paid(setup_s, others, next_, told, lines):
     other = next_ and replace(next_, setup_s=others)
     said = lines(replace(WON, winner=replace(SDPA, setup_s=setup_s), next=other))
@@ -124,9 +131,11 @@ def test_a_time_in_doubt_is_said_to_be(lines):
 
 def test_who_might_be_faster_is_named_and_who_can_not_be_is_not(lines):
     some = (
-        out("flex", Why.UNKNOWN), out("online", Why.ABSENT, at_best_s=1e-4),
-        out("late", Why.UNKNOWN, at_best_s=1.0), out("broken", Why.STATUS),
-    )  # fmt: skip
+        out("flex", Why.UNKNOWN),
+        out("online", Why.ABSENT, at_best_s=1e-4),
+        out("late", Why.UNKNOWN, at_best_s=1.0),
+        out("broken", Why.STATUS),
+    )
     said = beside(lines(replace(WON, excluded=some)))
     assert said[-1] == "too little is known of flex, online: they might be faster"
     assert not any("too little" in line for line in lines(replace(WON, excluded=some[2:])))
@@ -165,12 +174,18 @@ def test_each_reason_that_keeps_somebody_out_has_its_line(why, start, lines):
 
 
 def test_who_is_out_for_one_reason_in_other_words_has_a_line_for_each_of_these(lines):
-    some = (out("a", Why.MEMORY, "one"), out("b", Why.MEMORY, "two"), out("c", Why.MEMORY, "one"),
-            out("d", Why.SUPPORT, "three"))  # fmt: skip
+    some = (
+        out("a", Why.MEMORY, "one"),
+        out("b", Why.MEMORY, "two"),
+        out("c", Why.MEMORY, "one"),
+        out("d", Why.SUPPORT, "three"),
+    )
     said = [line for line in lines(replace(NOBODY, excluded=some)) if "left out" in line]
     assert said == [
-        "left out, doesn't take it: d", "left out, memory: a, c: one", "left out, memory: b: two",
-    ]  # fmt: skip
+        "left out, doesn't take it: d",
+        "left out, memory: a, c: one",
+        "left out, memory: b: two",
+    ]
 
 
 @pytest.mark.parametrize(("count", "more"), [(8, ""), (9, " and 1 more"), (30, " and 22 more")])
@@ -185,7 +200,7 @@ def test_of_many_that_one_reason_keeps_out_eight_are_named(count, more, lines):
 
 
 def test_what_to_paste_and_what_proves_it_end_an_answer(shown):
-    text = shown(choice_view.show, WON)
+    text = shown(view.show, WON)
     assert text.endswith(
         f"""
 to use it:
@@ -200,10 +215,10 @@ what proves it:
     {paste.proof(WON)}
 """
     )
-    assert "to use it" not in shown(choice_view.show, NOBODY)
+    assert "to use it" not in shown(view.show, NOBODY)
 
 
 def test_a_long_line_wraps_in_a_pipe(in_a_pipe, reason):
     some = tuple(out(f"v{n}", Why.STATUS, reason) for n in range(9))
-    text = in_a_pipe(choice_view.show, replace(NOBODY, excluded=some, why_not=reason))
+    text = in_a_pipe(view.show, replace(NOBODY, excluded=some, why_not=reason))
     assert text.count(reason) == 2

@@ -2,26 +2,26 @@
 
 import pytest
 
-from attnbench.report import map_view
-from attnbench.report.map_picture import BadPicture, draw
+from attnbench.features.maps import view
+from attnbench.features.maps.view import BadPicture, draw
 
 
 def test_a_map_has_a_row_and_a_column_for_each_word(shown):
     words = ["the", "[", "cat", "the"]
     weights = [[0.1 * r + 0.01 * c for c in range(4)] for r in range(4)]
-    lines = shown(map_view.show, words, weights).splitlines()
+    lines = shown(view.show, words, weights).splitlines()
     assert lines[0].split() == words
     for line, word, row_of in zip(lines[1:], words, weights, strict=False):
         assert line.split() == [word, *(f"{w:.2f}" for w in row_of)]
 
 
 def test_a_weight_that_is_no_number_says_so(shown):
-    assert "nan" in shown(map_view.show, ["a"], [[None]])
+    assert "nan" in shown(view.show, ["a"], [[None]])
 
 
 def test_a_map_of_a_long_sentence_keeps_every_weight(capsys):
     words = [f"word{n}" for n in range(30)]
-    map_view.show(words, [[0.25] * 30] * 30)
+    view.show(words, [[0.25] * 30] * 30)
     assert capsys.readouterr().out.count("0.25") == 900
 
 

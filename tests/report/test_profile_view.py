@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report import profile_view
-from attnbench.report.profile_view import curve, rows_of, show
+from attnbench.features.profile import view
+from attnbench.features.profile.view import curve, rows_of, show
 from impls.loading import load_file
 
 profiles = load_file(Path(__file__).with_name("profiles.py"))
@@ -90,7 +90,7 @@ def test_brackets_in_code_are_no_markup(screen):
 def test_the_curve_is_as_high_as_what_is_alive():
     (text,) = curve(profiles.dense()["memory"], 16, 1, 96 * MIB, 80.0)
     # ms 0, 5, 10, … of 80: 32, 64 from 15, 32 from 25, 96 from 60, 4 from 70
-    heights = [profile_view.BLOCKS.index(x) for x in text.plain]
+    heights = [view.BLOCKS.index(x) for x in text.plain]
     assert heights[0] == 0 and max(heights) == 8
     assert heights[1:3] == [3, 3] and heights[3:5] == [5, 5] and heights[7:12] == [3] * 5
     assert heights[12] == 8 and heights[15] == 1

@@ -2,10 +2,9 @@
 
 import pytest
 
-from attnbench.report import quality_picture
-from attnbench.report.quality_real_view import show_real
-from attnbench.report.quality_view import line, model_said, show_model
-from attnbench.store.evidence import Evidence
+from attnbench.core.evidence import Evidence
+from attnbench.features.quality import pictures
+from attnbench.features.quality.view import line, model_said, show_model, show_real
 from tests.models.quality.made_up import evidence, flat, real_row, row, step
 
 
@@ -15,22 +14,44 @@ def found():
     return evidence(
         row("einsum", flat(1.0), "softmax", 1.1),
         row("broken", flat(0.3), "softmax", status="wrong", reason="it is off the original's"),
-        row("topk[x]", flat(0.98, 0.001), "softmax on its own pattern", 0.9, together=False,
-            layers=[flat(0.995), flat(0.9)], distilled=learnt),
+        row(
+            "topk[x]",
+            flat(0.98, 0.001),
+            "softmax on its own pattern",
+            0.9,
+            together=False,
+            layers=[flat(0.995), flat(0.9)],
+            distilled=learnt,
+        ),
         row("nystrom", flat(0.5, 0.01), ratio=0.8, distilled={"why": "it has no backward"}),
         row("bigbird", flat(1.0), "softmax on its own pattern", equal=True),
         row("cosine", flat(0.6), "its own operator", 0.95, amiss=["crashed: it died"]),
-        {"variant": "retention", "family": "linear", "computes": "its own operator",
-         "status": "refused", "reason": "it takes causal", "remedy": ""},
-    )  # fmt: skip
+        {
+            "variant": "retention",
+            "family": "linear",
+            "computes": "its own operator",
+            "status": "refused",
+            "reason": "it takes causal",
+            "remedy": "",
+        },
+    )
 
 
 def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, capsys):
     show_model(found)
     said = capsys.readouterr().out
-    at = [said.index(words) for words in ("exact softmax", "near softmax", "operators of their own",
-                                          "what a step takes", "at the same quality", "each layer",
-                                          "after distillation")]  # fmt: skip
+    at = [
+        said.index(words)
+        for words in (
+            "exact softmax",
+            "near softmax",
+            "operators of their own",
+            "what a step takes",
+            "at the same quality",
+            "each layer",
+            "after distillation",
+        )
+    ]
     assert at == sorted(at)
     near = said[at[1] : at[2]]
     assert near.index("bigbird") < near.index("topk[x]") < near.index("nystrom")
@@ -43,11 +64,14 @@ def test_what_has_no_figures_says_why_beneath(found, capsys):
     show_model(found)
     said = capsys.readouterr().out
     for words in (
-        "! broken: wrong: it is off", "! retention: refused: it takes causal",
-        "! cosine: crashed: it died", "! nystrom: it has no backward",
-        "same rank: can't be told apart", "need not be: bigbird",
+        "! broken: wrong: it is off",
+        "! retention: refused: it takes causal",
+        "! cosine: crashed: it died",
+        "! nystrom: it has no backward",
+        "same rank: can't be told apart",
+        "need not be: bigbird",
         "Without any attention a step of 256 tokens takes 0.800",
-    ):  # fmt: skip
+    ):
         assert words in said
 
 
@@ -59,7 +83,7 @@ def test_each_variant_is_a_line_as_it_ends(found):
 
 def test_the_picture_has_every_point_with_its_words_and_lies_beside_the_file(found, tmp_path):
     file = tmp_path / "20260102-030405-model.json"
-    picture = quality_picture.beside(found, file)
+    picture = pictures.beside(found, file)
     assert picture.read_bytes().startswith(b"\x89PNG")
     svg = file.with_suffix(".svg").read_text()
     for words in ("topk[x]: cosine 0.9800, 0.9×", "nystrom", "no attention at all", "the original"):
@@ -68,21 +92,21 @@ def test_the_picture_has_every_point_with_its_words_and_lies_beside_the_file(fou
 
 
 def test_the_picture_says_who_is_fastest_at_a_cosine_of_0_99(found):
-    drawn = quality_picture.draw(found)
+    drawn = pictures.draw_quality(found)
     assert "nobody is faster than the original; next to it: einsum (1.100" in drawn.svg
     assert drawn.csv.splitlines()[0].startswith("variant,computes,cosine")
     assert len(drawn.csv.splitlines()) == 5
 
 
 def test_a_row_of_the_picture_is_who_is_as_the_original_and_the_corner_says_who_gains(found):
-    svg = quality_picture.draw(found).svg
+    svg = pictures.draw_quality(found).svg
     assert "as the original, to 0.0001" in svg and "0.99 or more:" in svg and "nobody" in svg
     quick = evidence(row("quick", flat(1.0), "softmax", 0.9), row("far", flat(0.5), ratio=1.1))
-    assert "1 of all" in quality_picture.draw(quick).svg
+    assert "1 of all" in pictures.draw_quality(quick).svg
 
 
 def test_nearer_is_higher_and_the_far_end_is_not_lost():
-    at = [quality_picture.up(x) for x in (-0.1, 0.0, 0.2, 0.5, 0.9, 0.99, 0.999)]
+    at = [pictures.up(x) for x in (-0.1, 0.0, 0.2, 0.5, 0.9, 0.99, 0.999)]
     assert at == sorted(at)
     assert at[3] - at[1] > 0.5 * (at[5] - at[4])
 
@@ -90,14 +114,19 @@ def test_nearer_is_higher_and_the_far_end_is_not_lost():
 def test_what_is_both_faster_and_as_near_is_said(capsys):
     show_model(evidence(row("quick", flat(0.995), "softmax on its own pattern", 0.9)))
     said = capsys.readouterr().out
-    assert "Nothing is both faster than the original beyond doubt and keeps a median cosine of " \
-           "0.999." in said  # fmt: skip
+    assert (
+        "Nothing is both faster than the original beyond doubt and keeps a median cosine of "
+        "0.999." in said
+    )
     assert "Only quick keeps 0.99: 0.900 [0." in said
 
 
 def test_of_what_is_faster_the_nearest_to_the_original_is_said():
-    rows = [row("exact", flat(1.0), "softmax", 1.2), row("near", flat(0.6), ratio=0.8),
-            row("far", flat(0.3), ratio=0.5)]  # fmt: skip
+    rows = [
+        row("exact", flat(1.0), "softmax", 1.2),
+        row("near", flat(0.6), ratio=0.8),
+        row("far", flat(0.3), ratio=0.5),
+    ]
     first, second, third = model_said(evidence(*rows))
     assert first.startswith("nothing is both") and "0.999, 0.99, 0.95 or 0.9; only exact" in first
     assert "is near: a cosine of 0.600 [" in second
@@ -105,13 +134,16 @@ def test_of_what_is_faster_the_nearest_to_the_original_is_said():
 
 
 def test_without_times_there_is_no_picture(tmp_path):
-    assert quality_picture.beside(evidence(row("x", flat(0.5))), tmp_path / "x.json") is None
+    assert pictures.beside(evidence(row("x", flat(0.5))), tmp_path / "x.json") is None
 
 
 @pytest.fixture
 def real(found):
-    rows = [real_row(v, s, skill) for v, skill in (("worse", -0.2), ("better", 0.7))
-            for s in ("normal", "layer 0", "layer 1")]  # fmt: skip
+    rows = [
+        real_row(v, s, skill)
+        for v, skill in (("worse", -0.2), ("better", 0.7))
+        for s in ("normal", "layer 0", "layer 1")
+    ]
     rows.append(
         {
             **real_row("gone", "layer 0", 0.0),

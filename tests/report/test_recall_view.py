@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report import recall_picture, recall_view
-from attnbench.store.evidence import Evidence
+from attnbench.core.evidence import Evidence
+from attnbench.features.quality import pictures, recall_view
 from impls.loading import load_file
 
 made_up = load_file(Path(__file__).parents[1] / "models" / "quality" / "made_up_recall.py")
@@ -15,10 +15,15 @@ rows, SETTING = made_up.rows, made_up.SETTING
 
 def evidence(*more, scan=False, seeds=3, budgets=None):
     made = {
-        "machine": {"name": "a-machine"}, "started": "2026-01-01T00:00:00+00:00",
-        "baseline": "sdpa", "scan": scan, "seeds": list(range(seeds)), "threads": 1,
-        "budgets": {SETTING.slug: 0.9} if budgets is None else budgets, "stopped": False,
-    }  # fmt: skip
+        "machine": {"name": "a-machine"},
+        "started": "2026-01-01T00:00:00+00:00",
+        "baseline": "sdpa",
+        "scan": scan,
+        "seeds": list(range(seeds)),
+        "threads": 1,
+        "budgets": {SETTING.slug: 0.9} if budgets is None else budgets,
+        "stopped": False,
+    }
     own = rows("sdpa", *[(1.0, 0.998)] * seeds)
     return Evidence("recall", made, [*own, *more])
 
@@ -74,8 +79,11 @@ def in_a_scan(width, rate, own, other):
 
 
 def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
-    tried = [in_a_scan(16, 0.01, 1.0, 0.5), in_a_scan(16, 0.1, 0.5, 0.6),
-             in_a_scan(64, 0.01, 1.0, 0.995)]  # fmt: skip
+    tried = [
+        in_a_scan(16, 0.01, 1.0, 0.5),
+        in_a_scan(16, 0.1, 0.5, 0.6),
+        in_a_scan(64, 0.01, 1.0, 0.995),
+    ]
     found = evidence(scan=True, seeds=1, budgets={})
     found = replace(found, rows=[row for some in tried for row in some])
     text = shown(recall_view.show, found)
@@ -101,15 +109,22 @@ def test_a_table_fits_a_pipe(in_a_pipe):
 def test_the_picture_shows_every_variant(tmp_path, seeds):
     files = [tmp_path / "x.svg", tmp_path / "x.png"]
     found = evidence(*elu(*[(1.0, 0.5)] * seeds), seeds=seeds)
-    assert recall_picture.draw(found, files)
+    assert pictures.draw_recall(found, files)
     text = files[0].read_text()
-    for words in ("sdpa", "linear.elu", "a-machine", "pairs in a sequence", "0.9 s for all",
-                  "seconds of training", "numbers that a decoder keeps"):  # fmt: skip
+    for words in (
+        "sdpa",
+        "linear.elu",
+        "a-machine",
+        "pairs in a sequence",
+        "0.9 s for all",
+        "seconds of training",
+        "numbers that a decoder keeps",
+    ):
         assert words in text
     assert files[1].stat().st_size > 10_000
 
 
 def test_where_nothing_was_trained_there_is_no_picture(tmp_path):
     none = replace(evidence(), rows=[made_up.refused("sdpa", "no")])
-    assert not recall_picture.draw(none, [tmp_path / "x.png"])
+    assert not pictures.draw_recall(none, [tmp_path / "x.png"])
     assert not list(tmp_path.iterdir())

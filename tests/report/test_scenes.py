@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.scenes import Ran, scenes
+from attnbench.report.scenes import ReportRun, scenes
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).parent / "page" / "runs.py")
@@ -12,14 +12,18 @@ timed, at = runs.timed, runs.at
 
 
 def ran(path, records=(), **header):
-    return Ran(0, Path(path), header, records, range(1, len(records) + 1))
+    return ReportRun(0, Path(path), header, records, range(1, len(records) + 1))
 
 
-@pytest.mark.parametrize(("folder", "header", "name"), [
-    ("box/one", {"run": "one"}, "one on box"), ("box/copy", {"run": "one"}, "copy (one) on box"),
-    ("box/one", {}, "one on box"),
-    ("box/one", {"run": "one", "machine": {"name": "slow"}}, "one on slow"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("folder", "header", "name"),
+    [
+        ("box/one", {"run": "one"}, "one on box"),
+        ("box/copy", {"run": "one"}, "copy (one) on box"),
+        ("box/one", {}, "one on box"),
+        ("box/one", {"run": "one", "machine": {"name": "slow"}}, "one on slow"),
+    ],
+)
 def test_a_run_is_called_by_its_own_name_and_by_its_folder_s_where_that_is_another(
     folder, header, name
 ):
@@ -30,11 +34,15 @@ def places(*, apart):
     """Two that change places by a tenth, in a run whose twins came out so far apart."""
     ahead, behind = 10e-3, 11.5e-3
     return [
-        timed("a", ahead, at(64)), timed("b", behind, at(64)),
-        timed("a", behind, at(128)), timed("b", ahead, at(128)),
-        *(timed(name, median, at(64), kernels=["flash_fwd"])
-          for name, median in (("one", 0.1), ("other", 0.1 * (1 + apart)))),
-    ]  # fmt: skip
+        timed("a", ahead, at(64)),
+        timed("b", behind, at(64)),
+        timed("a", behind, at(128)),
+        timed("b", ahead, at(128)),
+        *(
+            timed(name, median, at(64), kernels=["flash_fwd"])
+            for name, median in (("one", 0.1), ("other", 0.1 * (1 + apart)))
+        ),
+    ]
 
 
 @pytest.mark.parametrize(("apart", "sure"), [(0.01, "clear"), (0.2, "a tie of 2")])

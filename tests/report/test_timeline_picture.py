@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.map_picture import BadPicture
-from attnbench.report.timeline_picture import draw
+from attnbench.features.maps.view import BadPicture
+from attnbench.features.profile.view import draw
 from impls.loading import load_file
 
 profiles = load_file(Path(__file__).with_name("profiles.py"))
@@ -66,9 +66,15 @@ def test_what_never_held_much_has_no_band(drawn):
 def test_nothing_alive_is_still_a_picture(drawn):
     p = profiles.dense()
     p["memory"] |= {
-        "sources": [], "alive": [], "at_ms": [], "peak_bytes": 0, "peak_ms": 0.0, "turn_ms": None,
-        "turn_bytes": None, "end_ms": 1.0,
-    }  # fmt: skip
+        "sources": [],
+        "alive": [],
+        "at_ms": [],
+        "peak_bytes": 0,
+        "peak_ms": 0.0,
+        "turn_ms": None,
+        "turn_bytes": None,
+        "end_ms": 1.0,
+    }
     assert any("dense: peak 0 B" in t for t in drawn(p))
 
 
@@ -97,17 +103,24 @@ def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(monkeypatch, tmp_
 def dozen():
     """Twelve sources at once, more than there are colors; some lines of code have several."""
     p = profiles.dense()
-    sources = [profiles.source(f"x.py:{n % 7}", "y", f"op{n}", backward=n % 5 == 4, there=4, most=4)
-               for n in range(12)]  # fmt: skip
-    p["memory"] |= {"sources": sources, "at_ms": [5.0], "alive": [[4 * profiles.MIB] * 12],
-                    "peak_bytes": 48 * profiles.MIB}  # fmt: skip
+    sources = [
+        profiles.source(f"x.py:{n % 7}", "y", f"op{n}", backward=n % 5 == 4, there=4, most=4)
+        for n in range(12)
+    ]
+    p["memory"] |= {
+        "sources": sources,
+        "at_ms": [5.0],
+        "alive": [[4 * profiles.MIB] * 12],
+        "peak_bytes": 48 * profiles.MIB,
+    }
     return p
 
 
 def test_no_two_bands_look_alike(monkeypatch, tmp_path):
     looks = []
-    monkeypatch.setattr("matplotlib.axes.Axes.fill_between",
-                        lambda axes, *sides, **look: looks.append(look))  # fmt: skip
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.fill_between", lambda axes, *sides, **look: looks.append(look)
+    )
     draw([dozen()], [tmp_path / "memory.svg"])
     colors = [tuple(x["facecolor"]) for x in looks]
     assert len(set(colors[:10])) == 10
@@ -119,7 +132,8 @@ def test_no_two_bands_look_alike(monkeypatch, tmp_path):
 
 def test_two_share_the_axis_of_time(monkeypatch, tmp_path):
     limits = []
-    monkeypatch.setattr("matplotlib.axes.Axes.set_xlabel",
-                        lambda axes, text: limits.append(axes.get_xlim()))  # fmt: skip
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.set_xlabel", lambda axes, text: limits.append(axes.get_xlim())
+    )
     draw([profiles.fused(), profiles.dense()], [tmp_path / "memory.svg"])
     assert limits == [(0, 80), (0, 80)]

@@ -8,19 +8,18 @@ import pytest
 import torch
 from torch.overrides import _get_current_function_mode_stack, _pop_mode
 
-from attnbench.measure import clocks, timed
-from attnbench.measure.cell import Bench
-from attnbench.measure.job import Job
-from attnbench.measure.shared import names
-from attnbench.record import Record
-from attnbench.selfcheck import BUDGET_S
+from attnbench.core.record import Record
+from attnbench.features.selfcheck.selfcheck import BUDGET_S
+from attnbench.gate import budget, hygiene, watch
+from attnbench.meter import clocks, timed
+from attnbench.meter.cell import Bench
+from attnbench.meter.timed import Job
 from attnbench.sweep.worker import _measured
-from attnbench.truth import budget, hygiene
 
 NAMES = (
     (time, "perf_counter"), (time, "perf_counter_ns"), (clocks, "perf_counter_ns"),
     (torch.cuda, "synchronize"), (torch, "allclose"), (torch, "equal"), (budget, "check"),
-    (timed.Timed, "wrong"), (names, "replaced"), (hygiene.check_finite, "__code__"),
+    (timed.Timed, "wrong"), (watch, "replaced"), (hygiene.check_finite, "__code__"),
 )  # fmt: skip
 
 

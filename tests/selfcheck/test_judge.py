@@ -5,20 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench import cli, selfcheck
-from attnbench.machine import this_machine
-from attnbench.record import PROTOCOL, Memory, Record, Status
-from attnbench.report import selfcheck_view
-from attnbench.selfcheck import Outcome, SelfCheck, judge, run_plants, save
-from attnbench.store import StoreError, find_runs, stored_selfcheck
+from attnbench import cli
+from attnbench.core.disk import StoreError
+from attnbench.core.evidence import stored_selfcheck
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL, Memory, Record, Status
+from attnbench.core.store import find_runs
+from attnbench.features.selfcheck import selfcheck, view
+from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck, judge, run_plants, save
+from attnbench.gate.plants import PLANTS
 from attnbench.sweep.engine import WorkerLost
-from attnbench.truth.planted import PLANTS
 
 ZEROS = next(p for p in PLANTS if p.deed == "zeros")
 HOG = next(p for p in PLANTS if p.deed == "memory taken by torch and given back")
-CAUGHT = Outcome("zeros", "values", True, "wrong", "row 0 did not move")
-ESCAPED = Outcome("a hang", "costs", False, "measured", "", "timed_out, matching 'running'")
-ELSEWHERE = Outcome("a stream", "aside", None, "unavailable", "it runs on cuda")
+CAUGHT = PlantOutcome("zeros", "values", True, "wrong", "row 0 did not move")
+ESCAPED = PlantOutcome("a hang", "costs", False, "measured", "", "timed_out, matching 'running'")
+ELSEWHERE = PlantOutcome("a stream", "aside", None, "unavailable", "it runs on cuda")
 
 
 def record(plant, status, reason="", **more):
@@ -29,13 +31,20 @@ def result(*outcomes):
     return SelfCheck(list(outcomes), "box", {"torch": "2.13"}, date="2026-01-01T00:00:00+00:00")
 
 
-@pytest.mark.parametrize(("status", "reason", "caught"), [
-    (Status.WRONG, "row 0 (batch 0, head 0) did not move when key 3 changed, which", True),
-    (Status.WRONG, "it is slow", False),
-    (Status.MEASURED, "", False),
-    (Status.IMPLAUSIBLE, "row 0 (batch 0, head 0) did not move when key 3 changed, which", False),
-    (Status.CRASHED, "the worker died of SIGSEGV", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "reason", "caught"),
+    [
+        (Status.WRONG, "row 0 (batch 0, head 0) did not move when key 3 changed, which", True),
+        (Status.WRONG, "it is slow", False),
+        (Status.MEASURED, "", False),
+        (
+            Status.IMPLAUSIBLE,
+            "row 0 (batch 0, head 0) did not move when key 3 changed, which",
+            False,
+        ),
+        (Status.CRASHED, "the worker died of SIGSEGV", False),
+    ],
+)
 def test_a_fault_is_caught_by_its_status_and_its_reason_together(status, reason, caught):
     found = judge(ZEROS, record(ZEROS, status, reason))
     assert found.caught is caught
@@ -63,15 +72,24 @@ def test_a_record_without_the_number_shows_no_price():
     assert "at least" in found.wanted
 
 
-@pytest.mark.parametrize(("outcomes", "line", "passed"), [
-    ([CAUGHT, CAUGHT], "ruler self-check: 2/2 on this machine", True),
-    ([CAUGHT, ESCAPED], "ruler self-check: 1/2 on this machine", False),
-    ([CAUGHT, ELSEWHERE],
-     "ruler self-check: 1/1 on this machine; 1 could not be tried or told here", True),
-    ([ELSEWHERE],
-     "ruler self-check: 0/0 on this machine; 1 could not be tried or told here", False),
-    ([], "ruler self-check: 0/0 on this machine", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("outcomes", "line", "passed"),
+    [
+        ([CAUGHT, CAUGHT], "ruler self-check: 2/2 on this machine", True),
+        ([CAUGHT, ESCAPED], "ruler self-check: 1/2 on this machine", False),
+        (
+            [CAUGHT, ELSEWHERE],
+            "ruler self-check: 1/1 on this machine; 1 could not be tried or told here",
+            True,
+        ),
+        (
+            [ELSEWHERE],
+            "ruler self-check: 0/0 on this machine; 1 could not be tried or told here",
+            False,
+        ),
+        ([], "ruler self-check: 0/0 on this machine", False),
+    ],
+)
 def test_the_line_counts_what_was_planted(outcomes, line, passed):
     found = result(*outcomes)
     assert (found.line, found.passed) == (line, passed)
@@ -106,7 +124,7 @@ def test_a_place_that_takes_no_files_is_a_sentence(tmp_path):
 
 
 def test_the_table_says_what_escaped_and_how_it_should_have_been_caught(capsys):
-    selfcheck_view.table(result(CAUGHT, ESCAPED, ELSEWHERE))
+    view.table(result(CAUGHT, ESCAPED, ELSEWHERE))
     lines = capsys.readouterr().out.rstrip().splitlines()
     words = [" ".join(line.split()) for line in lines]
     assert "zeros wrong yes row 0 did not move" in words
@@ -140,10 +158,16 @@ def test_each_plant_goes_through_the_sweep_with_its_own_limit():
     assert told[:3] == ("planted.hang", 1, 2)
 
 
-@pytest.mark.parametrize(("outcomes", "faults", "status"), [
-    ([CAUGHT], 1, 0), ([CAUGHT, ELSEWHERE], 2, 0), ([CAUGHT, ESCAPED], 2, 1),
-    ([CAUGHT, ESCAPED], 1, 1), ([CAUGHT], 0, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("outcomes", "faults", "status"),
+    [
+        ([CAUGHT], 1, 0),
+        ([CAUGHT, ELSEWHERE], 2, 0),
+        ([CAUGHT, ESCAPED], 2, 1),
+        ([CAUGHT, ESCAPED], 1, 1),
+        ([CAUGHT], 0, 0),
+    ],
+)
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_the_verb_ends_with_a_finding_where_something_escaped(
     monkeypatch, tmp_path, capsys, outcomes, faults, status, words
@@ -229,5 +253,9 @@ def test_the_self_check_passes_on_this_machine(tmp_path, capsys):
     assert (status, [o for o in sent["outcomes"] if o["caught"] is False]) == (0, [])
     assert sent["n"] == sent["caught"] >= 60
     assert [o["deed"] for o in sent["outcomes"] if o["kind"] == "slow-downs"] == [
-        "no more work", "1 % more work", "2 % more work", "5 % more work", "10 % more work",
-    ]  # fmt: skip
+        "no more work",
+        "1 % more work",
+        "2 % more work",
+        "5 % more work",
+        "10 % more work",
+    ]

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.machine import this_machine, why_not
-from attnbench.measure.settings import Settings
-from attnbench.record import Status
-from attnbench.selfcheck import judge, run_plants
+from attnbench.core.machine import this_machine, why_not
+from attnbench.core.record import Status
+from attnbench.core.settings import Settings
+from attnbench.features.selfcheck.selfcheck import judge, run_plants
+from attnbench.gate.plants import PLANTS
 from attnbench.sweep.engine import LocalEngine
-from attnbench.truth.planted import PLANTS
 
 DEADLY = (
     "a child left running", "a child that answers", "a forged answer", "the process ended",
@@ -54,10 +54,13 @@ def engine():
         yield engine
 
 
-@pytest.mark.parametrize("deed", [
-    d if d in ("the process ended", "a hang") else pytest.param(d, marks=pytest.mark.slow)
-    for d in DEADLY
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "deed",
+    [
+        d if d in ("the process ended", "a hang") else pytest.param(d, marks=pytest.mark.slow)
+        for d in DEADLY
+    ],
+)
 def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep(engine, deed):
     plant = BY_DEED[deed]
     if plant.status is Status.TIMED_OUT:
@@ -67,8 +70,10 @@ def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep(engine, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deed", ["inputs written to through .data and put back", "a forged answer",
-                                  "a child left running"])  # fmt: skip
+@pytest.mark.parametrize(
+    "deed",
+    ["inputs written to through .data and put back", "a forged answer", "a child left running"],
+)
 def test_what_is_planted_without_its_deed_is_measured_through_the_sweep_too(engine, deed):
     plant = BY_DEED[deed]
     honest = replace(plant, row=plant.honest, status=Status.MEASURED, said="^$")

@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-from attnbench.comparison import Verdict, paired
-from attnbench.pairs import Pairs
-from attnbench.record import Status
-from attnbench.selfcheck import judge_slow_down, run_slow_downs
+from attnbench.core.record import Status
+from attnbench.core.stats import Pairs, Verdict, paired
+from attnbench.features.selfcheck.selfcheck import judge_slow_down, run_slow_downs
+from attnbench.gate.planted_calls import SLICES, build_slices
+from attnbench.gate.plants import SLICES_PROBLEM, SLOW_DOWNS, slices
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import WorkerLost
-from attnbench.truth.planted import SLICES_PROBLEM, SLOW_DOWNS, slices
-from attnbench.truth.planted.slower import SLICES, build_slices
 
 
 def found(ratio, spread=0.0, margin=0.01, n=45):
@@ -27,18 +26,30 @@ NARROW = 0.004
 """One in which two per cent can just be seen."""
 
 
-@pytest.mark.parametrize(("extra", "ratio", "spread", "margin", "right"), [
-    (0, 1.00, 0.0, 0.01, True), (0, 1.05, 0.0, 0.01, False), (0, 0.95, 0.0, 0.01, False),
-    (0, 1.02, WIDE, 0.01, None),
-    (1, 1.005, 0.0, 0.01, True), (1, 1.03, 0.0, 0.01, False), (1, 0.95, 0.0, 0.01, False),
-    (2, 1.02, 0.0, 0.01, True), (2, 1.00, 0.0, 0.01, False), (2, 1.00, 0.0, 0.03, True),
-    (5, 1.05, 0.0, 0.01, True), (5, 1.00, 0.0, 0.01, False), (5, 0.95, 0.0, 0.01, False),
-    (5, 1.05, WIDE, 0.01, None),  # inconclusive, and so little could not have been seen
-    (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
-    (2, 1.0165, NARROW, 0.01, None),  # from below the margin to above what was planted
-    (2, 1.0115, NARROW, 0.01, False),  # from below the margin to less than what was planted
-    (10, 1.10, 0.0, 0.01, True), (10, 1.00, 0.0, 0.01, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("extra", "ratio", "spread", "margin", "right"),
+    [
+        (0, 1.00, 0.0, 0.01, True),
+        (0, 1.05, 0.0, 0.01, False),
+        (0, 0.95, 0.0, 0.01, False),
+        (0, 1.02, WIDE, 0.01, None),
+        (1, 1.005, 0.0, 0.01, True),
+        (1, 1.03, 0.0, 0.01, False),
+        (1, 0.95, 0.0, 0.01, False),
+        (2, 1.02, 0.0, 0.01, True),
+        (2, 1.00, 0.0, 0.01, False),
+        (2, 1.00, 0.0, 0.03, True),
+        (5, 1.05, 0.0, 0.01, True),
+        (5, 1.00, 0.0, 0.01, False),
+        (5, 0.95, 0.0, 0.01, False),
+        (5, 1.05, WIDE, 0.01, None),  # inconclusive, and so little could not have been seen
+        (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
+        (2, 1.0165, NARROW, 0.01, None),  # from below the margin to above what was planted
+        (2, 1.0115, NARROW, 0.01, False),  # from below the margin to less than what was planted
+        (10, 1.10, 0.0, 0.01, True),
+        (10, 1.00, 0.0, 0.01, False),
+    ],
+)
 def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin, right):
     outcome = judge_slow_down(extra, found(ratio, spread, margin))
     assert outcome.caught is right, outcome

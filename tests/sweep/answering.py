@@ -1,30 +1,39 @@
 """A sweep with a stand-in for the engine: made-up workers, and whoever watches."""
 
-from dataclasses import replace
-
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.record import Record, Status, Time
-from attnbench.store import RunFolder, read_records
-from attnbench.sweep import run
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Record, Status, Time
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.store import read_records
+from attnbench.sweep import sweep
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.slots import Slot
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.problem import Problem
 from impls.spec import Variant
 
-GRID = Preset("small", seq=("16", "32"), heads=(1,), head_dim=(8,), phase=("forward", "train"),
-              mask=("none",))  # fmt: skip
+GRID = Preset(
+    "small", seq=("16", "32"), heads=(1,), head_dim=(8,), phase=("forward", "train"), mask=("none",)
+)
 HEADER = {"seed": 0, "budget_s": 0.01, "nodes": {"": {"ceilings": {"flops": {}}}}}
 
 
 def timed(seconds):
-    return Time(median_s=seconds, low_s=seconds, high_s=seconds, q25_s=seconds, q75_s=seconds,
-                min_s=seconds, n=7, clock="host", stop="converged",
-                samples_s=[seconds] * 7)  # fmt: skip
+    return Time(
+        median_s=seconds,
+        low_s=seconds,
+        high_s=seconds,
+        q25_s=seconds,
+        q75_s=seconds,
+        min_s=seconds,
+        n=7,
+        clock="host",
+        stop="converged",
+        samples_s=[seconds] * 7,
+    )
 
 
 class Answering:
@@ -40,7 +49,7 @@ class Answering:
         self.jobs.append(job)
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
         record = Record.of(variant, problem, Status.MEASURED, seed=0)
-        return {"record": replace(record, time=timed(self.seconds[problem.phase])).to_dict()}
+        return {"record": record.with_(time=timed(self.seconds[problem.phase])).to_dict()}
 
     def canary(self, jobs):
         """Seconds of its canary, when so many cells have been asked for."""
@@ -78,7 +87,7 @@ def folder(tmp_path):
 
 def swept(plan, folder, engine, done=()):
     """The records that a sweep has written down."""
-    run.sweep(plan, Known(done), folder, [Slot(engine)], Watched(), run.Interrupt(print))
+    sweep.sweep(plan, RunRecords(done), folder, [Slot(engine)], Watched(), sweep.Interrupt(print))
     return list(read_records(folder.path))
 
 

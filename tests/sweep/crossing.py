@@ -4,15 +4,10 @@ import math
 import random
 from types import SimpleNamespace
 
-from attnbench import pairs
-from attnbench.answer.crossover import Answer
-from attnbench.comparison import paired
-from attnbench.sweep.crossover import (
-    Look,
-    Search,
-    ladder,
-    seek,
-)
+from attnbench.core import stats
+from attnbench.core.stats import paired
+from attnbench.features.crossover.answer import CrossoverAnswer
+from attnbench.features.crossover.search import CrossoverSearch, LengthRatio, ladder, seek
 
 LONG = ladder(64, 16384)
 
@@ -26,7 +21,7 @@ def silent(time_a, time_b, margin=0.01):
 
     def ask(length, left_s):
         ratio = math.log(time_b(length) / time_a(length))
-        return Look(length, paired([ratio] * 40, margin))
+        return LengthRatio(length, paired([ratio] * 40, margin))
 
     return ask
 
@@ -44,19 +39,19 @@ def noisy(time_a, time_b, seed, noise=0.05, margin=0.01, cap=640):
         return SimpleNamespace(fresh=lambda: None, sample=sample)
 
     def ask(length, left_s):
-        rule = pairs.Rule(margin, cap=cap)
-        taken = pairs.compare(side(time_a(length)), side(time_b(length)), rule, chance)
-        return Look(length, taken.comparison)
+        rule = stats.StopRule(margin, cap=cap)
+        taken = stats.compare(side(time_a(length)), side(time_b(length)), rule, chance)
+        return LengthRatio(length, taken.comparison)
 
     return ask
 
 
 def run(ask, rungs=LONG, seconds=1e9):
-    search = Search(rungs)
+    search = CrossoverSearch(rungs)
     asked = [look.length for look, _ in seek(search, ask, seconds)]
     assert len(asked) == len(set(asked)) and set(asked) <= set(rungs)
     return search, asked
 
 
 def answered(search):
-    return Answer("one", "other", "tokens", (search.rungs[0], search.rungs[-1]), search)
+    return CrossoverAnswer("one", "other", "tokens", (search.rungs[0], search.rungs[-1]), search)

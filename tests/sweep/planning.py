@@ -1,15 +1,22 @@
 """Grids that are planned, and the words of what can't be."""
 
-from attnbench.machine import Machine
+from attnbench.core.machine import Machine
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.spec import Variant
 
 BOX = Machine(
-    name="box", cpu="a cpu", cores=2, memory_bytes=1 << 33, system="Linux", python="3.11.7",
-    versions={}, torch_cuda=None, compiler=None,
-)  # fmt: skip
+    name="box",
+    cpu="a cpu",
+    cores=2,
+    memory_bytes=1 << 33,
+    system="Linux",
+    python="3.11.7",
+    versions={},
+    torch_cuda=None,
+    compiler=None,
+)
 GRID = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import attnbench
 import impls
-from attnbench.sweep.checkout import resolve
-from attnbench.sweep.commits import Refused
+from attnbench.core.checkout import resolve
+from attnbench.features.commits.pairs import Refused
+from attnbench.features.commits.rounds import compare_in_rounds
 from attnbench.sweep.plan import Cell
-from attnbench.sweep.rounds import compare_in_rounds
 from impls.loading import load_file
 from impls.problem import Problem
 from impls.spec import INTERFACE

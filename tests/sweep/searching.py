@@ -1,18 +1,18 @@
 """What is searched for in the tests of limits."""
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.sweep import limits
-from attnbench.sweep.growth import Budget
+from attnbench.core.machine import this_machine
+from attnbench.features.limits import search
+from attnbench.features.limits.search import CallBudget
 from attnbench.sweep.presets import PRESETS
 
-BUDGET = Budget(2 << 30, 0.2)
-GRID = PRESETS["cpu"].with_(seq=(limits.GATE_SEQ,))
+BUDGET = CallBudget(2 << 30, 0.2)
+GRID = PRESETS["cpu"].with_(seq=(search.GATE_SEQ,))
 
 
 def planned(*names, budget=BUDGET, by="seq", machine=None, **changes):
     grid = GRID.with_(**changes)
-    return limits.plan(impls.table(), names, grid, by, budget, machine or this_machine())
+    return search.plan(impls.table(), names, grid, by, budget, machine or this_machine())
 
 
 FORMS = {

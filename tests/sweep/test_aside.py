@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from attnbench.sweep.aside import Aside, Lost
+from attnbench.core.process import Aside, Lost
 from tests.processes import gone
 
 HEAD = """
     import os, signal, sys, time, warnings
     warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
-    from attnbench.sweep.told_aside import asked
+    from attnbench.core.process_child import asked
     question, tell = asked()
     tell({"asked": question, "threads": os.environ["OMP_NUM_THREADS"]})
 """
@@ -53,11 +53,17 @@ def test_what_is_no_answer_is_said_to_be_none(aside, line):
         next(heard)
 
 
-@pytest.mark.parametrize(("does", "how"), [
-    ('print("last\\x1b\\twords\\n", flush=True); os._exit(3)', "ended with status 3: last??words"),
-    ("os.kill(os.getpid(), signal.SIGSEGV)", "died of SIGSEGV"),
-    ("raise ValueError('no ' + 'x' * 600)", "ended with status 1: ValueError: no " + "x" * 385),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("does", "how"),
+    [
+        (
+            'print("last\\x1b\\twords\\n", flush=True); os._exit(3)',
+            "ended with status 3: last??words",
+        ),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "died of SIGSEGV"),
+        ("raise ValueError('no ' + 'x' * 600)", "ended with status 1: ValueError: no " + "x" * 385),
+    ],
+)
 def test_how_it_ended_is_said_with_its_last_line(aside, does, how):
     until = soon()
     one = aside(does)

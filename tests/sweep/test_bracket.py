@@ -4,16 +4,23 @@ import itertools
 
 import pytest
 
-from attnbench.sweep.bracket import Search
-from attnbench.sweep.growth import MEMORY, TIME, Budget, Look, Sizes
+from attnbench.features.limits.search import (
+    MEMORY,
+    TIME,
+    CallBudget,
+    PhaseSearch,
+    SizeResult,
+    Sizes,
+)
 
 SIZES = Sizes(step=64, shortest=64, longest=1 << 20, start=1024)
 GIB = 1 << 30
 
 
-def search(peak_bytes=GIB, seconds=1.0, expected=lambda n: None, work=lambda n: float(n * n),
-           sizes=SIZES):  # fmt: skip
-    return Search(Budget(peak_bytes, seconds), sizes, expected, work)
+def search(
+    peak_bytes=GIB, seconds=1.0, expected=lambda n: None, work=lambda n: float(n * n), sizes=SIZES
+):
+    return PhaseSearch(CallBudget(peak_bytes, seconds), sizes, expected, work)
 
 
 def run(one, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=None, most=40):
@@ -25,13 +32,13 @@ def run(one, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=None, most=40):
         assert len(asked) < most, f"it does not end: {asked}"
         took, needs = time_s(size), peak(size)
         if crash is not None and size > crash:
-            one.hear(Look(size, "crashed", "it died"))
+            one.hear(SizeResult(size, "crashed", "it died"))
         elif took > one.budget.seconds:
-            one.hear(Look(size, TIME, "a call took longer", took))
+            one.hear(SizeResult(size, TIME, "a call took longer", took))
         elif needs > one.budget.peak_bytes:
-            one.hear(Look(size, MEMORY, "observed", took, needs))
+            one.hear(SizeResult(size, MEMORY, "observed", took, needs))
         else:
-            one.hear(Look(size, "", "", took, needs))
+            one.hear(SizeResult(size, "", "", took, needs))
     return asked
 
 
@@ -106,8 +113,11 @@ def test_what_never_ends_beyond_a_length_is_over_the_time():
     asked = 0
     while (size := one.next()) is not None:
         asked += 1
-        one.hear(Look(size, TIME, "given up after 20 s") if size > 5000
-                 else Look(size, "", "", 0.01, 100))  # fmt: skip
+        one.hear(
+            SizeResult(size, TIME, "given up after 20 s")
+            if size > 5000
+            else SizeResult(size, "", "", 0.01, 100)
+        )
     assert bracketed(one, 5000)
     assert one.failed.time_s is None
     assert asked <= 14
@@ -163,9 +173,9 @@ def test_batches_are_searched_one_by_one():
 
 def test_one_look_alone_is_not_trusted_with_the_whole_time():
     one = search(work=lambda n: float(n))
-    one.hear(Look(1024, "", "", 0.1, 100))
+    one.hear(SizeResult(1024, "", "", 0.1, 100))
     assert one.next() == 4096 - 4096 % 64  # 0.4 of the time, as the work grows
-    one.hear(Look(4096, "", "", 0.4, 400))
+    one.hear(SizeResult(4096, "", "", 0.4, 400))
     assert 9000 < one.next() < 9500
 
 
@@ -180,9 +190,9 @@ def test_what_one_budget_alone_would_hold_lies_within_what_was_found():
 def test_a_call_is_guessed_from_the_last_by_its_power():
     one = search(work=lambda n: float(n))
     assert one.growth.guess_s(1024) == 0.0
-    one.hear(Look(1024, "", "", 0.1, 100))
+    one.hear(SizeResult(1024, "", "", 0.1, 100))
     assert one.growth.guess_s(2048) == pytest.approx(0.2)
-    one.hear(Look(2048, "", "", 0.4, 100))
+    one.hear(SizeResult(2048, "", "", 0.4, 100))
     assert one.growth.guess_s(4096) == pytest.approx(1.6)
 
 
@@ -194,6 +204,6 @@ def test_a_formula_that_jumps_is_not_asked_for_every_size():
         return n if n < 700_000 else n * 10**6
 
     one = search(10**6, expected=jumps)
-    one.hear(Look(1024, "", "", 1e-6, 1024))
+    one.hear(SizeResult(1024, "", "", 1e-6, 1024))
     assert one.reaches(MEMORY) == 699_968
     assert len(asked) < 60

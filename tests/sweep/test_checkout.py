@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.sweep.checkout import BadCommit, Commit, changed, laid_out, resolve
+from attnbench.core.checkout import BadCommit, Commit, changed, laid_out, resolve
 from impls.loading import load_file
 from impls.spec import INTERFACE
 
@@ -94,8 +94,13 @@ def test_impls_are_the_commits_and_the_ruler_is_ours(checkout):
         assert sorted(p.name for p in folder.iterdir()) == ["attnbench", "impls"]
         code = "import impls, attnbench; print(impls.MARK); print(attnbench.__path__[0])"
         path = os.pathsep.join([str(folder), str(ROOT)])
-        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": path}, cwd=ROOT)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=ROOT,
+        )
     mark, ruler = done.stdout.split("\n")[:2]
     assert mark == "of the commit"
     assert Path(ruler) == folder / "attnbench"

@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.record import Status
-from attnbench.sweep import asking, child
-from attnbench.sweep.child import LAST_WORDS, Child, free_memory
+from attnbench.core import process as child
+from attnbench.core.machine import this_machine
+from attnbench.core.process import LAST_WORDS, Child, free_memory
+from attnbench.core.record import Status
+from attnbench.core.settings import Settings
+from attnbench.sweep import asking
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from tests import processes
 
-GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
-              budget=0.01)  # fmt: skip
+GRID = Preset(
+    "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
+)
 
 LEAVING = """
 import os, subprocess, sys, time
@@ -198,7 +200,7 @@ def test_a_control_group_that_holds_less_than_the_machine_is_what_counts(tmp_pat
 
 DYING = """
 import os, signal, sys
-from attnbench.measure.settings import Settings
+from attnbench.core.settings import Settings
 from attnbench.sweep.engine import LocalEngine
 engine = LocalEngine(Settings())
 engine._child = engine._start()
@@ -209,8 +211,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_worker_and_its_keeper_end_when_the_engine_s_process_is_killed(mark):
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(DYING)], text=True,
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DYING)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
         worker = int(parent.stdout.readline())
         assert processes.alive(worker)
         assert len(processes.marked(mark)) >= 3
@@ -222,7 +228,7 @@ def test_a_worker_and_its_keeper_end_when_the_engine_s_process_is_killed(mark):
 def test_how_a_worker_ended_is_known_where_no_pidfd_can_be_had(refusal):
     code = f"""
         import os, time
-        from attnbench.sweep import keeper
+        from attnbench.core import process as keeper
         def refused(process): {refusal}
         os.pidfd_open = refused
         life, held = os.pipe()
@@ -236,7 +242,10 @@ def test_how_a_worker_ended_is_known_where_no_pidfd_can_be_had(refusal):
         print(keeper._watch(os.fork() or time.sleep(5), life))
     """
     ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=20,
-    )  # fmt: skip
+    )
     assert ran.stdout.splitlines() == ["status 7 True", "status -9"]

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench.machine import this_machine
-from attnbench.record import PROTOCOL
-from attnbench.sweep import cluster, place
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL
+from attnbench.sweep import cluster
+from attnbench.sweep import places as place
 from attnbench.sweep.cluster import RemoteEngine
 from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.place import Facts, NoCluster
-from attnbench.sweep.slots import SlotLost
+from attnbench.sweep.places import Facts, NoCluster
+from attnbench.sweep.sweep import SlotLost
 
 
 @pytest.mark.parametrize("address", ["foo", ":6379", "host:", "ray://host:10001", "a b", ""])
@@ -46,10 +47,13 @@ def test_a_node_like_this_one_may_take_part():
     assert place.checked("n", facts()).kind == this_machine().kind
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"protocol": PROTOCOL + 1}, f"protocol {PROTOCOL + 1} and this attnbench by {PROTOCOL}"),
-    ({"sources": "another"}, "has another attnbench"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"protocol": PROTOCOL + 1}, f"protocol {PROTOCOL + 1} and this attnbench by {PROTOCOL}"),
+        ({"sources": "another"}, "has another attnbench"),
+    ],
+)
 def test_a_node_that_measures_something_else_is_refused(changes, words):
     with pytest.raises(NoCluster, match=words):
         place.checked("node n", facts(**changes))
@@ -114,8 +118,10 @@ def test_a_worker_that_is_lost_there_is_lost_here_in_the_same_way(flags):
         RemoteEngine(Ray(said), PLACE, "node n").ask({"job": {}}, 1.0)
     lost = caught.value
     assert (lost.reason, lost.said, (lost.timed_out, lost.wrong)) == (
-        "it died", "last words", flags,
-    )  # fmt: skip
+        "it died",
+        "last words",
+        flags,
+    )
 
 
 def test_a_node_that_is_gone_is_lost_with_its_name_and_closing_it_is_no_error():

@@ -16,13 +16,25 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.record import PROTOCOL
-from attnbench.store import read_records
+from attnbench.core.record import PROTOCOL
+from attnbench.core.store import read_records
 from tests import processes
 
 ROOT = Path(attnbench.__file__).parents[1]
-GRID = ["--seq", "32,48", "--heads", "2", "--head-dim", "8", "--phase", "forward,train",
-        "--budget", "0.02", "--mask", "causal"]  # fmt: skip
+GRID = [
+    "--seq",
+    "32,48",
+    "--heads",
+    "2",
+    "--head-dim",
+    "8",
+    "--phase",
+    "forward,train",
+    "--budget",
+    "0.02",
+    "--mask",
+    "causal",
+]
 MARK = "ATTNBENCH_TEST_NODE"
 VARIANTS = ["einsum", "matmul", "sdpa", "exp.naive", "sdpa.cudnn", "numpy"]
 
@@ -35,8 +47,9 @@ class Cluster:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         port = self.address.rpartition(":")[2]
-        self.head = self._started("--head", "--port", port, "--include-dashboard=false",
-                                  "--temp-dir", str(folder))  # fmt: skip
+        self.head = self._started(
+            "--head", "--port", port, "--include-dashboard=false", "--temp-dir", str(folder)
+        )
         processes.until(self._answers)
         self.other = self.join()
 
@@ -77,8 +90,9 @@ class Cluster:
             "logging_level='ERROR'); "
             "print('nodes', *(n['NodeID'] for n in ray.nodes() if n['Alive']))"
         )
-        done = subprocess.run([sys.executable, "-c", code, self.address], capture_output=True,
-                              text=True, timeout=120)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code, self.address], capture_output=True, text=True, timeout=120
+        )
         last = (done.stdout.strip().splitlines() or [""])[-1]
         return set(last.split()[1:]) if last.startswith("nodes ") else set()
 
@@ -122,10 +136,23 @@ def nodes():
 
 def run(out, *words, variants=VARIANTS):
     return subprocess.Popen(
-        [sys.executable, "-m", "attnbench", "run", *variants, *GRID, "--out", str(out),
-         "--no-report", *words],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "attnbench",
+            "run",
+            *variants,
+            *GRID,
+            "--out",
+            str(out),
+            "--no-report",
+            *words,
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def records(out):
@@ -171,8 +198,9 @@ def test_killing_a_node_while_it_measures_loses_nothing(nodes, tmp_path):
     assert "is lost" in err
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert Counter(line["status"] for line in lines) == {
-        "measured": 18, "unsupported": 2,
-    }  # fmt: skip
+        "measured": 18,
+        "unsupported": 2,
+    }
     assert len({(x["variant"], json.dumps(x["problem"])) for x in lines}) == 20
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.comparison import Verdict
-from attnbench.measure.settings import Settings
-from attnbench.record import Record, Status
-from attnbench.sweep.checkout import Commit
+from attnbench.core.checkout import Commit
+from attnbench.core.record import Record, Status
+from attnbench.core.settings import Settings
+from attnbench.core.stats import Verdict
+from attnbench.features.commits.rounds import LOOKS, PAIRS
+from attnbench.features.crossover.search import open_worker
 from attnbench.sweep.plan import Cell
-from attnbench.sweep.rounds import LOOKS, PAIRS
-from attnbench.sweep.turns import open_worker
 from impls.loading import load_file
 from impls.problem import Problem
 
@@ -33,9 +33,12 @@ opened = repository.opened
 
 @pytest.mark.parametrize(
     ("a", "b", "verdict", "status"),
-    [("HEAD~1", "HEAD", "SLOWER", 1), ("HEAD", "HEAD~1", "FASTER", 0),
-     ("HEAD", "HEAD", "EQUIVALENT", 0)],
-)  # fmt: skip
+    [
+        ("HEAD~1", "HEAD", "SLOWER", 1),
+        ("HEAD", "HEAD~1", "FASTER", 0),
+        ("HEAD", "HEAD", "EQUIVALENT", 0),
+    ],
+)
 def test_a_commit_is_timed_against_another(checkout, opened, a, b, verdict, status):
     found = compared(checkout, opened, a, b)
     (cell,) = found.cells
@@ -138,8 +141,14 @@ def test_all_of_it_can_be_sent(checkout, opened):
     assert sent["changed"] == ["impls/speed"]
     assert sent["cells"][0]["pairs"]["comparison"]["verdict"] == "SLOWER"
     assert sent["cells"][1]["pairs"] is None
-    assert sent["counts"] == {"FASTER": 0, "SLOWER": 1, "EQUIVALENT": 0, "INCONCLUSIVE": 0,
-                              "worse": 1, "better": 0}  # fmt: skip
+    assert sent["counts"] == {
+        "FASTER": 0,
+        "SLOWER": 1,
+        "EQUIVALENT": 0,
+        "INCONCLUSIVE": 0,
+        "worse": 1,
+        "better": 0,
+    }
 
 
 def test_a_commit_is_named_by_what_was_asked():

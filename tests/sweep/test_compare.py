@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.comparison import Verdict, paired
-from attnbench.machine import this_machine
-from attnbench.pairs import Pairs
-from attnbench.record import Status
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Status
+from attnbench.core.stats import Pairs, Verdict, paired
 from attnbench.sweep.compare import compare_cells
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
@@ -54,23 +53,37 @@ def test_each_problem_is_told_as_it_ends():
 
 def test_a_difference_that_is_one_by_itself_may_not_stand_among_many():
     """Of forty pairs 31 lie beyond the margin: by chance once in 1,400 times, on either side."""
-    weak = {"pairs": Pairs(paired([0.02] * 31 + [0.0] * 9, 0.01), [1.0] * 40, [1.0] * 40,
-                           "decided").to_dict()}  # fmt: skip
+    weak = {
+        "pairs": Pairs(
+            paired([0.02] * 31 + [0.0] * 9, 0.01), [1.0] * 40, [1.0] * 40, "decided"
+        ).to_dict()
+    }
     assert Pairs.from_dict(weak["pairs"]).comparison.verdict is Verdict.SLOWER
     alone = compare_cells(
-        cells("einsum")[:1], cells("matmul")[:1], ToldEngine(weak), seed=0, margin=None, floors=[],
-        budget_s=1.0, watch=lambda _: None,
-    )  # fmt: skip
+        cells("einsum")[:1],
+        cells("matmul")[:1],
+        ToldEngine(weak),
+        seed=0,
+        margin=None,
+        floors=[],
+        budget_s=1.0,
+        watch=lambda _: None,
+    )
     assert alone[0].comparison.verdict is Verdict.SLOWER
     p = alone[0].comparison.p
     assert 0.01 / 40 < p < 0.01
     lengths = tuple(str(n) for n in range(16, 56))
     many = Preset("forty", seq=lengths, heads=(1,), head_dim=(8,), phase=("forward",))
     found = compare_cells(
-        cells("einsum", many), cells("matmul", many),
-        ToldEngine(weak, pairs(0.5), *[pairs(0.0)] * 38), seed=0, margin=None, floors=[],
-        budget_s=1.0, watch=lambda _: None,
-    )  # fmt: skip
+        cells("einsum", many),
+        cells("matmul", many),
+        ToldEngine(weak, pairs(0.5), *[pairs(0.0)] * 38),
+        seed=0,
+        margin=None,
+        floors=[],
+        budget_s=1.0,
+        watch=lambda _: None,
+    )
     verdicts = [c.comparison.verdict for c in found]
     assert verdicts[:3] == [Verdict.INCONCLUSIVE, Verdict.SLOWER, Verdict.EQUIVALENT]
 

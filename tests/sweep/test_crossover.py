@@ -6,10 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from attnbench.sweep.crossover import (
-    ladder,
-    octaves,
-)
+from attnbench.features.crossover.search import ladder, octaves
 from tests.sweep.crossing import LONG, answered, noisy, polynomial, run, silent
 
 

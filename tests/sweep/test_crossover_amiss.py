@@ -2,16 +2,9 @@
 
 import pytest
 
-from attnbench.comparison import paired
-from attnbench.record import Status
-from attnbench.sweep.crossover import (
-    A,
-    B,
-    Look,
-    Search,
-    octaves,
-    seek,
-)
+from attnbench.core.record import Status
+from attnbench.core.stats import paired
+from attnbench.features.crossover.search import A, B, CrossoverSearch, LengthRatio, octaves, seek
 from tests.sweep.crossing import LONG, answered, polynomial, run, silent
 
 
@@ -20,7 +13,7 @@ def failing(ask, status, at):
 
     def asked(length, left_s):
         if at(length):
-            return Look(length, None, status, "one: it failed")
+            return LengthRatio(length, None, status, "one: it failed")
         return ask(length, left_s)
 
     return asked
@@ -72,26 +65,26 @@ def undecided(*_):
 
 
 def test_between_leaders_what_is_undecided_is_looked_into_and_at_the_edge_it_is_not():
-    search = Search(LONG)
+    search = CrossoverSearch(LONG)
     slower, faster = paired([0.5] * 40, 0.01), paired([-0.5] * 40, 0.01)
     for length in octaves(LONG):
         said = undecided() if length in (64, 512) else slower if length < 512 else faster
-        search.hear(Look(length, said))
+        search.hear(LengthRatio(length, said))
     assert [(gap.rungs[0], gap.changes) for gap in search.gaps()] == [(272, True), (544, True)]
 
 
 def test_what_is_undecided_between_lengths_that_one_leads_at_is_not_looked_into():
-    search, slower = Search(LONG), paired([0.5] * 40, 0.01)
+    search, slower = CrossoverSearch(LONG), paired([0.5] * 40, 0.01)
     for length in octaves(LONG):
-        search.hear(Look(length, undecided() if length == 512 else slower))
+        search.hear(LengthRatio(length, undecided() if length == 512 else slower))
     assert search.gaps() == [] and search.next() is None
 
 
 def test_changes_of_leader_come_before_the_ends_of_ties_and_of_them_the_widest_and_shortest():
-    search = Search(LONG)
+    search = CrossoverSearch(LONG)
     logs = {64: 0.0, 128: 0.5, 192: -0.5, 256: -0.5, 512: 0.5, 1024: -0.5, 2048: -0.5, 4096: 0.0}
     for length, log_ratio in logs.items():
-        search.hear(Look(length, paired([log_ratio] * 40, 0.01)))
+        search.hear(LengthRatio(length, paired([log_ratio] * 40, 0.01)))
     order = [(gap.rungs[0], gap.changes) for gap in search.gaps()]
     assert order == [(272, True), (544, True), (144, True), (2176, False), (80, False)]
 
@@ -99,12 +92,12 @@ def test_changes_of_leader_come_before_the_ends_of_ties_and_of_them_the_widest_a
 def test_a_lead_that_may_be_chance_among_many_looks_is_none():
     """Of forty pairs 31 lie beyond the margin: by chance once in 1,400 times, on either side."""
     weak = paired([0.02] * 31 + [0.0] * 9, 0.01)
-    alone = Search(LONG)
-    alone.hear(Look(64, weak))
+    alone = CrossoverSearch(LONG)
+    alone.hear(LengthRatio(64, weak))
     assert [look.leader for look in alone.looks] == [A]
-    among = Search(LONG)
+    among = CrossoverSearch(LONG)
     for length in LONG[:40]:
-        among.hear(Look(length, weak if length == 64 else paired([0.0] * 40, 0.01)))
+        among.hear(LengthRatio(length, weak if length == 64 else paired([0.0] * 40, 0.01)))
     assert {look.leader for look in among.looks} == {""}
 
 
@@ -123,7 +116,7 @@ class Clock:
 
 
 def timed(took, seconds, ask=CROSSING):
-    clock, search = Clock(ask, took), Search(LONG)
+    clock, search = Clock(ask, took), CrossoverSearch(LONG)
     return search, [look.length for look, _ in seek(search, clock.ask, seconds, clock)], clock
 
 
@@ -156,6 +149,6 @@ def test_the_length_is_remembered_at_which_the_wall_clock_was_spent():
 
 
 def test_who_leads_is_who_takes_less_time():
-    faster = Look(64, paired([-0.5] * 40, 0.01))
+    faster = LengthRatio(64, paired([-0.5] * 40, 0.01))
     assert faster.leader == B and faster.decided
-    assert not Look(64, undecided()).decided
+    assert not LengthRatio(64, undecided()).decided

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.store import read_records
-from attnbench.sweep import canary, run
-from attnbench.sweep.plausible import Known
-from attnbench.sweep.slots import Slot
+from attnbench.core.store import read_records
+from attnbench.sweep import sweep
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
 from impls.problem import Problem
 
@@ -34,13 +34,13 @@ class Drifting(Answering):
 @pytest.fixture
 def often(monkeypatch):
     """A canary after every second cell, that waits for nobody."""
-    monkeypatch.setattr(canary, "EVERY_CELLS", 2)
-    monkeypatch.setattr(canary, "WAIT_S", 0.0)
+    monkeypatch.setattr(sweep, "EVERY_CELLS", 2)
+    monkeypatch.setattr(sweep, "WAIT_S", 0.0)
 
 
 def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_end(folder, often):
     engine, plan, watched = Drifting(slow={4}), plan_of("einsum", "matmul", grid=MANY), Watched()
-    run.sweep(plan, Known(), folder, [Slot(engine)], watched, run.Interrupt(print))
+    sweep.sweep(plan, RunRecords(), folder, [Slot(engine)], watched, sweep.Interrupt(print))
     asked = [(job["variant"]["name"], Problem.from_dict(job["problem"])) for job in engine.jobs]
     assert asked[16:] == asked[2:4]
     found = list(read_records(folder.path))
@@ -81,7 +81,13 @@ def test_what_this_machines_noise_makes_of_it_is_no_drift(folder, often):
 def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_time(folder, often):
     slow = set(range(3, 1000))
     engine, watched = Drifting(slow), Watched()
-    run.sweep(plan_of("einsum", "matmul", grid=MANY), Known(), folder, [Slot(engine)], watched,
-              run.Interrupt(print))  # fmt: skip
+    sweep.sweep(
+        plan_of("einsum", "matmul", grid=MANY),
+        RunRecords(),
+        folder,
+        [Slot(engine)],
+        watched,
+        sweep.Interrupt(print),
+    )
     assert len(engine.jobs) == 16 + 2
     assert len(list(read_records(folder.path))) == 16

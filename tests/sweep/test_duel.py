@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.comparison import paired
-from attnbench.machine import this_machine
-from attnbench.pairs import Pairs
-from attnbench.record import Status
-from attnbench.sweep.crossover import Look
-from attnbench.sweep.duel import PAIRS_S, PAIRS_SHARE, Asking, plan
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Status
+from attnbench.core.stats import Pairs, paired
+from attnbench.features.crossover.search import PAIRS_S, PAIRS_SHARE, LengthRatio, PairServer, plan
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import Preset
 from impls.asked import CantBeDone
@@ -105,7 +103,7 @@ def test_what_can_not_be_searched_is_refused_in_a_sentence(changes, why):
 
 def asking(*answers, margin=0.02, floors=()):
     engine = Engine(*answers)
-    return Asking(planned(), engine, 7, margin, floors), engine
+    return PairServer(planned(), engine, 7, margin, floors), engine
 
 
 def test_a_worker_is_asked_for_b_against_a_at_the_length():
@@ -144,7 +142,7 @@ def test_with_floors_each_look_has_its_own_margin():
 def test_who_is_stopped_is_said():
     stopped = {"status": "wrong", "why": "einsum: row 3 moved"}
     ask, _ = asking({"stopped": stopped})
-    assert ask(64, 100.0) == Look(64, None, Status.WRONG, "einsum: row 3 moved")
+    assert ask(64, 100.0) == LengthRatio(64, None, Status.WRONG, "einsum: row 3 moved")
 
 
 def test_what_runs_out_of_memory_is_tried_once_more_in_a_new_worker():

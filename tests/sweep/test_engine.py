@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.record import Status
-from attnbench.store import RunFolder, read_records
-from attnbench.sweep import asking, canary, run
-from attnbench.sweep.child import LAST_WORDS
+from attnbench.core.machine import this_machine
+from attnbench.core.process import LAST_WORDS
+from attnbench.core.record import Status
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import Settings
+from attnbench.core.store import read_records
+from attnbench.sweep import asking, sweep
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
-from attnbench.sweep.slots import Slot
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
 from tests.processes import alive
 
@@ -40,10 +41,10 @@ def swept(hostile, tmp_path_factory):
     folder = RunFolder.create(out, "box", {"seed": 0, "budget_s": GRID.budget, **KNOWN})
     engine, watcher = LocalEngine(Settings()), Watched()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(canary, "MARGIN", 1e9)  # the machine that tests run on is busy
+        patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
         patch.setattr(asking, "CELL_LIMIT_S", LIMIT_S)
         try:
-            run.sweep(plan, Known(), folder, [Slot(engine)], watcher, run.Interrupt(print))
+            sweep.sweep(plan, RunRecords(), folder, [Slot(engine)], watcher, sweep.Interrupt(print))
         finally:
             engine.close()
             folder.close()
@@ -129,9 +130,9 @@ def test_the_watcher_counts_up_to_the_total_and_the_time_left_reaches_zero(swept
 def test_a_sweep_measures_nothing_that_has_a_record(swept, hostile, tmp_path):
     plan = make_plan(impls.table([hostile]), ORDER, GRID, this_machine())
     folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 1.0, **KNOWN})
-    done = Known(swept[0].values())
+    done = RunRecords(swept[0].values())
     engine, watcher = LocalEngine(Settings()), Watched()
-    run.sweep(plan, done, folder, [Slot(engine)], watcher, run.Interrupt(print))
+    sweep.sweep(plan, done, folder, [Slot(engine)], watcher, sweep.Interrupt(print))
     folder.close()
     assert watcher.cells == []
     assert list(read_records(folder.path)) == []

@@ -10,18 +10,19 @@ from contextlib import suppress
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.record import Record, Status
+from attnbench.core.machine import this_machine
+from attnbench.core.process import LAST_WORDS, Child, ProcessEnd
+from attnbench.core.record import Record, Status
+from attnbench.core.settings import Settings
 from attnbench.sweep import asking
-from attnbench.sweep.child import LAST_WORDS, Child, Ended
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from tests.processes import alive, until
 
-GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
-              budget=0.01)  # fmt: skip
+GRID = Preset(
+    "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
+)
 
 
 WORKER = """
@@ -46,15 +47,19 @@ class Stand(Child):
         self._report = self._life = -1
         self._kept = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", code, said.hex()], stdin=subprocess.PIPE,
-            stdout=self.theirs, stderr=words, start_new_session=True, text=True,
-        )  # fmt: skip
+            [sys.executable, "-S", "-E", "-c", code, said.hex()],
+            stdin=subprocess.PIPE,
+            stdout=self.theirs,
+            stderr=words,
+            start_new_session=True,
+            text=True,
+        )
         os.close(words)
         self.pid, self.questions = self.process.pid, self.process.stdin
 
     def ended(self, patience_s=0.0):
         with suppress(subprocess.TimeoutExpired):
-            return Ended(self.process.wait(patience_s))
+            return ProcessEnd(self.process.wait(patience_s))
 
     def end(self):
         with suppress(OSError):
@@ -80,12 +85,27 @@ def answering():
         engine.close()
 
 
-@pytest.mark.parametrize("said", [
-    b"\n", b"junk\n", b"\xff\xfe\n", b"NaN\n", b"[]\n", b"5\n", b'"record"\n', b"null\n",
-    b"[" * 10_000 + b"\n", b'{"a":' * 10_000 + b"\n", b"9" * 5000 + b"\n",
-    b'{"record": {}}\n', b'{"record": {}, "asked": 2}\n',
-    b'{"record": {}, "asked": "1"}\n', b'{"record": {}, "asked": [1]}\n',
-], ids=lambda said: repr(said[:24]))  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\n",
+        b"junk\n",
+        b"\xff\xfe\n",
+        b"NaN\n",
+        b"[]\n",
+        b"5\n",
+        b'"record"\n',
+        b"null\n",
+        b"[" * 10_000 + b"\n",
+        b'{"a":' * 10_000 + b"\n",
+        b"9" * 5000 + b"\n",
+        b'{"record": {}}\n',
+        b'{"record": {}, "asked": 2}\n',
+        b'{"record": {}, "asked": "1"}\n',
+        b'{"record": {}, "asked": [1]}\n',
+    ],
+    ids=lambda said: repr(said[:24]),
+)
 def test_a_line_that_is_no_answer_loses_the_worker(answering, said):
     engine = answering(said)
     with pytest.raises(WorkerLost) as caught:
@@ -109,8 +129,9 @@ def test_a_worker_that_ends_is_not_waited_for_though_another_holds_its_pipe(answ
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"job": {}}, 10)
     assert (caught.value.reason, caught.value.timed_out) == (
-        "the worker ended with status 0", False
-    )  # fmt: skip
+        "the worker ended with status 0",
+        False,
+    )
 
 
 def test_an_empty_line_is_an_answer_to_nothing_and_no_end(answering):
@@ -119,11 +140,14 @@ def test_an_empty_line_is_an_answer_to_nothing_and_no_end(answering):
     assert caught.value.reason == "the worker answered another question"
 
 
-@pytest.mark.parametrize(("words", "kept"), [
-    (b"my last words\n", "my last words"),
-    (b"USDT: a profile\nmy last words\nUSDT: another\n", "my last words"),
-    (b"x" * 5000 + b"\nmy last words\n", "x" * (LAST_WORDS - 15) + "\nmy last words"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (b"my last words\n", "my last words"),
+        (b"USDT: a profile\nmy last words\nUSDT: another\n", "my last words"),
+        (b"x" * 5000 + b"\nmy last words\n", "x" * (LAST_WORDS - 15) + "\nmy last words"),
+    ],
+)
 def test_of_what_a_dead_worker_said_since_it_was_asked_the_end_is_kept(answering, words, kept):
     saying = f"import os, sys; os.write(2, bytes.fromhex('{words.hex()}')); sys.stdin.read()"
     engine = answering(b"", saying)
@@ -166,12 +190,21 @@ def test_what_a_worker_left_half_said_is_not_heard_from_the_next(answering):
     assert engine._buffer == b""
 
 
-@pytest.mark.parametrize("answer", [
-    "{}", '{"record": 5}', '{"record": null}', '{"record": []}', '{"record": {}}',
-    '{"record": {"schema": 1}}', '{"record": {"schema": 1, "time": 5}}',
-    '{"record": {"schema": 1, "variant": 5, "status": [], "problem": 5, "reason": ""}}',
-    '{"error": "no"}', '{"ready": {}}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "{}",
+        '{"record": 5}',
+        '{"record": null}',
+        '{"record": []}',
+        '{"record": {}}',
+        '{"record": {"schema": 1}}',
+        '{"record": {"schema": 1, "time": 5}}',
+        '{"record": {"schema": 1, "variant": 5, "status": [], "problem": 5, "reason": ""}}',
+        '{"error": "no"}',
+        '{"ready": {}}',
+    ],
+)
 def test_an_answer_that_is_no_record_is_a_crash_and_no_traceback(answering, hostile, answer):
     said = answer.encode()[:-1] + (b"," if len(answer) > 2 else b"") + b'"asked": 1}\n'
     engine = answering(said)
@@ -205,17 +238,22 @@ def test_what_another_process_writes_is_not_taken_for_an_answer(answering):
     code = "import os, sys; os.write(1, bytes.fromhex(sys.argv[1]))"
     subprocess.run(
         [sys.executable, "-S", "-c", code, said.hex()], stdout=engine._child.theirs, check=True
-    )  # fmt: skip
+    )
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"job": {}}, 5.0)
     assert caught.value.wrong
     assert caught.value.reason == "another process answered in its place"
 
 
-@pytest.mark.parametrize("more", [
-    b'{"record": {}, "asked": 1}\n', b'{"settled": "guessed", "asked": 1}\n',
-    b'{"settled": null, "asked": 1}\n', b'{"record": {}, "settled": 1, "asked": 1}\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        b'{"record": {}, "asked": 1}\n',
+        b'{"settled": "guessed", "asked": 1}\n',
+        b'{"settled": null, "asked": 1}\n',
+        b'{"record": {}, "settled": 1, "asked": 1}\n',
+    ],
+)
 def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
     engine = answering(b'{"record": {}, "asked": 1}\n' + more)
     with pytest.raises(WorkerLost) as caught:
@@ -225,13 +263,16 @@ def test_a_second_answer_to_one_question_is_a_forgery(answering, more):
     assert engine.worker is None
 
 
-@pytest.mark.parametrize(("doing", "number", "reason", "wrong"), [
-    (["it wrote"], 11, "it wrote", True),
-    (["it wrote"], 7, "it wrote", True),
-    (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
-    ([], 11, "the worker died of SIGSEGV", False),
-    (["it wrote"], 9, "the worker died of SIGKILL", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("doing", "number", "reason", "wrong"),
+    [
+        (["it wrote"], 11, "it wrote", True),
+        (["it wrote"], 7, "it wrote", True),
+        (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
+        ([], 11, "the worker died of SIGSEGV", False),
+        (["it wrote"], 9, "the worker died of SIGKILL", False),
+    ],
+)
 def test_a_death_means_what_the_worker_said_that_it_would(answering, doing, number, reason, wrong):
     said = "".join(json.dumps({"doing": d, "asked": 1}) + "\n" for d in doing)
     engine = answering(said.encode(), DYING.format(number=number))

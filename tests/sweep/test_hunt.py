@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.measure.settings import Settings
-from attnbench.record import Record, Status
-from attnbench.sweep import hunt as hunting
+from attnbench.core.record import Record, Status
+from attnbench.core.settings import Settings
+from attnbench.features.limits import search
+from attnbench.features.limits.search import MEMORY, TIME, CallBudget, finding, frontier
 from attnbench.sweep.engine import LocalEngine, WorkerLost
-from attnbench.sweep.frontier import finding, frontier
-from attnbench.sweep.growth import MEMORY, TIME, Budget
 from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem
@@ -27,8 +26,13 @@ planned = searching.planned
 class Worker:
     """Answers gates and probes by a made-up cost, and lets its own clock go on meanwhile."""
 
-    def __init__(self, seconds=lambda name, n: n / 50_000, peak=lambda name, n: 1000 * n,
-                 probe=None, gate=None):  # fmt: skip
+    def __init__(
+        self,
+        seconds=lambda name, n: n / 50_000,
+        peak=lambda name, n: 1000 * n,
+        probe=None,
+        gate=None,
+    ):
         self.seconds, self.peak, self.probe, self.gate = seconds, peak, probe, gate
         self.now, self.asked, self.closed = 0.0, [], 0
 
@@ -65,7 +69,7 @@ class Nobody:
 
 
 def hunted(worker, found, seconds=10_000.0, budget=BUDGET, watcher=None):
-    hunt = hunting.Hunt(found, worker, budget, 3, watcher or Nobody(), now=lambda: worker.now)
+    hunt = search.Hunt(found, worker, budget, 3, watcher or Nobody(), now=lambda: worker.now)
     for _ in hunt.run(seconds):
         pass
     return frontier(found)
@@ -100,14 +104,14 @@ def test_every_bracket_is_found_where_there_is_time():
 def test_time_that_is_spent_leaves_wide_brackets_and_no_blanks():
     worker = Worker()
     rows = hunted(worker, planned("einsum", "topk", "linear.elu"), seconds=4.0)
-    assert worker.now <= 4.0 + hunting.GRACE_S
+    assert worker.now <= 4.0 + search.GRACE_S
     assert all(row["held"] and row["held"]["size"] >= 1024 for row in rows)
     assert all(row["predicted"]["time"] for row in rows)
     assert {row["limited_by"] for row in rows} <= {TIME, MEMORY}
 
 
 def test_a_look_that_would_not_end_in_time_is_not_begun():
-    budget = Budget(2 << 30, 5.0)
+    budget = CallBudget(2 << 30, 5.0)
     worker = Worker(seconds=lambda name, n: n / 4000)
     rows = hunted(worker, planned("topk", budget=budget), seconds=6.0, budget=budget)
     assert [what for *_, what in worker.asked] == ["gate", "gate", 1024, 1024]
@@ -150,10 +154,16 @@ def test_an_exact_formula_ends_a_search_at_the_length_that_it_names():
     assert row["formula"] is True
 
 
-@pytest.mark.parametrize(("status", "is_one"), [
-    (Status.WRONG, True), (Status.CRASHED, True), (Status.FAILED, True),
-    (Status.UNSUPPORTED, False), (Status.OUT_OF_MEMORY, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "is_one"),
+    [
+        (Status.WRONG, True),
+        (Status.CRASHED, True),
+        (Status.FAILED, True),
+        (Status.UNSUPPORTED, False),
+        (Status.OUT_OF_MEMORY, False),
+    ],
+)
 def test_who_does_not_pass_the_gate_is_not_searched(status, is_one):
     worker = Worker(gate={"einsum": (status, "row 3 moved")})
     found = planned("einsum", "topk", phase=("forward",))
@@ -195,14 +205,14 @@ def test_a_call_that_does_not_end_is_over_the_time_and_given_up():
     (row,) = hunted(worker, planned("einsum", phase=("forward",)))
     assert row["held"]["size"] < 2500 <= row["fails"]["size"]
     assert row["fails"]["why"] == TIME
-    patience = hunting.PATIENCE_S + hunting.PATIENCE_CALLS * BUDGET.seconds
+    patience = search.PATIENCE_S + search.PATIENCE_CALLS * BUDGET.seconds
     assert row["fails"]["reason"] == f"given up after {patience:.0f} s"
 
 
 def test_what_the_wall_clock_alone_has_ended_is_no_finding_about_a_length():
     worker = Worker(seconds=lambda name, n: 0.001 if n < 2500 else 10_000.0)
     (row,) = hunted(worker, planned("einsum", phase=("forward",)), seconds=10.0)
-    assert worker.now <= 10.0 + hunting.GRACE_S + 1
+    assert worker.now <= 10.0 + search.GRACE_S + 1
     assert row["held"]["size"] == 1024
     assert row["fails"] is None or not row["fails"]["ran"]
 
@@ -228,7 +238,7 @@ def test_an_answer_that_is_no_probe_is_a_crash():
 
 
 def test_a_budget_in_which_not_even_the_shortest_fits_is_a_row_that_says_so():
-    budget = Budget(1000, 0.2)
+    budget = CallBudget(1000, 0.2)
     worker = Worker(peak=lambda name, n: 32 * n * n)
     found = planned("einsum", budget=budget, phase=("forward",))
     (row,) = hunted(worker, found, budget=budget)
@@ -242,9 +252,8 @@ def test_the_longest_is_first_within_a_phase():
     speed = {"einsum": 1e4, "topk": 2e4, "linear.elu": 4e4}
     rows = hunted(Worker(seconds=lambda name, n: n / speed[name]), planned(*speed))
     assert [(r["phase"], r["variant"]) for r in rows] == [
-        (phase, name) for phase in ("forward", "train") for name in
-        ("linear.elu", "topk", "einsum")
-    ]  # fmt: skip
+        (phase, name) for phase in ("forward", "train") for name in ("linear.elu", "topk", "einsum")
+    ]
 
 
 def test_rows_named_that_can_not_be_asked_say_why_and_are_not():
@@ -272,9 +281,9 @@ def engine():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mib"), [("einsum", 64), ("sdpa.flash", 3), ("linear.elu", 24)])
 def test_what_is_found_by_running_is_what_the_closed_form_says(engine, name, mib):
-    budget = Budget(mib << 20, 30.0)
+    budget = CallBudget(mib << 20, 30.0)
     found = planned(name, budget=budget, phase=("forward",))
-    hunt = hunting.Hunt(found, engine, budget, 0, Nobody())
+    hunt = search.Hunt(found, engine, budget, 0, Nobody())
     for _ in hunt.run(120.0):
         pass
     (row,) = frontier(found)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.sweep import limits
-from attnbench.sweep.growth import MEMORY
+from attnbench.core.machine import this_machine
+from attnbench.features.limits import search
+from attnbench.features.limits.search import MEMORY
 from impls.loading import load_file
 from impls.problem import InvalidProblem
 
@@ -34,10 +34,13 @@ def test_the_problem_is_the_cpu_presets():
     assert limit.at(5000 // 64 * 64).slug == "b1 h4/4 n4992 d64 f32 causal forward"
 
 
-@pytest.mark.parametrize(("by", "phase", "seq", "slug"), [
-    ("seq", "decode", "256", "b1 h4/4 n1x512 d64 f32 causal decode"),
-    ("batch", "forward", "300", "b512 h4/4 n300 d64 f32 causal forward"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("by", "phase", "seq", "slug"),
+    [
+        ("seq", "decode", "256", "b1 h4/4 n1x512 d64 f32 causal decode"),
+        ("batch", "forward", "300", "b512 h4/4 n300 d64 f32 causal forward"),
+    ],
+)
 def test_what_is_searched_changes_and_nothing_else(by, phase, seq, slug):
     (limit,) = planned("sdpa.flash", by=by, phase=(phase,), seq=(seq,))
     assert limit.at(512).slug == slug
@@ -46,22 +49,31 @@ def test_what_is_searched_changes_and_nothing_else(by, phase, seq, slug):
 def test_rows_of_several_processes_are_not_asked():
     table = impls.table()
     table.rows["many"] = dataclasses.replace(
-        table.rows["einsum"], name="many", ranks=True, shares="operator:is_",
+        table.rows["einsum"],
+        name="many",
+        ranks=True,
+        shares="operator:is_",
         options={"world": 2},
-    )  # fmt: skip
-    (limit,) = limits.plan(table, ["many"], GRID.with_(phase=("forward",)), "seq", BUDGET,
-                           this_machine())  # fmt: skip
-    assert (limit.closed.why, limit.closed.reason) == ("unsupported", limits.RANKS)
+    )
+    (limit,) = search.plan(
+        table, ["many"], GRID.with_(phase=("forward",)), "seq", BUDGET, this_machine()
+    )
+    assert (limit.closed.why, limit.closed.reason) == ("unsupported", search.RANKS)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"heads": (2, 4)}, "limits takes one value of heads: what is searched is the seq alone"),
-    ({"seq": ("64", "128")}, "limits takes one value of seq"),
-    ({"inputs": ("captured:x.npz",)}, "captured inputs have one length"),
-    ({"mask": ("document:100,156",)}, "limits can't search the seq under this mask: at 64, .*use "
-                                      "--by batch"),
-    ({"mask": ("causal+prefix:100",)}, "at 64, mask prefix:100"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"heads": (2, 4)}, "limits takes one value of heads: what is searched is the seq alone"),
+        ({"seq": ("64", "128")}, "limits takes one value of seq"),
+        ({"inputs": ("captured:x.npz",)}, "captured inputs have one length"),
+        (
+            {"mask": ("document:100,156",)},
+            "limits can't search the seq under this mask: at 64, .*use --by batch",
+        ),
+        ({"mask": ("causal+prefix:100",)}, "at 64, mask prefix:100"),
+    ],
+)
 def test_what_makes_no_search_is_refused_in_a_sentence(changes, said):
     with pytest.raises(InvalidProblem, match=said):
         planned("einsum", **changes)

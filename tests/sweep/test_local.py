@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench import nvml
-from attnbench.machine import Gpu, this_machine
-from attnbench.measure.settings import Settings
-from attnbench.sweep import local
+from attnbench.core import gpu
+from attnbench.core.machine import Gpu, this_machine
+from attnbench.core.settings import Settings
+from attnbench.sweep import places as local
 from impls.problem import InvalidProblem
 
 GPUS = tuple(
@@ -33,7 +33,7 @@ def two(monkeypatch):
 
     def uuid_of(device):
         number = int(device.partition(":")[2] or 0)
-        return f"GPU-{number}" if number < 2 else nvml.Absent("the driver shows 2 GPUs")
+        return f"GPU-{number}" if number < 2 else gpu.Absent("the driver shows 2 GPUs")
 
     monkeypatch.setattr(local, "this_machine", lambda: machine)
     monkeypatch.setattr(local, "lock_for", Lock)
@@ -61,20 +61,31 @@ def test_each_of_several_has_a_worker_of_its_own(two):
     assert two == [["cuda:1", "cuda:0"]]
 
 
-@pytest.mark.parametrize(("devices", "device", "limited"), [
-    ([], "cpu", True), (["cpu"], "cpu", True), ([], "cuda", False), (["cuda"], "cuda", False),
-    ([], "cuda:1", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("devices", "device", "limited"),
+    [
+        ([], "cpu", True),
+        (["cpu"], "cpu", True),
+        ([], "cuda", False),
+        (["cuda"], "cuda", False),
+        ([], "cuda:1", False),
+    ],
+)
 def test_where_no_gpu_is_named_problems_say_which(two, devices, device, limited):
     _, found = slots(devices, device)
     assert found == [(device, {}, limited)]
     assert two == [[device]]
 
 
-@pytest.mark.parametrize(("devices", "said"), [
-    (["cuda:2"], "the driver shows 2 GPUs"), (["cpu", "cuda:0"], "unlike devices"),
-    (["cuda:0", "cuda:0"], "name each once"), (["cuda", "cuda:1"], "name each once"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (["cuda:2"], "the driver shows 2 GPUs"),
+        (["cpu", "cuda:0"], "unlike devices"),
+        (["cuda:0", "cuda:0"], "name each once"),
+        (["cuda", "cuda:1"], "name each once"),
+    ],
+)
 def test_what_can_not_be_had_is_a_sentence(two, devices, said):
     with pytest.raises(InvalidProblem, match=said):
         local.Local(devices)

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench import machine as machines
 from attnbench.answer.regimes import regimes
-from attnbench.machine import Gpu
-from attnbench.record import Record, Status
-from attnbench.report.page.gather import gather
-from attnbench.report.page.provenance import about
+from attnbench.core import machine
+from attnbench.core.machine import Gpu
+from attnbench.core.record import Record, Status
+from attnbench.features.report.provenance import about
+from attnbench.report.scenes import gather
 from attnbench.sweep import start
-from attnbench.sweep.plan import make_plan, problems
+from attnbench.sweep.plan import make_plan, problems, shared_out
 from attnbench.sweep.presets import FAR, PRESETS, Preset
-from attnbench.sweep.worlds import shared_out
 from impls.loading import load_file
 
 HERE = Path(__file__).parent
@@ -24,9 +23,13 @@ planning = load_file(HERE / "planning.py")
 runs = load_file(HERE.parent / "report" / "page" / "runs.py")
 row, table = planning.row, planning.table
 H200 = replace(
-    planning.BOX, name="nvidia-h200", cores=16, torch_cuda="13.0", compiler="/usr/bin/g++",
+    planning.BOX,
+    name="nvidia-h200",
+    cores=16,
+    torch_cuda="13.0",
+    compiler="/usr/bin/g++",
     gpus=(Gpu("NVIDIA H200", "GPU-1", 9.0, 150_754_820_096, "580.159"),),
-)  # fmt: skip
+)
 A = Preset("a", seq=("64", "128"), tokens=256, phase=("forward",), heads=(2,), head_dim=(8,))
 BOTH = Preset("both", parts=(A, A.with_(seq=("128",), phase=("forward", "train"))), budget=0.1)
 
@@ -43,8 +46,11 @@ def test_as_many_tokens_a_batch_is_a_batch_for_each_length():
 
 def test_the_problems_of_parts_come_in_their_order():
     assert shapes(BOTH) == [
-        ("forward", 4, 64), ("forward", 2, 128), ("forward", 2, 128), ("train", 2, 128),
-    ]  # fmt: skip
+        ("forward", 4, 64),
+        ("forward", 2, 128),
+        ("forward", 2, 128),
+        ("train", 2, 128),
+    ]
 
 
 def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_measured_once():
@@ -52,8 +58,11 @@ def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_meas
     grid = Preset("g", parts=(few, A))
     cells = make_plan(table(row("a"), row("b")), (), grid, planning.BOX).cells
     assert [(c.variant.name, c.problem.kv_len) for c in cells] == [
-        ("a", 128), ("b", 128), ("a", 64), ("b", 64),
-    ]  # fmt: skip
+        ("a", 128),
+        ("b", 128),
+        ("a", 64),
+        ("b", 64),
+    ]
 
 
 def test_on_a_gpu_what_torch_compiles_comes_after_all_else():
@@ -75,8 +84,11 @@ def test_variants_that_are_named_are_measured_in_every_part():
 
 
 def test_what_the_command_line_changes_is_changed_in_every_part():
-    assert shapes(BOTH.with_(seq=("32",))) == [("forward", 8, 32), ("forward", 8, 32),
-                                               ("train", 8, 32)]  # fmt: skip
+    assert shapes(BOTH.with_(seq=("32",))) == [
+        ("forward", 8, 32),
+        ("forward", 8, 32),
+        ("train", 8, 32),
+    ]
     assert {p.batch for p in problems(BOTH.with_(batch=(3,)))} == {3}
     assert {p.device for p in problems(BOTH.with_(device="cuda"))} == {"cuda"}
     assert {part.budget for part in BOTH.with_(budget=0.5).products} == {0.5}
@@ -136,8 +148,9 @@ def test_a_report_counts_what_parts_asked_for(tmp_path, lengths, said):
     assert (first, second) == ("seq 64, 128; phase forward", "seq 128; phase forward, train")
 
 
-@pytest.mark.parametrize("parts", [3, [3], [{}], [{"seq": 3}], [{"seq": ["x"], "title": "t"}],
-                                   {"seq": 1}])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts", [3, [3], [{}], [{"seq": 3}], [{"seq": ["x"], "title": "t"}], {"seq": 1}]
+)
 def test_parts_that_are_none_are_passed_over_in_a_report(tmp_path, parts):
     grid = {"seq": ["64"], "parts": parts}
     (run,) = gather([runs.written(tmp_path / "run", runs.small(), grid=grid)])
@@ -166,9 +179,10 @@ def test_a_visit_begins_with_what_is_asked_most():
 def test_a_visit_covers_its_axes():
     found = asked("h200")
     for name, values in {
-        "head_dim": {64, 128, 256}, "phase": {"forward", "train", "decode"},
+        "head_dim": {64, 128, 256},
+        "phase": {"forward", "train", "decode"},
         "kv_len": {512, 2048, 8192, 32768, 65536, 131072},
-    }.items():  # fmt: skip
+    }.items():
         assert {getattr(p, name) for p in found} == values
     assert {str(p.mask) for p in found} == {"none", "causal", "window:1023,0"}
     alone = {p.kv_len for p in found if p.batch == 1 and p.phase == "forward"}
@@ -187,14 +201,15 @@ def test_a_report_of_a_visit_draws_lines_at_as_many_tokens_and_at_a_batch_of_one
     records = [runs.timed("sdpa", 1e-3, p) for p in head if p.phase == "forward"]
     lines = {r.tokens: r.lengths for r in regimes(records)}
     assert lines == {
-        32768: [512, 2048, 8192, 32768], None: [512, 2048, 8192, 32768, 65536, 131072],
-    }  # fmt: skip
+        32768: [512, 2048, 8192, 32768],
+        None: [512, 2048, 8192, 32768, 65536, 131072],
+    }
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])
 def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
     there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
-    monkeypatch.setattr(machines, "version_of", there.get)
+    monkeypatch.setattr(machine, "version_of", there.get)
     monkeypatch.setenv("CC", "cc")
     plan = make_plan(impls.table(), (), PRESETS[name], H200)
     assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import Gpu
-from attnbench.record import Status
+from attnbench.core.machine import Gpu
+from attnbench.core.record import Status
 from attnbench.sweep.plan import Cell, Plan, duration, make_plan, problems
 from attnbench.sweep.presets import PRESETS, default_preset
 from impls.loading import load_file
@@ -28,17 +28,28 @@ GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
 
 def test_every_combination_is_there_once():
     grid = GRID.with_(
-        seq=("16", "32"), batch=(1, 2), heads=(4,), kv_heads=(1, 2, 4), head_dim=(8, 16),
-        dtype=("float32", "float64"), mask=("none", "causal"), phase=("forward", "train"),
+        seq=("16", "32"),
+        batch=(1, 2),
+        heads=(4,),
+        kv_heads=(1, 2, 4),
+        head_dim=(8, 16),
+        dtype=("float32", "float64"),
+        mask=("none", "causal"),
+        phase=("forward", "train"),
         inputs=("normal", "peaky"),
-    )  # fmt: skip
+    )
     made = list(problems(grid))
     assert len(made) == len(set(made)) == 2 * 2 * 3 * 2 * 2 * 2 * 2 * 2
     for name, values in {
-        "q_len": {16, 32}, "kv_len": {16, 32}, "batch": {1, 2}, "kv_heads": {1, 2, 4},
-        "head_dim": {8, 16}, "dtype": {"float32", "float64"}, "phase": {"forward", "train"},
+        "q_len": {16, 32},
+        "kv_len": {16, 32},
+        "batch": {1, 2},
+        "kv_heads": {1, 2, 4},
+        "head_dim": {8, 16},
+        "dtype": {"float32", "float64"},
+        "phase": {"forward", "train"},
         "inputs": {"normal", "peaky"},
-    }.items():  # fmt: skip
+    }.items():
         assert {getattr(p, name) for p in made} == values
     assert {str(p.mask) for p in made} == {"none", "causal"}
 
@@ -52,8 +63,9 @@ def test_what_is_not_given_follows_what_is():
 def test_a_length_is_one_query_where_it_decodes():
     made = list(problems(GRID.with_(seq=("64",), phase=("decode", "forward"))))
     assert [(p.phase, p.q_len, p.kv_len) for p in made] == [
-        ("decode", 1, 64), ("forward", 64, 64),
-    ]  # fmt: skip
+        ("decode", 1, 64),
+        ("forward", 64, 64),
+    ]
 
 
 @pytest.mark.parametrize("text", ["4x64", "4X64"])
@@ -77,8 +89,11 @@ def test_a_length_that_is_none_is_refused(text):
 def test_the_variants_of_one_problem_stand_side_by_side():
     made = plan(row("a"), row("b"), seq=("16", "32"))
     assert [(c.variant.name, c.problem.q_len) for c in made.cells] == [
-        ("a", 16), ("b", 16), ("a", 32), ("b", 32),
-    ]  # fmt: skip
+        ("a", 16),
+        ("b", 16),
+        ("a", 32),
+        ("b", 32),
+    ]
 
 
 def test_only_the_variants_named_are_there_in_the_order_given():
@@ -97,23 +112,38 @@ def test_a_problem_asked_for_twice_is_measured_once():
 
 
 def test_every_cell_has_a_key_of_its_own():
-    made = plan(row("a", options={"n": 4}), row("b"), names=["a", "a?n=8", "b"], seq=("16", "32"),
-                phase=("forward", "train"), inputs=("normal", "peaky"))  # fmt: skip
+    made = plan(
+        row("a", options={"n": 4}),
+        row("b"),
+        names=["a", "a?n=8", "b"],
+        seq=("16", "32"),
+        phase=("forward", "train"),
+        inputs=("normal", "peaky"),
+    )
     assert len({c.key for c in made.cells}) == len(made.cells) == 3 * 2 * 2 * 2
 
 
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        ({"phases": ("forward",)}, "train"), ({"dtypes": ("float64",)}, "float32"),
-        ({"masks": ("none",)}, "causal"), ({"gqa": False}, "grouped-query"),
-        ({"value_dim": False}, "v_head_dim"), ({"head_dims": (128, 256)}, "head_dim 128 to 256"),
+        ({"phases": ("forward",)}, "train"),
+        ({"dtypes": ("float64",)}, "float32"),
+        ({"masks": ("none",)}, "causal"),
+        ({"gqa": False}, "grouped-query"),
+        ({"value_dim": False}, "v_head_dim"),
+        ({"head_dims": (128, 256)}, "head_dim 128 to 256"),
         ({"cross": False}, "q_len equal to kv_len"),
     ],
-)  # fmt: skip
+)
 def test_what_a_row_does_not_take_is_left_out_as_unsupported(limits, word):
-    (cell,) = plan(row("a", **limits), seq=("8x16",), heads=(4,), kv_heads=(2,), v_head_dim=(32,),
-                   phase=("train",)).cells  # fmt: skip
+    (cell,) = plan(
+        row("a", **limits),
+        seq=("8x16",),
+        heads=(4,),
+        kv_heads=(2,),
+        v_head_dim=(32,),
+        phase=("train",),
+    ).cells
     assert cell.left_out.status is Status.UNSUPPORTED
     assert "a " in cell.left_out.reason
     assert word in cell.left_out.reason
@@ -143,8 +173,9 @@ def test_the_levels_are_those_of_the_variants_named_and_else_core():
     deep = row("deep", level="layer", definition="some.module:definition")
     both = plan(deep, row("a"), names=["deep", "a"])
     assert {(c.variant.name, c.problem.level) for c in both.to_run} == {
-        ("deep", "layer"), ("a", "core"),
-    }  # fmt: skip
+        ("deep", "layer"),
+        ("a", "core"),
+    }
     assert {c.variant.name for c in plan(deep, row("a")).cells} == {"a"}
     everything = plan(deep, row("a"), level=("core", "layer", "block"))
     assert {c.variant.name for c in everything.to_run} == {"deep", "a"}
@@ -178,8 +209,11 @@ def test_the_sentence_counts_cells_variants_and_problems():
 
 
 def test_the_sentence_says_what_is_left_out_and_why():
-    rows = [row("a"), *(row(f"c{n}", devices=("cuda",)) for n in range(2)),
-            *(row(f"d{n}", phases=("train",)) for n in range(3))]  # fmt: skip
+    rows = [
+        row("a"),
+        *(row(f"c{n}", devices=("cuda",)) for n in range(2)),
+        *(row(f"d{n}", phases=("train",)) for n in range(3)),
+    ]
     text = plan(*rows, seq=("16", "32")).sentence()
     assert text.startswith("2 cells: 1 variant on 2 problems; 10 left out (")
     assert "2 × " in text

@@ -1,11 +1,9 @@
 """Records of one run that contradict each other."""
 
-from dataclasses import replace
-
 import pytest
 
-from attnbench.record import Record, Status, Time, Work
-from attnbench.sweep.plausible import Known
+from attnbench.core.record import Record, Status, Time, Work
+from attnbench.sweep.start import RunRecords
 from impls.problem import Problem
 
 
@@ -13,15 +11,24 @@ def record(
     seconds, phase="forward", n=512, flops=None, variant="a", status=Status.MEASURED, **more
 ):
     problem = Problem(q_len=n, kv_len=n, phase=phase, **more)
-    time = Time(median_s=seconds, low_s=seconds * 0.99, high_s=seconds * 1.01, q25_s=seconds,
-                q75_s=seconds, min_s=seconds * 0.98, n=20, clock="host", stop="converged",
-                samples_s=[seconds])  # fmt: skip
+    time = Time(
+        median_s=seconds,
+        low_s=seconds * 0.99,
+        high_s=seconds * 1.01,
+        q25_s=seconds,
+        q75_s=seconds,
+        min_s=seconds * 0.98,
+        n=20,
+        clock="host",
+        stop="converged",
+        samples_s=[seconds],
+    )
     cost = Work(flops=n * n if flops is None else flops, bytes=n)
     return Record(status=status, variant=variant, problem=problem.to_dict(), time=time, cost=cost)
 
 
 def doubted(*records):
-    known = Known()
+    known = RunRecords()
     return [known.doubt(r) for r in records]
 
 
@@ -38,8 +45,9 @@ def test_a_training_step_as_long_as_its_forward_pass_is_believed(seconds):
     assert doubted(record(0.010), record(seconds, "train"))[-1].status is Status.MEASURED
 
 
-@pytest.mark.parametrize("other", [{"variant": "b"}, {"n": 256, "flops": 512 * 512},
-                                   {"batch": 2}, {"dtype": "bfloat16"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "other", [{"variant": "b"}, {"n": 256, "flops": 512 * 512}, {"batch": 2}, {"dtype": "bfloat16"}]
+)
 def test_only_the_same_variant_on_the_same_shapes_is_held_against(other):
     found = doubted(record(0.010, **other), record(0.005, "train"))
     assert found[-1].status is Status.MEASURED
@@ -53,16 +61,19 @@ def test_a_time_that_stands_still_while_the_work_grows_is_not_believed(order):
     assert "while its work grows 4-fold" in last.reason
 
 
-@pytest.mark.parametrize(("first", "second"), [
-    (record(0.010, n=512), record(0.011, n=1024)),  # it grew
-    (record(0.0005, n=512), record(0.0005, n=1024)),  # short enough to be all overhead
-    (record(0.010, n=512, flops=100), record(0.010, n=1024, flops=200)),  # work only doubled
-    (record(0.010, n=512), record(0.010, n=1024, phase="train")),  # another phase
-    (record(0.010), record(0.005, "backward")),  # a backward pass holds no forward pass
-    (record(0.00005, device="cuda"), record(0.00005, n=1024, device="cuda")),
-    (replace(record(0.010), cost=None), record(0.010, n=1024)),  # nobody knows of its work
-    (record(0.010), replace(record(0.010, n=1024), cost=None)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (record(0.010, n=512), record(0.011, n=1024)),  # it grew
+        (record(0.0005, n=512), record(0.0005, n=1024)),  # short enough to be all overhead
+        (record(0.010, n=512, flops=100), record(0.010, n=1024, flops=200)),  # work only doubled
+        (record(0.010, n=512), record(0.010, n=1024, phase="train")),  # another phase
+        (record(0.010), record(0.005, "backward")),  # a backward pass holds no forward pass
+        (record(0.00005, device="cuda"), record(0.00005, n=1024, device="cuda")),
+        (record(0.010).with_(cost=None), record(0.010, n=1024)),  # nobody knows of its work
+        (record(0.010), record(0.010, n=1024).with_(cost=None)),
+    ],
+)
 def test_what_can_be_true_is_believed(first, second):
     assert doubted(first, second)[-1].status is Status.MEASURED
 
@@ -75,7 +86,7 @@ def test_a_record_without_a_time_is_left_alone_and_contradicts_nobody():
 
 def test_a_record_without_a_time_is_left_alone_though_its_work_is_known():
     left = {"time": None, "status": Status.OUT_OF_MEMORY, "reason": "it did not fit"}
-    stopped = replace(record(0.010, n=1024), **left)
+    stopped = record(0.010, n=1024).with_(**left)
     assert doubted(record(0.010), stopped)[1] is stopped
 
 
@@ -96,5 +107,5 @@ def test_every_record_of_a_variant_counts_and_not_the_last_alone():
 
 
 def test_what_a_run_held_before_counts_when_it_goes_on():
-    known = Known([record(0.010)])
+    known = RunRecords([record(0.010)])
     assert known.doubt(record(0.005, "train")).status is Status.IMPLAUSIBLE

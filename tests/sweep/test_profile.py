@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.record import Record, Status
-from attnbench.store import StoreError
+from attnbench.core.disk import StoreError
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Record, Status
+from attnbench.core.settings import Settings
+from attnbench.features.profile.run import NotProfiled, folder_of, plan, profiles
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
-from attnbench.sweep.profile import NotProfiled, folder_of, plan, profiles
 from impls.loading import load_file
 from impls.problem import InvalidProblem
 
@@ -77,9 +77,14 @@ def test_without_options_it_trains_on_1024_causal_tokens():
     assert cell.left_out is None
 
 
-@pytest.mark.parametrize(("names", "phase"), [
-    (["numpy"], "forward"), (["einsum", "numpy"], "forward"), (["mha"], "train"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "phase"),
+    [
+        (["numpy"], "forward"),
+        (["einsum", "numpy"], "forward"),
+        (["mha"], "train"),
+    ],
+)
 def test_the_phase_is_the_first_that_all_of_them_serve(names, phase):
     cells = planned(names)
     assert {c.problem.phase for c in cells} == {phase}
@@ -127,11 +132,14 @@ def test_profiles_come_back_with_their_traces(engine, tmp_path):
     assert "aten::_softmax" in {x["name"] for x in found[0]["phases"][0]["operators"]}
 
 
-@pytest.mark.parametrize(("name", "status", "reason"), [
-    ("p.inverted", 1, r"p\.inverted is not profiled \(wrong\): .*key"),
-    ("p.exits", 1, r"p\.exits is not profiled \(crashed\): .*status 3"),
-    ("p.shy", 1, r"p\.shy is not profiled \(failed\): it passed the gate, .*do not look at me"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("p.inverted", 1, r"p\.inverted is not profiled \(wrong\): .*key"),
+        ("p.exits", 1, r"p\.exits is not profiled \(crashed\): .*status 3"),
+        ("p.shy", 1, r"p\.shy is not profiled \(failed\): it passed the gate, .*do not look at me"),
+    ],
+)
 @pytest.mark.slow
 def test_a_variant_that_is_not_right_is_not_profiled(engine, table, tmp_path, name, status, reason):
     with pytest.raises(NotProfiled, match=reason) as stopped:
@@ -140,10 +148,13 @@ def test_a_variant_that_is_not_right_is_not_profiled(engine, table, tmp_path, na
     assert not list(tmp_path.glob("*/profile.json"))
 
 
-@pytest.mark.parametrize(("name", "words", "changes"), [
-    ("sdpa.cudnn", "unavailable.*cuda", {}),
-    ("numpy", "unsupported.*no backward", {"phase": ("train",)}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "words", "changes"),
+    [
+        ("sdpa.cudnn", "unavailable.*cuda", {}),
+        ("numpy", "unsupported.*no backward", {"phase": ("train",)}),
+    ],
+)
 def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path, name, words, changes):
     with pytest.raises(NotProfiled, match=words) as stopped:
         profiles(planned([name], **SMALL, **changes), None, 0, tmp_path / "new")
@@ -151,10 +162,17 @@ def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path, name, words, chan
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(("status", "ends"), [
-    (Status.WRONG, 1), (Status.FAILED, 1), (Status.CRASHED, 1), (Status.UNSUPPORTED, 2),
-    (Status.UNAVAILABLE, 2), (Status.OUT_OF_MEMORY, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "ends"),
+    [
+        (Status.WRONG, 1),
+        (Status.FAILED, 1),
+        (Status.CRASHED, 1),
+        (Status.UNSUPPORTED, 2),
+        (Status.UNAVAILABLE, 2),
+        (Status.OUT_OF_MEMORY, 2),
+    ],
+)
 def test_the_workers_reason_is_the_one_that_is_given(tmp_path, status, ends):
     (cell,) = planned(["einsum"], **SMALL)
     said = Record.of(cell.variant, cell.problem, status, "because of this", remedy="do that")
@@ -179,8 +197,9 @@ def test_each_is_asked_for_with_a_trace_of_its_own(tmp_path):
     assert [p["variant"] for p in found] == [1, 2]
     assert [p["trace"] for p in found] == [q["trace"] for q in worker.asked]
     assert [Path(p["trace"]).name for p in found] == [
-        "trace-chunked-block-64.json", "trace-einsum.json",
-    ]  # fmt: skip
+        "trace-chunked-block-64.json",
+        "trace-einsum.json",
+    ]
     assert [q["profile"]["seed"] for q in worker.asked] == [7, 7]
     assert worker.asked[0]["profile"]["problem"] == cells[0].problem.to_dict()
 

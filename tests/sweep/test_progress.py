@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 
 import attnbench
-from attnbench.record import Record, Status
+from attnbench.core.record import Record, Status
 from attnbench.sweep.progress import PlainLines, watcher
-from attnbench.sweep.run import Eta
+from attnbench.sweep.sweep import Eta
 from impls.problem import Problem
 
 ROOT = Path(attnbench.__file__).parents[1]
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32)
 
 LIVE = """
-from attnbench.record import Record
+from attnbench.core.record import Record
 from attnbench.sweep.progress import LiveTable, watcher
 from impls.problem import Problem
 with watcher(2) as shown:
@@ -40,8 +40,9 @@ def _parts(terminal):
 def test_plain_lines_where_there_is_no_terminal(capsys):
     with watcher(3) as shown:
         assert isinstance(shown, PlainLines)
-        record = Record(status=Status.FAILED, reason="it raised [/x]", variant="mine",
-                        problem=PROBLEM.to_dict())  # fmt: skip
+        record = Record(
+            status=Status.FAILED, reason="it raised [/x]", variant="mine", problem=PROBLEM.to_dict()
+        )
         shown.cell(record, 2, 3, 75.0)
     said = capsys.readouterr()
     assert said.out == ""
@@ -53,10 +54,13 @@ def test_plain_lines_where_there_is_no_terminal(capsys):
 def test_the_live_table_shows_reasons_as_they_are():
     outer, inner = os.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", LIVE], cwd=ROOT, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=inner,
+        [sys.executable, "-c", LIVE],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=inner,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
-    ) as child:  # fmt: skip
+    ) as child:
         os.close(inner)
         shown = b"".join(_parts(outer)).decode(errors="replace")
         status = child.wait(60)

@@ -13,13 +13,25 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.record import Status
-from attnbench.store import read_records
+from attnbench.core.record import Status
+from attnbench.core.store import read_records
 from tests.processes import alive, until
 
 ROOT = Path(attnbench.__file__).parents[1]
-GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward",
-        "--budget", "0.01", "--mask", "none"]  # fmt: skip
+GRID = [
+    "--seq",
+    "16,24",
+    "--heads",
+    "1",
+    "--head-dim",
+    "8",
+    "--phase",
+    "forward",
+    "--budget",
+    "0.01",
+    "--mask",
+    "none",
+]
 VARIANTS = ["einsum", "h.waits", "numpy", "sdpa.cudnn"]
 CELLS = {(name, n) for name in VARIANTS for n in (16, 24)}
 PATIENCE_S = 60
@@ -53,13 +65,16 @@ class Started:
 
 def finish(path, *more):
     return subprocess.run(
-        command("--resume", path, *more), cwd=ROOT, capture_output=True, text=True,
+        command("--resume", path, *more),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         timeout=2 * PATIENCE_S,
-    )  # fmt: skip
+    )
 
 
 def cells(path):
-    return Counter((r.variant, r.problem["kv_len"]) for r in read_records(path))
+    return Counter((r.variant, r.problem.kv_len) for r in read_records(path))
 
 
 def only_run(out):
@@ -131,8 +146,9 @@ def test_a_resumed_run_takes_json(killed):
     assert sent["answers"]
 
 
-@pytest.mark.parametrize("key", ["seed", "budget_s", "grid", "variants", "machine", "settings",
-                                 "tables", "protocol"])  # fmt: skip
+@pytest.mark.parametrize(
+    "key", ["seed", "budget_s", "grid", "variants", "machine", "settings", "tables", "protocol"]
+)
 def test_a_header_that_lost_a_part_is_damaged_and_says_so(killed, tmp_path, key):
     header = json.loads((killed["path"] / "run.json").read_text())
     header["tables"] = []
@@ -147,10 +163,13 @@ def test_a_header_that_lost_a_part_is_damaged_and_says_so(killed, tmp_path, key)
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [({"protocol": 99}, "protocol 99"), ({"machine": {"name": "elsewhere"}}, "elsewhere"),
-     ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
-     ({"variants": ["gone"], "tables": []}, "there is no variant 'gone'")],
-)  # fmt: skip
+    [
+        ({"protocol": 99}, "protocol 99"),
+        ({"machine": {"name": "elsewhere"}}, "elsewhere"),
+        ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
+        ({"variants": ["gone"], "tables": []}, "there is no variant 'gone'"),
+    ],
+)
 def test_a_run_that_can_not_go_on_here_says_why(killed, tmp_path, changed, words):
     header = json.loads((killed["path"] / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**header, **changed}))
@@ -174,13 +193,18 @@ def stopped(hostile, tmp_path_factory):
     still = started.process.poll() is None and alive(started.worker)
     started.let_go()
     _, err, status = started.end()
-    return {"path": only_run(out), "err": err, "status": status, "still": still,
-            "worker": started.worker}  # fmt: skip
+    return {
+        "path": only_run(out),
+        "err": err,
+        "status": status,
+        "still": still,
+        "worker": started.worker,
+    }
 
 
 def test_one_ctrl_c_lets_the_running_cell_end(stopped):
     assert stopped["still"]
-    by_cell = {(r.variant, r.problem["kv_len"]): r for r in read_records(stopped["path"])}
+    by_cell = {(r.variant, r.problem.kv_len): r for r in read_records(stopped["path"])}
     assert by_cell[("h.waits", 16)].status is Status.MEASURED
     assert ("numpy", 16) not in by_cell
 

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.comparison import Verdict
-from attnbench.history.compare import Said
-from attnbench.history.revisions import one
-from attnbench.machine import this_machine
-from attnbench.sweep.commits import Refused
+from attnbench.core.machine import this_machine
+from attnbench.core.stats import Verdict
+from attnbench.features.commits.asv import one
+from attnbench.features.commits.pairs import Refused
+from attnbench.features.commits.rounds import LOOKS, CommitVerdict, compare_in_rounds, judged
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.rounds import LOOKS, compare_in_rounds, judged
 from impls import Table
 from impls.loading import load_file
 
@@ -21,15 +20,18 @@ pulls = history.pulls
 repository = history.repository
 
 
-@pytest.mark.parametrize(("shares", "verdict"), [
-    ([0.0, 0.001, -0.001, 0.0], "EQUIVALENT"),
-    ([0.05, 0.051, 0.049, 0.05], "SLOWER"),
-    ([-0.05, -0.051, -0.049, -0.05], "FASTER"),
-    ([0.05, 0.0, 0.06, 0.01], "INCONCLUSIVE"),  # two of the four processes were lucky
-    ([0.05, 0.02, 0.06, 0.03], "INCONCLUSIVE"),  # four are few
-    ([0.009, 0.0091, 0.0089, 0.009], "EQUIVALENT"),  # within the margin
-    ([0.012, 0.005, 0.012, 0.011], "INCONCLUSIVE"),  # about the margin
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([0.0, 0.001, -0.001, 0.0], "EQUIVALENT"),
+        ([0.05, 0.051, 0.049, 0.05], "SLOWER"),
+        ([-0.05, -0.051, -0.049, -0.05], "FASTER"),
+        ([0.05, 0.0, 0.06, 0.01], "INCONCLUSIVE"),  # two of the four processes were lucky
+        ([0.05, 0.02, 0.06, 0.03], "INCONCLUSIVE"),  # four are few
+        ([0.009, 0.0091, 0.0089, 0.009], "EQUIVALENT"),  # within the margin
+        ([0.012, 0.005, 0.012, 0.011], "INCONCLUSIVE"),  # about the margin
+    ],
+)
 def test_rounds_say_together_what_none_of_them_could(shares, verdict):
     found = judged([math.log1p(share) for share in shares], 0.01, pairs=160)
     assert found.verdict == verdict
@@ -154,5 +156,5 @@ def test_who_turns_out_wrong_in_a_later_round_is_wrong(pulls, repository):
 
     opened = pulls.Opened(kind=Later)
     found = pulls.compared(repository, "faster", asked=["matmul"], opened=opened)
-    assert [each.said for each in found.cells] == [Said.WRONG]
+    assert [each.said for each in found.cells] == [CommitVerdict.WRONG]
     assert found.cells[0].cell.pairs is None

@@ -3,17 +3,16 @@
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnbench.record import Record, Status
-from attnbench.store import read_records
-from attnbench.sweep import asking, run
+from attnbench.core.record import Record, Status
+from attnbench.core.store import read_records
+from attnbench.sweep import asking, sweep
 from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.plausible import Known
-from attnbench.sweep.slots import Slot, SlotLost
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot, SlotLost
 from impls.loading import load_file
 
 stand_in = load_file(Path(__file__).with_name("answering.py"))
@@ -43,7 +42,7 @@ def test_the_same_bits_are_tried_at_a_variants_first_cell_in_each_phase(folder):
     assert len(engine.jobs) == 8
     assert len(first_of_each(engine.jobs)) == 4
     engine.jobs.clear()
-    run.check_cells(plan, engine, 0, Watched())
+    sweep.check_cells(plan, engine, 0, Watched())
     assert len(engine.jobs) == 8
     assert len(first_of_each(engine.jobs)) == 4
 
@@ -56,13 +55,13 @@ def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
     asked = {"timed": True, "seed": 3, "budget_s": 0.25, "energy": True, "ceilings": {"flops": {}}}
     assert {name: job[name] for name in asked} == asked
     engine.jobs.clear()
-    run.check_cells(plan, engine, 5, Watched())
+    sweep.check_cells(plan, engine, 5, Watched())
     assert {(job["timed"], job["seed"]) for job in engine.jobs} == {(False, 5)}
 
 
 def test_a_record_that_contradicts_another_of_its_run_is_written_down_as_not_believed(folder):
     found = swept(plan_of("einsum"), folder, Answering(forward=0.010, train=0.005))
-    told = {r.problem["phase"]: r.status for r in found}
+    told = {r.problem.phase: r.status for r in found}
     assert told == {"forward": Status.MEASURED, "train": Status.IMPLAUSIBLE}
 
 
@@ -70,8 +69,8 @@ def test_what_was_measured_before_a_run_was_stopped_counts_and_is_not_asked_agai
     grid = GRID.with_(seq=("16",))
     plan = plan_of("einsum", grid=grid)
     forward, train = plan.to_run
-    done = replace(
-        Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0), time=timed(0.010)
+    done = Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0).with_(
+        time=timed(0.010)
     )
     engine = Answering(train=0.005)
     (found,) = swept(plan, folder, engine, [done])
@@ -86,10 +85,14 @@ def test_what_is_left_out_is_written_down_once(folder):
     assert swept(plan, folder, Answering(), found) == found
 
 
-@pytest.mark.parametrize(("lost", "status"), [
-    ({"timed_out": False}, Status.CRASHED), ({"timed_out": True}, Status.TIMED_OUT),
-    ({"timed_out": False, "wrong": True}, Status.WRONG),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lost", "status"),
+    [
+        ({"timed_out": False}, Status.CRASHED),
+        ({"timed_out": True}, Status.TIMED_OUT),
+        ({"timed_out": False, "wrong": True}, Status.WRONG),
+    ],
+)
 def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lost, status):
     class Losing(Answering):
         def ask(self, question, limit_s):
@@ -127,15 +130,17 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
 
 
 def test_after_ctrl_c_the_cell_that_ended_is_kept_and_no_other_is_begun(folder):
-    engine, interrupt = Answering(), run.Interrupt(print)
-    with pytest.raises(run.Stopped):
-        run.sweep(plan_of("einsum"), Known(), folder, [Slot(engine)], Watched(interrupt), interrupt)
+    engine, interrupt = Answering(), sweep.Interrupt(print)
+    with pytest.raises(sweep.Stopped):
+        sweep.sweep(
+            plan_of("einsum"), RunRecords(), folder, [Slot(engine)], Watched(interrupt), interrupt
+        )
     assert len(engine.jobs) == len(list(read_records(folder.path))) == 1
 
 
 def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterwards():
     said, before = [], signal.getsignal(signal.SIGINT)
-    interrupt = run.Interrupt(said.append)
+    interrupt = sweep.Interrupt(said.append)
     with pytest.raises(KeyboardInterrupt), interrupt.watching():
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupt.asked
@@ -151,7 +156,7 @@ def test_several_places_share_the_cells_and_each_record_says_which_kind_measured
     folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
     plan, engines = plan_of("einsum", "matmul", grid=MANY), [Slow(), Slow()]
     slots = [Slot(engines[0], node="a"), Slot(engines[1], node="b")]
-    run.sweep(plan, Known(), folder, slots, Watched(), run.Interrupt(print))
+    sweep.sweep(plan, RunRecords(), folder, slots, Watched(), sweep.Interrupt(print))
     found = list(read_records(folder.path))
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     by_node = {n: sum(r.node == n for r in found) for n in "ab"}
@@ -179,7 +184,7 @@ class Leaving(Slow):
 def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
     plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
     slots = [Slot(Leaving()), Slot(Slow())]
-    run.sweep(plan, Known(), folder, slots, watched, run.Interrupt(print))
+    sweep.sweep(plan, RunRecords(), folder, slots, watched, sweep.Interrupt(print))
     found = list(read_records(folder.path))
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
@@ -187,9 +192,15 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
 
 def test_when_every_place_is_lost_it_says_how_to_go_on_and_keeps_what_there_is(folder):
     plan = plan_of("einsum", "matmul", grid=MANY)
-    with pytest.raises(run.NobodyLeft, match="attnbench run --resume"):
-        run.sweep(plan, Known(), folder, [Slot(Leaving()), Slot(Leaving())], Watched(),
-                  run.Interrupt(print))  # fmt: skip
+    with pytest.raises(sweep.NobodyLeft, match="attnbench run --resume"):
+        sweep.sweep(
+            plan,
+            RunRecords(),
+            folder,
+            [Slot(Leaving()), Slot(Leaving())],
+            Watched(),
+            sweep.Interrupt(print),
+        )
     assert len(list(read_records(folder.path))) == 6
 
 
@@ -199,13 +210,21 @@ def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
             raise ZeroDivisionError("a fault of ours")
 
     with pytest.raises(ZeroDivisionError):
-        run.sweep(plan_of("einsum"), Known(), folder, [Slot(Broken()), Slot(Slow())], Watched(),
-                  run.Interrupt(print))  # fmt: skip
+        sweep.sweep(
+            plan_of("einsum"),
+            RunRecords(),
+            folder,
+            [Slot(Broken()), Slot(Slow())],
+            Watched(),
+            sweep.Interrupt(print),
+        )
 
 
 def test_ctrl_c_lets_every_place_end_its_cell(folder):
-    plan, interrupt = plan_of("einsum", "matmul", grid=MANY), run.Interrupt(print)
+    plan, interrupt = plan_of("einsum", "matmul", grid=MANY), sweep.Interrupt(print)
     engines = [Slow(), Slow()]
-    with pytest.raises(run.Stopped):
-        run.sweep(plan, Known(), folder, [Slot(e) for e in engines], Watched(interrupt), interrupt)
+    with pytest.raises(sweep.Stopped):
+        sweep.sweep(
+            plan, RunRecords(), folder, [Slot(e) for e in engines], Watched(interrupt), interrupt
+        )
     assert len(list(read_records(folder.path))) == sum(len(e.jobs) for e in engines) <= 4

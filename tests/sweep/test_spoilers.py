@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.record import Status
-from attnbench.store import RunFolder, read_records
-from attnbench.sweep import asking, canary, run
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Status
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import Settings
+from attnbench.core.store import read_records
+from attnbench.sweep import asking, sweep
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
-from attnbench.sweep.slots import Slot
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
 
 pytestmark = pytest.mark.slow  # for each spoiler a worker
@@ -84,7 +85,7 @@ def writes(say):
 def answer(change, number=True):
     question = asked()
     job = question["job"]
-    from attnbench.record import Record, Status
+    from attnbench.core.record import Record, Status
     from impls.problem import Problem
     variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
     record = Record.of(variant, problem, Status.FAILED, "forged", seed=0).to_dict()
@@ -106,9 +107,13 @@ ROWS = [row(f"s.{n}", f":{n}") for n in (
 """
 SPOILERS = ["s.threads", "s.dtype", "s.sdpa"]
 FORGERS = ["s.junk", "s.unended", "s.extra", "s.forged"]
-AFTER = dict(zip([*SPOILERS, "s.forks", *FORGERS],
-                 ["s.honest", "sdpa", "matmul", "bmm", "baddbmm", "inplace", "einsum",
-                  "matmul.prescale"], strict=True))  # fmt: skip
+AFTER = dict(
+    zip(
+        [*SPOILERS, "s.forks", *FORGERS],
+        ["s.honest", "sdpa", "matmul", "bmm", "baddbmm", "inplace", "einsum", "matmul.prescale"],
+        strict=True,
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +124,9 @@ def spoilt(tmp_path_factory):
     order = [name for pair in AFTER.items() for name in pair]
     plan = make_plan(impls.table([table]), order, GRID, this_machine())
     assert [c.variant.label for c in plan.to_run] == order
-    folder = RunFolder.create(table.parent / "results", "box",
-                              {"seed": 0, "budget_s": GRID.budget, **KNOWN})  # fmt: skip
+    folder = RunFolder.create(
+        table.parent / "results", "box", {"seed": 0, "budget_s": GRID.budget, **KNOWN}
+    )
     engine, watcher, workers = LocalEngine(Settings()), Watched(), []
     start = engine._start
 
@@ -130,10 +136,10 @@ def spoilt(tmp_path_factory):
 
     engine._start = started
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(canary, "MARGIN", 1e9)  # the machine that tests run on is busy
+        patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
         patch.setattr(asking, "CELL_LIMIT_S", 30.0)
         try:
-            run.sweep(plan, Known(), folder, [Slot(engine)], watcher, run.Interrupt(print))
+            sweep.sweep(plan, RunRecords(), folder, [Slot(engine)], watcher, sweep.Interrupt(print))
         finally:
             engine.close()
             folder.close()
@@ -149,12 +155,18 @@ def test_every_cell_has_one_record_of_its_own_though_variants_fork_and_forge(spo
     assert [r.variant for r in records] == order
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("s.threads", "it left changed what other variants share: threads (1 → 2)"),
-    ("s.dtype", "it left changed what other variants share: default dtype (torch.float32 → "
-     "torch.float64)"),
-    ("s.sdpa", "it replaced torch.nn.functional.scaled_dot_product_attention"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("s.threads", "it left changed what other variants share: threads (1 → 2)"),
+        (
+            "s.dtype",
+            "it left changed what other variants share: default dtype (torch.float32 → "
+            "torch.float64)",
+        ),
+        ("s.sdpa", "it replaced torch.nn.functional.scaled_dot_product_attention"),
+    ],
+)
 def test_a_variant_that_changes_what_others_share_is_wrong(spoilt, name, said):
     record = record_of(spoilt, name)
     assert record.status is Status.WRONG, record.reason

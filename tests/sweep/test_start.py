@@ -2,9 +2,10 @@
 
 import json
 
-from attnbench.machine import this_machine
-from attnbench.record import PROTOCOL
-from attnbench.store import read_header, save_beside
+from attnbench.core.evidence import save_beside
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL
+from attnbench.core.store import read_header
 from attnbench.sweep import start
 from attnbench.sweep.presets import PRESETS
 

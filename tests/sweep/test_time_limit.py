@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.store import read_records
-from attnbench.sweep import run
-from attnbench.sweep.plausible import Known
-from attnbench.sweep.slots import Slot
+from attnbench.core.store import read_records
+from attnbench.sweep import sweep
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
 
 stand_in = load_file(Path(__file__).with_name("answering.py"))
 Answering, Watched, plan_of, folder = (
-    stand_in.Answering, stand_in.Watched, stand_in.plan_of, stand_in.folder,
-)  # fmt: skip
+    stand_in.Answering,
+    stand_in.Watched,
+    stand_in.plan_of,
+    stand_in.folder,
+)
 ROOT = Path(attnbench.__file__).parents[1]
 
 
@@ -25,7 +28,7 @@ ROOT = Path(attnbench.__file__).parents[1]
 def clock(monkeypatch):
     """Seconds that pass only while a cell is measured: ten each."""
     now = [100.0]
-    monkeypatch.setattr(run, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sweep, "monotonic", lambda: now[0])
 
     class Taking(Answering):
         def ask(self, question, limit_s):
@@ -36,15 +39,18 @@ def clock(monkeypatch):
 
 
 def swept(plan, folder, engine, until, done=()):
-    left = run.sweep(plan, Known(done), folder, [Slot(engine)], Watched(), run.Interrupt(print),
-                     until)  # fmt: skip
+    left = sweep.sweep(
+        plan, RunRecords(done), folder, [Slot(engine)], Watched(), sweep.Interrupt(print), until
+    )
     return left, list(read_records(folder.path))
 
 
-@pytest.mark.parametrize(("until", "measured"), [(99.0, 0), (101.0, 1), (111.0, 2), (110.0, 1),
-                                                 (1000.0, 4)])  # fmt: skip
-def test_after_the_limit_no_cell_is_begun_and_the_first_ones_are_kept(clock, folder, until,
-                                                                      measured):  # fmt: skip
+@pytest.mark.parametrize(
+    ("until", "measured"), [(99.0, 0), (101.0, 1), (111.0, 2), (110.0, 1), (1000.0, 4)]
+)
+def test_after_the_limit_no_cell_is_begun_and_the_first_ones_are_kept(
+    clock, folder, until, measured
+):
     plan = plan_of("einsum")
     left, found = swept(plan, folder, clock(), until)
     assert left == 4 - measured
@@ -70,8 +76,18 @@ def called(*words):
 
 def test_a_run_says_what_its_limit_left_and_how_to_go_on(tmp_path):
     grid = ("--seq", "16,32", "--heads", 1, "--head-dim", 8, "--phase", "forward")
-    cut = called("einsum", *grid, "--budget", 0.01, "--limit", "1ms", "--out", tmp_path,
-                 "--no-report", "--json")  # fmt: skip
+    cut = called(
+        "einsum",
+        *grid,
+        "--budget",
+        0.01,
+        "--limit",
+        "1ms",
+        "--out",
+        tmp_path,
+        "--no-report",
+        "--json",
+    )
     assert (cut.returncode, cut.stdout) == (2, "")
     assert "2 of 2 cells were not begun" in cut.stderr
     folder = cut.stderr.rpartition("attnbench run --resume ")[2].strip()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.measure.settings import Settings
-from attnbench.sweep import turns
-from attnbench.sweep.commits import Refused
+from attnbench.core.settings import Settings
+from attnbench.features.commits.pairs import Refused
+from attnbench.features.crossover import search
+from attnbench.features.crossover.search import HoldingWorker, open_worker
 from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.turns import HoldingWorker, open_worker
 from impls.loading import load_file
 from impls.problem import Problem
 
@@ -23,8 +23,7 @@ def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
     side = HoldingWorker(engine, 3, 0.1, HERE).hold("chunked?block=64", PROBLEM)
     side.fresh()
     assert side.sample() == 0.25
-    held = {"variant": "chunked?block=64", "problem": PROBLEM.to_dict(), "seed": 3,
-            "budget_s": 0.1}  # fmt: skip
+    held = {"variant": "chunked?block=64", "problem": PROBLEM.to_dict(), "seed": 3, "budget_s": 0.1}
     assert engine.asked == [{"hold": held}, {"fresh": True}, {"sample": 1}]
 
 
@@ -37,8 +36,9 @@ def test_of_a_folder_beside_each_question_says_which():
     assert side.sample() == 0.5
     assert [question.get("beside") for question in engine.asked] == [None, "/b", "/b", "/b"]
     assert [question["hold"]["tables"] for question in engine.asked[:2]] == [
-        ["/a/rows.py"], ["/b/rows.py"]
-    ]  # fmt: skip
+        ["/a/rows.py"],
+        ["/b/rows.py"],
+    ]
 
 
 @pytest.mark.parametrize("word", ["refused", "wrong"])
@@ -92,7 +92,7 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(now))
     monkeypatch.setattr(os, "sched_setaffinity", put)
-    monkeypatch.setattr(turns, "LocalEngine", Engine)
+    monkeypatch.setattr(search, "LocalEngine", Engine)
     opened = open_worker(Settings(threads=threads), 0, 0.1)
     with opened(tmp_path / "a"), opened(tmp_path / "b"):
         assert now == cores
@@ -102,14 +102,17 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
         assert limits == [True, True, False]  # of a GPU's memory the address space says nothing
 
 
-@pytest.mark.parametrize(("answer", "status"), [
-    ({"refused": "failed: it raised", "status": "failed"}, "failed"),
-    ({"refused": "there is no variant 'x'"}, ""),
-    ({"wrong": "row 3 is off"}, "wrong"),
-    (WorkerLost("it died", "", timed_out=False), "crashed"),
-    (WorkerLost("it was still running", "", timed_out=True), "timed_out"),
-    (WorkerLost("it wrote to its inputs", "", timed_out=False, wrong=True), "wrong"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ({"refused": "failed: it raised", "status": "failed"}, "failed"),
+        ({"refused": "there is no variant 'x'"}, ""),
+        ({"wrong": "row 3 is off"}, "wrong"),
+        (WorkerLost("it died", "", timed_out=False), "crashed"),
+        (WorkerLost("it was still running", "", timed_out=True), "timed_out"),
+        (WorkerLost("it wrote to its inputs", "", timed_out=False, wrong=True), "wrong"),
+    ],
+)
 def test_a_refusal_says_how_a_record_would_have_ended(answer, status):
     with pytest.raises(Refused) as caught:
         HoldingWorker(ToldEngine(answer), 0, 0.1, HERE).hold("x", PROBLEM)
@@ -129,7 +132,7 @@ def test_row_files_are_looked_for_where_the_commit_lies(monkeypatch, tmp_path):
             pass
 
     engines = []
-    monkeypatch.setattr(turns, "LocalEngine", Engine)
+    monkeypatch.setattr(search, "LocalEngine", Engine)
     with open_worker(Settings(threads=1), 0, 0.1, ["kernels/rows.py"])(tmp_path) as worker:
         worker.hold("x", PROBLEM)
     assert engines[0].asked[0]["hold"]["tables"] == [str(tmp_path / "kernels/rows.py")]

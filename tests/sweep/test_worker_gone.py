@@ -4,15 +4,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench.measure import failure
-from attnbench.measure.shared import state
-from attnbench.record import Record, Status, Time
+from attnbench.core.record import Record, Status, Time
+from attnbench.gate import watch
+from attnbench.meter import cell
 from attnbench.sweep import worker
 from impls.problem import Problem
 
 PROBLEM = Problem(q_len=8, kv_len=8)
-TIME = Time(median_s=1.0, low_s=1.0, high_s=1.0, q25_s=1.0, q75_s=1.0, min_s=1.0, n=1, clock="host",
-            stop="budget", samples_s=[1.0])  # fmt: skip
+TIME = Time(
+    median_s=1.0,
+    low_s=1.0,
+    high_s=1.0,
+    q25_s=1.0,
+    q75_s=1.0,
+    min_s=1.0,
+    n=1,
+    clock="host",
+    stop="budget",
+    samples_s=[1.0],
+)
 
 
 @pytest.fixture
@@ -21,12 +31,17 @@ def ended(monkeypatch):
 
     def measured(status, gone, readable=True):
         well = status is Status.MEASURED
-        made = Record(status=status, variant="v", problem=PROBLEM.to_dict(),
-                      time=TIME if well else None, reason="" if well else "own")  # fmt: skip
-        monkeypatch.setattr(failure, "poisoned", lambda device: gone)
+        made = Record(
+            status=status,
+            variant="v",
+            problem=PROBLEM.to_dict(),
+            time=TIME if well else None,
+            reason="" if well else "own",
+        )
+        monkeypatch.setattr(cell, "poisoned", lambda device: gone)
         bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
         if not readable:
-            monkeypatch.setattr(state, "said", lambda before: 1 / 0)
+            monkeypatch.setattr(watch, "said", lambda before: 1 / 0)
         return worker._measured(bench, SimpleNamespace(problem=PROBLEM, variant=None))
 
     return measured

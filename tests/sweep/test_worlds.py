@@ -8,20 +8,27 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.answer.verdict import answers
-from attnbench.machine import Gpu, Machine
-from attnbench.record import Ranks, Record, Status, Time, Work
-from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
+from attnbench.answer.ranking import answers
+from attnbench.core.machine import Gpu, Machine
+from attnbench.core.record import Ranks, Record, Status, Time, Work
+from attnbench.sweep.plan import make_plan, shared_out
 from attnbench.sweep.presets import PRESETS, Preset
-from attnbench.sweep.worlds import shared_out
+from attnbench.sweep.start import RunRecords
 from impls.problem import InvalidProblem, Problem
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
 BOX = Machine(
-    name="box", cpu="a cpu", cores=4, memory_bytes=1 << 33, system="Linux", python="3.11.7",
-    versions={}, torch_cuda="12.8", compiler=None, gpus=(GPU, GPU),
-)  # fmt: skip
+    name="box",
+    cpu="a cpu",
+    cores=4,
+    memory_bytes=1 << 33,
+    system="Linux",
+    python="3.11.7",
+    versions={},
+    torch_cuda="12.8",
+    compiler=None,
+    gpus=(GPU, GPU),
+)
 GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
 
@@ -67,27 +74,49 @@ def test_an_odd_length_of_a_preset_becomes_one_that_can_be_dealt_out(world, seq)
 
 def record(variant, median, world=None, **changes):
     time = Time(
-        median_s=median, low_s=median, high_s=median, q25_s=median, q75_s=median, min_s=median,
-        n=1, clock="host", stop="budget", samples_s=[median],
-    )  # fmt: skip
+        median_s=median,
+        low_s=median,
+        high_s=median,
+        q25_s=median,
+        q75_s=median,
+        min_s=median,
+        n=1,
+        clock="host",
+        stop="budget",
+        samples_s=[median],
+    )
     problem = Problem(q_len=64, kv_len=64).with_(**changes)
     several = [0] * (world or 0)
     ranks = world and Ranks(
         world=world, time_s=[median] * world, peak_bytes=several, sent_bytes=several, backend="gloo"
     )
     cost = Work(flops=problem.q_len**2, bytes=1)
-    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-                  computes="softmax", ranks=ranks or None, cost=cost)  # fmt: skip
+    return Record(
+        status=Status.MEASURED,
+        variant=variant,
+        problem=problem.to_dict(),
+        time=time,
+        computes="softmax",
+        ranks=ranks or None,
+        cost=cost,
+    )
 
 
 def test_those_that_ran_over_as_many_are_ranked_among_themselves():
-    alone, two, four = answers([
-        record("sdpa", 3e-3), record("ring", 1e-3, 2), record("ulysses", 2e-3, 2),
-        record("einsum", 9e-3), record("ring", 5e-4, 4),
-    ])  # fmt: skip
+    alone, two, four = answers(
+        [
+            record("sdpa", 3e-3),
+            record("ring", 1e-3, 2),
+            record("ulysses", 2e-3, 2),
+            record("einsum", 9e-3),
+            record("ring", 5e-4, 4),
+        ]
+    )
     assert [(a.winner, a.next, a.world) for a in (alone, two, four)] == [
-        ("sdpa", "einsum", None), ("ring", "ulysses", 2), ("ring", None, 4),
-    ]  # fmt: skip
+        ("sdpa", "einsum", None),
+        ("ring", "ulysses", 2),
+        ("ring", None, 4),
+    ]
     assert "processes" not in alone.sentence()
     assert ", over 2 processes: ring is the fastest exact variant" in two.sentence()
     assert two.to_dict()["world"] == 2
@@ -96,7 +125,7 @@ def test_those_that_ran_over_as_many_are_ranked_among_themselves():
 def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():
     long = {"q_len": 256, "kv_len": 256}
     for world, status in ((None, Status.IMPLAUSIBLE), (2, Status.MEASURED)):
-        known = Known([record("ring", 9e-3, world)])
+        known = RunRecords([record("ring", 9e-3, world)])
         assert known.doubt(record("ring", 8e-3, world, **long)).status is status
 
 
@@ -105,9 +134,12 @@ def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():
 
 def attnbench(folder, *words):
     return subprocess.run(
-        [sys.executable, "-m", "attnbench", *words], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", "attnbench", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env={"PYTHONPATH": str(Path(impls.__file__).parents[1]), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
 
 
 def test_more_than_there_are_is_a_sentence_and_nothing_is_started(tmp_path):
@@ -133,5 +165,7 @@ def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
     again = attnbench(tmp_path, "run", "--resume", said["run"], "--json", "--no-report")
     assert again.returncode == 0, again.stderr
     assert sorted(r["variant"] for r in json.loads(again.stdout)["records"]) == [
-        "ring?world=2", "sdpa", "ulysses?world=2",
-    ]  # fmt: skip
+        "ring?world=2",
+        "sdpa",
+        "ulysses?world=2",
+    ]

@@ -2,8 +2,9 @@
 
 from attnbench.sweep.presets import Preset
 
-GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
-              budget=0.01)  # fmt: skip
+GRID = Preset(
+    "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
+)
 KNOWN = {"nodes": {"": {"ceilings": {}}}}
 
 

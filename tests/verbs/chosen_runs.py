@@ -3,8 +3,8 @@
 import json
 
 import impls
-from attnbench.machine import this_machine, why_not
-from attnbench.record import PROTOCOL, SCHEMA, Error, Memory, Record, Status, Time
+from attnbench.core.machine import this_machine, why_not
+from attnbench.core.record import PROTOCOL, SCHEMA, Error, Memory, Record, Status, Time
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.times import around, figures
@@ -13,8 +13,14 @@ LENGTHS = (128, 256, 512, 1024, 2048)
 
 
 def problem(length, phase="forward", mask="causal", heads=4):
-    return Problem(heads=heads, kv_heads=heads, q_len=1 if phase == "decode" else length,
-                   kv_len=length, mask=Mask.parse(mask), phase=phase)  # fmt: skip
+    return Problem(
+        heads=heads,
+        kv_heads=heads,
+        q_len=1 if phase == "decode" else length,
+        kv_len=length,
+        mask=Mask.parse(mask),
+        phase=phase,
+    )
 
 
 def quadratic(p, once=1e-4):
@@ -26,27 +32,43 @@ def record(variant, p, seconds, peak=1 << 20, **more):
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
     error = {"forward": Error(relative=2e-7, max=1e-6, worst_row=1e-6, cosine=1.0)}
     given = {"computes": "softmax", "family": "dense", "error": error, "setup_s": 1e-3, **more}
-    return Record(status=Status.MEASURED, variant=variant, problem=p.to_dict(), time=time,
-                  memory=memory, **given)  # fmt: skip
+    return Record(
+        status=Status.MEASURED,
+        variant=variant,
+        problem=p.to_dict(),
+        time=time,
+        memory=memory,
+        **given,
+    )
 
 
 def lines(phases=("forward",), mask="causal", **factors):
     """Records at five lengths of variants that take so many times a quadratic time."""
     return [
-        record(name.replace("_", "."), problem(n, phase, mask),
-               factor * quadratic(problem(n, phase, mask)))
-        for phase in phases for n in LENGTHS for name, factor in factors.items()
-    ]  # fmt: skip
+        record(
+            name.replace("_", "."),
+            problem(n, phase, mask),
+            factor * quadratic(problem(n, phase, mask)),
+        )
+        for phase in phases
+        for n in LENGTHS
+        for name, factor in factors.items()
+    ]
 
 
 def everybody(phases=("forward",), mask="causal", slow=2.0, but=(), **factors):
     """The same, of all exact variants that could run here: ``slow`` times a quadratic time."""
     p = problem(512, phases[0], mask)
     names = [
-        row.name for row in impls.table().rows.values()
-        if row.exact and row.level == "core" and not row.ranks and row.name not in but
-        and row.supports(p) is None and why_not(row, this_machine()) is None
-    ]  # fmt: skip
+        row.name
+        for row in impls.table().rows.values()
+        if row.exact
+        and row.level == "core"
+        and not row.ranks
+        and row.name not in but
+        and row.supports(p) is None
+        and why_not(row, this_machine()) is None
+    ]
     return lines(phases, mask, **{name: factors.get(name, slow) for name in names})
 
 
@@ -55,10 +77,17 @@ def written(folder, records, **header):
     folder.mkdir(parents=True)
     machine = this_machine().to_dict()
     said = {
-        "run": folder.name, "schema": SCHEMA, "protocol": PROTOCOL, "seed": 0, "budget_s": 0.1,
-        "tables": [], "machine": machine, "settings": {"threads": this_machine().threads},
-        "grid": {"device": "cpu"}, **header,
-    }  # fmt: skip
+        "run": folder.name,
+        "schema": SCHEMA,
+        "protocol": PROTOCOL,
+        "seed": 0,
+        "budget_s": 0.1,
+        "tables": [],
+        "machine": machine,
+        "settings": {"threads": this_machine().threads},
+        "grid": {"device": "cpu"},
+        **header,
+    }
     (folder / "run.json").write_text(json.dumps(said))
     (folder / "records.jsonl").write_text("".join(r.line() + "\n" for r in records))
     return folder

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.models.calls import Calls
 from attnbench.models.capture import program
+from attnbench.models.capture.calls import SeenCalls
 from impls.asked import CantBeDone
 from impls.loading import load_file
 from tests.calling import ROOT
@@ -44,7 +44,7 @@ def capture(tmp_path, monkeypatch, capfd):
         file = tmp_path / "calls.json"
         assert not [f for f in tmp_path.iterdir() if f.suffix in (".parts", ".part")]
         said = capfd.readouterr()
-        return status, Calls.read(file) if file.exists() else None, said
+        return status, SeenCalls.read(file) if file.exists() else None, said
 
     return run
 
@@ -60,7 +60,8 @@ def test_a_program_that_trains_is_captured_and_told(capture, tmp_path, monkeypat
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("import sys; sys.own = 'found'")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))  # which is run as ever
-    status, calls, said = capture("""
+    status, calls, said = capture(
+        """
 from torch.nn.functional import scaled_dot_product_attention as by_another_name
 w = torch.nn.Linear(16, 16)
 optimizer = torch.optim.SGD(w.parameters(), lr=0.1)
@@ -70,7 +71,10 @@ for step in range(4):
     optimizer.step()
 print("said", sys.argv[1:], sys.own)
 print("complained", file=sys.stderr)
-""", "--epochs", "3")  # fmt: skip
+""",
+        "--epochs",
+        "3",
+    )
     assert status == 0 and counted(calls) == {"b2 h4/4 n32 d16 f32 none train": 4}
     assert "said ['--epochs', '3'] found" in said.out and "complained" in said.err
     assert "program.py:" in said.out and "attnbench run --problems calls.json" in said.out
@@ -100,21 +104,29 @@ def test_a_program_that_is_killed_leaves_what_was_written_before(capture):
     assert any("was killed" in line for line in calls.unseen)
 
 
-@pytest.mark.parametrize(("end", "status"), [
-    ("os.kill(os.getpid(), 9)", "signal 9"), ("os.kill(os.getpid(), 15)", "signal 15"),
-    ("os.abort()", "signal 6"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("os.kill(os.getpid(), 15)", "signal 15"),
+        ("os.abort()", "signal 6"),
+    ],
+)
 def test_a_program_that_dies_right_after_a_call_leaves_it(capture, end, status):
     code, calls, said = capture(f"attend(1); {end}")
     assert code == 2 and counted(calls) == {CAUSAL: 1} and not calls.complete
     assert status in said.err and any("last second" in line for line in calls.unseen)
 
 
-@pytest.mark.parametrize(("end", "total"), [
-    ("os._exit(0)", 3), ("threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(9)", 3),
-    ("sys.argv[1:] or os.execv(sys.executable, [sys.executable, 'program.py', 'again'])", 6),
-    ("import atexit; atexit.register(attend, 2)", 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("end", "total"),
+    [
+        ("os._exit(0)", 3),
+        ("threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(9)", 3),
+        ("sys.argv[1:] or os.execv(sys.executable, [sys.executable, 'program.py', 'again'])", 6),
+        ("import atexit; atexit.register(attend, 2)", 5),
+    ],
+)
 def test_a_program_that_leaves_without_its_exit_functions_leaves_all_calls(capture, end, total):
     status, calls, _ = capture(f"attend(3)\n{end}")
     assert status == 0 and counted(calls) == {CAUSAL: total}
@@ -129,9 +141,15 @@ def test_a_signal_to_the_capture_alone_ends_the_program_too(tmp_path, number, st
     )
     command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
     with processes.handling(lambda *_: None, number):  # whatever these tests were started with
-        process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, text=True,
-                                   env={**os.environ, "PYTHONPATH": str(ROOT)},
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            start_new_session=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     program = int(process.stdout.readline())
     time.sleep(0.5)
     process.send_signal(number)
@@ -139,7 +157,7 @@ def test_a_signal_to_the_capture_alone_ends_the_program_too(tmp_path, number, st
     assert process.returncode == status and f"signal {int(number)}" in err
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
-    made = Calls.read(tmp_path / "calls.json")
+    made = SeenCalls.read(tmp_path / "calls.json")
     assert counted(made) == {CAUSAL: 3 + 2 * (number == signal.SIGINT)} and not made.complete
 
 
@@ -152,7 +170,7 @@ def model(x):
     return attend(1, torch.matmul(y, y.mT).softmax(-1)[None] @ x)
 compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
 assert torch.equal(compiled(q), model(q))
-""")  # fmt: skip
+""")
     assert status == 0, said.err
     (met,) = (s for s in calls.sites if s.via == "sdpa, compiled")
     assert str(met.problem) == "b2 h4/4 n32 d16 f32 causal train" and met.calls == 0
@@ -189,7 +207,7 @@ elif __name__ == "__main__":
     [t.join() for t in some]
     import subprocess
     subprocess.run([sys.executable, __file__, "again"], check=True)
-""")  # fmt: skip
+""")
     assert status == 0
     assert counted(calls) == {CAUSAL: 100 + 4 * 10 + 6 + 4 * 25 + 1000 + 5}
     assert calls.header["processes"] >= 4 and calls.complete and calls.unseen == []
@@ -201,7 +219,7 @@ def test_a_program_that_first_asks_whether_torch_is_there_is_seen(tmp_path, monk
         "import importlib.util\nassert importlib.util.find_spec('torch')\n" + BEGINNING + "attend()"
     )
     assert cli.main(["capture", "--", sys.executable, "program.py"]) == 0
-    assert counted(Calls.read(tmp_path / "calls.json")) == {CAUSAL: 1}
+    assert counted(SeenCalls.read(tmp_path / "calls.json")) == {CAUSAL: 1}
 
 
 def test_a_folder_of_the_users_stays(capture, tmp_path):
@@ -228,7 +246,7 @@ def test_a_program_with_packages_named_as_ours_gets_its_own_and_is_not_watched(
 
 def test_a_write_that_fails_meanwhile_leaves_the_program_alone(capture, monkeypatch):
     monkeypatch.setattr(program, "EVERY_S", 0.2)
-    writes, before = [], Calls.write
+    writes, before = [], SeenCalls.write
 
     def write(calls, path):
         writes.append(path)
@@ -236,20 +254,23 @@ def test_a_write_that_fails_meanwhile_leaves_the_program_alone(capture, monkeypa
             raise CantBeDone("can't write it: No space left on device")
         before(calls, path)
 
-    monkeypatch.setattr(Calls, "write", write)
+    monkeypatch.setattr(SeenCalls, "write", write)
     status, calls, _ = capture("attend(3); time.sleep(2)")
     assert status == 0 and counted(calls) == {CAUSAL: 3} and len(writes) > 1
 
 
-@pytest.mark.parametrize(("program", "why"), [
-    (["ls"], "not a Python program"),
-    ([sys.executable, "-I", "-c", "0"], "with -I, -E or -S"),
-    ([sys.executable, "-c", "0"], "did not import torch"),
-    ([sys.executable, "-c", "0/0"], "(it ended with status 1)"),
-    ([sys.executable, "-c", "import torch"], "no attention call that is recorded"),
-    (["no-such-program"], "No such file"),
-    ([], "needs a program after --"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (["ls"], "not a Python program"),
+        ([sys.executable, "-I", "-c", "0"], "with -I, -E or -S"),
+        ([sys.executable, "-c", "0"], "did not import torch"),
+        ([sys.executable, "-c", "0/0"], "(it ended with status 1)"),
+        ([sys.executable, "-c", "import torch"], "no attention call that is recorded"),
+        (["no-such-program"], "No such file"),
+        ([], "needs a program after --"),
+    ],
+)
 def test_a_program_without_calls_is_a_sentence(program, why, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["capture", "--", *program]) == 2
@@ -270,9 +291,14 @@ def test_attention_that_is_written_out_is_not_called_invisible_where_it_was_met(
     assert "a softmax can't" not in said
 
 
-@pytest.mark.parametrize(("out", "why"), [
-    ("no/such/calls.json", "No such file"), (".", "it is a folder"), ("a+b.json", "without them"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("no/such/calls.json", "No such file"),
+        (".", "it is a folder"),
+        ("a+b.json", "without them"),
+    ],
+)
 def test_where_it_can_not_be_written_is_said_before_anything_is_run(
     out, why, tmp_path, monkeypatch, capfd
 ):
@@ -285,13 +311,14 @@ def test_where_it_can_not_be_written_is_said_before_anything_is_run(
 def test_who_is_captured_by_a_killed_capture_leaves_something_readable(tmp_path):
     (tmp_path / "program.py").write_text(BEGINNING + "attend(3); time.sleep(60)")
     command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=tmp_path, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     file = tmp_path / "calls.json"
     try:
-        processes.until(lambda: file.exists() and counted(Calls.read(file)) == {CAUSAL: 3})
+        processes.until(lambda: file.exists() and counted(SeenCalls.read(file)) == {CAUSAL: 3})
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    calls = Calls.read(Path(tmp_path / "calls.json"))
+    calls = SeenCalls.read(Path(tmp_path / "calls.json"))
     assert counted(calls) == {CAUSAL: 3} and not calls.complete

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.arguments import parser
-from attnbench.machine import Gpu, this_machine
+from attnbench.command.arguments import parser
+from attnbench.core.machine import Gpu, this_machine
+from attnbench.features.crossover import verb as crossover
+from attnbench.features.limits import verb as limits
 from attnbench.sweep import presets, start
 from attnbench.sweep.plan import problems
-from attnbench.verbs import crossover, limits
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("chosen_runs.py"))
@@ -23,8 +24,7 @@ SHAPE = ("--heads", 4, "--phase", "forward")
 
 @pytest.fixture
 def run(tmp_path):
-    return written(tmp_path / "results" / this_machine().name / "one",
-                   lines(sdpa=1.0, matmul=2.0))  # fmt: skip
+    return written(tmp_path / "results" / this_machine().name / "one", lines(sdpa=1.0, matmul=2.0))
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def whole(tmp_path):
 @pytest.fixture
 def measures(monkeypatch):
     """Instead of measuring, the problem that would have been is noted."""
-    from attnbench.answer.choice import asking
+    from attnbench.answer import choose_runs
 
     noted = []
 
     def measured(problem, wants, table, means):
         noted.append(problem)
-        return asking.runs.best_of([means.out], problem, wants, table)
+        return choose_runs.runs.best_of([means.out], problem, wants, table)
 
-    monkeypatch.setattr(asking, "measured", measured)
+    monkeypatch.setattr(choose_runs, "measured", measured)
     return noted
 
 
@@ -59,7 +59,7 @@ def test_a_measured_problem_is_answered_from_the_run(chooses, run):
 
 
 def test_what_proves_it_is_a_command_that_asks_the_same_problem(chooses, run):
-    from attnbench import arguments
+    from attnbench.command import arguments
     from attnbench.sweep.presets import Preset
 
     _, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--json")
@@ -117,7 +117,7 @@ def test_nor_one_that_can_t_be_read(chooses, whole, measures):
 
 def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(chooses, whole):
     newer = made.everybody(matmul=0.5)
-    written(whole.parent / "two", [r for r in newer if r.problem["kv_len"] != 512])
+    written(whole.parent / "two", [r for r in newer if r.problem.kv_len != 512])
     _, out, _ = chooses("--seq", 512, *SHAPE, "--out", whole.parents[1], "--json")
     assert json.loads(out)["source"] == str(whole)
     _, out, _ = chooses("--seq", 700, *SHAPE, "--out", whole.parents[1], "--json")
@@ -127,9 +127,12 @@ def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(cho
 def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
     about = {
-        "problem": problem(512).to_dict(), "too_large": {"einsum": 1 << 30}, "shorter": "n128",
-        "behind": {"online": 9.4}, "pairs": [],
-    }  # fmt: skip
+        "problem": problem(512).to_dict(),
+        "too_large": {"einsum": 1 << 30},
+        "shorter": "n128",
+        "behind": {"online": 9.4},
+        "pairs": [],
+    }
     written(folder / "one", made.everybody(sdpa=1.0, but=("einsum", "online")), contest=about)
     words = ("--seq", 512, *SHAPE, "--out", folder.parent)
     _, out, _ = chooses(*words, "--max-memory", "512MiB")
@@ -176,7 +179,7 @@ def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tm
     from attnbench.answer.dispatch_table import DispatchTable
 
     records = made.lines(exp_naive=0.5, matmul=0.8, sdpa=1.0)
-    run = made.written(tmp_path / "run", [r for r in records if r.problem["kv_len"] < 256])
+    run = made.written(tmp_path / "run", [r for r in records if r.problem.kv_len < 256])
     status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
     table = DispatchTable.read(tmp_path / "table.json")
     assert status == 0 and [r.variant for e in table.entries for r in e.ranges] == ["matmul"]
@@ -271,9 +274,10 @@ def test_every_command_starts_from_a_problem_of_the_default_run(device):
     ran = {p.with_(q_len=1, kv_len=1) for p in problems(run)}
     words = ["crossover", "a", "b", "--device", device]
     starts = {
-        "choose": presets.one_problem(device), "compare": presets.PRESETS[f"compare-{device}"],
+        "choose": presets.one_problem(device),
+        "compare": presets.PRESETS[f"compare-{device}"],
         "crossover": crossover._grid(parser().parse_args(words), machine),
         "limits": limits._grid(parser().parse_args(["limits", "--device", device]), machine),
-    }  # fmt: skip
+    }
     for verb, grid in starts.items():
         assert {p.with_(q_len=1, kv_len=1) for p in problems(grid)} <= ran, verb

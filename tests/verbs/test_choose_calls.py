@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.choice.for_calls import uses_of
-from attnbench.models.calls import Calls, Site
+from attnbench.answer.choose_calls import uses_of
+from attnbench.models.capture.calls import SeenCalls, Site
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("chosen_runs.py"))
@@ -34,8 +34,15 @@ def captured(tmp_path, *sites, **more):
         )
         for n, (p, via, share, rest) in enumerate(sites)
     ]
-    calls = Calls(sites=found, wall_s=10.0, attention_s=5.0, steps=3, step_s=1.0,
-                  step_share=sum(s.share or 0 for s in found), **more)  # fmt: skip
+    calls = SeenCalls(
+        sites=found,
+        wall_s=10.0,
+        attention_s=5.0,
+        steps=3,
+        step_s=1.0,
+        step_share=sum(s.share or 0 for s in found),
+        **more,
+    )
     calls.write(tmp_path / "calls.json")
     return tmp_path / "calls.json"
 
@@ -55,13 +62,13 @@ def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
 def test_what_a_call_takes_longer_in_the_program_widens_what_is_gained(chooses, run, tmp_path):
     """Ten times as long as alone: in proportion half is gained, in seconds next to nothing."""
     alone, inside = (
-        json.loads(
-            chooses("--problems", captured(tmp_path, site), "--from", run, "--json")[1]
-        )["gain"]
+        json.loads(chooses("--problems", captured(tmp_path, site), "--from", run, "--json")[1])[
+            "gain"
+        ]
         for site in (
             (made.problem(512, "train"), "sdpa", 0.4, {"seconds": seconds}) for seconds in (1e-6, 1)
         )
-    )  # fmt: skip
+    )
     site = inside["sites"][0]
     assert site["inside_s"] == pytest.approx(1 / 12)
     assert site["inside_s"] > 5 * site["now_s"]["value"]
@@ -143,8 +150,15 @@ def test_without_a_site_that_is_a_problem_it_is_refused(chooses, run, tmp_path):
 
 @pytest.mark.parametrize(
     ("via", "variant"),
-    [("sdpa", "sdpa"), ("mha", "sdpa"), ("mha fast path", "sdpa"), ("flex", "flex"),
-     ("transformers eager", "matmul"), ("transformers sdpa", "sdpa"), ("somebody's", "")],
-)  # fmt: skip
+    [
+        ("sdpa", "sdpa"),
+        ("mha", "sdpa"),
+        ("mha fast path", "sdpa"),
+        ("flex", "flex"),
+        ("transformers eager", "matmul"),
+        ("transformers sdpa", "sdpa"),
+        ("somebody's", ""),
+    ],
+)
 def test_what_a_call_uses_now_is_the_variant_that_does_the_same(via, variant):
     assert uses_of(via) == variant

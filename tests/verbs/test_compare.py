@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from attnbench import cli
-from attnbench.comparison import paired
-from attnbench.pairs import Pairs
+from attnbench.core.stats import Pairs, paired
+from attnbench.features.commits import verb
 from attnbench.sweep import compare as comparing
-from attnbench.verbs import compare
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def test_a_margin_that_was_given_is_the_margin(worker, capsys, tmp_path):
     assert "no noise floor" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "seconds"), [([], compare.PAIRS_S), (["--budget", "2.5"], 2.5)])
+@pytest.mark.parametrize(("words", "seconds"), [([], verb.PAIRS_S), (["--budget", "2.5"], 2.5)])
 def test_pairs_are_taken_as_long_as_was_asked(worker, tmp_path, words, seconds):
     assert run("einsum", "matmul", "--margin", "0.03", *words, out=tmp_path) == 0
     assert worker[1]["budget_s"] == seconds
@@ -94,35 +93,47 @@ def test_what_two_run_folders_can_not_heed_is_refused(capsys, tmp_path, words):
 
 
 def test_the_floors_of_this_machine_are_sent_along(worker, tmp_path):
-    from attnbench.machine import this_machine
-    from attnbench.record import PROTOCOL
-    from attnbench.store import save_machine
+    from attnbench.core.evidence import save_machine
+    from attnbench.core.machine import this_machine
+    from attnbench.core.record import PROTOCOL
 
     machine = this_machine()
     noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
-    facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise,
-             "settings": {"threads": machine.threads}}  # fmt: skip
+    facts = {
+        "protocol": PROTOCOL,
+        "machine": machine.to_dict(),
+        "noise": noise,
+        "settings": {"threads": machine.threads},
+    }
     save_machine(tmp_path, machine, facts)
     assert run("einsum", "matmul", out=tmp_path) == 0
     assert worker[1]["floors"] == [{"call_s": 0.001, "floor": 0.02}]
-    for changed in ({"protocol": PROTOCOL + 1}, {"settings": {"threads": 99}}, {"noise": None},
-                    {"machine": {**machine.to_dict(), "versions": {"torch": "1"}}},
-                    {"machine": {**machine.to_dict(), "cpu": "another"}}, {"settings": {}},
-                    {"noise": [{"call_s": "long", "floor": 0.02}]}):  # fmt: skip
+    for changed in (
+        {"protocol": PROTOCOL + 1},
+        {"settings": {"threads": 99}},
+        {"noise": None},
+        {"machine": {**machine.to_dict(), "versions": {"torch": "1"}}},
+        {"machine": {**machine.to_dict(), "cpu": "another"}},
+        {"settings": {}},
+        {"noise": [{"call_s": "long", "floor": 0.02}]},
+    ):
         save_machine(tmp_path, machine, {**facts, **changed})
         worker.clear()
         assert run("einsum", "matmul", out=tmp_path) == 0
         assert worker[1]["floors"] == []
 
 
-@pytest.mark.parametrize(("a", "b", "said"), [
-    ("einsum", "nothere", "there is no variant 'nothere'"),
-    ("nothere", "einsum", "there is no variant 'nothere'"),
-    ("nothere", "nowhere", "'nothere' is no commit of"),
-    ("einsum", ".", "einsum is a variant and . is neither a run folder nor a variant"),
-    ("einsum?nothere=1", "einsum", "nothere"),
-    ("mha", "einsum", "mha is a layer and einsum a core: their times are of other work"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("einsum", "nothere", "there is no variant 'nothere'"),
+        ("nothere", "einsum", "there is no variant 'nothere'"),
+        ("nothere", "nowhere", "'nothere' is no commit of"),
+        ("einsum", ".", "einsum is a variant and . is neither a run folder nor a variant"),
+        ("einsum?nothere=1", "einsum", "nothere"),
+        ("mha", "einsum", "mha is a layer and einsum a core: their times are of other work"),
+    ],
+)
 def test_what_can_not_be_compared_is_refused_in_a_sentence(worker, capsys, a, b, said):
     assert run(a, b) == 2
     err = capsys.readouterr().err
@@ -130,8 +141,9 @@ def test_what_can_not_be_compared_is_refused_in_a_sentence(worker, capsys, a, b,
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("words", [["--margin", "0"], ["--margin", "2"], ["--margin", "x"],
-                                   ["--budget", "0"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words", [["--margin", "0"], ["--margin", "2"], ["--margin", "x"], ["--budget", "0"]]
+)
 def test_an_option_that_makes_no_sense_is_refused(capsys, words):
     with pytest.raises(SystemExit) as stopped:
         run("einsum", "matmul", *words)

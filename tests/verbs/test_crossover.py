@@ -9,8 +9,7 @@ import time
 import pytest
 
 from attnbench import cli
-from attnbench.comparison import paired
-from attnbench.pairs import Pairs
+from attnbench.core.stats import Pairs, paired
 
 SMALL = ["--seq", "64,1024", "--margin", "0.01"]
 
@@ -81,8 +80,10 @@ def test_json_is_all_that_was_found_and_the_problem(worker, capsys, tmp_path):
 
 
 def test_a_worker_is_told_the_seed_the_threads_and_the_margin(worker, tmp_path):
-    assert run("--seq", "64,128", "--margin", "0.05", "--seed", "7", "--threads", "1",
-               out=tmp_path) == 0  # fmt: skip
+    assert (
+        run("--seq", "64,128", "--margin", "0.05", "--seed", "7", "--threads", "1", out=tmp_path)
+        == 0
+    )
     assert {asked["margin"] for asked in worker.asked} == {0.05}
     assert {job["seed"] for asked in worker.asked for job in asked["compare"]} == {7}
     (settings, more) = worker.settings[0]

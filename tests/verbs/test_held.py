@@ -3,12 +3,13 @@
 import pytest
 
 from attnbench import cli
-from attnbench.comparison import LEAST_MARGIN
-from attnbench.machine import this_machine
-from attnbench.record import PROTOCOL, Record, Status
-from attnbench.store import save_machine
-from attnbench.sweep import checkout, profile, rounds
-from attnbench.verbs import compare
+from attnbench.core import checkout
+from attnbench.core.evidence import save_machine
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL, Record, Status
+from attnbench.core.stats import LEAST_MARGIN
+from attnbench.features.commits import rounds, verb
+from attnbench.features.profile import run
 
 SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
 
@@ -57,17 +58,25 @@ def held(monkeypatch):
             lock.seen.append((lock.on, lock.devices))
             raise Reached
 
-    for where in ("attnbench.lock", "attnbench.sweep.local"):
+    for where in ("attnbench.core.lock", "attnbench.sweep.places"):
         monkeypatch.setattr(f"{where}.lock_for", lock)
-    for where in ("attnbench.sweep.engine", "attnbench.sweep.local"):
+    for where in ("attnbench.sweep.engine", "attnbench.sweep.places"):
         monkeypatch.setattr(f"{where}.LocalEngine", Engine)
     return lock
 
 
-@pytest.mark.parametrize("words", [
-    ["run", "matmul", *SMALL], ["check", "matmul", *SMALL], ["compare", "einsum", "matmul", *SMALL],
-    ["env"], ["selfcheck"], ["profile", "matmul", "--seq", "16"],
-], ids=lambda words: words[0])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "matmul", *SMALL],
+        ["check", "matmul", *SMALL],
+        ["compare", "einsum", "matmul", *SMALL],
+        ["env"],
+        ["selfcheck"],
+        ["profile", "matmul", "--seq", "16"],
+    ],
+    ids=lambda words: words[0],
+)
 def test_a_worker_is_asked_only_while_the_device_is_held(held, tmp_path, words):
     out = [] if words[0] == "check" else ["--out", str(tmp_path)]
     with pytest.raises(Reached):
@@ -98,32 +107,52 @@ def margins(monkeypatch, held):
     return seen
 
 
-@pytest.mark.parametrize(("floors", "words", "margin"), [
-    ([], [], LEAST_MARGIN), ([0.002], [], LEAST_MARGIN), ([0.02, 0.03], [], 0.03),
-    ([0.02, 0.03], ["--margin", "0.015"], 0.015),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("floors", "words", "margin"),
+    [
+        ([], [], LEAST_MARGIN),
+        ([0.002], [], LEAST_MARGIN),
+        ([0.02, 0.03], [], 0.03),
+        ([0.02, 0.03], ["--margin", "0.015"], 0.015),
+    ],
+)
 def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
     margins, tmp_path, floors, words, margin
 ):
     machine = this_machine()
     noise = [{"call_s": 1e-3, "floor": f} for f in floors]
-    save_machine(tmp_path, machine, {
-        "protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise,
-        "settings": {"threads": machine.threads},
-    })  # fmt: skip
+    save_machine(
+        tmp_path,
+        machine,
+        {
+            "protocol": PROTOCOL,
+            "machine": machine.to_dict(),
+            "noise": noise,
+            "settings": {"threads": machine.threads},
+        },
+    )
     asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
     assert cli.main([*asked, *words]) == 1  # what the comparison ends with
     assert margins == [margin]
 
 
-@pytest.mark.parametrize(("statuses", "status"), [
-    (["measured"], 0), (["measured", "unsupported"], 0), (["timed_out"], 0), (["unsupported"], 2),
-    (["unavailable", "unsupported"], 2), (["measured", "wrong"], 1), (["implausible"], 1),
-    (["failed", "measured"], 1), (["crashed"], 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        (["measured"], 0),
+        (["measured", "unsupported"], 0),
+        (["timed_out"], 0),
+        (["unsupported"], 2),
+        (["unavailable", "unsupported"], 2),
+        (["measured", "wrong"], 1),
+        (["implausible"], 1),
+        (["failed", "measured"], 1),
+        (["crashed"], 1),
+    ],
+)
 def test_a_comparison_ends_with_what_was_found(statuses, status):
     assert set(statuses) <= {str(s) for s in Status}
-    assert compare.status(statuses) == status
+    assert verb.status(statuses) == status
 
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.UNSUPPORTED])
@@ -132,9 +161,9 @@ def test_what_can_not_be_profiled_is_a_sentence_and_a_status(
 ):
     def stopped(cells, *_):
         cell = cells[0]
-        raise profile.NotProfiled(Record.of(cell.variant, cell.problem, status, "that is why"))
+        raise run.NotProfiled(Record.of(cell.variant, cell.problem, status, "that is why"))
 
-    monkeypatch.setattr(profile, "profiles", stopped)
+    monkeypatch.setattr(run, "profiles", stopped)
     words = ["profile", "matmul", "--seq", "16", "--out", str(tmp_path)]
     assert cli.main(words) == (1 if status is Status.WRONG else 2)
     assert "attnbench: matmul is not profiled" in capsys.readouterr().err

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.measure.probed import Probed
-from attnbench.record import Record, Status
+from attnbench.core.record import Probed, Record, Status
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -48,8 +47,13 @@ def worker(monkeypatch):
             Engine.asked.append((problem, question))
             Engine.on_probe(problem)
             time_s = 20e-6 * problem.kv_len * problem.batch
-            found = Probed(status=Status.MEASURED, time_s=time_s, samples_s=[time_s] * 3, rows=16,
-                           peak_bytes=1000 * problem.kv_len * problem.batch)  # fmt: skip
+            found = Probed(
+                status=Status.MEASURED,
+                time_s=time_s,
+                samples_s=[time_s] * 3,
+                rows=16,
+                peak_bytes=1000 * problem.kv_len * problem.batch,
+            )
             return {"probe": found.to_dict()}
 
     Engine.asked, Engine.settings = [], []
@@ -97,8 +101,20 @@ def test_the_memory_that_was_asked_for_is_the_budget(worker, tmp_path):
 
 
 def test_a_worker_is_told_the_problem_the_time_and_the_seed(worker, tmp_path):
-    words = ["--heads", "2", "--head-dim", "32", "--mask", "none", "--dtype", "bfloat16",
-             "--seed", "7", "--threads", "1"]  # fmt: skip
+    words = [
+        "--heads",
+        "2",
+        "--head-dim",
+        "32",
+        "--mask",
+        "none",
+        "--dtype",
+        "bfloat16",
+        "--seed",
+        "7",
+        "--threads",
+        "1",
+    ]
     assert run("einsum", *SMALL, *words, out=tmp_path) == 0
     problem, question = worker.asked[0]
     assert problem.slug == "b1 h2/2 n1024 d32 bf16 none forward"
@@ -157,20 +173,23 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding(worker, capsys, tmp_
     assert "row 3 moved" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["nothere"], "there is no variant 'nothere'"),
-    (["--by", "heads"], "--by 'heads' is neither seq nor batch"),
-    (["--seq", "64"], "--seq is what is searched"),
-    (["--by", "batch", "--batch", "2"], "--batch is what is searched"),
-    (["--by", "batch", "--seq", "64,128"], "limits takes one value of seq"),
-    (["--heads", "2,4"], "limits takes one value of heads"),
-    (["--device", "cuda"], "device cuda is not here"),
-    (["--device", "tpu"], "device tpu is not here"),
-    (["--max-memory", "900TiB"], "--max-memory 921600 GiB is more than cpu has"),
-    (["--mask", "document:100,156"], "use --by batch"),
-    (["--phase", "sideways"], "phase='sideways' is not one of"),
-    (["--inputs", "captured:x.npz"], "captured inputs have one length"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothere"], "there is no variant 'nothere'"),
+        (["--by", "heads"], "--by 'heads' is neither seq nor batch"),
+        (["--seq", "64"], "--seq is what is searched"),
+        (["--by", "batch", "--batch", "2"], "--batch is what is searched"),
+        (["--by", "batch", "--seq", "64,128"], "limits takes one value of seq"),
+        (["--heads", "2,4"], "limits takes one value of heads"),
+        (["--device", "cuda"], "device cuda is not here"),
+        (["--device", "tpu"], "device tpu is not here"),
+        (["--max-memory", "900TiB"], "--max-memory 921600 GiB is more than cpu has"),
+        (["--mask", "document:100,156"], "use --by batch"),
+        (["--phase", "sideways"], "phase='sideways' is not one of"),
+        (["--inputs", "captured:x.npz"], "captured inputs have one length"),
+    ],
+)
 def test_what_can_not_be_searched_is_a_sentence(worker, capsys, tmp_path, words, said):
     assert run(*words, out=tmp_path) == 2
     err = capsys.readouterr().err
@@ -178,18 +197,21 @@ def test_what_can_not_be_searched_is_a_sentence(worker, capsys, tmp_path, words,
     assert not list(Path(tmp_path).glob("*/limits-*"))
 
 
-@pytest.mark.parametrize(("option", "text", "said"), [
-    ("--max-memory", "2", "'2' is not a size: give a number above 0 with its unit"),
-    ("--max-memory", "-1GiB", "is not a size"),
-    ("--max-memory", "0MiB", "is not a size"),
-    ("--max-memory", "2parsec", "is not a size"),
-    ("--max-memory", "infGiB", "is not a size"),
-    ("--max-time", "1", "'1' is not a time: give a number above 0 with its unit"),
-    ("--max-time", "0s", "is not a time"),
-    ("--max-time", "9999999s", "is not a time"),
-    ("--max-time", "soon", "is not a time"),
-    ("--budget", "0", "is not a number of seconds above 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--max-memory", "2", "'2' is not a size: give a number above 0 with its unit"),
+        ("--max-memory", "-1GiB", "is not a size"),
+        ("--max-memory", "0MiB", "is not a size"),
+        ("--max-memory", "2parsec", "is not a size"),
+        ("--max-memory", "infGiB", "is not a size"),
+        ("--max-time", "1", "'1' is not a time: give a number above 0 with its unit"),
+        ("--max-time", "0s", "is not a time"),
+        ("--max-time", "9999999s", "is not a time"),
+        ("--max-time", "soon", "is not a time"),
+        ("--budget", "0", "is not a number of seconds above 0"),
+    ],
+)
 def test_sizes_and_times_that_are_none_are_refused(capsys, tmp_path, option, text, said):
     with pytest.raises(SystemExit) as stopped:
         run("einsum", f"{option}={text}", out=tmp_path)

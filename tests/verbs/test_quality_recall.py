@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.models.quality.recall import process
-from attnbench.report import recall_picture
+from attnbench.features.quality import pictures, recall
 from impls.loading import load_file
 
 made_up = load_file(Path(__file__).parents[1] / "models" / "quality" / "made_up_recall.py")
@@ -41,8 +40,8 @@ def trained(monkeypatch):
         row["curve"] = [made_up.look(job.setting.steps, right, 2.0, in_time=bool(job.seconds))]
         return {**row, "setting": job.setting.to_dict(), "seconds": job.seconds}
 
-    monkeypatch.setattr(process, "run", run)
-    monkeypatch.setattr(recall_picture, "draw", lambda found, files: False)
+    monkeypatch.setattr(recall, "run", run)
+    monkeypatch.setattr(pictures, "draw_recall", lambda found, files: False)
     return found
 
 
@@ -76,8 +75,25 @@ def test_what_is_said_is_in_the_json(recalls, trained):
 
 
 def test_the_words_of_the_command_line_reach_the_trainings(recalls, trained):
-    recalls("--preset", "cpu", "gla", "--pairs", "4,2", "--seq", 20, "--width", 8, "--seeds", 2,
-            "--seed", 7, "--steps", 30, "--seconds", 5)  # fmt: skip
+    recalls(
+        "--preset",
+        "cpu",
+        "gla",
+        "--pairs",
+        "4,2",
+        "--seq",
+        20,
+        "--width",
+        8,
+        "--seeds",
+        2,
+        "--seed",
+        7,
+        "--steps",
+        30,
+        "--seconds",
+        5,
+    )
     jobs = trained["jobs"]
     assert {job.seed for job in jobs} == {7, 8} and {job.seconds for job in jobs} == {5.0}
     (setting,) = {job.setting for job in jobs}
@@ -106,11 +122,16 @@ def test_who_cannot_train_is_said_with_a_remedy_and_the_others_go_on(recalls, tr
     assert "! flash_attn2: unavailable" in table
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--preset", "huge"], "no preset 'huge'"), (["--seq", "8"], "no room to ask"),
-    (["sdpaa"], "no variant 'sdpaa'"), (["--from", "gone.json"], "can't read gone.json"),
-    (["--threads", "4096"], "threads would wait"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--preset", "huge"], "no preset 'huge'"),
+        (["--seq", "8"], "no room to ask"),
+        (["sdpaa"], "no variant 'sdpaa'"),
+        (["--from", "gone.json"], "can't read gone.json"),
+        (["--threads", "4096"], "threads would wait"),
+    ],
+)
 def test_bad_input_is_a_sentence(recalls, words, said):
     status, _, why = recalls("--preset", "cpu", *words)
     assert status == 2 and said in why
@@ -132,9 +153,13 @@ def test_a_damaged_file_is_a_sentence(recalls, trained, tmp_path):
     assert status == 2 and "is damaged" in why
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ([], "quality of what kind?"), (["speed"], "there is no quality 'speed'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "quality of what kind?"),
+        (["speed"], "there is no quality 'speed'"),
+    ],
+)
 def test_the_forms_are_named_where_none_was_asked_for(capsys, words, said):
     assert cli.main(["quality", *words]) == 2
     assert said in (why := capsys.readouterr().err) and "recall" in why

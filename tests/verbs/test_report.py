@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.report.page import filled
-from attnbench.verbs.report import report_of
+from attnbench.features.report import filled
+from attnbench.features.report.verb import report_of
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
@@ -77,15 +77,18 @@ def test_several_runs_want_a_place_and_are_never_one_ranking(asked, run, tmp_pat
     status, out, err = asked(run.parent, "--json", "--out", tmp_path / "both")
     assert status == 0
     by_run = {(a["run"], a["winner"]) for a in json.loads(out)["answers"]}
-    assert by_run == {("one on slow-box-2c", "sdpa"), ("one on slow-box-2c", "matmul"),
-                      ("two on slow-box-2c", "sdpa")}  # fmt: skip
+    assert by_run == {
+        ("one on slow-box-2c", "sdpa"),
+        ("one on slow-box-2c", "matmul"),
+        ("two on slow-box-2c", "sdpa"),
+    }
 
 
 GOOD = runs.timed("sdpa", 1e-3).line() + "\n"
 BAD = {
     "no records": ([], "holds no record"),
     "half a line": ([GOOD[:50]], "holds no record"),
-    "unknown fields": ([runs.changed(runs.timed("a", 1e-3), colour=3)], "no field colour"),
+    "unknown fields": ([runs.changed(runs.timed("a", 1e-3), colour=3)], "colour"),
     "unknown fields of a part": ([runs.changed(runs.timed("a", 1e-3), time__colour=3)], "colour"),
     "a newer form": ([runs.changed(runs.timed("a", 1e-3), schema=99)], "update attnbench"),
     "no object": ([GOOD, "[]\n", GOOD], "line 2"),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench import claims, cli
-from attnbench.claims.figures import Figure, Found, Map
-from attnbench.claims.outcome import Outcome
-from attnbench.machine import this_machine
-from attnbench.store.evidence import evidence_of, read_evidence
+from attnbench import cli
+from attnbench.core.evidence import evidence_of, read_evidence
+from attnbench.core.machine import this_machine
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome, Map
 
 ROOT = Path(attnbench.__file__).parents[1]
 
@@ -41,12 +41,15 @@ def made_up(monkeypatch):
 
     def measured(changed=None, maps=()):
         def outcome(claim, asked, limit_s=None):
-            figures = {p.name: Figure(p.published) for p in claim.points}
-            figures |= {name: Figure(value) for name, value in (changed or {}).items()
-                        if name in figures}  # fmt: skip
-            return Outcome.of(claim, Found(figures, (), (), maps), 0.5)
+            figures = {p.name: ClaimFigure(p.published) for p in claim.points}
+            figures |= {
+                name: ClaimFigure(value)
+                for name, value in (changed or {}).items()
+                if name in figures
+            }
+            return ClaimOutcome.of(claim, ClaimFindings(figures, (), (), maps), 0.5)
 
-        monkeypatch.setattr("attnbench.claims.reproduce.outcome", outcome)
+        monkeypatch.setattr("attnbench.features.claims.reproduce.outcome", outcome)
         return outcome
 
     return measured
@@ -57,8 +60,9 @@ def test_the_list_is_printed_without_torch_and_names_every_claim():
         "import sys\nfrom attnbench import cli\nstatus = cli.main(['reproduce', '--list'])\n"
         "print('torch' in sys.modules, 'numpy' in sys.modules, status, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stderr.split()[0::2] == ["False", "0"]
     for claim in claims.claims():
         assert f"\n{claim.name} " in f"\n{done.stdout}"
@@ -89,8 +93,14 @@ def test_a_name_shows_all_that_stands_behind_it(reproduce):
     status, out, _ = reproduce("words-tables")
     said = " ".join(out.split())
     assert status == 0
-    for word in ("Pierre Nugues", "the whole table", "within 0.01*", "the limit is ours",
-                 "attnbench reproduce words-tables", "1 claim: 1 reproduced"):  # fmt: skip
+    for word in (
+        "Pierre Nugues",
+        "the whole table",
+        "within 0.01*",
+        "the limit is ours",
+        "attnbench reproduce words-tables",
+        "1 claim: 1 reproduced",
+    ):
         assert word in said
 
 
@@ -112,8 +122,9 @@ def test_claims_that_can_not_be_tried_here_are_no_finding(reproduce, tmp_path):
     assert "no claim was put to the test" in err
     assert "NVIDIA H200" in " ".join(out.split())
     assert [row["verdict"] for row in kept(tmp_path)[0].rows] == [
-        "needs other hardware", "not run",
-    ]  # fmt: skip
+        "needs other hardware",
+        "not run",
+    ]
 
 
 def test_attention_tables_are_drawn_beside_the_evidence(made_up, reproduce, tmp_path):
@@ -135,9 +146,13 @@ def test_a_bad_file_of_vectors_is_a_sentence_and_the_others_go_on(reproduce, tmp
     assert status == 0
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["keybias"], "did you mean key-bias"), (["key-bias", "--threads", "4096"], "--threads 4096"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["keybias"], "did you mean key-bias"),
+        (["key-bias", "--threads", "4096"], "--threads 4096"),
+    ],
+)
 def test_what_can_not_be_done_is_one_sentence(reproduce, tmp_path, words, said):
     status, out, err = reproduce(*words)
     assert (status, out) == (2, "")
@@ -159,7 +174,7 @@ def test_ctrl_c_keeps_what_was_found(made_up, reproduce, monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return true(claim, asked)
 
-    monkeypatch.setattr("attnbench.claims.reproduce.outcome", stopped)
+    monkeypatch.setattr("attnbench.features.claims.reproduce.outcome", stopped)
     status, _, err = reproduce("words-small", "words-identity", "words-tables")
     assert status == 130
     assert "what was found until then is kept" in err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.verbs.sigterm import as_ctrl_c
+from attnbench.command.terminal import as_ctrl_c
 from impls.loading import load_file
 
 processes = load_file(Path(__file__).parents[1] / "processes.py")
@@ -54,12 +54,14 @@ def processes_of(words):
 
 @pytest.mark.slow
 def test_recall_that_is_told_to_end_keeps_what_was_trained(tmp_path):
-    before = processes_of(b"attnbench.models.quality.recall.child")
+    before = processes_of(b"attnbench.features.quality.recall_child")
     words = ["quality", "recall", "--preset", "cpu-quick", "--steps", "60", "--seeds", "50"]
     process = subprocess.Popen(
         [sys.executable, "-m", "attnbench", *words, "--out", str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     for line in process.stderr:
         if line.startswith("[2/100"):
             break
@@ -71,4 +73,4 @@ def test_recall_that_is_told_to_end_keeps_what_was_trained(tmp_path):
     found = json.loads(file.read_text())
     assert found["made"]["stopped"] and found["made"]["trainings"] == 100
     assert 2 <= len(found["rows"]) < 100
-    assert processes_of(b"attnbench.models.quality.recall.child") <= before
+    assert processes_of(b"attnbench.features.quality.recall_child") <= before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.verbs.stdout import CannotWrite, Stream, kept_open
+from attnbench.command.terminal import CannotWrite, Stream, kept_open
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -15,13 +15,13 @@ VERB = "import sys; from attnbench.cli import main; sys.exit(main(sys.argv[1:]))
 FINDS = """
 import sys, types
 from attnbench import cli
-verb = types.ModuleType("attnbench.verbs.list")
+verb = types.ModuleType("attnbench.command.terminal.list")
 def finds(given):
     print("x" * 1_000_000)
     print("and more", flush=True)
     return 1
 verb.finds = finds
-sys.modules["attnbench.verbs.list"] = verb
+sys.modules["attnbench.command.terminal.list"] = verb
 cli.VERBS["list"] = "list:finds"
 sys.exit(cli.main(["list"]))
 """
@@ -30,8 +30,14 @@ sys.exit(cli.main(["list"]))
 def test_what_a_verb_found_outlives_a_reader_that_left():
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([sys.executable, "-c", FINDS], cwd=ROOT, stdout=writing,
-                          stderr=subprocess.PIPE, text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", FINDS],
+        cwd=ROOT,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -40,8 +46,14 @@ def test_what_a_verb_found_outlives_a_reader_that_left():
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["show", "einsum"]])
 def test_a_full_disk_is_a_sentence(words):
     with FULL.open("w", encoding="utf-8") as full:
-        done = subprocess.run([sys.executable, "-c", VERB, *words], cwd=ROOT, stdout=full,
-                              stderr=subprocess.PIPE, text=True, timeout=60)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", VERB, *words],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
     assert done.returncode == 2
     assert done.stderr == "attnbench: can't write to the output: No space left on device\n"
 

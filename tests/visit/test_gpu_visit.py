@@ -74,8 +74,9 @@ def test_every_step_is_run_in_turn_and_told_by_the_line_that_counts(visited):
     assert [name for name, _ in machine.asked] == ["a", "b"]
     assert status == {"a": "done", "b": "finding"}
     assert [(one["seconds"], one["line"]) for one in kept.steps.values()] == [
-        (5.0, "that counts: 74/74"), (7.0, "y"),
-    ]  # fmt: skip
+        (5.0, "that counts: 74/74"),
+        (7.0, "y"),
+    ]
     assert {p.name for p in kept.folder.iterdir()} == {"summary.json", "log.txt", "results.tar.gz"}
     assert archived(kept.folder) == {"a.txt", "b.txt"}
     assert "==== a\nfirst" in (kept.folder / "log.txt").read_text()
@@ -85,8 +86,9 @@ def test_every_step_is_run_in_turn_and_told_by_the_line_that_counts(visited):
 
 
 def test_a_step_gets_its_own_limit_or_what_is_left_of_the_visit(visited):
-    _, machine, _ = visited([step("a", limit=30), step("b", limit=90), step("c")], 110,
-                            a=(20, 0, ""))  # fmt: skip
+    _, machine, _ = visited(
+        [step("a", limit=30), step("b", limit=90), step("c")], 110, a=(20, 0, "")
+    )
     assert machine.asked == [("a", 30), ("b", 75.0), ("c", 65.0)], "15 s are for packing"
 
 
@@ -123,8 +125,10 @@ def test_a_visit_that_is_stopped_keeps_what_its_step_had_said(visited):
     kept, _, status = visited([step("a"), step("b"), step("c")], 200, b=("stopped", 0, "half"))
     assert status == {"a": "done", "b": "cut off"}
     assert kept.steps["b"] == {
-        "status": "cut off", "seconds": 4.0, "line": "the visit was stopped in it",
-    }  # fmt: skip
+        "status": "cut off",
+        "seconds": 4.0,
+        "line": "the visit was stopped in it",
+    }
     assert (kept.folder / "log.txt").read_text().endswith("==== b\nhalf")
 
 
@@ -185,11 +189,17 @@ def test_the_exit_status_is_of_the_steps_that_were_asked_for(
     assert main(["--out", str(tmp_path), "--minutes", "0.1", "--steps", "a"]) == exits
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--steps", "env,dance"], "there is no step dance"), (["--steps", ""], "holds nothing"),
-    (["--minutes", "0"], "not a number above 0"), (["--minutes", "nan"], "not a number above 0"),
-    (["--minutes", "-1"], "not a number above 0"), (["--device", "gpu"], "invalid choice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "env,dance"], "there is no step dance"),
+        (["--steps", ""], "holds nothing"),
+        (["--minutes", "0"], "not a number above 0"),
+        (["--minutes", "nan"], "not a number above 0"),
+        (["--minutes", "-1"], "not a number above 0"),
+        (["--device", "gpu"], "invalid choice"),
+    ],
+)
 def test_what_can_not_be_asked_is_a_sentence(capsys, tmp_path, words, said):
     try:
         status = main(["--out", str(tmp_path / "out"), *words])

@@ -97,8 +97,10 @@ def test_a_visit_that_is_stopped_leaves_no_process_and_says_where_it_was(tmp_pat
         process = subprocess.Popen(
             [sys.executable, "-c", VISIT, str(pid), "--out", str(tmp_path / "out")],
             env={**os.environ, "TMPDIR": str(room), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     until(lambda: pid.exists() and pid.read_text())
     process.send_signal(getattr(signal, signalled))
     out, err = process.communicate(timeout=60)

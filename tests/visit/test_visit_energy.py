@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.parts import Energy
-from attnbench.record import Status
+from attnbench.core.record import Energy, Status
 from attnbench.sweep.presets import PRESETS
 from impls.loading import load_file
 from impls.masks import Mask
@@ -15,8 +14,7 @@ from impls.problem import Problem
 from proofs import visit_energy
 
 runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
-LONG = Problem(2, 4, 4, 8192, 8192, 64, 64, "bfloat16", Mask.parse("causal"),
-                              device="cuda")  # fmt: skip
+LONG = Problem(2, 4, 4, 8192, 8192, 64, 64, "bfloat16", Mask.parse("causal"), device="cuda")
 
 
 def costing(variant, joules, why=""):
@@ -40,16 +38,21 @@ def test_the_words_are_a_run_of_the_same_problem(tmp_path):
     assert told[told.index("run") + 1] == "sdpa" and "--energy" in told
     said = dict(itertools.pairwise(told))
     assert {name: said[f"--{name}"] for name in ("seq", "batch", "heads", "dtype", "mask")} == {
-        "seq": "8192", "batch": "2", "heads": "4", "dtype": "bfloat16", "mask": "causal",
-    }  # fmt: skip
+        "seq": "8192",
+        "batch": "2",
+        "heads": "4",
+        "dtype": "bfloat16",
+        "mask": "causal",
+    }
     assert said["--device"] == "cuda" and said["--out"] == str(tmp_path)
 
 
 def test_what_a_call_takes_back_to_back_is_told_beside_its_time():
     records = [
         runs.timed("a", 1e-3, LONG, energy=Energy(joules=1.0, call_s=1.25e-3)),
-        runs.timed("b", 1e-3, LONG, energy=Energy(why="none")), runs.timed("c", 1e-3, LONG),
-    ]  # fmt: skip
+        runs.timed("b", 1e-3, LONG, energy=Energy(why="none")),
+        runs.timed("c", 1e-3, LONG),
+    ]
     (line,) = visit_energy.sustained(records)
     assert line.startswith("a  ") and "1.25 ms a call back to back" in line
     assert "1.250 of the 1 ms" in line

@@ -73,14 +73,21 @@ def test_what_was_done_elsewhere_is_not_gone_on_with(tmp_path, other, as_before)
         Kept(places[0], tmp_path / "results", PLACE, places[1])
 
 
-@pytest.mark.parametrize(("name", "data"), [
-    ("summary.json", b"{"), ("summary.json", b"[]"), ("results.tar.gz", b"nonsense"),
-    ("results.tar.gz", b"\x1f\x8b\x08"), ("summary.json", b"\xff"),
-    ("summary.json", summary(steps=[])), ("summary.json", summary(steps={"env": 3})),
-    ("summary.json", summary(steps={"env": {"status": "done"}})),
-    ("summary.json", summary(steps={"env": entry(seconds="2")})),
-    ("summary.json", b'{"steps": {}}'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("summary.json", b"{"),
+        ("summary.json", b"[]"),
+        ("results.tar.gz", b"nonsense"),
+        ("results.tar.gz", b"\x1f\x8b\x08"),
+        ("summary.json", b"\xff"),
+        ("summary.json", summary(steps=[])),
+        ("summary.json", summary(steps={"env": 3})),
+        ("summary.json", summary(steps={"env": {"status": "done"}})),
+        ("summary.json", summary(steps={"env": entry(seconds="2")})),
+        ("summary.json", b'{"steps": {}}'),
+    ],
+)
 def test_a_folder_that_no_visit_left_is_refused_in_a_sentence(tmp_path, name, data, capsys):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(NoVisit, match="give another folder"):

@@ -30,9 +30,19 @@ def words(name, out, seconds=100.0):
 def test_a_visit_begins_with_what_makes_the_rest_worth_something():
     names = [s.name for s in visit_steps.steps()]
     assert names == [
-        "env", "tests", "timer", "quick", "gates", "speeds", "blocks", "energy", "million", "sweep",
-        "selfcheck", "claims",
-    ]  # fmt: skip
+        "env",
+        "tests",
+        "timer",
+        "quick",
+        "gates",
+        "speeds",
+        "blocks",
+        "energy",
+        "million",
+        "sweep",
+        "selfcheck",
+        "claims",
+    ]
     assert all(s.least_s < s.limit_s for s in visit_steps.steps())
     first = sum(s.limit_s for s in visit_steps.steps()[:3])
     assert 540 - gpu_visit.PACKING_S - first >= 200, "most of the headline is in the first visit"
@@ -46,8 +56,9 @@ def test_a_visit_begins_with_what_makes_the_rest_worth_something():
         ("sweep", "h200"),
     ],
 )
-def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(with_gpu, tmp_path, name,
-                                                                      preset):  # fmt: skip
+def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(
+    with_gpu, tmp_path, name, preset
+):
     from attnbench.sweep.presets import PRESETS
 
     told = words(name, tmp_path)
@@ -64,7 +75,7 @@ def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(with_gpu,
 
 
 def test_the_words_of_all_steps_are_words_of_the_command_line(with_gpu, tmp_path):
-    from attnbench.arguments import parser
+    from attnbench.command.arguments import parser
 
     for one in visit_steps.steps():
         told = one.command(tmp_path, 100.0)
@@ -79,14 +90,19 @@ def test_without_a_gpu_what_needs_one_says_so(with_gpu, monkeypatch, tmp_path):
     assert {words(name, tmp_path) for name in names} == {"there is none"}
 
 
-@pytest.mark.parametrize(("name", "lacking", "said"), [
-    ("tests", {"pytest"}, "these tests need pytest"),
-    ("tests", {"triton", "cc"}, None), ("gates", {"xdist"}, None),
-    ("gates", {"triton", "cc"}, "these tests need triton and a C compiler"),
-    ("speeds", {"triton"}, "these tests need triton"),
-])  # fmt: skip
-def test_what_this_python_lacks_for_the_tests_is_said_all_at_once(with_gpu, monkeypatch, tmp_path,
-                                                                 name, lacking, said):  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "lacking", "said"),
+    [
+        ("tests", {"pytest"}, "these tests need pytest"),
+        ("tests", {"triton", "cc"}, None),
+        ("gates", {"xdist"}, None),
+        ("gates", {"triton", "cc"}, "these tests need triton and a C compiler"),
+        ("speeds", {"triton"}, "these tests need triton"),
+    ],
+)
+def test_what_this_python_lacks_for_the_tests_is_said_all_at_once(
+    with_gpu, monkeypatch, tmp_path, name, lacking, said
+):
     monkeypatch.setattr(visit_steps, "find_spec", lambda name: None if name in lacking else name)
     monkeypatch.setattr(visit_steps, "has_c_compiler", lambda: "cc" not in lacking)
     told = words(name, tmp_path)
@@ -101,9 +117,13 @@ def test_the_tests_that_need_a_gpu_need_of_all_others_packages_pytest_alone(tmp_
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(
-        [*visit_steps.PYTEST, *chain(*visit_steps.TESTS.values())], cwd=ROOT, env=environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [*visit_steps.PYTEST, *chain(*visit_steps.TESTS.values())],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "error" not in ran.stdout and ran.returncode in (0, 5), ran.stdout + ran.stderr
     assert re.search(r"\d+ (skipped|passed)", ran.stdout)
 
@@ -116,8 +136,10 @@ def test_every_file_of_tests_that_need_a_gpu_is_run_by_a_step(with_gpu, tmp_path
 
 def test_values_of_kernels_are_tested_several_at_once_and_speeds_alone(with_gpu, tmp_path):
     assert {name: "-n" in words(name, tmp_path) for name in visit_steps.TESTS} == {
-        "tests": False, "gates": True, "speeds": False,
-    }  # fmt: skip
+        "tests": False,
+        "gates": True,
+        "speeds": False,
+    }
 
 
 def test_the_blocks_of_our_kernel_that_are_compared_are_in_the_table(with_gpu, tmp_path):
@@ -139,7 +161,7 @@ def test_what_the_rest_hangs_on_is_five_lines(monkeypatch):
 
 
 def test_claims_are_those_that_can_be_tried_here(monkeypatch, tmp_path):
-    from attnbench.claims import lacking
+    from attnbench.features.claims import claim as lacking
 
     assert "none of the" in words("claims", tmp_path)
     here = {"h200-sdpa-flash"}
@@ -148,5 +170,9 @@ def test_claims_are_those_that_can_be_tried_here(monkeypatch, tmp_path):
     )
     told = words("claims", tmp_path, 100.0)
     assert told[told.index("reproduce") + 1 :] == [
-        "h200-sdpa-flash", "--budget", "60", "--out", str(tmp_path),
-    ]  # fmt: skip
+        "h200-sdpa-flash",
+        "--budget",
+        "60",
+        "--out",
+        str(tmp_path),
+    ]

@@ -20,10 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.models.calls import Calls
+from attnbench.core.disk import open_draft
+from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
-from attnbench.models.merged import merged
-from attnbench.store.disk import open_draft
 from impls.asked import CantBeDone
 
 SITE = Path(__file__).parent / "site"
@@ -36,15 +35,15 @@ TOLD_S, GRACE_S = 0.5, 10.0
 
 
 @dataclass(frozen=True)
-class Ran:
+class ProgramRun:
     """How the program ended, and what was recorded of it."""
 
     status: int
     """Of the program; below nought the signal that ended it."""
-    calls: Calls
+    calls: SeenCalls
 
 
-def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False) -> Ran:
+def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False) -> ProgramRun:
     """Run it to its end. ``quiet``: what it prints goes to standard error."""
     out = out.resolve()
     _check(out)
@@ -57,7 +56,7 @@ def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
         calls.write(out)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
-    return Ran(status, calls)
+    return ProgramRun(status, calls)
 
 
 def _check(out: Path) -> None:
@@ -84,8 +83,9 @@ def _environment(parts: Path, out: Path, *, samples: bool) -> dict[str, str]:
     return {**found, SAMPLES: str(out.with_name(f"{out.stem}.samples"))} if samples else found
 
 
-def _run(command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *,
-         quiet: bool) -> int:  # fmt: skip
+def _run(
+    command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *, quiet: bool
+) -> int:
     """Start the program, write now and again what was recorded, and return how it ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
@@ -103,13 +103,16 @@ def _run(command: Sequence[str], environment: dict[str, str], parts: Path, out: 
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _started(command: Sequence[str], environment: dict[str, str], blocked: Iterable[int], *,
-             quiet: bool) -> subprocess.Popen[bytes]:  # fmt: skip
+def _started(
+    command: Sequence[str], environment: dict[str, str], blocked: Iterable[int], *, quiet: bool
+) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            list(command), env=environment, stdout=sys.stderr.fileno() if quiet else None,
+            list(command),
+            env=environment,
+            stdout=sys.stderr.fileno() if quiet else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, blocked),
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise CantBeDone(
@@ -140,11 +143,11 @@ def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
             calls.write(out)
 
 
-def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> Calls:
+def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
     """What the processes have written."""
-    found: list[Calls] = []
+    found: list[SeenCalls] = []
     for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
-        calls = Calls.read(file)
+        calls = SeenCalls.read(file)
         if over and not calls.complete:
             calls.unseen.append(
                 f"process {file.stem.split('-')[0]} was killed, or left without its exit being "
@@ -168,7 +171,7 @@ def how(status: int) -> str:
     return f"status {status}" if status >= 0 else f"signal {-status}"
 
 
-def _nothing(command: Sequence[str], parts: Path, calls: Calls, status: int) -> str:
+def _nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: int) -> str:
     """Why no call was seen, as far as can be told."""
     name = shlex.join(command)
     ended = f" (it ended with {how(status)})" if status else ""

@@ -11,11 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.report.figures.labels import heading, shorten, width
-from attnbench.report.figures.looks import Looks
-from attnbench.report.figures.palette import FAINT, GRID, INK, OTHER, PAPER
-from attnbench.report.figures.sheet import Drawn, finish, sheet
-from attnbench.store.disk import from_json
+from attnbench.core.disk import from_json
+from attnbench.report.figures.sheet import (
+    FAINT,
+    GRID,
+    INK,
+    OTHER,
+    PAPER,
+    Drawn,
+    finish,
+    heading,
+    sheet,
+    shorten,
+    width,
+)
+from attnbench.report.figures.style import Looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +42,12 @@ WORD, LETTERS = 40.0, 7.0
 """Points for a word at the side, and of its letters."""
 FEWEST = 1e-3
 """A weight below is left blank."""
-KINDS = {"softmax": "exact", "softmax on its own pattern": "softmax, own pattern",
-         "approximates softmax": "near softmax", "its own operator": "own operator"}  # fmt: skip
+KINDS = {
+    "softmax": "exact",
+    "softmax on its own pattern": "softmax, own pattern",
+    "approximates softmax": "near softmax",
+    "its own operator": "own operator",
+}
 
 
 def read(file: Path) -> tuple[Maps | None, str]:
@@ -44,12 +58,14 @@ def read(file: Path) -> tuple[Maps | None, str]:
         maps = from_json(file.read_text(encoding="utf-8"))
         many = len(maps["words"])
         square = [
-            isinstance(m["variant"], str) and isinstance(m["computes"], str)
-            and isinstance(m["mask"], str) and isinstance(m["alike"], list)
+            isinstance(m["variant"], str)
+            and isinstance(m["computes"], str)
+            and isinstance(m["mask"], str)
+            and isinstance(m["alike"], list)
             and len(m["weights"]) == many
             and all(len(row) == many and all(map(_weight, row)) for row in m["weights"])
             for m in maps["maps"]
-        ]  # fmt: skip
+        ]
         fine = all(square) and all(isinstance(w, str) for w in maps["words"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         fine = False
@@ -94,8 +110,9 @@ def draw(maps: Maps, looks: Looks, number: int = 0) -> Drawn | None:
         told = f"The sentence: {' '.join(maps['words'])}. " + "; ".join(
             _told(each, maps["words"]) for each in shown
         )
-        return finish(figure, "attention", f"attention-{number}", title, told,
-                      _rows(shown, maps["words"]))  # fmt: skip
+        return finish(
+            figure, "attention", f"attention-{number}", title, told, _rows(shown, maps["words"])
+        )
 
 
 def _place(each: Maps, looks: Looks) -> tuple[int, str]:
@@ -103,8 +120,9 @@ def _place(each: Maps, looks: Looks) -> tuple[int, str]:
     return (look.number if look else len(looks), each["variant"])
 
 
-def _map(axes: Axes, each: Maps, looks: Looks, place: tuple[float, float, float],
-         many: int) -> None:  # fmt: skip
+def _map(
+    axes: Axes, each: Maps, looks: Looks, place: tuple[float, float, float], many: int
+) -> None:
     from matplotlib.patches import Rectangle
 
     left, top, side = place
@@ -115,13 +133,30 @@ def _map(axes: Axes, each: Maps, looks: Looks, place: tuple[float, float, float]
     masked = "" if each["mask"] == "causal" else ", no mask" * (each["mask"] == "none")
     head = shorten(each["variant"], side * 72, 8, "bold")
     under = shorten(kind + others + masked, side * 72, 6.8)
-    axes.text(left, top - 0.19, head, fontsize=8, fontweight="bold", va="center_baseline",
-              gid=name or None)  # fmt: skip
-    axes.text(left, top - 0.07, under, fontsize=6.8, color=FAINT, va="center_baseline",
-              gid=name or None)  # fmt: skip
+    axes.text(
+        left,
+        top - 0.19,
+        head,
+        fontsize=8,
+        fontweight="bold",
+        va="center_baseline",
+        gid=name or None,
+    )
+    axes.text(
+        left, top - 0.07, under, fontsize=6.8, color=FAINT, va="center_baseline", gid=name or None
+    )
     words = f"{each['variant']}: {each['computes']}"
-    axes.add_patch(Rectangle((left, top), side, side, facecolor="none", edgecolor=GRID,
-                             linewidth=0.6, gid=f"{name}|{words}" if name else None))  # fmt: skip
+    axes.add_patch(
+        Rectangle(
+            (left, top),
+            side,
+            side,
+            facecolor="none",
+            edgecolor=GRID,
+            linewidth=0.6,
+            gid=f"{name}|{words}" if name else None,
+        )
+    )
     cell = side / many
     for (negative, shade), runs in sorted(_runs(each["weights"]).items()):
         xs: list[float] = []
@@ -130,15 +165,31 @@ def _map(axes: Axes, each: Maps, looks: Looks, place: tuple[float, float, float]
             xs += [left + start * cell, left + stop * cell, math.nan]
             ys += [top + (row + 0.5) * cell] * 2 + [math.nan]
         axes.plot(
-            xs, ys, color=INK if negative else colour, alpha=round((shade + 1) / SHADES, 3),
-            linewidth=cell * 72 * (0.3 if negative else 1), solid_capstyle="butt", gid=name or None,
-        )  # fmt: skip
-    lost = [(r, c) for r, some in enumerate(each["weights"]) for c, w in enumerate(some)
-            if not _finite(w)]  # fmt: skip
+            xs,
+            ys,
+            color=INK if negative else colour,
+            alpha=round((shade + 1) / SHADES, 3),
+            linewidth=cell * 72 * (0.3 if negative else 1),
+            solid_capstyle="butt",
+            gid=name or None,
+        )
+    lost = [
+        (r, c)
+        for r, some in enumerate(each["weights"])
+        for c, w in enumerate(some)
+        if not _finite(w)
+    ]
     if lost:
-        axes.plot([left + (c + 0.5) * cell for _, c in lost],
-                  [top + (r + 0.5) * cell for r, _ in lost], color=INK, linestyle="", marker="x",
-                  markersize=cell * 30, markeredgewidth=0.7, gid=name or None)  # fmt: skip
+        axes.plot(
+            [left + (c + 0.5) * cell for _, c in lost],
+            [top + (r + 0.5) * cell for r, _ in lost],
+            color=INK,
+            linestyle="",
+            marker="x",
+            markersize=cell * 30,
+            markeredgewidth=0.7,
+            gid=name or None,
+        )
 
 
 def _runs(weights: Sequence[Sequence[Any]]) -> dict[tuple[bool, int], list[tuple[int, int, int]]]:
@@ -180,15 +231,28 @@ def _grid(axes: Axes, places: Sequence[tuple[float, float]], side: float, many: 
 def _beside(axes: Axes, words: Sequence[str], left: float, top: float, side: float) -> None:
     cell = side / len(words)
     for row, word in enumerate(words):
-        axes.text(left - 0.04, top + (row + 0.5) * cell, word, ha="right", va="center_baseline",
-                  fontsize=min(LETTERS, cell * 72 * 0.8))  # fmt: skip
+        axes.text(
+            left - 0.04,
+            top + (row + 0.5) * cell,
+            word,
+            ha="right",
+            va="center_baseline",
+            fontsize=min(LETTERS, cell * 72 * 0.8),
+        )
 
 
 def _below(axes: Axes, words: Sequence[str], left: float, top: float, side: float) -> None:
     cell = side / len(words)
     for column, word in enumerate(words):
-        axes.text(left + (column + 0.5) * cell, top + side + 0.04, word, rotation=90, ha="center",
-                  va="top", fontsize=min(LETTERS, cell * 72 * 0.8))  # fmt: skip
+        axes.text(
+            left + (column + 0.5) * cell,
+            top + side + 0.04,
+            word,
+            rotation=90,
+            ha="center",
+            va="top",
+            fontsize=min(LETTERS, cell * 72 * 0.8),
+        )
 
 
 def _key(axes: Axes, shown: Sequence[Maps], height: float, left_out: int) -> None:
@@ -197,8 +261,14 @@ def _key(axes: Axes, shown: Sequence[Maps], height: float, left_out: int) -> Non
     axes.text(MARGIN, y, "weight", fontsize=7, va="center_baseline")
     x = MARGIN + 0.42
     for shade in range(SHADES):
-        axes.plot([x, x + 0.16], [y, y], color=FAINT, alpha=round((shade + 1) / SHADES, 3),
-                  linewidth=9, solid_capstyle="butt")  # fmt: skip
+        axes.plot(
+            [x, x + 0.16],
+            [y, y],
+            color=FAINT,
+            alpha=round((shade + 1) / SHADES, 3),
+            linewidth=9,
+            solid_capstyle="butt",
+        )
         x += 0.16
     weights = [w for each in shown for row in each["weights"] for w in row]
     words = "0 to 1, a quarter in the middle"
@@ -221,5 +291,13 @@ def _rows(shown: Sequence[Maps], words: Sequence[str]) -> Iterator[tuple[Any, ..
     for each in shown:
         for row, some in enumerate(each["weights"]):
             for column, weight in enumerate(some):
-                yield (each["variant"], each["computes"], each["mask"], row, words[row], column,
-                       words[column], weight)  # fmt: skip
+                yield (
+                    each["variant"],
+                    each["computes"],
+                    each["mask"],
+                    row,
+                    words[row],
+                    column,
+                    words[column],
+                    weight,
+                )

@@ -10,23 +10,24 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.closeness import Closeness, advised, closeness
-from attnbench.report.figures.labels import heading, shorten, spread
-from attnbench.report.figures.looks import Look, Looks
-from attnbench.report.figures.palette import FAINT
-from attnbench.report.figures.sheet import Drawn, finish, sheet
-from attnbench.report.scenes import Ran, Scene
+from attnbench.answer.ranking import Closeness, advised, closeness
+from attnbench.report.figures.sheet import FAINT, Drawn, finish, heading, sheet, shorten, spread
+from attnbench.report.figures.style import Look, Looks
+from attnbench.report.scenes import ReportRun, Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 WIDTH, HEIGHT = 4.6, 3.65
 PLACE = (0.115, 0.12, 0.575, 0.705)
 ROOM = 72.0
 """Points for a name."""
 TICKS = {
-    2.0: (1, 1.1, 1.25, 1.5, 1.75, 2), 4.0: (1, 1.25, 1.5, 2, 3, 4), 8.0: (1, 1.5, 2, 3, 4, 6, 8),
-}  # fmt: skip
+    2.0: (1, 1.1, 1.25, 1.5, 1.75, 2),
+    4.0: (1, 1.25, 1.5, 2, 3, 4),
+    8.0: (1, 1.5, 2, 3, 4, 6, 8),
+}
 """By how far the axis goes: as far as who is worst where it is measured, or eight times."""
 NAMED, MARKS, MOST = 7, 5, 60
 """Lines that are named, markers on each, about, and lines that are drawn."""
@@ -34,7 +35,7 @@ WITHIN = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
 """Factors of the table beside the figure."""
 
 
-def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
+def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     """Over all problems of one run; None where none has two exact variants to compare."""
     found = closeness(scene.regime for scene in scenes if scene.run.number == run.number)
     if not found:
@@ -61,9 +62,13 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
         heading(figure, title, under, _finding(best))
         axes.set_xlabel("… so many times the time of the fastest", labelpad=2)
         return finish(
-            figure, "closeness", f"closeness-{run.number}", f"{title}: {run.name}", told,
+            figure,
+            "closeness",
+            f"closeness-{run.number}",
+            f"{title}: {run.name}",
+            told,
             _rows(found, looks),
-        )  # fmt: skip
+        )
 
 
 def _finding(best: Closeness) -> str:
@@ -82,9 +87,14 @@ def _line(axes: Axes, of: Closeness, look: Look, *, bold: bool) -> None:
         f"{of.share(1.1):.0%}, within 2× on {of.share(2.0):.0%}"
     )
     axes.plot(
-        xs, ys, linestyle=look.dash if bold else "-", linewidth=1.2 if bold else 0.6,
-        alpha=1 if bold else 0.5, gid=look.gid(words), **mark,
-    )  # fmt: skip
+        xs,
+        ys,
+        linestyle=look.dash if bold else "-",
+        linewidth=1.2 if bold else 0.6,
+        alpha=1 if bold else 0.5,
+        gid=look.gid(words),
+        **mark,
+    )
 
 
 def _steps(of: Closeness, furthest: float) -> tuple[list[float], list[float]]:
@@ -105,24 +115,52 @@ def _labels(axes: Axes, found: Sequence[Closeness], looks: Looks) -> None:
     for of, end, height in zip(found, ends, spread(ends, 0.062, 0.0, 0.985), strict=True):
         look = looks[of.variant]
         axes.plot(
-            [1.0, 1.04], [end, height], transform=axes.transAxes, clip_on=False, color=FAINT,
-            linewidth=0.4, gid=look.name,
-        )  # fmt: skip
+            [1.0, 1.04],
+            [end, height],
+            transform=axes.transAxes,
+            clip_on=False,
+            color=FAINT,
+            linewidth=0.4,
+            gid=look.name,
+        )
         axes.plot(
-            [1.05, 1.085, 1.12], [height] * 3, transform=axes.transAxes, clip_on=False,
-            linestyle=look.dash, linewidth=1.2, gid=look.name,
-            markevery=(1, 3), **look.marks(4.2),
-        )  # fmt: skip
+            [1.05, 1.085, 1.12],
+            [height] * 3,
+            transform=axes.transAxes,
+            clip_on=False,
+            linestyle=look.dash,
+            linewidth=1.2,
+            gid=look.name,
+            markevery=(1, 3),
+            **look.marks(4.2),
+        )
         axes.text(
-            1.14, height, shorten(of.variant, ROOM, 7.5), transform=axes.transAxes, fontsize=7.5,
-            va="center_baseline", gid=look.name,
-        )  # fmt: skip
+            1.14,
+            height,
+            shorten(of.variant, ROOM, 7.5),
+            transform=axes.transAxes,
+            fontsize=7.5,
+            va="center_baseline",
+            gid=look.name,
+        )
 
 
 def _rows(found: Sequence[Closeness], looks: Looks) -> Iterator[tuple[Any, ...]]:
-    yield ("variant", "family", "problems", "timed", *(f"within_{f:g}" for f in WITHIN),
-           "geometric_mean_ratio")  # fmt: skip
+    yield (
+        "variant",
+        "family",
+        "problems",
+        "timed",
+        *(f"within_{f:g}" for f in WITHIN),
+        "geometric_mean_ratio",
+    )
     for of in found:
         mean = math.exp(sum(map(math.log, of.ratios)) / len(of.ratios))
-        yield (of.variant, looks[of.variant].family, of.problems, len(of.ratios),
-               *(of.share(f) for f in WITHIN), mean)  # fmt: skip
+        yield (
+            of.variant,
+            looks[of.variant].family,
+            of.problems,
+            len(of.ratios),
+            *(of.share(f) for f in WITHIN),
+            mean,
+        )

@@ -9,21 +9,94 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import time_of
-from attnbench.report.figures import ceilings
-from attnbench.report.figures.labels import heading, shorten, spread
-from attnbench.report.figures.looks import Look, Looks
-from attnbench.report.figures.palette import FAINT, INK
-from attnbench.report.figures.sheet import Drawn, finish, sheet
-from attnbench.report.figures.ticks import decimal
-from attnbench.report.numbers import three
+from attnbench.core.format import percent, three
+from attnbench.report.figures import style
+from attnbench.report.figures.sheet import (
+    FAINT,
+    INK,
+    Drawn,
+    finish,
+    heading,
+    sheet,
+    shorten,
+    spread,
+)
+from attnbench.report.figures.style import Look, Looks, decimal
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+PALE = 0.6
+"""Of what is not exact."""
+REST = 1.28
+"""Inches of all but rows."""
+CEILINGS_MOST = 20
+EXACT = 12
+"""Of these, so many that are exact where there are others too."""
+
+
+@contextmanager
+def drawn(
+    shares: Mapping[str, float],
+    looks: Looks,
+    words: Mapping[str, str],
+    said: tuple[str, str, str],
+    note: str,
+) -> Iterator[Figure]:
+    """A bar each, what is exact first and the highest of its kind first.
+
+    ``said``: what is drawn, of what, and what it shows.
+    """
+    shown = chosen(shares, looks)
+    left_out = len(shares) - len(shown)
+    height = style.HIGH * len(shown) + REST
+    with sheet(style.WIDTH, height) as figure:
+        low, high = 0.57 / height, 1 - 0.63 / height
+        axes = figure.add_axes((style.LEFT, low, style.RIGHT - style.LEFT, high - low))
+        style.frame(axes, len(shown))
+        top = max(shares[variant] for variant in shown)
+        axes.set_xlim(0, top)
+        axes.set_xticks(every := style.linear(top), [percent(x) if x else "0" for x in every])
+        axes.tick_params(axis="x", labelsize=7)
+        for row, variant in enumerate(shown):
+            look = looks[variant]
+            style.bar(
+                axes, row, (0, shares[variant]), look, words[variant], 1.0 if look.exact else PALE
+            )
+            style.name(axes, row, look, percent(shares[variant]))
+        exact = sum(looks[variant].exact for variant in shown)
+        if 0 < exact < len(shown):
+            axes.axhline(exact - 0.5, color=FAINT, linewidth=0.8)
+        heading(figure, *said)
+        more = f"; {left_out} more in the CSV" * bool(left_out)
+        figure.text(
+            0.02,
+            0.05 / height,
+            note + more,
+            fontsize=6.8,
+            color=FAINT,
+            va="bottom",
+            linespacing=1.3,
+        )
+        yield figure
+
+
+def chosen(shares: Mapping[str, float], looks: Looks) -> list[str]:
+    """As many as there is room for, what is exact first, the highest of its kind first."""
+    ranked = sorted(shares, key=lambda v: (-shares[v], v))
+    exact = [v for v in ranked if looks[v].exact]
+    others = [v for v in ranked if not looks[v].exact]
+    exact = exact[: max(EXACT, CEILINGS_MOST - len(others))]
+    return [*exact, *others[: CEILINGS_MOST - len(exact)]]
+
 
 WIDTH, HEIGHT = 4.6, 3.85
 PLACE = (0.115, 0.23, 0.575, 0.61)
@@ -56,7 +129,7 @@ class Roof:
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     """A variant at a length."""
 
     length: int
@@ -85,8 +158,9 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     return _list(scene, looks, above, known) or _roofline(scene, looks, above, known)
 
 
-def _list(scene: Scene, looks: Looks, above: Roof,
-          known: Mapping[str, list[Point]]) -> Drawn | None:  # fmt: skip
+def _list(
+    scene: Scene, looks: Looks, above: Roof, known: Mapping[str, list[RooflinePoint]]
+) -> Drawn | None:
     """A bar each at the longest length that most reach; None where intensities differ."""
     length = scene.regime.longest()
     at = {v: p for v, points in known.items() for p in points if p.length == length}
@@ -104,15 +178,21 @@ def _list(scene: Scene, looks: Looks, above: Roof,
         f"about {middle:.2g} FLOP for each byte that goes in or comes out: the copies and the\n"
         f"product measured here allow {above.over(middle) / 1e9:.3g} GFLOP/s at the most"
     )
-    with ceilings.drawn(shares, looks, words, said, note) as figure:
+    with drawn(shares, looks, words, said, note) as figure:
         return finish(
-            figure, "roofline", f"roofline-{scene.name}", f"{title} ({scene.regime})",
-            _told(best, looks, above), _rows(known, looks, above), regime=scene.number,
-        )  # fmt: skip
+            figure,
+            "roofline",
+            f"roofline-{scene.name}",
+            f"{title} ({scene.regime})",
+            _told(best, looks, above),
+            _rows(known, looks, above),
+            regime=scene.number,
+        )
 
 
-def _roofline(scene: Scene, looks: Looks, above: Roof,
-              known: Mapping[str, list[Point]]) -> Drawn:  # fmt: skip
+def _roofline(
+    scene: Scene, looks: Looks, above: Roof, known: Mapping[str, list[RooflinePoint]]
+) -> Drawn:
     least = FAR * max(points[-1].rate for points in known.values())
     paths = {variant: points for variant, points in known.items() if points[-1].rate >= least}
     unit, name = (1e12, "TFLOP/s") if above.flops >= 1e12 else (1e9, "GFLOP/s")
@@ -131,25 +211,35 @@ def _roofline(scene: Scene, looks: Looks, above: Roof,
         heading(figure, title, str(scene.regime), _finding(paths, looks, above))
         axes.set_xlabel("FLOP for each byte that goes in or comes out", labelpad=2)
         figure.text(
-            0.02, 0.018, f"roof: a product in {dtype}, {above.flops / unit:.3g} {name}; slope: a "
+            0.02,
+            0.018,
+            f"roof: a product in {dtype}, {above.flops / unit:.3g} {name}; slope: a "
             f"copy from memory, {above.memory / 1e9:.3g} GB/s\n"
             f"(dashed: in cache, {above.cache / 1e9:.3g}); paths run over the lengths, to a "
             f"marker at the longest{_left_out(known, paths, len(named) + len(faint))}",
-            fontsize=6.8, color=FAINT, va="bottom", linespacing=1.3,
-        )  # fmt: skip
+            fontsize=6.8,
+            color=FAINT,
+            va="bottom",
+            linespacing=1.3,
+        )
         return finish(
-            figure, "roofline", f"roofline-{scene.name}", f"{title} ({scene.regime})",
-            _told(paths, looks, above), _rows(known, looks, above), regime=scene.number,
-        )  # fmt: skip
+            figure,
+            "roofline",
+            f"roofline-{scene.name}",
+            f"{title} ({scene.regime})",
+            _told(paths, looks, above),
+            _rows(known, looks, above),
+            regime=scene.number,
+        )
 
 
-def _paths(scene: Scene) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
+def _paths(scene: Scene) -> dict[str, list[RooflinePoint]]:
+    found: dict[str, list[RooflinePoint]] = {}
     for length in scene.regime.lengths:
         for variant, record in scene.regime.timed(length).items():
             time, cost = time_of(record), record.cost
             if time and cost and cost.flops > 0 and cost.bytes > 0:
-                point = Point(length, cost.flops / cost.bytes, cost.flops / time.median_s)
+                point = RooflinePoint(length, cost.flops / cost.bytes, cost.flops / time.median_s)
                 found.setdefault(variant, []).append(point)
     return found
 
@@ -162,16 +252,16 @@ def _left_out(known: Mapping[str, Any], shown: Mapping[str, Any], drawn: int) ->
     return "\n" * bool(said) + "; ".join(said)
 
 
-def _share(point: Point, above: Roof) -> float:
+def _share(point: RooflinePoint, above: Roof) -> float:
     return point.rate / above.over(point.intensity)
 
 
-def _ranked(paths: Mapping[str, list[Point]], above: Roof) -> list[str]:
+def _ranked(paths: Mapping[str, list[RooflinePoint]], above: Roof) -> list[str]:
     """By how near they come to the roof where they are longest."""
     return sorted(paths, key=lambda v: (-_share(paths[v][-1], above), v))
 
 
-def _named(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> list[str]:
+def _named(paths: Mapping[str, list[RooflinePoint]], looks: Looks, above: Roof) -> list[str]:
     """Of those that are exact and of the others, those that come nearest."""
     ranked = _ranked(paths, above)
     kinds = (True, False)
@@ -180,7 +270,7 @@ def _named(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> list[
     ]
 
 
-def _frame(axes: Axes, above: Roof, paths: Mapping[str, list[Point]], unit: float) -> None:
+def _frame(axes: Axes, above: Roof, paths: Mapping[str, list[RooflinePoint]], unit: float) -> None:
     points = [point for some in paths.values() for point in some]
     xs, ys = [p.intensity for p in points], [p.rate / unit for p in points]
     ridge = above.flops / above.memory
@@ -199,17 +289,23 @@ def _frame(axes: Axes, above: Roof, paths: Mapping[str, list[Point]], unit: floa
     axes.plot([above.flops / above.cache, right], [top, top], color=INK, linewidth=1.0)
 
 
-def _path(axes: Axes, look: Look, points: list[Point], above: Roof, unit: float, *,
-          bold: bool) -> None:  # fmt: skip
+def _path(
+    axes: Axes, look: Look, points: list[RooflinePoint], above: Roof, unit: float, *, bold: bool
+) -> None:
     xs, ys = [p.intensity for p in points], [p.rate / unit for p in points]
     axes.plot(
-        xs, ys, linewidth=1.1 if bold else 0.6, alpha=1 if bold else 0.5,
-        linestyle=look.dash if bold else "-", markevery=[len(xs) - 1],
-        gid=look.gid(_said(look, points[-1], above)), **look.marks(4.8 if bold else 3.2),
-    )  # fmt: skip
+        xs,
+        ys,
+        linewidth=1.1 if bold else 0.6,
+        alpha=1 if bold else 0.5,
+        linestyle=look.dash if bold else "-",
+        markevery=[len(xs) - 1],
+        gid=look.gid(_said(look, points[-1], above)),
+        **look.marks(4.8 if bold else 3.2),
+    )
 
 
-def _said(look: Look, point: Point, above: Roof) -> str:
+def _said(look: Look, point: RooflinePoint, above: Roof) -> str:
     """For where a pointer rests."""
     return (
         f"{look.variant}: {point.length} tokens, {point.rate / 1e9:.3g} GFLOP/s, "
@@ -217,8 +313,13 @@ def _said(look: Look, point: Point, above: Roof) -> str:
     )
 
 
-def _labels(axes: Axes, named: list[str], paths: Mapping[str, list[Point]], looks: Looks,
-            unit: float) -> None:  # fmt: skip
+def _labels(
+    axes: Axes,
+    named: list[str],
+    paths: Mapping[str, list[RooflinePoint]],
+    looks: Looks,
+    unit: float,
+) -> None:
     """Names at the right, a thin line from each to its marker."""
     if not named:
         return
@@ -228,17 +329,35 @@ def _labels(axes: Axes, named: list[str], paths: Mapping[str, list[Point]], look
     for variant, height in zip(named, places, strict=True):
         look = looks[variant]
         axes.plot(
-            [across[variant], 1.03], [heights[variant], height], transform=axes.transAxes,
-            clip_on=False, color=FAINT, linewidth=0.4, zorder=1.5, gid=look.name,
-        )  # fmt: skip
+            [across[variant], 1.03],
+            [heights[variant], height],
+            transform=axes.transAxes,
+            clip_on=False,
+            color=FAINT,
+            linewidth=0.4,
+            zorder=1.5,
+            gid=look.name,
+        )
         axes.plot(
-            [1.04, 1.075, 1.11], [height] * 3, transform=axes.transAxes, clip_on=False,
-            linestyle=look.dash, linewidth=1.1, markevery=[1], gid=look.name, **look.marks(4.2),
-        )  # fmt: skip
+            [1.04, 1.075, 1.11],
+            [height] * 3,
+            transform=axes.transAxes,
+            clip_on=False,
+            linestyle=look.dash,
+            linewidth=1.1,
+            markevery=[1],
+            gid=look.name,
+            **look.marks(4.2),
+        )
         axes.text(
-            1.13, height, shorten(variant, ROOM, 7.5), transform=axes.transAxes, fontsize=7.5,
-            va="center_baseline", gid=look.name,
-        )  # fmt: skip
+            1.13,
+            height,
+            shorten(variant, ROOM, 7.5),
+            transform=axes.transAxes,
+            fontsize=7.5,
+            va="center_baseline",
+            gid=look.name,
+        )
 
 
 def _part(value: float, ends: tuple[float, float]) -> float:
@@ -246,7 +365,9 @@ def _part(value: float, ends: tuple[float, float]) -> float:
     return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
 
 
-def _nearest(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> tuple[str, float, str]:
+def _nearest(
+    paths: Mapping[str, list[RooflinePoint]], looks: Looks, above: Roof
+) -> tuple[str, float, str]:
     """Who comes nearest to the roof, its share, and of what: of what is exact if anything is."""
     exact = {v: _share(points[-1], above) for v, points in paths.items() if looks[v].exact}
     known = exact or {v: _share(points[-1], above) for v, points in paths.items()}
@@ -254,12 +375,12 @@ def _nearest(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> tup
     return best, known[best], " of what is exact" * bool(exact)
 
 
-def _finding(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
+def _finding(paths: Mapping[str, list[RooflinePoint]], looks: Looks, above: Roof) -> str:
     best, share, which = _nearest(paths, looks, above)
     return f"Nearest to the ceilings{which}: {best}, {share:.0%} of what they allow"
 
 
-def _told(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
+def _told(paths: Mapping[str, list[RooflinePoint]], looks: Looks, above: Roof) -> str:
     best, share, which = _nearest(paths, looks, above)
     return (
         f"{best} comes nearest to the roof{which}: it does "
@@ -267,10 +388,19 @@ def _told(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> str:
     )
 
 
-def _rows(paths: Mapping[str, list[Point]], looks: Looks, above: Roof) -> Iterator[tuple[Any, ...]]:
+def _rows(
+    paths: Mapping[str, list[RooflinePoint]], looks: Looks, above: Roof
+) -> Iterator[tuple[Any, ...]]:
     yield "variant", "family", "computes", "length", "flop_per_byte", "flop_per_s", "share_of_roof"
     for variant, points in paths.items():
         look = looks[variant]
         for p in points:
-            yield (variant, look.family, look.computes, p.length, p.intensity, p.rate,
-                   _share(p, above))  # fmt: skip
+            yield (
+                variant,
+                look.family,
+                look.computes,
+                p.length,
+                p.intensity,
+                p.rate,
+                _share(p, above),
+            )

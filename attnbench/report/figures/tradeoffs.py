@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.answer.pareto import frontier
-from attnbench.report import numbers
-from attnbench.report.figures import key, labels, ticks
-from attnbench.report.figures.looks import Looks
-from attnbench.report.figures.measures import distance, median, peak
-from attnbench.report.figures.palette import FAINT
-from attnbench.report.figures.scaling import PHASES
-from attnbench.report.figures.sheet import Drawn, finish, sheet
+from attnbench.answer.regimes import frontier
+from attnbench.core import format
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures import style
+from attnbench.report.figures.scaling import PHASES, distance, median, peak
+from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
+from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
@@ -50,8 +49,10 @@ class Cloud:
         """Where a point lies in the figure."""
         x, y = self.points[name]
         left, bottom, right, top = self.box
-        return (left + (right - left) * ticks.share(self.xs, x),
-                bottom + (top - bottom) * ticks.share(self.ys, y))  # fmt: skip
+        return (
+            left + (right - left) * style.share(self.xs, x),
+            bottom + (top - bottom) * style.share(self.ys, y),
+        )
 
 
 def draw(scene: Scene, looks: Looks) -> list[Drawn]:
@@ -60,8 +61,10 @@ def draw(scene: Scene, looks: Looks) -> list[Drawn]:
     if length is None:
         return []
     found = []
-    for measure, title in (("error", "time × distance from softmax"),
-                           ("memory", "time × peak memory")):  # fmt: skip
+    for measure, title in (
+        ("error", "time × distance from softmax"),
+        ("memory", "time × peak memory"),
+    ):
         points = _points(scene, length, measure)
         if points:
             found.append(_figure(scene, looks, length, measure, title, points))
@@ -77,17 +80,22 @@ def _points(scene: Scene, length: int, measure: str) -> Points:
     return found
 
 
-def _figure(scene: Scene, looks: Looks, length: int, measure: str, title: str,
-            points: Points) -> Drawn:  # fmt: skip
+def _figure(
+    scene: Scene, looks: Looks, length: int, measure: str, title: str, points: Points
+) -> Drawn:
     phase = PHASES.get(scene.regime.phase, scene.regime.phase)
     title = f"{phase}, {length:,} tokens: {title}"
-    items = key.lines(key.of(looks[name] for name in points), WIDE - 12)
+    items = style.lines(style.of(looks[name] for name in points), WIDE - 12)
     fronts = _fronts(looks, points)
     with sheet(WIDE / 72, HIGH / 72) as figure:
-        labels.heading(figure, title, ", ".join([*scene.regime.words()[1:], scene.run.machine]),
-                       _finding(scene, length, measure, fronts[0]))  # fmt: skip
-        key.put(figure, 6, 5, items)
-        bottom = BELOW + key.LINE * len(items)
+        labels.heading(
+            figure,
+            title,
+            ", ".join([*scene.regime.words()[1:], scene.run.machine]),
+            _finding(scene, length, measure, fronts[0]),
+        )
+        style.put(figure, 6, 5, items)
+        bottom = BELOW + style.LINE * len(items)
         clouds = _clouds(looks, points, measure, bottom)
         marks = [cloud.at(name) for cloud in clouds for name in cloud.points]
         for number, cloud in enumerate(clouds):
@@ -99,10 +107,14 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, title: str,
             taken.append(_says(figure, cloud, looks, measure, taken))
             _names(figure, cloud, looks, fronts, taken, marks)
         return finish(
-            figure, "tradeoffs", f"{scene.name}-time-{measure}", title,
-            _told(points, fronts, measure), _rows(looks, points, fronts, measure),
+            figure,
+            "tradeoffs",
+            f"{scene.name}-time-{measure}",
+            title,
+            _told(points, fronts, measure),
+            _rows(looks, points, fronts, measure),
             regime=scene.number,
-        )  # fmt: skip
+        )
 
 
 def _fronts(looks: Looks, points: Points) -> list[list[str]]:
@@ -115,18 +127,20 @@ def _fronts(looks: Looks, points: Points) -> list[list[str]]:
 
 def _clouds(looks: Looks, points: Points, measure: str, bottom: float) -> list[Cloud]:
     """One for all; or, of errors, what is exact below and the rest above, worlds apart."""
-    xs = ticks.limits((time for time, _ in points.values()), room=0.08)
+    xs = style.limits((time for time, _ in points.values()), room=0.08)
     left, right, top = LEFT, WIDE - RIGHT, HIGH - ABOVE
     groups = [points]
     if measure == "error":
-        groups = [{name: at for name, at in points.items() if looks[name].exact is exact}
-                  for exact in (True, False)]  # fmt: skip
+        groups = [
+            {name: at for name, at in points.items() if looks[name].exact is exact}
+            for exact in (True, False)
+        ]
         groups = [group for group in groups if group]
     shares = [0.36, 0.64] if len(groups) == 2 else [1.0]
     found, level = [], bottom
     for group, part in zip(groups, shares, strict=True):
         high = (top - bottom - GAP * (len(groups) - 1)) * part
-        ys = ticks.limits((y for _, y in group.values()), room=0.14)
+        ys = style.limits((y for _, y in group.values()), room=0.14)
         found.append(Cloud(group, (left, level, right, level + high), xs, ys))
         level += high + GAP
     return found
@@ -134,19 +148,20 @@ def _clouds(looks: Looks, points: Points, measure: str, bottom: float) -> list[C
 
 def _axes(figure: Figure, cloud: Cloud, measure: str, *, lowest: bool) -> Axes:
     left, bottom, right, top = cloud.box
-    axes = figure.add_axes((left / WIDE, bottom / HIGH, (right - left) / WIDE,
-                            (top - bottom) / HIGH))  # fmt: skip
+    axes = figure.add_axes(
+        (left / WIDE, bottom / HIGH, (right - left) / WIDE, (top - bottom) / HIGH)
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*cloud.xs)
     axes.set_ylim(*cloud.ys)
     axes.minorticks_off()
-    across = ticks.decimal(*cloud.xs)
-    places = [left + (right - left) * ticks.share(cloud.xs, x) for x in across]
-    words = ticks.fitting([numbers.seconds(x) for x in across], places, 8, WIDE - 2)
+    across = style.decimal(*cloud.xs)
+    places = [left + (right - left) * style.share(cloud.xs, x) for x in across]
+    words = style.fitting([format.seconds(x) for x in across], places, 8, WIDE - 2)
     axes.set_xticks(across, words if lowest else [""] * len(across))
-    say = numbers.three if measure == "error" else numbers.nbytes
-    at = (ticks.decimal if measure == "error" else ticks.binary)(*cloud.ys)
+    say = format.three if measure == "error" else format.nbytes
+    at = (style.decimal if measure == "error" else style.binary)(*cloud.ys)
     axes.set_yticks(list(at), [say(y) for y in at])
     axes.tick_params(length=2.5 if lowest else 0, pad=2)
     if lowest:
@@ -163,8 +178,9 @@ def _steps(axes: Axes, cloud: Cloud, fronts: Sequence[Sequence[str]]) -> None:
             axes.step(xs, ys, where="post", color=FAINT, linewidth=1.0, linestyle=dash, alpha=0.8)
 
 
-def _says(figure: Figure, cloud: Cloud, looks: Looks, measure: str,
-          taken: Sequence[labels.Box]) -> labels.Box:  # fmt: skip
+def _says(
+    figure: Figure, cloud: Cloud, looks: Looks, measure: str, taken: Sequence[labels.Box]
+) -> labels.Box:
     """What the axis upwards is, at the top where there is room; the place that it takes."""
     left, _, right, top = cloud.box
     exact = all(looks[name].exact for name in cloud.points)
@@ -179,21 +195,34 @@ def _says(figure: Figure, cloud: Cloud, looks: Looks, measure: str,
     return box
 
 
-def _marks(axes: Axes, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str]],
-           measure: str) -> None:  # fmt: skip
+def _marks(
+    axes: Axes, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str]], measure: str
+) -> None:
     best = {name for front in fronts for name in front}
     for name in sorted(cloud.points, key=lambda name: name in best):
         x, y = cloud.points[name]
         look = looks[name]
-        say = numbers.three(y) if measure == "error" else numbers.nbytes(y)
-        axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False,
-                  alpha=1.0 if name in best else 0.45,
-                  gid=look.gid(f"{name}: {numbers.seconds(x)}, {say}"),
-                  **look.marks(5.5 if name in best else 4.5))  # fmt: skip
+        say = format.three(y) if measure == "error" else format.nbytes(y)
+        axes.plot(
+            [x],
+            [y],
+            linestyle="none",
+            zorder=3,
+            clip_on=False,
+            alpha=1.0 if name in best else 0.45,
+            gid=look.gid(f"{name}: {format.seconds(x)}, {say}"),
+            **look.marks(5.5 if name in best else 4.5),
+        )
 
 
-def _names(figure: Figure, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence[str]],
-           taken: Sequence[labels.Box], marks: Sequence[tuple[float, float]]) -> None:  # fmt: skip
+def _names(
+    figure: Figure,
+    cloud: Cloud,
+    looks: Looks,
+    fronts: Sequence[Sequence[str]],
+    taken: Sequence[labels.Box],
+    marks: Sequence[tuple[float, float]],
+) -> None:
     """Of the frontiers, as far off as need be; of the rest, where there is room beside them."""
     best = [name for front in fronts for name in front if name in cloud.points]
     fast = sorted(cloud.points, key=lambda name: cloud.points[name])
@@ -204,8 +233,12 @@ def _names(figure: Figure, cloud: Cloud, looks: Looks, fronts: Sequence[Sequence
     kept = sum(name in best for name in order)
     boxes = labels.place(spots[:kept], taken, frame, SIZE, 40, marks)
     full = [*taken, *(labels.margin(box) for box in boxes if box)]
-    full += [step for spot, box in zip(spots, boxes, strict=False) if box
-             for step in labels.way(spot.x, spot.y, *labels.nearest(spot, box))]  # fmt: skip
+    full += [
+        step
+        for spot, box in zip(spots, boxes, strict=False)
+        if box
+        for step in labels.way(spot.x, spot.y, *labels.nearest(spot, box))
+    ]
     boxes += labels.place(spots[kept:], full, frame, SIZE, 15, marks)
     for name, spot, box in zip(order, spots, boxes, strict=True):
         if box:
@@ -234,8 +267,9 @@ def _around(at: tuple[float, float], size: float = 3.2) -> labels.Box:
 def _name(figure: Figure, spot: labels.Spot, box: labels.Box, gid: str, *, pale: bool) -> None:
     x, y = labels.nearest(spot, box)
     if labels.threaded(spot, box):
-        labels.line(figure, [spot.x, x], [spot.y, y], color=FAINT, linewidth=0.5, alpha=0.7,
-                    gid=gid)  # fmt: skip
+        labels.line(
+            figure, [spot.x, x], [spot.y, y], color=FAINT, linewidth=0.5, alpha=0.7, gid=gid
+        )
     colour = {"color": FAINT} if pale else {}
     labels.write(figure, box[0], box[1] + 2, spot.text, SIZE, gid=gid, **colour)
 
@@ -249,31 +283,36 @@ def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> s
         tie = " (in a tie)" * bool(standing.answer.equal)
         if len(front) == 1:
             return f"Of what is exact, {front[0]} is the fastest{tie} and needs the least memory"
-        return (f"Exact: {front[0]} is the fastest{tie}, {front[-1]} needs the least memory"
-                if front else "")  # fmt: skip
+        return (
+            f"Exact: {front[0]} is the fastest{tie}, {front[-1]} needs the least memory"
+            if front
+            else ""
+        )
     known = [f for f in standing.faster if f.distance is not None]
     nearest = min(known, key=lambda f: f.distance or 0.0, default=None)
     if nearest is None or nearest.distance is None:
         return "" if standing.faster else "Nothing is clearly faster than exact softmax"
-    who = f"{nearest.variant} ({numbers.times(nearest.speedup)})"
-    far = numbers.three(nearest.distance)
+    who = f"{nearest.variant} ({format.times(nearest.speedup)})"
+    far = format.three(nearest.distance)
     return f"Of what is faster than exact, {who} is nearest to it: {far}"
 
 
 def _told(points: Points, fronts: Sequence[Sequence[str]], measure: str) -> str:
-    say = numbers.three if measure == "error" else numbers.nbytes
+    say = format.three if measure == "error" else format.nbytes
     said = []
     for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
         if front:
-            some = (
-                f"{n} ({numbers.seconds(points[n][0])}, {say(points[n][1])})" for n in front[:8]
-            )
+            some = (f"{n} ({format.seconds(points[n][0])}, {say(points[n][1])})" for n in front[:8])
             said.append(f"{kind}, beaten by none of its kind both ways: {', '.join(some)}")
     return ". ".join(said)
 
 
-def _rows(looks: Looks, points: Mapping[str, tuple[float, float]],
-          fronts: Sequence[Sequence[str]], measure: str) -> list[Sequence[object]]:  # fmt: skip
+def _rows(
+    looks: Looks,
+    points: Mapping[str, tuple[float, float]],
+    fronts: Sequence[Sequence[str]],
+    measure: str,
+) -> list[Sequence[object]]:
     best = {name for front in fronts for name in front}
     column = "distance" if measure == "error" else "peak_bytes"
     rows: list[Sequence[object]] = [("variant", "computes", "median_s", column, "frontier")]
@@ -281,8 +320,8 @@ def _rows(looks: Looks, points: Mapping[str, tuple[float, float]],
         (
             name,
             looks[name].computes,
-            ticks.number(x),
-            ticks.number(y),
+            style.number(x),
+            style.number(y),
             "yes" if name in best else "no",
         )
         for name, (x, y) in points.items()

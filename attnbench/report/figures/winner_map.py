@@ -10,14 +10,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.standing import Standing
-from attnbench.record import NOT_TRIED, Record, Status
-from attnbench.report import numbers
-from attnbench.report.figures import key, labels, ticks
-from attnbench.report.figures.looks import Looks, filled
-from attnbench.report.figures.palette import DEEPEST, FAINT, FAMILIES, GRID, OTHER
-from attnbench.report.figures.sheet import Drawn, finish, sheet
-from attnbench.report.scenes import Ran, Scene
+from attnbench.answer.ranking import Standing
+from attnbench.core import format
+from attnbench.core.record import NOT_TRIED, Record, Status
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures import style
+from attnbench.report.figures.sheet import (
+    DEEPEST,
+    FAINT,
+    FAMILIES,
+    GRID,
+    OTHER,
+    Drawn,
+    finish,
+    sheet,
+)
+from attnbench.report.figures.style import Looks, filled
+from attnbench.report.scenes import ReportRun, Scene
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +49,7 @@ WORDS = {
 """Why there is no time, as short as it can be said."""
 
 
-def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
+def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     """The map of a run's regimes; None where nothing exact was timed."""
     own = [scene for scene in scenes if scene.run.number == run.number]
     told = [scene for scene in own if any(s.answer for s in scene.standings)]
@@ -53,17 +62,17 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     used = dict.fromkeys(s.answer.winner for scene in shown for s in scene.standings if s.answer)
     doubt = any(s.answer and s.answer.flags for scene in shown for s in scene.standings)
     items = _key(looks, used, run.margin, doubt=doubt)
-    lines = key.lines(items, WIDE - 12)
+    lines = style.lines(items, WIDE - 12)
     left_out = _left_out(own, shown, lengths, columns)
-    below = BELOW + key.LINE * (len(lines) + bool(left_out)) + 4
+    below = BELOW + style.LINE * (len(lines) + bool(left_out)) + 4
     high = ABOVE + ROW * len(shown) + below
     title = "The fastest exact softmax attention, by regime and length"
     common = _common(shown)
     with sheet(WIDE / 72, high / 72) as figure:
         labels.heading(figure, title, ", ".join([*common, run.machine]), _finding(shown))
-        key.put(figure, 6, BELOW - 2, lines)
+        style.put(figure, 6, BELOW - 2, lines)
         if left_out:
-            labels.write(figure, 6, below - key.LINE, left_out, 7, color=FAINT)
+            labels.write(figure, 6, below - style.LINE, left_out, 7, color=FAINT)
         names = [_two_lines(_own(scene, common), MOST - 14) for scene in shown]
         left = min(MOST, max(LEAST, 14 + max(_wide(name) for name in names)))
         _heads(figure, columns, high, left)
@@ -72,9 +81,13 @@ def draw(run: Ran, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
             _name(figure, name, bottom)
             _cells(figure, scene, columns, looks, bottom, left)
         return finish(
-            figure, "map", f"map-{run.number}", f"{title}, {run.name}", _told(shown),
+            figure,
+            "map",
+            f"map-{run.number}",
+            f"{title}, {run.name}",
+            _told(shown),
             _rows(shown),
-        )  # fmt: skip
+        )
 
 
 def depth(lead: float | None) -> float:
@@ -102,8 +115,9 @@ def _common(shown: Sequence[Scene]) -> list[str]:
     return [word for word in first if all(word in other for other in rest)] if rest else []
 
 
-def _left_out(own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[int],
-              columns: Sequence[int]) -> str:  # fmt: skip
+def _left_out(
+    own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[int], columns: Sequence[int]
+) -> str:
     said = []
     if len(own) > len(shown):
         said.append(f"{len(own) - len(shown)} more regimes")
@@ -112,15 +126,17 @@ def _left_out(own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[in
     return f"Not drawn: {' and '.join(said)}; the table has all." if said else ""
 
 
-def _key(looks: Looks, used: Iterable[str], margin: float, *, doubt: bool) -> list[key.Item]:
+def _key(looks: Looks, used: Iterable[str], margin: float, *, doubt: bool) -> list[style.Item]:
     families = {looks[name].family for name in used if name in looks}
     order = [f for f in FAMILIES if f in families] + sorted(families - set(FAMILIES))
-    items: list[key.Item] = [
-        (labels.shorten(f or "other", 80, key.SIZE),
-         filled("full", FAMILIES.get(f, OTHER), "s", 5))
+    items: list[style.Item] = [
+        (
+            labels.shorten(f or "other", 80, style.SIZE),
+            filled("full", FAMILIES.get(f, OTHER), "s", 5),
+        )
         for f in order
-    ]  # fmt: skip
-    words = f"the deeper, the further ahead; hatched: a tie, within {numbers.percent(margin)}"
+    ]
+    words = f"the deeper, the further ahead; hatched: a tie, within {format.percent(margin)}"
     words += "; ?: in doubt" * doubt
     return [*items, (words, {"marker": "s", "markersize": 0, "color": FAINT})]
 
@@ -130,9 +146,10 @@ def _heads(figure: Figure, columns: Sequence[int], high: float, left: float) -> 
     for number, length in enumerate(columns):
         x = left + wide * (number + 0.5)
         text = f"{length:,}"
-        text = text if labels.width(text, SIZE) < wide - 2 else numbers.tokens(length)
-        labels.write(figure, x, high - ABOVE + 5, labels.shorten(text, wide, SIZE), SIZE,
-                     ha="center")  # fmt: skip
+        text = text if labels.width(text, SIZE) < wide - 2 else format.tokens(length)
+        labels.write(
+            figure, x, high - ABOVE + 5, labels.shorten(text, wide, SIZE), SIZE, ha="center"
+        )
     labels.write(figure, 6, high - ABOVE + 5, "tokens", 7, color=FAINT)
 
 
@@ -153,8 +170,9 @@ def _name(figure: Figure, name: tuple[str, str], bottom: float) -> None:
         labels.write(figure, 6, middle - 9, second, 7, color=FAINT)
 
 
-def _cells(figure: Figure, scene: Scene, columns: Sequence[int], looks: Looks, bottom: float,
-           start: float) -> None:  # fmt: skip
+def _cells(
+    figure: Figure, scene: Scene, columns: Sequence[int], looks: Looks, bottom: float, start: float
+) -> None:
     wide = (WIDE - start - 6) / len(columns)
     standings = {s.length: s for s in scene.standings}
     for number, length in enumerate(columns):
@@ -184,11 +202,24 @@ def _cell(figure: Figure, box: Place, standing: Standing, looks: Looks) -> None:
     assert answer is not None
     look = looks[answer.winner]
     words = f"{standing.length:,} tokens: {answer.sentence().partition(': ')[2]}"
-    _rectangle(figure, box, facecolor=look.colour, alpha=depth(answer.lead), linewidth=0,
-               gid=look.gid(words))  # fmt: skip
+    _rectangle(
+        figure,
+        box,
+        facecolor=look.colour,
+        alpha=depth(answer.lead),
+        linewidth=0,
+        gid=look.gid(words),
+    )
     if answer.equal:
-        _rectangle(figure, box, facecolor="none", edgecolor=look.colour, alpha=0.3, linewidth=0,
-                   hatch="////")  # fmt: skip
+        _rectangle(
+            figure,
+            box,
+            facecolor="none",
+            edgecolor=look.colour,
+            alpha=0.3,
+            linewidth=0,
+            hatch="////",
+        )
     _words(figure, box, _said(standing, box[2] - 5), look.gid())
 
 
@@ -197,11 +228,11 @@ def _said(standing: Standing, room: float) -> list[str]:
     answer = standing.answer
     assert answer is not None
     doubt = " ?" * bool(answer.flags)
-    taken = numbers.seconds(answer.time.median_s)
+    taken = format.seconds(answer.time.median_s)
     if answer.equal:
         names = labels.listed(standing.leaders, room, 7.0)
         return [f"tie of {len(standing.leaders)}{doubt}", names, taken]
-    ahead = numbers.times(answer.lead) if answer.lead else "only one"
+    ahead = format.times(answer.lead) if answer.lead else "only one"
     return [answer.winner, ahead + doubt, taken]
 
 
@@ -210,8 +241,9 @@ def _empty(figure: Figure, box: Place, why: str) -> None:
     _words(figure, box, why.split(", "), "", pale=True)
 
 
-def _words(figure: Figure, box: Place, lines: Sequence[str], gid: str, *,
-           pale: bool = False) -> None:  # fmt: skip
+def _words(
+    figure: Figure, box: Place, lines: Sequence[str], gid: str, *, pale: bool = False
+) -> None:
     """Lines one below the other in the middle of a cell, the first one bold."""
     left, bottom, wide, high = box
     more: dict[str, Any] = {"ha": "center", **({"gid": gid} if gid else {})}
@@ -219,9 +251,15 @@ def _words(figure: Figure, box: Place, lines: Sequence[str], gid: str, *,
     level = bottom + high / 2 + (len(lines) - 1) * LINE / 2 - 2.8
     for number, text in enumerate(lines):
         size, weight = (7.5, "bold") if number == 0 and not pale else (7.0, "normal")
-        labels.write(figure, left + wide / 2, level - number * LINE,
-                     labels.shorten(text, wide - 5, size, weight), size, weight=weight,
-                     **more)  # fmt: skip
+        labels.write(
+            figure,
+            left + wide / 2,
+            level - number * LINE,
+            labels.shorten(text, wide - 5, size, weight),
+            size,
+            weight=weight,
+            **more,
+        )
 
 
 def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
@@ -229,8 +267,15 @@ def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
 
     wide, high = figure.get_size_inches() * 72
     left, bottom, across, up = box
-    figure.add_artist(Rectangle((left / wide, bottom / high), across / wide, up / high,
-                                transform=figure.transFigure, **more))  # fmt: skip
+    figure.add_artist(
+        Rectangle(
+            (left / wide, bottom / high),
+            across / wide,
+            up / high,
+            transform=figure.transFigure,
+            **more,
+        )
+    )
 
 
 def _why(scene: Scene, length: int) -> str:
@@ -254,28 +299,48 @@ def _told(shown: Sequence[Scene]) -> str:
     for scene in shown:
         spans = [
             f"{stretch.span} tokens "
-            + (f"{stretch.last.answer.winner} ({stretch.last.sure})" if stretch.last.answer
-               else "no exact one")
+            + (
+                f"{stretch.last.answer.winner} ({stretch.last.sure})"
+                if stretch.last.answer
+                else "no exact one"
+            )
             for stretch in scene.stretches
-        ]  # fmt: skip
+        ]
         said.append(f"{scene.regime}: {'; '.join(spans)}")
     return ". ".join(said)
 
 
 def _rows(shown: Sequence[Scene]) -> list[Sequence[object]]:
     rows: list[Sequence[object]] = [
-        ("regime", "length", "winner", "median_s", "tied with", "next", "lead", "lead_low",
-         "lead_high", "why none"),
-    ]  # fmt: skip
+        (
+            "regime",
+            "length",
+            "winner",
+            "median_s",
+            "tied with",
+            "next",
+            "lead",
+            "lead_low",
+            "lead_high",
+            "why none",
+        ),
+    ]
     for scene in shown:
         for standing in scene.standings:
             a = standing.answer
-            numbers = (a.lead, a.lead_low, a.lead_high) if a else ()
+            format = (a.lead, a.lead_low, a.lead_high) if a else ()
             rows.append(
-                (str(scene.regime), standing.length, a.winner, ticks.number(a.time.median_s),
-                 " ".join(a.equal), a.next or "",
-                 *("" if n is None else f"{n:.4g}" for n in numbers), "")
-                if a else
-                (str(scene.regime), standing.length, *[""] * 7, _why(scene, standing.length))
-            )  # fmt: skip
+                (
+                    str(scene.regime),
+                    standing.length,
+                    a.winner,
+                    style.number(a.time.median_s),
+                    " ".join(a.equal),
+                    a.next or "",
+                    *("" if n is None else f"{n:.4g}" for n in format),
+                    "",
+                )
+                if a
+                else (str(scene.regime), standing.length, *[""] * 7, _why(scene, standing.length))
+            )
     return rows

@@ -1,6 +1,6 @@
 """Records as a choice sees them, of a made-up machine whose times have a closed form."""
 
-from attnbench.store.skim import Seen, SeenDistance, SeenError, SeenMemory, SeenTime
+from attnbench.core.record import Distance, Error, Memory, Record, Status, Time
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -9,9 +9,15 @@ EXACT = 2e-7
 
 def problem(length=1024, *, heads=4, width=64, mask="causal", phase="forward", **more):
     asked = {"q_len": 1 if phase == "decode" else length, "kv_len": length, **more}
-    return Problem(heads=heads, kv_heads=more.pop("kv_heads", heads), head_dim=width,
-                   v_head_dim=width, mask=Mask.parse(mask), phase=phase,
-                   **{k: v for k, v in asked.items() if k != "kv_heads"})  # fmt: skip
+    return Problem(
+        heads=heads,
+        kv_heads=more.pop("kv_heads", heads),
+        head_dim=width,
+        v_head_dim=width,
+        mask=Mask.parse(mask),
+        phase=phase,
+        **{k: v for k, v in asked.items() if k != "kv_heads"},
+    )
 
 
 def dense(p, once=5e-5, rate=3e10):
@@ -25,13 +31,42 @@ def linear(p, once=3e-4, rate=2e10):
 
 
 def seen(variant, p, seconds, *, peak=None, off=0.01, computes="softmax", error=EXACT, **more):
-    time = SeenTime(seconds, seconds * (1 - off), seconds * (1 + off), seconds * (1 - off))
-    memory = SeenMemory(peak or p.batch * p.heads * p.q_len * p.kv_len * p.item_bytes)
-    far = None if computes == "softmax" else SeenDistance(error, 1 - error)
-    return Seen("measured", variant, p, computes=computes, time=time, memory=memory,
-                error={"forward": SeenError(EXACT)}, distance=far, setup_s=1e-3,
-                **more)  # fmt: skip
+    low, high = seconds * (1 - off), seconds * (1 + off)
+    time = Time(
+        median_s=seconds,
+        low_s=low,
+        high_s=high,
+        q25_s=low,
+        q75_s=high,
+        min_s=low,
+        n=1,
+        clock="host",
+        stop="budget",
+        samples_s=[seconds],
+    )
+    peak = peak or p.batch * p.heads * p.q_len * p.kv_len * p.item_bytes
+    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
+    far = (
+        None
+        if computes == "softmax"
+        else Distance(relative=error, max=error, worst_row=error, cosine=1.0, skill=1 - error)
+    )
+    exact = Error(relative=EXACT, max=EXACT, worst_row=EXACT, cosine=1.0)
+    return Record(
+        **{
+            "status": Status.MEASURED,
+            "variant": variant,
+            "problem": p,
+            "computes": computes,
+            "time": time,
+            "memory": memory,
+            "error": {"forward": exact},
+            "distance": far,
+            "setup_s": 1e-3,
+            **more,
+        }
+    )
 
 
 def ended(variant, p, status, reason="the reason", computes="softmax"):
-    return Seen(status, variant, p, reason=reason, computes=computes)
+    return Record(status=status, variant=variant, problem=p, reason=reason, computes=computes)

@@ -1,15 +1,13 @@
 """Who is chosen among records with known times, what is left out and why, and when nothing is."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import impls
-from attnbench.answer.choice import features
-from attnbench.answer.choice.candidates import Why
-from attnbench.answer.choice.chosen import choose
-from attnbench.answer.choice.wants import Wants
+from attnbench.answer import predict
+from attnbench.answer.choose import choose
+from attnbench.answer.wants import Wants, Why
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))
@@ -25,8 +23,9 @@ def chosen(records, asked=None, ceilings=None, **wants):
 def lines(**seconds):
     """Records of variants at five lengths, by functions of the problem."""
     names = {name.replace("_", "."): time for name, time in seconds.items()}
-    return [seen(name, problem(n), time(problem(n))) for n in LENGTHS
-            for name, time in names.items()]  # fmt: skip
+    return [
+        seen(name, problem(n), time(problem(n))) for n in LENGTHS for name, time in names.items()
+    ]
 
 
 def out(choice, name):
@@ -44,8 +43,11 @@ def test_on_a_measured_problem_it_is_the_fastest_with_its_own_interval():
 
 
 def test_within_the_margin_they_cant_be_told_apart():
-    records = [seen("matmul", problem(), 1.03), seen("sdpa", problem(), 1.0),
-               seen("einsum", problem(), 1.5)]  # fmt: skip
+    records = [
+        seen("matmul", problem(), 1.03),
+        seen("sdpa", problem(), 1.0),
+        seen("einsum", problem(), 1.5),
+    ]
     found = chosen(records)
     assert [c.variant for c in found.equal] == ["matmul"]
     assert found.next.variant == "einsum"
@@ -53,8 +55,12 @@ def test_within_the_margin_they_cant_be_told_apart():
 
 
 def test_among_ties_torchs_own_is_chosen_and_then_what_needs_least_memory():
-    records = [seen("chunked", problem(), 1.0, peak=8), seen("sdpa", problem(), 1.014, peak=9),
-               seen("matmul", problem(), 1.01, peak=7), seen("einsum", problem(), 1.5)]  # fmt: skip
+    records = [
+        seen("chunked", problem(), 1.0, peak=8),
+        seen("sdpa", problem(), 1.014, peak=9),
+        seen("matmul", problem(), 1.01, peak=7),
+        seen("einsum", problem(), 1.5),
+    ]
     found = chosen(records)
     assert (found.winner.variant, found.next.variant) == ("sdpa", "einsum")
     assert [c.variant for c in found.equal] == ["chunked", "matmul"]
@@ -67,12 +73,15 @@ def test_one_query_is_told_by_what_was_measured_without_a_mask_too():
     def decoding(mask, length):
         return problem(length, mask=mask).with_(phase="decode", q_len=1)
 
-    records = [seen(name, decoding("none", n), time * n)
-               for n in LENGTHS for name, time in (("sdpa", 1e-6), ("matmul", 2e-6))]  # fmt: skip
+    records = [
+        seen(name, decoding("none", n), time * n)
+        for n in LENGTHS
+        for name, time in (("sdpa", 1e-6), ("matmul", 2e-6))
+    ]
     found = chosen(records, decoding("causal", 700))
     assert (found.winner.variant, found.winner.measured) == ("sdpa", False)
     upper = decoding("causal@upper-left", 700)  # it sees the first key alone
-    assert features.kinds(upper) == ("causal",) and chosen(records, upper).winner is None
+    assert predict.kinds(upper) == ("causal",) and chosen(records, upper).winner is None
     many = problem(700, mask="causal").with_(phase="decode", q_len=2)
     assert chosen(records, many).winner is None
 
@@ -89,9 +98,11 @@ def test_what_refused_another_mask_is_not_told_of_this_one():
 
 def test_twins_that_came_out_apart_widen_the_margin():
     kernel = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
-    records = [seen("sdpa", problem(), 1.0, kernels=kernel, peak=5),
-               seen("sdpa.flash", problem(), 1.3, kernels=kernel, peak=5),
-               seen("matmul", problem(), 1.2)]  # fmt: skip
+    records = [
+        seen("sdpa", problem(), 1.0, kernels=kernel, peak=5),
+        seen("sdpa.flash", problem(), 1.3, kernels=kernel, peak=5),
+        seen("matmul", problem(), 1.2),
+    ]
     found = chosen(records)
     assert found.margin == pytest.approx(0.3)
     assert {c.variant for c in found.equal} == {"sdpa.flash", "matmul"}
@@ -125,8 +136,10 @@ def test_of_another_kind_of_mask_nothing_is_said():
 
 
 def test_the_limit_of_memory_leaves_out_and_names_what_would_do():
-    records = [seen("sdpa", problem(), 1.0, peak=100 << 20),
-               seen("matmul", problem(), 2.0, peak=50 << 20)]  # fmt: skip
+    records = [
+        seen("sdpa", problem(), 1.0, peak=100 << 20),
+        seen("matmul", problem(), 2.0, peak=50 << 20),
+    ]
     assert chosen(records, max_memory=60 << 20).winner.variant == "matmul"
     none = chosen(records, max_memory=10 << 20)
     assert none.why_not == "nobody keeps the limit of memory"
@@ -139,17 +152,20 @@ def test_two_limits_that_are_both_broken_are_both_named():
     assert found.relax == "--max-memory 102B and --max-error 2.0e-07 would let sdpa in"
 
 
+def expecting(record, formula):
+    return record.with_(memory=record.memory.with_(expected_bytes=formula))
+
+
 def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held():
     exact = [
         seen("matmul", problem(n), made.dense(problem(n)), peak=peak_of(problem(n)))
         for n in LENGTHS
     ]
-    for each in exact:
-        each.memory.expected_bytes = each.memory.peak_bytes
+    exact = [expecting(each, each.memory.peak_bytes) for each in exact]
     found = chosen(exact, problem(1500))
     assert found.winner.memory_bytes == peak_of(problem(1500))
-    for each in exact:
-        each.memory.expected_bytes = each.memory.peak_bytes // 2  # a formula that did not hold
+    # a formula that did not hold
+    exact = [expecting(each, each.memory.peak_bytes // 2) for each in exact]
     other = chosen(exact, problem(1500)).winner.memory_bytes
     assert other == pytest.approx(peak_of(problem(1500)), rel=0.1)
     assert other != peak_of(problem(1500))
@@ -173,8 +189,11 @@ def test_another_operator_is_let_in_only_when_it_is_allowed():
 
 def test_who_came_to_grief_on_any_problem_like_it_is_not_chosen():
     for status in ("wrong", "implausible", "failed", "crashed"):
-        records = [seen("sdpa", problem(), 1.0), seen("matmul", problem(), 0.1),
-                   ended("matmul", problem(512), status)]  # fmt: skip
+        records = [
+            seen("sdpa", problem(), 1.0),
+            seen("matmul", problem(), 0.1),
+            ended("matmul", problem(512), status),
+        ]
         found = chosen(records)
         assert found.winner.variant == "sdpa"
         assert out(found, "matmul").said == f"{status} on {problem(512)}: the reason"
@@ -195,15 +214,20 @@ def test_what_the_row_does_not_take_is_said_in_its_own_words():
 
 
 def test_the_last_record_of_a_cell_counts():
-    records = [seen("sdpa", problem(), 5.0), seen("matmul", problem(), 2.0),
-               seen("sdpa", problem(), 1.0)]  # fmt: skip
+    records = [
+        seen("sdpa", problem(), 5.0),
+        seen("matmul", problem(), 2.0),
+        seen("sdpa", problem(), 1.0),
+    ]
     assert chosen(records).winner.variant == "sdpa"
 
 
 def test_where_somebody_unknown_would_be_faster_nothing_is_said():
     chance = [1.0, 9.0, 1.0, 9.0, 1.0]
-    noisy = [seen("matmul", problem(n), made.dense(problem(n)) * x / 20)
-             for n, x in zip(LENGTHS, chance, strict=True)]  # fmt: skip
+    noisy = [
+        seen("matmul", problem(n), made.dense(problem(n)) * x / 20)
+        for n, x in zip(LENGTHS, chance, strict=True)
+    ]
     found = chosen([*lines(sdpa=made.dense), *noisy], problem(700))
     assert found.winner is None
     assert found.why_not.startswith("matmul may be faster than sdpa, and its time there is known")
@@ -218,21 +242,21 @@ def test_who_was_not_measured_at_all_is_named_as_one_who_might_be_faster():
 
 def test_a_flag_of_the_winner_s_time_is_said():
     record = seen("sdpa", problem(), 1.0)
-    record.time.flags = ["drifted: the canary before it was +9% off"]
+    record.time.flags.append("drifted: the canary before it was +9% off")
     assert "(in doubt: drifted)" in chosen([record]).sentence()
 
 
 def test_memory_with_a_flag_keeps_no_limit():
     record = seen("sdpa", problem(), 1.0, peak=10)
-    record.memory.flags = ["it holds 99 bytes from call to call"]
+    record.memory.flags.append("it holds 99 bytes from call to call")
     found = chosen([record], max_memory=50)
     assert found.winner is None
     assert out(found, "sdpa").said == "how much memory it needs there is not known"
 
 
 def test_records_of_another_kind_of_machine_are_no_part_of_it():
-    here = [replace(seen("sdpa", problem(n), made.dense(problem(n))), node="a") for n in LENGTHS]
-    there = replace(seen("matmul", problem(), 1e-9), node="b")
+    here = [seen("sdpa", problem(n), made.dense(problem(n))).with_(node="a") for n in LENGTHS]
+    there = seen("matmul", problem(), 1e-9).with_(node="b")
     assert chosen([*here, there]).winner.variant == "sdpa"
 
 
@@ -242,8 +266,10 @@ def test_a_time_that_is_no_number_above_nought_is_none():
 
 
 def test_once_and_after_how_many_calls_that_has_paid():
-    records = [replace(seen("sdpa", problem(), 1.0), setup_s=10.0),
-               replace(seen("matmul", problem(), 1.5), setup_s=1.0)]  # fmt: skip
+    records = [
+        seen("sdpa", problem(), 1.0).with_(setup_s=10.0),
+        seen("matmul", problem(), 1.5).with_(setup_s=1.0),
+    ]
     assert chosen(records).pays_after == 18
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.answer.choice.exported import table_of
-from attnbench.answer.choice.wants import Wants
 from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.store import StoreError
+from attnbench.answer.exported import table_of
+from attnbench.answer.wants import Wants
+from attnbench.core.disk import StoreError
 from impls.loading import load_file
 
 made = load_file(Path(__file__).parents[2] / "verbs" / "chosen_runs.py")
@@ -46,8 +46,10 @@ def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
 
 
 def test_who_can_t_be_told_from_the_next_leader_stays(tmp_path):
-    other = [made.record("matmul", p, made.quadratic(p) * (0.99 if i % 2 else 1.01))
-             for i, p in enumerate(map(made.problem, made.LENGTHS))]  # fmt: skip
+    other = [
+        made.record("matmul", p, made.quadratic(p) * (0.99 if i % 2 else 1.01))
+        for i, p in enumerate(map(made.problem, made.LENGTHS))
+    ]
     (found,) = ranges(exported(tmp_path, [*made.lines(sdpa=1.0), *other]))
     assert len(found) == 1
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbench.answer.choice.paste import in_transformers, lines
+from attnbench.answer.paste import in_transformers, lines
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))
@@ -35,11 +35,15 @@ def truth(p, q, k, v):
 @pytest.mark.parametrize(
     "p",
     [
-        problem(24), problem(24, mask="none"), problem(24, kv_heads=2), problem(24, phase="decode"),
-        problem(24, mask="window:5,0"), problem(24, q_len=7),
+        problem(24),
+        problem(24, mask="none"),
+        problem(24, kv_heads=2),
+        problem(24, phase="decode"),
+        problem(24, mask="window:5,0"),
+        problem(24, q_len=7),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_is_pasted_computes_the_problem(variant, p):
     q, k, v = tensors(p)
     names = {"q": q, "k": k, "v": v}
@@ -60,9 +64,13 @@ def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
 def test_a_model_of_transformers_takes_what_is_pasted(variant):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=64,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+    )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
     tokens = torch.arange(12)[None]

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.answer.choice.features import BLOCK, TERMS, Terms
-from attnbench.answer.choice.predict import FEWEST, Model, not_negative
+from attnbench.answer.predict import BLOCK, FEWEST, TERMS, PredictionModel, Terms, not_negative
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))
@@ -19,14 +18,16 @@ LENGTHS, HEADS, WIDTHS = (128, 256, 512, 1024, 2048), (2, 8), (32, 64, 128)
 
 
 def grid(mask="causal"):
-    return [problem(n, heads=h, width=d, mask=mask)
-            for n, h, d in itertools.product(LENGTHS, HEADS, WIDTHS)]  # fmt: skip
+    return [
+        problem(n, heads=h, width=d, mask=mask)
+        for n, h, d in itertools.product(LENGTHS, HEADS, WIDTHS)
+    ]
 
 
 @pytest.mark.parametrize("time", [dense, linear])
 @pytest.mark.parametrize("length", [100, 180, 700, 1500, 3000])
 def test_a_sum_of_terms_is_found_again_between_and_beyond_what_was_measured(time, length):
-    model = Model(Terms({}), grid(), [time(p) for p in grid()])
+    model = PredictionModel(Terms({}), grid(), [time(p) for p in grid()])
     asked = problem(length, heads=5, width=80)
     found = model.predict(asked)
     assert found.middle == pytest.approx(time(asked), rel=0.03)
@@ -37,7 +38,7 @@ def test_what_a_cache_bends_is_followed_where_it_was_measured():
     def bent(p):
         return dense(p) * (1.6 if p.kv_len > 600 else 1.0)
 
-    model = Model(Terms({}), grid(), [bent(p) for p in grid()])
+    model = PredictionModel(Terms({}), grid(), [bent(p) for p in grid()])
     for length in (128, 256, 1024, 2048):
         asked = problem(length, heads=4, width=64)
         assert model.predict(asked).middle == pytest.approx(bent(asked), rel=0.1)
@@ -48,10 +49,13 @@ def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
     for seed in range(12):
         chance = random.Random(seed)
         noisy = [dense(p) * math.exp(chance.gauss(0, 0.1)) for p in grid()]
-        model = Model(Terms({}), grid(), noisy)
+        model = PredictionModel(Terms({}), grid(), noisy)
         for _ in range(12):
-            asked = problem(chance.randint(150, 2000), heads=chance.choice((2, 3, 4, 6, 8)),
-                            width=chance.choice((32, 48, 64, 96)))  # fmt: skip
+            asked = problem(
+                chance.randint(150, 2000),
+                heads=chance.choice((2, 3, 4, 6, 8)),
+                width=chance.choice((32, 48, 64, 96)),
+            )
             found, true = model.predict(asked), dense(asked) * math.exp(chance.gauss(0, 0.1))
             inside.append(found.low <= true <= found.high)
             wide.append(found.spread)
@@ -65,9 +69,8 @@ def test_keys_that_fill_no_block_are_told_from_those_that_do():
     def ragged(p):
         return dense(p) * (1.0 if p.kv_len % BLOCK == 0 else 1.2)
 
-    some = [problem(n, heads=h, width=d)
-            for n, h, d in itertools.product(lengths, HEADS, WIDTHS)]  # fmt: skip
-    model = Model(Terms({}), some, [ragged(p) for p in some])
+    some = [problem(n, heads=h, width=d) for n, h, d in itertools.product(lengths, HEADS, WIDTHS)]
+    model = PredictionModel(Terms({}), some, [ragged(p) for p in some])
     for length in (400, 401, 800, 801, 1400, 1600):
         asked = problem(length, heads=4, width=64)
         assert model.predict(asked).middle == pytest.approx(ragged(asked), rel=0.08)
@@ -77,14 +80,14 @@ def test_far_from_what_was_measured_the_interval_is_wider_where_terms_leave_some
     def waves(p):
         return dense(p) * (1 + 0.3 * math.sin(math.log2(p.kv_len) * 2))
 
-    model = Model(Terms({}), grid(), [waves(p) for p in grid()])
+    model = PredictionModel(Terms({}), grid(), [waves(p) for p in grid()])
     near, far = (model.predict(problem(n)) for n in (512, 16_000))
     assert far.spread > 1.3 * near.spread
 
 
 def test_from_too_few_nothing_is_said():
     some = [problem(n) for n in LENGTHS[: FEWEST - 1]]
-    assert Model(Terms({}), some, [dense(p) for p in some]).predict(problem(300)) is None
+    assert PredictionModel(Terms({}), some, [dense(p) for p in some]).predict(problem(300)) is None
 
 
 def test_moving_costs_what_copies_of_that_size_took():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from attnbench.answer.choice.reach import outside
+from attnbench.answer.predict import outside
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))

@@ -5,28 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.choice.candidates import Candidate
-from attnbench.answer.choice.choice import Choice
-from attnbench.answer.choice.chosen import ranked
-from attnbench.answer.choice.settled import settled
-from attnbench.answer.choice.wants import Wants
-from attnbench.comparison import paired
-from attnbench.sweep.contest import Held
+from attnbench.answer.choose import Choice, ranked, settled
+from attnbench.answer.wants import Candidate, Wants
+from attnbench.core.stats import paired
+from attnbench.sweep.compare import ContestResult
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))
 
 
 def start(**seconds) -> Choice:
-    found = [Candidate(n, "softmax", s, s * 0.99, s * 1.01, measured=True)
-             for n, s in seconds.items()]  # fmt: skip
+    found = [
+        Candidate(n, "softmax", s, s * 0.99, s * 1.01, measured=True) for n, s in seconds.items()
+    ]
     return ranked(made.problem(), Wants(), found, margin=0.05)
 
 
 def pairs(judged, against, ratio, spread=0.002, margin=0.01):
     """A hundred pairs whose ratios lie evenly about one."""
     logs = [math.log(ratio) + spread * (i - 49.5) / 50 for i in range(100)]
-    return Held(judged, against, paired(logs, margin))
+    return ContestResult(judged, against, paired(logs, margin))
 
 
 def test_a_tie_of_medians_that_pairs_tell_apart_is_none():

@@ -109,9 +109,11 @@ def xformers(library):
         else:
             assert q.shape[2] == k.shape[2], "it does not repeat heads by itself"
         n, m = q.shape[1], k.shape[1]
-        seen = torch.ones(n, m, dtype=torch.bool) if call.attn_bias is None else (
-            call.attn_bias.seen(n, m)
-        )  # fmt: skip
+        seen = (
+            torch.ones(n, m, dtype=torch.bool)
+            if call.attn_bias is None
+            else (call.attn_bias.seen(n, m))
+        )
         return attention(q, k, v, call.scale, seen).reshape(*extents[:-1], v.shape[-1])
 
     function = library.as_read("xformers.ops.fmha.memory_efficient_attention", call_it)
@@ -119,9 +121,12 @@ def xformers(library):
         name: types.SimpleNamespace(FwOp=f"{name}F", BwOp=f"{name}B") for name in ("fa2", "fa3")
     }
     library.module(
-        "xformers.ops.fmha", memory_efficient_attention=function, attn_bias=kinds,
-        flash=pair["fa2"], flash3=pair["fa3"],
-    )  # fmt: skip
+        "xformers.ops.fmha",
+        memory_efficient_attention=function,
+        attn_bias=kinds,
+        flash=pair["fa2"],
+        flash3=pair["fa3"],
+    )
 
 
 def flashinfer(library):
@@ -159,14 +164,15 @@ def flashinfer(library):
             return attention(call.q[None], call.k[None], call.v[None], plan.sm_scale, seen)[0]
 
     library.module(
-        "flashinfer", BatchPrefillWithRaggedKVCacheWrapper=Wrapper,
+        "flashinfer",
+        BatchPrefillWithRaggedKVCacheWrapper=Wrapper,
         single_prefill_with_kv_cache=library.as_read(
             "flashinfer.single_prefill_with_kv_cache", prefill
         ),
         single_decode_with_kv_cache=library.as_read(
             "flashinfer.single_decode_with_kv_cache", decode
         ),
-    )  # fmt: skip
+    )
 
 
 def transformer_engine(library):

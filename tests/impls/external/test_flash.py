@@ -18,9 +18,16 @@ checks, libraries, stand_ins = (
 MASKS, DOCUMENTS, UNEQUAL, DECODE, build, check, problem, views = (
     getattr(checks, name)
     for name in (
-        "MASKS", "DOCUMENTS", "UNEQUAL", "DECODE", "build", "check", "problem", "views",
+        "MASKS",
+        "DOCUMENTS",
+        "UNEQUAL",
+        "DECODE",
+        "build",
+        "check",
+        "problem",
+        "views",
     )
-)  # fmt: skip
+)
 FLASH, flash = libraries.FLASH, libraries.flash
 READ, attention, blocks, sees = (
     getattr(stand_ins, name) for name in ("READ", "attention", "blocks", "sees")

@@ -25,9 +25,14 @@ def installed():
 @pytest.mark.parametrize(("length", "window"), [(65, 8), (64, 5), (33, 2), (2, 2)])
 def test_the_nearest_keys_are_those_of_the_definition(verdict, length, window, kv_heads, mask):
     problem = Problem(
-        heads=4, kv_heads=kv_heads, q_len=length, kv_len=length, head_dim=32, v_head_dim=32,
+        heads=4,
+        kv_heads=kv_heads,
+        q_len=length,
+        kv_len=length,
+        head_dim=32,
+        v_head_dim=32,
         mask=Mask.parse(mask),
-    )  # fmt: skip
+    )
     if mask == "causal" and window >= length:
         pytest.skip("flex has no causal form with a window of all keys")
     found = verdict(f"natten?window={window}", problem)

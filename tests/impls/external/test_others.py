@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from torch.nn.attention import _registry as registry
 
-from attnbench.measure.shared.settings import OPERATORS
+from attnbench.gate.watch import OPERATORS
 from impls import table
 from impls.external import torch_flash
 from impls.external import transformer_engine as adapter
@@ -20,9 +20,16 @@ checks, libraries = (
 MASKS, DOCUMENTS, UNEQUAL, DECODE, build, check, problem, views = (
     getattr(checks, name)
     for name in (
-        "MASKS", "DOCUMENTS", "UNEQUAL", "DECODE", "build", "check", "problem", "views",
+        "MASKS",
+        "DOCUMENTS",
+        "UNEQUAL",
+        "DECODE",
+        "build",
+        "check",
+        "problem",
+        "views",
     )
-)  # fmt: skip
+)
 xformers, flashinfer, transformer_engine = (
     getattr(libraries, name) for name in ("xformers", "flashinfer", "transformer_engine")
 )

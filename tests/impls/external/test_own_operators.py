@@ -30,8 +30,16 @@ KERNELS = {
 
 
 def problem(mask="causal", **changes):
-    shape = {"batch": 2, "heads": 3, "kv_heads": 3, "q_len": 11, "kv_len": 11, "head_dim": 16,
-             "v_head_dim": 24, "phase": "train"}  # fmt: skip
+    shape = {
+        "batch": 2,
+        "heads": 3,
+        "kv_heads": 3,
+        "q_len": 11,
+        "kv_len": 11,
+        "head_dim": 16,
+        "v_head_dim": 24,
+        "phase": "train",
+    }
     return Problem(**{**shape, **changes}, mask=Mask.parse(mask))
 
 
@@ -278,13 +286,14 @@ def test_natten_sees_a_window_pushed_inwards(window, causal, library):
         ({}, {"backend": "flex-fna"}, "v_head_dim equal to head_dim"),
         ({"v_head_dim": 16}, {"backend": "hopper-fna"}, "bfloat16 and float16, not float32"),
         (
-            {"v_head_dim": 16, "dtype": "bfloat16"}, {"backend": "hopper-fna"},
+            {"v_head_dim": 16, "dtype": "bfloat16"},
+            {"backend": "hopper-fna"},
             "a backward for head_dim 32, 64 and 128, not 16",
         ),
         ({"head_dim": 20}, {}, "multiples of 8"),
         ({"v_head_dim": 16, "mask": "causal"}, {"backend": "flex-fna"}, "all 11 keys"),
     ],
-)  # fmt: skip
+)
 def test_natten_refuses_in_a_sentence(changes, options, said):
     with pytest.raises(Unsupported, match=said):
         made(

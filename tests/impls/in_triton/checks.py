@@ -3,15 +3,23 @@
 import torch
 
 import impls
-from attnbench.truth.gate import gate
-from attnbench.truth.inputs import make
-from attnbench.truth.reference import judge
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import make
+from attnbench.gate.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 
-SHAPE = {"batch": 1, "heads": 2, "kv_heads": 1, "q_len": 37, "kv_len": 37, "head_dim": 16,
-         "v_head_dim": 16, "phase": "train"}  # fmt: skip
+SHAPE = {
+    "batch": 1,
+    "heads": 2,
+    "kv_heads": 1,
+    "q_len": 37,
+    "kv_len": 37,
+    "head_dim": 16,
+    "v_head_dim": 16,
+    "phase": "train",
+}
 
 
 def problem(mask="none", **changes):

@@ -58,14 +58,17 @@ def compiled(problem, row):
             made = launched(kernel, *args, grid=grid, warmup=True, **told)
         ptx = made.asm["ptx"]
         said = {
-            "row": row, "dtype": problem.dtype, "head_dim": problem.head_dim,
-            "mask": str(problem.mask), "kernel": kernel.fn.__name__,
+            "row": row,
+            "dtype": problem.dtype,
+            "head_dim": problem.head_dim,
+            "mask": str(problem.mask),
+            "kernel": kernel.fn.__name__,
             "shared": made.metadata.shared,
             "tensor_cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
             "spilled": sum(map(int, SPILLS.findall(assembler.getvalue()))),
             "waiting": "wgmma.mma_async instructions are serialized" in assembler.getvalue(),
             "narrow": len(re.findall(r"ld\.global[.:\w]*\.b16", ptx)),
-        }  # fmt: skip
+        }
         print(json.dumps(said), flush=True)
 
     jit.JITFunction.run = compile_only
@@ -94,10 +97,22 @@ def main(capability, rows):
             for dtype in DTYPES.get(row, ("bfloat16", "float32")):
                 usual = [(4, 2, 4096, 4096, d) for d in (WIDTHS if hopper else POWERS)]
                 for heads, kv_heads, queries, keys, d in [*usual, *(ODD if hopper else ())]:
-                    compiled(Problem(
-                        1, heads, kv_heads, 1 if decodes else queries, keys, d, d, dtype,
-                        Mask.parse(mask), "decode" if decodes else "train", device="cuda",
-                    ), row)  # fmt: skip
+                    compiled(
+                        Problem(
+                            1,
+                            heads,
+                            kv_heads,
+                            1 if decodes else queries,
+                            keys,
+                            d,
+                            d,
+                            dtype,
+                            Mask.parse(mask),
+                            "decode" if decodes else "train",
+                            device="cuda",
+                        ),
+                        row,
+                    )
 
 
 if __name__ == "__main__":

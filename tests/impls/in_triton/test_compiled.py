@@ -37,8 +37,12 @@ def test_every_launch_of_a_table_compiles_and_fits(row, capability, tmp_path):
     }
     ran = subprocess.run(
         [sys.executable, Path(__file__).with_name("compiling.py"), f"{capability}", row],
-        env=environment, capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     launches = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {one["kernel"] for one in launches} == KERNELS[row]

@@ -101,10 +101,18 @@ def test_repeats_give_the_same_bits():
     assert all(map(torch.equal, one, other))
 
 
-@pytest.mark.parametrize("options", [
-    {"q_block": 24}, {"k_block": 8}, {"warps": 3}, {"keys": "64x24x4x2"}, {"queries": "64x64x4x0"},
-    {"keys": "64x64x4"}, {"queries": "many"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"q_block": 24},
+        {"k_block": 8},
+        {"warps": 3},
+        {"keys": "64x24x4x2"},
+        {"queries": "64x64x4x0"},
+        {"keys": "64x64x4"},
+        {"queries": "many"},
+    ],
+)
 def test_blocks_that_no_kernel_takes_are_refused_in_a_sentence(options):
     with pytest.raises(Unsupported, match=r"powers of two|is not like 64x64x4x2: blocks"):
         build("triton.flash", problem(), **options)

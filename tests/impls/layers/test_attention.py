@@ -52,8 +52,11 @@ def test_a_converted_layer_gives_the_same_output_and_every_gradient(
 ):
     theirs = torchs(batch_first=batch_first, bias=bias, **widths)
     ours = from_torch(theirs, key_bias)
-    tokens = (torch.randn(B, N, E), torch.randn(B, M, widths.get("kdim", E)),
-              torch.randn(B, M, widths.get("vdim", E)))  # fmt: skip
+    tokens = (
+        torch.randn(B, N, E),
+        torch.randn(B, M, widths.get("kdim", E)),
+        torch.randn(B, M, widths.get("vdim", E)),
+    )
     (*wanted, by_their_name), (*got, by_our_name) = both(theirs, ours, *tokens)
     for ours_is, theirs_is in zip(got, wanted, strict=True):
         torch.testing.assert_close(ours_is, theirs_is, atol=1e-5, rtol=1e-4)
@@ -75,12 +78,13 @@ def test_masks_mean_what_they_mean_to_torch(kind):
     padding[1, 5:] = True
     numbers = torch.zeros(B, M).masked_fill(padding, -torch.inf)
     masks = {
-        "boolean": {"attn_mask": hidden}, "additive": {"attn_mask": torch.randn(N, M)},
+        "boolean": {"attn_mask": hidden},
+        "additive": {"attn_mask": torch.randn(N, M)},
         "by head": {"attn_mask": torch.randn(B * H, N, M)},
         "padding": {"key_padding_mask": padding},
         "both": {"attn_mask": hidden, "key_padding_mask": padding},
         "numbers": {"attn_mask": torch.randn(N, M), "key_padding_mask": numbers},
-    }[kind]  # fmt: skip
+    }[kind]
     tokens = (torch.randn(B, N, E), torch.randn(B, M, E), torch.randn(B, M, E))
     (*wanted, _), (*got, _) = both(theirs, from_torch(theirs), *tokens, **masks)
     for ours_is, theirs_is in zip(got, wanted, strict=True):

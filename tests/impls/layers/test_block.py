@@ -24,12 +24,24 @@ def built(name, asked):
     return attend, load_function(row.definition)(asked, **row.chosen)
 
 
-@pytest.mark.parametrize("cell", [
-    {}, {"mask": "causal"}, {"mask": "window:5,2"}, {"mask": "causal+alibi"},
-    {"mask": "padding:33,0", "batch": 2}, {"heads": 1, "kv_heads": 1}, {"kv_heads": 2},
-    {"q_len": 1, "kv_len": 1}, {"phase": "decode", "q_len": 1, "kv_heads": 2}, {"phase": "forward"},
-    {"phase": "decode", "q_len": 3, "mask": "causal"}, {"dtype": "float64"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {},
+        {"mask": "causal"},
+        {"mask": "window:5,2"},
+        {"mask": "causal+alibi"},
+        {"mask": "padding:33,0", "batch": 2},
+        {"heads": 1, "kv_heads": 1},
+        {"kv_heads": 2},
+        {"q_len": 1, "kv_len": 1},
+        {"phase": "decode", "q_len": 1, "kv_heads": 2},
+        {"phase": "forward"},
+        {"phase": "decode", "q_len": 3, "mask": "causal"},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["block", "block?norm=post&activation=relu&ff=1"])
 def test_the_gate_takes_blocks(verdict, name, cell):
     assert verdict(name, problem(**{"phase": "train", **cell})).reason is None
@@ -57,12 +69,21 @@ def test_a_block_is_torchs_encoder_layer_by_output_and_every_gradient(norm, acti
     asked = problem(mask, "train", dtype="float64")
     attend, define = built(f"block?norm={norm}&activation={activation}&ff=2", asked)
     theirs = nn.TransformerEncoderLayer(
-        32, 4, 64, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre",
+        32,
+        4,
+        64,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
+        norm_first=norm == "pre",
         dtype=torch.float64,
-    )  # fmt: skip
+    )
     ours = {name: weight.detach() for name, weight in attend.weights.items()}
-    names = {"in_weight": "self_attn.in_proj_weight", "out_weight": "self_attn.out_proj.weight",
-             "out_bias": "self_attn.out_proj.bias"}  # fmt: skip
+    names = {
+        "in_weight": "self_attn.in_proj_weight",
+        "out_weight": "self_attn.out_proj.weight",
+        "out_bias": "self_attn.out_proj.bias",
+    }
     for part, torchs in (("ff1", "linear1"), ("ff2", "linear2"), ("norm1",) * 2, ("norm2",) * 2):
         names |= {f"{part}_{which}": f"{torchs}.{which}" for which in ("weight", "bias")}
     in_bias = torch.cat([ours[f"{letter}_bias"] for letter in "qkv"])

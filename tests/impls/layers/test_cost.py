@@ -26,10 +26,20 @@ def cost(row, asked):
     return load_function(row.cost)(asked, **row.chosen)
 
 
-@pytest.mark.parametrize("name", [
-    "mha?core=matmul", "mha.einsum", "mha.native?need_weights=true", "mla", "mla?absorbed=true",
-    "mla?latent=5&rope=6", "block?core=matmul&ff=3", "mixed", "mixed?edges=3",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mha?core=matmul",
+        "mha.einsum",
+        "mha.native?need_weights=true",
+        "mla",
+        "mla?absorbed=true",
+        "mla?latent=5&rope=6",
+        "block?core=matmul&ff=3",
+        "mixed",
+        "mixed?edges=3",
+    ],
+)
 def test_the_flops_are_those_that_run(name):
     row = impls.table().find(name)
     for asked in (problem(row.level), problem(row.level, q_len=16, kv_len=16, batch=3)):
@@ -43,10 +53,23 @@ def test_the_flops_are_those_that_run(name):
         assert cost(row, asked).flops == counted.get_total_flops() - padding
 
 
-@pytest.mark.parametrize("name", [
-    "mha", "mha?bias=false", "mha?key_bias=false", "mha.einsum", "mha.native", "mla", "mixed",
-    "mixed?form=full", "mixed?form=matnet", "block", "block?norm=post&ff=1", "block.native",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mha",
+        "mha?bias=false",
+        "mha?key_bias=false",
+        "mha.einsum",
+        "mha.native",
+        "mla",
+        "mixed",
+        "mixed?form=full",
+        "mixed?form=matnet",
+        "block",
+        "block?norm=post&ff=1",
+        "block.native",
+    ],
+)
 def test_the_bytes_are_those_of_tokens_weights_and_output(name):
     row = impls.table().find(name)
     asked = problem(row.level, batch=2)

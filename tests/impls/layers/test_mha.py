@@ -54,8 +54,10 @@ def test_float64(verdict):
     assert verdict("mha.einsum", problem("causal", dtype="float64")).reason is None
 
 
-@pytest.mark.parametrize("options", ["key_bias=false", "bias=false", "core=linear.elu",
-                                     "core=chunked?block=16", "core=mean_v"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    ["key_bias=false", "bias=false", "core=linear.elu", "core=chunked?block=16", "core=mean_v"],
+)
 @pytest.mark.parametrize("phase", ["train", "decode"])
 def test_the_gate_takes_options_and_other_cores(verdict, options, phase):
     asked = problem("causal", phase, q_len=37 if phase == "train" else 1)
@@ -78,9 +80,14 @@ def test_a_core_may_live_in_a_file_of_its_own(verdict, tmp_path):
         "    return lambda q, k, v: (q @ k.mT * problem.scale).softmax(-1) @ v\n"
     )
     core = impls.spec.Variant(
-        name="mine", title="a core", family="elsewhere", computes="softmax", masks=("none",),
-        build=f"{file}:build", cost=f"{file}:cost",
-    )  # fmt: skip
+        name="mine",
+        title="a core",
+        family="elsewhere",
+        computes="softmax",
+        masks=("none",),
+        build=f"{file}:build",
+        cost=f"{file}:cost",
+    )
     row = impls.table().rows["mha"].over(core)
     assert verdict(row, problem()).reason is None
     assert load_function(row.cost)(problem(), **row.chosen).flops > 0
@@ -162,6 +169,7 @@ def test_weights_computed_again_are_differentiated_right():
         lambda *x: _Again.apply(*x, added, hidden, 0.5), (q, k, v), atol=1e-6
     )
     kept = masked_softmax(q @ k.mT * 0.5, asked, rows) @ v
-    again = _Again.apply(q, k, v, added, ~torch.from_numpy(
-        asked.mask.visible(asked.shape, rows.numpy())), 0.5)  # fmt: skip
+    again = _Again.apply(
+        q, k, v, added, ~torch.from_numpy(asked.mask.visible(asked.shape, rows.numpy())), 0.5
+    )
     torch.testing.assert_close(again, kept)

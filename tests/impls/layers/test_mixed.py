@@ -29,13 +29,26 @@ def built(name, asked):
     return attend, load_function(row.definition)(asked, **row.chosen)
 
 
-@pytest.mark.parametrize("cell", [
-    {}, {"mask": "causal"}, {"mask": "window:5,2"}, {"mask": "causal+alibi"},
-    {"mask": "padding:29,0", "batch": 2}, {"heads": 1, "kv_heads": 1}, {"kv_heads": 2, "batch": 2},
-    {"q_len": 1, "kv_len": 1}, {"q_len": 12}, {"q_len": 40, "mask": "causal"},
-    {"phase": "decode", "q_len": 1, "kv_heads": 2}, {"dtype": "float64"},
-    {"phase": "decode", "q_len": 3, "mask": "causal"}, {"phase": "forward"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {},
+        {"mask": "causal"},
+        {"mask": "window:5,2"},
+        {"mask": "causal+alibi"},
+        {"mask": "padding:29,0", "batch": 2},
+        {"heads": 1, "kv_heads": 1},
+        {"kv_heads": 2, "batch": 2},
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 12},
+        {"q_len": 40, "mask": "causal"},
+        {"phase": "decode", "q_len": 1, "kv_heads": 2},
+        {"dtype": "float64"},
+        {"phase": "decode", "q_len": 3, "mask": "causal"},
+        {"phase": "forward"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_gate_takes_every_form(verdict, form, cell):
     assert verdict(f"mixed?form={form}", problem(**{"phase": "train", **cell})).reason is None
@@ -162,10 +175,14 @@ def test_hidden_units_one_at_a_time_are_differentiated_right():
     )
 
 
-@pytest.mark.parametrize(("option", "why"), [
-    ("form=alt", "not one of graph, full, matnet"), ("edges=0", "edges=0 and hidden=16 must"),
-    ("hidden=-1", "edges=8 and hidden=-1 must"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("form=alt", "not one of graph, full, matnet"),
+        ("edges=0", "edges=0 and hidden=16 must"),
+        ("hidden=-1", "edges=8 and hidden=-1 must"),
+    ],
+)
 def test_options_out_of_range_are_refused(option, why):
     with pytest.raises(Unsupported, match=why):
         built(f"mixed?{option}", problem())

@@ -29,15 +29,28 @@ def built(name, asked):
     return attend, load_function(row.definition)(asked, **row.chosen)
 
 
-@pytest.mark.parametrize("cell", [
-    {}, {"mask": "causal"}, {"mask": "window:5,2"}, {"mask": "causal+alibi"},
-    {"mask": "padding:33,20", "batch": 2}, {"mask": "padding:33,0", "batch": 2},
-    {"mask": "document:10,23"}, {"heads": 1, "kv_heads": 1}, {"heads": 3, "kv_heads": 3},
-    {"q_len": 1, "kv_len": 1}, {"head_dim": 1}, {"phase": "decode", "q_len": 1},
-    {"phase": "decode", "q_len": 3, "mask": "causal", "batch": 2},
-    {"phase": "decode", "q_len": 1, "mask": "window:9,0", "dtype": "bfloat16"},
-    {"phase": "decode", "q_len": 1, "mask": "causal+alibi"}, {"dtype": "float64"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {},
+        {"mask": "causal"},
+        {"mask": "window:5,2"},
+        {"mask": "causal+alibi"},
+        {"mask": "padding:33,20", "batch": 2},
+        {"mask": "padding:33,0", "batch": 2},
+        {"mask": "document:10,23"},
+        {"heads": 1, "kv_heads": 1},
+        {"heads": 3, "kv_heads": 3},
+        {"q_len": 1, "kv_len": 1},
+        {"head_dim": 1},
+        {"phase": "decode", "q_len": 1},
+        {"phase": "decode", "q_len": 3, "mask": "causal", "batch": 2},
+        {"phase": "decode", "q_len": 1, "mask": "window:9,0", "dtype": "bfloat16"},
+        {"phase": "decode", "q_len": 1, "mask": "causal+alibi"},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", [*FORMS, "mla?latent=3&rope=2", "mla?latent=50&absorbed=true"])
 def test_the_gate_takes_both_forms(verdict, name, cell):
     assert verdict(name, problem(**{"phase": "train", **cell})).reason is None

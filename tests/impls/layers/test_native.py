@@ -6,14 +6,16 @@ from torch import nn
 from torch.profiler import profile
 
 import impls
-from attnbench.measure.shared.state import changes, snapshot
+from attnbench.gate.watch import changes, snapshot
 from impls.masks import Mask
 from impls.outside import load_function
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-FAST = {"layer": "aten::_native_multi_head_attention",
-        "block": "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
+FAST = {
+    "layer": "aten::_native_multi_head_attention",
+    "block": "aten::_transformer_encoder_layer_fwd",
+}
 
 
 def problem(level, mask="none", phase="forward", **more):
@@ -29,38 +31,81 @@ def built(name, asked):
     return load_function(row.build)(asked, **row.chosen)
 
 
-@pytest.mark.parametrize("cell", [
-    {}, {"phase": "forward"}, {"mask": "causal"}, {"mask": "window:5,2"}, {"mask": "causal+alibi"},
-    {"mask": "padding:37,20", "batch": 2}, {"mask": "document:10,27", "batch": 2},
-    {"heads": 3, "kv_heads": 3}, {"heads": 1, "kv_heads": 1}, {"q_len": 1, "kv_len": 1},
-    {"dtype": "float64"}, {"inputs": "peaky"}, {"inputs": "outliers"}, {"inputs": "equal_keys"},
-    {"dtype": "bfloat16", "phase": "forward"},
-    {"dtype": "bfloat16", "phase": "forward", "inputs": "outliers"},
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("name", ["mha.native", "mha.native?need_weights=true", "block.native",
-                                  "block.native?norm=post&activation=relu"])  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {},
+        {"phase": "forward"},
+        {"mask": "causal"},
+        {"mask": "window:5,2"},
+        {"mask": "causal+alibi"},
+        {"mask": "padding:37,20", "batch": 2},
+        {"mask": "document:10,27", "batch": 2},
+        {"heads": 3, "kv_heads": 3},
+        {"heads": 1, "kv_heads": 1},
+        {"q_len": 1, "kv_len": 1},
+        {"dtype": "float64"},
+        {"inputs": "peaky"},
+        {"inputs": "outliers"},
+        {"inputs": "equal_keys"},
+        {"dtype": "bfloat16", "phase": "forward"},
+        {"dtype": "bfloat16", "phase": "forward", "inputs": "outliers"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mha.native",
+        "mha.native?need_weights=true",
+        "block.native",
+        "block.native?norm=post&activation=relu",
+    ],
+)
 def test_the_gate_takes_the_modules(verdict, name, cell):
     level = "block" if name.startswith("block") else "layer"
     assert verdict(name, problem(level, **{"phase": "train", **cell})).reason is None
 
 
-@pytest.mark.parametrize("cell", [
-    {"q_len": 9}, {"q_len": 50, "mask": "causal"}, {"mask": "padding:37,0", "batch": 2},
-    {"dtype": "bfloat16"}, {"dtype": "float16", "inputs": "peaky"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {"q_len": 9},
+        {"q_len": 50, "mask": "causal"},
+        {"mask": "padding:37,0", "batch": 2},
+        {"dtype": "bfloat16"},
+        {"dtype": "float16", "inputs": "peaky"},
+    ],
+    ids=str,
+)
 def test_the_gate_takes_cross_attention_blind_rows_and_halves_of_the_layer(verdict, cell):
     assert verdict("mha.native", problem("layer", **{"phase": "train", **cell})).reason is None
 
 
-@pytest.mark.parametrize("cell", [
-    {}, {"mask": "causal"}, {"mask": "window:5,2", "batch": 2}, {"mask": "padding:37,20",
-    "batch": 2}, {"dtype": "bfloat16"}, {"dtype": "float64"}, {"inputs": "peaky"},
-    {"q_len": 1, "kv_len": 1}, {"mask": "causal+padding:37,20", "batch": 2},
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("name", [
-    "mha.native?fastpath=true", "mha.native?fastpath=true&need_weights=true",
-    "block.native?fastpath=true", "block.native?fastpath=true&norm=post&activation=relu",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {},
+        {"mask": "causal"},
+        {"mask": "window:5,2", "batch": 2},
+        {"mask": "padding:37,20", "batch": 2},
+        {"dtype": "bfloat16"},
+        {"dtype": "float64"},
+        {"inputs": "peaky"},
+        {"q_len": 1, "kv_len": 1},
+        {"mask": "causal+padding:37,20", "batch": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mha.native?fastpath=true",
+        "mha.native?fastpath=true&need_weights=true",
+        "block.native?fastpath=true",
+        "block.native?fastpath=true&norm=post&activation=relu",
+    ],
+)
 def test_the_gate_takes_the_fast_path(verdict, name, cell):
     asked = problem("block" if name.startswith("block") else "layer", **cell)
     assert verdict(name, asked).reason is None
@@ -84,13 +129,16 @@ def test_the_note_says_which_path_the_profiler_sees(name, fastpath, mask):
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
-@pytest.mark.parametrize(("asked", "why"), [
-    ({"phase": "train"}, "for inference, not for phase train"),
-    ({"heads": 3, "kv_heads": 3}, "an even number of heads, not 3"),
-    ({"mask": "alibi"}, "adds no numbers, as alibi does"),
-    ({"q_len": 5}, "q_len equal to kv_len"),
-    ({"mask": "padding:0"}, "some rows may see nothing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"phase": "train"}, "for inference, not for phase train"),
+        ({"heads": 3, "kv_heads": 3}, "an even number of heads, not 3"),
+        ({"mask": "alibi"}, "adds no numbers, as alibi does"),
+        ({"q_len": 5}, "q_len equal to kv_len"),
+        ({"mask": "padding:0"}, "some rows may see nothing"),
+    ],
+)
 def test_the_fast_path_refuses_what_torch_would_take_elsewhere(asked, why):
     with pytest.raises(Unsupported, match=why):
         built("mha.native?fastpath=true", problem("layer", **asked))

@@ -16,9 +16,17 @@ CHUNKS = (1, 2, 7, 64, 1000)
 
 def problem(**changes):
     given = {
-        "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 75, "kv_len": 75, "head_dim": 16,
-        "v_head_dim": 12, "mask": Mask.parse("causal"), "phase": "train", "dtype": "float64",
-    }  # fmt: skip
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 75,
+        "kv_len": 75,
+        "head_dim": 16,
+        "v_head_dim": 12,
+        "mask": Mask.parse("causal"),
+        "phase": "train",
+        "dtype": "float64",
+    }
     return Problem(**given | changes)
 
 

@@ -16,9 +16,12 @@ from impls.spec import Unsupported
 POSITIVE = ["linear.elu", "cosformer", "linear.taylor", "hedgehog"]
 NAMES = ["linear.identity", *POSITIVE, "cosine"]
 OPTIONS = [
-    *NAMES, "linear.identity?normalise=true", "linear.taylor?features=0",
-    "linear.taylor?features=5", "hedgehog?init=random",
-]  # fmt: skip
+    *NAMES,
+    "linear.identity?normalise=true",
+    "linear.taylor?features=0",
+    "linear.taylor?features=5",
+    "hedgehog?init=random",
+]
 
 
 def chunked(label, chunk):
@@ -32,18 +35,25 @@ def made(label, problem):
 
 def problem(mask="causal", **changes):
     ordinary = {
-        "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 8,
-        "v_head_dim": 6, "dtype": "float64",
-    }  # fmt: skip
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 77,
+        "kv_len": 77,
+        "head_dim": 8,
+        "v_head_dim": 6,
+        "dtype": "float64",
+    }
     return Problem(mask=Mask.parse(mask), **{**ordinary, **changes})
 
 
 def tensors(p, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shapes = (
-        (p.batch, p.heads, p.q_len, p.head_dim), (p.batch, p.kv_heads, p.kv_len, p.head_dim),
+        (p.batch, p.heads, p.q_len, p.head_dim),
+        (p.batch, p.kv_heads, p.kv_len, p.head_dim),
         (p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
-    )  # fmt: skip
+    )
     dtype = getattr(torch, p.dtype)
     return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
 
@@ -232,8 +242,9 @@ def test_linear_attention_transformer_agrees_without_a_mask():
     p = problem("none", kv_heads=4, v_head_dim=8)
     attend = Linear(p, _Transformers(p, True), "none", 16)
     inputs = tensors(p)
-    for got, want in zip(differentiated(attend, inputs),
-                         differentiated(public.linear_attn, inputs), strict=True):  # fmt: skip
+    for got, want in zip(
+        differentiated(attend, inputs), differentiated(public.linear_attn, inputs), strict=True
+    ):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
 
 

@@ -8,15 +8,24 @@ from impls.masks import Mask
 from impls.problem import Problem
 
 NAMES = ["linear.identity", "linear.elu", "cosformer", "linear.taylor", "hedgehog", "cosine"]
-OPTIONS = ["linear.identity?normalise=true&chunk=16", "linear.taylor?features=0&chunk=16",
-           "linear.taylor?features=5&chunk=16", "hedgehog?init=random&chunk=16"]  # fmt: skip
+OPTIONS = [
+    "linear.identity?normalise=true&chunk=16",
+    "linear.taylor?features=0&chunk=16",
+    "linear.taylor?features=5&chunk=16",
+    "hedgehog?init=random&chunk=16",
+]
 
 
 def problem(mask="causal", **changes):
     ordinary = {
-        "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 8,
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 77,
+        "kv_len": 77,
+        "head_dim": 8,
         "v_head_dim": 6,
-    }  # fmt: skip
+    }
     return Problem(mask=Mask.parse(mask), **{**ordinary, **changes})
 
 

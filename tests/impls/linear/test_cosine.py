@@ -11,13 +11,28 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-MASKS = ["none", "causal", "window:3,1", "causal+document:5,6,8", "padding:0,11", "prefix:4",
-         "causal+window:2,0"]  # fmt: skip
+MASKS = [
+    "none",
+    "causal",
+    "window:3,1",
+    "causal+document:5,6,8",
+    "padding:0,11",
+    "prefix:4",
+    "causal+window:2,0",
+]
 
 
 def given(mask, **changes):
-    ordinary = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 19, "kv_len": 19, "head_dim": 5,
-                "v_head_dim": 3, "dtype": "float64"}  # fmt: skip
+    ordinary = {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 19,
+        "kv_len": 19,
+        "head_dim": 5,
+        "v_head_dim": 3,
+        "dtype": "float64",
+    }
     p = Problem(mask=Mask.parse(mask), **{**ordinary, **changes})
     rng = np.random.default_rng(0)
     q = rng.normal(size=(p.batch, p.heads, p.q_len, p.head_dim))
@@ -97,8 +112,7 @@ def test_zeros_have_the_cosine_zero_and_no_gradient(mask):
     q[:, :, 4], k[:, :, 6] = 0.0, 0.0
     q, k, v = (x.requires_grad_() for x in (q, k, v))
     rows = torch.arange(p.q_len)
-    for function in (build(p, "none", 0.1, 4),
-                     lambda *x: definition(p, "none", 0.1, 4)(*x, rows)):  # fmt: skip
+    for function in (build(p, "none", 0.1, 4), lambda *x: definition(p, "none", 0.1, 4)(*x, rows)):
         out = function(q, k, v)
         dq, dk, dv = torch.autograd.grad(out.square().sum(), (q, k, v))
         assert not out[:, :, 4].any() and not dq[:, :, 4].any() and not dk[:, :, 6].any()
@@ -116,12 +130,15 @@ def test_a_high_temperature_gives_the_mean_and_a_low_one_the_nearest():
     torch.testing.assert_close(cold, v.gather(2, best))
 
 
-@pytest.mark.parametrize("options, said", [
-    (("sum", 0.1, 4), "normalise='sum' must be none or softmax"),
-    (("softmax", 0.0, 4), "temperature=0.0 must be above 0"),
-    (("none", float("nan"), 4), "temperature=nan must be above 0"),
-    (("softmax", 0.1, 0), "chunk=0 must be 1 or more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("sum", 0.1, 4), "normalise='sum' must be none or softmax"),
+        (("softmax", 0.0, 4), "temperature=0.0 must be above 0"),
+        (("none", float("nan"), 4), "temperature=nan must be above 0"),
+        (("softmax", 0.1, 0), "chunk=0 must be 1 or more"),
+    ],
+)
 def test_options_that_cannot_work_are_refused(options, said):
     p, *_ = given("window:3,1")
     with pytest.raises(Unsupported, match=said):

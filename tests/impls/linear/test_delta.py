@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import impls
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.linear import delta
 from impls.loading import load_file
 

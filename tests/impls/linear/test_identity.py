@@ -10,8 +10,16 @@ from impls.problem import Problem
 
 
 def given(mask, **changes):
-    ordinary = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 19, "kv_len": 19, "head_dim": 5,
-                "v_head_dim": 3, "dtype": "float64"}  # fmt: skip
+    ordinary = {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 19,
+        "kv_len": 19,
+        "head_dim": 5,
+        "v_head_dim": 3,
+        "dtype": "float64",
+    }
     p = Problem(mask=Mask.parse(mask), **{**ordinary, **changes})
     rng = np.random.default_rng(0)
     q = rng.normal(size=(p.batch, p.heads, p.q_len, p.head_dim))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import impls
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.loading import load_file, load_function
 from impls.masks import Mask
 from impls.spec import Unsupported
@@ -36,14 +36,26 @@ def test_the_gate_passes_it_on_every_kind_of_input(verdict, name, dtype, inputs)
     assert verdict(name, asked).reason is None
 
 
-@pytest.mark.parametrize("changes", [
-    {"q_len": 1, "kv_len": 1}, {"q_len": 2, "kv_len": 2}, {"q_len": 65, "kv_len": 65},
-    {"batch": 1, "heads": 1, "kv_heads": 1}, {"heads": 2}, {"heads": 6, "kv_heads": 1},
-    {"v_head_dim": 16}, {"head_dim": 1, "v_head_dim": 1}, {"phase": "forward"},
-    {"phase": "backward"}, {"phase": "decode"}, {"phase": "decode", "q_len": 1},
-    {"phase": "decode", "q_len": 5}, {"phase": "decode", "q_len": 1, "kv_len": 1},
-    {"phase": "decode", "q_len": 1, "inputs": "peaky", "dtype": "bfloat16"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 2, "kv_len": 2},
+        {"q_len": 65, "kv_len": 65},
+        {"batch": 1, "heads": 1, "kv_heads": 1},
+        {"heads": 2},
+        {"heads": 6, "kv_heads": 1},
+        {"v_head_dim": 16},
+        {"head_dim": 1, "v_head_dim": 1},
+        {"phase": "forward"},
+        {"phase": "backward"},
+        {"phase": "decode"},
+        {"phase": "decode", "q_len": 1},
+        {"phase": "decode", "q_len": 5},
+        {"phase": "decode", "q_len": 1, "kv_len": 1},
+        {"phase": "decode", "q_len": 1, "inputs": "peaky", "dtype": "bfloat16"},
+    ],
+)
 @pytest.mark.parametrize("given", [{"chunk": "7", "seed": "3"}, {"chunk": "32"}])
 @each
 def test_the_gate_passes_it_in_every_shape_and_phase(verdict, name, changes, given):
@@ -77,8 +89,11 @@ def test_chunks_of_any_size_have_the_gradients_of_the_recurrence(name, chunk, in
     upstream = torch.randn(2, 4, 75, 12, dtype=torch.float64)
     out = made(name, asked, chunk=chunk)(*leaves)
     want = made(name, asked, "definition", chunk=chunk)(*leaves, torch.arange(75))
-    for got, right in zip(torch.autograd.grad(out, leaves, upstream),
-                          torch.autograd.grad(want, leaves, upstream), strict=True):  # fmt: skip
+    for got, right in zip(
+        torch.autograd.grad(out, leaves, upstream),
+        torch.autograd.grad(want, leaves, upstream),
+        strict=True,
+    ):
         torch.testing.assert_close(got, right, **CLOSE)
 
 
@@ -96,11 +111,14 @@ def test_a_memory_and_steps_give_what_all_tokens_give_and_leave_the_memory(name)
 
 
 @each
-@pytest.mark.parametrize("changes, word", [
-    ({"q_len": 5}, "one query to each token"),
-    ({"phase": "decode", "q_len": 76}, "at most kv_len"),
-    ({"phase": "decode", "q_len": 2, "mask": Mask.parse("causal@upper-left")}, "upper-left"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, word",
+    [
+        ({"q_len": 5}, "one query to each token"),
+        ({"phase": "decode", "q_len": 76}, "at most kv_len"),
+        ({"phase": "decode", "q_len": 2, "mask": Mask.parse("causal@upper-left")}, "upper-left"),
+    ],
+)
 def test_shapes_that_no_recurrence_serves_are_refused(name, changes, word):
     build = load_function(impls.table().find(name).build)
     with pytest.raises(Unsupported, match=word):
@@ -146,9 +164,15 @@ def test_what_backward_keeps_grows_as_the_length(name):
     assert kept_bytes(4096) < 2.05 * kept_bytes(2048)
 
 
-@pytest.mark.parametrize("name, written, gate", [
-    ("retention", 2, 0), ("gla", 2, 64 * 16), ("ssd", 2, 2 * 16), ("delta", 4, 2 * 16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, written, gate",
+    [
+        ("retention", 2, 0),
+        ("gla", 2, 64 * 16),
+        ("ssd", 2, 2 * 16),
+        ("delta", 4, 2 * 16),
+    ],
+)
 def test_the_cost_is_that_of_the_recurrence(name, written, gate):
     row = impls.table().find(name)
     cost = load_function(row.cost)

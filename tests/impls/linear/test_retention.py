@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.linear import decay, retention, unrolled
 from impls.loading import load_file
 
@@ -18,8 +18,9 @@ problem = papers.problem
 def parallel(q, k, v, scale):
     """s (q k^T . D) v with D_nm = g^(n-m) below the diagonal, for one query head a key head."""
     n = np.arange(q.shape[2])
-    decay_hnm = np.array([np.tril((1 - 2.0 ** (-5 - h)) ** (n[:, None] - n).clip(0))
-                          for h in range(q.shape[1])])  # fmt: skip
+    decay_hnm = np.array(
+        [np.tril((1 - 2.0 ** (-5 - h)) ** (n[:, None] - n).clip(0)) for h in range(q.shape[1])]
+    )
     return scale * (q @ k.swapaxes(-1, -2) * decay_hnm) @ v
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.linear import ssd
 from impls.loading import load_file
 

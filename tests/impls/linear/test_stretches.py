@@ -4,14 +4,23 @@ import pytest
 import torch
 
 import impls
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.linear import common
 from impls.masks import Mask
 from impls.outside import load_function
 from impls.problem import Problem
 
-NAMES = ["linear.identity", "linear.identity?normalise=true", "linear.elu", "cosformer",
-         "linear.taylor", "hedgehog", "cosine", "gla", "gla?chunk=50"]  # fmt: skip
+NAMES = [
+    "linear.identity",
+    "linear.identity?normalise=true",
+    "linear.elu",
+    "cosformer",
+    "linear.taylor",
+    "hedgehog",
+    "cosine",
+    "gla",
+    "gla?chunk=50",
+]
 
 
 def attend_of(name, problem):
@@ -22,9 +31,15 @@ def attend_of(name, problem):
 
 def problem_of(n, m=None, **changes):
     values = {
-        "heads": 4, "kv_heads": 2, "q_len": n, "kv_len": m or n, "head_dim": 8, "v_head_dim": 6,
-        "dtype": "float64", "mask": Mask.parse("causal"),
-    }  # fmt: skip
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": n,
+        "kv_len": m or n,
+        "head_dim": 8,
+        "v_head_dim": 6,
+        "dtype": "float64",
+        "mask": Mask.parse("causal"),
+    }
     return Problem(**{**values, **changes})
 
 

@@ -10,9 +10,17 @@ from impls.problem import Problem
 
 def problem(**changes):
     given = {
-        "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 11, "kv_len": 11, "head_dim": 3,
-        "v_head_dim": 2, "mask": Mask.parse("causal"), "phase": "train", "dtype": "float64",
-    }  # fmt: skip
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 11,
+        "kv_len": 11,
+        "head_dim": 3,
+        "v_head_dim": 2,
+        "mask": Mask.parse("causal"),
+        "phase": "train",
+        "dtype": "float64",
+    }
     return Problem(**given | changes)
 
 
@@ -54,9 +62,16 @@ def plainly(asked, rows, parts):
 
 
 @pytest.mark.parametrize("fits", [1 << 20, 1, 300], ids=["all", "one", "three"])
-@pytest.mark.parametrize("form", [
-    {}, {"kept": 1}, {"kept": 3}, {"read": True}, {"kept": 3, "read": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"kept": 1},
+        {"kept": 3},
+        {"read": True},
+        {"kept": 3, "read": True},
+    ],
+)
 @pytest.mark.parametrize("rows", [range(11), [9, 2, 5], [0]], ids=["all", "some", "first"])
 def test_output_and_gradients_are_those_of_the_formula(monkeypatch, rows, form, fits):
     monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from attnbench.truth.inputs import make
-from attnbench.truth.oracle import exact
+from attnbench.gate.inputs import make
+from attnbench.gate.oracle import exact
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem

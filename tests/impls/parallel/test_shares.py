@@ -101,10 +101,18 @@ def test_a_layer_around_a_variant_of_several_processes_is_refused():
         ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
         ({"ranks": "yes"}, "neither true nor false"),
         ({"ranks": True, "shares": "a", "options": {"world": 1}}, "not a dotted path"),
-        ({"ranks": True, "shares": "a:b", "options": {"world": 1}, "level": "layer",
-          "definition": "a:b"}, "only a core can"),
+        (
+            {
+                "ranks": True,
+                "shares": "a:b",
+                "options": {"world": 1},
+                "level": "layer",
+                "definition": "a:b",
+            },
+            "only a core can",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_row_of_several_processes_that_says_too_little_is_refused(more, says):
     with pytest.raises(InvalidRow, match=says):
         Variant(**ROW, **more)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.loading import load_file, load_function
 from impls.spec import Unsupported
 

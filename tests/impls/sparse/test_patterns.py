@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.loading import load_file, load_function
 from impls.masks import Mask
 from impls.sparse.layouts import bigbird_layout as layout
@@ -162,10 +162,19 @@ def test_bigbird_causal_is_its_layout_cut_to_earlier_keys():
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize(
     "variant",
-    ["strided?stride=100", "fixed?stride=100", "fixed?stride=7&summary=7", "longformer?window=99",
-     "longformer?window=0&globals=100", "dilated?dilation=1&width=99", "bigbird?random=99",
-     "bigbird?block=9&random=99&globals=0", "bigbird?block=9&globals=99", "bigbird?block=999"],
-)  # fmt: skip
+    [
+        "strided?stride=100",
+        "fixed?stride=100",
+        "fixed?stride=7&summary=7",
+        "longformer?window=99",
+        "longformer?window=0&globals=100",
+        "dilated?dilation=1&width=99",
+        "bigbird?random=99",
+        "bigbird?block=9&random=99&globals=0",
+        "bigbird?block=9&globals=99",
+        "bigbird?block=999",
+    ],
+)
 def test_where_the_pattern_has_all_pairs_it_is_softmax_attention(variant, mask):
     given = problem(77, mask, dtype="float64")
     q, k, v = make(given, 0)[:3]

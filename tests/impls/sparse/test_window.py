@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import impls
-from attnbench.truth.inputs import make
+from attnbench.gate.inputs import make
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.sparse.cost import window

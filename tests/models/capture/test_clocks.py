@@ -6,10 +6,11 @@ import threading
 import pytest
 import torch
 
-from attnbench.models.capture import clocks, gradients, recorder, steps
-from attnbench.models.capture.asked import Call
-from attnbench.models.capture.recorder import Recorder
-from attnbench.models.capture.tally import Entry, Later, Tally
+from attnbench.models.capture import recorder, tally
+from attnbench.models.capture import recorder as clocks
+from attnbench.models.capture import recorder as gradients
+from attnbench.models.capture.recorder import CapturedCall, Recorder
+from attnbench.models.capture.tally import Later, SiteEntry, Tally
 
 
 class Turning(torch.autograd.Function):
@@ -31,18 +32,18 @@ def clock(monkeypatch):
     class Clock:
         now = 0.0
 
-    for module in (clocks, gradients, recorder, steps):
+    for module in (clocks, gradients, recorder, tally):
         monkeypatch.setattr(module, "perf_counter", lambda: Clock.now)
     return Clock
 
 
 def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     counts = Tally()
-    entry = Entry(None, counts)
+    entry = SiteEntry(None, counts)
     q, k = (torch.ones(3, requires_grad=True) for _ in "qk")
     a, b = Turning.apply(q, clock, 100.0), Turning.apply(k, clock, 1000.0)
     inner = Turning.apply(Turning.apply(a, clock, 3.0) * Turning.apply(b, clock, 2.0), clock, 7.0)
-    gradients.watch(inner, (a, b), entry, counts, clocks.Host())
+    gradients.watch(inner, (a, b), entry, counts, clocks.HostSpan())
     Turning.apply(inner, clock, 10.0).sum().backward()
     assert counts.mine().by_entry[entry] == [0.0, 0.0, 12.0]
     assert counts.attention_s() == 12.0
@@ -64,7 +65,7 @@ class Again(torch.autograd.Function):
 
 def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
     counts = Tally()
-    first, second = Entry(None, counts), Entry(None, counts)
+    first, second = SiteEntry(None, counts), SiteEntry(None, counts)
 
     def again():
         clock.now += 7.0
@@ -76,7 +77,7 @@ def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
 
     x = torch.ones(3, requires_grad=True)
     out = Again.apply(x, again)
-    gradients.watch(out, (x,), first, counts, clocks.Host())
+    gradients.watch(out, (x,), first, counts, clocks.HostSpan())
     out.sum().backward()
     again()  # outside of the gradient: nothing is taken off
     found = counts.mine().by_entry
@@ -85,7 +86,7 @@ def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
 
 def test_nor_on_a_gpu_where_both_are_read_later(gpu):
     counts, events = Tally(), clocks.Events()
-    first, second = Entry(None, counts), Entry(None, counts)
+    first, second = SiteEntry(None, counts), SiteEntry(None, counts)
 
     def again():
         gpu.queued += 3
@@ -105,7 +106,7 @@ def test_nor_on_a_gpu_where_both_are_read_later(gpu):
 
 def test_reading_a_gpus_events_does_not_make_the_window_longer(gpu, clock):
     counts, events = Tally(), clocks.Events()
-    entry = Entry(None, counts)
+    entry = SiteEntry(None, counts)
     counts.called(entry, 1.0, 3.0)
     events.end(events.begin(), entry, backward=True)
     clock.now = 100.0
@@ -115,9 +116,9 @@ def test_reading_a_gpus_events_does_not_make_the_window_longer(gpu, clock):
 
 def test_a_gradient_in_a_thread_of_its_own_is_in_the_window(clock):
     counts = Tally()
-    entry = Entry(None, counts)
+    entry = SiteEntry(None, counts)
     counts.called(entry, 1.0, 3.0)
-    gradient = gradients.Gradient(entry, counts, clocks.Host())
+    gradient = gradients.Gradient(entry, counts, clocks.HostSpan())
     clock.now = 9.0
     one = threading.Thread(target=lambda: (gradient.enter(None), gradient.leave()))
     one.start()
@@ -131,7 +132,7 @@ def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
 
     def looked_at():
         clock.now += 16.0
-        return Call("sdpa", x, x, x)
+        return CapturedCall("sdpa", x, x, x)
 
     for _ in range(3):
         begun = some.clocks.begin(x)
@@ -153,7 +154,7 @@ def test_what_goes_wrong_in_telling_a_call_is_counted():
 
 def test_steps_are_from_one_optimizers_step_to_the_next(clock):
     counts = Tally()
-    entry, seen = Entry(None, counts), steps.Steps(counts)
+    entry, seen = SiteEntry(None, counts), tally.StepTimes(counts)
     first, second = (torch.optim.SGD([torch.ones(1)], lr=0.1) for _ in "ab")
     assert seen.told()["steps"] == 0
     for took, attention in ((9.0, 9.0), (2.0, 1.0), (4.0, 1.0), (10.0, 1.0)):
@@ -169,7 +170,7 @@ def test_steps_are_from_one_optimizers_step_to_the_next(clock):
 
 
 def test_when_the_first_optimizer_is_gone_another_counts(clock):
-    seen = steps.Steps(Tally())
+    seen = tally.StepTimes(Tally())
     for took in (1.0, 2.0):  # a phase of training each
         optimizer = torch.optim.SGD([torch.ones(1)], lr=0.1)
         for _ in range(3):
@@ -213,7 +214,7 @@ def gpu(monkeypatch):
 
 def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
     counts = Tally()
-    entry, events = Entry(None, counts), clocks.Events()
+    entry, events = SiteEntry(None, counts), clocks.Events()
     for _ in range(3):
         events.end(events.begin(), entry, backward=False)
     gpu.done = 4

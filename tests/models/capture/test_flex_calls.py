@@ -6,8 +6,7 @@ from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import attnbench
-from attnbench.models.capture.flex_masks import FlexMasks
-from attnbench.models.capture.masks import Masks
+from attnbench.models.capture.masks import FlexMasks, Masks
 from impls.masks import Shape
 from tests.models.capture.seen import only, said
 
@@ -95,7 +94,7 @@ def test_the_same_functions_are_asked_once():
 
 
 def test_a_mask_too_large_is_not_asked(monkeypatch):
-    monkeypatch.setattr("attnbench.models.capture.flex_masks.MOST", 1000)
+    monkeypatch.setattr("attnbench.models.capture.masks.FLEX_MASKS_MOST", 1000)
     assert "too large" in found(blocks(causal)).note
 
 

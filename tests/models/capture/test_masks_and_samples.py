@@ -6,7 +6,7 @@ import torch
 
 from attnbench.models.capture import masks
 from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.samples import Samples
+from attnbench.models.capture.recorder import Samples
 from impls.masks import Shape
 from impls.problem import Problem
 
@@ -50,8 +50,10 @@ def test_a_new_tensor_at_an_old_ones_place_is_another(looked):
 
 def test_a_learned_bias_is_kept_once_for_a_place(tmp_path, looked):
     known = Masks(tmp_path)
-    found = {known.of(torch.randn(1, 4, 12, 12, requires_grad=True), False, SHAPE, "here")
-             for _ in range(5)}  # fmt: skip
+    found = {
+        known.of(torch.randn(1, 4, 12, 12, requires_grad=True), False, SHAPE, "here")
+        for _ in range(5)
+    }
     assert len(found) == 1 and len(looked) == 1 and len(list(tmp_path.iterdir())) == 1
     known.of(torch.randn(1, 4, 12, 12), False, SHAPE)  # another, that hides the same keys
     assert len(list(tmp_path.iterdir())) == 1
@@ -85,6 +87,8 @@ def test_samples_of_an_earlier_capture_stay(tmp_path):
 
 def test_samples_are_told_apart_as_octaves_are(tmp_path):
     some, x = Samples(tmp_path), torch.ones(1, 1, 8, 4)
-    files = [some.keep("here", Problem().with_(q_len=1, kv_len=n), (x, x, x))
-             for n in (127, 128, 129, 256)]  # fmt: skip
+    files = [
+        some.keep("here", Problem().with_(q_len=1, kv_len=n), (x, x, x))
+        for n in (127, 128, 129, 256)
+    ]
     assert [bool(file) for file in files] == [True, False, True, False]

@@ -134,7 +134,7 @@ def test_a_model_saved_inside_a_capture_is_torchs_own_outside(tmp_path):
 
 def test_a_capture_that_can_not_begin_leaves_everything_as_it_was(monkeypatch):
     before = F.scaled_dot_product_attention, torch.compile
-    monkeypatch.setattr("attnbench.models.capture.flex_calls.put_script", lambda *_: 1 / 0)
+    monkeypatch.setattr("attnbench.models.capture.libraries.put_script", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError), attnbench.capture():
         pass
     assert before == (F.scaled_dot_product_attention, torch.compile)

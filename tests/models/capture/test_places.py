@@ -6,20 +6,20 @@ import sys
 import pytest
 import torch
 
-from attnbench.models.capture import where
-from attnbench.models.capture.imports import After
+from attnbench.models.capture import originals
+from attnbench.models.capture.child import After
 
 
 def test_places_inside_torch_and_of_the_standard_library_are_passed_over():
-    assert where.kind_of(torch.nn.__file__) == where.INSIDE
-    assert where.kind_of(where.__file__) == where.INSIDE
-    assert where.kind_of(sys.modules["threading"].__file__) == where.INSIDE
-    assert where.kind_of(pytest.__file__) == where.MODEL
-    assert where.kind_of(__file__) == where.USER
+    assert originals.kind_of(torch.nn.__file__) == originals.INSIDE
+    assert originals.kind_of(originals.__file__) == originals.INSIDE
+    assert originals.kind_of(sys.modules["threading"].__file__) == originals.INSIDE
+    assert originals.kind_of(pytest.__file__) == originals.MODEL
+    assert originals.kind_of(__file__) == originals.USER
     inside, model, user = torch.__file__, pytest.__file__, __file__
     places = [(inside, 1, "f"), (model, 2, "f"), (inside, 3, "f"), (model, 4, "f"), (user, 5, "f")]
-    assert where.found_in(places) == (places[1], places[4])
-    assert where.found_in(places[:3]) == (places[1], None)
+    assert originals.found_in(places) == (places[1], places[4])
+    assert originals.found_in(places[:3]) == (places[1], None)
 
 
 def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):

@@ -66,8 +66,9 @@ def test_calls_that_vmap_makes_one_of_are_counted_in_the_batch(tmp_path):
     with attnbench.capture(samples=tmp_path) as calls:
         torch.vmap(attend)(q, k, v)
         torch.vmap(attend, in_dims=(0, None, None))(q[:3], k[0], v[0])
-        torch.vmap(torch.vmap(attend), in_dims=1)(*(x[:, None].expand(5, 2, *x.shape[1:])
-                                                   for x in (q, k, v)))  # fmt: skip
+        torch.vmap(torch.vmap(attend), in_dims=1)(
+            *(x[:, None].expand(5, 2, *x.shape[1:]) for x in (q, k, v))
+        )
         torch.vmap(torch.func.grad(lambda x: attend(x, x, x).sum()))(q)
     assert said(calls) == [
         ("b10 h4/4 n16 d8 f32 none forward", "sdpa", 1),
@@ -281,7 +282,7 @@ def test_samples_are_what_a_problem_takes_as_its_inputs(tmp_path):
     with np.load(only(calls).samples) as arrays:
         for name, x in zip("qkv", (q, k, v), strict=True):
             assert torch.equal(torch.from_numpy(arrays[name]).bfloat16(), x)
-    from attnbench.truth.inputs import make
+    from attnbench.gate.inputs import make
 
     assert torch.equal(make(problem, 0).q, q)
     assert len(list((tmp_path / "kept").iterdir())) == 1

@@ -4,19 +4,22 @@ import pytest
 import torch
 
 import attnbench
+from attnbench.models.capture.libraries import _call, observed
 from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.now import NOW
 from attnbench.models.capture.originals import Original
-from attnbench.models.capture.transformers_calls import _call, observed
+from attnbench.models.capture.recorder import NOW
 from impls.masks import Shape
 from tests.models.capture.seen import only, said
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZE = {
-    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
     "vocab_size": 50,
-}  # fmt: skip
+}
 IDS = torch.arange(24).reshape(2, 12) + 1
 
 
@@ -79,10 +82,15 @@ def test_encoders_and_a_position_bias_are_seen():
     bert = transformers.BertModel(transformers.BertConfig(**SIZE, attn_implementation="sdpa"))
     t5 = transformers.T5EncoderModel(
         transformers.T5Config(
-            d_model=32, d_ff=32, d_kv=8, num_layers=2, num_heads=4, vocab_size=50,
+            d_model=32,
+            d_ff=32,
+            d_kv=8,
+            num_layers=2,
+            num_heads=4,
+            vocab_size=50,
             attn_implementation="eager",
         )
-    )  # fmt: skip
+    )
     with attnbench.capture() as calls:
         for _ in range(3):
             bert(IDS)
@@ -128,9 +136,14 @@ def test_what_a_function_of_ones_own_gives_back_is_its_own_business():
     assert any("'str'" in line for line in calls.unseen)
 
 
-@pytest.mark.parametrize(("causal", "window", "mask"), [
-    (True, None, "causal"), (True, 4, "window:3,0"), (False, None, "none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("causal", "window", "mask"),
+    [
+        (True, None, "causal"),
+        (True, 4, "window:3,0"),
+        (False, None, "none"),
+    ],
+)
 def test_a_flash_kernel_is_told_by_words(causal, window, mask):
     x = torch.zeros(2, 4, 12, 8)
     more = {"is_causal": causal, "sliding_window": window}

@@ -81,8 +81,12 @@ def test_it_is_said_where_it_was_met_and_nothing_else_is(program, grad, modules)
         watched, _ = (program(x, modules) for _ in range(2))
     assert torch.equal(plain, watched)
     assert before == (
-        torch.matmul, torch.Tensor.softmax, torch.einsum, einsum, dict(vars(torch.Tensor)),
-    )  # fmt: skip
+        torch.matmul,
+        torch.Tensor.softmax,
+        torch.einsum,
+        einsum,
+        dict(vars(torch.Tensor)),
+    )
     if program in WRITTEN:
         (line,) = calls.unseen
         assert "written out" in line and "was met 2 times" in line
@@ -97,8 +101,13 @@ def test_it_is_said_where_it_was_met_and_nothing_else_is(program, grad, modules)
 def test_what_transformers_models_write_out_is_said_and_what_is_recorded_is_not(grad):
     transformers = pytest.importorskip("transformers")
     tokens = torch.arange(18).view(2, 9)
-    small = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
-             "num_attention_heads": 4}  # fmt: skip
+    small = {
+        "vocab_size": 99,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     bloom = transformers.BloomModel(
         transformers.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4)
     )
@@ -115,8 +124,11 @@ def test_what_transformers_models_write_out_is_said_and_what_is_recorded_is_not(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("program", [by_operator, by_einsum, over_batches, multi_head, classifier],
-                         ids=lambda f: f.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "program",
+    [by_operator, by_einsum, over_batches, multi_head, classifier],
+    ids=lambda f: f.__name__,
+)
 def test_what_is_compiled_without_a_site_is_said(program, modules):
     torch._dynamo.reset()
     x = torch.randn(2, 4, 9, 16)

@@ -5,35 +5,67 @@ import warnings
 import torch
 
 import attnbench
-from attnbench.answer.dispatch_entry import Entry, Range
-from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.machine import this_machine
+from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Range
+from attnbench.core.machine import this_machine
 from attnbench.models.dispatch import DispatchWarning
 from impls.problem import INPUTS
 
 
 def made(**more):
-    return {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name,
-            "threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r",
-            "inputs": list(INPUTS), **more}  # fmt: skip
+    return {
+        "device": "cpu",
+        "torch": torch.__version__,
+        "machine": this_machine().name,
+        "threads": 1,
+        "attnbench": attnbench.__version__,
+        "protocol": 2,
+        "run": "r",
+        "inputs": list(INPUTS),
+        **more,
+    }
 
 
 def entry(variant="spy", **more):
     ranges = more.pop("ranges", (Range(1, 64, more.pop("queries", "same"), variant),))
-    return Entry(**{"phase": "forward", "mask": "none", "dtype": "float32", "heads": 4,
-                    "kv_heads": 4, "head_dim": 8, "v_head_dim": 8, "batch": (1, 4),
-                    "ranges": ranges, **more})  # fmt: skip
+    return DispatchEntry(
+        **{
+            "phase": "forward",
+            "mask": "none",
+            "dtype": "float32",
+            "heads": 4,
+            "kv_heads": 4,
+            "head_dim": 8,
+            "v_head_dim": 8,
+            "batch": (1, 4),
+            "ranges": ranges,
+            **more,
+        }
+    )
 
 
 def table(*entries, **more):
     return DispatchTable(made(**more), entries=entries or (entry(),))
 
 
-def qkv(q_len=16, kv_len=None, *, batch=2, heads=4, kv_heads=None, width=8, value=None, seed=0,
-        dtype=torch.float32, grad=False):  # fmt: skip
+def qkv(
+    q_len=16,
+    kv_len=None,
+    *,
+    batch=2,
+    heads=4,
+    kv_heads=None,
+    width=8,
+    value=None,
+    seed=0,
+    dtype=torch.float32,
+    grad=False,
+):
     make, kv = torch.Generator().manual_seed(seed), kv_heads or heads
-    sizes = (heads, q_len, width), (kv, kv_len or q_len, width), (kv, kv_len or q_len,
-                                                                 value or width)  # fmt: skip
+    sizes = (
+        (heads, q_len, width),
+        (kv, kv_len or q_len, width),
+        (kv, kv_len or q_len, value or width),
+    )
     return [torch.randn(batch, *s, generator=make, dtype=dtype).requires_grad_(grad) for s in sizes]
 
 

@@ -11,8 +11,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnbench
-from attnbench.answer.dispatch_entry import Range
-from attnbench.answer.dispatch_table import InvalidTable
+from attnbench.answer.dispatch_table import InvalidTable, Range
 from attnbench.models.dispatch import DispatchRefused, DispatchWarning
 from impls.asked import CantBeDone
 from impls.problem import INPUTS
@@ -38,14 +37,14 @@ LEFT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "more", "said"), [each[1:] for each in LEFT],
-                         ids=[each[0] for each in LEFT])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "more", "said"), [each[1:] for each in LEFT], ids=[each[0] for each in LEFT]
+)
 def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given, more, said):
     attend = attnbench.dispatch(table(), tables=[spy])
     with pytest.warns(DispatchWarning, match=said) as heard:
         out = attend(*given, **more)
-    torch.testing.assert_close(out, F.scaled_dot_product_attention(*given, **more),
-                               equal_nan=True)  # fmt: skip
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(*given, **more), equal_nan=True)
     silently(attend, *given, **more)
     assert not called
     assert len(attend.said) == len(heard) == 1
@@ -81,8 +80,12 @@ def test_grouped_heads_without_the_word_are_refused_by_torch_itself(spy):
 @pytest.mark.parametrize("shapes", ["batch", "widths", "lengths", "nothing"])
 def test_shapes_that_fit_nothing_are_refused_by_torch_itself(spy, called, shapes):
     q, k, v = qkv()
-    q, k, v = {"batch": (q[:1], k, v), "widths": (q[..., :4], k, v), "lengths": (q, k[:, :, :5], v),
-               "nothing": (q[:, :, :0], k, v)}[shapes]  # fmt: skip
+    q, k, v = {
+        "batch": (q[:1], k, v),
+        "widths": (q[..., :4], k, v),
+        "lengths": (q, k[:, :, :5], v),
+        "nothing": (q[:, :, :0], k, v),
+    }[shapes]
     attend = attnbench.dispatch(table(), tables=[spy])
     with pytest.warns(DispatchWarning):
         try:
@@ -194,9 +197,19 @@ UNUSUAL = {
 """Calls that only torch's own function can take as they are."""
 
 
-@pytest.mark.parametrize("variant", [
-    "matmul", "numpy", "chunked", "online", "einsum", "inplace", "sdpa.math", "baddbmm",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "matmul",
+        "numpy",
+        "chunked",
+        "online",
+        "einsum",
+        "inplace",
+        "sdpa.math",
+        "baddbmm",
+    ],
+)
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_what_is_transformed_traced_or_without_values_is_torchs(variant):
@@ -237,11 +250,13 @@ def test_a_variant_that_is_wrong_on_some_inputs_is_not_used(spy, called):
         (entry("inplace", phase="train"), "entry 1 .* it has no backward"),
         (entry("numpy", dtype="bfloat16"), "entry 1 .* numpy takes float32, float64"),
         (entry(mask="window:3,0", variant="matmul"), "no entry would ever be used: .* window:3,0"),
-        (entry(mask="causal", queries=8, variant="matmul",
-               ranges=(Range(9, 64, 8, "matmul"),)), "no entry would ever be used"),
+        (
+            entry(mask="causal", queries=8, variant="matmul", ranges=(Range(9, 64, 8, "matmul"),)),
+            "no entry would ever be used",
+        ),
     ],
     ids=["elsewhere", "no backward", "dtype", "mask", "corner"],
-)  # fmt: skip
+)
 def test_what_could_not_be_served_or_never_be_asked_is_refused_at_once(one, said):
     with pytest.raises(DispatchRefused, match=said):
         attnbench.dispatch(table(one))
@@ -265,10 +280,13 @@ def test_a_file_is_read_and_a_bad_one_named(tmp_path, spy, called):
         attnbench.dispatch(tmp_path / "table.json")
 
 
-@pytest.mark.parametrize(("other", "said"), [
-    ({"threads": 3}, "made with 3 threads, and torch has 1 here"),
-    ({"attnbench": "0.0.1"}, "made by attnbench 0.0.1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"threads": 3}, "made with 3 threads, and torch has 1 here"),
+        ({"attnbench": "0.0.1"}, "made by attnbench 0.0.1"),
+    ],
+)
 def test_other_circumstances_are_said_once_and_the_table_is_used(spy, called, other, said):
     with pytest.warns(DispatchWarning, match=said) as heard:
         attend = attnbench.dispatch(table(**other), tables=[spy])

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import attnbench
-from attnbench.answer.dispatch_entry import Range
+from attnbench.answer.dispatch_table import Range
 from attnbench.models.dispatch import KEPT, DispatchWarning
 from impls.loading import load_file
 from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
@@ -21,10 +21,15 @@ from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
 def test_it_is_called_as_torchs_own_function_is():
     attend = attnbench.dispatch(table(entry("matmul")))
     assert [(p.name, p.default) for p in inspect.signature(attend).parameters.values()] == [
-        ("query", inspect.Parameter.empty), ("key", inspect.Parameter.empty),
-        ("value", inspect.Parameter.empty), ("attn_mask", None), ("dropout_p", 0.0),
-        ("is_causal", False), ("scale", None), ("enable_gqa", False),
-    ]  # fmt: skip
+        ("query", inspect.Parameter.empty),
+        ("key", inspect.Parameter.empty),
+        ("value", inspect.Parameter.empty),
+        ("attn_mask", None),
+        ("dropout_p", 0.0),
+        ("is_causal", False),
+        ("scale", None),
+        ("enable_gqa", False),
+    ]
 
 
 def test_in_the_place_of_torchs_own_function_it_does_not_call_itself(monkeypatch):
@@ -80,8 +85,9 @@ def test_threads_get_what_they_ask_for_and_a_cause_is_said_once(spy, called):
         together.wait()
         for length in (8, 16, 32):
             q, k, v = qkv(length, seed=seed)
-            torch.testing.assert_close(attend(q, k, v).double(), by_hand(q, k, v), rtol=1e-4,
-                                       atol=1e-5)  # fmt: skip
+            torch.testing.assert_close(
+                attend(q, k, v).double(), by_hand(q, k, v), rtol=1e-4, atol=1e-5
+            )
             attend(q, k, v, scale=1.0)
 
     with warnings.catch_warnings(record=True) as heard, ThreadPoolExecutor(8) as pool:

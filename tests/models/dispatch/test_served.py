@@ -6,22 +6,30 @@ import torch.nn.functional as F
 
 import attnbench
 import impls
-from attnbench.answer.dispatch_entry import Range
-from attnbench.machine import this_machine, why_not
+from attnbench.answer.dispatch_table import Range
+from attnbench.core.machine import this_machine, why_not
 from attnbench.models.dispatch import DispatchWarning
 from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
 
 EXACT = [
-    row for row in impls.table().rows.values()
-    if row.level == "core" and row.exact and not row.ranks and not row.untried
-    and why_not(row, this_machine()) is None and not row.name.startswith("window.")
-]  # fmt: skip
+    row
+    for row in impls.table().rows.values()
+    if row.level == "core"
+    and row.exact
+    and not row.ranks
+    and not row.untried
+    and why_not(row, this_machine()) is None
+    and not row.name.startswith("window.")
+]
 
 
-@pytest.mark.parametrize("row", [
-    pytest.param(row, id=row.label, marks=[pytest.mark.slow] * ("c++" in row.requires))
-    for row in EXACT
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.label, marks=[pytest.mark.slow] * ("c++" in row.requires))
+        for row in EXACT
+    ],
+)
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's compiler hides it
 def test_every_exact_variant_gives_what_torch_gives_and_its_gradients(row, mask):
@@ -31,19 +39,22 @@ def test_every_exact_variant_gives_what_torch_gives_and_its_gradients(row, mask)
         if phase not in row.on("cpu", "phases") or mask not in row.on("cpu", "masks"):
             continue
         served += 1
-        one = entry(row.label, phase=phase, mask=mask, kv_heads=kv_heads, head_dim=16,
-                    v_head_dim=16)  # fmt: skip
+        one = entry(
+            row.label, phase=phase, mask=mask, kv_heads=kv_heads, head_dim=16, v_head_dim=16
+        )
         attend = attnbench.dispatch(table(one))
         # as models have them: heads and tokens change places in memory
-        q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2)
-                   .requires_grad_(phase == "train")
-                   for x in qkv(32, kv_heads=kv_heads, width=16))  # fmt: skip
+        q, k, v = (
+            x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(phase == "train")
+            for x in qkv(32, kv_heads=kv_heads, width=16)
+        )
         out = silently(attend, q, k, v, is_causal=mask == "causal", enable_gqa=True)
         assert attend.said == {}
         wanted = by_hand(q, k, v, causal=mask == "causal")
         torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
-        theirs = F.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal",
-                                                enable_gqa=True)  # fmt: skip
+        theirs = F.scaled_dot_product_attention(
+            q, k, v, is_causal=mask == "causal", enable_gqa=True
+        )
         torch.testing.assert_close(out, theirs, rtol=1e-4, atol=1e-5)
         assert out.stride() == theirs.stride()
         if phase == "train":
@@ -61,15 +72,21 @@ def test_lengths_decide_who_gets_a_call(spy, called):
     for length, mine in ((8, True), (16, True), (17, False), (32, False)):
         called.clear()
         q, k, v = qkv(length)
-        torch.testing.assert_close(silently(attend, q, k, v).double(), by_hand(q, k, v),
-                                   rtol=1e-4, atol=1e-5)  # fmt: skip
+        torch.testing.assert_close(
+            silently(attend, q, k, v).double(), by_hand(q, k, v), rtol=1e-4, atol=1e-5
+        )
         assert [p.kv_len for p in called] == [length] * mine
 
 
-@pytest.mark.parametrize(("grad", "mode", "phase"), [
-    (True, torch.enable_grad, "train"), (False, torch.enable_grad, "forward"),
-    (True, torch.no_grad, "forward"), (True, torch.inference_mode, "forward"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("grad", "mode", "phase"),
+    [
+        (True, torch.enable_grad, "train"),
+        (False, torch.enable_grad, "forward"),
+        (True, torch.no_grad, "forward"),
+        (True, torch.inference_mode, "forward"),
+    ],
+)
 def test_training_is_where_a_gradient_will_be_asked_for(spy, called, grad, mode, phase):
     attend = attnbench.dispatch(table(entry(), entry(phase="train")), tables=[spy])
     with mode():
@@ -100,8 +117,9 @@ def test_one_query_on_many_keys_is_decoding_however_it_was_measured(spy, called,
     one = entry(phase="decode", mask=mask, queries=1)
     attend = attnbench.dispatch(table(one), tables=[spy])
     q, k, v = qkv(1, 24)
-    torch.testing.assert_close(silently(attend, q, k, v).double(), by_hand(q, k, v),
-                               rtol=1e-5, atol=1e-6)  # fmt: skip
+    torch.testing.assert_close(
+        silently(attend, q, k, v).double(), by_hand(q, k, v), rtol=1e-5, atol=1e-6
+    )
     assert [p.phase for p in called] == ["decode"]
 
 
@@ -121,8 +139,12 @@ def test_either_spelling_of_causal_serves_as_many_queries_as_keys(spy, called):
     for mask in ("causal", "causal@upper-left"):
         attend = attnbench.dispatch(table(entry(mask=mask)), tables=[spy])
         q, k, v = qkv()
-        torch.testing.assert_close(silently(attend, q, k, v, is_causal=True).double(),
-                                   by_hand(q, k, v, causal=True), rtol=1e-5, atol=1e-6)  # fmt: skip
+        torch.testing.assert_close(
+            silently(attend, q, k, v, is_causal=True).double(),
+            by_hand(q, k, v, causal=True),
+            rtol=1e-5,
+            atol=1e-6,
+        )
     assert len(called) == 2
 
 

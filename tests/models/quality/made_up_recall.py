@@ -1,16 +1,20 @@
 """Rows of evidence as trainings would have given them, made up."""
 
-from attnbench.models.quality.recall.setting import Setting
+from attnbench.features.quality.recall import Setting
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
 
 
 def look(step, accuracy, seconds=1.0, in_time=False, step_s=0.01):
     return {
-        "step": step, "seconds": seconds, "wall_s": seconds, "loss": 0.5, "step_s": step_s,
+        "step": step,
+        "seconds": seconds,
+        "wall_s": seconds,
+        "loss": 0.5,
+        "step_s": step_s,
         "in_time": in_time,
         "accuracy": {str(pairs): share for pairs, share in accuracy.items()},
-    }  # fmt: skip
+    }
 
 
 def row(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=640, **more):
@@ -21,11 +25,20 @@ def row(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=640, *
     if steps is not None:
         curve.append(look(100, steps, 1.0, step_s=step_s))
     return {
-        "variant": variant, "computes": "softmax", "family": "dense",
-        "setting": SETTING.to_dict(), "seed": seed, "seconds": 0.9, "status": "trained",
-        "reason": "", "remedy": "", "parameters": 1000, "state_numbers": state, "curve": curve,
+        "variant": variant,
+        "computes": "softmax",
+        "family": "dense",
+        "setting": SETTING.to_dict(),
+        "seed": seed,
+        "seconds": 0.9,
+        "status": "trained",
+        "reason": "",
+        "remedy": "",
+        "parameters": 1000,
+        "state_numbers": state,
+        "curve": curve,
         **more,
-    }  # fmt: skip
+    }
 
 
 def rows(variant, *accuracies, **more):
@@ -37,5 +50,11 @@ def rows(variant, *accuracies, **more):
 
 
 def refused(variant, reason, remedy=""):
-    return {**row(variant, None), "status": "unavailable", "reason": reason, "remedy": remedy,
-            "curve": [], "state_numbers": None}  # fmt: skip
+    return {
+        **row(variant, None),
+        "status": "unavailable",
+        "reason": reason,
+        "remedy": remedy,
+        "curve": [],
+        "state_numbers": None,
+    }

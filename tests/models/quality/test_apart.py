@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Apart
-from attnbench.sweep.aside import Lost
+from attnbench.core.process import Lost
+from attnbench.core.settings import Settings
+from attnbench.features.quality.process import Apart
 from tests.processes import gone
 
 WORKER = """
@@ -78,8 +78,10 @@ def test_what_hangs_is_ended_when_its_time_is_over_and_the_next_is_served(asks):
     found, lost = asks("hang", limit_s=4.0)
     assert lost == "it was still running after 4 s" and len(found) == 1
     assert time.monotonic() - start < 20
-    for then, said in (("raise", {"failed": "ValueError: something is off"}),
-                       ("refuse", {"refused": "it takes none of that"})):  # fmt: skip
+    for then, said in (
+        ("raise", {"failed": "ValueError: something is off"}),
+        ("refuse", {"refused": "it takes none of that"}),
+    ):
         found, lost = asks(then)
         assert found[1:] == [said] and lost is None
 
@@ -95,8 +97,8 @@ def test_who_is_killed_takes_the_forked_along(tmp_path, apart):
     """One that hangs would else stay for ever: it has a session of its own."""
     code = f"""
         from pathlib import Path
-        from attnbench.measure.settings import Settings
-        from attnbench.models.quality.apart import Apart
+        from attnbench.core.settings import Settings
+        from attnbench.features.quality.process import Apart
         for stage in Apart("a_worker", Settings()).stages({{"then": "hang"}}, 100.0):
             Path({str(tmp_path / "pid")!r}).write_text(str(stage["pid"]))
     """
@@ -121,8 +123,8 @@ def test_a_worker_that_can_not_be_loaded_says_why(tmp_path, monkeypatch):
 def test_asking_loads_no_torch():
     code = """
         import sys
-        import attnbench.models.quality.pretrained.asked, attnbench.models.quality.real.asked
-        import attnbench.report.quality_view, attnbench.report.quality_real_view
+        import attnbench.features.quality.pretrained, attnbench.features.quality.real
+        import attnbench.features.quality.view, attnbench.features.quality.view
         sys.exit("torch" in sys.modules)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)

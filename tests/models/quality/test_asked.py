@@ -5,20 +5,31 @@ from types import SimpleNamespace
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.models.quality.pretrained import asked
-from attnbench.models.quality.pretrained.asked import NoOriginal, Trial, Wanted, refused, rows_of
-from attnbench.models.quality.pretrained.texts import Pair, Texts
-from attnbench.sweep.aside import Lost
+from attnbench.core.machine import this_machine
+from attnbench.core.process import Lost
+from attnbench.features.quality import pretrained
+from attnbench.features.quality.pretrained import (
+    NoOriginal,
+    Pair,
+    Texts,
+    Trial,
+    Wanted,
+    refused,
+    rows_of,
+)
 from tests.models.quality.made_up import flat, original, step
 
 TEXTS = Texts(("a", "b", "c", "d"), (Pair(0, 1, "paraphrase"), Pair(2, 3, "unrelated")), "here")
 QUALITY = {
     "quality": {
-        "cosines": flat(0.98, 0.001), "similarities": [0.7, 0.2], "error": {"relative": 0.1},
-        "together": True, "wrong": "", "left_out": {},
+        "cosines": flat(0.98, 0.001),
+        "similarities": [0.7, 0.2],
+        "error": {"relative": 0.1},
+        "together": True,
+        "wrong": "",
+        "left_out": {},
     }
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -64,9 +75,11 @@ def test_a_whole_answer_is_a_row_with_figures_in_short(said, trial):
 
 @pytest.mark.parametrize(
     ("end", "status"),
-    [(Lost("its process died of SIGSEGV"), "crashed"),
-     (Lost("it was still running after 240 s"), "timed_out")],
-)  # fmt: skip
+    [
+        (Lost("its process died of SIGSEGV"), "crashed"),
+        (Lost("it was still running after 240 s"), "timed_out"),
+    ],
+)
 def test_a_process_that_is_lost_before_it_said_anything_costs_the_variant(said, trial, end, status):
     said["end"] = end
     row = trial.variant(ROW)
@@ -103,7 +116,7 @@ def test_without_the_original_there_is_no_trial(tmp_path):
 def test_all_cores_are_asked_the_exact_ones_first():
     rows = rows_of(impls.table(), [])
     computed = [row.computes for row in rows]
-    assert computed == sorted(computed, key=asked.ORDER.index)
+    assert computed == sorted(computed, key=pretrained.ORDER.index)
     assert {"sdpa", "topk", "performer", "cosine"} <= {row.name for row in rows}
     assert all(row.level == "core" and not row.ranks for row in rows)
 

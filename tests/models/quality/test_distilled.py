@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import impls
-from attnbench.models.built import NotServed
-from attnbench.models.quality.pretrained.distilled import PROJECTIONS, distil
-from attnbench.models.quality.pretrained.replaced import Replaced
-from attnbench.models.transformers.registering import register_row
+from attnbench.features.quality.pretrained_worker import PROJECTIONS, Replaced, distil
+from attnbench.models.attention import NotServed
+from attnbench.models.transformers import register_row
 from tests.models.quality.made_up import small_model, some_ids
 
 IDS = some_ids((6, 9, 12, 15))

@@ -5,18 +5,17 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.models.quality.recall import plan as plans
-from attnbench.models.quality.recall.going import Going
-from attnbench.models.quality.recall.plan import NotTrainable
+from attnbench.core.machine import this_machine
+from attnbench.features.quality import recall
+from attnbench.features.quality.recall import NotTrainable, TrainingProgress
 from impls.loading import load_file
 
 made_up = load_file(Path(__file__).with_name("made_up_recall.py"))
 
 
 def planned(*names, seeds=(0, 1), settings=(made_up.SETTING,)):
-    preset = plans.PRESETS["cpu"]
-    return plans.made(
+    preset = recall.PRESETS["cpu"]
+    return recall.made(
         impls.table(), names, preset, settings, this_machine(), seeds=seeds, threads=1
     )
 
@@ -28,7 +27,9 @@ def trained(job, **more):
 
 def test_the_baselines_own_time_is_everybodys_budget():
     jobs, said = [], []
-    going = Going(planned("linear.elu"), said.append, lambda job: jobs.append(job) or trained(job))
+    going = TrainingProgress(
+        planned("linear.elu"), said.append, lambda job: jobs.append(job) or trained(job)
+    )
     going.run()
     first, *others = jobs
     assert (first.variant.label, first.seconds, first.seed) == ("sdpa", None, 2)
@@ -40,14 +41,18 @@ def test_the_baselines_own_time_is_everybodys_budget():
 
 def test_seconds_that_are_given_need_no_training_of_the_baseline_before():
     jobs = []
-    going = Going(planned("linear.elu"), print, lambda job: jobs.append(job) or trained(job))
+    going = TrainingProgress(
+        planned("linear.elu"), print, lambda job: jobs.append(job) or trained(job)
+    )
     going.run(seconds=3.0)
     assert [job.seconds for job in jobs] == [3.0] * 4
 
 
 def test_a_scan_has_no_budget_of_time():
     jobs = []
-    Going(planned(), print, lambda job: jobs.append(job) or trained(job)).run(timed=False)
+    TrainingProgress(planned(), print, lambda job: jobs.append(job) or trained(job)).run(
+        timed=False
+    )
     assert {job.seconds for job in jobs} == {None}
 
 
@@ -59,7 +64,7 @@ def test_who_refuses_is_asked_once_and_the_others_go_on():
         return {**trained(job), "status": "unsupported", "reason": why, "curve": []}
 
     said = []
-    going = Going(planned("gla", "linear.elu"), said.append, train)
+    going = TrainingProgress(planned("gla", "linear.elu"), said.append, train)
     going.run()
     assert [row["variant"] for row in going.rows].count("gla") == 1
     assert [row["variant"] for row in going.rows].count("linear.elu") == 2
@@ -68,7 +73,7 @@ def test_who_refuses_is_asked_once_and_the_others_go_on():
 
 def test_who_is_left_out_is_a_row_and_a_line():
     said = []
-    going = Going(planned("flash_attn2"), said.append, trained)
+    going = TrainingProgress(planned("flash_attn2"), said.append, trained)
     going.run()
     assert going.rows[0]["status"] == "unavailable"
     assert said[0].startswith("not trained: flash_attn2") and "pip install" in said[0]
@@ -79,7 +84,7 @@ def test_without_a_baseline_there_is_nothing_to_say():
         return {**trained(job), "status": "failed", "reason": "it died", "curve": []}
 
     with pytest.raises(NotTrainable, match=r"sdpa could not be trained in .*it died"):
-        Going(planned(), print, train).run()
+        TrainingProgress(planned(), print, train).run()
 
 
 def test_what_was_trained_before_ctrl_c_is_kept():
@@ -88,7 +93,7 @@ def test_what_was_trained_before_ctrl_c_is_kept():
             raise KeyboardInterrupt
         return trained(job)
 
-    going = Going(planned("linear.elu"), print, train)
+    going = TrainingProgress(planned("linear.elu"), print, train)
     with pytest.raises(KeyboardInterrupt):
         going.run(seconds=1.0)
     assert {row["variant"] for row in going.rows} == {"sdpa", "linear.elu"}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attnbench.answer.model_cost.intervals import (
+from attnbench.features.quality.words import (
     of_median,
     of_rank_correlation,
     rank_correlation,

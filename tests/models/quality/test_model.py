@@ -5,11 +5,9 @@ import pytest
 import torch
 
 import impls
-from attnbench.models.built import Built
-from attnbench.models.quality.recall.model import Model, made
-from attnbench.models.quality.recall.plan import SIX
-from attnbench.models.quality.recall.setting import CAUSAL, Setting
-from attnbench.models.quality.recall.task import NOTHING
+from attnbench.features.quality.recall import CAUSAL, NOTHING, SIX, Setting
+from attnbench.features.quality.recall_train import RecallModel, made
+from attnbench.models.attention import Built
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, keys=12, values=8, batch=3)
 OTHERS = ("gla", "delta", "ssd", "hedgehog", "cosformer", "rfa", "topk?k=4", "mean_v")
@@ -62,7 +60,7 @@ def written_by_hand(core, sharp=40.0):
     """
     keys, values = SETTING.keys, SETTING.values
     width = keys + values
-    model = Model(SETTING.with_(width=width), core)
+    model = RecallModel(SETTING.with_(width=width), core)
     (layer,) = model.layers
     own, before, q, k, v = 0, width, 0, width, 2 * width
     with torch.no_grad():

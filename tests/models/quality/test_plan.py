@@ -5,18 +5,23 @@ from dataclasses import replace
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.models.quality.recall import plan as plans
-from attnbench.models.quality.recall.plan import NotTrainable, made, scan_of, settings_of
+from attnbench.core.machine import this_machine
+from attnbench.features.quality import recall
+from attnbench.features.quality.recall import NotTrainable, made, scan_of, settings_of
 
-CPU = plans.PRESETS["cpu"]
+CPU = recall.PRESETS["cpu"]
 
 
 def planned(*names, preset=CPU, seeds=(0, 1, 2), settings=None, machine=None, table=None):
     return made(
-        table or impls.table(), names, preset, settings or preset.settings,
-        machine or this_machine(), seeds=seeds, threads=1,
-    )  # fmt: skip
+        table or impls.table(),
+        names,
+        preset,
+        settings or preset.settings,
+        machine or this_machine(),
+        seeds=seeds,
+        threads=1,
+    )
 
 
 def labels(plan):
@@ -25,7 +30,7 @@ def labels(plan):
 
 def test_the_small_preset_takes_six_that_differ_in_kind():
     plan = planned()
-    assert labels(plan) == list(plans.SIX) and not plan.left_out
+    assert labels(plan) == list(recall.SIX) and not plan.left_out
     assert plan.trainings == 18
     computes = {row.computes for row in plan.taking_part[plan.settings[0]]}
     assert len(computes) == 4
@@ -45,13 +50,16 @@ def test_one_seed_trains_everybody_in_random_order_and_another_in_another():
     assert plan.timing(plan.settings[0]).seed not in plan.seeds
 
 
-@pytest.mark.parametrize(("name", "status", "said", "remedy"), [
-    ("flash_attn2", "unavailable", "runs on cuda", "flash-attn"),
-    ("linformer", "unsupported", "takes the masks none", "attnbench show"),
-    ("numpy", "unsupported", "it has no backward", "attnbench show"),
-    ("mha", "unsupported", "is a layer", "attnbench list"),
-    ("ring", "unsupported", "over several processes", "attnbench list"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "status", "said", "remedy"),
+    [
+        ("flash_attn2", "unavailable", "runs on cuda", "flash-attn"),
+        ("linformer", "unsupported", "takes the masks none", "attnbench show"),
+        ("numpy", "unsupported", "it has no backward", "attnbench show"),
+        ("mha", "unsupported", "is a layer", "attnbench list"),
+        ("ring", "unsupported", "over several processes", "attnbench list"),
+    ],
+)
 def test_who_cannot_train_is_a_row_with_its_sentence_and_the_others_go_on(
     name, status, said, remedy
 ):
@@ -69,11 +77,15 @@ def test_without_names_everybody_takes_part_who_can_and_is_not_softmax_again():
     assert not {"linformer", "lsh", "mha", "numpy"} & set(found)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"pairs": (1, 4)}, "a single pair is recalled by everybody"),
-    ({"seq": (64,)}, "no room to ask"), ({"pairs": (200,), "seq": (900,)}, "needs as many keys"),
-    ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pairs": (1, 4)}, "a single pair is recalled by everybody"),
+        ({"seq": (64,)}, "no room to ask"),
+        ({"pairs": (200,), "seq": (900,)}, "needs as many keys"),
+        ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
+    ],
+)
 def test_a_task_that_cannot_be_is_refused_in_a_sentence(changes, said):
     with pytest.raises(NotTrainable, match=said):
         settings_of(CPU, **changes)
@@ -88,21 +100,24 @@ def test_a_width_that_its_heads_do_not_divide_is_refused():
 def test_a_device_that_is_not_here_is_refused_in_a_sentence():
     machine = replace(this_machine(), gpus=())
     with pytest.raises(NotTrainable, match="device cuda is not here"):
-        planned(preset=plans.PRESETS["gpu"], machine=machine)
+        planned(preset=recall.PRESETS["gpu"], machine=machine)
 
 
 def test_lengths_and_widths_are_settings_of_their_own():
     found = settings_of(CPU, seq=(96, 128), width=(16, 32), steps=50)
     assert [(s.seq, s.width, s.steps) for s in found] == [
-        (96, 16, 50), (96, 32, 50), (128, 16, 50), (128, 32, 50),
-    ]  # fmt: skip
+        (96, 16, 50),
+        (96, 32, 50),
+        (128, 16, 50),
+        (128, 32, 50),
+    ]
 
 
 def test_the_scan_tries_everything_with_everything():
     found = scan_of(CPU.settings)
     assert len(found) == len({s.slug for s in found}) == 9
     assert {(s.width, s.rate) for s in found} == {
-        (w, r) for w in plans.SCANNED["width"] for r in plans.SCANNED["rate"]
+        (w, r) for w in recall.SCANNED["width"] for r in recall.SCANNED["rate"]
     }
 
 

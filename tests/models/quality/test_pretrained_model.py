@@ -10,12 +10,11 @@ import torch
 
 import impls
 from attnbench import cli
-from attnbench.models.quality.pretrained import measured, truth, weights
-from attnbench.models.quality.pretrained.embedded import embedded, tokens
-from attnbench.models.quality.pretrained.replaced import Replaced
-from attnbench.models.quality.pretrained.texts import built_in
-from attnbench.models.quality.real.captured import captured, whole
-from attnbench.models.transformers.registering import register_row
+from attnbench.features.quality import pretrained, pretrained_worker
+from attnbench.features.quality.pretrained import built_in
+from attnbench.features.quality.pretrained_worker import Replaced, embedded, tokens
+from attnbench.features.quality.real_worker import captured, whole
+from attnbench.models.transformers import register_row
 
 pytestmark = pytest.mark.slow
 FEW = (0, 1, 2, 3, 24, 72, 96)
@@ -24,30 +23,38 @@ FEW = (0, 1, 2, 3, 24, 72, 96)
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed():
-    if importlib.util.find_spec(weights.PACKAGE) is None:
-        assert "CI" not in os.environ, f"{weights.DISTRIBUTION} is not installed"
-        pytest.skip(weights.WEIGHTS)
+    if importlib.util.find_spec(pretrained.PACKAGE) is None:
+        assert "CI" not in os.environ, f"{pretrained.DISTRIBUTION} is not installed"
+        pytest.skip(pretrained.WEIGHTS)
 
 
 @pytest.fixture(scope="module")
 def ids():
     texts = built_in().texts
-    return tokens(weights.tokenizer(), [texts[n] for n in FEW])
+    return tokens(pretrained.tokenizer(), [texts[n] for n in FEW])
 
 
 @pytest.fixture(scope="module")
 def want(ids):
-    return embedded(weights.load("float64", "cpu", "eager"), ids, together=False).vectors_tw
+    return embedded(pretrained.load("float64", "cpu", "eager"), ids, together=False).vectors_tw
 
 
 @pytest.mark.parametrize("label", ["einsum", "chunked", "online", "sdpa.flash", "exp.naive"])
 def test_what_computes_softmax_gives_its_embeddings(ids, want, label):
-    replaced = Replaced(weights.load("float32", "cpu", "sdpa"))
-    plain = truth.difference(embedded(replaced.model, ids, together=True).vectors_tw, want)
+    replaced = Replaced(pretrained.load("float32", "cpu", "sdpa"))
+    plain = pretrained_worker.difference(
+        embedded(replaced.model, ids, together=True).vectors_tw, want
+    )
     row = impls.table().find(label)
     replaced.use(register_row(row))
-    found = measured.quality(measured.of_texts(replaced, row, ids, "float32"), row, want, plain,
-                             [(0, 1)], "float32")  # fmt: skip
+    found = pretrained_worker.quality(
+        pretrained_worker.of_texts(replaced, row, ids, "float32"),
+        row,
+        want,
+        plain,
+        [(0, 1)],
+        "float32",
+    )
     assert found["wrong"] == "" and found["error"]["relative"] < 2e-6
 
 
@@ -57,15 +64,15 @@ def test_paraphrases_are_more_alike_to_it_than_unrelated_sentences(ids, want):
 
 def test_the_passages_are_of_256_to_512_tokens():
     texts = built_in().texts
-    lengths = [len(x) for x in tokens(weights.tokenizer(), texts)]
+    lengths = [len(x) for x in tokens(pretrained.tokenizer(), texts)]
     assert min(lengths[96:]) >= 256 and max(lengths[96:]) < 512
     assert max(lengths[:96]) < 64
 
 
 def test_what_its_layers_hand_to_attention_is_what_makes_their_output():
     texts = built_in().texts[96:98]
-    ids = whole(tokens(weights.tokenizer(), texts), 64, 2)
-    model = weights.load("float64", "cpu", "sdpa")
+    ids = whole(tokens(pretrained.tokenizer(), texts), 64, 2)
+    model = pretrained.load("float64", "cpu", "sdpa")
     found = captured(model, ids)
     assert len(found) == 6 and found[0][0].shape == (2, 12, 64, 32)
     seen = {}
@@ -94,8 +101,23 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
         "ROWS = [Variant(name='wrong', title='w', family='mine', computes='softmax',\n"
         "                build=':build', masks=('none',))]\n"
     )
-    words = ["sdpa", "wrong", "topk", "mean_v", "--table", str(rows), "--json", "--seq", "64",
-             "--budget", "0.1", "--distil", "2", "--out", str(tmp_path / "out")]  # fmt: skip
+    words = [
+        "sdpa",
+        "wrong",
+        "topk",
+        "mean_v",
+        "--table",
+        str(rows),
+        "--json",
+        "--seq",
+        "64",
+        "--budget",
+        "0.1",
+        "--distil",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert cli.main(["quality", "model", *words]) == 1
     rows_by = {row["variant"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows_by["wrong"]["status"] == "wrong" and not rows_by["wrong"]["steps"]
@@ -106,8 +128,20 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
 
 
 def test_real_inputs_are_judged_by_the_gate_beside_made_up_ones(tmp_path, capsys):
-    words = ["quality", "real", "mean_v", "topk", "retention", "--json", "--seq", "64", "--batch",
-             "2", "--out", str(tmp_path)]  # fmt: skip
+    words = [
+        "quality",
+        "real",
+        "mean_v",
+        "topk",
+        "retention",
+        "--json",
+        "--seq",
+        "64",
+        "--batch",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(words) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     sources = {row["source"] for row in rows}

@@ -5,8 +5,8 @@ import textwrap
 import pytest
 
 import impls
-from attnbench.models.quality.recall import process
-from attnbench.models.quality.recall.setting import Job, Setting
+from attnbench.features.quality import recall
+from attnbench.features.quality.recall import Setting, TrainingJob
 
 TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=4, looks=2, tests=8)
 ROWS = """
@@ -50,7 +50,7 @@ def table(tmp_path_factory):
 
 
 def ran(table, name):
-    return process.run(Job(table.find(name), TINY, 0))
+    return recall.run(TrainingJob(table.find(name), TINY, 0))
 
 
 def test_a_variant_that_prints_is_trained_to_its_end(table):
@@ -74,8 +74,8 @@ def test_a_variant_that_raises_says_what(table):
 
 @pytest.mark.slow
 def test_a_variant_that_hangs_is_ended(table, monkeypatch):
-    monkeypatch.setattr(process, "START_S", 8.0)
-    monkeypatch.setattr(Job, "limit_s", 0.0)
+    monkeypatch.setattr(recall, "START_S", 8.0)
+    monkeypatch.setattr(TrainingJob, "limit_s", 0.0)
     row = ran(table, "hangs")
     assert (row["status"], row["reason"]) == ("timed_out", "it was ended after 8 s")
     assert [look["step"] for look in row["curve"]] == [2]
@@ -88,7 +88,7 @@ def test_ctrl_c_leaves_no_process_behind(table, monkeypatch):
         asked.append(aside)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process.Aside, "answers", stopped)
+    monkeypatch.setattr(recall.Aside, "answers", stopped)
     with pytest.raises(KeyboardInterrupt):
         ran(table, "hangs")
     assert not asked[0].lives

@@ -1,7 +1,6 @@
 """Who is in which place, who shares one, and who has none."""
 
-from attnbench.answer.model_cost.ranks import ranks, with_ranks
-from attnbench.answer.model_cost.told import long_texts, order_kept, told
+from attnbench.features.quality.words import long_texts, order_kept, ranks, told, with_ranks
 from tests.models.quality.made_up import flat, original, row
 
 LONG = list(range(4, 14))
@@ -25,8 +24,11 @@ def test_leads_that_change_sides_from_text_to_text_are_a_shared_place():
 
 
 def test_other_operators_and_exact_softmax_are_in_no_order():
-    rows = [row("sdpa", flat(1.0), "softmax"), row("elu", flat(0.9), "its own operator"),
-            row("topk", flat(0.9), "softmax on its own pattern")]  # fmt: skip
+    rows = [
+        row("sdpa", flat(1.0), "softmax"),
+        row("elu", flat(0.9), "its own operator"),
+        row("topk", flat(0.9), "softmax on its own pattern"),
+    ]
     found = {each["variant"]: each["rank"] for each in with_ranks(rows, original())}
     assert found == {"sdpa": None, "elu": None, "topk": 1}
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.models.quality.apart import Apart
-from attnbench.models.quality.pretrained.texts import built_in
-from attnbench.models.quality.real import asked
-from attnbench.models.quality.real.captured import TooShort, captured, whole
-from attnbench.record import Distance, Error, Record, Status
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Distance, Error, Record, Status
+from attnbench.core.settings import Settings
+from attnbench.features.quality import real
+from attnbench.features.quality.pretrained import built_in
+from attnbench.features.quality.process import Apart
+from attnbench.features.quality.real_worker import TooShort, captured, whole
 from impls.problem import Problem
 from tests.models.quality.made_up import small_model
 
@@ -55,7 +55,7 @@ def sources(tmp_path, monkeypatch):
         yield {"captured": {"files": files, "heads": 2, "head_dim": 8}}
 
     monkeypatch.setattr(Apart, "stages", stages)
-    return asked.capture(built_in(), 8, 2, "float32", "cpu", tmp_path, Settings())
+    return real.capture(built_in(), 8, 2, "float32", "cpu", tmp_path, Settings())
 
 
 def test_made_up_inputs_of_the_same_shape_stand_before_the_layers(sources):
@@ -64,7 +64,7 @@ def test_made_up_inputs_of_the_same_shape_stand_before_the_layers(sources):
 
 
 def test_all_that_is_not_exact_is_planned_and_what_takes_no_such_problem_says_so(sources):
-    plan = asked.planned(impls.table(), [], sources, this_machine())
+    plan = real.planned(impls.table(), [], sources, this_machine())
     names = {cell.variant.name for cell in plan.cells}
     assert {"topk", "nystrom", "linear.elu", "mean_v"} <= names and "sdpa" not in names
     left = {cell.variant.name for cell in plan.cells if cell.left_out is not None}
@@ -72,7 +72,7 @@ def test_all_that_is_not_exact_is_planned_and_what_takes_no_such_problem_says_so
 
 
 def test_a_layer_of_the_table_is_refused_in_a_sentence(sources):
-    plan = asked.planned(impls.table(), ["mha"], sources, this_machine())
+    plan = real.planned(impls.table(), ["mha"], sources, this_machine())
     assert "works at level layer, not core" in plan.cells[0].left_out.reason
 
 
@@ -83,15 +83,16 @@ def test_each_cell_is_a_row_with_the_gates_own_figures(sources):
             problem = Problem.from_dict(question["job"]["problem"])
             error = Error(relative=1e-7, max=1e-6, worst_row=1e-7, cosine=1.0)
             far = Distance(relative=0.25, max=1.0, worst_row=0.5, cosine=0.9, skill=0.75)
-            record = Record.of(row, problem, Status.MEASURED, error={"forward": error},
-                               distance=far, entropy=0.6)  # fmt: skip
+            record = Record.of(
+                row, problem, Status.MEASURED, error={"forward": error}, distance=far, entropy=0.6
+            )
             return {"record": record.to_dict()}
 
         def close(self):
             pass
 
-    plan = asked.planned(impls.table(), ["topk"], sources, this_machine())
-    rows = list(asked.judged(plan, sources, Engine(), 0))
+    plan = real.planned(impls.table(), ["topk"], sources, this_machine())
+    rows = list(real.judged(plan, sources, Engine(), 0))
     assert [row["source"] for row in rows] == [name for name, _ in sources]
     assert all((row["skill"], row["distance"], row["entropy"]) == (0.75, 0.25, 0.6) for row in rows)
     assert not any("npz" in str(row) for row in rows)
@@ -99,5 +100,5 @@ def test_each_cell_is_a_row_with_the_gates_own_figures(sources):
 
 def test_a_model_that_can_not_be_read_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(Apart, "stages", lambda *_: iter([{"refused": "3 of 4 texts"}]))
-    with pytest.raises(asked.NotCaptured, match="could not be read: 3 of 4 texts"):
-        asked.capture(built_in(), 8, 2, "float32", "cpu", tmp_path, Settings())
+    with pytest.raises(real.NotCaptured, match="could not be read: 3 of 4 texts"):
+        real.capture(built_in(), 8, 2, "float32", "cpu", tmp_path, Settings())

@@ -4,16 +4,17 @@ import pytest
 import torch
 
 import impls
-from attnbench.models.built import NotServed
-from attnbench.models.quality.pretrained import measured, truth
-from attnbench.models.quality.pretrained.embedded import batches, embedded
-from attnbench.models.quality.pretrained.layers import one_by_one
-from attnbench.models.quality.pretrained.replaced import (
+from attnbench.features.quality import pretrained_worker
+from attnbench.features.quality.pretrained_worker import (
     Replaced,
+    batches,
+    embedded,
+    one_by_one,
     register_nothing,
     takes_padding,
 )
-from attnbench.models.transformers.registering import register_row
+from attnbench.models.attention import NotServed
+from attnbench.models.transformers import register_row
 from impls.spec import Variant
 from tests.models.quality.made_up import small_model, some_ids
 
@@ -25,8 +26,15 @@ HERE = "tests.models.quality.wrong"
 def planted(deed, computes="softmax"):
     """A row whose code does something else than it says."""
     own = {} if computes == "softmax" else {"definition": f"{HERE}:{deed}"}
-    return Variant(name=deed, title="wrong", family="mine", computes=computes,
-                   build=f"{HERE}:{deed}", masks=("none",), **own)  # fmt: skip
+    return Variant(
+        name=deed,
+        title="wrong",
+        family="mine",
+        computes=computes,
+        build=f"{HERE}:{deed}",
+        masks=("none",),
+        **own,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +44,9 @@ def want():
 
 @pytest.fixture(scope="module")
 def plain(want):
-    return truth.difference(embedded(small_model(), IDS, together=True).vectors_tw, want)
+    return pretrained_worker.difference(
+        embedded(small_model(), IDS, together=True).vectors_tw, want
+    )
 
 
 @pytest.fixture
@@ -47,8 +57,8 @@ def replaced():
 def quality(replaced, row, want, plain):
     row = impls.table().find(row) if isinstance(row, str) else row
     replaced.use(register_row(row))
-    found = measured.of_texts(replaced, row, IDS, "float32")
-    return measured.quality(found, row, want, plain, [(0, 1), (2, 3)], "float32")
+    found = pretrained_worker.of_texts(replaced, row, IDS, "float32")
+    return pretrained_worker.quality(found, row, want, plain, [(0, 1), (2, 3)], "float32")
 
 
 @pytest.mark.parametrize("label", ALIKE)
@@ -100,11 +110,16 @@ def test_one_layer_alone_leaves_the_others_as_they_were(replaced, want):
     name, row = register_row(impls.table().find("mean_v")), impls.table().find("mean_v")
     by_layer = one_by_one(replaced, name, row, IDS, want, "float32")
     replaced.use(name)
-    all_layers = measured.cosines(measured.of_texts(replaced, row, IDS, "float32"), want)
+    all_layers = pretrained_worker.cosines(
+        pretrained_worker.of_texts(replaced, row, IDS, "float32"), want
+    )
     assert len(by_layer) == 2 and by_layer[0] != by_layer[1]
     assert all_layers not in by_layer
     replaced.use(name, [])
-    assert min(measured.cosines(embedded(replaced.model, IDS, together=True), want)) > 1 - 1e-6
+    assert (
+        min(pretrained_worker.cosines(embedded(replaced.model, IDS, together=True), want))
+        > 1 - 1e-6
+    )
 
 
 def test_without_attention_each_token_gets_its_own_value(replaced):

@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.quality.recall.task import (
-    NOTHING,
-    TESTING,
-    TRAINING,
-    Task,
-    chance,
-    stream,
-)
+from attnbench.features.quality.recall import NOTHING, TESTING, TRAINING, Task, chance, stream
 
 TASK = Task(seq=20, pairs=(2, 4, 6), keys=9, values=5)
 
@@ -21,9 +14,11 @@ TASK = Task(seq=20, pairs=(2, 4, 6), keys=9, values=5)
 def tasks(draw):
     pairs = draw(st.integers(1, 8))
     return Task(
-        seq=2 * pairs + draw(st.integers(1, 9)), pairs=(pairs,),
-        keys=pairs + draw(st.integers(0, 5)), values=draw(st.integers(1, 9)),
-    )  # fmt: skip
+        seq=2 * pairs + draw(st.integers(1, 9)),
+        pairs=(pairs,),
+        keys=pairs + draw(st.integers(0, 5)),
+        values=draw(st.integers(1, 9)),
+    )
 
 
 @given(tasks(), st.integers(0, 2**32))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from attnbench.models.quality.pretrained.texts import KINDS, BadTexts, built_in, of_file
+from attnbench.features.quality.pretrained import KINDS, BadTexts, built_in, of_file
 
 
 def test_there_are_pairs_of_each_kind_and_texts_of_many_lengths():
@@ -20,8 +20,10 @@ def test_a_pair_says_which_texts_it_means():
     found = built_in()
     snow = found.pairs[0]
     assert (snow.kind, found.texts[snow.a], found.texts[snow.b]) == (
-        "paraphrase", "The train was late because of snow.", "Snow delayed the train.",
-    )  # fmt: skip
+        "paraphrase",
+        "The train was late because of snow.",
+        "Snow delayed the train.",
+    )
 
 
 def test_no_pair_is_split_between_what_is_learnt_and_what_is_judged():

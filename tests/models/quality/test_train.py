@@ -8,16 +8,15 @@ import pytest
 import torch
 
 import impls
-from attnbench.models.built import NotServed
-from attnbench.models.quality.recall.setting import Job, Setting
-from attnbench.models.quality.recall.task import chance
-from attnbench.models.quality.recall.train import Training, kept
+from attnbench.features.quality.recall import Setting, TrainingJob, chance
+from attnbench.features.quality.recall_train import Training, kept
+from attnbench.models.attention import NotServed
 
 TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=6, looks=3, tests=8)
 
 
 def job(name="sdpa", setting=TINY, seed=0, seconds=None):
-    return Job(impls.table().find(name), setting, seed, seconds)
+    return TrainingJob(impls.table().find(name), setting, seed, seconds)
 
 
 def run(training):
@@ -46,8 +45,11 @@ def test_it_goes_on_until_its_time_is_over_too_and_says_where_that_was():
 def test_time_that_is_over_first_leaves_the_steps_to_be_taken():
     looks, _, _ = run(Training(job(seconds=1e-6)))
     assert [(look["step"], look["in_time"]) for look in looks] == [
-        (1, True), (2, False), (4, False), (6, False),
-    ]  # fmt: skip
+        (1, True),
+        (2, False),
+        (4, False),
+        (6, False),
+    ]
 
 
 def test_looking_at_the_test_is_not_on_the_clock(monkeypatch):
@@ -112,7 +114,7 @@ def test_a_loss_that_is_not_finite_ends_it_in_a_sentence():
 
 
 def test_a_variant_that_takes_too_long_keeps_what_it_has(monkeypatch):
-    monkeypatch.setattr(Job, "limit_s", 1e-9)
+    monkeypatch.setattr(TrainingJob, "limit_s", 1e-9)
     looks, why, _ = run(Training(job(seconds=1e-9)))
     assert why.startswith("it had taken 1 of 6 steps")
     assert [look["in_time"] for look in looks] == [True]
@@ -123,11 +125,18 @@ def test_what_a_core_refuses_is_its_own_sentence():
         Training(job("linformer")).step()
 
 
-@pytest.mark.parametrize(("name", "numbers"), [
-    ("sdpa", 12 * 16), ("dilated?dilation=1&width=2", 12 * 16),  # keys and values of all tokens
-    ("retention", 64), ("delta", 64), ("linear.elu", 64 + 8),  # a state; with what it is divided by
-    ("linear.taylor?features=0", (1 + 8 + 36) * 9), ("performer?features=20", 20 * 9 + 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("sdpa", 12 * 16),
+        ("dilated?dilation=1&width=2", 12 * 16),  # keys and values of all tokens
+        ("retention", 64),
+        ("delta", 64),
+        ("linear.elu", 64 + 8),  # a state; with what it is divided by
+        ("linear.taylor?features=0", (1 + 8 + 36) * 9),
+        ("performer?features=20", 20 * 9 + 1),
+    ],
+)
 def test_what_a_decoder_keeps_is_counted(name, numbers):
     assert kept(impls.table().find(name), TINY) == numbers
 

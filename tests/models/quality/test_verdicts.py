@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.quality.recall.conclusions import conclusions, with_pairs
-from attnbench.models.quality.recall.verdicts import (
+from attnbench.features.quality.recall_verdicts import (
     TARGET,
-    Budget,
-    Standing,
+    TargetStanding,
+    TrainingBudget,
+    conclusions,
     interval,
     looked_at,
     recalled,
     share,
+    with_pairs,
 )
 from impls.loading import load_file
 
@@ -52,24 +53,29 @@ def test_the_baseline_stands_first_and_then_who_recalls_most():
 
 def test_one_seed_tells_nothing():
     assert interval([]) is None
-    assert interval([1.0]).standing() is Standing.OPEN
-    assert interval([0.1]).standing() is Standing.OPEN
+    assert interval([1.0]).standing() is TargetStanding.OPEN
+    assert interval([0.1]).standing() is TargetStanding.OPEN
 
 
-@pytest.mark.parametrize(("shares", "standing"), [
-    ([0.995, 0.996, 0.997], Standing.REACHES), ([0.99, 0.99], Standing.REACHES),
-    ([0.5, 0.52, 0.49], Standing.SHORT), ([0.999, 0.999, 0.95], Standing.OPEN),
-    ([0.98, 1.0, 0.985], Standing.OPEN),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shares", "standing"),
+    [
+        ([0.995, 0.996, 0.997], TargetStanding.REACHES),
+        ([0.99, 0.99], TargetStanding.REACHES),
+        ([0.5, 0.52, 0.49], TargetStanding.SHORT),
+        ([0.999, 0.999, 0.95], TargetStanding.OPEN),
+        ([0.98, 1.0, 0.985], TargetStanding.OPEN),
+    ],
+)
 def test_who_reaches_the_target_has_all_of_the_interval_there(shares, standing):
     assert interval(shares).standing() is standing
 
 
 def test_each_budget_has_its_own_checkpoint():
     one = row(steps={4: 0.9, 8: 0.8}, time={4: 0.7, 8: 0.6})
-    assert looked_at(one, Budget.STEPS)["accuracy"]["4"] == 0.9
-    assert looked_at(one, Budget.TIME)["accuracy"]["4"] == 0.7
-    assert looked_at(row(time={4: 0.7, 8: 0.6}), Budget.STEPS) is None
+    assert looked_at(one, TrainingBudget.STEPS)["accuracy"]["4"] == 0.9
+    assert looked_at(one, TrainingBudget.TIME)["accuracy"]["4"] == 0.7
+    assert looked_at(row(time={4: 0.7, 8: 0.6}), TrainingBudget.STEPS) is None
 
 
 def test_a_steps_time_is_held_against_the_baselines_of_the_same_seed():
@@ -84,7 +90,7 @@ def test_trainings_that_are_not_there_say_why():
     missing = made_up.refused("gla", "gla needs a wheel", "pip install wheel")
     found = recalled([*rows("sdpa", (1, 1), (1, 1)), missing], "sdpa")[1]
     assert found.amiss == ("gla needs a wheel; pip install wheel",)
-    assert found.standing(Budget.STEPS, 4) is Standing.OPEN
+    assert found.standing(TrainingBudget.STEPS, 4) is TargetStanding.OPEN
 
 
 SHARES = st.sampled_from([0.0, 0.5, 0.97, 0.985, 0.9895, 0.99, 0.9901, 0.995, 1.0])
@@ -107,7 +113,7 @@ def claims(line):
 def test_a_sentence_says_no_more_than_the_intervals_and_leaves_nobody_out(trainings):
     some = [r for name, each in zip(NAMES, trainings, strict=True) for r in rows(name, *each)]
     found = recalled(some, "sdpa")
-    seen = {each.variant: each.accuracy[Budget.STEPS] for each in found}
+    seen = {each.variant: each.accuracy[TrainingBudget.STEPS] for each in found}
     for line in conclusions(found, "sdpa", SETTING, None):
         claimed = list(claims(line))
         assert not claimed or sorted(name for _, name, _ in claimed) == sorted(NAMES)
@@ -122,8 +128,8 @@ def test_a_sentence_says_no_more_than_the_intervals_and_leaves_nobody_out(traini
 @given(TRAININGS)
 def test_pairs_that_are_said_to_be_recalled_have_their_interval_above(training):
     (each,) = recalled(rows("sdpa", *training), "sdpa")
-    sure, perhaps = with_pairs(each, Budget.STEPS, SETTING.pairs)
-    for pairs, at in each.accuracy[Budget.STEPS].items():
+    sure, perhaps = with_pairs(each, TrainingBudget.STEPS, SETTING.pairs)
+    for pairs, at in each.accuracy[TrainingBudget.STEPS].items():
         assert (pairs in sure) == (at.n > 1 and at.low >= TARGET)
         assert (pairs in sure or pairs in perhaps) == (at.n == 1 or at.high >= TARGET)
 
@@ -136,8 +142,9 @@ def test_the_numbers_of_pairs_that_each_recalls_are_listed():
 
 
 def test_where_the_baseline_itself_fails_nothing_is_said_of_others():
-    found = recalled([*rows("sdpa", (0.5, 0.5), (0.5, 0.5)),
-                      *rows("gla", (0.1, 0.1), (0.1, 0.1))], "sdpa")  # fmt: skip
+    found = recalled(
+        [*rows("sdpa", (0.5, 0.5), (0.5, 0.5)), *rows("gla", (0.1, 0.1), (0.1, 0.1))], "sdpa"
+    )
     first = conclusions(found, "sdpa", SETTING, None)[0]
     assert "sdpa itself is not known to reach 99 %" in first and "gla" not in first
 
@@ -149,15 +156,19 @@ def of_time(*some):
     return line.split("steps: ")[1]
 
 
-@pytest.mark.parametrize(("times", "said"), [
-    ((0.50, 0.52, 0.51), "gla 9.0 ± 2.5 points fewer; of the others no difference is known"),
-    ((0.61, 0.59, 0.60), "of nobody a difference is known"),  # one seed gains and one loses
-    ((0.70, 0.71, 0.69), "gla 10.0 ± 2.5 points more; of the others no difference is known"),
-    ((0.10, 0.90, 0.40), "of nobody a difference is known"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ((0.50, 0.52, 0.51), "gla 9.0 ± 2.5 points fewer; of the others no difference is known"),
+        ((0.61, 0.59, 0.60), "of nobody a difference is known"),  # one seed gains and one loses
+        ((0.70, 0.71, 0.69), "gla 10.0 ± 2.5 points more; of the others no difference is known"),
+        ((0.10, 0.90, 0.40), "of nobody a difference is known"),
+    ],
+)
 def test_what_the_same_time_changes_is_told_seed_by_seed_and_only_beyond_the_interval(times, said):
-    given = [row("gla", seed, {4: 1.0, 8: 0.6}, {4: 1.0, 8: time})
-             for seed, time in enumerate(times)]  # fmt: skip
+    given = [
+        row("gla", seed, {4: 1.0, 8: 0.6}, {4: 1.0, 8: time}) for seed, time in enumerate(times)
+    ]
     assert of_time(*given) == said
     assert of_time() == "of nobody a difference is known"
 

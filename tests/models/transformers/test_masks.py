@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from attnbench.models import known_masks
+from attnbench.models import attention as known_masks
 from attnbench.models.attention import attention
-from attnbench.models.transformers.meant import in_use, meant
+from attnbench.models.transformers import in_use, meant
 from impls.loading import load_file
 from impls.masks import Mask, Shape
 
@@ -74,10 +74,13 @@ def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
     encoder.is_causal, decoder.is_causal = False, True
     everywhere, causal = torch.ones(6, 6).bool(), torch.ones(6, 6).tril().bool()
     for layer, asked, mask in (
-        (encoder, {}, everywhere), (decoder, {}, everywhere), (nn.Module(), {}, everywhere),
-        (encoder, {"is_causal": True}, causal), (decoder, {"is_causal": False}, everywhere),
+        (encoder, {}, everywhere),
+        (decoder, {}, everywhere),
+        (nn.Module(), {}, everywhere),
+        (encoder, {"is_causal": True}, causal),
+        (decoder, {"is_causal": False}, everywhere),
         (decoder, {"is_causal": None}, everywhere),
-    ):  # fmt: skip
+    ):
         given, _ = forward(layer, q, k, v, None, **asked)
         assert torch.equal(given, forward(layer, q, k, v, mask)[0]), (layer, asked)
 
@@ -128,10 +131,15 @@ def test_a_bias_beside_a_causal_call_hides_what_comes_later():
 
 @pytest.mark.parametrize(
     ("mask", "over", "keys"),
-    [("causal@upper-left", "causal", 6), ("padding:7", "none", 7), ("padding:0", "padding:0", 9),
-     ("padding:7,3", "padding:7,3", 9), ("causal", "causal", 9),
-     ("causal+padding:7", "causal+padding:7", 9)],
-)  # fmt: skip
+    [
+        ("causal@upper-left", "causal", 6),
+        ("padding:7", "none", 7),
+        ("padding:0", "padding:0", 9),
+        ("padding:7,3", "padding:7,3", 9),
+        ("causal", "causal", 9),
+        ("causal+padding:7", "causal+padding:7", 9),
+    ],
+)
 def test_free_places_of_a_cache_are_left_out(mask, over, keys):
     left, used = in_use(Mask.parse(mask), 6, 9)
     assert (str(left), used) == (over, keys)

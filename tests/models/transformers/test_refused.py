@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AttentionInterface, BertConfig, BertModel, Gemma2Config, Gemma2ForCausalLM
 
 import attnbench.models.transformers  # noqa: F401 - it registers the names
-from attnbench.models.built import NotServed
+from attnbench.models.attention import NotServed
 from impls.loading import load_file
 
 zoo = load_file(Path(__file__).with_name("zoo.py"))
@@ -30,18 +30,29 @@ def call(*, mask=None, training=False, q_len=6, **asked):
 
 @pytest.mark.parametrize(
     ("asked", "sentence"),
-    [({"softcap": 50.0}, "softcap is asked for, which no variant does; take attn_implementation"),
-     ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
-     ({"sinks": torch.zeros(4)}, "sinks is asked for"),
-     ({"indices": torch.zeros(4)}, "indices is asked for"),
-     ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
-     ({"cache": object()}, "cache is asked for"),
-     ({"output_attentions": True}, "output_attentions=True, and no variant hands out its weights"),
-     ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
-     ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
-     ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
-     ({"mask": object()}, "the mask is a object, not a tensor")],
-)  # fmt: skip
+    [
+        (
+            {"softcap": 50.0},
+            "softcap is asked for, which no variant does; take attn_implementation",
+        ),
+        ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
+        ({"sinks": torch.zeros(4)}, "sinks is asked for"),
+        ({"indices": torch.zeros(4)}, "indices is asked for"),
+        ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
+        ({"cache": object()}, "cache is asked for"),
+        (
+            {"output_attentions": True},
+            "output_attentions=True, and no variant hands out its weights",
+        ),
+        (
+            {"cu_seq_lens_q": torch.tensor([0, 2, 6])},
+            "cu_seq_lens_q says that sequences are packed",
+        ),
+        ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
+        ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
+        ({"mask": object()}, "the mask is a object, not a tensor"),
+    ],
+)
 def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
     with pytest.raises(NotServed, match=f"^Layer of layer 3: einsum: {sentence}"):
         call(**asked)
@@ -52,11 +63,21 @@ def test_words_that_ask_nothing_change_nothing():
     plain = call(scaling=0.4)
     torch.manual_seed(0)
     given = call(
-        scaling=0.4, dropout=0.3, softcap=None, s_aux=None, output_attentions=False,
-        sliding_window=6, position_ids=torch.arange(6), use_cache=True, cache_position=None,
-        max_new_tokens=4, do_sample=False,
-        cu_seq_lens_q=torch.tensor([0, 6]), max_length_q=6, seq_idx=torch.zeros(1, 6),
-    )  # fmt: skip
+        scaling=0.4,
+        dropout=0.3,
+        softcap=None,
+        s_aux=None,
+        output_attentions=False,
+        sliding_window=6,
+        position_ids=torch.arange(6),
+        use_cache=True,
+        cache_position=None,
+        max_new_tokens=4,
+        do_sample=False,
+        cu_seq_lens_q=torch.tensor([0, 6]),
+        max_length_q=6,
+        seq_idx=torch.zeros(1, 6),
+    )
     assert torch.equal(plain, given)
     mask = torch.ones(2, 1, 6, 6).bool()
     assert call(mask=mask, cu_seq_lens_q=torch.tensor([0, 2, 6]), sliding_window=2).shape == (

@@ -7,14 +7,23 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import AttentionInterface
 
+from attnbench.answer.paste import spelled
 from attnbench.models.attention import attention
-from attnbench.models.transformers import spelled
 from impls.loading import load_file
 
 zoo = load_file(Path(__file__).with_name("zoo.py"))
 QUICK = ("einsum", "sdpa.flash")
-MORE = ("sdpa", "sdpa.math", "chunked", "online", "bmm", "baddbmm", "matmul", "matmul.prescale",
-        "exp.naive")  # fmt: skip
+MORE = (
+    "sdpa",
+    "sdpa.math",
+    "chunked",
+    "online",
+    "bmm",
+    "baddbmm",
+    "matmul",
+    "matmul.prescale",
+    "exp.naive",
+)
 CASES = [(name, pad) for name, small in zoo.ZOO.items() for pad in small.pads]
 WRITES = [(name, pad) for name, pad in CASES if zoo.ZOO[name].writes and pad != "right"]
 CLOSE = 1e-5

@@ -146,9 +146,14 @@ def written(model: nn.Module, question: Asked, **more: Any) -> tuple[Tensor, Ten
     if "input_ids" in given:
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
     made = model.generate(
-        **given, max_new_tokens=9, min_new_tokens=9, do_sample=False, output_logits=True,
-        return_dict_in_generate=True, **more,
-    )  # fmt: skip
+        **given,
+        max_new_tokens=9,
+        min_new_tokens=9,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        **more,
+    )
     return made.sequences, torch.stack(made.logits)
 
 

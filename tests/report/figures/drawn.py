@@ -8,9 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from attnbench.record import Memory, Ranks, Record, Status, Time, Work
-from attnbench.report.figures.looks import looks
-from attnbench.report.scenes import Ran, scenes
+from attnbench.core.record import Memory, Ranks, Record, Status, Time, Work
+from attnbench.report.figures.style import looks
+from attnbench.report.scenes import ReportRun, scenes
 from impls.problem import Problem
 
 FAMILIES = ("dense", "sparse", "lowrank", "linear", "layers", "parallel", "external")
@@ -19,20 +19,50 @@ NASTY = "<script>alert('&')</script>" + "x" * 60
 CEILINGS = {"flops": {"float32": 1e11}, "copy": {"1024": 4e10, "4096": 8e10, "65536": 2e10}}
 
 
-def timed(variant="a", length=128, median=1e-3, *, computes="softmax", family="dense", flops=10**8,
-          nbytes=10**6, peak=2**20, saved=None, expected=None, world=None, node="",
-          **problem):  # fmt: skip
+def timed(
+    variant="a",
+    length=128,
+    median=1e-3,
+    *,
+    computes="softmax",
+    family="dense",
+    flops=10**8,
+    nbytes=10**6,
+    peak=2**20,
+    saved=None,
+    expected=None,
+    world=None,
+    node="",
+    **problem,
+):
     low, high = (None, None) if median is None else (median * 0.99, median * 1.01)
-    time = Time(median_s=median, low_s=low, high_s=high, q25_s=low, q75_s=high, min_s=low, n=9,
-                clock="host", stop="converged", samples_s=[])  # fmt: skip
+    time = Time(
+        median_s=median,
+        low_s=low,
+        high_s=high,
+        q25_s=low,
+        q75_s=high,
+        min_s=low,
+        n=9,
+        clock="host",
+        stop="converged",
+        samples_s=[],
+    )
     memory = Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method="m")
     ranks = Ranks(world=world, time_s=[], peak_bytes=[], sent_bytes=[], backend="gloo")
     problem = Problem(**{"q_len": length, "kv_len": length, **problem})
     return Record(
-        status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-        computes=computes, family=family, memory=memory if peak is not None else None, node=node,
-        cost=Work(flops=flops, bytes=nbytes) if flops else None, ranks=ranks if world else None,
-    )  # fmt: skip
+        status=Status.MEASURED,
+        variant=variant,
+        problem=problem,
+        time=time,
+        computes=computes,
+        family=family,
+        memory=memory if peak is not None else None,
+        node=node,
+        cost=Work(flops=flops, bytes=nbytes) if flops else None,
+        ranks=ranks if world else None,
+    )
 
 
 def many(count, lengths=(128, 1024, 4096)):
@@ -43,18 +73,27 @@ def many(count, lengths=(128, 1024, 4096)):
             NASTY if n == 3 else f"family{n % 7}.a rather long name {n}" if n % 5 == 4 else f"v{n}"
         )
         for length in lengths:
-            found.append(timed(
-                name, length, 1e-6 * length * (1 + n % 13), computes=COMPUTES[n % 4],
-                family=FAMILIES[n % 7], flops=length**2 * 100 // (1 + n % 3), nbytes=length * 500,
-                peak=length * 2000 * (1 + n * n), saved=length * 900 * (n % 3),
-                expected=length * 2100 * (1 + n * n) if n % 2 else None, phase="train",
-            ))  # fmt: skip
+            found.append(
+                timed(
+                    name,
+                    length,
+                    1e-6 * length * (1 + n % 13),
+                    computes=COMPUTES[n % 4],
+                    family=FAMILIES[n % 7],
+                    flops=length**2 * 100 // (1 + n % 3),
+                    nbytes=length * 500,
+                    peak=length * 2000 * (1 + n * n),
+                    saved=length * 900 * (n % 3),
+                    expected=length * 2100 * (1 + n * n) if n % 2 else None,
+                    phase="train",
+                )
+            )
     return found
 
 
 def ran(records, number=0, **header):
     header = {"machine": {"name": "box"}, "run": f"run{number}", "ceilings": CEILINGS, **header}
-    return Ran(number, Path("results/box/run"), header, records, range(1, len(records) + 1))
+    return ReportRun(number, Path("results/box/run"), header, records, range(1, len(records) + 1))
 
 
 def shown(*records, **header):
@@ -84,8 +123,9 @@ def assert_words_are_readable(figure):
     sheet = figure.bbox.expanded(1.005, 1.005)
     boxes = [
         (text.get_text(), text.get_window_extent(canvas.get_renderer()))
-        for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
-    ]  # fmt: skip
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip()
+    ]
     for words, box in boxes:
         assert sheet.x0 <= box.x0 <= box.x1 <= sheet.x1, (words, box, sheet)
         assert sheet.y0 <= box.y0 <= box.y1 <= sheet.y1, (words, box, sheet)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from attnbench.record import Distance, Error, Memory, Work
-from attnbench.report.figures.labels import width
-from attnbench.report.figures.looks import looks
-from attnbench.report.scenes import Ran, scenes
+from attnbench.core.record import Distance, Error, Memory, Work
+from attnbench.report.figures.sheet import width
+from attnbench.report.figures.style import looks
+from attnbench.report.scenes import ReportRun, scenes
 from impls.loading import load_file
 
 made = load_file(Path(__file__).parent.with_name("records.py"))
@@ -23,7 +23,7 @@ def run(records, number=0, machine="box"):
     """A run as it is read."""
     header = {"run": f"run-{number}", "machine": {"name": machine}}
     path = Path(f"results/{machine}/run-{number}")
-    return Ran(number, path, header, records, range(1, len(records) + 1))
+    return ReportRun(number, path, header, records, range(1, len(records) + 1))
 
 
 def staged(records, **more):
@@ -42,13 +42,16 @@ def error(value):
     return {"forward": Error(relative=value, max=1.0, worst_row=1.0, cosine=1.0)}
 
 
-def exact(name, length, median, **more):
+def exact(name, length, median, problem=None, **more):
     """A record of exact softmax with all that is drawn of it."""
     given = {
-        "family": "dense", "cost": Work(flops=4 * length**2, bytes=length), "computes": "softmax",
-        "memory": memory(length * 1024), **more,
-    }  # fmt: skip
-    return timed(name, median, at(length), **given)
+        "family": "dense",
+        "cost": Work(flops=4 * length**2, bytes=length),
+        "computes": "softmax",
+        "memory": memory(length * 1024),
+        **more,
+    }
+    return timed(name, median, problem or at(length), **given)
 
 
 def other(name, length, median, distance=0.5, skill=0.6, **more):
@@ -108,11 +111,15 @@ def untidy(drawn):
     """Words that lie on others, or are cut off."""
     found = boxes(drawn)
     wide, high = map(float, tree(drawn).get("viewBox").split()[2:])
-    bad = [f"{text!r} is cut off" for text, (a, b, c, d) in found
-           if a < 0 or b < 0 or c > wide or d > high]  # fmt: skip
+    bad = [
+        f"{text!r} is cut off"
+        for text, (a, b, c, d) in found
+        if a < 0 or b < 0 or c > wide or d > high
+    ]
     for number, (text, (a, b, c, d)) in enumerate(found):
         bad += [
-            f"{text!r} lies on {before!r}" for before, (e, f, g, h) in found[:number]
+            f"{text!r} lies on {before!r}"
+            for before, (e, f, g, h) in found[:number]
             if a < g - 0.5 and e < c - 0.5 and b < h - 0.5 and f < d - 0.5
-        ]  # fmt: skip
+        ]
     return bad

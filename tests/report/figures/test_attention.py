@@ -20,8 +20,13 @@ def causal(many):
 
 def one(variant="a", computes="softmax", weights=None, mask="causal", alike=()):
     weights = causal(len(WORDS)) if weights is None else weights
-    return {"variant": variant, "computes": computes, "mask": mask, "alike": list(alike),
-            "weights": weights}  # fmt: skip
+    return {
+        "variant": variant,
+        "computes": computes,
+        "mask": mask,
+        "alike": list(alike),
+        "weights": weights,
+    }
 
 
 def maps(*some, words=WORDS):
@@ -101,10 +106,19 @@ def test_maps_are_read_as_they_were_kept(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"words": ["a"], "maps": [{}]}', '{"words": ["a"], "maps": 3}',
-     '{"words": [3], "maps": []}', json.dumps(maps(one(weights=[[1.0]]))),
-     json.dumps(maps(one(weights=[["1"]]), words="a")), "[" * 100_000],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"words": ["a"], "maps": [{}]}',
+        '{"words": ["a"], "maps": 3}',
+        '{"words": [3], "maps": []}',
+        json.dumps(maps(one(weights=[[1.0]]))),
+        json.dumps(maps(one(weights=[["1"]]), words="a")),
+        "[" * 100_000,
+    ],
+)
 def test_damaged_ones_are_a_sentence(tmp_path, text):
     file = tmp_path / "maps.json"
     file.write_text(text)

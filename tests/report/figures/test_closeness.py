@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.closeness import Closeness
+from attnbench.answer.ranking import Closeness
 from attnbench.report.figures import closeness
-from attnbench.report.figures.looks import looks
+from attnbench.report.figures.style import looks
 from attnbench.report.scenes import scenes
 from impls.loading import load_file
 
@@ -23,14 +23,19 @@ def test_the_stairs_rise_where_a_problem_is_reached():
     of = Closeness("a", (1.0, 1.5, 3.0, 9.0), 5)
     xs, ys = closeness._steps(of, 8.0)
     assert list(zip(xs, ys, strict=True)) == [
-        (1.0, 0.2), (1.5, 0.2), (1.5, 0.4), (3.0, 0.4), (3.0, pytest.approx(0.6)),
+        (1.0, 0.2),
+        (1.5, 0.2),
+        (1.5, 0.4),
+        (3.0, 0.4),
+        (3.0, pytest.approx(0.6)),
         (8.0, pytest.approx(0.6)),
-    ]  # fmt: skip
+    ]
 
 
 def test_the_table_beside_it_counts_the_same():
-    drawn = draw(timed("a", 128, 1.0), timed("b", 128, 1.2), timed("a", 256, 8.0),
-                 timed("b", 256, 2.0))  # fmt: skip
+    drawn = draw(
+        timed("a", 128, 1.0), timed("b", 128, 1.2), timed("a", 256, 8.0), timed("b", 256, 2.0)
+    )
     rows = {row["variant"]: row for row in table(drawn)}
     assert [float(rows["a"][f"within_{f}"]) for f in ("1", "2", "4", "8")] == [0.5, 0.5, 1, 1]
     assert [float(rows["b"][f"within_{f}"]) for f in ("1", "1.1", "1.25")] == [0.5, 0.5, 1]
@@ -55,9 +60,13 @@ def test_what_it_shows_is_said_with_counts_and_not_rounded():
 def test_named_lines_differ_in_marker_or_dash(monkeypatch):
     kept = made.watch(monkeypatch, closeness)
     draw(*(timed(f"v{n}", 128 << k, 1e-3 * (1 + (n * k) % 7)) for n in range(45) for k in range(4)))
-    pieces = [(line.get_marker(), line._unscaled_dash_pattern) for line in kept[0].axes[0].lines
-              if line.get_marker() != "None" and len(line.get_xdata()) == 3
-              and min(line.get_xdata()) > 1.04]  # fmt: skip
+    pieces = [
+        (line.get_marker(), line._unscaled_dash_pattern)
+        for line in kept[0].axes[0].lines
+        if line.get_marker() != "None"
+        and len(line.get_xdata()) == 3
+        and min(line.get_xdata()) > 1.04
+    ]
     assert len(set(pieces)) == len(pieces) == closeness.NAMED
 
 
@@ -85,8 +94,11 @@ def test_the_axis_goes_as_far_as_the_worst_and_no_further_than_eight_times(monke
 @pytest.mark.parametrize("count", [2, 8, 45])
 def test_its_words_can_be_read(monkeypatch, count):
     kept = made.watch(monkeypatch, closeness)
-    records = [timed(f"v{n}" if n % 4 else made.NASTY + str(n), 128 << k, 1e-3 * (1 + (n * k) % 7))
-               for n in range(count) for k in range(4)]  # fmt: skip
+    records = [
+        timed(f"v{n}" if n % 4 else made.NASTY + str(n), 128 << k, 1e-3 * (1 + (n * k) % 7))
+        for n in range(count)
+        for k in range(4)
+    ]
     drawn = draw(*records)
     made.assert_words_are_readable(kept[0])
     assert "<script" not in drawn.svg and 'class="v v1"' in drawn.svg

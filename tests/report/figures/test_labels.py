@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.report.figures.labels import (
+from attnbench.report.figures.sheet import (
     Spot,
     away,
     listed,
@@ -74,8 +74,9 @@ def test_more_than_there_is_room_for_stand_closer():
 def test_no_two_names_lie_on_each_other_or_on_a_point(points):
     spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
     taken = [(s.x - 3, s.y - 3, s.x + 3, s.y + 3) for s in spots]
-    found = [(spot, box) for spot, box in zip(spots, place(spots, taken, FRAME, 8), strict=True)
-             if box]  # fmt: skip
+    found = [
+        (spot, box) for spot, box in zip(spots, place(spots, taken, FRAME, 8), strict=True) if box
+    ]
     boxes = [box for _, box in found]
     assert boxes  # the first has all the room there is
     assert not any(over(a, b) for a, b in combinations(boxes, 2))
@@ -89,8 +90,9 @@ def test_no_two_names_lie_on_each_other_or_on_a_point(points):
 @given(POINTS)
 def test_a_name_without_a_thread_is_nearest_to_its_own_point(points):
     spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
-    for number, (spot, box) in enumerate(zip(spots, place(spots, [], FRAME, 8, 40, points),
-                                             strict=True)):  # fmt: skip
+    for number, (spot, box) in enumerate(
+        zip(spots, place(spots, [], FRAME, 8, 40, points), strict=True)
+    ):
         if box and not threaded(spot, box):
             others = [at for n, at in enumerate(points) if n != number]
             own = away(spot.x, spot.y, box)

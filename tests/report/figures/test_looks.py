@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.figures.looks import DASHES, MARKERS, filled, looks
-from attnbench.report.figures.palette import FAMILIES, OTHER, PAPER
+from attnbench.report.figures.sheet import FAMILIES, OTHER, PAPER
+from attnbench.report.figures.style import DASHES, MARKERS, filled, looks
 from impls.loading import load_file
 
 staged = load_file(Path(__file__).with_name("staged.py"))
@@ -45,10 +45,13 @@ def test_neighbours_in_a_family_differ_in_marker_and_dash():
 
 @pytest.mark.parametrize(
     ("computes", "fill", "face"),
-    [("softmax", "full", FAMILIES["linear"]), ("approximates softmax", "left", FAMILIES["linear"]),
-     ("softmax on its own pattern", "left", FAMILIES["linear"]),
-     ("its own operator", "none", PAPER)],
-)  # fmt: skip
+    [
+        ("softmax", "full", FAMILIES["linear"]),
+        ("approximates softmax", "left", FAMILIES["linear"]),
+        ("softmax on its own pattern", "left", FAMILIES["linear"]),
+        ("its own operator", "none", PAPER),
+    ],
+)
 def test_the_filling_of_a_marker_says_what_is_computed(computes, fill, face):
     look = looks([other("a", 64, 1.0, computes=computes)])["a"]
     assert look.fill == fill

@@ -64,8 +64,14 @@ def test_on_a_logarithmic_scale_no_length_stands_for_an_amount(monkeypatch):
 
 
 def test_who_needs_least_of_what_is_exact_is_said():
-    words = made.words_of(draw(timed("a", peak=MIB), timed("b", peak=MIB), timed("c", peak=9 * MIB),
-                               timed("x", peak=10, computes="its own operator")))  # fmt: skip
+    words = made.words_of(
+        draw(
+            timed("a", peak=MIB),
+            timed("b", peak=MIB),
+            timed("c", peak=9 * MIB),
+            timed("x", peak=10, computes="its own operator"),
+        )
+    )
     assert "Exact: least a and b, 1 MiB; most c, 9 MiB" in words
 
 
@@ -78,8 +84,14 @@ def test_the_scale_is_logarithmic_where_the_least_would_be_a_point(monkeypatch, 
 
 
 def test_it_is_of_the_longest_length_that_most_reach():
-    drawn = draw(timed("a"), timed("b"), timed("c"), timed("a", 256, peak=5 * MIB),
-                 timed("b", 256, peak=7 * MIB), timed("c", 512))  # fmt: skip
+    drawn = draw(
+        timed("a"),
+        timed("b"),
+        timed("c"),
+        timed("a", 256, peak=5 * MIB),
+        timed("b", 256, peak=7 * MIB),
+        timed("c", 512),
+    )
     assert {row["length"] for row in table(drawn)} == {"256"}
     assert drawn.told == "Of what is exact, a needs least, 5 MiB, and b most, 7 MiB"
 

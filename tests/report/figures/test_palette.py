@@ -7,22 +7,36 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from attnbench.report.figures import palette
+from attnbench.report.figures import sheet
 
 BLINDNESS = {
     "none": np.eye(3),
     # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
-    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
-               [-0.003882, -0.048116, 1.051998]],
-    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
-               [-0.011820, 0.042940, 0.968881]],
-    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
-               [0.004733, 0.691367, 0.303900]],
-}  # fmt: skip
-TO_XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750],
-                   [0.0193339, 0.1191920, 0.9503041]])  # fmt: skip
-SETS = {"light": palette.LIGHT, "dark": palette.DARK}
-COLOURED = [*palette.FAMILIES, "other"]
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+SETS = {"light": sheet.LIGHT, "dark": sheet.DARK}
+COLOURED = [*sheet.FAMILIES, "other"]
 PAIRS = [  # Sharma, Wu and Dalal 2005, table 1
     ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
     ((50, 3.1571, -77.2803), (50, 0, -82.7485), 2.8615),
@@ -61,16 +75,17 @@ def ciede2000(one, other):
     light, c = (l1 + l2) / 2, (c1 + c2) / 2
     h = h1 + h2 if c1 * c2 == 0 else (h1 + turn / 2) % 360
     t = (
-        1 - 0.17 * math.cos(math.radians(h - 30)) + 0.24 * math.cos(math.radians(2 * h))
-        + 0.32 * math.cos(math.radians(3 * h + 6)) - 0.20 * math.cos(math.radians(4 * h - 63))
-    )  # fmt: skip
+        1
+        - 0.17 * math.cos(math.radians(h - 30))
+        + 0.24 * math.cos(math.radians(2 * h))
+        + 0.32 * math.cos(math.radians(3 * h + 6))
+        - 0.20 * math.cos(math.radians(4 * h - 63))
+    )
     sl = 1 + 0.015 * (light - 50) ** 2 / math.sqrt(20 + (light - 50) ** 2)
     sc, sh = 1 + 0.045 * c, 1 + 0.015 * c * t
     rc = 2 * math.sqrt(c**7 / (c**7 + 25**7))
     rt = -rc * math.sin(math.radians(60 * math.exp(-(((h - 275) / 25) ** 2))))
-    return math.sqrt(
-        (dl / sl) ** 2 + (dc / sc) ** 2 + (dh / sh) ** 2 + rt * (dc / sc) * (dh / sh)
-    )  # fmt: skip
+    return math.sqrt((dl / sl) ** 2 + (dc / sc) ** 2 + (dh / sh) ** 2 + rt * (dc / sc) * (dh / sh))
 
 
 def contrast(one, other):
@@ -121,24 +136,24 @@ def test_words_can_be_read_on_paper_and_on_the_deepest_of_each_colour(theme):
     paper = colours["paper"]
     assert min(contrast(colours[ink], paper) for ink in ("ink", "faint")) >= 4.5
     for name in COLOURED:
-        ground = mixed(colours[name], paper, palette.DEEPEST)
+        ground = mixed(colours[name], paper, sheet.DEEPEST)
         assert contrast(colours["ink"], ground) >= 4.5, name
 
 
 def test_both_themes_have_every_name_and_no_colour_has_two():
-    assert palette.DARK.keys() == palette.LIGHT.keys() == set(palette.NAMES.values())
+    assert sheet.DARK.keys() == sheet.LIGHT.keys() == set(sheet.NAMES.values())
     for colours in SETS.values():
         assert len(set(colours.values())) == len(colours)
         assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours.values())
 
 
 def test_the_style_sheet_says_both_themes_and_is_light_on_paper():
-    light, system, chosen, printed = palette.css().splitlines()
-    for name in palette.DARK:
-        assert f"--{name}:{palette.LIGHT[name]};" in light
-        assert f"--{name}:{palette.LIGHT[name]};" in printed
-        assert f"--{name}:{palette.DARK[name]};" in system
-        assert f"--{name}:{palette.DARK[name]};" in chosen
+    light, system, chosen, printed = sheet.css().splitlines()
+    for name in sheet.DARK:
+        assert f"--{name}:{sheet.LIGHT[name]};" in light
+        assert f"--{name}:{sheet.LIGHT[name]};" in printed
+        assert f"--{name}:{sheet.DARK[name]};" in system
+        assert f"--{name}:{sheet.DARK[name]};" in chosen
     assert "prefers-color-scheme:dark" in system
     assert ":not([data-theme=light])" in system
     assert chosen.startswith(":root[data-theme=dark]")

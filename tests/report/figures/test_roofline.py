@@ -49,10 +49,15 @@ def test_of_several_processes_it_is_all_of_their_devices():
 
 @pytest.mark.parametrize(
     "ceilings",
-    [None, {}, {"flops": {"bfloat16": 1e12}, "copy": {"8": 1e9}}, {"flops": {"float32": 1e11}},
-     {"flops": {"float32": None}, "copy": {"8": 1e9}},
-     {"flops": {"float32": 1e11}, "copy": {"8": None}}],
-)  # fmt: skip
+    [
+        None,
+        {},
+        {"flops": {"bfloat16": 1e12}, "copy": {"8": 1e9}},
+        {"flops": {"float32": 1e11}},
+        {"flops": {"float32": None}, "copy": {"8": 1e9}},
+        {"flops": {"float32": 1e11}, "copy": {"8": None}},
+    ],
+)
 def test_without_ceilings_there_is_no_roofline(ceilings):
     assert draw(timed(), ceilings=ceilings) is None
 
@@ -71,8 +76,11 @@ def test_what_does_next_to_no_work_is_named_and_not_drawn():
 
 
 def test_the_sentence_names_the_exact_one_that_comes_nearest():
-    drawn = draw(timed("a", median=4e-3), timed("b", median=2e-3),
-                 timed("x", median=1.5e-3, computes="its own operator"))  # fmt: skip
+    drawn = draw(
+        timed("a", median=4e-3),
+        timed("b", median=2e-3),
+        timed("x", median=1.5e-3, computes="its own operator"),
+    )
     assert drawn.told.startswith("b comes nearest to the roof of what is exact: it does 50%")
     assert (drawn.section, drawn.name, drawn.regime) == ("roofline", "roofline-r0", 0)
 
@@ -87,8 +95,9 @@ def test_its_words_can_be_read(monkeypatch, count):
 
 def test_of_very_many_the_nearest_are_drawn_and_the_rest_is_counted(monkeypatch):
     kept = made.watch(monkeypatch, roofline)
-    drawn = draw(*(timed(f"v{n}", median=(1 + n / 100) * 1e-3, nbytes=10**5 * (1 + n))
-                   for n in range(200)))  # fmt: skip
+    drawn = draw(
+        *(timed(f"v{n}", median=(1 + n / 100) * 1e-3, nbytes=10**5 * (1 + n)) for n in range(200))
+    )
     assert len(drawn.inline) < 60_000
     assert len(table(drawn)) == 200
     assert any("140 more in the CSV" in words for words in made.words_of(drawn))
@@ -97,8 +106,11 @@ def test_of_very_many_the_nearest_are_drawn_and_the_rest_is_counted(monkeypatch)
 
 def test_where_all_are_at_one_intensity_there_is_a_list_of_shares(monkeypatch):
     kept = made.watch(monkeypatch, roofline)
-    records = [timed("slow", median=4e-3), timed("fast", median=2e-3),
-               timed("x", median=1e-3, computes="its own operator")]  # fmt: skip
+    records = [
+        timed("slow", median=4e-3),
+        timed("fast", median=2e-3),
+        timed("x", median=1e-3, computes="its own operator"),
+    ]
     drawn = draw(
         *records, timed("odd", nbytes=10**3), *(timed(f"v{n}", median=1) for n in range(8))
     )
@@ -124,8 +136,13 @@ def test_of_very_many_at_one_intensity_twenty_are_listed(monkeypatch):
 
 def test_decoding_on_the_slope_can_be_read_too(monkeypatch):
     kept = made.watch(monkeypatch, roofline)
-    records = [timed(f"v{n}", k, 1e-6 * k * (1 + n), flops=k * 200, nbytes=k * 400, q_len=1,
-                     phase="decode") for n in range(14) for k in (128, 1024)]  # fmt: skip
+    records = [
+        timed(
+            f"v{n}", k, 1e-6 * k * (1 + n), flops=k * 200, nbytes=k * 400, q_len=1, phase="decode"
+        )
+        for n in range(14)
+        for k in (128, 1024)
+    ]
     assert draw(*records)
     made.assert_words_are_readable(kept[0])
 

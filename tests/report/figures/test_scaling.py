@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.record import Energy
+from attnbench.core.record import Energy
 from attnbench.report.figures import scaling
-from attnbench.report.figures.panel import TELLING, panels
+from attnbench.report.figures.scaling import TELLING, panels
 from impls.loading import load_file
 
 staged = load_file(Path(__file__).with_name("staged.py"))
@@ -72,16 +72,18 @@ def test_figures_have_names_and_units_for_the_page():
     _, (scene, *_), looks = staged.staged(line() + line("linear", make=other))
     found = {drawn.name: drawn for drawn in scaling.draw(scene, looks, "sdpa")}
     assert list(found) == [
-        f"r0-{kind}-{what}" for kind in ("exact", "others")
+        f"r0-{kind}-{what}"
+        for kind in ("exact", "others")
         for what in ("time-ms", "time-tflops", "time-share", "time-baseline", "memory", "error")
-    ]  # fmt: skip
+    ]
     drawn = found["r0-others-time-share"]
     assert (drawn.section, drawn.regime, drawn.unit) == ("scaling", 0, "share")
     assert found["r0-others-memory"].unit == ""
     assert [name for name, d in found.items() if not d.png] == [
-        f"r0-{kind}-time-{unit}" for kind in ("exact", "others")
+        f"r0-{kind}-time-{unit}"
+        for kind in ("exact", "others")
         for unit in ("tflops", "share", "baseline")
-    ]  # fmt: skip
+    ]
 
 
 def test_others_are_drawn_by_their_distance_beside_the_fastest_exact():
@@ -150,8 +152,9 @@ def test_named_lines_differ_in_marker_or_dash_and_a_piece_of_each_stands_by_its_
     for panel in draw(staged.crowd(45)).some.values():
         scaling.figure(panel)
         marked = [a for a in kept[-1].artists if a.get_marker() not in ("None", None)]
-        pieces = [(a.get_marker(), a._unscaled_dash_pattern) for a in marked
-                  if len(a.get_xdata()) == 3]  # fmt: skip
+        pieces = [
+            (a.get_marker(), a._unscaled_dash_pattern) for a in marked if len(a.get_xdata()) == 3
+        ]
         assert len(set(pieces)) == len(pieces) == len(panel.telling)
         assert [p[0] for p in pieces] == [panel.looks[name].marker for name in panel.telling]
 
@@ -200,16 +203,15 @@ def test_a_baseline_that_was_not_measured_draws_no_multiples():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, None])
 def test_what_is_no_number_is_left_out(bad):
-    broken = exact("broken", 256, 1.0)
-    object.__setattr__(broken.time, "low_s", bad)
-    object.__setattr__(broken.time, "high_s", bad)
+    whole = exact("broken", 256, 1.0)
+    broken = whole.with_(time=whole.time.with_(low_s=bad, high_s=bad))
     good = draw([*line(), broken])["r0-exact-time-ms"]
     (row,) = (r for r in rows(good) if r["variant"] == "broken")
     assert row["low"] == row["high"] == "1000"
     far = other("far", 256, 1.0, distance=bad)
     assert "r0-others-error" not in draw([*line(), far])
     if bad is not None:
-        object.__setattr__(broken.time, "median_s", bad)
+        broken = broken.with_(time=broken.time.with_(median_s=bad))
         assert "broken" not in {
             r["variant"] for r in rows(draw([*line(), broken])["r0-exact-time-ms"])
         }
@@ -256,9 +258,9 @@ def test_every_line_can_be_found_by_its_variant():
 
 
 def test_decoding_says_how_many_tokens_are_kept():
-    decode = [exact("sdpa", n, 1e-5) for n in (256, 512)]
-    for record in decode:
-        record.problem.update(phase="decode", q_len=1)
+    decode = [
+        exact("sdpa", n, 1e-5, staged.at(n).with_(phase="decode", q_len=1)) for n in (256, 512)
+    ]
     drawn = draw(decode)["r0-exact-time-ms"]
     assert "tokens kept" in said(drawn)
     assert drawn.title.startswith("Decoding: ")

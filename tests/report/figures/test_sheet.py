@@ -8,8 +8,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.patches import Rectangle
 
-from attnbench.report.figures.palette import FAMILIES, INK, NAMES
-from attnbench.report.figures.sheet import finish, sheet
+from attnbench.report.figures.sheet import FAMILIES, INK, NAMES, finish, sheet
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("staged.py"))
@@ -20,11 +19,25 @@ NASTY = "</text><script>alert(1)</script> & #ffffff \x00\x1b\ud83d 漢字 $x^2$ 
 def figure(name="f", words="plain", title="t", told="d", **more):
     with sheet(4, 3) as fig:
         axes = fig.add_axes((0.1, 0.1, 0.8, 0.8))
-        axes.plot([1, 2, 3], [1, 2, 3], marker="o", color=FAMILIES["dense"],
-                  gid="v3|" + words.replace("\ud83d", "\ufffd"))  # fmt: skip
+        axes.plot(
+            [1, 2, 3],
+            [1, 2, 3],
+            marker="o",
+            color=FAMILIES["dense"],
+            gid="v3|" + words.replace("\ud83d", "\ufffd"),
+        )
         axes.plot([1], [2], marker="s", color=FAMILIES["linear"], gid="v4")
-        fig.add_artist(Rectangle((0.2, 0.2), 0.3, 0.3, facecolor="none", hatch="////",
-                                 edgecolor=FAMILIES["sparse"], alpha=0.3))  # fmt: skip
+        fig.add_artist(
+            Rectangle(
+                (0.2, 0.2),
+                0.3,
+                0.3,
+                facecolor="none",
+                hatch="////",
+                edgecolor=FAMILIES["sparse"],
+                alpha=0.3,
+            )
+        )
         fig.text(0.5, 0.5, words.replace("\ud83d", "\ufffd"))
         return finish(fig, "s", name, title, told, [("a", "b"), (1, NASTY)], **more)
 

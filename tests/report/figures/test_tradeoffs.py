@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.figures import labels, tradeoffs
+from attnbench.report.figures import sheet, tradeoffs
 from impls.loading import load_file
 
 staged = load_file(Path(__file__).with_name("staged.py"))
@@ -98,12 +98,13 @@ def test_no_word_lies_on_another_or_is_cut_off(count):
     records = staged.crowd(count, (2048, 4096))
     for drawn in draw(records).values():
         assert staged.untidy(drawn) == []
-        assert len(rows(drawn)) == sum(r.problem["kv_len"] == 4096 for r in records)
+        assert len(rows(drawn)) == sum(r.problem.kv_len == 4096 for r in records)
 
 
 def test_the_frontier_is_named_where_there_is_a_crowd():
-    records = [exact(f"v{k}", 64, 1.0 + k / 10, memory=staged.memory(2000 - 130 * k))
-               for k in range(12)]  # fmt: skip
+    records = [
+        exact(f"v{k}", 64, 1.0 + k / 10, memory=staged.memory(2000 - 130 * k)) for k in range(12)
+    ]
     assert {f"v{k}" for k in range(12)} <= set(said(draw(records)["memory"]))
 
 
@@ -124,24 +125,32 @@ def test_long_names_and_markup_stay_text():
 @pytest.mark.parametrize("seed", range(5))
 def test_a_name_without_a_line_is_nearest_to_its_own_mark(monkeypatch, seed):
     chance = random.Random(seed)
-    named, place = [], labels.place
+    named, place = [], sheet.place
 
     def watched(spots, taken, frame, size, far, points):
         boxes = place(spots, taken, frame, size, far, points)
         named.extend((spot, box, points) for spot, box in zip(spots, boxes, strict=True) if box)
         return boxes
 
-    monkeypatch.setattr(labels, "place", watched)
-    draw([make(f"v{n}", 64, chance.lognormvariate(0, 1),
-               memory=staged.memory(chance.randint(1, 3) * 2**20))
-          for n, make in enumerate([exact, other] * 15)])  # fmt: skip
-    loose = [some for some in named if not labels.threaded(*some[:2])]
+    monkeypatch.setattr(sheet, "place", watched)
+    draw(
+        [
+            make(
+                f"v{n}",
+                64,
+                chance.lognormvariate(0, 1),
+                memory=staged.memory(chance.randint(1, 3) * 2**20),
+            )
+            for n, make in enumerate([exact, other] * 15)
+        ]
+    )
+    loose = [some for some in named if not sheet.threaded(*some[:2])]
     assert len(loose) > 5
     for spot, box, points in loose:
-        own = labels.away(spot.x, spot.y, box)
+        own = sheet.away(spot.x, spot.y, box)
         others = [at for at in points if at != (spot.x, spot.y)]
         assert len(others) >= 29
-        assert all(labels.away(*at, box) > own for at in others)
+        assert all(sheet.away(*at, box) > own for at in others)
 
 
 def test_what_the_figure_shows_is_said_below_its_title():

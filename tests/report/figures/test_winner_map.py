@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.record import Time
 from attnbench.report.figures import winner_map
-from attnbench.report.figures.palette import DEEPEST
+from attnbench.report.figures.sheet import DEEPEST
 from impls.loading import load_file
+from impls.masks import Mask
 
 staged = load_file(Path(__file__).with_name("staged.py"))
 exact, other, rows, said, untimed = (
-    staged.exact, staged.other, staged.rows, staged.said, staged.untimed
-)  # fmt: skip
+    staged.exact,
+    staged.other,
+    staged.rows,
+    staged.said,
+    staged.untimed,
+)
 
 
 def draw(records, **more):
@@ -52,8 +56,11 @@ def test_names_of_a_tie_are_whole_and_the_rest_is_counted():
 def test_cells_are_as_wide_as_the_sheet_allows():
     for lengths in ((256,), (256, 512), staged.LENGTHS):
         drawn = draw([exact(n, k, 1.0 + (n == "b")) for n in "ab" for k in lengths])
-        rights = [float(number) for path in staged.tree(drawn).iter(f"{staged.SVG}path")
-                  for number in re.findall(r"[ML] ?([\d.]+)", path.get("d"))]  # fmt: skip
+        rights = [
+            float(number)
+            for path in staged.tree(drawn).iter(f"{staged.SVG}path")
+            for number in re.findall(r"[ML] ?([\d.]+)", path.get("d"))
+        ]
         assert 495 < max(rights) <= 504
 
 
@@ -76,8 +83,7 @@ def test_the_only_one_is_said_to_be():
 
 def test_doubt_is_marked_and_the_mark_explained():
     doubted = exact("a", 256, 1.0)
-    busy = {**doubted.time.to_dict(), "flags": ["contended"]}
-    object.__setattr__(doubted, "time", Time(**busy))
+    doubted = doubted.with_(time=doubted.time.with_(flags=["contended"]))
     words = said(draw([doubted, exact("b", 256, 2.0)]))
     assert "2× ?" in words
     assert any("?: in doubt" in word for word in words)
@@ -86,10 +92,14 @@ def test_doubt_is_marked_and_the_mark_explained():
 
 @pytest.mark.parametrize(
     ("status", "first", "second"),
-    [("out_of_memory", "out of memory", None), ("timed_out", "timed out", None),
-     ("unavailable", "not available", None), ("crashed", "crashed", None),
-     ("implausible", "not believed", None)],
-)  # fmt: skip
+    [
+        ("out_of_memory", "out of memory", None),
+        ("timed_out", "timed out", None),
+        ("unavailable", "not available", None),
+        ("crashed", "crashed", None),
+        ("implausible", "not believed", None),
+    ],
+)
 def test_a_length_that_nobody_won_says_why(status, first, second):
     failed = untimed("a", status, staged.at(512), computes="softmax")
     drawn = draw([exact("a", 256, 1.0), failed])
@@ -104,8 +114,7 @@ def test_what_says_something_of_the_length_goes_before_what_never_runs():
 
 
 def test_a_length_of_another_regime_was_not_run_here():
-    decode = exact("a", 512, 1.0)
-    decode.problem.update(phase="decode", q_len=1)
+    decode = exact("a", 512, 1.0, staged.at(512).with_(phase="decode", q_len=1))
     drawn = draw([exact("a", 256, 1.0), decode])
     assert said(drawn).count("not run") == 2
     assert {"forward", "decode"} <= set(said(drawn))
@@ -125,8 +134,8 @@ def test_rows_say_only_what_tells_them_apart():
     records = []
     for mask in ("causal", "none"):
         for name in ("a", "b"):
-            records.append(exact(name, 256, 1.0 + (name == "b")))
-            records[-1].problem.update(mask=mask)
+            problem = staged.at(256, mask=Mask.parse(mask))
+            records.append(exact(name, 256, 1.0 + (name == "b"), problem))
     words = said(draw(records))
     assert {"causal", "no mask"} <= set(words)
     (under,) = (word for word in words if "float32" in word)
@@ -142,10 +151,8 @@ def test_the_colour_is_deeper_the_further_ahead_and_never_too_deep():
 
 
 def test_of_very_many_regimes_forty_are_drawn_and_the_rest_said():
-    records = []
-    for k in range(45):
-        records.append(exact("a", 256, 1.0))
-        records[-1].problem.update(heads=k + 1, kv_heads=k + 1)
+    heads = range(1, 46)
+    records = [exact("a", 256, 1.0, staged.at(256, heads=n, kv_heads=n)) for n in heads]
     drawn = draw(records)
     assert len(rows(drawn)) == 40
     assert "Not drawn: 5 more regimes; the table has all." in said(drawn)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page import filled, html
-from attnbench.report.page.filled import contents_of
-from attnbench.report.page.gather import gather
+from attnbench.features.report import filled, html
+from attnbench.features.report.filled import contents_of
+from attnbench.report.scenes import gather
 from impls.loading import load_file
 
 HERE = Path(__file__).parent
@@ -29,8 +29,12 @@ def gathered(tmp_path):
     """Calls with records, a run each, and returns the runs as they are read."""
 
     def made(*records, **header):
-        return gather([runs.written(tmp_path / "m" / f"run{n}", some, **header)
-                       for n, some in enumerate(records)])  # fmt: skip
+        return gather(
+            [
+                runs.written(tmp_path / "m" / f"run{n}", some, **header)
+                for n, some in enumerate(records)
+            ]
+        )
 
     return made
 

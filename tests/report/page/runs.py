@@ -3,7 +3,17 @@
 import json
 from pathlib import Path
 
-from attnbench.record import PROTOCOL, SCHEMA, Distance, Error, Memory, Record, Status, Time, Work
+from attnbench.core.record import (
+    PROTOCOL,
+    SCHEMA,
+    Distance,
+    Error,
+    Memory,
+    Record,
+    Status,
+    Time,
+    Work,
+)
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.times import around, figures
@@ -38,19 +48,24 @@ def timed(variant, median, problem=PROBLEM, *, flags=(), spread=0.02, **more):
     time = Time(clock="host", stop="budget", flags=list(flags), **figures(around(median, spread)))
     n = problem.kv_len
     given = {
-        "memory": Memory(peak_bytes=n << 12, saved_bytes=n << 10, expected_bytes=n << 12,
-                         method="profiler"),
+        "memory": Memory(
+            peak_bytes=n << 12, saved_bytes=n << 10, expected_bytes=n << 12, method="profiler"
+        ),
         "error": {"forward": Error(relative=2e-7, max=1e-6, worst_row=3e-7, cosine=1.0, ratio=1.2)},
-        "cost": Work(flops=512 * n * n, bytes=2048 * n), "share_of_ceiling": 0.42,
-        "computes": "softmax", "family": "dense", "run": HEADER["run"], "canary_s": 1e-3, **more,
-    }  # fmt: skip
-    return Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time,
-                  **given)  # fmt: skip
+        "cost": Work(flops=512 * n * n, bytes=2048 * n),
+        "share_of_ceiling": 0.42,
+        "computes": "softmax",
+        "family": "dense",
+        "run": HEADER["run"],
+        "canary_s": 1e-3,
+        **more,
+    }
+    return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, **given)
 
 
 def untimed(variant, status, reason="it has its reason", problem=PROBLEM, **more):
     given = {"computes": "softmax", "family": "dense", **more}
-    return Record(status=status, reason=reason, variant=variant, problem=problem.to_dict(), **given)
+    return Record(status=status, reason=reason, variant=variant, problem=problem, **given)
 
 
 def far(skill):
@@ -66,13 +81,30 @@ def small():
             found += [
                 timed("sdpa", slow * 1e-3 * n / 64, problem),
                 timed("matmul", slow * 0.8e-3 * (n / 64) ** 2, problem),
-                timed("window?size=8", slow * 2e-4 * n / 64, problem, family="sparse",
-                      computes="softmax on its own pattern", distance=far(0.7)),
-                timed(MARKUP, slow * 1e-4 * n / 64, problem, family="linear",
-                      computes="its own operator", distance=far(0.1)),
-                untimed("sdpa.efficient", "unavailable", "sdpa.efficient runs on cuda; this "
-                        "machine has cpu", problem, remedy="run it on a machine with a GPU"),
-            ]  # fmt: skip
+                timed(
+                    "window?size=8",
+                    slow * 2e-4 * n / 64,
+                    problem,
+                    family="sparse",
+                    computes="softmax on its own pattern",
+                    distance=far(0.7),
+                ),
+                timed(
+                    MARKUP,
+                    slow * 1e-4 * n / 64,
+                    problem,
+                    family="linear",
+                    computes="its own operator",
+                    distance=far(0.1),
+                ),
+                untimed(
+                    "sdpa.efficient",
+                    "unavailable",
+                    "sdpa.efficient runs on cuda; this machine has cpu",
+                    problem,
+                    remedy="run it on a machine with a GPU",
+                ),
+            ]
     long = at(256, phase="train", mask=CAUSAL)
     found.append(untimed("einsum", "out_of_memory", f"{MARKUP} took 9 GiB", long))
     return found
@@ -87,8 +119,14 @@ KERNELS = ["aten::bmm", "aten::_softmax", "aten::copy_", "aten::masked_fill_", "
 def rough(number):
     """An error of as many digits as a true one."""
     some = 1e-7 * (1 + number % 13 / 7)
-    return Error(relative=some, max=some * 1.7, worst_row=some / 0.3, cosine=1 - some,
-                 ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99])  # fmt: skip
+    return Error(
+        relative=some,
+        max=some * 1.7,
+        worst_row=some / 0.3,
+        cosine=1 - some,
+        ratio=1 + some / 3e-7,
+        worst_at=[0, number % 4, number % 99],
+    )
 
 
 def many(variants, lengths, phases=("train",)):
@@ -100,17 +138,24 @@ def many(variants, lengths, phases=("train",)):
                 problem = at(n, phase=phase, mask=CAUSAL)
                 exact = number % 2 == 0
                 power = 2 if number % 3 else 1.2
-                found.append(timed(
-                    "sdpa" if number == 0 else f"variant{number}?block={number}",
-                    1e-6 * (1 + number % 17 / 7) * n**power, problem,
-                    family=FAMILIES[number % 7],
-                    computes="softmax" if exact else "approximates softmax",
-                    distance=None if exact else far(0.3 + 0.6 * number / variants),
-                    error={part: rough(number * n) for part in PARTS[phase]}, kernels=KERNELS,
-                    spent_s=dict.fromkeys(("build", "gate", "time"), 1 / (number + n)),
-                    setup_s=1 / (number + 3), entropy=1 / (n + 0.3), seed=n,
-                    started="2026-01-02T03:04:05+00:00", node="slow-box-2c-0a1b2c",
-                ))  # fmt: skip
+                found.append(
+                    timed(
+                        "sdpa" if number == 0 else f"variant{number}?block={number}",
+                        1e-6 * (1 + number % 17 / 7) * n**power,
+                        problem,
+                        family=FAMILIES[number % 7],
+                        computes="softmax" if exact else "approximates softmax",
+                        distance=None if exact else far(0.3 + 0.6 * number / variants),
+                        error={part: rough(number * n) for part in PARTS[phase]},
+                        kernels=KERNELS,
+                        spent_s=dict.fromkeys(("build", "gate", "time"), 1 / (number + n)),
+                        setup_s=1 / (number + 3),
+                        entropy=1 / (n + 0.3),
+                        seed=n,
+                        started="2026-01-02T03:04:05+00:00",
+                        node="slow-box-2c-0a1b2c",
+                    )
+                )
     return found
 
 

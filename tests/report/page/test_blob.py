@@ -6,7 +6,8 @@ import re
 import zlib
 from dataclasses import replace
 
-from attnbench.report.page import blob, html, table
+from attnbench.features.report import html, table
+from attnbench.features.report import table as blob
 
 
 def unpacked(word):
@@ -29,7 +30,10 @@ def test_every_record_is_there_without_its_samples(small_contents):
 
 def test_numbers_are_kept_to_seven_figures():
     assert blob._short({"a": [1 / 3, {"b": 123456789.123}], "n": 123456789, "t": "x"}) == {
-        "a": [0.3333333, {"b": 123456800.0}], "n": 123456789, "t": "x"}  # fmt: skip
+        "a": [0.3333333, {"b": 123456800.0}],
+        "n": 123456789,
+        "t": "x",
+    }
 
 
 def test_a_record_is_told_in_a_line_for_people(small_contents):
@@ -43,8 +47,8 @@ def test_a_record_is_told_in_a_line_for_people(small_contents):
 
 def test_doubts_about_a_record_are_told(small_contents):
     cell = table.cells(small_contents)[0]
-    time = replace(cell.record.time, flags=["drifted: much", "contended"], n=1, stop="plateau")
-    told = blob.told(replace(cell, record=replace(cell.record, time=time)))
+    time = cell.record.time.with_(flags=["drifted: much", "contended"], n=1, stop="plateau")
+    told = blob.told(replace(cell, record=cell.record.with_(time=time)))
     assert "1 sample, stopped when its interval narrowed no more" in told
     assert told.endswith("in doubt: drifted: much; contended")
 
@@ -57,8 +61,10 @@ def test_every_figures_numbers_are_there(small_contents):
 
 def test_figures_in_other_units_are_packed_and_the_first_of_each_is_on_the_page(small_contents):
     held = unpacked(blob.packed(small_contents, []))["svg"]
-    by_unit = {unit: {f.name: f.inline for f in small_contents.figures if f.unit == unit}
-               for unit in ("", "ms", "tflops", "share", "baseline")}  # fmt: skip
+    by_unit = {
+        unit: {f.name: f.inline for f in small_contents.figures if f.unit == unit}
+        for unit in ("", "ms", "tflops", "share", "baseline")
+    }
     assert all(by_unit.values())
     assert held == by_unit["tflops"] | by_unit["share"] | by_unit["baseline"]
     page = html.render(small_contents)

@@ -139,9 +139,15 @@ def test_a_line_and_a_row_light_their_variant_too(reader, number):
     assert r.seen("#lit") == []
 
 
-@pytest.mark.parametrize(("unit", "head"), [
-    ("ms", "time, ms"), ("tflops", "TFLOP/s"), ("share", "% of ceiling"), ("baseline", "× sdpa"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unit", "head"),
+    [
+        ("ms", "time, ms"),
+        ("tflops", "TFLOP/s"),
+        ("share", "% of ceiling"),
+        ("baseline", "× sdpa"),
+    ],
+)
 def test_the_unit_changes_figures_table_and_cards(reader, unit, head):
     r = reader()
     r.page.select_option("[name=unit]", unit)

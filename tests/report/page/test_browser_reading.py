@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page import html, table
+from attnbench.features.report import html, table
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -30,7 +30,8 @@ def test_print_is_light_and_shows_everything(reader):
     r = reader(color_scheme="dark")
     r.page.emulate_media(media="print")
     assert r.page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor") == (
-        "rgb(255, 255, 255)")  # fmt: skip
+        "rgb(255, 255, 255)"
+    )
     assert not r.page.is_visible("#controls") and not r.page.is_visible(".save")
     shown = r.page.eval_on_selector_all(
         ".scroll", "all => all.every(s => s.scrollHeight <= s.clientHeight + 1)"
@@ -111,10 +112,17 @@ def test_spans_are_explained_only_where_there_are_any(reader, plain_page, small_
     assert lead == section[3]
 
 
-@pytest.mark.parametrize(("width", "theme"), [
-    (360, "dark"), (1440, "light"), *(pytest.param(*more, marks=pytest.mark.slow)
-                                      for more in ((360, "light"), (768, "dark"), (1440, "dark"))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (360, "dark"),
+        (1440, "light"),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in ((360, "light"), (768, "dark"), (1440, "dark"))
+        ),
+    ],
+)
 def test_axe_finds_nothing_serious(reader, width, theme):
     import axe_playwright_python
 
@@ -127,8 +135,11 @@ def test_axe_finds_nothing_serious(reader, width, theme):
         r.page.locator(".card .use .name").first.click()
     r.page.wait_for_timeout(200)
     found = r.page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
-    told = [(v["id"], v["impact"], [n["html"][:200] for n in v["nodes"][:3]])
-            for v in found if v["impact"] in ("serious", "critical")]  # fmt: skip
+    told = [
+        (v["id"], v["impact"], [n["html"][:200] for n in v["nodes"][:3]])
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]
     assert not told, told
 
 

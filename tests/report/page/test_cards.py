@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.figures.looks import looks
-from attnbench.report.page.cards import NAMED, cards
-from attnbench.report.page.table import Cell
-from attnbench.report.scenes import Ran, scenes
+from attnbench.features.report.table import NAMED, PageCell, cards
+from attnbench.report.figures.style import looks
+from attnbench.report.scenes import ReportRun, scenes
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -19,10 +18,12 @@ def rows():
     """The rows of the one card of these records."""
 
     def made(*records):
-        run = Ran(0, Path("box/run"), runs.HEADER, records, range(1, len(records) + 1))
+        run = ReportRun(0, Path("box/run"), runs.HEADER, records, range(1, len(records) + 1))
         found, look = scenes([run]), looks(records)
-        cells = [Cell(n, r, run, n + 1, None, look[r.variant], None, None)
-                 for n, r in enumerate(records)]  # fmt: skip
+        cells = [
+            PageCell(n, r, run, n + 1, None, look[r.variant], None, None)
+            for n, r in enumerate(records)
+        ]
         (card,) = cards(found, look, cells)
         return card.rows
 
@@ -36,10 +37,13 @@ def inexact(variant, median, skill, **more):
 
 def test_the_longest_lengths_come_first_and_alike_ones_are_one_row(rows):
     found = rows(
-        timed("sdpa", 1e-3, at(64)), timed("matmul", 2e-3, at(64)),
-        timed("sdpa", 2e-3, at(128)), timed("matmul", 4e-3, at(128)),
-        timed("sdpa", 9e-3, at(256)), timed("matmul", 4e-3, at(256)),
-    )  # fmt: skip
+        timed("sdpa", 1e-3, at(64)),
+        timed("matmul", 2e-3, at(64)),
+        timed("sdpa", 2e-3, at(128)),
+        timed("matmul", 4e-3, at(128)),
+        timed("sdpa", 9e-3, at(256)),
+        timed("matmul", 4e-3, at(256)),
+    )
     assert [row.stretch.span for row in found] == ["256", "64 to 128"]
     assert [row.winner.variant for row in found] == ["matmul", "sdpa"]
     assert [row.badges for row in found] == [[("clear", "clear")]] * 2
@@ -58,9 +62,11 @@ def test_of_many_that_tie_some_are_named_and_the_rest_is_counted(rows):
 def test_one_doubtful_length_makes_its_stretch_doubtful(rows):
     busy = ["contended"]
     (row,) = rows(
-        timed("sdpa", 1e-3, at(64), flags=busy), timed("matmul", 2e-3, at(64), flags=busy),
-        timed("sdpa", 2e-3, at(128)), timed("matmul", 4e-3, at(128)),
-    )  # fmt: skip
+        timed("sdpa", 1e-3, at(64), flags=busy),
+        timed("matmul", 2e-3, at(64), flags=busy),
+        timed("sdpa", 2e-3, at(128)),
+        timed("matmul", 4e-3, at(128)),
+    )
     assert row.badges == [("doubt", "in doubt")]
     assert "sdpa" in row.doubted
 

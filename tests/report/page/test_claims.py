@@ -5,24 +5,33 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.claims.claim import Rule
-from attnbench.claims.figures import Figure, Found
-from attnbench.claims.outcome import Outcome
-from attnbench.claims.verdict import Verdict
-from attnbench.report.page import filled, html
-from attnbench.report.page.gather import gather
-from attnbench.report.page.summary import summary
+from attnbench.features.claims.claim import (
+    ClaimFigure,
+    ClaimFindings,
+    ClaimOutcome,
+    ClaimRule,
+    ClaimVerdict,
+)
+from attnbench.features.report import filled, html
+from attnbench.features.report.files import summary
+from attnbench.report.scenes import gather
 from impls.loading import load_file
 from tests.claims.made import BOX, claim, point
 
 runs = load_file(Path(__file__).with_name("runs.py"))
 MARKUP = runs.MARKUP
 ROWS = [
-    Outcome.of(claim(point("one", ours=True)), Found({"one": Figure(0.5, 0.4, 0.6)})).to_dict(),
-    Outcome.of(claim(point("two", Rule.AT_LEAST), name="bad"),
-               Found({"two": Figure(0.1)})).to_dict(),
-    Outcome(claim(name="far"), Verdict.NEEDS_OTHER_HARDWARE, f"it needs {MARKUP}").to_dict(),
-]  # fmt: skip
+    ClaimOutcome.of(
+        claim(point("one", ours=True)), ClaimFindings({"one": ClaimFigure(0.5, 0.4, 0.6)})
+    ).to_dict(),
+    ClaimOutcome.of(
+        claim(point("two", ClaimRule.AT_LEAST), name="bad"),
+        ClaimFindings({"two": ClaimFigure(0.1)}),
+    ).to_dict(),
+    ClaimOutcome(
+        claim(name="far"), ClaimVerdict.NEEDS_OTHER_HARDWARE, f"it needs {MARKUP}"
+    ).to_dict(),
+]
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page import drawn, filled
-from attnbench.report.page.beside import beside
-from attnbench.report.page.gather import gather
-from attnbench.report.page.headlines import headlines, sentences
-from attnbench.report.scenes import scenes
+from attnbench.features.report import filled
+from attnbench.features.report import filled as drawn
+from attnbench.features.report.contents import beside, headlines, sentences
+from attnbench.report.scenes import gather, scenes
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -44,16 +43,26 @@ def test_a_clear_lead_is_said_with_its_interval(gathered):
 
 
 def test_of_a_tie_one_is_recommended_and_the_rest_is_beside_it(gathered):
-    (line,) = told(gathered, timed("a", 1e-3), timed("b", 1.03e-3), timed("c", 1.04e-3),
-                   timed("d", 1.05e-3), timed("e", 3e-3))  # fmt: skip
+    (line,) = told(
+        gathered,
+        timed("a", 1e-3),
+        timed("b", 1.03e-3),
+        timed("c", 1.04e-3),
+        timed("d", 1.05e-3),
+        timed("e", 3e-3),
+    )
     assert "use a: 1.00 ms [0.980, 1.02], 3.00× [2.88, 3.12] faster than e; b, c and d can" in line
     assert "b, c and d can't be told from it." in line
 
 
-@pytest.mark.parametrize(("ties", "said"), [
-    (1, "; v1 can't be told from it."), (2, "; v1 and v2 can't be told from it."),
-    (5, "; v1, v2, v3 and 2 more can't be told from it."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ties", "said"),
+    [
+        (1, "; v1 can't be told from it."),
+        (2, "; v1 and v2 can't be told from it."),
+        (5, "; v1, v2, v3 and 2 more can't be told from it."),
+    ],
+)
 def test_many_that_tie_are_counted(gathered, ties, said):
     (line,) = told(gathered, *(timed(f"v{n}", 1e-3) for n in range(ties + 1)))
     assert f"use v0: 1.00 ms [0.980, 1.02]{said}" in line
@@ -77,9 +86,12 @@ def test_nothing_exact_and_nothing_at_all_are_said(gathered, tmp_path):
 
 
 def test_training_comes_first_and_each_phase_once(gathered):
-    records = [timed("sdpa", 1e-3, at(n, phase=phase, mask=mask))
-               for phase in ("forward", "train", "backward")
-               for mask in (runs.CAUSAL, runs.PROBLEM.mask) for n in (64, 128)]  # fmt: skip
+    records = [
+        timed("sdpa", 1e-3, at(n, phase=phase, mask=mask))
+        for phase in ("forward", "train", "backward")
+        for mask in (runs.CAUSAL, runs.PROBLEM.mask)
+        for n in (64, 128)
+    ]
     lines = told(gathered, *records)
     assert [line[:22] for line in lines] == ["To train at 128 tokens", "To run forward at 128 "]
 
@@ -90,7 +102,7 @@ def test_of_several_regimes_the_longest_is_the_headline_and_named(gathered):
         timed(name, median, runs.at(n, mask=mask))
         for n, mask, fast in ((64, none, "sdpa"), (128, causal, "matmul"))
         for name, median in (("sdpa", 1e-3), ("matmul", 3e-3 if fast == "sdpa" else 3e-4))
-    ]  # fmt: skip
+    ]
     (line,) = told(gathered, *records)
     assert line.startswith("To run forward at 128 tokens (causal; 1 other below), use matmul:")
 
@@ -103,19 +115,31 @@ def test_of_several_runs_each_answers_for_itself(gathered):
     assert "run1 on slow-box-2c" in lines[1]
 
 
-@pytest.mark.parametrize(("others", "said"), [
-    ([("w", 1e-4, 0.7)], "Faster, but not exact: w, 10.0× as fast, keeps 70\u00a0% ("),
-    ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster keeps half of what softmax does. "
-     "Nearest: x, 5.00× as fast, keeps 40\u00a0%."),
-    ([("w", 1e-4, -3.0)], "Nothing faster keeps even 5\u00a0% of what softmax does."),
-    ([("w", 1e-4, 0.04), ("x", 2e-4, 0.05)], "Nearest: x, 5.00× as fast, keeps 5\u00a0%."),
-    ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
-    ([], "Nothing else that was measured is faster for sure, exact or not."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([("w", 1e-4, 0.7)], "Faster, but not exact: w, 10.0× as fast, keeps 70\u00a0% ("),
+        (
+            [("w", 1e-4, 0.2), ("x", 2e-4, 0.4)],
+            "Nothing faster keeps half of what softmax does. "
+            "Nearest: x, 5.00× as fast, keeps 40\u00a0%.",
+        ),
+        ([("w", 1e-4, -3.0)], "Nothing faster keeps even 5\u00a0% of what softmax does."),
+        ([("w", 1e-4, 0.04), ("x", 2e-4, 0.05)], "Nearest: x, 5.00× as fast, keeps 5\u00a0%."),
+        ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
+        ([], "Nothing else that was measured is faster for sure, exact or not."),
+    ],
+)
 def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(gathered, others, said):
-    more = [timed(name, median, computes="approximates softmax",
-                  distance=None if skill is None else runs.far(skill))
-            for name, median, skill in others]  # fmt: skip
+    more = [
+        timed(
+            name,
+            median,
+            computes="approximates softmax",
+            distance=None if skill is None else runs.far(skill),
+        )
+        for name, median, skill in others
+    ]
     (scene,) = scenes(gathered([timed("sdpa", 1e-3), *more]))
     assert said in str(beside(scene.standings[0]))
 
@@ -130,10 +154,16 @@ def test_a_regime_is_told_stretch_by_stretch_with_its_crossovers(gathered):
 
 
 def test_a_stretch_is_in_doubt_where_any_of_its_lengths_is(gathered):
-    (scene,) = scenes(gathered([
-        timed("sdpa", 1e-3, flags=["contended: 3 of 9"]), timed("matmul", 2e-3),
-        timed("sdpa", 2e-3, at(128)), timed("matmul", 4e-3, at(128)),
-    ]))  # fmt: skip
+    (scene,) = scenes(
+        gathered(
+            [
+                timed("sdpa", 1e-3, flags=["contended: 3 of 9"]),
+                timed("matmul", 2e-3),
+                timed("sdpa", 2e-3, at(128)),
+                timed("matmul", 4e-3, at(128)),
+            ]
+        )
+    )
     first, *_ = sentences(scene)
     assert first.startswith("64 to 128: at 128 use sdpa: 2.00 ms")
     assert first.endswith("in doubt: sdpa contended")
@@ -142,10 +172,17 @@ def test_a_stretch_is_in_doubt_where_any_of_its_lengths_is(gathered):
 # ---- contents ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("names", "base"), [
-    (["einsum", "matmul", "sdpa"], "sdpa"), (["einsum", "matmul"], "matmul"),
-    (["x", "einsum"], "einsum"), (["x", "y", "y"], "y"), (["y", "x"], "x"), ([], ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "base"),
+    [
+        (["einsum", "matmul", "sdpa"], "sdpa"),
+        (["einsum", "matmul"], "matmul"),
+        (["x", "einsum"], "einsum"),
+        (["x", "y", "y"], "y"),
+        (["y", "x"], "x"),
+        ([], ""),
+    ],
+)
 def test_the_baseline_is_the_first_known_or_the_one_most_timed(gathered, names, base):
     records = [timed(name, 1e-3, at(64 * (n + 1))) for n, name in enumerate(names)]
     records.append(timed("near", 1e-3, computes="approximates softmax"))
@@ -235,8 +272,9 @@ def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, h
 def test_very_many_lines_leave_room_for_few_regimes(hollow, gathered, variants, shown):
     records = [
         timed(f"v{n}", 1e-3, at(64, phase=phase))
-        for phase in ("train", "forward", "decode") for n in range(variants)
-    ]  # fmt: skip
+        for phase in ("train", "forward", "decode")
+        for n in range(variants)
+    ]
     draw_all(gathered, records)
     assert len(hollow["memory"]) == shown
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page.gather import gather
-from attnbench.report.page.latex import tables
-from attnbench.report.scenes import scenes
+from attnbench.features.report.files import tables
+from attnbench.report.scenes import gather, scenes
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -27,11 +26,16 @@ def row(text, name):
 
 
 def test_the_fastest_exact_and_what_ties_with_it_are_bold(made):
-    text = made([
-        timed("fast", 1e-3), timed("tied", 1.02e-3), timed("slow", 2e-3),
-        timed("other", 1e-4, computes="its own operator"),
-        timed("fast", 2e-3, at(128)), timed("slow", 1e-3, at(128)),
-    ])  # fmt: skip
+    text = made(
+        [
+            timed("fast", 1e-3),
+            timed("tied", 1.02e-3),
+            timed("slow", 2e-3),
+            timed("other", 1e-4, computes="its own operator"),
+            timed("fast", 2e-3, at(128)),
+            timed("slow", 1e-3, at(128)),
+        ]
+    )
     assert row(text, "fast")[-2:] == ["bfseries 1", "2"]
     assert row(text, "tied")[-2:] == ["bfseries 1.02", "--"]
     assert row(text, "slow")[-2:] == ["2", "bfseries 1"]
@@ -40,11 +44,15 @@ def test_the_fastest_exact_and_what_ties_with_it_are_bold(made):
 
 
 def test_what_has_no_time_says_how_it_ended(made):
-    text = made([
-        timed("a", 1e-3), timed("b", 1e-3),
-        runs.untimed("a", "out_of_memory", problem=at(128)),
-        runs.untimed("b", "timed_out", problem=at(128)), runs.untimed("never", "failed"),
-    ])  # fmt: skip
+    text = made(
+        [
+            timed("a", 1e-3),
+            timed("b", 1e-3),
+            runs.untimed("a", "out_of_memory", problem=at(128)),
+            runs.untimed("b", "timed_out", problem=at(128)),
+            runs.untimed("never", "failed"),
+        ]
+    )
     assert row(text, "a")[-1] == "memory"
     assert row(text, "b")[-1] == "too slow"
     assert "never" not in text
@@ -80,7 +88,9 @@ def test_latex_takes_it(made, tmp_path):
     body = made([*runs.small(), timed(NASTY, 1e-3)])
     (tmp_path / "t.tex").write_text(
         "\\documentclass{article}\\usepackage{booktabs,longtable}\\begin{document}\n"
-        + body + "\\end{document}"
-    )  # fmt: skip
-    subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True,
-                   capture_output=True)  # fmt: skip
+        + body
+        + "\\end{document}"
+    )
+    subprocess.run(
+        ["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True
+    )

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page.gather import gather
-from attnbench.report.page.missing import missing
-from attnbench.report.scenes import scenes
+from attnbench.features.report.contents import missing
+from attnbench.report.scenes import gather, scenes
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -21,8 +20,11 @@ def of(tmp_path):
 
 
 def test_one_reason_is_said_once_for_all_variants_and_lengths(of):
-    records = [runs.untimed(name, "unavailable", f"{name} runs on cuda", runs.at(n), remedy="a GPU")
-               for name in ("a.b", "c?x=1") for n in (64, 128)]  # fmt: skip
+    records = [
+        runs.untimed(name, "unavailable", f"{name} runs on cuda", runs.at(n), remedy="a GPU")
+        for name in ("a.b", "c?x=1")
+        for n in (64, 128)
+    ]
     (found,) = of(records)
     assert (found.status, found.reason, found.remedy) == ("unavailable", "runs on cuda", "a GPU")
     assert (found.variants, found.cells, found.where) == (("a.b", "c?x=1"), 4, ("everywhere",))
@@ -51,12 +53,16 @@ def test_everywhere_is_said_only_where_it_is_true_of_each(of):
 
 def test_remedies_and_statuses_part_what_has_the_same_reason(of):
     records = [
-        runs.untimed("a", "failed", "no", remedy="x"), runs.untimed("b", "failed", "no"),
-        runs.untimed("c", "crashed", "no"), runs.timed("d", 1.0),
-    ]  # fmt: skip
+        runs.untimed("a", "failed", "no", remedy="x"),
+        runs.untimed("b", "failed", "no"),
+        runs.untimed("c", "crashed", "no"),
+        runs.timed("d", 1.0),
+    ]
     assert [(f.status, f.remedy, f.variants) for f in of(records)] == [
-        ("failed", "x", ("a",)), ("failed", "", ("b",)), ("crashed", "", ("c",)),
-    ]  # fmt: skip
+        ("failed", "x", ("a",)),
+        ("failed", "", ("b",)),
+        ("crashed", "", ("c",)),
+    ]
 
 
 def test_a_cell_without_a_record_is_not_run_and_says_so(of):
@@ -75,7 +81,7 @@ def test_what_was_only_checked_says_so(of):
 
 def test_every_cell_is_timed_or_missing(of):
     records = runs.small()
-    total = {(r.variant, r.problem["phase"], n) for r in records for n in runs.LENGTHS}
+    total = {(r.variant, r.problem.phase, n) for r in records for n in runs.LENGTHS}
     forward = {cell for cell in total if cell[:2] != ("einsum", "forward")}
     timed = sum(r.time is not None for r in records)
     assert sum(each.cells for each in of(records)) + timed == len(forward)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page import html
-from attnbench.report.page.model_cost import model_cost
-from attnbench.report.page.summary import summary
-from attnbench.store.evidence import KINDS, Evidence
+from attnbench.core.evidence import KINDS, Evidence
+from attnbench.features.report import html
+from attnbench.features.report.evidence import model_cost
+from attnbench.features.report.files import summary
 from impls.loading import load_file
 from tests.models.quality.made_up import evidence, flat, real_row, row
 
@@ -33,10 +33,15 @@ def committed(small_contents):
 
 def recall_evidence(*more, **made):
     facts = {
-        "machine": {"name": "a-machine"}, "started": "2026-01-01T00:00:00+00:00",
-        "command": "attnbench quality recall", "baseline": "sdpa", "scan": False,
-        "seeds": [0, 1, 2], "budgets": {made_up.SETTING.slug: 0.9}, **made,
-    }  # fmt: skip
+        "machine": {"name": "a-machine"},
+        "started": "2026-01-01T00:00:00+00:00",
+        "command": "attnbench quality recall",
+        "baseline": "sdpa",
+        "scan": False,
+        "seeds": [0, 1, 2],
+        "budgets": {made_up.SETTING.slug: 0.9},
+        **made,
+    }
     return Evidence("recall", facts, [*made_up.rows("sdpa", *[(1.0, 0.998)] * 3), *more])
 
 
@@ -64,8 +69,11 @@ def test_without_such_evidence_there_is_no_such_section(small_contents, page_bes
 def test_the_newest_of_each_kind_is_shown(page_beside):
     topk = row("topk[x]", flat(0.98), "softmax on its own pattern", 0.9)
     found = evidence(row("einsum", flat(1.0), "softmax", 1.1), topk)
-    real = Evidence("real", {**found.made, "wanted": {"seq": 256, "batch": 4}},
-                    [real_row("betterone", "layer 0", 0.7)])  # fmt: skip
+    real = Evidence(
+        "real",
+        {**found.made, "wanted": {"seq": 256, "batch": 4}},
+        [real_row("betterone", "layer 0", 0.7)],
+    )
     said = page_beside(_1=evidence(row("olderone", flat(0.5))), _2=found, _3=real)
     assert "What it costs a model" in said and 'href="#model"' in said
     assert "topk[x]" in said and "betterone" in said and "olderone" not in said
@@ -94,15 +102,24 @@ def test_damaged_evidence_costs_its_own_part(page_beside):
 
 
 def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(page_beside):
-    elu = made_up.rows("linear.elu", *[(1.0, 0.5)] * 3, computes="its own operator",
-                       family="linear", step_s=0.02)  # fmt: skip
+    elu = made_up.rows(
+        "linear.elu", *[(1.0, 0.5)] * 3, computes="its own operator", family="linear", step_s=0.02
+    )
     said = page_beside(_1=recall_evidence(*elu)).replace("&#39;", "'")
     section = said[said.index('id="model"') : said.index('id="table"')]
-    places = [section.index(words) for words in (
-        "What small models recall", 'class="follows">After the same', "falls short of it: "
-        "linear.elu (50.0 ± 0.0 %)", "<figure id=", "steps each", "2.00 [2.00, 2.00]", "0.9 s each",
-        "by chance, knowing",
-    )]  # fmt: skip
+    places = [
+        section.index(words)
+        for words in (
+            "What small models recall",
+            'class="follows">After the same',
+            "falls short of it: linear.elu (50.0 ± 0.0 %)",
+            "<figure id=",
+            "steps each",
+            "2.00 [2.00, 2.00]",
+            "0.9 s each",
+            "by chance, knowing",
+        )
+    ]
     assert places == sorted(places)
 
 
@@ -130,8 +147,12 @@ def test_nothing_was_trained_and_nothing_was_timed(page_beside):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reproduce"])
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "recall"}', "damaged"])
 def test_whatever_a_file_holds_the_page_says_so(small_contents, tmp_path, kind, text):
-    whole = {"kind": kind, "made": {"machine": {"name": "m"}}, "rows": [{"variant": 3}],
-             "schema": 1}  # fmt: skip
+    whole = {
+        "kind": kind,
+        "made": {"machine": {"name": "m"}},
+        "rows": [{"variant": 3}],
+        "schema": 1,
+    }
     (tmp_path / "evidence").mkdir()
     file = tmp_path / "evidence" / f"1-{kind}.json"
     file.write_text(json.dumps(whole) if text == "damaged" else text)
@@ -144,9 +165,9 @@ def test_whatever_a_file_holds_the_page_says_so(small_contents, tmp_path, kind, 
 def test_the_ranking_at_each_level_is_that_of_the_file(committed):
     points = {
         r["variant"]: (r["cosine"]["long"], r["steps"][0]["comparison"])
-        for r in kept("model")["rows"] if r["status"] == "measured" and r["steps"]
-        and "why" not in r["steps"][0]
-    }  # fmt: skip
+        for r in kept("model")["rows"]
+        if r["status"] == "measured" and r["steps"] and "why" not in r["steps"][0]
+    }
     table = committed["model.json"].tables[0]
     assert [row[1] for row in table.rows] == ["≥ 0.999", "≥ 0.99", "≥ 0.95", "≥ 0.9"]
     for tokens, level, keep, who, step, tied in table.rows:
@@ -164,9 +185,10 @@ def test_the_picture_has_every_point_of_the_file(committed):
     figure = committed["model.json"].figure
     lines = [line.split(",") for line in figure.csv.splitlines()[1:]]
     steps = {
-        r["variant"]: r["steps"][0]["comparison"]["ratio"] for r in kept("model")["rows"]
+        r["variant"]: r["steps"][0]["comparison"]["ratio"]
+        for r in kept("model")["rows"]
         if r["status"] == "measured" and r["steps"] and "why" not in r["steps"][0]
-    }  # fmt: skip
+    }
     assert {name: float(each[5]) for name, *rest in lines for each in [[name, *rest]]} == (
         pytest.approx(steps, rel=1e-5)
     )
@@ -214,8 +236,9 @@ def test_on_a_telephone_tables_and_pictures_move_in_their_own_boxes(
     small_contents, committed, reader, tmp_path
 ):
     path = tmp_path / "index.html"
-    path.write_text(html.render(replace(small_contents, model_cost=list(committed.values()))),
-                    "utf-8")  # fmt: skip
+    path.write_text(
+        html.render(replace(small_contents, model_cost=list(committed.values()))), "utf-8"
+    )
     read = reader(path, width=390)
     assert read.page.evaluate("document.documentElement.scrollWidth") <= 390
     boxes = read.page.locator("#model .scroll, #model .scroller").locator("visible=true")

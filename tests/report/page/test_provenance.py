@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page.provenance import about, commands, machine_line
+from attnbench.features.report.provenance import about, commands, machine_line
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -27,9 +27,11 @@ def test_a_gpu_is_said_first(gathered):
 
 def test_what_a_run_may_be_trusted_for_is_said(gathered):
     records = [
-        timed("a", 1e-3, flags=["contended: 3"]), timed("b", 1e-3, flags=["contended: 4", "drift"]),
-        timed("c", 1e-3, canary_s=1.2e-3), runs.untimed("d", "wrong", canary_s=9e-3),
-    ]  # fmt: skip
+        timed("a", 1e-3, flags=["contended: 3"]),
+        timed("b", 1e-3, flags=["contended: 4", "drift"]),
+        timed("c", 1e-3, canary_s=1.2e-3),
+        runs.untimed("d", "wrong", canary_s=9e-3),
+    ]
     (run,) = gathered(records)
     (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
     check, noise, refused, flags, drift, again = about(run).trust
@@ -41,15 +43,36 @@ def test_what_a_run_may_be_trusted_for_is_said(gathered):
     assert again.startswith("2 cells measured while the machine drifted were done again")
 
 
-@pytest.mark.parametrize("header", [
-    {"machine": None, "settings": None, "code": None, "selfcheck": None, "ceilings": None,
-     "started": None, "command": None, "grid": None},
-    {"ceilings": {"flops": [], "copy": {"x": None}}, "started": "soon", "command": "a 'b",
-     "selfcheck": {}, "nodes": {"a": 1, "b": 2}, "grid": {"seq": 3}},
-    {"machine": {"gpus": [None, {}], "versions": [], "cores": "two", "memory_bytes": "much"},
-     "noise": [1, {"floor": "x"}, {"floor": 0.1}], "ceilings": {"flops": {"float32": None}},
-     "nodes": {"a": None, "b": {"machine": {}}}, "run": None},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "header",
+    [
+        {
+            "machine": None,
+            "settings": None,
+            "code": None,
+            "selfcheck": None,
+            "ceilings": None,
+            "started": None,
+            "command": None,
+            "grid": None,
+        },
+        {
+            "ceilings": {"flops": [], "copy": {"x": None}},
+            "started": "soon",
+            "command": "a 'b",
+            "selfcheck": {},
+            "nodes": {"a": 1, "b": 2},
+            "grid": {"seq": 3},
+        },
+        {
+            "machine": {"gpus": [None, {}], "versions": [], "cores": "two", "memory_bytes": "much"},
+            "noise": [1, {"floor": "x"}, {"floor": 0.1}],
+            "ceilings": {"flops": {"float32": None}},
+            "nodes": {"a": None, "b": {"machine": {}}},
+            "run": None,
+        },
+    ],
+)
 def test_a_header_that_says_little_or_nonsense_is_shown_as_it_is(gathered, header):
     (run,) = gathered(runs.small(), **header)
     found = about(run)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from attnbench.report.page import filled
-from attnbench.report.page.contents import Missing
-from attnbench.report.page.gather import gather
-from attnbench.report.page.summary import LIMIT, _plain, summary
+from attnbench.features.report import filled
+from attnbench.features.report.contents import Missing
+from attnbench.features.report.files import LIMIT, _plain, summary
+from attnbench.report.scenes import gather
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -38,16 +38,19 @@ def test_the_answer_comes_first(contents):
 def test_winners_are_a_table_with_ties_and_what_has_none(contents):
     records = [
         *(runs.timed("sdpa", 1e-3, runs.at(n)) for n in (64, 128, 256)),
-        runs.timed("tied", 1e-3, runs.at(64)), runs.timed("behind", 2e-3, runs.at(128)),
+        runs.timed("tied", 1e-3, runs.at(64)),
+        runs.timed("behind", 2e-3, runs.at(128)),
         runs.timed("w", 1e-3, runs.at(512), computes="its own operator"),
         *(runs.timed("sdpa", 1e-3, runs.at(n, phase="train")) for n in (64, 128)),
-    ]  # fmt: skip
+    ]
     text = summary(contents(records))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[0] == "| regime | 64 | 128 | 256 | 512 |"
     assert rows[2] == "| train | **sdpa** alone | **sdpa** alone | not asked | not asked |"
-    assert rows[3] == ("| forward | tie of 2: sdpa, tied | **sdpa** 2.00× [1.92, 2.08] | "
-                       "**sdpa** alone | nothing exact has a time |")  # fmt: skip
+    assert rows[3] == (
+        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× [1.92, 2.08] | "
+        "**sdpa** alone | nothing exact has a time |"
+    )
 
 
 def test_doubts_are_said_in_the_table(contents):
@@ -55,18 +58,42 @@ def test_doubts_are_said_in_the_table(contents):
     assert re.search(r"\*\*sdpa\*\* 2\.00× \S+ \S+ \(in doubt\)", summary(contents(records)))
 
 
-@pytest.mark.parametrize("words", [
-    runs.MARKUP, "a|b", "`code`", "**bold**", "[x](y.html)", "<script>", "@everyone", "~~gone~~",
-    "a\nb\n# c", "back\\slash|", "![i](u)", "_x_", "a &amp; b", "<!-- x", "\n- item", "\n\n1. one",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        runs.MARKUP,
+        "a|b",
+        "`code`",
+        "**bold**",
+        "[x](y.html)",
+        "<script>",
+        "@everyone",
+        "~~gone~~",
+        "a\nb\n# c",
+        "back\\slash|",
+        "![i](u)",
+        "_x_",
+        "a &amp; b",
+        "<!-- x",
+        "\n- item",
+        "\n\n1. one",
+    ],
+)
 def test_no_words_are_markup(contents, words):
     """They come out of a Markdown reader as they went in."""
     read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render
     texts = [
-        summary(contents([runs.timed(each, 1e-3), runs.timed("b", 2e-3),
-                          runs.untimed("c", "failed", each, remedy=each)]))
+        summary(
+            contents(
+                [
+                    runs.timed(each, 1e-3),
+                    runs.timed("b", 2e-3),
+                    runs.untimed("c", "failed", each, remedy=each),
+                ]
+            )
+        )
         for each in ("plain", words)
-    ]  # fmt: skip
+    ]
     assert "@" not in texts[1]  # nobody is called by it
     plain, marked = map(read, texts)
     tags = re.compile(r"<[^>]*>")
@@ -77,8 +104,10 @@ def test_no_words_are_markup(contents, words):
 
 def test_what_is_missing_is_listed_with_reason_and_remedy(contents):
     text = summary(contents(runs.small()))
-    assert ("- unavailable: sdpa.efficient (6 cells): runs on cuda; this machine has cpu → "
-            "run it on a machine with a GPU") in text  # fmt: skip
+    assert (
+        "- unavailable: sdpa.efficient (6 cells): runs on cuda; this machine has cpu → "
+        "run it on a machine with a GPU"
+    ) in text
     assert "- out of memory: einsum (1 cell): " in text
     assert "- not run: einsum (2 cells): there is no record of it" in text
     assert "Every cell that was begun has a time." in summary(contents([runs.timed("a", 1e-3)]))
@@ -93,8 +122,10 @@ def test_runs_stand_side_by_side_and_are_compared(contents):
 
 def test_however_much_there_is_it_fits_a_comment(contents):
     made = contents(runs.small())
-    many = [Missing("failed", f"reason {n} " + "x" * 5000, "y" * 5000, ["v" * 300] * 50, ["w"], 1)
-            for n in range(500)]  # fmt: skip
+    many = [
+        Missing("failed", f"reason {n} " + "x" * 5000, "y" * 5000, ["v" * 300] * 50, ["w"], 1)
+        for n in range(500)
+    ]
     text = summary(replace(made, missing=many, headlines=["h" * 5000] * 100))
     assert len(text) <= LIMIT
     assert text.rstrip().endswith("*")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.report.page.sure import how_sure, margins, only
-from attnbench.report.scenes import Ran, scenes
+from attnbench.features.report.contents import how_sure, margins, only
+from attnbench.report.scenes import ReportRun, scenes
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -13,7 +13,7 @@ timed, at = runs.timed, runs.at
 
 
 def ran(*records):
-    return Ran(0, Path("box/run"), runs.HEADER, records, range(1, len(records) + 1))
+    return ReportRun(0, Path("box/run"), runs.HEADER, records, range(1, len(records) + 1))
 
 
 def told_only(*records):
@@ -24,12 +24,17 @@ def told_only(*records):
 def test_answers_are_counted_by_how_sure_they_are():
     flags = ["drifted: much"]
     run = ran(
-        timed("a", 1e-3, at(64)), timed("b", 2e-3, at(64)),
-        timed("a", 1e-3, at(128)), timed("b", 1e-3, at(128)),
-        timed("a", 1e-3, at(256)), timed("b", 1e-3, at(256), flags=flags),
-        timed("a", 1e-3, at(512), flags=flags), timed("b", 2e-3, at(512)),
-        timed("a", 1e-3, at(1024)), timed("near", 1e-3, at(1024), computes="its own operator"),
-    )  # fmt: skip
+        timed("a", 1e-3, at(64)),
+        timed("b", 2e-3, at(64)),
+        timed("a", 1e-3, at(128)),
+        timed("b", 1e-3, at(128)),
+        timed("a", 1e-3, at(256)),
+        timed("b", 1e-3, at(256), flags=flags),
+        timed("a", 1e-3, at(512), flags=flags),
+        timed("b", 2e-3, at(512)),
+        timed("a", 1e-3, at(1024)),
+        timed("near", 1e-3, at(1024), computes="its own operator"),
+    )
     assert how_sure(scenes([run])) == (
         "of 5 answers 1 is clear, 1 is a tie, 2 are in doubt, 1 had nothing exact beside it; "
         "9 samples a time at the median; something was amiss while 2 of 10 times were taken"
@@ -56,13 +61,28 @@ def races(*ratios, beside=1.0):
         yield timed("best" if ratio > 1 else "slow", 1e-3 if ratio > 1 else 9e-3, at(64 * n))
 
 
-@pytest.mark.parametrize(("ratios", "near"), [
-    ((1, 1, 1), "within 1.05× of the best on 3 of 3 problems"),
-    ((1, 1, 1.04), "within 1.05× of the best on 3 of 3 problems, at worst 1.04× (forward, 192 to"),
-    ((1,) * 9 + (2.13,), "within 1.05× of the best on 9 of 10 problems, at worst 2.13× (forward,"),
-    ((1,) * 8 + (1.2, 2.13), "within 1.25× of the best on 9 of 10 problems, at worst 2.13× (forw"),
-    ((1, 1, 1, 4, 1, 5), "within 2× of the best on 4 of 6 problems, at worst 5.00× (forward, 384"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ratios", "near"),
+    [
+        ((1, 1, 1), "within 1.05× of the best on 3 of 3 problems"),
+        (
+            (1, 1, 1.04),
+            "within 1.05× of the best on 3 of 3 problems, at worst 1.04× (forward, 192 to",
+        ),
+        (
+            (1,) * 9 + (2.13,),
+            "within 1.05× of the best on 9 of 10 problems, at worst 2.13× (forward,",
+        ),
+        (
+            (1,) * 8 + (1.2, 2.13),
+            "within 1.25× of the best on 9 of 10 problems, at worst 2.13× (forw",
+        ),
+        (
+            (1, 1, 1, 4, 1, 5),
+            "within 2× of the best on 4 of 6 problems, at worst 5.00× (forward, 384",
+        ),
+    ],
+)
 def test_the_smallest_factor_that_covers_nine_in_ten_is_said(ratios, near):
     found = told_only(*races(*ratios))
     assert found.variant == "a"
@@ -89,6 +109,6 @@ def test_a_decode_is_told_in_keys_and_a_regime_by_what_tells_it_apart():
 
 def test_the_margin_is_the_runs_own(monkeypatch):
     shares = iter([0.05, 0.0723, 0.05])
-    monkeypatch.setattr(Ran, "margin", property(lambda _: next(shares)))
+    monkeypatch.setattr(ReportRun, "margin", property(lambda _: next(shares)))
     assert margins([ran()]) == "5\u00a0%"
     assert margins([ran(), ran()]) == "5\u00a0% to 7.2\u00a0%"

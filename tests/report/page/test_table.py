@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench import arguments
-from attnbench.record import Ranks, Record
-from attnbench.report.page import table
-from attnbench.report.page.table import repeats
+from attnbench.command import arguments
+from attnbench.core.record import Ranks, Record
+from attnbench.features.report import table
+from attnbench.features.report.table import repeats
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.loading import load_file
@@ -73,15 +73,20 @@ def test_each_cell_knows_its_line_its_ratios_and_its_units(small_contents):
     assert [cell.line for cell in cells[:3]] == [1, 2, 3]
     matmul = next(c for c in cells if c.record.variant == "matmul" and c.length == 128)
     assert matmul.to_best == pytest.approx(1.6) == matmul.to_baseline
-    assert matmul.units == {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%",
-                            "baseline": "1.60×"}  # fmt: skip
+    assert matmul.units == {
+        "ms": "3.20",
+        "tflops": "0.00262",
+        "share": "42\u00a0%",
+        "baseline": "1.60×",
+    }
     assert matmul.kept == "100\u00a0%"
 
 
 def test_what_is_exact_is_listed_before_what_is_not_and_the_untimed_last(small_contents):
     first = table.in_order(table.cells(small_contents))[:6]
-    assert {c.length for c in first} == {256} and {c.record.problem["phase"] for c in first} == {
-        "train"}  # fmt: skip
+    assert {c.length for c in first} == {256} and {c.record.problem.phase for c in first} == {
+        "train"
+    }
     names = [c.record.variant for c in first]
     assert names == ["sdpa", "matmul", "window?size=8", runs.MARKUP, "sdpa.efficient", "einsum"]
 
@@ -95,5 +100,5 @@ def test_a_cell_without_a_time_has_no_numbers_to_show(small_contents):
 def test_what_knows_less_than_nothing_keeps_less_than_nothing():
     record = runs.timed("gla", 1e-3, computes="its own operator", distance=runs.far(-143.0))
     assert isinstance(record, Record)
-    cell = table.Cell(0, record, None, 1, None, None, None, None)
+    cell = table.PageCell(0, record, None, 1, None, None, None, None)
     assert cell.kept == "< 0"

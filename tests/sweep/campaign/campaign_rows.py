@@ -61,10 +61,14 @@ class Kinds:
             name = function.__name__
             kind = Kind(name, tuple(statuses.split()), word, **{**self._always, **more})
             self.all.append(kind)
-            self.rows.append(Variant(
-                name=kind.label, title=name.replace("_", " "), family="campaign",
-                **{"computes": "softmax", "build": f":{name}", **(row or {})},
-            ))  # fmt: skip
+            self.rows.append(
+                Variant(
+                    name=kind.label,
+                    title=name.replace("_", " "),
+                    family="campaign",
+                    **{"computes": "softmax", "build": f":{name}", **(row or {})},
+                )
+            )
             return function
 
         return take

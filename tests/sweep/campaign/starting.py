@@ -12,8 +12,18 @@ from impls.loading import load_file
 
 ROOT = Path(attnbench.__file__).parents[1]
 sweeping = load_file(Path(__file__).with_name("sweeping.py"))
-SMALL = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--budget", "0.01", "--mask",
-         "none"]  # fmt: skip
+SMALL = [
+    "--heads",
+    "1",
+    "--head-dim",
+    "8",
+    "--phase",
+    "forward",
+    "--budget",
+    "0.01",
+    "--mask",
+    "none",
+]
 
 
 def command(*words):
@@ -24,9 +34,13 @@ def command(*words):
 def started(word, *words, **more):
     """A run in a process of its own; killed at the end of the block, if it still is."""
     run = subprocess.Popen(
-        command(*words), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command(*words),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, sweeping.MARK: word, **more},
-    )  # fmt: skip
+    )
     try:
         yield run
     finally:
@@ -38,9 +52,13 @@ def started(word, *words, **more):
 def finished(word, *words, before=(), **more):
     """A run to its end: its status and what it said. ``before``: what starts it."""
     done = subprocess.run(
-        [*before, *command(*words)], cwd=ROOT, capture_output=True, text=True, timeout=300,
+        [*before, *command(*words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, sweeping.MARK: word, **more},
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

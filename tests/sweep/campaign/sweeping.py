@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.measure.settings import Settings
-from attnbench.store import RunFolder, read_records
-from attnbench.sweep import canary, engine, run
+from attnbench.core.machine import this_machine
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import Settings
+from attnbench.core.store import read_records
+from attnbench.sweep import engine, sweep
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.slots import Slot
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
 from tests import processes
 
@@ -33,8 +34,9 @@ MODULES = {
     "never_imported.py": "import time\nwhile True: time.sleep(1)\n",
 }
 """What lies beside the tables and can't lie in a house that is kept in order."""
-GRID = Preset("one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",),
-              budget=0.01)  # fmt: skip
+GRID = Preset(
+    "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
+)
 KNOWN = {"nodes": {"": {"ceilings": {}}}}
 MARK = "ATTNBENCH_CAMPAIGN"
 MEMORY = 4 << 30
@@ -132,13 +134,13 @@ def swept(kinds, folder):
     plan = make_plan(impls.table(tables), done.order, GRID, this_machine())
     out = RunFolder.create(folder / "results", "box", {"seed": 0, "budget_s": 0.01, **KNOWN})
     with pytest.MonkeyPatch.context() as patch, marked() as word:
-        patch.setattr(canary, "MARGIN", 1e9)  # the machine that tests run on is busy
+        patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
         patch.setattr(engine, "free_memory", lambda: MEMORY)
         hasty = Hasty(kind.label for kind in kinds if kind.hangs)
         before = _told("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # its largest is counted from now
         try:
-            run.sweep(plan, Known(), out, [Slot(hasty)], _Quiet(), run.Interrupt(print))
+            sweep.sweep(plan, RunRecords(), out, [Slot(hasty)], _Quiet(), sweep.Interrupt(print))
         finally:
             hasty.close()
             out.close()

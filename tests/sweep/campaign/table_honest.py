@@ -46,6 +46,12 @@ def build(problem, n=0):
 
 
 ROWS = [
-    Variant(name="c.honest", title="honest", family="campaign", computes="softmax",
-            build=":build", options={"n": 0}),
-]  # fmt: skip
+    Variant(
+        name="c.honest",
+        title="honest",
+        family="campaign",
+        computes="softmax",
+        build=":build",
+        options={"n": 0},
+    ),
+]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.store import read_records
+from attnbench.core.store import read_records
 from impls.loading import load_file
 
 starting = load_file(Path(__file__).with_name("starting.py"))
@@ -52,8 +52,10 @@ def disk(tmp_path):
     def mount(options):
         return subprocess.run(
             ["mount", "-t", "tmpfs", "-o", options, "attnbench-test", folder],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     if shutil.which("mount") is None or (made := mount("size=40k")).returncode:
         pytest.skip(f"no file system may be mounted here: {made.stderr.strip()}")

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.machine import this_machine
-from attnbench.record import Status
-from attnbench.store import RunFolder, StoreError, read_header, read_records
-from attnbench.sweep import canary, run
+from attnbench.core.disk import StoreError
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Status
+from attnbench.core.run_folder import RunFolder
+from attnbench.core.store import read_header, read_records
+from attnbench.sweep import sweep
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.plausible import Known
-from attnbench.sweep.slots import Slot
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
 
 starting = load_file(Path(__file__).with_name("starting.py"))
@@ -148,14 +150,20 @@ def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_pa
     plan = make_plan(impls.table([table]), names, sweeping.GRID, this_machine())
     folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 0.01, **sweeping.KNOWN})
     with pytest.MonkeyPatch.context() as patch, sweeping.marked() as word:
-        patch.setattr(canary, "MARGIN", 1e9)
+        patch.setattr(sweep, "MARGIN", 1e9)
         engine = Hunted(chance=0.4, most=15)
         try:
             for _ in range(10):  # a run whose canary can't be read twice ends with a sentence
-                done = Known(read_records(folder.path))
+                done = RunRecords(read_records(folder.path))
                 try:
-                    run.sweep(plan, done, folder, [Slot(engine)], sweeping._Quiet(),
-                              run.Interrupt(print))  # fmt: skip
+                    sweep.sweep(
+                        plan,
+                        done,
+                        folder,
+                        [Slot(engine)],
+                        sweeping._Quiet(),
+                        sweep.Interrupt(print),
+                    )
                     break
                 except WorkerLost:
                     continue

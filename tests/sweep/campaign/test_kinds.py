@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.record import Status
+from attnbench.core.record import Status
 from impls.loading import load_file
 
 pytestmark = pytest.mark.slow

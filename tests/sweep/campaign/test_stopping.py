@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.store import read_records
+from attnbench.core.store import read_records
 from impls.loading import load_file
 
 starting = load_file(Path(__file__).with_name("starting.py"))
@@ -15,9 +15,11 @@ sweeping = starting.sweeping
 
 
 STUCK = [
-    "loops_in_c_with_the_interpreter_held", "ignores_every_signal_and_hangs", "shouts_for_ever",
+    "loops_in_c_with_the_interpreter_held",
+    "ignores_every_signal_and_hangs",
+    "shouts_for_ever",
     "stands_still",
-]  # fmt: skip
+]
 
 
 @contextmanager

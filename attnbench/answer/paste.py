@@ -1,0 +1,105 @@
+"""What whoever asked can paste: the lines that use a variant, and the command that proves it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from impls.problem import Problem
+
+if TYPE_CHECKING:
+    from attnbench.answer.choose import Choice
+    from impls.problem import Problem
+
+
+def words_of(p: Problem) -> list[str]:
+    """A problem as the command line says it, whole, so that no preset may change it."""
+    ordinary = 1 if p.phase == "decode" else p.kv_len
+    words: list[Any] = ["--seq", p.kv_len if p.q_len == ordinary else f"{p.q_len}x{p.kv_len}"]
+    for name in ("batch", "heads", "kv_heads", "head_dim", "v_head_dim"):
+        alike = {"kv_heads": "heads", "v_head_dim": "head_dim"}.get(name)
+        if alike is None or getattr(p, name) != getattr(p, alike):
+            words += [f"--{name.replace('_', '-')}", getattr(p, name)]
+    words += ["--dtype", p.dtype, "--mask", p.mask, "--phase", p.phase]
+    words += ["--inputs", p.inputs] * (p.inputs != "normal") + ["--device", p.device]
+    return [str(word) for word in words]
+
+
+BACKENDS = {
+    "sdpa.math": "MATH",
+    "sdpa.flash": "FLASH_ATTENTION",
+    "sdpa.efficient": "EFFICIENT_ATTENTION",
+    "sdpa.cudnn": "CUDNN_ATTENTION",
+}
+"""The variants that are torch's own, by what torch calls their backends."""
+PREFIX = "attnbench:"
+OWN = ("none", "causal")
+"""The masks that torch's function takes without a tensor."""
+
+
+def lines(variant: str, problem: Problem) -> list[str]:
+    """Python that computes this problem with this variant, of q, k, v [batch, heads, tokens, d]."""
+    mask = str(problem.mask)
+    square = problem.q_len == problem.kv_len or problem.q_len == 1
+    if (variant == "sdpa" or variant in BACKENDS) and mask in OWN and square:
+        return _torch(variant, problem)
+    return [
+        "import attnbench",
+        f'attend = attnbench.attention("{variant}")',
+        f'out = attend(q, k, v, mask="{mask}")',
+    ]
+
+
+def in_transformers(variant: str) -> list[str]:
+    """The same for a model of transformers."""
+    start = ["import attnbench.models.transformers"]
+    if "?" in variant:
+        start.append(f'attnbench.models.transformers.register("{variant}")')
+    return [*start, f'model.set_attn_implementation("{spelled(variant)}")']
+
+
+def spelled(variant: str) -> str:
+    """The name of a variant for transformers, which takes ``flash`` in a name for its own."""
+    return PREFIX + variant.replace("flash", "FLASH")
+
+
+def _torch(variant: str, problem: Problem) -> list[str]:
+    words = ["q, k, v"]
+    words += ["is_causal=True"] * (str(problem.mask) == "causal" and problem.q_len > 1)
+    words += ["enable_gqa=True"] * (problem.group > 1)
+    call = f"out = F.scaled_dot_product_attention({', '.join(words)})"
+    start = ["import torch.nn.functional as F"]
+    if variant == "sdpa":
+        return [*start, call]
+    return [
+        *start,
+        "from torch.nn.attention import SDPBackend, sdpa_kernel",
+        f"with sdpa_kernel(SDPBackend.{BACKENDS[variant]}):",
+        f"    {call}",
+    ]
+
+
+def proof(choice: Choice) -> str:
+    """The command that holds the winner against the runner-up, in pairs; or measures it alone."""
+    if choice.winner is None:
+        return ""
+    words = [*words_of(choice.problem), *choice.settings]
+    winner = choice.winner.variant
+    other = (*choice.equal, choice.next)[0]
+    if other is None:
+        return shlex.join(["attnbench", "run", winner, *words])
+    return shlex.join(["attnbench", "compare", winner, other.variant, *words])
+
+
+def pasted(choice: Choice) -> dict[str, Any]:
+    """All of it, of a choice that has a winner."""
+    if choice.winner is None:
+        return {"code": [], "transformers": [], "proof": ""}
+    name = choice.winner.variant
+    if choice.problem.level != "core":  # it has weights of its own: a module, not a function
+        return {"code": [], "transformers": [], "proof": proof(choice)}
+    return {
+        "code": lines(name, choice.problem),
+        "transformers": in_transformers(name),
+        "proof": proof(choice),
+    }

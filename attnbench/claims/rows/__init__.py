@@ -1,1 +1,0 @@
-"""The claims, a file for each source: data alone."""

@@ -1,0 +1,199 @@
+"""What is written stays: whole or not at all, and on the disk itself, not on its way there.
+
+A name is in its folder, and a folder in the one above, only once those folders are synced too.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from impls.asked import CantBeDone
+
+HEADER, RECORDS = "run.json", "records.jsonl"
+MACHINE, SELFCHECK = "env.json", "selfcheck.json"
+"""Beside a machine's runs: its own facts, and what the ruler's self-check found there."""
+TORN, SPOILED = "torn.txt", "spoiled.jsonl"
+DRAFT = ".new"
+"""What is written under this ending takes its name once it is whole."""
+NAME_SHOWN = 100
+"""Characters of a file's name that its draft's name begins with."""
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""What file systems say that can't sync a folder, or not for us."""
+
+
+class StoreError(CantBeDone):
+    """Something about the results folder; a sentence with what to do."""
+
+
+def from_json(text: str | bytes) -> Any:
+    """The values of a JSON text; raises ValueError for what is none or is nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep to be read") from None
+
+
+def is_no_file(path: Path) -> bool:
+    """Whether something is there that is no file, such as a FIFO, which may never end."""
+    return path.exists() and not path.is_file()
+
+
+def unwritable(what: str, error: OSError) -> StoreError:
+    """Why something can't be written under ``--out``."""
+    return StoreError(f"can't write {what}: {error.strerror}; give another folder with --out")
+
+
+def sync_folder(path: Path) -> None:
+    """The names in a folder, on disk when this returns."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
+
+def make_folder(path: Path, *, exist_ok: bool = False) -> None:
+    """A folder and those above it, on disk when this returns."""
+    new = [path, *(above for above in path.parents if not above.exists())]
+    path.mkdir(parents=True, exist_ok=exist_ok)
+    for each in new:
+        sync_folder(each)
+    sync_folder(new[-1].parent)
+
+
+def writable_folder(path: Path) -> None:
+    """A folder that files can be put into; raises OSError now where none could be later."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(None, "permission denied")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of it, synced; raises OSError where less than all can be written."""
+    write_some(descriptor, data)
+    os.fsync(descriptor)
+
+
+def write_some(descriptor: int, data: bytes) -> None:
+    """All of it, on its way to the disk."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def append_whole(descriptor: int, data: bytes) -> None:
+    """At the end of a file: all of it, on disk when this returns, or nothing."""
+    size = os.fstat(descriptor).st_size
+    try:
+        write_all(descriptor, data)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def open_draft(path: Path) -> tuple[int, Path]:
+    """A new file beside a path, open for appending, and its name.
+
+    Nobody can have put a link there that leads elsewhere: the name can't be foreseen, and the file
+    is new or the call fails.
+    """
+    draft = path.with_name(f".{path.name[:NAME_SHOWN]}.{token_hex(8)}{DRAFT}")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(draft, flags, 0o666), draft
+
+
+def remove_drafts(path: Path) -> None:
+    """Remove what a death left behind of a file that was being written."""
+    for draft in path.parent.glob(f".{path.name[:NAME_SHOWN]}.*{DRAFT}"):
+        draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """A file, whole and on disk when this returns; where that can't be, the one before stays.
+
+    ``sync``: whether to wait for the disk; what can be made again need not.
+    """
+    descriptor, draft = open_draft(path)
+    try:
+        try:
+            (write_all if sync else write_some)(descriptor, data)
+        finally:
+            os.close(descriptor)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)  # it may be what filled the disk
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def short(text: str) -> str:
+    """A text in which paths are relative to this checkout, or else begin with ``~``."""
+    for pattern, instead in _long_forms(home()):
+        text = pattern.sub(instead, text)
+    return text
+
+
+def short_in(value: Any) -> Any:
+    """A plain value whose texts, however deep, are as :func:`short` gives them."""
+    if isinstance(value, str):
+        return short(value)
+    if isinstance(value, Mapping):
+        return {short(str(name)): short_in(each) for name, each in value.items()}
+    return [short_in(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def long(path: str) -> Path:
+    """A path that :func:`short` wrote, as it is on this machine."""
+    return CHECKOUT / re.sub(r"^~(?=/|$)", lambda _: home(), path)
+
+
+def home() -> str:
+    """The user's own folder; empty where there is none, or all there is lies in it."""
+    found = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where it is not known
+    return found if found.startswith("/") and len(found) > 1 else ""
+
+
+def named(path: str) -> str:
+    """How a file is named where it is found from the current folder alone.
+
+    A path below the current folder is relative to it, and one below the home begins with ``~``.
+    """
+    if not Path(path).is_absolute():
+        return path
+    if Path(path).is_relative_to(Path.cwd()):
+        return str(Path(path).relative_to(Path.cwd()))
+    if (own := home()) and Path(path).is_relative_to(own):
+        return str("~" / Path(path).relative_to(own))
+    return path
+
+
+@cache
+def _long_forms(own: str) -> list[tuple[re.Pattern[str], str]]:
+    """What to look for, the longest first, and what to put there."""
+    found = {str(CHECKOUT): ""} if (CHECKOUT / ".git").exists() else {}
+    found |= {place: "~" for place in (own, str(Path(own).resolve())) if own}
+    pairs = []
+    for place in sorted(found, key=len, reverse=True):
+        begins, ends = r"(?<![\w.~-])", r"(?![\w.-])"
+        if found[place]:
+            pairs.append((re.compile(begins + re.escape(place) + ends), found[place]))
+        else:
+            pairs.append((re.compile(begins + re.escape(place) + "/"), ""))
+            pairs.append((re.compile(begins + re.escape(place) + ends), "."))
+    return pairs

@@ -1,0 +1,217 @@
+"""What lies beside a machine's runs: its own facts, and the evidence of verbs that keep some."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.core.disk import (  # fmt: skip
+    MACHINE,
+    SELFCHECK,
+    StoreError,
+    from_json,
+    make_folder,
+    short_in,
+    unwritable,
+    writable_folder,
+    write_whole,
+)
+from attnbench.core.record import PROTOCOL
+from attnbench.core.stats import LEAST_MARGIN
+
+if TYPE_CHECKING:
+    from attnbench.core.machine import Machine
+
+
+def check_writable(out: Path, machine: Machine) -> None:
+    """Raise a sentence now where nothing could be kept later."""
+    folder = out / machine.name
+    try:
+        writable_folder(folder)
+    except OSError as error:
+        raise unwritable(f"under {folder}", error) from None
+
+
+def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) -> Path:
+    """A file beside the machine's runs, whole or not at all; the one before is replaced."""
+    path = out / machine / file
+    try:
+        make_folder(path.parent, exist_ok=True)
+        write_whole(path, (json.dumps(short_in(facts), indent=1) + "\n").encode())
+    except OSError as error:
+        raise unwritable(str(path), error) from None
+    return path
+
+
+def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
+    """What was measured of the machine itself."""
+    return save_beside(out, machine.name, MACHINE, facts)
+
+
+def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:
+    """The noise floors measured on this machine as it is now; none where something differs."""
+    try:
+        facts = from_json((out / machine.name / MACHINE).read_text())
+        same = (
+            facts["protocol"] == PROTOCOL
+            and facts["machine"]["versions"] == machine.versions
+            and facts["machine"]["cpu"] == machine.cpu
+            and facts["settings"]["threads"] == threads
+        )
+        floors = [
+            {"call_s": float(f["call_s"]), "floor": float(f["floor"])} for f in facts["noise"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return floors if same else []
+
+
+def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
+    """The last self-check of a machine; None where there is none that can be read.
+
+    Its ``line`` is what a report says; one of another ``protocol`` says nothing of this ruler.
+    """
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = from_json((out / machine / SELFCHECK).read_text())
+        if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
+            return found
+    return None
+
+
+def selfcheck_said(header: Mapping[str, Any]) -> str:
+    """What the ruler's self-check had said on the machine of a run when it began."""
+    found = header.get("selfcheck")
+    if not isinstance(found, Mapping) or not found.get("line"):
+        return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
+    return f"{found['line']} ({str(found.get('date', ''))[:10] or 'no date'})"
+
+
+def stored_margin(out: Path, machine: Machine, threads: int) -> float:
+    """What counts as no difference here: a hundredth, or the largest floor where that is more."""
+    floors = stored_floors(out, machine, threads)
+    return max(LEAST_MARGIN, *(floor["floor"] for floor in floors), 0.0)
+
+
+ROUNDING = 1e-6
+NOTHING_BELOW = (0.0, inf)
+SHARE = (0.0, 1.0)
+SAMPLES = "samples_s"
+COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "relative": NOTHING_BELOW, "max": NOTHING_BELOW, "worst_row": NOTHING_BELOW,
+    "distance": NOTHING_BELOW, "seconds": NOTHING_BELOW, "step_s": NOTHING_BELOW,
+    "took_s": NOTHING_BELOW, "a_s": NOTHING_BELOW, "b_s": NOTHING_BELOW, SAMPLES: NOTHING_BELOW,
+    "entropy": (0.0, 1.0 + ROUNDING), "skill": (-inf, 1.0 + ROUNDING), "accuracy": SHARE,
+    "cosine": COSINE, "cosines": COSINE, "similarities": COSINE,
+}  # fmt: skip
+"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
+of the samples of pairs, by variant."""
+INTERVAL = ("low", "ratio", "high")
+
+
+def unsound(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first figure that can't be one, and where it stands; None where all can."""
+    return next((said for n, row in enumerate(rows) for said in _amiss(row, f"row {n}")), None)
+
+
+def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from _interval(value, place)
+        for name, inner in value.items():
+            inherited = name.isdigit() or place.endswith(f", {SAMPLES}")
+            own = BOUNDS.get(name, bounds if inherited else None)
+            yield from _amiss(inner, f"{place}, {name}", own)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _amiss(inner, place, bounds)
+    elif bounds and value is not None and not _within(value, bounds):
+        yield f"{place} is {value!r}"
+
+
+def _within(value: Any, bounds: tuple[float, float]) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and isfinite(value) and bounds[0] <= value <= bounds[1]
+
+
+def _interval(found: Mapping[str, Any], place: str) -> Iterator[str]:
+    """A ratio within its interval, above nought."""
+    if all(name in found for name in INTERVAL):
+        ends = [found[name] for name in INTERVAL]
+        if not all(_within(x, NOTHING_BELOW) for x in ends) or ends != sorted(ends):
+            low, ratio, high = ends
+            yield f"{place} is {ratio!r} [{low!r}, {high!r}]"
+
+
+FOLDER = "evidence"
+KINDS = ("reproduce", "recall", "model", "real")
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One file of it."""
+
+    kind: str
+    made: Mapping[str, Any]
+    """The machine, the versions, the command, when, and what the kind needs to be made again."""
+    rows: Sequence[Mapping[str, Any]]
+    schema: int = SCHEMA
+
+    @property
+    def partial(self) -> bool:
+        """Whether it was stopped before its end."""
+        return bool(self.made.get("stopped"))
+
+
+def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
+    """Where and how evidence is made by this process."""
+    return {
+        "machine": machine.to_dict(),
+        "protocol": PROTOCOL,
+        "command": shlex.join(["attnbench", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **more,
+    }
+
+
+def save_evidence(out: Path, found: Evidence) -> Path:
+    """A file of its own, named by its time and its kind."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    name = f"{FOLDER}/{stamp}-{found.kind}.json"
+    return save_beside(out, found.made["machine"]["name"], name, asdict(found))
+
+
+def read_evidence(path: Path) -> Evidence:
+    """One file; raises a sentence for what is none, or of a newer form."""
+    try:
+        values = from_json(path.read_text())
+        found = Evidence(values["kind"], values["made"], values["rows"], values["schema"])
+        whole = found.kind in KINDS and all(isinstance(row, dict) for row in found.rows)
+        machine = found.made["machine"]["name"]
+    except OSError as error:
+        raise StoreError(f"can't read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(f"{path} is no evidence of attnbench, or is damaged") from None
+    if not isinstance(found.schema, int) or found.schema > SCHEMA:
+        raise StoreError(
+            f"{path} was written with schema {found.schema}, newer than the {SCHEMA} this "
+            "attnbench reads: update attnbench"
+        )
+    if not whole or not isinstance(machine, str):
+        raise StoreError(f"{path} is no evidence of attnbench, or is damaged")
+    if said := unsound(found.rows):
+        raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
+    return found
+
+
+def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
+    """The files of one kind in a machine's folder, the newest first."""
+    yield from sorted((machine / FOLDER).glob(f"*-{kind}.json"), reverse=True)

@@ -1,0 +1,225 @@
+"""Numbers, sizes and names as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+NONE = "–"
+"""In a column, where there is no number."""
+
+
+def positive(value: Any) -> float | None:
+    """A number above 0 that is finite, as every axis of logarithms needs; None of all others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value > 0 else None
+
+
+def three(value: float) -> str:
+    """Three digits of it: ``1.31``, ``0.0042``, ``12,300``."""
+    if value and (value >= 1e6 or value < 1e-4):
+        mantissa, _, power = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(power)}"
+    if value >= 99.95:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def seconds(value: float) -> str:
+    """``523 ms``"""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size * 0.9995:
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e9)} ns"
+
+
+def nbytes(value: float) -> str:
+    """``1.5 MiB``"""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if value >= 2**power:
+            return f"{three(value / 2**power)} {unit}"
+    return f"{three(value)} B"
+
+
+def joules(value: float) -> str:
+    """``1.2 mJ``"""
+    for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
+        if value >= size:
+            return f"{three(value / size)} {unit}"
+    return f"{three(value * 1e6)} µJ"
+
+
+def percent(value: float) -> str:
+    """``42 %``"""
+    return f"{three(value * 100)}\N{NO-BREAK SPACE}%"
+
+
+def times(value: float) -> str:
+    """``1.31×``"""
+    return f"{three(value)}×"
+
+
+def tokens(value: int) -> str:
+    """``4k`` of 4,096, where a length is a whole number of 1,024; other lengths in full."""
+    return f"{value // 1024:,}k" if value >= 1024 and value % 1024 == 0 else f"{value:,}"
+
+
+def figures(value: float | None) -> str:
+    """For a column, three figures, all digits before the point: ``37.0``, ``12,345``."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-12))
+    return f"{value:.1e}" if digits > 6 else f"{value:,.{digits}f}"
+
+
+def ms(seconds: float | None) -> str:
+    """Milliseconds in figures: ``1,240``, ``0.386``."""
+    return figures(seconds * 1e3) if seconds is not None else NONE
+
+
+def mib(nbytes: float | None) -> str:
+    """``3.06``"""
+    return figures(nbytes / 2**20) if nbytes is not None else NONE
+
+
+def ratio(value: float | None) -> str:
+    """``1.30×``"""
+    if value is None:
+        return NONE
+    return f"{value:.2f}×" if 0.1 <= value < 10 else f"{figures(value)}×"
+
+
+def share(value: float | None) -> str:
+    """``35 %``"""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{round(value * 100)}\N{NO-BREAK SPACE}%"
+
+
+def plain(name: str) -> str:
+    """An operator's name without its library's."""
+    return name.removeprefix("aten::")
+
+
+def short(name: str, width: int) -> str:
+    """A name that fits, its middle left out."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
+def milliseconds(seconds: float) -> str:
+    """``12.3 ms``, or ``45.6 µs``."""
+    return f"{_three(seconds * 1e3)} ms" if seconds >= 1e-4 else f"{_three(seconds * 1e6)} µs"
+
+
+def time_taken(seconds: float) -> str:
+    """``4.09 s``, ``150 ms``"""
+    return f"{seconds:.3g} s" if seconds >= 1 else milliseconds(seconds)
+
+
+def size(nbytes: float) -> str:
+    """``32 MiB``"""
+    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= bytes_:
+            return f"{_three(nbytes / bytes_)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def billions(flops: float) -> str:
+    """``6.44 GFLOP``"""
+    return f"{_three(flops * 1e-9)} GFLOP"
+
+
+def _three(value: float) -> str:
+    """Three digits, and never as a power of ten."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+BYTES = {
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0}
+MOST_BYTES, MOST_SECONDS = 2**60, 86400.0
+
+
+class NotAnAmount(ValueError):
+    """The text is no size, or no time; a sentence."""
+
+
+def parse_size(text: str) -> int:
+    """Bytes: a number above 0 with its unit."""
+    value = _read(text, BYTES)
+    if value is None or not 1 <= value <= MOST_BYTES:
+        raise NotAnAmount(
+            f"{text!r} is not a size: give a number above 0 with its unit, such as 2GiB, 512MiB "
+            "or 8GB"
+        )
+    return int(value)
+
+
+def duration(text: str) -> float:
+    """Seconds: a number above 0 with its unit."""
+    value = _read(text, SECONDS)
+    if value is None or not 0 < value <= MOST_SECONDS:
+        raise NotAnAmount(
+            f"{text!r} is not a time: give a number above 0 with its unit, such as 1s, 200ms or "
+            "50us, at most a day"
+        )
+    return value
+
+
+def _read(text: str, units: Mapping[str, float]) -> float | None:
+    """A number times its unit; None where the text is none."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]+)", text.strip())
+    if found is None or found[2].upper() not in units:
+        return None
+    return float(found[1]) * units[found[2].upper()]
+
+
+Value = TypeVar("Value")
+CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x80-\x9f\N{LEFT-TO-RIGHT EMBEDDING}-\N{RIGHT-TO-LEFT OVERRIDE}"
+    "\N{LEFT-TO-RIGHT ISOLATE}-\N{POP DIRECTIONAL ISOLATE}]"
+)
+"""What a terminal obeys (colours, cursor, clipboard, title) or what turns a line round."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of something to compute."""
+
+
+def for_terminal(text: str) -> str:
+    """The text with a mark in place of each control character but tab and end of line."""
+    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def for_sheet(value: Value) -> Value | str:
+    """A cell of a CSV file: text that a spreadsheet would compute begins with an apostrophe."""
+    if not isinstance(value, str) or not value.startswith(FORMULA) or _is_number(value):
+        return value
+    return f"'{value}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Unchecked:
+    """A stream of :mod:`attnbench.command.terminal` for text that is checked and has colours."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.write = getattr(stream, "write_unchecked", stream.write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

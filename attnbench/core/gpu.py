@@ -1,0 +1,260 @@
+"""What the driver says of one GPU: clocks, slow-downs, power, energy, and who else is on it.
+
+A GPU is found by its UUID: ``CUDA_VISIBLE_DEVICES`` gives other numbers to the same boards. Every
+question is answered by a value or by an :class:`Absent` with the reason; none raises. Without
+torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+REASONS = {
+    "GpuIdle": 0x1, "ApplicationsClocksSetting": 0x2, "SwPowerCap": 0x4, "HwSlowdown": 0x8,
+    "SyncBoost": 0x10, "SwThermal": 0x20, "HwThermal": 0x40, "HwPowerBrake": 0x80,
+    "DisplayClockSetting": 0x100,
+}  # fmt: skip
+"""Why clocks may be below their highest, and the bit that says so."""
+SLOWDOWNS = frozenset({"HwSlowdown", "HwThermal", "HwPowerBrake", "SwThermal"})
+"""What is measured under these is thrown away: the device was not itself."""
+POWER_CAP = "SwPowerCap"
+"""A long attention may well draw all that the board allows: this is flagged, and kept."""
+
+SM, MEMORY = 1, 2
+"""NVML_CLOCK_SM and NVML_CLOCK_MEM."""
+POLICIES = {"power": 0, "thermal": 1, "board": 3}
+"""NVML_PERF_POLICY_…: what held the clocks down, and for how long in all."""
+POWER_INSTANT = 186
+"""NVML_FI_DEV_POWER_INSTANT. The older question is answered with the mean of a second."""
+UNSIGNED = 1
+"""NVML_VALUE_TYPE_UNSIGNED_INT."""
+PREFIXES = ("", "GPU-", "MIG-")
+"""torch says a UUID without what NVML puts before it."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """No answer, and why: a sentence."""
+
+    reason: str
+
+
+@cache
+def library() -> Any:
+    """The initialised ``pynvml``, or an :class:`Absent`. It stays open as long as the process."""
+    try:
+        import pynvml
+    except ImportError:
+        return Absent("the NVIDIA driver can't be asked: nvidia-ml-py is not installed")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Absent(f"the NVIDIA driver can't be asked: {error}")
+    return pynvml
+
+
+class Board:
+    """One GPU as its driver sees it."""
+
+    def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
+        self._nvml, self._handle, self.uuid = nvml, handle, uuid
+
+    def name(self) -> str | Absent:
+        """Its name, as ``NVIDIA H200``."""
+        return self._ask("its name", lambda n, h: _text(n.nvmlDeviceGetName(h)))
+
+    def capability(self) -> float | Absent:
+        """Compute capability, as 9.0."""
+        found = self._ask("its capability", lambda n, h: n.nvmlDeviceGetCudaComputeCapability(h))
+        return found if isinstance(found, Absent) else found[0] + found[1] / 10
+
+    def memory_bytes(self) -> int | Absent:
+        """All its memory."""
+        return self._ask("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).total))
+
+    def used_bytes(self) -> int | Absent:
+        """Of its memory, what is taken, by whomever."""
+        return self._ask("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).used))
+
+    def sm_mhz(self) -> int | Absent:
+        """The clock of its processors now."""
+        return self._ask("its SM clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, SM)))
+
+    def most_sm_mhz(self) -> int | Absent:
+        """The highest clock of its processors."""
+        ask = "its highest SM clock"
+        return self._ask(ask, lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, SM)))
+
+    def memory_mhz(self) -> int | Absent:
+        """The clock of its memory now."""
+        return self._ask("its memory clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, MEMORY)))
+
+    def most_memory_mhz(self) -> int | Absent:
+        """The highest clock of its memory."""
+        ask = "its highest memory clock"
+        return self._ask(ask, lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, MEMORY)))
+
+    def reasons(self) -> frozenset[str] | Absent:
+        """Why its clocks are what they are, by name."""
+
+        def ask(nvml: Any, handle: Any) -> int:
+            new = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+            try:
+                return int(new(handle)) if new else _old_reasons(nvml, handle)
+            except getattr(nvml, "NVMLError_FunctionNotFound", ()):  # a driver before 535
+                return _old_reasons(nvml, handle)
+
+        bits = self._ask("what holds its clocks down", ask)
+        if isinstance(bits, Absent):
+            return bits
+        return frozenset(name for name, bit in REASONS.items() if bits & bit)
+
+    def held_down_s(self, policy: str = "thermal") -> float | Absent:
+        """For how long a policy has held the clocks down since the driver was loaded."""
+        number = POLICIES[policy]
+        ask = "for how long its clocks were held down"
+        return self._ask(
+            ask, lambda n, h: n.nvmlDeviceGetViolationStatus(h, number).violationTime * 1e-9
+        )
+
+    def power_w(self) -> float | Absent:
+        """What it draws at this instant, or where it can't say that, over the last second."""
+        now = self._ask("its power", self._instant)
+        if not isinstance(now, Absent):
+            return now
+        return self._ask("its power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) * 1e-3)
+
+    def power_limit_w(self) -> float | Absent:
+        """What it may draw."""
+        ask = "its power limit"
+        return self._ask(ask, lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) * 1e-3)
+
+    def energy_j(self) -> float | Absent:
+        """What it has drawn since the driver was loaded."""
+        ask = "its energy"
+        return self._ask(ask, lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) * 1e-3)
+
+    def temperature_c(self) -> int | Absent:
+        """Of its processor, in degrees Celsius."""
+        return self._ask("its temperature", lambda n, h: int(n.nvmlDeviceGetTemperature(h, 0)))
+
+    def mig(self) -> bool | Absent:
+        """Whether it is cut into instances. A board that can't be cut isn't."""
+
+        def ask(nvml: Any, handle: Any) -> bool:
+            if self.uuid.startswith("MIG-"):
+                return True
+            try:
+                return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+            except nvml.NVMLError_NotSupported:
+                return False
+
+        return self._ask("whether it is cut into instances", ask)
+
+    def other_processes(self) -> int | Absent:
+        """How many processes compute on it besides this one, which is taken to be one of them.
+
+        In a container the driver lists processes by numbers of the host: then one of those that
+        nobody here knows is this one.
+        """
+        found = self.processes()
+        return found if isinstance(found, Absent) else max(0, found - 1)
+
+    def processes(self) -> int | Absent:
+        """How many processes compute on it."""
+        ask = "who computes on it"
+        found = self._ask(ask, lambda n, h: n.nvmlDeviceGetComputeRunningProcesses(h))
+        return found if isinstance(found, Absent) else len({process.pid for process in found})
+
+    def _instant(self, nvml: Any, handle: Any) -> float:
+        found = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
+        if found.nvmlReturn != 0 or found.valueType != UNSIGNED:
+            raise nvml.NVMLError(found.nvmlReturn or 3)  # 3: not supported
+        return float(found.value.uiVal) * 1e-3
+
+    def _ask(self, what: str, ask: Callable[[Any, Any], T]) -> T | Absent:
+        try:
+            return ask(self._nvml, self._handle)
+        except (self._nvml.NVMLError, AttributeError) as error:  # or a pynvml that is too old
+            return Absent(f"the driver doesn't say {what}: {error}")
+
+
+def _old_reasons(nvml: Any, handle: Any) -> int:
+    return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def board(uuid: str) -> Board | Absent:
+    """The GPU with this UUID, with or without NVML's ``GPU-`` before it."""
+    nvml = library()
+    if isinstance(nvml, Absent):
+        return nvml
+    for prefix in PREFIXES:
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(prefix + uuid)
+        except nvml.NVMLError as error:
+            why = error
+        else:
+            return Board(nvml, handle, prefix + uuid)
+    return Absent(f"the driver knows no GPU {uuid}: {why}")
+
+
+def boards() -> list[Board]:
+    """All GPUs of the machine, in the driver's order; none where it can't be asked."""
+    nvml = library()
+    if isinstance(nvml, Absent):
+        return []
+    try:
+        count = nvml.nvmlDeviceGetCount()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        return [Board(nvml, h, _text(nvml.nvmlDeviceGetUUID(h))) for h in handles]
+    except nvml.NVMLError:
+        return []
+
+
+def driver() -> str:
+    """The driver's version; empty where it can't be asked."""
+    nvml = library()
+    try:
+        return "" if isinstance(nvml, Absent) else _text(nvml.nvmlSystemGetDriverVersion())
+    except nvml.NVMLError:
+        return ""
+
+
+def uuid_of(device: str, environment: Mapping[str, str] = os.environ) -> str | Absent:
+    """The UUID of torch's ``cuda`` or ``cuda:1``, without torch.
+
+    CUDA numbers what ``CUDA_VISIBLE_DEVICES`` names, in its order. Numbers there, and all numbers
+    where it is not set, count the fastest first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``:
+    where the boards are not alike, nobody but CUDA knows that order.
+    """
+    found = boards()
+    if not found:
+        nvml = library()
+        return nvml if isinstance(nvml, Absent) else Absent("the driver shows no GPU")
+    number = int(device.partition(":")[2] or 0)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(len(found))] if visible is None else visible.split(",")
+    if number >= len(names):
+        return Absent(f"there is no {device}: CUDA_VISIBLE_DEVICES shows {len(names)}")
+    name = names[number].strip()
+    if not name.isdecimal():
+        known = [b.uuid for b in found if name and b.uuid.startswith(name)]
+        return known[0] if len(known) == 1 else Absent(f"the driver knows no single GPU {name!r}")
+    alike = len({b.name() for b in found}) == 1
+    if not alike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return Absent(
+            "the GPUs are not alike, so their order is CUDA's own; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    if int(name) >= len(found):
+        return Absent(f"there is no GPU {name}: the driver shows {len(found)}")
+    return found[int(name)].uuid
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

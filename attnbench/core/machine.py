@@ -1,0 +1,333 @@
+"""The machine: what it is, what it can run, and why it can't run the rest. Without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attnbench.core import gpu as nvml
+from attnbench.core.gpu import Absent, Board
+from impls.spec import Unavailable, Variant
+
+DISTRIBUTIONS = ("torch", "numpy", "triton", "asv", "attnbench")
+COMPILERS = ("g++", "c++", "clang++")
+C_COMPILERS = ("gcc", "clang")
+"""Triton builds with one of these what launches its kernels, or with what $CC names."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA GPU as its driver describes it."""
+
+    name: str
+    uuid: str
+    capability: float
+    memory_bytes: int
+    driver: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The fingerprint that goes with every run."""
+
+    name: str
+    """Short, for folders: ``amd-epyc-2c`` or the GPU's name."""
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    python: str
+    versions: dict[str, str]
+    torch_cuda: str | None
+    """The CUDA that torch was built for; None for a build without."""
+    compiler: str | None
+    gpus: tuple[Gpu, ...] = field(default=())
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of device that torch can use here."""
+        return ("cpu", "cuda") if self.gpus and self.torch_cuda else ("cpu",)
+
+    @property
+    def kind(self) -> str:
+        """The name, and a word that is another where numbers can't be set side by side."""
+        apart = (
+            self.cpu,
+            self.cores,
+            self.python,
+            sorted(self.versions.items()),
+            self.torch_cuda,
+            sorted({(g.name, g.capability, g.memory_bytes, g.driver) for g in self.gpus}),
+        )
+        return f"{self.name}-{hashlib.sha256(repr(apart).encode()).hexdigest()[:6]}"
+
+    @property
+    def threads(self) -> int:
+        """How many threads a measurement takes: one core is left for everybody else."""
+        return max(1, self.cores - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "devices": list(self.devices)}
+
+
+@cache
+def this_machine() -> Machine:
+    """Where this process runs."""
+    gpus, cpu = tuple(_gpus()), _cpu_name()
+    cores = len(os.sched_getaffinity(0))
+    name = gpus[0].name if gpus else f"{cpu} {cores}c"
+    return Machine(
+        name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"),
+        cpu=cpu,
+        cores=cores,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        versions={d: v for d in DISTRIBUTIONS if (v := version_of(d))},
+        torch_cuda=_torch_cuda(),
+        compiler=next(filter(None, map(shutil.which, COMPILERS)), None),
+        gpus=gpus,
+    )
+
+
+def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
+    """None where the machine can run the variant, else all that is missing and what to do."""
+    missing = list(filter(None, [_no_device(variant, machine)]))
+    for requirement in variant.requires:
+        if (found := _missing(variant, requirement, machine)) is not None:
+            missing.append(found)
+    if not missing:
+        return None
+    reasons, remedies = [m.reason for m in missing], [m.remedy for m in missing if m.remedy]
+    said = f"{variant.label} "
+    reason = "; ".join([reasons[0], *(r.removeprefix(said) for r in reasons[1:])])
+    return Unavailable(reason, "; ".join(dict.fromkeys(remedies)))
+
+
+def _no_device(variant: Variant, machine: Machine) -> Unavailable | None:
+    if not set(variant.devices) & set(machine.devices):
+        if machine.gpus and not machine.torch_cuda:
+            reason = f"{variant.label} needs CUDA, and the torch installed here has none"
+            return Unavailable(reason, "install a CUDA build of torch")
+        devices = ", ".join(variant.devices)
+        return Unavailable(
+            f"{variant.label} runs on {devices}; this machine has {', '.join(machine.devices)}",
+            "run it on a machine with an NVIDIA GPU",
+        )
+    return None
+
+
+def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailable | None:
+    if requirement == "c++":
+        if machine.compiler:
+            return None
+        reason = f"{variant.label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
+        return Unavailable(reason, "install one, for example Debian's package g++")
+    if requirement == "cc":
+        if has_c_compiler():
+            return None
+        reason = f"{variant.label} needs a C compiler ({' or '.join(C_COMPILERS)}) on the PATH"
+        return Unavailable(reason, "install one, for example Debian's packages gcc and libc6-dev")
+    name, bound, wanted = (*re.split(r"(>=)", requirement), "", "")[:3]
+    if name == "sm":
+        if any(gpu.capability >= float(wanted) / 10 for gpu in machine.gpus):
+            return None
+        least = f"compute capability {float(wanted) / 10} or more"
+        return Unavailable(f"{variant.label} needs {least}", f"run it on a GPU of {least}")
+    found = version_of(name)
+    if found is None or (bound and _numbers(found) < _numbers(wanted)):
+        state = "is not installed" if found is None else f"is at {found}"
+        return Unavailable(
+            f"{variant.label} needs {requirement}; {name} {state}",
+            variant.install or f"pip install '{requirement}'",
+        )
+    return None
+
+
+def has_c_compiler() -> bool:
+    """Whether Triton can build what launches its kernels."""
+    return bool(os.environ.get("CC") or any(map(shutil.which, C_COMPILERS)))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    release = re.match(r"[0-9.]*", version)
+    parts = [int(n) for n in (release[0] if release else "").split(".") if n]
+    while parts and parts[-1] == 0:  # 2.6 and 2.6.0 are the same
+        parts.pop()
+    return tuple(parts)
+
+
+def version_of(distribution: str) -> str | None:
+    """That of an installed distribution; None where it isn't."""
+    return _looked_up(importlib.metadata.version, distribution)
+
+
+@cache
+def _looked_up(version: Callable[[str], str], distribution: str) -> str | None:
+    """Many rows ask for the same few distributions, and each look takes a millisecond."""
+    try:
+        return version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch_cuda() -> str | None:
+    """Read from torch's version file, so that torch need not be imported."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    found = re.search(r"^cuda\b.*=\s*'([^']+)'", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _gpus() -> list[Gpu]:
+    """Boards of which the driver tells all that a fingerprint says."""
+    found = []
+    for board in nvml.boards():
+        name, capability, memory = board.name(), board.capability(), board.memory_bytes()
+        if not isinstance(name, str) or not isinstance(capability, float):
+            continue
+        if isinstance(memory, int):
+            found.append(Gpu(name, board.uuid, capability, memory, nvml.driver()))
+    return found
+
+
+NEEDED_DRIVER = {13: 580, 12: 525, 11: 450}
+"""By the CUDA that torch was built for, the oldest driver: the release notes of the CUDA Toolkit,
+table "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility"."""
+MUCH_TAKEN = 0.05
+"""The share of a GPU's memory that others may hold without a word."""
+
+
+def amiss(machine: Machine) -> list[str]:
+    """All of it: of the machine, then of each GPU; none where nothing is."""
+    return list(_machine(machine)) + [said for gpu in machine.gpus for said in _gpu(gpu)]
+
+
+def idle(machine: Machine) -> str:
+    """A sentence where torch can't use the GPU that there is, so that the CPU is taken; or none."""
+    if not machine.gpus or machine.torch_cuda is not None:
+        return ""
+    return (
+        "the torch installed here has no CUDA, so the GPU stays idle; install a CUDA build of torch"
+    )
+
+
+def _machine(machine: Machine) -> Iterator[str]:
+    found = nvml.library()
+    if not machine.gpus:
+        why = found.reason if isinstance(found, Absent) else "its driver shows none"
+        yield f"there is no GPU to measure on: {why}"
+    elif said := idle(machine):
+        yield said
+    elif machine.torch_cuda is not None:
+        yield from _driver(machine.gpus[0].driver, machine.torch_cuda)
+
+
+def _driver(driver: str, cuda: str) -> Iterator[str]:
+    major, has = cuda.partition(".")[0], driver.partition(".")[0]
+    needed = NEEDED_DRIVER.get(int(major)) if major.isdigit() else None
+    if needed and has.isdigit() and int(has) < needed:
+        yield (
+            f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
+            "later: update the driver, or install a torch built for an older CUDA"
+        )
+
+
+def _gpu(gpu: Gpu) -> Iterator[str]:
+    board = nvml.board(gpu.uuid)
+    if isinstance(board, Absent):
+        yield f"{gpu.name} can't be asked how it is: {board.reason}"
+        return
+    if board.mig() is True:
+        yield (
+            f"{gpu.name} is cut into instances (MIG): what is measured is of one of them, and no "
+            "figure of the whole GPU"
+        )
+    yield from _taken(gpu, board)
+
+
+def _taken(gpu: Gpu, board: Board) -> Iterator[str]:
+    """By whom, and how much of its memory: nothing of this run has begun yet."""
+    others, used = board.processes(), board.used_bytes()
+    if isinstance(others, int) and others:
+        many = f"{others} processes compute" if others > 1 else "a process computes"
+        yield f"{many} on {gpu.name} already: times will be of both; end it, or take another GPU"
+    if isinstance(used, int) and used > MUCH_TAKEN * gpu.memory_bytes:
+        free, whole = (gpu.memory_bytes - used) / 2**30, gpu.memory_bytes / 2**30
+        yield (
+            f"of {gpu.name}'s {whole:.0f} GiB only {free:.0f} GiB are free: what needs more will "
+            "be out of memory"
+        )
+
+
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def vitals(machine: Machine) -> dict[str, Any]:
+    """Of the processor, and of each GPU."""
+    return {"cpu": _cpu(), "gpus": [_gpu_of_vitals(gpu.uuid) for gpu in machine.gpus]}
+
+
+def _cpu() -> dict[str, Any]:
+    clocks = [float(x) for x in re.findall(r"cpu MHz\s*:\s*([0-9.]+)", _text("/proc/cpuinfo"))]
+    one, five, _ = os.getloadavg()
+    return {
+        "mhz": max(clocks) if clocks else "the system does not say",
+        "governor": _text(GOVERNOR).strip()
+        or "the system does not say: a virtual machine's host sets the clocks",
+        "load_1min": one,
+        "load_5min": five,
+    }
+
+
+def _gpu_of_vitals(uuid: str) -> dict[str, Any]:
+    found = nvml.board(uuid)
+    if isinstance(found, Absent):
+        return {"uuid": uuid, "absent": found.reason}
+    reasons = found.reasons()
+    asked: dict[str, Any] = {
+        "sm_mhz": found.sm_mhz(),
+        "most_sm_mhz": found.most_sm_mhz(),
+        "memory_mhz": found.memory_mhz(),
+        "most_memory_mhz": found.most_memory_mhz(),
+        "power_w": found.power_w(),
+        "power_limit_w": found.power_limit_w(),
+        "temperature_c": found.temperature_c(),
+        "mig": found.mig(),
+        "held_down_by": reasons if isinstance(reasons, Absent) else sorted(reasons),
+        "other_processes": found.other_processes(),
+    }
+    return {"uuid": uuid} | {k: _said(v) for k, v in asked.items()}
+
+
+def _said(value: Any) -> Any:
+    return value.reason if isinstance(value, Absent) else value
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

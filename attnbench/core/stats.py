@@ -1,0 +1,378 @@
+"""Medians and their intervals; verdicts on calls timed in pairs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from math import atan, comb, cos, pi, sin, sqrt
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+class Summary(NamedTuple):
+    """A sample in six numbers."""
+
+    median: float
+    low: float
+    high: float
+    q25: float
+    q75: float
+    least: float
+
+
+@lru_cache(maxsize=1024)
+def interval_rank(n: int, confidence: float) -> int:
+    """The largest r such that the r-th smallest and r-th largest hold the median often enough.
+
+    The number of samples below the median is binomial(n, 1/2), whatever the distribution.
+    """
+    tail, rank = 0.0, 0
+    for below in range(n // 2):
+        tail += comb(n, below) / 2**n
+        if 2 * tail > 1 - confidence:
+            break
+        rank = below + 1
+    return max(rank, 1)
+
+
+def median_interval(
+    samples: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """The interval of the median from order statistics; below six samples, the whole range."""
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    rank = interval_rank(len(ordered), confidence)
+    return float(ordered[rank - 1]), float(ordered[-rank])
+
+
+def summary(samples: Sequence[float]) -> Summary:
+    """Median, its interval, quartiles and minimum."""
+    low, high = median_interval(samples)
+    q25, median, q75 = (float(q) for q in np.quantile(samples, [0.25, 0.5, 0.75]))
+    return Summary(median, low, high, q25, q75, float(np.min(samples)))
+
+
+def bootstrap_medians(
+    samples: Sequence[float] | np.ndarray, draws: int = 4000, seed: int = 0
+) -> np.ndarray:
+    """Medians of samples drawn again, with replacement: how the median itself would scatter."""
+    values = np.sort(np.asarray(samples, dtype=float))
+    ranks, above = _ranks_drawn(len(values), draws, seed)
+    medians = values[ranks]
+    if above is not None:
+        medians = (medians + values[above]) / 2
+    return np.asarray(medians)
+
+
+@lru_cache(maxsize=256)
+def _ranks_drawn(n: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Which of n ordered samples are the middle of a resample; kept, for many cells have as many.
+
+    A resample's order statistic is the original's at a rank with a known law, so that the ranks
+    alone are drawn: the median of n uniforms is a beta variable. Of an even number of samples, the
+    second is the rank of the next order statistic, given the first.
+    """
+    generator = np.random.default_rng(seed)
+    middle = (n + 1) / 2
+    low, high = int(np.floor(middle)), int(np.ceil(middle))
+    uniform = generator.beta(low, n - low + 1, draws)
+    ranks = np.minimum((uniform * n).astype(int), n - 1)
+    if high == low:
+        return ranks, None
+    rest = 1 - (1 - uniform) * generator.random(draws) ** (1 / (n - low))
+    return ranks, np.minimum((rest * n).astype(int), n - 1)
+
+
+def student(t: float, freedom: int) -> float:
+    """The share of Student's distribution below t: its finite series for whole degrees."""
+    angle = atan(t / sqrt(freedom))
+    term, total = (cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
+    for k in range(3 if freedom % 2 else 2, freedom + 1, 2):
+        total += term
+        term *= cos(angle) ** 2 * (k - 1) / k
+    if freedom % 2:
+        return 0.5 + (angle + sin(angle) * total) / pi
+    return 0.5 + sin(angle) * total / 2
+
+
+@lru_cache(maxsize=256)
+def student_quantile(share: float, freedom: int) -> float:
+    """The t below which that share lies."""
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student(middle, freedom) < share else (low, middle)
+    return high
+
+
+LEAST_MARGIN = 0.01
+"""No difference below a hundredth is worth a word."""
+VERDICT_CONFIDENCE = 0.99
+LEAST_PAIRS = 20
+"""Fewer pairs decide nothing."""
+
+
+class Verdict(StrEnum):
+    """How b's time stands to a's."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    EQUIVALENT = "EQUIVALENT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """b's time over a's: the median ratio, its interval, the verdict at a margin."""
+
+    verdict: Verdict
+    ratio: float
+    low: float
+    high: float
+    margin: float
+    """As a share: 0.01 is one hundredth."""
+    smallest_effect: float
+    """The least true difference, as a share, that an interval as wide as this one, on its side
+    towards nothing, would have shown beyond the margin."""
+    n: int
+    """Pairs; of unpaired samples, those of the smaller side."""
+    p: float
+    """How probable so lopsided a sample is where the true ratio is within the margin."""
+    paired: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {k: _finite(v) for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, sent: Mapping[str, Any]) -> Comparison:
+        """As it was sent."""
+        return cls(**{**sent, "verdict": Verdict(sent["verdict"])})
+
+    def sentence(self, a: str, b: str) -> str:
+        """``b is FASTER than a: 0.52 of its time [0.51, 0.53]``, and what else must be known."""
+        words = {
+            Verdict.FASTER: f"{b} is FASTER than {a}",
+            Verdict.SLOWER: f"{b} is SLOWER than {a}",
+            Verdict.EQUIVALENT: f"{b} and {a} are EQUIVALENT",
+            Verdict.INCONCLUSIVE: f"INCONCLUSIVE for {b} against {a}",
+        }[self.verdict]
+        how = f"{self.n} pairs" if self.paired else f"unpaired, {self.n} samples"
+        if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
+            how += f", too few to decide (it takes {LEAST_PAIRS})"
+        seen = f"margin {self.margin:.1%}; {self.smallest_effect:.1%} would have been seen"
+        taken = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
+        return f"{words}: {taken} ({how}; {seen})"
+
+
+def paired(
+    log_ratios: Sequence[float],
+    margin: float,
+    *,
+    confidence: float = VERDICT_CONFIDENCE,
+    seed: int = 0,
+) -> Comparison:
+    """The comparison that some pairs' log(b/a) allow."""
+    exact = median_interval(log_ratios, confidence)
+    medians, middle = bootstrap_medians(log_ratios, seed=seed), float(np.median(log_ratios))
+    away = np.sign(middle) * np.asarray(log_ratios) > math.log1p(margin)
+    p = 2 * _heads(int(away.sum()), len(away))
+    return _judged(middle, medians, len(log_ratios), margin, confidence, p, exact)
+
+
+def unpaired(
+    a: Sequence[float],
+    b: Sequence[float],
+    margin: float,
+    *,
+    confidence: float = VERDICT_CONFIDENCE,
+    seed: int = 0,
+) -> Comparison:
+    """The same of samples taken at other times; no drift between them is taken out."""
+    over = bootstrap_medians(np.log(b), seed=seed) - bootstrap_medians(np.log(a), seed=seed + 1)
+    middle = float(np.median(np.log(b)) - np.median(np.log(a)))
+    away = (abs(middle) - math.log1p(margin)) / max(float(np.std(over)), 1e-12)
+    found = _judged(middle, over, min(len(a), len(b)), margin, confidence, math.erfc(away / 2**0.5))
+    return replace(found, paired=False)
+
+
+def _heads(least: int, n: int) -> float:
+    """The probability of so many heads or more in n throws: the sign test's."""
+    return sum(math.comb(n, k) for k in range(least, n + 1)) / 2**n
+
+
+def _judged(
+    middle: float,
+    medians: np.ndarray,
+    n: int,
+    margin: float,
+    confidence: float,
+    p: float,
+    exact: Sequence[float] = (),
+) -> Comparison:
+    tail = (1 - confidence) / 2
+    drawn = [float(x) for x in np.quantile(medians, [tail, 1 - tail])]
+    low, high = min([*drawn, *exact]), max([*drawn, *exact])
+    edge = math.log1p(margin)
+    verdict = Verdict.INCONCLUSIVE
+    if n >= LEAST_PAIRS:
+        if high < -edge:
+            verdict = Verdict.FASTER
+        elif low > edge:
+            verdict = Verdict.SLOWER
+        elif -edge < low and high < edge:
+            verdict = Verdict.EQUIVALENT
+    different = verdict in (Verdict.FASTER, Verdict.SLOWER)
+    towards = middle - low if middle > 0 else high - middle
+    width = towards if different else (high - low) / 2
+    return Comparison(
+        verdict,
+        math.exp(middle),
+        math.exp(low),
+        math.exp(high),
+        margin,
+        math.expm1(edge + width),
+        n,
+        min(1.0, p),
+    )
+
+
+def holm(
+    comparisons: Sequence[Comparison], alpha: float = 1 - VERDICT_CONFIDENCE
+) -> list[Comparison]:
+    """Many cells together: a difference stands only where it survives Holm's correction.
+
+    Among m comparisons some would look like differences by chance alone; from the least probable
+    on, each must be below alpha over how many are left. One that isn't is INCONCLUSIVE.
+    """
+    if len(comparisons) < 2:
+        return list(comparisons)
+    order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p)
+    kept, standing = list(comparisons), True
+    for rank, i in enumerate(order):
+        standing = standing and comparisons[i].p <= alpha / (len(order) - rank)
+        if not standing and comparisons[i].verdict in (Verdict.FASTER, Verdict.SLOWER):
+            kept[i] = replace(comparisons[i], verdict=Verdict.INCONCLUSIVE)
+    return kept
+
+
+def tally(comparisons: Iterable[Comparison | None]) -> dict[str, int]:
+    """How often each verdict was given; None: there was nothing to compare."""
+    given = [c.verdict for c in comparisons if c is not None]
+    return {str(verdict): given.count(verdict) for verdict in Verdict}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+A_PLACE = 20
+"""Pairs in one place in memory."""
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When to stop."""
+
+    margin: float
+    first: int = 2 * LEAST_PAIRS
+    cap: int = 2560
+    budget_s: float = 30.0
+    """No new look begins after so long."""
+
+    @property
+    def looks(self) -> list[int]:
+        """Pairs in all at each look: doubled from the first to the cap."""
+        counts = [self.first]
+        while counts[-1] < self.cap:
+            counts.append(min(2 * counts[-1], self.cap))
+        return counts
+
+    @property
+    def confidence(self) -> float:
+        """Of each look, so that all of them together have the whole's."""
+        return 1 - (1 - VERDICT_CONFIDENCE) / len(self.looks)
+
+
+class Side(Protocol):
+    """One of two calls."""
+
+    def fresh(self) -> None:
+        """Get ready for some pairs: tensors at other addresses, warmed up."""
+
+    def sample(self) -> float:
+        """Seconds of one call."""
+
+
+@dataclass
+class Pairs:
+    """The pairs taken, and what they say."""
+
+    comparison: Comparison
+    a_s: list[float] = field(default_factory=list)
+    b_s: list[float] = field(default_factory=list)
+    stop: str = ""
+    """``decided``, ``cap`` or ``budget``."""
+    names: tuple[str, str] = ("a", "b")
+    """Whose samples they are: of variants, or of commits."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values: ``samples_s`` holds the seconds of each by its name, a's first."""
+        a, b = self.names
+        b += " again" * (a == b)
+        samples = {a: list(self.a_s), b: list(self.b_s)}
+        return {"comparison": self.comparison.to_dict(), "samples_s": samples, "stop": self.stop}
+
+    @classmethod
+    def from_dict(cls, sent: Mapping[str, Any]) -> Pairs:
+        """As it was sent or kept; older files hold the samples as ``a_s`` and ``b_s``."""
+        samples = sent.get("samples_s") or {"a": sent["a_s"], "b": sent["b_s"]}
+        (a, a_s), (b, b_s) = samples.items()
+        comparison = Comparison.from_dict(sent["comparison"])
+        return cls(comparison, a_s, b_s, sent["stop"], (a, b))
+
+
+def compare(a: Side, b: Side, rule: StopRule, chance: random.Random | None = None) -> Pairs:
+    """Look after look, until the pairs decide."""
+    chance, start = chance or random.SystemRandom(), perf_counter()
+    found = Pairs(paired([0.0], rule.margin))
+    for look in rule.looks:
+        for first_a in _orders(look - len(found.a_s), chance):
+            if len(found.a_s) % A_PLACE == 0:
+                for side in chance.sample((a, b), 2):
+                    side.fresh()
+            one = (a, b) if first_a else (b, a)
+            taken = {id(side): side.sample() for side in one}
+            found.a_s.append(taken[id(a)])
+            found.b_s.append(taken[id(b)])
+        ratios = [math.log(y / x) for x, y in zip(found.a_s, found.b_s, strict=True)]
+        found.comparison = paired(ratios, rule.margin, confidence=rule.confidence)
+        if found.comparison.verdict is not Verdict.INCONCLUSIVE:
+            found.stop = "decided"
+            return found
+        if perf_counter() - start >= rule.budget_s:
+            found.stop = "budget"
+            return found
+    found.stop = "cap"
+    return found
+
+
+def corrected(taken: Sequence[Pairs | None]) -> Iterator[Pairs | None]:
+    """Many cells' pairs with Holm's correction over all of them; None where a cell has none."""
+    judged = iter(holm([pairs.comparison for pairs in taken if pairs is not None]))
+    for pairs in taken:
+        yield None if pairs is None else replace(pairs, comparison=next(judged))
+
+
+def _orders(count: int, chance: random.Random) -> Iterator[bool]:
+    """Who goes first: as often the one as the other, in random order."""
+    orders = [i % 2 == 0 for i in range(count)]
+    chance.shuffle(orders)
+    return iter(orders)

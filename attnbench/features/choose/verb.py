@@ -1,0 +1,290 @@
+"""``attnbench choose``: an answer for given shapes and limits; it may abstain, and says why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.dispatch_table import FALLBACK
+from attnbench.command import arguments
+from attnbench.command.terminal import say
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Status
+from impls.asked import CantBeDone
+from impls.problem import INPUTS, Problem
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from attnbench.answer.choose import Choice
+    from attnbench.answer.choose_calls import Gain
+    from attnbench.answer.dispatch_table import DispatchTable
+    from attnbench.answer.wants import Wants
+    from attnbench.core.record import Record
+    from attnbench.models.capture.calls import SeenCalls
+    from impls import Table
+    from impls.problem import Problem
+
+
+class NoProblem(CantBeDone):
+    """What is asked about is no one problem; a sentence."""
+
+
+def choose(given: argparse.Namespace) -> int:
+    """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
+    import impls
+    from attnbench.answer.wants import Wants
+
+    wants = Wants.of(
+        exact=given.exact,
+        allow=given.allow or (),
+        max_memory=given.max_memory,
+        max_error=given.max_error,
+    )
+    table = impls.table(given.table)
+    _refuse_contradictions(given)
+    if given.export is not None:
+        pass
+
+        return export(given, wants, table)
+    if given.problems is not None:
+        pass
+
+        return answer_calls(given, lambda problem: answer(given, problem, wants, table))
+    found = answer(given, problem_asked(given), wants, table)
+    _show(found, as_json=given.json)
+    return int(found.winner is None)
+
+
+def _refuse_contradictions(given: argparse.Namespace) -> None:
+    """What was asked for and would be ignored is refused."""
+    if given.source and given.measure:
+        raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
+    if given.source and given.threads:
+        raise NoProblem("--threads is of measuring; a run that --from names has its own")
+    asked = ["--" + name.replace("_", "-") for name in arguments.grid_changes(given)]
+    if given.export is not None:
+        asked += [f"--{name}" for name in ("problems", "measure") if getattr(given, name)]
+        if asked:
+            raise NoProblem(f"--export is of all that a run measured: leave {', '.join(asked)} out")
+    elif given.problems is not None and asked:
+        raise NoProblem(f"--problems says what is asked about: leave {', '.join(asked)} out")
+
+
+def answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
+    """From the runs named, from one that was measured here, or measured now."""
+    from attnbench.answer import choose_runs
+    from attnbench.answer.choose_runs import Means
+    from attnbench.sweep import progress
+    from attnbench.sweep.sweep import Interrupt, Stopped
+
+    means = Means(
+        say,
+        progress.watcher,
+        lambda: Interrupt(say),
+        Path(given.out),
+        given.table,
+        given.seed or 0,
+        given.threads,
+    )
+    named = [Path(x) for x in given.source or ()]
+    try:
+        return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
+    except Stopped:
+        raise KeyboardInterrupt from None
+
+
+def problem_asked(given: argparse.Namespace) -> Problem:
+    """The one problem that the words say."""
+    from attnbench.core.machine import this_machine
+    from attnbench.sweep.plan import problems
+    from attnbench.sweep.presets import one_problem
+
+    changes = arguments.grid_changes(given)
+    if "seq" not in changes:
+        raise NoProblem(
+            "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
+            "--problems calls.json as 'attnbench capture' wrote it"
+        )
+    several = [
+        name for name, values in changes.items() if isinstance(values, tuple) and len(values) > 1
+    ]
+    if several:
+        options = ", ".join("--" + name.replace("_", "-") for name in several)
+        raise NoProblem(f"choose answers for one problem, and {options} has several values")
+    start = one_problem(given.device or this_machine().devices[-1])
+    (problem,) = problems(start.with_(**changes), given.level or ("core",))
+    return problem
+
+
+def _show(found: Choice, *, as_json: bool) -> None:
+    from attnbench.answer import paste
+
+    if as_json:
+        print(json.dumps({**found.to_dict(), **paste.pasted(found)}))
+        return
+    from attnbench.features.choose import view
+
+    view.show(found)
+
+
+def answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]) -> int:
+    """Of a captured program; ``answer`` gives that of one problem."""
+    from attnbench.models.capture.calls import SeenCalls
+
+    calls = SeenCalls.read(Path(given.problems))
+    for sentence in calls.unseen:
+        say(f"note: {sentence}")
+    problems = calls.problems()
+    if not problems:
+        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
+    choices = {problem: answer(problem) for problem in problems}
+    gained = _gain(calls, choices)
+    _show_of_choose_calls(choices, gained, as_json=given.json)
+    return int(all(choice.winner is None for choice in choices.values()))
+
+
+def _gain(calls: SeenCalls, choices: dict[Problem, Choice]) -> Gain:
+    from attnbench.answer.choose_calls import gain, site_times
+
+    of = "a step" if calls.step_share is not None else "the program's time"
+    return gain(
+        [
+            site_times(
+                f"{s.site} · {s.problem}",
+                s.share,
+                s.via,
+                choices.get(s.problem) if s.faithful else None,
+                off=calls.off,
+                inside_s=calls.a_call_s(s),
+                why="" if s.faithful else s.note,
+            )
+            for s in calls.sites
+        ],
+        of,
+    )
+
+
+def _show_of_choose_calls(choices: dict[Problem, Choice], gained: Gain, *, as_json: bool) -> None:
+    from attnbench.answer import paste
+
+    if as_json:
+        answers: list[dict[str, Any]] = [
+            {**choice.to_dict(), **paste.pasted(choice)} for choice in choices.values()
+        ]
+        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
+        return
+    from attnbench.features.choose import view
+
+    view.show_calls(choices, gained)
+
+
+def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
+    """Of the run named, or the newest of this machine as it is now."""
+    from attnbench.answer.choose_runs import measured_here
+    from attnbench.core.store import find_runs, read_header
+
+    if wants.allowed:
+        raise CantBeDone("a dispatch table holds exact variants alone: leave --allow out")
+    named = [Path(x) for x in given.source or ()]
+    runs = list(find_runs(named))
+    if not named:
+        here = measured_here(Path(given.out), given.threads, given.table)
+        runs = [run for run in here if "contest" not in read_header(run)]
+    if not runs or (named and len(runs) != 1):
+        which = "several runs" if runs else "no run"
+        raise CantBeDone(
+            f"a dispatch table is of one run, and there is {which}: name one with --from RUN, or "
+            "make one with 'attnbench run'"
+        )
+    made = _checked(runs[0], wants, table, given)
+    made.write(given.export)
+    if given.json:
+        print(json.dumps(made.to_dict()))
+        return 0
+    kinds, ranges = len(made.entries), sum(len(entry.ranges) for entry in made.entries)
+    say(f"from {runs[0]}: kinds of call: {kinds}; ranges of lengths: {ranges}")
+    print(given.export)
+    print(f'use it:  attend = attnbench.dispatch("{given.export}")')
+    return 0
+
+
+def _checked(run: Path, wants: Wants, rows: Table, given: argparse.Namespace) -> DispatchTable:
+    """The table, without variants that are wrong on some kind of inputs: a call may bring any."""
+    from attnbench.answer.exported import table_of
+
+    made = table_of(run, wants, rows)
+    if not _is_of_here(made):
+        say(
+            "the variants could not be checked on other inputs than the run's, since it is not of "
+            "this machine and torch: dispatch checks each before its first call"
+        )
+        return made
+    wrong: list[Record] = []
+    asked: set[tuple[str, Problem]] = set()
+    while new := [x for x in dict.fromkeys(_to_check(made)) if x not in asked]:
+        asked.update(new)
+        for record in _check(new, rows, given):
+            if record.status != "measured":
+                say(
+                    f"not exported: {record.variant}, {record.status} on {record.problem}: "
+                    f"{record.reason}"
+                )
+                wrong.append(record.with_(status=Status.WRONG))
+        made = table_of(run, wants, rows, wrong)
+    return replace(made, made={**made.made, "inputs": list(INPUTS)})
+
+
+def _is_of_here(table: DispatchTable) -> bool:
+    """Whether the table's variants run on this machine as they did in the run."""
+    here = this_machine()
+    wanted = (here.name, here.versions.get("torch"))
+    return (table.made["machine"], table.made["torch"]) == wanted and (
+        table.made["device"] in here.devices
+    )
+
+
+def _to_check(table: DispatchTable) -> Iterator[tuple[str, Problem]]:
+    """Each variant on the longest call that it takes, with every kind of inputs but the run's.
+
+    The longest has the most extreme scores, and so shows most. Torch's own function, which takes
+    all other calls too, is left out.
+    """
+    for entry in table.entries:
+        for variant, problem in list(entry.examples(table.made["device"]))[1::2]:
+            if variant != FALLBACK:
+                yield from ((variant, problem.with_(inputs=kind)) for kind in INPUTS[1:])
+
+
+def _check(
+    asked: Sequence[tuple[str, Problem]], rows: Table, given: argparse.Namespace
+) -> list[Record]:
+    """What the gate says of variants on problems; nothing is timed."""
+    from attnbench.core.lock import lock_for
+    from attnbench.core.settings import Settings
+    from attnbench.sweep import progress
+    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.plan import Plan, make_plan
+    from attnbench.sweep.presets import one_problem
+    from attnbench.sweep.start import pinned
+    from attnbench.sweep.sweep import check_cells
+
+    machine = this_machine()
+    device = asked[0][1].device
+    start = one_problem(device)
+    plans = [make_plan(rows, [name], start, machine, [problem]) for name, problem in asked]
+    plan = Plan([cell for each in plans for cell in each.cells])
+    say(f"checking each variant of the table on other inputs than the run's: {plan.sentence()}")
+    settings = Settings(threads=pinned(given.threads, machine))
+    with (
+        lock_for([device]),
+        LocalEngine(settings, limited=device == "cpu") as engine,
+        progress.watcher(len(plan.to_run)) as watcher,
+    ):
+        return check_cells(plan, engine, given.seed or 0, watcher)

@@ -1,0 +1,210 @@
+"""A choice on the terminal: the answer, who else could, who can't and why, and what to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from attnbench.answer import paste
+from attnbench.answer.wants import Why
+from attnbench.core.format import milliseconds, size
+from attnbench.report.tables import FAINT, GOOD, console, grid, put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attnbench.answer.choose import Choice
+    from attnbench.answer.choose_calls import Gain, GainInterval, SiteTimes
+    from attnbench.answer.wants import Candidate
+    from impls.problem import Problem
+
+
+NAMES = 8
+"""So many variants are named to a reason; the rest are counted."""
+BRIEF = (Why.COMPUTES, Why.SUPPORT)
+"""Why most are out: each reason once would be a line a variant."""
+
+
+def show(choice: Choice) -> None:
+    """``choose``: one problem's answer."""
+    out = console()
+    out.print(escape(choice.sentence()), style=f"bold {GOOD}" if choice.winner else "bold")
+    for line in _beside(choice):
+        out.print(escape(line))
+    if choice.ranked:
+        out.print()
+        _candidates(choice)
+    for line in _left_out(choice):
+        out.print(escape(line), style=FAINT)
+    if choice.winner is None:
+        return
+    pasted = paste.pasted(choice)
+    for title, lines in (
+        ("to use it:", pasted["code"]),
+        ("or in a model of transformers:", pasted["transformers"]),
+    ):
+        if lines:
+            print("\n".join([f"\n{title}", *(f"    {line}" for line in lines)]))
+    print(f"\nwhat proves it:\n    {pasted['proof']}")
+
+
+def _beside(choice: Choice) -> Iterator[str]:
+    """What must be known besides: what it costs once, what it is off by, what it rests on."""
+    w = choice.winner
+    if w is None:
+        if choice.source:
+            yield f"looked at: {choice.source}"
+        return
+    if choice.source:
+        yield f"from {choice.source}"
+    if not w.measured:
+        yield (
+            "predicted from the run's other problems: nine of ten such times lie in their "
+            "interval; --measure measures it"
+        )
+    if w.setup_s is not None:
+        yield f"once, before the first call: {milliseconds(w.setup_s)}{_pays(choice)}"
+    if w.error is not None:
+        kept = "" if w.skill is None else f"; it keeps {w.skill:.0%} of what softmax does"
+        where = "" if w.measured else ", at the worst where it was checked: not on this problem"
+        yield f"error to exact softmax: {w.error:.1e}{kept}{where}"
+    if choice.unknown:
+        names = ", ".join(e.variant for e in choice.unknown[:NAMES])
+        yield f"too little is known of {names}: they might be faster"
+
+
+def _pays(choice: Choice) -> str:
+    after = choice.pays_after
+    if not after:
+        return ""
+    other = choice.next or choice.equal[0]
+    return f"; against {other.variant} that has paid after {after:,} call" + "s" * (after > 1)
+
+
+def _candidates(choice: Choice) -> None:
+    made = grid(
+        "variant",
+        "ms",
+        "between",
+        "of the winner's",
+        "memory",
+        "error",
+        "",
+        right=("ms", "between", "of the winner's", "memory", "error"),
+    )
+    best = choice.ranked[0].median_s
+    for c in choice.ranked:
+        made.add_row(
+            f"[bold {GOOD}]{escape(c.variant)}[/]" if c is choice.winner else escape(c.variant),
+            f"{c.median_s * 1e3:.4g}",
+            f"{c.low_s * 1e3:.4g} to {c.high_s * 1e3:.4g}",
+            f"{c.median_s / best:.2f}",
+            "–" if c.memory_bytes is None else size(c.memory_bytes),
+            "–" if c.error is None else f"{c.error:.1e}",
+            _word(c, choice),
+        )
+    put(made)
+
+
+def _word(c: Candidate, choice: Choice) -> str:
+    words = [] if c.measured else ["predicted"]
+    words += ["can't be told from it"] * (c in choice.equal)
+    words += [c.computes] * (not c.exact)
+    words += ["in doubt"] * bool(c.flags)
+    return "; ".join(words)
+
+
+def _left_out(choice: Choice) -> Iterator[str]:
+    """Everybody else, by reason."""
+    for why in Why:
+        out = [e for e in choice.excluded if e.why is why]
+        if not out:
+            continue
+        if why in BRIEF:
+            yield f"left out, {why}: {_names([e.variant for e in out])}"
+            continue
+        reasons: dict[str, list[str]] = {}
+        for each in out:
+            reasons.setdefault(each.said, []).append(each.variant)
+        for said, names in reasons.items():
+            yield f"left out, {why}: {_names(names)}: {said}"
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - NAMES
+    return ", ".join(names[:NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
+    """``choose --problems``"""
+    out = console()
+    for choice in choices.values():
+        style = f"bold {GOOD}" if choice.winner else "bold"
+        out.print(escape(choice.sentence()), style=style)
+    out.print()
+    _sites(gained)
+    out.print(escape(gained.sentence()), style="bold")
+    for site in gained.sites:
+        if why := site.unchanged():
+            out.print(escape(f"{site.site}: {why}"), style=FAINT)
+    _pasted(gained, choices)
+
+
+def _sites(gained: Gain) -> None:
+    share = "of " + gained.of
+    right = (share, "now, in the program", "now, alone", "then, alone", "then / now")
+    made = grid(
+        "site",
+        share,
+        "uses",
+        "now, in the program",
+        "now, alone",
+        "take",
+        "then, alone",
+        "then / now",
+        right=right,
+    )
+    for site in gained.sites:
+        made.add_row(
+            escape(site.site),
+            "–" if site.share is None else f"{site.share.value:.1%}",
+            escape(site.uses),
+            "–" if site.inside_s is None else milliseconds(site.inside_s),
+            _ms(site.now_s),
+            escape(site.takes or "–"),
+            _ms(site.then_s),
+            _ratio(site),
+        )
+    put(made)
+
+
+def _ms(time: GainInterval | None) -> str:
+    return "–" if time is None else milliseconds(time.value)
+
+
+def _ratio(site: SiteTimes) -> str:
+    r = site.ratio
+    return "–" if r is None else f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
+
+
+def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:
+    """For each variant that something would take, what to paste; and what proves it."""
+    taken = {site.takes for site in gained.sites if site.ratio is not None}
+    first = {c.winner.variant: c for c in reversed(list(choices.values())) if c.winner}
+    for name in sorted(taken & first.keys()):
+        choice = first[name]
+        print(f"\nto use {name}:")
+        for line in paste.lines(name, choice.problem):
+            print(f"    {line}")
+        print("or in a model of transformers:")
+        for line in paste.in_transformers(name):
+            print(f"    {line}")
+        print(f"what proves it:\n    {paste.proof(choice)}")
+    if len(taken) > 1:
+        print(
+            "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench "
+            "run --problems FILE'; make a table of it, 'attnbench choose --export table.json "
+            "--from RUN'; and attnbench.dispatch picks for each call"
+        )

@@ -1,0 +1,160 @@
+"""asv's plugin: an environment that shares the running interpreter's packages, torch among them.
+
+It holds the commit's ``impls`` and nothing else of the commit, so a commit takes no build, no
+network and a moment. The ruler is the checkout's: see :mod:`attnbench.features.commits.sitting`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import site
+import sys
+import sysconfig
+import tempfile
+import venv
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asv.environment import Environment, EnvironmentUnavailable
+from asv.machine import Machine
+from asv.util import UserError
+
+from attnbench.features.commits import asv, suite
+
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+PACKAGES = ("site-packages", "dist-packages")
+"""How folders of installed packages are called. An editable project's own is none of them."""
+LINK = "attnbench-shared.pth"
+MEASURING = ("run", "continuous", "find")
+POWERCAP = Path("/sys/class/powercap")
+
+
+class Shared(Environment):  # type: ignore[misc]
+    """The interpreter that runs asv, with a commit's ``impls`` before all that is installed."""
+
+    tool_name = "shared"
+    matches_python_fallback = False
+
+    def __init__(
+        self, conf: Any, python: str, requirements: dict[str, str], tagged_env_vars: Any
+    ) -> None:
+        if not self.matches(python):
+            raise EnvironmentUnavailable(
+                f"a shared environment has the Python that runs asv, {RUNNING}, and no {python}; "
+                f'run asv with that Python, or take -E "virtualenv:{python}"'
+            )
+        if requirements:
+            raise EnvironmentUnavailable(
+                f"a shared environment has what is installed, and installs no "
+                f"{', '.join(requirements)}; take -E virtualenv for a matrix of requirements"
+            )
+        self._python, self._requirements = python, requirements  # asv asks before it keeps them
+        super().__init__(conf, python, requirements, tagged_env_vars)
+
+    @classmethod
+    def matches(cls, python: str) -> bool:
+        """Whether this is the Python that asv runs in."""
+        return python == RUNNING
+
+    def check_presence(self) -> bool:
+        """Whether it is there, and shares what this interpreter has."""
+        try:
+            known = self.load_info_file(self._path)["python"] == self._python
+            return known and self._link().read_text() == _linked() and self._runs()
+        except Exception:  # whatever is wrong with it: it is made anew
+            return False
+
+    def _runs(self) -> bool:
+        return Path(self.find_executable("python")).resolve() == Path(sys.executable).resolve()
+
+    def _setup(self) -> None:
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(self._path)
+        self._link().write_text(_linked())
+
+    def run(self, args: Sequence[str], **kwargs: Any) -> Any:
+        """Its Python, with these arguments."""
+        return self.run_executable("python", list(args), **kwargs)
+
+    def _build_project(self, repo: Any, commit_hash: str, build_dir: str) -> None:
+        """Nothing is built."""
+
+    def _uninstall_project(self) -> None:
+        self._set_installed_commit_hash(None)
+        shutil.rmtree(self._packages() / "impls", ignore_errors=True)
+
+    def _install_project(self, repo: Any, commit_hash: str, build_dir: str) -> None:
+        """A commit without ``impls`` gets none, and its benchmarks say so."""
+        found = Path(build_dir) / "impls"
+        if found.is_dir():
+            shutil.copytree(found, self._packages() / "impls")
+
+    def _packages(self) -> Path:
+        base = {"base": self._path, "platbase": self._path}
+        return Path(sysconfig.get_path("purelib", "venv", base))
+
+    def _link(self) -> Path:
+        return self._packages() / LINK
+
+
+def shared_folders(path: Iterable[str]) -> list[Path]:
+    """Where the running interpreter has its packages: all of them come after the commit's."""
+    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    if site.ENABLE_USER_SITE:
+        installed.append(site.getusersitepackages())
+    folders = [Path(folder) for folder in (*installed, *path)]
+    found = dict.fromkeys(f.resolve() for f in folders if f.name in PACKAGES)
+    return [folder for folder in found if folder.is_dir()]
+
+
+def _linked() -> str:
+    return "".join(f"{folder}\n" for folder in shared_folders(sys.path))
+
+
+def setup() -> None:
+    """asv calls this when it has loaded the plugin: tell its processes what it was asked for.
+
+    Before it publishes, it is told of all that its results hold.
+    """
+    from asv.commands import make_argparser
+
+    try:
+        said, _ = make_argparser()[0].parse_known_args(sys.argv[1:])
+    except SystemExit:  # another program has loaded asv, and its arguments are its own
+        said = Namespace()
+    if sys.argv[1:2] == ["publish"]:
+        asv.before_publishing(getattr(said, "config", None))
+    _hand_on(sys.argv[1:], said, os.environ)
+
+
+def _hand_on(words: Sequence[str], said: Namespace, environment: Any) -> None:
+    if not set(words) & set(MEASURING):
+        return
+    from attnbench.core.machine import this_machine
+
+    Machine.hardcoded_machine_name = _entered()
+    device = this_machine().devices[-1]
+    asked = suite.understood(said, device, energy=device == "cuda" or _counts_energy())
+    kept = tempfile.mkdtemp(prefix="attnbench-history-")
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    replace(asked, kept=kept).hand_on(environment)
+
+
+def _entered() -> str:
+    """This machine's name in asv's own file, where it is entered without asking."""
+    from attnbench.features.commits.asv import ensure_machine
+    from impls.asked import CantBeDone
+
+    try:
+        return ensure_machine()
+    except CantBeDone as sentence:
+        raise UserError(str(sentence)) from None
+
+
+def _counts_energy(powercap: Path = POWERCAP) -> bool:
+    """Whether the processor's own counter can be read."""
+    return any(os.access(f, os.R_OK) for f in powercap.glob("intel-rapl:*/energy_uj"))

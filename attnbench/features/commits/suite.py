@@ -1,0 +1,228 @@
+"""Which benchmarks asv sees, and what each takes from a record.
+
+asv starts a process for each benchmark and each of its parameters. So everything is measured once
+a commit, in one sweep (see ``sitting``), and the benchmarks look it up. What
+is here loads no ``impls``: the commit's may be broken, and still is to be told of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from argparse import Namespace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from attnbench.core.protocol import PROTOCOL
+from attnbench.sweep.presets import PRESETS, Preset
+
+if TYPE_CHECKING:
+    from attnbench.core.record import Record
+
+
+VARIABLE = "ATTNBENCH_HISTORY"
+
+
+@dataclass(frozen=True)
+class AsvRequest:
+    """One command of asv's, and what of the machine decides which benchmarks there are."""
+
+    device: str = "cpu"
+    energy: bool = False
+    """Whether something counts it here."""
+    quick: bool = False
+    bench: tuple[str, ...] = ()
+    """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
+    interleaved: bool = False
+    """Whether the commits are measured in turns, a process of each in a round."""
+    kept: str = ""
+    """A folder that lives as long as asv's command: what the first round found stays there."""
+
+    def wants(self, benchmark: str, parameters: Sequence[str]) -> bool:
+        """Whether a benchmark with these parameters, as asv writes them, was asked for."""
+        name = f"{benchmark}({', '.join(parameters)})"
+        return not self.bench or any(re.search(each, name) for each in self.bench)
+
+    def hand_on(self, environment: dict[str, str]) -> None:
+        """To the processes that get this environment."""
+        environment[VARIABLE] = json.dumps(asdict(self))
+
+
+def understood(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
+    """The arguments of asv's command, where it has them."""
+    turns, bench = getattr(said, "interleave_rounds", False), getattr(said, "bench", None) or ()
+    return AsvRequest(
+        device,
+        energy,
+        bool(getattr(said, "quick", False)),
+        (bench,) if isinstance(bench, str) else tuple(bench),
+        turns is None or bool(turns),  # None: asv takes turns if it can
+    )
+
+
+def handed_on(environment: Mapping[str, str] = os.environ) -> AsvRequest:
+    """What asv was asked for; the defaults in a process that asv did not start."""
+    text = environment.get(VARIABLE)
+    if text is None:
+        return AsvRequest()
+    said = json.loads(text)
+    return AsvRequest(**{**said, "bench": tuple(said["bench"])})
+
+
+PRESET = {"cpu": "history", "cuda": "history-cuda"}
+MODULE = "attention"
+"""The file of the benchmarks, which begins their names."""
+PARAMETERS = ("variant", "seq", "phase")
+VERSION = f"protocol {PROTOCOL}"
+TIME_VERSION = f"{VERSION}, a value a process"
+LEAST = 1e-12
+"""Errors are never nought: asv draws means of their logarithms."""
+PROCESSES = 7
+"""Values of a time, each from a process of its own. asv's rank test calls a difference real below
+p = 0.002. Six values against six reach 2/924 = 0.0022 at best, so they never differ; seven against
+seven reach 2/3432 = 0.0006, and with one value out of order 0.0012.
+"""
+LIMIT_S = 1800.0
+"""For all cells of a commit."""
+
+Key = tuple[str, int, str]
+"""Variant, length, phase."""
+Value = list[float] | float | int
+
+
+@dataclass(frozen=True)
+class SuiteFigure:
+    """One benchmark: a figure that records hold. Less is better, as asv has it."""
+
+    name: str
+    unit: str
+    title: str
+    of: Callable[[Record], Value | None]
+
+    @property
+    def benchmark(self) -> str:
+        """As asv calls it."""
+        return f"{MODULE}.{self.name}"
+
+    @property
+    def version(self) -> str:
+        """Results of unlike versions are not compared by asv."""
+        return TIME_VERSION if self.name == "time" else VERSION
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """What became of a cell, as the benchmarks look it up."""
+
+    status: str
+    reason: str
+    """Why it was not measured, or has no energy; nothing, where it was and has."""
+    figures: Mapping[str, Value | None]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What one set-up found: a row for each cell, or why there is none."""
+
+    rows: Mapping[Key, SuiteRow]
+    skipped: str = ""
+    """Why nothing of this commit can be measured; a sentence, or nothing."""
+
+
+def _time(record: Record) -> Value | None:
+    """The median: the samples of one process are no independent draws, and asv takes them so."""
+    return [record.time.median_s] if record.time else None
+
+
+def _memory(record: Record) -> Value | None:
+    return max(1, record.memory.peak_bytes) if record.memory else None
+
+
+def _error(record: Record) -> Value | None:
+    """The largest of the output's and the gradients'."""
+    found = [e.relative for e in (record.error or {}).values() if e.relative is not None]
+    return max(LEAST, _rounded(max(found))) if found else None
+
+
+def _energy(record: Record) -> Value | None:
+    joules = record.energy.joules if record.energy else None
+    return _rounded(joules) if joules is not None and joules > 0 else None
+
+
+def _rounded(value: float) -> float:
+    """asv shows such numbers as they are."""
+    return float(f"{value:.4g}")
+
+
+FIGURES = {
+    f.name: f
+    for f in (
+        SuiteFigure("time", "seconds", "time of a call", _time),
+        SuiteFigure("memory", "bytes", "peak memory above the inputs", _memory),
+        SuiteFigure(
+            "error", "relative error", "largest relative error of output and gradients", _error
+        ),
+        SuiteFigure("energy", "joules", "energy of a call, idle draw taken off", _energy),
+    )
+}
+
+
+def grid(device: str) -> Preset:
+    """The cells that are measured of each commit."""
+    return PRESETS[PRESET[device]]
+
+
+def parameters(figure: str, device: str) -> list[list[Any]]:
+    """The values of each parameter; energy takes seconds a cell, so it is of the longest alone."""
+    preset = grid(device)
+    lengths = [int(n) for n in preset.seq]
+    if figure == "energy":
+        lengths = [max(lengths)]
+    return [list(preset.variants), lengths, list(preset.phase)]
+
+
+def figures(asked: AsvRequest) -> list[SuiteFigure]:
+    """Those that can be had."""
+    return [f for f in FIGURES.values() if f.name != "energy" or asked.energy]
+
+
+def keys(asked: AsvRequest, names: Collection[str] = tuple(FIGURES)) -> list[Key]:
+    """The cells of which at least one of these figures was asked for."""
+    wanted: dict[Key, None] = {}
+    for figure in (f for f in figures(asked) if f.name in names):
+        for key in product(*parameters(figure.name, asked.device)):
+            if asked.wants(figure.benchmark, written(key)):
+                wanted[key] = None
+    return list(wanted)
+
+
+def written(key: Sequence[Any]) -> list[str]:
+    """Parameters as asv writes them."""
+    return [repr(each) for each in key]
+
+
+def benchmarks(asked: AsvRequest | None = None) -> dict[str, dict[str, Any]]:
+    """The benchmarks as asv describes them in ``benchmarks.json``."""
+    asked = asked or AsvRequest()
+    return {
+        f.benchmark: {
+            "name": f.benchmark,
+            "pretty_name": f.title,
+            "type": f.name,
+            "unit": f.unit,
+            "params": [written(values) for values in parameters(f.name, asked.device)],
+            "param_names": list(PARAMETERS),
+            "version": f.version,
+            "timeout": LIMIT_S,
+        }
+        for f in figures(asked)
+    }
+
+
+def row(record: Record) -> SuiteRow:
+    """What the benchmarks need of a record."""
+    why = record.reason or (record.energy.why if record.energy else "")
+    return SuiteRow(str(record.status), why, {f.name: f.of(record) for f in FIGURES.values()})

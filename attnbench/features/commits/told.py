@@ -1,0 +1,212 @@
+"""What asv's results say of some commits, each held against the one before it.
+
+By asv's own rule: both have values, asv's statistics tell them apart, and one is a factor of the
+other. It is weaker than pairs, since what slows the machine for a while slows one commit alone. A
+commit that changed no file of ``impls`` shows how much weaker: what moved there moved by itself,
+and what moved no further elsewhere, in the same kind of figure, is not told from that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from attnbench.core.checkout import Commit, changed
+from attnbench.core.machine import this_machine
+from attnbench.features.commits.asv import AsvError, entry
+
+
+@dataclass(frozen=True)
+class Value:
+    """One benchmark with its parameters: what asv keeps of it."""
+
+    result: float | None
+    """None: it failed; not a number: it was skipped."""
+    stats: Mapping[str, Any] | None = None
+    samples: Sequence[float] | None = None
+    version: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """It was run and gave no value."""
+        return self.result is None
+
+    @property
+    def skipped(self) -> bool:
+        """There was nothing to run."""
+        return self.result is not None and math.isnan(self.result)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A benchmark that is another than it was."""
+
+    name: str
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """After over before."""
+        return self.after / self.before
+
+    @property
+    def far(self) -> float:
+        """How far from what it was, either way."""
+        return abs(math.log(self.ratio)) if self.ratio > 0 else math.inf
+
+    @property
+    def kind(self) -> str:
+        """The benchmark, whatever its parameters: one that times, or one of memory."""
+        return self.name.partition("(")[0]
+
+
+@dataclass(frozen=True)
+class CommitHistory:
+    """What a commit gave, and how that stands to the commit before it."""
+
+    commit: Commit
+    measured: int
+    skipped: int
+    failed: tuple[str, ...]
+    newly_failed: tuple[str, ...] = ()
+    slower: tuple[Moved, ...] = ()
+    faster: tuple[Moved, ...] = ()
+    by_itself: tuple[Moved, ...] = ()
+    """Moved too, but not told from what moves when nothing has changed."""
+    changed: tuple[str, ...] = ()
+    """Files of ``impls`` that the commit before has otherwise."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def told(
+    commits: Sequence[Commit], results: Path, machine: str, factor: float, root: Path
+) -> list[CommitHistory]:
+    """What the results folder says of each commit, oldest first."""
+    found: list[CommitHistory] = []
+    before: dict[str, Value] = {}
+    last: Commit | None = None
+    for commit in commits:
+        now = dict(_values(results, machine, commit.sha))
+        files = changed(last, commit, root) if last else []
+        found.append(_told(commit, before, now, factor, tuple(files)))
+        if now:
+            before, last = now, commit
+    alone: dict[str, float] = {}
+    for one in found:
+        for moved in (*one.slower, *one.faster) if not one.changed else ():
+            alone[moved.kind] = max(alone.get(moved.kind, 0.0), moved.far)
+    return [_less(one, alone) for one in found]
+
+
+def _told(
+    commit: Commit,
+    before: Mapping[str, Value],
+    now: Mapping[str, Value],
+    factor: float,
+    files: tuple[str, ...],
+) -> CommitHistory:
+    failed = tuple(name for name, value in now.items() if value.failed)
+    skipped = sum(value.skipped for value in now.values())
+    both = [name for name in now if name in before and _comparable(before[name], now[name])]
+    return CommitHistory(
+        commit,
+        len(now) - len(failed) - skipped,
+        skipped,
+        failed,
+        tuple(n for n in failed if n in before and not before[n].failed),
+        tuple(_moved(n, before, now) for n in both if _better(before[n], now[n], factor)),
+        tuple(_moved(n, before, now) for n in both if _better(now[n], before[n], factor)),
+        changed=files,
+    )
+
+
+def _less(one: CommitHistory, alone: Mapping[str, float]) -> CommitHistory:
+    """Without what moved by itself: no further than something did where nothing had changed."""
+    both = (*one.slower, *one.faster)
+    by_itself = tuple(m for m in both if m.far <= alone.get(m.kind, 0.0))
+    slower, faster = (
+        tuple(m for m in moved if m not in by_itself) for moved in (one.slower, one.faster)
+    )
+    return replace(one, slower=slower, faster=faster, by_itself=by_itself)
+
+
+def _moved(name: str, before: Mapping[str, Value], now: Mapping[str, Value]) -> Moved:
+    a, b = before[name].result, now[name].result
+    assert a is not None and b is not None
+    return Moved(name, a, b)
+
+
+def _comparable(a: Value, b: Value) -> bool:
+    values = not (a.failed or a.skipped or b.failed or b.skipped)
+    return values and a.version == b.version and bool(a.result)
+
+
+def _better(a: Value, b: Value, factor: float) -> bool:
+    from asv.commands.compare import _is_result_better
+
+    return bool(
+        _is_result_better(a.result, b.result, (a.stats, a.samples), (b.stats, b.samples), factor)
+    )
+
+
+def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]]:
+    """Each benchmark with its parameters, as ``name(a, b)``."""
+    from asv.results import iter_results_for_machine_and_hash
+
+    for result in iter_results_for_machine_and_hash(str(results), machine, sha):
+        for key in result.get_all_result_keys():
+            params = result.get_result_params(key)
+            cells = list(product(*params))
+            columns = [
+                _as_long(column, len(cells))
+                for column in (
+                    result.get_result_value(key, params),
+                    result.get_result_stats(key, params),
+                    result.get_result_samples(key, params),
+                )
+            ]
+            version = str(result.benchmark_version.get(key))
+            for cell, value, stats, samples in zip(cells, *columns, strict=True):
+                name = f"{key}({', '.join(cell)})" if cell else key
+                yield name, Value(value, stats, samples, version)
+
+
+def _as_long(column: Sequence[Any] | None, length: int) -> Sequence[Any]:
+    return [None] * length if column is None else column
+
+
+def other_machines(results: Path, machine: str) -> list[str]:
+    """Whose results lie there besides; raises a sentence where somebody else's lie under ours."""
+    found = sorted(file.parent.name for file in results.glob("*/machine.json"))
+    if machine in found:
+        _refuse_another(results / machine)
+    return [name for name in found if name != machine]
+
+
+def _refuse_another(folder: Path) -> None:
+    """The name is made from what the machine is; a folder that says otherwise was renamed."""
+    try:
+        said = json.loads((folder / "machine.json").read_text())
+        mine = entry(this_machine().to_dict())
+        apart = [key for key, value in mine.items() if str(said.get(key)) != value]
+    except (OSError, ValueError, AttributeError) as error:
+        raise AsvError(
+            f"{folder / 'machine.json'} can't be read ({error}); move {folder} away, and its "
+            "commits are measured anew"
+        ) from None
+    if apart:
+        key = apart[0]
+        raise AsvError(
+            f"the results in {folder} are of another machine ({key} {said.get(key)}, here "
+            f"{mine[key]}): numbers of unlike machines can't share a history; move the folder "
+            "away, or give it its own name again"
+        )

@@ -1,0 +1,527 @@
+"""From which length one variant is faster than another."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from math import log
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from attnbench.core.machine import Machine, why_not
+from attnbench.core.record import Status
+from attnbench.core.settings import Settings
+from attnbench.core.stats import Comparison, Verdict, holm
+from attnbench.features.commits.pairs import Refused
+from attnbench.features.limits.search import sized
+from attnbench.sweep.compare import START_AND_GATE_S, Compared, compare_cell
+from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.plan import Cell, here, problems
+from attnbench.sweep.presets import Preset
+from impls.asked import CantBeDone
+from impls.problem import InvalidProblem, Problem
+from impls.spec import Variant
+
+RUNGS = 16
+"""An octave has so many."""
+LEAST_STEP = 16
+"""Tokens; nothing changes by less than a tile."""
+TRIES = 2
+"""Lengths between two looks that may fail before no other is tried there."""
+GROW = (Status.OUT_OF_MEMORY, Status.TIMED_OUT)
+"""What a longer one does not make better."""
+CLIMB_SHARE = 1 / 3
+"""Of what is left: an octave that takes more waits until what was seen is tight."""
+STEEPEST = 2.5
+"""A power of the length: the time of a look grows no faster."""
+GRACE_S = 5.0
+"""By how much the last look may be expected to be late."""
+A, B, NEITHER = "a", "b", ""
+"""Who leads."""
+
+
+def ladder(shortest: int, longest: int) -> list[int]:
+    """Both ends, and the rungs between them."""
+    rungs, at = [shortest], shortest
+    while at < longest:
+        step = max(LEAST_STEP, (1 << (at.bit_length() - 1)) // RUNGS)
+        at = min((at // step + 1) * step, longest)
+        rungs.append(at)
+    return rungs
+
+
+def octaves(rungs: Sequence[int]) -> list[int]:
+    """Of some rungs the first of each octave, and the last of all."""
+    firsts = [next(some) for _, some in groupby(rungs, int.bit_length)]
+    return list(dict.fromkeys([*firsts, rungs[-1]]))
+
+
+@dataclass(frozen=True)
+class LengthRatio:
+    """What came of one length: b's time over a's, or why there is no such ratio."""
+
+    length: int
+    comparison: Comparison | None
+    status: Status = Status.MEASURED
+    why: str = ""
+    """Who was stopped, and the reason."""
+    a_s: float = 0.0
+    b_s: float = 0.0
+    """Medians of their calls."""
+    took_s: float = 0.0
+    """What the look cost."""
+
+    @property
+    def leader(self) -> str:
+        """Who is faster by more than the margin."""
+        leads = {Verdict.SLOWER: A, Verdict.FASTER: B}
+        return leads.get(self.comparison.verdict, NEITHER) if self.comparison else NEITHER
+
+    @property
+    def decided(self) -> bool:
+        """Whether the pairs came to a verdict."""
+        return self.comparison is not None and self.comparison.verdict is not Verdict.INCONCLUSIVE
+
+
+Ask = Callable[[int, float], LengthRatio | None]
+"""Of a length, and of the seconds that are left; None where only the wall clock ended it."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Between two neighbouring looks that don't say the same, with rungs that nobody looked at."""
+
+    rungs: tuple[int, ...]
+    changes: bool
+    """Whether it is part of a change of leader, or else only an edge of ties."""
+
+    @property
+    def middle(self) -> int:
+        """Where to look."""
+        return self.rungs[(len(self.rungs) - 1) // 2]
+
+
+class CrossoverSearch:
+    """Of two variants, over some lengths."""
+
+    def __init__(self, rungs: Sequence[int]) -> None:
+        self.rungs = list(rungs)
+        self._octaves = octaves(self.rungs)
+        self._looks: dict[int, LengthRatio] = {}
+        self.cut: int | None = None
+        """The length at which the wall clock was spent while it was looked at."""
+
+    def hear(self, look: LengthRatio) -> None:
+        """What came of a length."""
+        self._looks[look.length] = look
+
+    # ---- what is known -------------------------------------------------------------------------
+
+    @property
+    def looks(self) -> list[LengthRatio]:
+        """Those with a ratio, by length; among many a difference stands as Holm's rule lets it."""
+        some = sorted((x for x in self._looks.values() if x.comparison), key=lambda x: x.length)
+        judged = holm([x.comparison for x in some if x.comparison])
+        return [replace(look, comparison=each) for look, each in zip(some, judged, strict=True)]
+
+    @property
+    def failed(self) -> list[LengthRatio]:
+        """Those without, by length."""
+        bad = (x for x in self._looks.values() if x.comparison is None)
+        return sorted(bad, key=lambda x: x.length)
+
+    @property
+    def end(self) -> LengthRatio | None:
+        """The first that failed beyond all that did not: no longer one is tried."""
+        longest = self._longest
+        beyond = (x for x in self.failed if x.length > longest)
+        return next((x for x in beyond if longest or x.status in GROW), None)
+
+    @property
+    def _longest(self) -> int:
+        """The longest that has a ratio."""
+        return max((x.length for x in self._looks.values() if x.comparison), default=0)
+
+    def took_s(self, length: int) -> float:
+        """Seconds that a look is expected to take, by the growth from one to the next of the two
+        longest that are no longer; nothing where nobody has looked.
+        """
+        known = sorted(self._looks.values(), key=lambda x: x.length)
+        shorter = [x for x in known if x.length <= length][-2:] or known[:1]
+        if not shorter:
+            return 0.0
+        first, last = shorter[0], shorter[-1]
+        power = 1.0
+        if first is not last and first.took_s > 0 and last.took_s > 0:
+            power = log(last.took_s / first.took_s) / log(last.length / first.length)
+        grown = max(1.0, length / last.length) ** min(max(power, 1.0), STEEPEST)
+        return last.took_s * grown
+
+    # ---- where to look next --------------------------------------------------------------------
+
+    def next(self, left_s: float = float("inf")) -> int | None:
+        """The length to look at: an octave higher, or the middle of a gap where an octave would
+        take more than its share of what is left. None where the search is over.
+        """
+        climb, gaps = self._climb(), self.gaps()
+        if climb is not None and not (gaps and self.took_s(climb) > CLIMB_SHARE * left_s):
+            return climb
+        return gaps[0].middle if gaps else None
+
+    def gaps(self) -> list[Gap]:
+        """The ones that a change of leader lies in first, of them the widest, then the shortest."""
+        found = [gap for gap in self._between() if gap.rungs]
+        return sorted(found, key=lambda gap: (not gap.changes, -len(gap.rungs), gap.rungs[0]))
+
+    def _climb(self) -> int | None:
+        """The next octave; where one failed, halfway to it, as long as that holds."""
+        end = self.end
+        todo = [n for n in self._octaves if n not in self._looks]
+        if end is None:
+            return next(iter(todo), None)
+        if todo := [n for n in todo if n < end.length]:
+            return todo[0]
+        between = self._unseen(self._longest, end.length)
+        tried = sum(look.length > self._longest for look in self.failed)
+        return Gap(between, False).middle if self._longest and between and tried < TRIES else None
+
+    def _between(self) -> Iterator[Gap]:
+        looks = self.looks
+        for n, (one, other) in enumerate(pairwise(looks)):
+            if one.leader == other.leader:
+                continue
+            before = next((x.leader for x in reversed(looks[: n + 1]) if x.leader), NEITHER)
+            after = next((x.leader for x in looks[n + 1 :] if x.leader), NEITHER)
+            changes = NEITHER not in (before, after) and before != after
+            if changes or all(x.decided for x in (one, other)):
+                yield Gap(self._unseen(one.length, other.length), changes)
+
+    def _unseen(self, low: int, high: int) -> tuple[int, ...]:
+        """Rungs between that may still be looked at."""
+        between = [n for n in self.rungs if low < n < high]
+        unseen = tuple(n for n in between if n not in self._looks)
+        return unseen if len(between) - len(unseen) < TRIES else ()
+
+
+def seek(
+    search: CrossoverSearch, ask: Ask, seconds: float, now: Callable[[], float] = monotonic
+) -> Iterator[tuple[LengthRatio, float]]:
+    """Look after look, each with the seconds left, until all is found or the wall clock is spent.
+
+    None is begun that is expected to end too late.
+    """
+    until = now() + seconds
+    while (length := search.next(left := until - now())) is not None:
+        if left <= 0 or search.took_s(length) > left + GRACE_S:
+            return
+        began = now()
+        look = ask(length, left)
+        if look is None:
+            search.cut = length
+            return
+        look = replace(look, took_s=now() - began)
+        search.hear(look)
+        yield look, max(0.0, until - now())
+
+
+PAIRS_S = 8.0
+"""Seconds of pairs a length: beyond them, what can't be told apart stays so."""
+PAIRS_SHARE = 1 / 4
+"""Of what is left, pairs get no more than this."""
+LONGEST = 1 << 24
+"""A longer one is a mistake at the keyboard."""
+
+
+@dataclass
+class Duel:
+    """Two variants, the problem at its shortest length, and the lengths that both take."""
+
+    a: Variant
+    b: Variant
+    problem: Problem
+    asked: tuple[int, int]
+    rungs: list[int]
+    refused: dict[str, list[int]] = field(default_factory=dict)
+    """Reason to lengths that were left out for it."""
+
+    def at(self, length: int) -> Problem:
+        """The problem at a length."""
+        return sized(self.problem, "seq", length)
+
+    def notes(self) -> list[str]:
+        """What was left out, a sentence a reason."""
+        return [f"{_lengths(some)} left out: {why}" for why, some in self.refused.items()]
+
+
+def _lengths(some: Sequence[int]) -> str:
+    if len(some) == 1:
+        return f"{some[0]:,} is"
+    return f"{len(some)} lengths from {some[0]:,} to {some[-1]:,} are"
+
+
+def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
+    """The two and their lengths; raises a sentence where there is nothing to search."""
+    if a.label == b.label:
+        raise CantBeDone(f"{a.label} can't overtake itself; name two variants")
+    asked = _range(grid.seq)
+    _refuse(grid)
+    here(grid.device, machine)
+    for row in (a, b):
+        _refuse_row(row, machine)
+    return _allowed(Duel(a, b, _shortest(grid, a, asked), asked, []))
+
+
+def _range(seq: Sequence[str]) -> tuple[int, int]:
+    """``128,16384``"""
+    said = f"--seq {','.join(seq)}"
+    if len(seq) != 2 or not all(n.isascii() and n.isdigit() for n in seq):
+        raise InvalidProblem(
+            f"{said} is no range: crossover looks between two lengths, as in --seq 128,16384"
+        )
+    low, high = map(int, seq)
+    if low < 1 or low >= high:
+        why = "a length is 1 or more" if low < 1 and low < high else "the shorter comes first"
+        raise InvalidProblem(f"{said} holds no lengths: {why}, as in --seq 128,16384")
+    if high > LONGEST:
+        raise InvalidProblem(f"{said} is too far: give {LONGEST:,} at the most")
+    return low, high
+
+
+def _refuse(grid: Preset) -> None:
+    """More than one problem but for its length."""
+    axes = (
+        "batch",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "v_head_dim",
+        "dtype",
+        "mask",
+        "phase",
+        "inputs",
+        "level",
+    )
+    wide = ["--" + name.replace("_", "-") for name in axes if len(getattr(grid, name)) > 1]
+    if wide:
+        raise InvalidProblem(
+            f"crossover takes one value of {', '.join(wide)}: what is searched is the length alone"
+        )
+    if grid.inputs[0].startswith("captured:"):
+        raise InvalidProblem(
+            "captured inputs have one length; crossover needs many: leave them out"
+        )
+
+
+def _refuse_row(row: Variant, machine: Machine) -> None:
+    if row.ranks:
+        raise CantBeDone(
+            f"{row.label} runs over several processes, and crossover looks at one: compare takes it"
+        )
+    if (missing := why_not(row, machine)) is not None:
+        raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
+
+
+def _shortest(grid: Preset, row: Variant, asked: tuple[int, int]) -> Problem:
+    """The problem at its shortest; if the mask fits no length there, at its longest."""
+    levels, wrong = grid.level or (row.level,), ""
+    for length in asked:
+        try:
+            return next(problems(grid.with_(seq=(str(length),)), levels))
+        except InvalidProblem as error:
+            wrong = wrong or f"at {length:,}, {error}"
+    raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
+
+
+def _allowed(duel: Duel) -> Duel:
+    """With the lengths that exist and that both take."""
+    for length in ladder(*duel.asked):
+        if (why := _refusal(duel, length)) is None:
+            duel.rungs.append(length)
+        else:
+            duel.refused.setdefault(why, []).append(length)
+    if len(duel.rungs) < 2:
+        raise CantBeDone(
+            f"there is no range to search: of the lengths from {duel.asked[0]:,} to "
+            f"{duel.asked[1]:,}, {'; '.join(duel.notes())}"
+        )
+    return duel
+
+
+def _refusal(duel: Duel, length: int) -> str | None:
+    try:
+        problem = duel.at(length)
+    except InvalidProblem:
+        return f"the mask {duel.problem.mask} does not fit them"
+    said = ((row.label, row.supports(problem)) for row in (duel.a, duel.b))
+    return next((f"{label}: {why}" for label, why in said if why is not None), None)
+
+
+@dataclass
+class PairServer:
+    """Pairs of the two at a length, by one worker."""
+
+    duel: Duel
+    engine: LocalEngine
+    seed: int
+    margin: float | None
+    """None: the noise floor's. Where none is stored, the first look's, which measures it."""
+    floors: Sequence[Mapping[str, Any]] = ()
+
+    def __call__(self, length: int, left_s: float) -> LengthRatio | None:
+        """A look; None where only the wall clock ended it."""
+        pairs_s = min(PAIRS_S, PAIRS_SHARE * left_s)
+        found = self._compared(length, left_s, pairs_s)
+        if found.status is Status.OUT_OF_MEMORY:
+            self.engine.close()  # what others left in its heap may have been in the way
+            found = self._compared(length, left_s, pairs_s)
+        if found.status is Status.TIMED_OUT and left_s + GRACE_S < START_AND_GATE_S + 4 * pairs_s:
+            return None
+        if found.pairs is None:
+            return LengthRatio(length, None, found.status, found.why)
+        pairs = found.pairs
+        if self.margin is None and not self.floors:
+            self.margin = pairs.comparison.margin
+        a_s, b_s = (statistics.median(some) for some in (pairs.a_s, pairs.b_s))
+        return LengthRatio(length, pairs.comparison, a_s=a_s, b_s=b_s)
+
+    def _compared(self, length: int, left_s: float, pairs_s: float) -> Compared:
+        problem = self.duel.at(length)
+        judged, against = (Cell(row, problem, None, 0.0) for row in (self.duel.b, self.duel.a))
+        return compare_cell(
+            judged,
+            against,
+            self.engine,
+            self.seed,
+            self.margin,
+            self.floors,
+            pairs_s,
+            limit_s=left_s + GRACE_S,
+        )
+
+
+HOLD_LIMIT_S, TURN_LIMIT_S = 600.0, 300.0
+"""For building and judging a variant; for a call."""
+
+
+class WorkerSide:
+    """The side of a variant that a worker holds."""
+
+    def __init__(self, worker: HoldingWorker) -> None:
+        self._worker = worker
+
+    def fresh(self) -> None:
+        """Tensors at other addresses, warmed up."""
+        self._worker.ask({"fresh": True}, TURN_LIMIT_S)
+
+    def sample(self) -> float:
+        """Seconds of one call."""
+        return self.samples(1)[0]
+
+    def samples(self, count: int) -> list[float]:
+        """Seconds of each of some calls, after one that warms up what others have cooled."""
+        answer = self._worker.ask({"sample": count}, TURN_LIMIT_S)
+        return [float(seconds) for seconds in answer["seconds"]]
+
+
+class HoldingWorker:
+    """A worker behind an engine."""
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        seed: int,
+        budget_s: float,
+        folder: Path,
+        tables: Sequence[str] = (),
+        *,
+        beside: bool = False,
+    ) -> None:
+        """``tables``: row files in the folder whose rows it may be asked for too. ``beside``: the
+        folder is another than the one in which the worker looks first.
+        """
+        self._engine, self._seed, self._budget_s = engine, seed, budget_s
+        self._tables = tables
+        self._folder, self._where = folder, {"beside": str(folder)} if beside else {}
+
+    def beside(self, folder: Path) -> HoldingWorker:
+        """The same process, of another folder."""
+        return HoldingWorker(
+            self._engine, self._seed, self._budget_s, folder, self._tables, beside=True
+        )
+
+    def hold(self, variant: str, problem: Problem) -> WorkerSide:
+        """Look the variant up, build and judge it."""
+        tables = [str(self._folder / table) for table in self._tables]
+        asked = {
+            "variant": variant,
+            "problem": problem.to_dict(),
+            "seed": self._seed,
+            "budget_s": self._budget_s,
+            **({"tables": tables} if tables else {}),
+        }
+        self.ask({"hold": asked}, HOLD_LIMIT_S)
+        return WorkerSide(self)
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer; raises :class:`Refused` with what it, or its end, says."""
+        try:
+            answer = self._engine.ask({**question, **self._where}, limit_s)
+        except WorkerLost as lost:
+            last = lost.said.strip().splitlines()[-1:]
+            raise Refused("; ".join([lost.reason, *last]), _ended(lost)) from None
+        for word, status in (("refused", answer.get("status", "")), ("wrong", "wrong")):
+            if word in answer:
+                raise Refused(str(answer[word]), str(status))
+        return answer
+
+
+def _ended(lost: WorkerLost) -> str:
+    """The status that the record of a cell would have."""
+    if lost.wrong:
+        return str(Status.WRONG)
+    return str(Status.TIMED_OUT if lost.timed_out else Status.CRASHED)
+
+
+def open_worker(
+    settings: Settings,
+    seed: int,
+    budget_s: float,
+    tables: Sequence[str] = (),
+    *,
+    device: str = "cpu",
+) -> Callable[[Path], AbstractContextManager[HoldingWorker]]:
+    """Workers with these settings, each with a folder first on its path.
+
+    ``tables``: row files in that folder, whose rows are among those that can be held.
+    """
+    limited = device == "cpu"  # of a GPU's memory the address space is no measure
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[HoldingWorker]:
+        with (
+            _on_as_many_cores(settings.threads),
+            LocalEngine(settings, path=folder, limited=limited) as engine,
+        ):
+            yield HoldingWorker(engine, seed, budget_s, folder, tables)
+
+    return opened
+
+
+@contextmanager
+def _on_as_many_cores(threads: int) -> Iterator[None]:
+    """Let what is started inside run on the same few cores, the last ones.
+
+    Two processes that take turns would else sit on a core each, and one of these may be shared with
+    somebody who is busy: the same code then seemed a third slower than itself.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[-threads:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,224 @@
+"""``attnbench limits [VARIANT …]``: the longest sequence each variant can take in a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.command import arguments
+from attnbench.command.terminal import INTERRUPTED, say
+
+if TYPE_CHECKING:
+    import argparse
+
+    from attnbench.core.machine import Machine
+    from attnbench.core.settings import Settings
+    from attnbench.features.limits.search import CallBudget, Limit
+    from attnbench.sweep.presets import Preset
+
+
+DEFAULT_MEMORY = 2 << 30
+"""Bytes on a CPU."""
+GPU_SHARE = 0.5
+"""Of a GPU's memory: the inputs, and what judges the outputs, need the rest."""
+DEFAULT_TIME_S = 0.2
+"""A longer one leaves more brackets of the whole table open when the time below is over."""
+DEFAULT_SEARCH_S = 240.0
+"""With starting, drawing and a last look that takes longer than was thought, five minutes."""
+
+
+def limits(given: argparse.Namespace) -> int:
+    """``attnbench limits [VARIANT …]``"""
+    import impls
+    from attnbench.core.evidence import check_writable
+    from attnbench.core.lock import lock_for
+    from attnbench.core.machine import this_machine
+    from attnbench.core.settings import Settings
+    from attnbench.features.limits.search import Hunt, finding, plan
+    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.start import pinned
+    from attnbench.sweep.sweep import Interrupt
+
+    machine = this_machine()
+    grid = _grid(given, machine)
+    budget = _budget(given, grid, machine)
+    found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
+    settings = Settings(threads=pinned(given.threads, machine))
+    seconds = given.budget or DEFAULT_SEARCH_S
+    kept = Kept(given, machine, settings, budget, found)
+    check_writable(Path(given.out), machine)
+    say(_sentence(found, budget, given.by, seconds))
+    interrupt, stopped = Interrupt(say), False
+    try:
+        with (
+            lock_for([grid.device]),
+            LocalEngine(settings, limited=grid.device == "cpu") as engine,
+            interrupt.watching(),
+        ):
+            hunt = Hunt(found, engine, budget, given.seed or 0, Lines())
+            for _ in hunt.run(seconds):
+                kept.write(stopped=interrupt.asked, ended=False)
+                if stopped := interrupt.asked:
+                    break
+    except KeyboardInterrupt:
+        stopped = True
+    _conclude(kept, stopped=stopped, as_json=given.json)
+    if stopped:
+        return INTERRUPTED
+    return _status(found, int(finding(found)))
+
+
+def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
+    """One problem but for phase and mask, at the length where the gate is passed."""
+    from attnbench.features.limits.search import BATCH_SEQ, GATE_SEQ
+    from attnbench.sweep.plan import here
+    from attnbench.sweep.start import find_preset
+    from impls.problem import InvalidProblem
+
+    changes = arguments.grid_changes(given)
+    changes.pop("budget", None)
+    if given.by not in ("seq", "batch"):
+        raise InvalidProblem(f"--by {given.by!r} is neither seq nor batch: what shall be searched?")
+    if changes.get(given.by) is not None:
+        raise InvalidProblem(
+            f"--{given.by} is what is searched; leave it out, or search the other with --by "
+            f"{'batch' if given.by == 'seq' else 'seq'}"
+        )
+    device = str(changes.get("device", machine.devices[-1]))
+    here(device, machine)
+    grid = find_preset(device.split(":")[0], machine)
+    start: dict[str, Any] = {"seq": (GATE_SEQ,)}
+    if given.by == "batch":
+        start = {"seq": (BATCH_SEQ,), "batch": (1,)}
+    return grid.with_(**start).with_(**changes)
+
+
+def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBudget:
+    from attnbench.features.limits.search import CallBudget
+    from impls.problem import InvalidProblem
+
+    there = machine.memory_bytes
+    asked, default = given.max_memory, DEFAULT_MEMORY
+    if grid.device != "cpu":
+        number = int(grid.device.partition(":")[2] or 0)
+        there = machine.gpus[min(number, len(machine.gpus) - 1)].memory_bytes
+        default = int(GPU_SHARE * there)
+    if asked is not None and asked > there:
+        from attnbench.core.format import size
+
+        raise InvalidProblem(
+            f"--max-memory {size(asked)} is more than {grid.device} has ({size(there)}): nothing "
+            "could be run there; give less"
+        )
+    return CallBudget(asked or default, given.max_time or DEFAULT_TIME_S)
+
+
+def _sentence(found: Sequence[Limit], budget: CallBudget, by: str, seconds: float) -> str:
+    from attnbench.core.format import size
+    from attnbench.sweep.plan import duration
+
+    variants = len({limit.variant.label for limit in found})
+    what = "sequence" if by == "seq" else "batch"
+    return (
+        f"the {'longest' if by == 'seq' else 'largest'} {what} of {variants} variants in "
+        f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, {len(found)} "
+        f"searches; {duration(seconds)} at the most"
+    )
+
+
+class Lines:
+    """Progress: a line a look."""
+
+    def looked(self, limit: Limit, said: str, left_s: float) -> None:
+        """Say it, out of the way of data."""
+        say(f"[{left_s:.0f} s left] {limit.variant.label:16} {limit.problem.phase:8} {said}")
+
+
+class Kept:
+    """What is known so far, in a folder of its own; each look is on disk when the next begins."""
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        machine: Machine,
+        settings: Settings,
+        budget: CallBudget,
+        found: Sequence[Limit],
+    ) -> None:
+        import shlex
+        import sys
+
+        from attnbench.core.record import PROTOCOL
+
+        now = datetime.now(UTC)
+        self.limits, self._out, self._machine = found, Path(given.out), machine
+        self._named = bool(given.variants)
+        self.name = f"limits-{now.strftime('%Y%m%d-%H%M%S')}"
+        self.by: str = given.by
+        self.budget = {"peak_bytes": budget.peak_bytes, "seconds": budget.seconds}
+        self._facts: dict[str, Any] = {
+            "protocol": PROTOCOL,
+            "started": now.isoformat(timespec="seconds"),
+            "by": given.by,
+            "budget": self.budget,
+            "seed": given.seed or 0,
+            "machine": machine.to_dict(),
+            "settings": settings.to_dict(),
+            "command": shlex.join(["attnbench", *sys.argv[1:]]),
+        }
+
+    def rows(self, *, stopped: bool, ended: bool = True) -> list[dict[str, Any]]:
+        """What is known of each variant in each phase."""
+        from attnbench.features.limits.search import frontier
+
+        found = self.limits if self._named else asked_of(self.limits)
+        return frontier(found, stopped=stopped, ended=ended)
+
+    def write(self, *, stopped: bool, ended: bool = True) -> Path:
+        """Everything, whole or not at all."""
+        from attnbench.core.evidence import save_beside
+
+        facts = {**self._facts, "stopped": stopped, "rows": self.rows(stopped=stopped, ended=ended)}
+        return save_beside(self._out, self._machine.name, f"{self.name}/limits.json", facts)
+
+    @property
+    def title(self) -> str:
+        """What the picture says it is."""
+        return f"attnbench {self.name} on {self._machine.name}"
+
+    def problem(self) -> str:
+        """The problem but for its size, as a slug's words."""
+        return " ".join(w for w in str(self.limits[0].problem).split() if w[:1] != "n")
+
+
+def asked_of(found: Sequence[Limit]) -> list[Limit]:
+    """Those that take the problem; a whole table need not hear of the others."""
+    from attnbench.core.record import NOT_TRIED
+
+    return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
+
+
+def _conclude(kept: Kept, *, stopped: bool, as_json: bool) -> None:
+    """The file, the picture and the table."""
+    from attnbench.features.limits import view
+
+    file, rows = kept.write(stopped=stopped), kept.rows(stopped=stopped)
+    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
+    drawn = view.draw(rows, kept.budget, kept.by, kept.title, pictures)
+    if as_json:
+        print(file.read_text(), end="")
+    else:
+        from attnbench.features.limits import view
+
+        view.show(rows, kept.budget, kept.by)
+    say(f"kept in {file}" + f"; drawn in {pictures[0]}" * drawn)
+
+
+def _status(found: Sequence[Limit], finding: int) -> int:
+    """2 where nothing could be asked of any variant."""
+    if not asked_of(found):
+        say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
+        return 2
+    return finding

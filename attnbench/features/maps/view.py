@@ -1,0 +1,137 @@
+"""An attention map: rows look at columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.markup import escape
+
+from attnbench.report.figures.sheet import save
+from attnbench.report.tables import BAD, GOOD, console, grid, put
+from impls import BrokenRow
+from impls.asked import CantBeDone
+from impls.spec import Variant
+
+
+def show(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> None:
+    """Rows look at columns; the darker, the more."""
+    made = grid("", *words, right=words)
+    for word, row in zip(words, weights, strict=True):
+        top = max((abs(w) for w in row if w is not None), default=0.0) or 1.0
+        made.add_row(f"[bold]{escape(word)}[/]", *(_shade(w, top) for w in row))
+    put(made)
+
+
+def _shade(weight: float | None, top: float) -> str:
+    if weight is None:
+        return f"[{BAD}]nan[/]"
+    level = round(16 * abs(weight) / top)
+    ground = 255 - level
+    ink = "black" if ground > 243 else "white"
+    return f"[{ink} on color({max(232, ground)})] {weight:5.2f} [/]"
+
+
+class BadPicture(CantBeDone):
+    """A picture that can't be written; a sentence."""
+
+
+def draw(
+    words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
+) -> None:
+    """Write a .png or .svg of the map."""
+    if file.suffix not in (".png", ".svg"):
+        raise BadPicture(f"--out {file}: a picture ends in .png or .svg")
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import numpy as np
+    from matplotlib import pyplot as plt
+
+    values = np.array([[np.nan if w is None else w for w in row] for row in weights], float)
+    side = 1.6 + 0.42 * len(words)
+    figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
+    image = axes.imshow(values, cmap="cividis")
+    axes.set_xticks(range(len(words)), words, rotation=60, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(len(words)), words)
+    axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+    axes.set_ylabel("this word")
+    axes.set_xlabel(f"looks at · {title}")
+    figure.colorbar(image, shrink=0.7)
+    try:
+        save(figure, file, dpi=150)
+    except OSError as error:
+        raise BadPicture(f"can't write {file}: {error.strerror}") from None
+    plt.close(figure)
+
+
+UNTRIED = "not yet run: no run has attested it"
+
+
+def table(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[BrokenRow]) -> None:
+    """``list``: family by family, each row available or with its reason and remedy."""
+    made = grid("variant", "family", "computes", "here", "", words=["variant", ""])
+    last = ""
+    for row, reason, remedy in rows:
+        if last and row.family != last:
+            made.add_section()
+        here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]"
+        why = row.title if reason is None else reason + f" → {remedy}" * bool(remedy)
+        why += f" ({UNTRIED})" * row.untried
+        family = escape(row.family) if row.family != last else ""
+        made.add_row(row.name, family, row.computes, here, escape(why))
+        last = row.family
+    for bad in broken:
+        why = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
+        made.add_row(escape(bad.name), "", "", f"[{BAD}]broken[/]", escape(why))
+    put(made)
+
+
+def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> None:
+    """``show NAME``: what it is, what it takes, what it costs."""
+    out = console()
+    out.print(f"[bold]{row.name}[/]  {escape(row.title)}")
+    out.print(escape(f"{row.family}, level {row.level}, computes: {row.computes}\n"))
+    out.print(escape(mathematics) + "\n")
+    limits = [
+        ("grouped-query heads", row.gqa),
+        ("q_len ≠ kv_len", "in decode alone" if row.cross == "decode" else row.cross),
+        ("v_head_dim ≠ head_dim", row.value_dim),
+        ("dropout of weights", row.dropout),
+    ]
+    facts = {
+        f"on {device}": f"{', '.join(row.on(device, 'dtypes'))}; "
+        f"masks {', '.join(row.on(device, 'masks'))}; {', '.join(row.on(device, 'phases'))}"
+        for device in row.devices
+    }
+    facts |= {
+        "shapes": ", ".join(f"{what}: {_yes(can)}" for what, can in limits),
+        "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
+        "options": ", ".join(f"{k}={_word(v)}" for k, v in {**row.options, **row.given}.items()),
+        "core": f"{row.core.label}: {row.core.title}" if row.core else "",
+        "requires": ", ".join(row.requires),
+        "paper": row.paper,
+        "code": row.build,
+        "attested by": ", ".join(
+            f"{operator} on {device}"
+            for device in row.devices
+            if (operator := row.attested_by(device)) is not None
+        ),
+        "from": row.origin,
+        "run": UNTRIED if row.untried else "",
+        "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
+    }
+    made = grid("", "", words=[""])
+    for what, fact in facts.items():
+        if fact:
+            made.add_row(what, escape(fact))
+    put(made)
+
+
+def _yes(can: bool | str) -> str:
+    return can if isinstance(can, str) else "yes" if can else "no"
+
+
+def _word(value: object) -> str:
+    """An option as it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value) or "''"

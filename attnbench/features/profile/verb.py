@@ -1,0 +1,55 @@
+"""``attnbench profile NAME [--against OTHER]``: where the time and the memory go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnbench.command import arguments
+from attnbench.command.terminal import say
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def profile(given: argparse.Namespace) -> int:
+    """One variant, or two and why one of them is slower."""
+    import impls
+    from attnbench.core.disk import write_whole
+    from attnbench.core.lock import lock_for
+    from attnbench.core.machine import this_machine
+    from attnbench.core.settings import Settings
+    from attnbench.features.profile import run, view
+    from attnbench.features.profile.why_slower import why_slower
+    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.start import find_preset, pinned
+
+    machine = this_machine()
+    names = [given.name] + [given.against] * (given.against is not None)
+    grid, changes = find_preset(None, machine), arguments.grid_changes(given)
+    cells = run.plan(names, impls.table(given.table), grid, changes, machine).cells
+    folder = run.folder_of(cells, Path(given.out))
+    try:
+        devices = {cell.problem.device for cell in cells}
+        limited = devices == {"cpu"}
+        settings = Settings(threads=pinned(given.threads, machine), warm_profiler=limited)
+        with lock_for(devices), LocalEngine(settings, limited=limited) as engine:
+            found = run.profiles(cells, engine, given.seed or 0, folder)
+    except run.NotProfiled as stopped:
+        say(f"attnbench: {stopped}")
+        return stopped.status
+    why = why_slower(*found) if len(found) > 1 else []
+    data = json.dumps({"profiles": found, "why": why}, allow_nan=False)
+    kept = [{**p, "trace": Path(p["trace"]).name} for p in found]  # wherever the folder goes
+    write_whole(folder / "profile.json", json.dumps({"profiles": kept, "why": why}).encode())
+    view.draw(found, [folder / "memory.png", folder / "memory.svg"])
+    if given.json:
+        print(data)
+    else:
+        from attnbench.features.profile import view
+
+        view.show(found, why)
+    traces = ", ".join(Path(p["trace"]).name for p in found)
+    say(f"written in {folder}: memory.png, memory.svg, profile.json, {traces} (ui.perfetto.dev)")
+    return 0

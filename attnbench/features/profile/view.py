@@ -1,0 +1,485 @@
+"""A profile on one terminal screen: where the time goes, and what is alive at the worst instant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rich.bar import Bar
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table as Grid
+from rich.text import Text
+
+from attnbench.core.format import milliseconds, plain, short, size
+from attnbench.features.maps.view import BadPicture
+from attnbench.features.profile.why_slower import watched
+from attnbench.report.figures.sheet import GRID, INK, PAPER, save
+from attnbench.report.tables import FAINT, console
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+WIDEST = 120
+"""Columns of the curve, at the most."""
+FORWARD, BACKWARD = "cyan", "magenta"
+COLORS = {"forward": FORWARD, "backward": BACKWARD}
+NAME, BAR = 28, 14
+"""Columns of an operator's name and of a bar."""
+LEAST = 0.01
+"""Of the phase: what takes less is counted with the others."""
+MOST_ALONE, MOST_BESIDE = 8, 4
+"""Operators a phase that are named, of one variant and of two side by side."""
+SOURCES_ALONE, SOURCES_BESIDE = 6, 3
+LINES = 4
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+Profile = Mapping[str, Any]
+
+
+class ProfileRow(NamedTuple):
+    """What took time in a phase: an operator, several, or what is none."""
+
+    name: str
+    seconds: float
+    calls: float | None = None
+    rate: float | None = None
+
+
+def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
+    """One variant, or two side by side with the reasons."""
+    out = console(Console().width)  # a screen's, whether it is one or not
+    names = " against ".join(p["variant"] for p in profiles)
+    out.print(f"[bold]{escape(names)}[/]  {escape(profiles[0]['slug'])}")
+    for sentence in why:
+        out.print(escape(sentence))
+    out.print()
+    if len(profiles) == 1:
+        _heads(out, profiles)
+        _alone(out, profiles[0])
+        _lines(out, profiles[0])
+        _memory(out, profiles, rows=3, sources=SOURCES_ALONE)
+    else:
+        _beside(out, profiles)
+        _heads(out, profiles)
+        _memory(out, profiles, rows=2, sources=SOURCES_BESIDE)
+    for profile in profiles:
+        for caveat in profile["caveats"]:
+            out.print(escape(f"! {profile['variant']}: {caveat}"), style=FAINT)
+
+
+def _heads(out: Console, profiles: Sequence[Profile]) -> None:
+    """The time of plain calls, and what the profiler added to it."""
+    for p in profiles:
+        name = f"{p['variant']} " * (len(profiles) > 1)
+        timed = p["plain"]["total_s"]
+        words = f"{name}unwatched {milliseconds(timed)}"
+        if p["phases"] and p["phases"][0]["of"] == "operators":
+            words += f", profiled {milliseconds(watched(p))} ({watched(p) / timed - 1:+.0%})"
+        else:
+            words += f", kernels {milliseconds(watched(p))}"
+        if p["cost"]:
+            words += f"; {rate(p['cost']['flop_rate'])} useful GFLOP/s"
+        out.print(escape(words), style=FAINT if len(profiles) > 1 else None)
+        if p["note"]:
+            out.print(escape(p["note"]), style=FAINT)
+
+
+def rows_of(phase: Mapping[str, Any], most: int) -> list[ProfileRow]:
+    """An operator a row, then the others as one, then the time outside of all."""
+    least = LEAST * max(phase["profiled_s"], 1e-12)
+    large = [x for x in phase["operators"] if x["self_s"] >= least][:most]
+    rows = [ProfileRow(x["name"], x["self_s"], x["calls"], x["flop_rate"]) for x in large]
+    others = phase["operators"][len(large) :]
+    if others:
+        rows.append(
+            ProfileRow(
+                f"{len(others)} other{'s' * (len(others) > 1)}", sum(x["self_s"] for x in others)
+            )
+        )
+    if phase["of"] == "operators":
+        rows.append(ProfileRow("outside operators", phase["outside_s"]))
+    return rows
+
+
+def _table(*columns: tuple[str, str]) -> Grid:
+    grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name, justify in columns:
+        side: Literal["left", "right"] = "right" if justify == "right" else "left"
+        grid.add_column(escape(name), justify=side, no_wrap=True)
+    return grid
+
+
+def _alone(out: Console, profile: Profile) -> None:
+    whole = sum(p["profiled_s"] for p in profile["phases"]) or 1.0
+    of = profile["phases"][0]["of"] if profile["phases"] else "operators"
+    grid = _table(
+        (of, ""),
+        ("self ms", "right"),
+        ("share", "right"),
+        ("", ""),
+        ("calls", "right"),
+        ("GFLOP/s", "right"),
+    )
+    for phase in profile["phases"]:
+        color = COLORS[phase["name"]]
+        share = phase["profiled_s"] / whole
+        grid.add_row(
+            f"[bold {color}]{phase['name']}[/]",
+            f"[bold]{_ms(phase['profiled_s'])}[/]",
+            f"[bold]{share:.0%}[/]",
+            _bar(phase["profiled_s"], whole, color),
+        )
+        for row in rows_of(phase, MOST_ALONE):
+            calls = "" if row.calls is None else f"{row.calls:g}"
+            rated = rate(row.rate) if row.calls is not None else ""
+            grid.add_row(
+                "  " + escape(short(plain(row.name), NAME)),
+                _ms(row.seconds),
+                f"{row.seconds / whole:.0%}",
+                _bar(row.seconds, whole, color),
+                calls,
+                rated,
+            )
+    out.print(grid)
+    out.print()
+
+
+def _lines(out: Console, profile: Profile) -> None:
+    """The lines of code that take the time, each with its gradient's."""
+    timed = [x for x in profile["lines"] if x["forward_share"] is not None]
+    if not timed:
+        return
+    out.print("[bold]by line of code[/], each with its gradient")
+    grid = _wide()
+    for line in timed[:LINES]:
+        share = line["forward_share"] + line["backward_share"]
+        words = Text(f"{line['place']}  ", style="bold")
+        words.append(line["code"], style=f"{FAINT} not bold")
+        grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), words)
+    out.print(grid)
+    out.print()
+
+
+def _beside(out: Console, profiles: Sequence[Profile]) -> None:
+    """Both on one scale: that of the slower."""
+    whole = max(sum(p["profiled_s"] for p in x["phases"]) for x in profiles) or 1.0
+    grid = _table(("self time, one scale", ""))
+    for profile in profiles:
+        grid.add_column("ms", justify="right", no_wrap=True)
+        grid.add_column(escape(short(profile["variant"], BAR)), no_wrap=True)
+    for name in dict.fromkeys(p["name"] for x in profiles for p in x["phases"]):
+        color = COLORS[name]
+        phases = [next((p for p in x["phases"] if p["name"] == name), None) for x in profiles]
+        cells: list[RenderableType] = [f"[bold {color}]{name}[/]"]
+        for p in phases:
+            cells += (
+                [f"[bold]{_ms(p['profiled_s'])}[/]", _bar(p["profiled_s"], whole, color)]
+                if p
+                else ["–", ""]
+            )
+        grid.add_row(*cells)
+        for label, seconds in _merged([p for p in phases if p is not None]):
+            cells = ["  " + escape(short(plain(label), NAME))]
+            for s in seconds:
+                cells += [f"[{FAINT}]–[/]", ""] if s is None else [_ms(s), _bar(s, whole, color)]
+            grid.add_row(*cells)
+    out.print(grid)
+
+
+def _merged(phases: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float | None]]]:
+    """Operators by the longest time in either, then the rest of each; None: it never runs it."""
+    spent = [{x["name"]: x["self_s"] for x in p["operators"]} for p in phases]
+    least = LEAST * max((p["profiled_s"] for p in phases), default=0.0)
+    ranked = sorted({n for s in spent for n in s}, key=lambda n: -max(s.get(n, 0) for s in spent))
+    shown = [n for n in ranked if max(s.get(n, 0) for s in spent) >= least][:MOST_BESIDE]
+    for name in shown:
+        yield name, [s.get(name) for s in spent]
+    rest: list[float | None] = [
+        sum(t for n, t in s.items() if n not in shown) + p["outside_s"]
+        for s, p in zip(spent, phases, strict=True)
+    ]
+    yield "all else", rest
+
+
+def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: int) -> None:
+    """What is alive over time as a curve, of two on one scale, and at the peak by line of code."""
+    top = max((p["memory"]["peak_bytes"] for p in profiles), default=0) or 1
+    end = max(p["memory"]["end_ms"] for p in profiles)
+    for p in profiles:
+        m = p["memory"]
+        name = f"{p['variant']}: " * (len(profiles) > 1)
+        kept = "" if m["turn_bytes"] is None else f"; {size(m['turn_bytes'])} between the phases"
+        where = f", in {m['peak_phase']}" * (m["turn_ms"] is not None)
+        head = f"[bold]{escape(name)}peak {size(m['peak_bytes'])}[/] above the inputs{where}{kept}"
+        out.print(head)
+        width = min(out.width, WIDEST)
+        for line in curve(m, width, rows, top, end):
+            out.print(line)
+        grid = _wide()
+        for source in _at_peak(m)[:sources]:
+            grid.add_row(
+                size(source["peak_bytes"]),
+                _bar(source["peak_bytes"], top, BACKWARD if source["backward"] else FORWARD),
+                _source(source),
+            )
+        out.print(grid)
+
+
+def _wide() -> Grid:
+    """A number, a bar, and as many words as there is room for."""
+    grid = Grid.grid(padding=(0, 1, 0, 0), expand=True)
+    grid.add_column(width=8, justify="right", no_wrap=True)
+    grid.add_column(width=BAR, no_wrap=True)
+    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    return grid
+
+
+def _at_peak(memory: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    there = [s for s in memory["sources"] if s["peak_bytes"] > LEAST * memory["peak_bytes"]]
+    return sorted(there, key=lambda s: (not s["place"], -s["peak_bytes"]))
+
+
+def _source(source: Mapping[str, Any]) -> Text:
+    """``einsum.py:22 gradient of: …``"""
+    made = short(plain(source["operator"]), NAME) or "Python"
+    words = Text(f"{source['place'] or '–'} ", style="bold")
+    words.append(f"{made}{' in its gradient' * source['backward']}  ", style="default not bold")
+    words.append(source["code"], style=f"{FAINT} not bold")
+    return words
+
+
+def curve(memory: Mapping[str, Any], width: int, rows: int, top: float, end: float) -> list[Text]:
+    """Bytes alive over time, drawn with blocks ``rows`` high; the second phase in its color.
+
+    The whole height is ``top`` bytes, the whole width ``end`` ms.
+    """
+    end = max(end, 1e-9)
+    levels = [0.0] * width
+    held, column = 0.0, 0
+    moments = [*zip(memory["at_ms"], memory["alive"], strict=True), (memory["end_ms"], None)]
+    for at, alive in moments:
+        here = min(width - 1, max(0, int(at / end * width)))
+        for number in range(column, here + 1):
+            levels[number] = max(levels[number], held)
+        column, held = here, float(sum(alive)) if alive is not None else held
+        levels[here] = max(levels[here], held if alive is not None else 0.0)
+    turn = memory["turn_ms"]
+    split = width if turn is None else int(turn / end * width)
+    steps = [max(level > 0, round(level / top * rows * 8)) for level in levels]
+    lines = []
+    for row in reversed(range(min(rows, max(1, -(-max(steps) // 8))))):
+        text = "".join(BLOCKS[max(0, min(8, step - 8 * row))] for step in steps)
+        line = Text(text[:split], style=FORWARD, no_wrap=True)
+        line.append(text[split:], style=BACKWARD)
+        lines.append(line)
+    return lines
+
+
+def _bar(value: float, whole: float, color: str) -> Bar:
+    return Bar(whole, 0, value, width=BAR, color=color)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}" if seconds < 0.01 else f"{seconds * 1e3:.1f}"
+
+
+def rate(flops: float | None) -> str:
+    """In GFLOP/s; a dash where the work is not known."""
+    return "–" if flops is None else f"{flops / 1e9:.3g}"
+
+
+MIB = 2**20
+GRADIENT, AGAIN = "////", ".."
+"""Hatches: over what the gradients allocate, and over a color that is used for the second time."""
+TIMELINE_PICTURE_LEAST = 0.005
+"""Of the peak: what never held more gets no place in the key."""
+CODE, OPERATOR = 46, 23
+"""Characters of a line of code, and of an operator's name, that the key has room for."""
+WIDE, HIGH, LINE = 7.6, 4.2, 0.19
+"""Inches: a panel's width, its height, and that of a line of the key."""
+LEAST_KEYS = 6
+GUIDE = 0.1
+"""A guide at the size of all scores is drawn where that is so much of the height, or more."""
+
+
+def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
+    """One variant's memory, or two side by side on one scale of bytes and one of time."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    settings: dict[Any, Any] = {
+        "font.size": 9,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "attnbench",
+        "hatch.linewidth": 0.5,
+        "text.color": INK,
+        "axes.edgecolor": GRID,
+        "axes.labelcolor": INK,
+        "hatch.color": PAPER,
+    }
+    with mpl.rc_context(settings):
+        keys = max(LEAST_KEYS, 1 + max(len(_shown(p["memory"])) for p in profiles))
+        figure, (row, below) = plt.subplots(
+            2,
+            len(profiles),
+            figsize=(WIDE * len(profiles), HIGH + LINE * keys),
+            squeeze=False,
+            height_ratios=(HIGH, LINE * keys),
+            layout="constrained",
+            facecolor=PAPER,
+        )
+        title = " against ".join(p["variant"] for p in profiles)
+        words = f"{title}: memory above the inputs over one call\n{profiles[0]['slug']}"
+        figure.suptitle(words, fontsize=11, x=0.01, ha="left")
+        top = max((p["memory"]["peak_bytes"] for p in profiles), default=0) or 1
+        end = max(1e-6, *(p["memory"]["end_ms"] for p in profiles))
+        row[0].set_ylabel("alive, MiB")
+        for axes, key, profile in zip(row, below, profiles, strict=True):
+            axes.set_xlim(0, end)
+            axes.set_ylim(0, 1.15 * top / MIB)
+            bands = _bands(profile["memory"], mpl.color_sequences["petroff10"])
+            _panel(axes, profile, bands, top, end)
+            _key(key, bands, keys)
+        try:
+            for file in files:
+                svg = {"Date": None} if file.suffix == ".svg" else None
+                save(figure, file, dpi=130, metadata=svg)
+        except OSError as error:
+            raise BadPicture(f"can't write {file}: {error.strerror}") from None
+        finally:
+            plt.close(figure)
+
+
+class Band(NamedTuple):
+    """A source's place in the picture."""
+
+    number: int
+    source: Mapping[str, Any]
+    look: dict[str, Any]
+
+
+def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
+    """From the bottom up, each of another color or hatch."""
+    bands = list[Band]()
+    for turn, number in enumerate(_shown(memory)):
+        source = memory["sources"][number]
+        hatch = GRADIENT * source["backward"] + AGAIN * (turn // len(colors))
+        look = {
+            "facecolor": colors[turn % len(colors)],
+            "edgecolor": PAPER,
+            "linewidth": 0.6,
+            "hatch": hatch or None,
+        }
+        bands.append(Band(number, source, look))
+    return bands
+
+
+def _shown(memory: Mapping[str, Any]) -> list[int]:
+    """The sources that are worth a band of their own, by the first instant at which each is alive,
+    so that what stays lies at the bottom.
+    """
+    first = {}
+    for number, source in enumerate(memory["sources"]):
+        if source["most_bytes"] > TIMELINE_PICTURE_LEAST * memory["peak_bytes"]:
+            first[number] = next(i for i, row in enumerate(memory["alive"]) if row[number])
+    return sorted(first, key=lambda number: (first[number], number))
+
+
+def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end: float) -> None:
+    memory = profile["memory"]
+    at = [0.0, *memory["at_ms"], memory["end_ms"]]
+    below = [0.0] * len(at)
+    for number, _, look in bands:
+        values = [row[number] / MIB for row in memory["alive"]]
+        above = [b + v for b, v in zip(below, [0.0, *values, *values[-1:]], strict=True)]
+        axes.fill_between(at, below, above, step="post", **look)
+        below = above
+    _guides(axes, memory, top, end)
+    axes.set_xlabel("ms, with every allocation noted")
+    axes.set_title(_title(profile), loc="left", fontsize=9)
+    axes.grid(color=GRID, linewidth=0.6, axis="y")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(color=GRID)
+
+
+def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
+    """A line for each band, in the order in which they lie on each other."""
+    from matplotlib.patches import Rectangle
+
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-lines, 0)
+    for line, (_, source, look) in enumerate(reversed(bands), 1):
+        axes.add_patch(Rectangle((0, -line + 0.15), 0.03, 0.7, **look))
+        axes.text(
+            0.04,
+            -line + 0.5,
+            _label(source),
+            va="center",
+            fontsize=7,
+            family="DejaVu Sans Mono",
+            clip_on=True,
+        )
+
+
+def _title(profile: Profile) -> str:
+    memory = profile["memory"]
+    text = f"{profile['variant']}: peak {size(memory['peak_bytes'])}"
+    if memory["turn_bytes"] is not None:
+        text += f", {size(memory['turn_bytes'])} between forward and backward"
+    caveats = "".join(f"\n{caveat}" for caveat in profile["caveats"])
+    striped = "\nstriped: allocated by the gradient of that line" if memory["turn_ms"] else ""
+    return text + striped + caveats
+
+
+def _label(source: Mapping[str, Any]) -> str:
+    """``32 MiB  einsum.py:22  bmm  torch.einsum(…``"""
+    made = short(plain(source["operator"]), OPERATOR) + " in gradient" * source["backward"]
+    code = source["code"] if len(source["code"]) <= CODE else source["code"][: CODE - 1] + "…"
+    text = f"{size(source['most_bytes']):>8}  {source['place'] or '–':<17} {made:<35} {code}"
+    return text.rstrip().replace("$", r"\$")
+
+
+def _guides(axes: Axes, memory: Mapping[str, Any], top: float, end: float) -> None:
+    """The peak, the turn from forward to backward, and the size of all scores."""
+    if memory["turn_ms"] is not None:
+        axes.axvline(memory["turn_ms"], color=INK, linewidth=0.8, linestyle="--")
+        axes.text(
+            memory["turn_ms"],
+            0.995,
+            " backward",
+            transform=axes.get_xaxis_transform(),
+            fontsize=8,
+            va="top",
+        )
+    peak = memory["peak_bytes"] / MIB
+    late = memory["peak_ms"] > end / 2
+    axes.plot([memory["peak_ms"]], [peak], "v", color=INK, markersize=5)
+    axes.annotate(
+        f"peak {size(memory['peak_bytes'])}",
+        (memory["peak_ms"], peak),
+        xytext=(-6 if late else 6, 3),
+        textcoords="offset points",
+        fontsize=8,
+        ha="right" if late else "left",
+    )
+    scores = memory["scores_bytes"]
+    if GUIDE * top <= scores <= top:
+        axes.axhline(scores / MIB, color=INK, linewidth=0.6, linestyle=":")
+        axes.text(
+            0.995,
+            scores / MIB,
+            f"all scores once: {size(scores)}",
+            fontsize=7,
+            ha="right",
+            va="center",
+            transform=axes.get_yaxis_transform(),
+            bbox={"facecolor": PAPER, "linewidth": 0, "pad": 1, "alpha": 0.8},
+        )

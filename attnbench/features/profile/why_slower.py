@@ -1,0 +1,178 @@
+"""Two profiles side by side, in sentences: what costs the difference.
+
+Every statement is computed from the profiles; where they do not say, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attnbench.core.format import billions, milliseconds, plain, short, size
+
+ALIKE = 1.05
+"""Times within this factor are no difference that a profile explains."""
+NAMED = 0.03
+"""Operators beneath this share of the time are not named."""
+MOST_NAMED = 4
+AS_LARGE = 0.99
+"""Of all scores: a tensor from here to twice as much is a score matrix, or holds one."""
+
+MORE = 1.3
+"""Work beyond this factor is told."""
+WIDTH = 36
+"""Characters of an operator's name in a sentence."""
+DOUBT = 1.4
+"""Plain and profiled ratios further apart than this contradict each other."""
+HARDLY = 0.02
+"""Of the other's time: less than this is hardly running it."""
+
+Profile = Mapping[str, Any]
+
+
+def why_slower(one: Profile, other: Profile) -> list[str]:
+    """Two to six sentences about the slower of two variants on one problem."""
+    slow, fast = sorted((one, other), key=lambda p: -p["plain"]["total_s"])
+    return [
+        _ratios(slow, fast),
+        *_work(slow, fast),
+        *_operators(slow, fast),
+        *_bytes(slow, fast),
+        *_line(slow),
+    ]
+
+
+def _ratios(slow: Profile, fast: Profile) -> str:
+    times = [p["plain"]["total_s"] for p in (slow, fast)]
+    peaks = [p["memory"]["peak_bytes"] for p in (slow, fast)]
+    words = f"{milliseconds(times[0])} a call against {milliseconds(times[1])}"
+    if times[0] < ALIKE * times[1]:
+        text = f"{slow['variant']} and {fast['variant']} take about the same time: {words}"
+    else:
+        text = f"{slow['variant']} takes {times[0] / times[1]:.3g} × as long as {fast['variant']}: "
+        text += words
+    if min(peaks) > 0:
+        text += f"; its peak is {size(peaks[0])} against {size(peaks[1])}"
+        text += f" ({peaks[0] / peaks[1]:.2g} ×)"
+    return text + "." + _doubt(slow, fast)
+
+
+def _doubt(slow: Profile, fast: Profile) -> str:
+    """Where plain and profiled calls tell different tales, one of them was disturbed."""
+    a, b = (p["plain"]["total_s"] for p in (slow, fast))
+    c, d = (watched(p) for p in (slow, fast))
+    if min(a, b, c, d) <= 0 or 1 / DOUBT < (a / b) / (c / d) < DOUBT:
+        return ""
+    return (
+        f" Beware: while they were profiled it was {c / d:.3g} × as long; something disturbed one "
+        "of the two, so ask again when the machine is quiet."
+    )
+
+
+def _work(slow: Profile, fast: Profile) -> Iterator[str]:
+    """What the mathematics asks of each, and what the slower does beyond that."""
+    if not slow["cost"] or not fast["cost"]:
+        return
+    asked, less = slow["cost"]["flops"], fast["cost"]["flops"]
+    if asked > MORE * less > 0:
+        yield (
+            f"Its mathematics takes {billions(asked)}, {asked / less:.2g} × the {billions(less)} "
+            f"of {fast['variant']}."
+        )
+    done = sum(row["flops"] or 0 for p in slow["phases"] for row in p["operators"])
+    if done > MORE * asked > 0:
+        yield f"Its operators do {billions(done)} where its mask asks for {billions(asked)}."
+
+
+def _operators(slow: Profile, fast: Profile) -> Iterator[str]:
+    """What only one of them runs; where they run the same, what takes longer."""
+    mine, others = spent(slow), spent(fast)
+    whole, lesser = (sum(p["profiled_s"] for p in x["phases"]) for x in (slow, fast))
+    of = slow["phases"][0]["of"] if slow["phases"] else "operators"
+    only = {n: s for n, s in mine.items() if others.get(n, 0.0) < HARDLY * s}
+    text = ""
+    if whole > 0 and sum(only.values()) >= NAMED * whole:
+        share = sum(only.values()) / whole
+        text = f"{share:.0%} of its time goes to {of} that {fast['variant']} hardly runs, if at all"
+        text += _named(only, whole)
+        theirs = {n: s for n, s in others.items() if mine.get(n, 0.0) < HARDLY * s}
+        if lesser > 0 and sum(theirs.values()) >= NAMED * lesser:
+            text += f"; {fast['variant']} spends {sum(theirs.values()) / lesser:.0%} in its own"
+            text += _named(theirs, lesser)
+        yield text + "."
+    longer = {n: s - others[n] for n, s in mine.items() if n not in only and s > others[n]}
+    if whole - lesser > 0 and (most := sum(longer.values())) >= 0.3 * (whole - lesser):
+        ranked = sorted(longer, key=lambda n: -longer[n])[:2]
+        names = [n for n in ranked if longer[n] >= 0.1 * most]
+        words = " and ".join(
+            f"{short(plain(n), WIDTH)} ({milliseconds(mine[n])} against {milliseconds(others[n])})"
+            for n in names
+        )
+        yield f"Of what both run, {milliseconds(most)} more: mostly {words}."
+
+
+def _named(seconds: Mapping[str, float], whole: float) -> str:
+    ranked = sorted(seconds, key=lambda name: -seconds[name])
+    shown = [n for n in ranked if seconds[n] >= NAMED * whole][:MOST_NAMED]
+    words = ", ".join(f"{short(plain(n), WIDTH)} {seconds[n] / whole:.0%}" for n in shown)
+    return f" ({words})" * bool(words)
+
+
+def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
+    """The largest tensors, and what is read and written."""
+    mine, theirs = slow["memory"]["largest"], fast["memory"]["largest"]
+    scores = slow["memory"]["scores_bytes"]
+    words = []
+    if mine["bytes"] > ALIKE * theirs["bytes"] > 0:
+        like = ""
+        if AS_LARGE * scores <= mine["bytes"] <= 2 * scores / AS_LARGE:
+            like = ", the size of all scores"
+        count = f"{mine['count']} times" if mine["count"] > 1 else "once"
+        words.append(
+            f"it allocates {size(mine['bytes'])} at once{like}, {count}, and {fast['variant']} "
+            f"never more than {size(theirs['bytes'])}"
+        )
+    moved = [
+        sum(row["bytes"] or 0 for p in x["phases"] for row in p["operators"]) for x in (slow, fast)
+    ]
+    if moved[1] > 0 and moved[0] > ALIKE * moved[1]:
+        words.append(
+            f"what its operators are given and make comes to {size(moved[0])}, "
+            f"{moved[0] / moved[1]:.2g} × "
+            f"the {size(moved[1])} of {fast['variant']}"
+        )
+    if words:
+        text = "; ".join(words)
+        yield text[0].upper() + text[1:] + "."
+
+
+def _line(slow: Profile) -> Iterator[str]:
+    """Where in its code most of the time goes."""
+    timed = [x for x in slow["lines"] if x["forward_share"] is not None]
+    if not timed:
+        return
+    first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"])
+    share = first["forward_share"] + first["backward_share"]
+    if share >= 0.2:
+        back = f", {first['backward_share']:.0%} in its gradient" * (first["backward_share"] > 0)
+        back += f" ({first['gradient']})" * bool(first["gradient"])
+        yield f"The line that costs most is {first['place']}: {share:.0%} of the time{back}."
+
+
+def watched(profile: Profile) -> float:
+    """Seconds under the profiler of what the plain calls time: without forward where that is not
+    part of the phase.
+    """
+    alone = profile["problem"]["phase"] == "backward"
+    return float(
+        sum(p["profiled_s"] for p in profile["phases"] if p["name"] == "backward" or not alone)
+    )
+
+
+def spent(profile: Profile) -> dict[str, float]:
+    """Seconds by operator, both phases together."""
+    found: dict[str, float] = {}
+    for phase in profile["phases"]:
+        for row in phase["operators"]:
+            found[row["name"]] = found.get(row["name"], 0.0) + row["self_s"]
+    return found

@@ -1,0 +1,221 @@
+"""The page: one file that needs no other, made from its template, its style and its script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.ranking import MARGIN
+from attnbench.core import format
+from attnbench.features.report import table
+from attnbench.features.report import table as blob
+from attnbench.features.report.contents import AMISS, Contents, margins, telling
+from attnbench.features.report.table import cards
+from attnbench.report.figures import sheet
+from attnbench.report.figures.sheet import Drawn
+from attnbench.report.figures.style import Look
+from attnbench.report.scenes import Scene
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+    from markupsafe import Markup
+
+
+HERE = Path(__file__).parent
+SECTIONS = (
+    ("map", "Winners", "Who wins where",
+     "The fastest exact variant at each length, and by how much; hatched where several can’t be "
+     "told apart."),
+    ("scaling", "Scaling", "How it grows",
+     "Against the number of keys, both axes logarithmic. Bands are 95 % intervals."),
+    ("tradeoffs", "Trade-offs", "What speed costs",
+     "On the stepped line nothing else is better both ways. Full markers are exact softmax, half "
+     "ones near it, hollow ones operators of their own."),
+    ("roofline", "Roofline", "How much of the machine",
+     "Under the ceilings measured on this machine at the start of the run."),
+    ("closeness", "Only one", "If you may choose only one",
+     "On how many of the problems each exact variant stays within so many times the best. Missing "
+     "cells count against it."),
+    ("memory", "Memory", "Where the memory goes", "Above the inputs, at the worst instant."),
+    ("shares", "Operators", "Where the time goes", "By operator, from profiles of single calls."),
+    ("attention", "Attention maps", "What each one looks at",
+     "Who attends to whom in one sentence: rows look at columns."),
+)  # fmt: skip
+"""The parts with figures, in their order: id, name in the contents, heading, what it is."""
+CROSSED = "Shaded spans are where one variant overtakes another."
+"""Of how it grows, where anything does."""
+WIDE = ("map", "shares", "attention")
+"""Drawn for a whole width: where that is too narrow they can be moved."""
+UNITS = {"ms": "ms", "tflops": "TFLOP/s", "share": "% of ceiling", "baseline": "× baseline"}
+HINTS = {
+    "ratio": "its time over that of the fastest exact variant on the same problem",
+    "worst error": "the largest relative error of its tensors, against what it says it computes",
+    "keeps": "of what softmax does beyond giving every query the average; < 0: it is farther from "
+    "softmax than the average is",
+}
+"""Of columns: what their heads mean."""
+INTERVAL = re.compile(r"\[([\d.,]+), ([\d.,]+)\]")
+AXES = ("run", "phase", "mask", "dtype")
+
+
+def render(contents: Contents) -> str:
+    """The whole page."""
+    cells = table.cells(contents)
+    found = cards(contents.scenes, contents.looks, cells)
+    rows = table.in_order(cells)[: table.MOST]
+    linked = {cell.number: cell for card in found for cell in card.linked}
+    linked |= {cell.number: cell for cell in rows}
+    return _template().render(
+        c=contents,
+        cards=found,
+        apart=telling(contents.scenes),
+        cells=rows,
+        all_cells=len(cells),
+        sections=[(*section[:3], *_lead_and_groups(contents, section)) for section in SECTIONS],
+        colours=colours(),
+        css=_file("page.css"),
+        js=_file("page.js"),
+        facts=_facts(contents),
+        wide=WIDE,
+        choices=_choices(contents),
+        units=UNITS,
+        families=_families(contents.looks),
+        blob=blob.packed(contents, list(linked.values())),
+        headlines=[_in_two(line, _leaders(contents.scenes)) for line in contents.headlines],
+        amiss=AMISS,
+        margin=margins(contents.runs),
+        floor=format.percent(MARGIN),
+        hints=HINTS,
+        untimed=[scene for scene in contents.scenes if not scene.timed],
+    )
+
+
+@cache
+def _template() -> Template:
+    return _environment().get_template("page.html")
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    for function in (format.ms, format.mib, format.figures, format.ratio, format.nbytes):
+        made.filters[function.__name__] = function
+    made.filters["family"] = family
+    made.tests["later"] = blob.later
+    return made
+
+
+def _file(name: str) -> Markup:
+    """One of our own files, as it is."""
+    from markupsafe import Markup
+
+    return Markup((HERE / name).read_text("utf-8"))
+
+
+def family(look: Look) -> str:
+    """What its colour is called: ``dense``, or ``other`` for a family that is not ours."""
+    return look.family if look.family in sheet.FAMILIES else "other"
+
+
+def colours() -> Markup:
+    """The palette as names, and each family's colour as that of what is in it."""
+    from markupsafe import Markup
+
+    own = "".join(f".f-{name}{{--c:var(--{name})}}" for name in (*sheet.FAMILIES, "other"))
+    return Markup(f"{sheet.css()}\n{own}")
+
+
+def _lead_and_groups(contents: Contents, section: tuple[str, ...]) -> tuple[str, Groups]:
+    """What is said above a section's figures, as far as it is true of these, and they."""
+    name, lead = section[0], section[3]
+    drawn = {figure.regime for figure in contents.figures if figure.section == name}
+    crossed = any(scene.crossings for scene in contents.scenes if scene.number in drawn)
+    return (f"{lead} {CROSSED}" if name == "scaling" and crossed else lead), _groups(contents, name)
+
+
+Groups = list[tuple[Scene | None, list[Drawn]]]
+
+
+def _groups(contents: Contents, section: str) -> Groups:
+    """A section's figures, those of one regime together."""
+    made: dict[int | None, list[Drawn]] = {}
+    for figure in contents.figures:
+        if figure.section == section:
+            made.setdefault(figure.regime, []).append(figure)
+    scenes = {scene.number: scene for scene in contents.scenes}
+    if all(len(some) == 1 for some in made.values()):  # their titles say enough
+        return [(None, [figure for some in made.values() for figure in some])] if made else []
+    return [(None if n is None else scenes[n], some) for n, some in made.items()]
+
+
+def _leaders(scenes: Sequence[Scene]) -> set[str]:
+    return {name for scene in scenes for s in scene.standings for name in s.leaders}
+
+
+def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
+    """The first sentence, what it recommends in it bold, and what follows it."""
+    first, point, rest = line.partition(". ")
+    advice, colon, why = first.partition(": ")
+    bold = emphasised(advice, names) + emphasised(colon + why + point.strip(), set())
+    return bold, emphasised(rest, set())
+
+
+def emphasised(text: str, names: set[str]) -> Markup:
+    """The text, escaped, the names in it bold; an interval stays on one line."""
+    from markupsafe import Markup, escape
+
+    text = INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}\\2]", text)
+    if not names:
+        return escape(text)
+    longest = sorted(map(re.escape, names), key=lambda name: (-len(name), name))
+    found = re.split(rf"(?<![\w.?=-])({'|'.join(longest)})(?![\w?=-]|\.\w)", text)
+    return Markup("").join(
+        Markup("<b>{}</b>").format(part) if n % 2 else escape(part) for n, part in enumerate(found)
+    )
+
+
+def _families(looks: Mapping[str, Look]) -> dict[str, list[Look]]:
+    made: dict[str, list[Look]] = {}
+    for look in looks.values():
+        made.setdefault(look.family, []).append(look)
+    return made
+
+
+def _facts(contents: Contents) -> dict[str, Any]:
+    """What the script knows: scenes and variants by number, and the light colours."""
+    return {
+        "scenes": {
+            scene.number: {**_axes(scene), "lengths": scene.regime.lengths}
+            for scene in contents.scenes
+        },
+        "variants": [[x.variant, x.family, x.computes] for x in contents.looks.values()],
+        "light": sheet.LIGHT,
+    }
+
+
+def _axes(scene: Scene) -> dict[str, str]:
+    regime = scene.regime
+    return dict(zip(AXES, (scene.run.name, regime.phase, regime.mask, regime.dtype), strict=True))
+
+
+def _choices(contents: Contents) -> Iterator[tuple[str, str, list[str]]]:
+    """Of each axis that has several values: its name, what it is called, the values."""
+    values: dict[str, dict[str, None]] = {axis: {} for axis in AXES}
+    for scene in contents.scenes:
+        for axis, value in _axes(scene).items():
+            values[axis][value] = None
+    lengths = sorted({n for scene in contents.scenes for n in scene.regime.lengths})
+    computes = dict.fromkeys(look.computes for look in contents.looks.values() if look.computes)
+    found = [(axis, axis, list(values[axis])) for axis in AXES]
+    found += [("n", "length", list(map(str, lengths))), ("computes", "computes", list(computes))]
+    yield from (each for each in found if len(each[2]) > 1)

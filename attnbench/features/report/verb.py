@@ -1,0 +1,91 @@
+"""``attnbench report RUN [RUN …]``: a page that opens with the answer, and the files beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.command.terminal import say
+from impls.asked import CantBeDone
+
+if TYPE_CHECKING:
+    import argparse
+
+    from attnbench.features.report.files import Made
+
+
+BESIDE = "report"
+"""Where a single run's report lies: in its folder."""
+
+
+class NowhereToPut(CantBeDone):
+    """Several runs, and no folder for what is said of all of them."""
+
+
+def report(given: argparse.Namespace) -> int:
+    """``attnbench report RUN [RUN …] [--out DIR]``"""
+    from attnbench.features.report.files import make
+
+    if "" in (given.out, *given.runs):
+        raise NowhereToPut("a run and --out are folders, and one of them has no name")
+    runs = [Path(run) for run in given.runs]
+    made = make(runs, _out(given.out, runs))
+    if given.json:
+        print(json.dumps(_sent(made)))
+    else:
+        for headline in made.contents.headlines:
+            print(headline)
+    say(f"the report is {made.index}, with {len(made.files) - 1} files beside it")
+    return 0
+
+
+def report_of(run: Path) -> None:
+    """A run's own report, at its end; where that fails, the run has lost nothing."""
+    from attnbench.features.report.files import make
+
+    try:
+        made = make([run], run / BESIDE)
+    except Exception as error:  # anything: what was measured is kept, and is what counts
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        say(
+            f"note: the report could not be made ({said}); the records are whole: 'attnbench "
+            f"report {run}' tries again"
+        )
+    else:
+        say(f"the report is {made.index}")
+
+
+def _out(asked: str | None, runs: list[Path]) -> Path:
+    if asked is not None:
+        return Path(asked)
+    from attnbench.core.store import each_run
+
+    found = each_run(runs)
+    if len(found) > 1:
+        raise NowhereToPut(
+            f"these are {len(found)} runs: say where their report is to lie, such as --out "
+            f"reports/{'-and-'.join(path.name for path in found[:3])}"
+        )
+    return next(iter(found), runs[0]) / BESIDE
+
+
+def _sent(made: Made) -> dict[str, Any]:
+    contents = made.contents
+    answers = [
+        {
+            "run": scene.run.name,
+            "regime": str(scene.regime),
+            "sure": standing.sure,
+            **standing.answer.to_dict(),
+        }
+        for scene in contents.scenes
+        for standing in scene.standings
+        if standing.answer
+    ]
+    return {
+        "index": str(made.index),
+        "files": [str(path) for path in made.files],
+        "headlines": list(contents.headlines),
+        "answers": answers,
+    }

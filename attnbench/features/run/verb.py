@@ -1,0 +1,263 @@
+"""``attnbench run [VARIANT …]``: measure a grid, and answer."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from attnbench.command import arguments
+from attnbench.command.terminal import INTERRUPTED, finding, say, tried
+from attnbench.features.report.verb import report_of
+from impls.asked import CantBeDone
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from attnbench.core.record import Record
+    from attnbench.core.run_folder import RunFolder
+    from attnbench.sweep.start import Run
+    from attnbench.sweep.sweep import Places
+    from impls.problem import Problem
+
+
+def run(given: argparse.Namespace) -> int:
+    """``attnbench run [VARIANT …]``"""
+    from attnbench.core.machine import amiss
+    from attnbench.core.store import read_records
+    from attnbench.features.maps import maps
+    from attnbench.sweep import progress
+    from attnbench.sweep.plan import duration
+    from attnbench.sweep.sweep import Interrupt, Stopped, sweep
+
+    until = inf if given.limit is None else monotonic() + given.limit
+    with _places(given) as places:
+        if places.note:
+            say(places.note)
+        begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
+        folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
+        say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
+        for sentence in _notes(folder):
+            say(f"note: {sentence}")
+        for warning in begun.plan.warnings():
+            say(warning)
+        device = next((c.problem.device for c in begun.plan.to_run), "cpu")
+        for sentence in amiss(places.machine) if device.startswith("cuda") else ():
+            say(f"note: {sentence}")
+        say(f"records go to {folder.path}")
+        try:
+            with (
+                places.slots(begun.settings, device) as slots,
+                progress.watcher(len(left)) as watcher,
+            ):
+                unbegun = sweep(
+                    begun.plan, begun.done, folder, slots, watcher, Interrupt(say), until
+                )
+            folder.insist()
+        except (Stopped, KeyboardInterrupt):
+            say(f"stopped; what was measured is kept. Go on with: {folder.resumed_by}")
+            return INTERRUPTED
+        finally:
+            folder.close()
+    records = list(read_records(folder.path))
+    if unbegun:
+        say(
+            f"the limit of {duration(given.limit)} is reached: {unbegun} of {len(left)} "
+            f"cells were not begun. Go on with: {folder.resumed_by}"
+        )
+        if not tried(records):
+            return 2  # there is nothing to conclude from
+    status = _conclude(records, folder, as_json=given.json)
+    if not given.no_report:
+        maps.keep(folder.path, records, given.table, say)
+        report_of(folder.path)
+    return status
+
+
+def _notes(folder: RunFolder) -> Iterator[str]:
+    """What is to be known of a run's folder before anything is measured."""
+    for leg in folder.header.get("legs", ())[-1:]:
+        yield f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
+    if folder.set_aside:
+        yield folder.set_aside
+    if folder.header.get("code", {}).get("commit") is None:
+        yield (
+            "this attnbench lies in no git checkout of its own, so the records can't say which "
+            "commit they are of"
+        )
+
+
+@contextmanager
+def _places(given: argparse.Namespace) -> Iterator[Places]:
+    """Where cells can be measured: this machine, or a cluster."""
+    if given.engine == "ray":
+        from attnbench.sweep.cluster import connected
+        from attnbench.sweep.places import NoCluster
+
+        if given.devices:
+            raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")
+        with connected(given.address, given.device, given.kind) as cluster:
+            yield cluster
+        return
+    from attnbench.sweep.places import Local
+
+    if given.address or given.kind:
+        raise CantBeDone("--address and --kind are of a cluster: give --engine ray with them")
+    yield Local(given.devices or ())
+
+
+def _begun(given: argparse.Namespace, places: Places) -> Run:
+    from attnbench.sweep import start
+
+    if given.anyway:
+        raise CantBeDone("--anyway is of a run that goes on: give --resume RUN with it")
+    changes = arguments.grid_changes(given)
+    if places.kind is not None:
+        changes["device"] = places.kind
+    problems = _problems(given)
+    if problems:
+        from attnbench.sweep.plan import grid_of
+
+        grid = grid_of(problems, f"the problems of {given.problems}").with_(budget=given.budget)
+    else:
+        grid = start.find_preset(given.preset, places.machine).with_(**changes)
+    return start.begin(
+        given.variants,
+        grid,
+        given.table,
+        Path(given.out),
+        seed=given.seed or 0,
+        threads=given.threads,
+        energy=given.energy,
+        machine=places.machine,
+        problems=problems,
+    )
+
+
+def _problems(given: argparse.Namespace) -> list[Problem]:
+    """Those of a captured program; none where a grid was asked for."""
+    if given.problems is None:
+        return []
+    from attnbench.models.capture.calls import SeenCalls
+
+    axes = [name for name in arguments.grid_changes(given) if name != "budget"]
+    if given.preset is not None:
+        axes.append("preset")
+    if axes:
+        raise CantBeDone(
+            f"--problems says which problems; leave out --{', --'.join(axes).replace('_', '-')}"
+        )
+    calls = SeenCalls.read(Path(given.problems))
+    if not (found := calls.problems()):
+        raise CantBeDone(
+            f"{given.problems} holds no call that can be put as a problem: "
+            + "; ".join(dict.fromkeys(s.note for s in calls.sites if s.note) or ["it is empty"])
+        )
+    if not calls.complete:
+        say(f"note: {given.problems} is not complete; {' '.join(calls.unseen)}")
+    return found
+
+
+def _resumed(given: argparse.Namespace, places: Places) -> Run:
+    from attnbench.core.disk import StoreError
+    from attnbench.sweep import start
+
+    rest = (given.variants, given.preset, given.seed, given.threads, given.problems)
+    if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
+        raise StoreError("--resume takes the grid of the run it names; leave the rest out")
+    return start.resume(Path(given.resume), places.machine, given.table, anyway=given.anyway)
+
+
+def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:
+    """The table and the answer."""
+    from attnbench.answer.ranking import answers, margin_said
+    from attnbench.core.evidence import selfcheck_said
+    from attnbench.core.record import NOT_TRIED
+
+    records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # what was run comes first
+    found = list(answers(records))
+    trust = selfcheck_said(folder.header)
+    if as_json:
+        sent = {
+            "run": str(folder.path),
+            "selfcheck": trust,
+            "records": [r.to_dict() for r in records],
+            "answers": [a.to_dict() for a in found],
+        }
+        print(json.dumps(sent))
+    else:
+        from attnbench.features.run import view
+
+        view.show_results(records)
+        print()
+        for answer in found:
+            print(answer.sentence())
+        if not found:
+            print("nothing exact was measured, so there is no fastest to name")
+        if said := margin_said(records):
+            print(said)
+        print(trust)
+    return finding(records)
+
+
+def env(given: argparse.Namespace) -> int:
+    """The facts, kept beside the results of this machine."""
+    from attnbench.core.evidence import check_writable, save_machine
+    from attnbench.core.machine import amiss, this_machine, vitals
+    from attnbench.core.record import PROTOCOL
+    from attnbench.core.settings import Settings
+    from attnbench.sweep.start import pinned
+
+    machine = this_machine()
+    settings = Settings(threads=pinned(given.threads, machine))
+    check_writable(Path(given.out), machine)
+    observed, wrong = vitals(machine), amiss(machine) if machine.gpus else []
+    for sentence in wrong:
+        say(f"note: {sentence}")
+    ceilings, noise = _measured(given, machine, settings)
+    facts: dict[str, Any] = {
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "protocol": PROTOCOL,
+        "machine": machine.to_dict(),
+        "settings": settings.to_dict(),
+        "observed": observed,
+        "amiss": wrong,
+        "ceilings": ceilings,
+        "noise": noise,
+    }
+    kept = save_machine(Path(given.out), machine, facts)
+    if given.json:
+        print(json.dumps(facts, indent=1))
+    else:
+        from attnbench.features.run import view
+
+        view.show_env(facts)
+    say(f"kept in {kept}")
+    return 0
+
+
+def _measured(given: argparse.Namespace, machine: Any, settings: Any) -> tuple[Any, Any]:
+    """The ceilings and the noise floor, by a worker."""
+    from attnbench.core.lock import lock_for
+    from attnbench.core.settings import Settings
+    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+    from attnbench.sweep.plan import LONG, here
+    from impls.problem import Problem
+
+    assert isinstance(settings, Settings)
+    device = given.device or machine.devices[-1]
+    dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
+    for dtype in dtypes:  # refuses what can't be, in the words of a problem
+        here(Problem(dtype=dtype, device=device).device, machine)
+    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
+        say("measuring the ceilings …")
+        asked = {"ceilings": dtypes, "device": device}
+        ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
+        say("measuring the noise floor: one variant against itself, about half a minute …")
+        asked = {"noise": dtypes[0], "device": device}
+        return ceilings, engine.ask(asked, START_LIMIT_S)["noise"]

@@ -1,0 +1,230 @@
+"""The ruler tests itself: planted faults, through the same worker, gate and meters as any variant.
+
+Each has to be caught, by the right status and by a reason that names the deed; the same code
+without a deed has to be measured. What can't be planted here (no such device) is said, and not
+counted. Without torch: the faults are data until a worker loads their code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from attnbench.core.disk import SELFCHECK
+from attnbench.core.evidence import save_beside
+from attnbench.core.machine import Machine, why_not
+from attnbench.core.record import PROTOCOL, Record, Status
+from attnbench.core.stats import Verdict
+from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
+from attnbench.sweep.asking import measure
+from attnbench.sweep.compare import Compared, compare_cells
+from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+from attnbench.sweep.plan import Cell
+from attnbench.sweep.sweep import Watcher
+
+SLOW, SLOW_DOWN_S = "slow-downs", 12.0
+"""What they are filed under, and for how long pairs of one are taken."""
+PART = f"part-{SELFCHECK}"
+"""The file of a self-check that goes on, or was stopped."""
+BUDGET_S = 0.03
+"""Of sampling: a fault is there or not, and needs no narrow interval."""
+
+
+@dataclass(frozen=True)
+class PlantOutcome:
+    """What became of one thing that was planted."""
+
+    deed: str
+    kind: str
+    """``masks``, ``memories`` …; ``slow-downs`` for what is no fault but slower by so much."""
+    caught: bool | None
+    """None: it could not be planted here, or so little can't be told on this machine now."""
+    status: str
+    said: str
+    """The reason, or what the record shows."""
+    wanted: str = ""
+    """Of one that escaped: how it should have been caught."""
+    spent_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """All outcomes of one self-check on one machine."""
+
+    outcomes: list[PlantOutcome]
+    machine: str
+    versions: dict[str, str]
+    seed: int = 0
+    spent_s: float = 0.0
+    protocol: int = PROTOCOL
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    stopped: bool = False
+    """Whether it ended before all was planted."""
+
+    @property
+    def counted(self) -> int:
+        """How many were planted."""
+        return sum(o.caught is not None for o in self.outcomes)
+
+    @property
+    def caught(self) -> int:
+        """How many of those were caught."""
+        return sum(o.caught is True for o in self.outcomes)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was planted, nothing escaped, and all was tried."""
+        return 0 < self.counted == self.caught and not self.stopped
+
+    @property
+    def line(self) -> str:
+        """``ruler self-check: 34/34 on this machine``"""
+        left = len(self.outcomes) - self.counted
+        rest = f"; {left} could not be tried or told here" if left else ""
+        rest += "; stopped before its end" * self.stopped
+        return f"ruler self-check: {self.caught}/{self.counted} on this machine{rest}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "n": self.counted, "caught": self.caught, "line": self.line}
+
+
+def run_plants(
+    machine: Machine,
+    engine: LocalEngine,
+    seed: int,
+    watcher: Watcher,
+    plants: Iterable[Plant] = PLANTS,
+    *,
+    on_gpu: LocalEngine | None = None,
+) -> Iterator[PlantOutcome]:
+    """Plant one after another, and see what the sweep makes of each.
+
+    ``on_gpu`` measures those that are planted on a GPU, where that is another engine.
+    """
+    todo = list(plants)
+    asked = {"ceilings": ["float32"], "device": "cpu"}
+    ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
+    header = {"seed": seed, "budget_s": BUDGET_S, "ceilings": ceilings}
+    start = monotonic()
+    for number, plant in enumerate(todo, 1):
+        if (missing := why_not(plant.row, machine)) is not None:
+            yield PlantOutcome(plant.deed, plant.kind, None, Status.UNAVAILABLE, missing.reason)
+            continue
+        began = monotonic()
+        cell = Cell(plant.row, plant.problem, left_out=None, guess_s=1.0)
+        own = engine if plant.problem.device == "cpu" else on_gpu or engine
+        record = measure(cell, header, own, limit_s=plant.limit_s)
+        left_s = (monotonic() - start) / number * (len(todo) - number)
+        watcher.cell(record, number, len(todo), left_s)
+        yield judge(plant, record, monotonic() - began)
+
+
+def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
+    """Whether a record shows that its fault was caught, and by what."""
+    said, wanted = record.reason, f"{plant.status}, matching {plant.said!r}"
+    good = record.status is plant.status and re.search(plant.said, record.reason) is not None
+    if plant.shows is not None:
+        where, least = plant.shows
+        shown = _at(record.to_dict(), where)
+        wanted = f"{plant.status}, with {where} at least {least:g}"
+        good = good and shown is not None and shown >= least
+        said = record.reason or f"{where} is {shown if shown is None else format(shown, '.4g')}"
+    return PlantOutcome(
+        plant.deed,
+        plant.kind,
+        good,
+        str(record.status),
+        said,
+        "" if good else wanted,
+        round(spent_s, 3),
+    )
+
+
+def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
+    """Code against the same code with a known share more of its work, in pairs.
+
+    One verdict in a hundred is wrong by chance alone. So one that is wrong is asked for again, and
+    has escaped where it is wrong twice.
+    """
+    margin = None
+    for extra in SLOW_DOWNS:
+        outcome, margin = _slow_down(engine, seed, extra, margin)
+        if outcome.caught is False and outcome.status in list(Verdict):
+            first = outcome
+            outcome, margin = _slow_down(engine, seed, extra, margin)
+            said = f"{outcome.said}; asked again, at first {first.status}: {first.said}"
+            spent_s = round(first.spent_s + outcome.spent_s, 3)
+            outcome = replace(outcome, said=said, spent_s=spent_s)
+        yield outcome
+
+
+def _slow_down(
+    engine: LocalEngine, seed: int, extra: int, margin: float | None
+) -> tuple[PlantOutcome, float | None]:
+    """What became of one, and the margin: the floor is measured once."""
+    began = monotonic()
+    cells = [Cell(slices(n), SLICES_PROBLEM, left_out=None, guess_s=1.0) for n in (extra, 0)]
+    found = compare_cells(
+        [cells[0]],
+        [cells[1]],
+        engine,
+        seed=seed,
+        margin=margin,
+        floors=[],
+        budget_s=SLOW_DOWN_S,
+        watch=lambda _: None,
+    )[0]
+    if found.comparison is not None:
+        margin = found.comparison.margin
+    return judge_slow_down(extra, found, monotonic() - began), margin
+
+
+def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantOutcome:
+    """Whether the verdict is right at its margin.
+
+    More than the margin is SLOWER. It may be INCONCLUSIVE only where so little could not have been
+    seen, or where the interval holds what was planted beside the margin: then nothing is told. Less
+    than the margin is no difference. What is not slower is never FASTER.
+    """
+    deed = f"{extra} % more work" if extra else "no more work"
+    if (c := found.comparison) is None:
+        return PlantOutcome(deed, SLOW, False, str(found.status), found.why, "a verdict", spent_s)
+    may = {Verdict.EQUIVALENT, Verdict.INCONCLUSIVE}
+    seen = c.smallest_effect <= extra / 100
+    if extra / 100 > c.margin:
+        may = {Verdict.SLOWER}
+        if not seen or c.low <= 1 + extra / 100 <= c.high:
+            may.add(Verdict.INCONCLUSIVE)
+    said = (
+        f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, margin {c.margin:.1%}"
+    )
+    good = c.verdict in may
+    wanted = "" if good else " or ".join(sorted(may))
+    told = None if good and c.verdict is Verdict.INCONCLUSIVE else good
+    if told is None:
+        only = f"only {c.smallest_effect:.1%} or more would have been seen"
+        said += f"; {'its interval holds what was planted, and the margin' if seen else only}"
+    return PlantOutcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
+
+
+def _at(values: Any, path: str) -> float | None:
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values if isinstance(values, int | float) else None
+
+
+def save(result: SelfCheck, out: Path) -> Path:
+    """Beside the machine's runs; the one before is replaced, by one that was stopped only another
+    that was.
+    """
+    if result.stopped:
+        return save_beside(out, result.machine, PART, result.to_dict())
+    path = save_beside(out, result.machine, SELFCHECK, result.to_dict())
+    path.with_name(PART).unlink(missing_ok=True)
+    return path

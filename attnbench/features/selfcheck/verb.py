@@ -1,0 +1,124 @@
+"""The verbs that check: the gate alone, and the ruler itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from attnbench.command import arguments
+from attnbench.command.terminal import INTERRUPTED, finding, say
+
+if TYPE_CHECKING:
+    import argparse
+
+    from attnbench.core.machine import Machine
+    from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck
+
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def selfcheck(given: argparse.Namespace) -> int:
+    """Plant every fault, say what became of each, and keep the result beside the runs."""
+    from attnbench.core.evidence import check_writable
+    from attnbench.core.machine import this_machine
+    from attnbench.features.selfcheck.selfcheck import save
+
+    machine, out = this_machine(), Path(given.out)
+    check_writable(out, machine)
+    result = _checked(machine, given.seed or 0, out)
+    say(f"kept in {save(result, out)}")
+    if given.json:
+        print(json.dumps(result.to_dict(), indent=1))
+    else:
+        from attnbench.features.selfcheck import view
+
+        view.table(result)
+    return INTERRUPTED if result.stopped else int(not result.passed)
+
+
+def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
+    """All outcomes, or those until Ctrl-C; a part is kept after each.
+
+    What is planted on a CPU is tried where no GPU is seen: of its workers one in two has to be
+    replaced, and each would wait seconds for CUDA.
+    """
+    from attnbench.core.lock import lock_for
+    from attnbench.core.settings import Settings
+    from attnbench.features.selfcheck.selfcheck import SelfCheck, run_plants, run_slow_downs, save
+    from attnbench.gate.plants import PLANTS
+    from attnbench.sweep import progress
+    from attnbench.sweep.engine import LocalEngine
+
+    start = monotonic()
+    outcomes: list[PlantOutcome] = []
+
+    def result(*, stopped: bool) -> SelfCheck:
+        return SelfCheck(
+            outcomes,
+            machine.name,
+            {"python": machine.python, **machine.versions},
+            seed,
+            round(monotonic() - start, 1),
+            stopped=stopped,
+        )
+
+    devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
+    # one thread, however many there are: a fault is one for a fixed number of them
+    settings, watching = Settings(threads=1), progress.watcher(len(PLANTS))
+    try:
+        with (
+            lock_for(devices),
+            LocalEngine(settings, variables=NO_GPU) as engine,
+            LocalEngine(settings, limited=False) as on_gpu,
+            watching as watcher,
+        ):
+            for outcome in run_plants(machine, engine, seed, watcher, on_gpu=on_gpu):
+                outcomes.append(outcome)
+                save(result(stopped=True), out)
+            say("planted slow-downs, in pairs: about a minute …")
+            for outcome in run_slow_downs(engine, seed):
+                outcomes.append(outcome)
+                save(result(stopped=True), out)
+    except KeyboardInterrupt:
+        return result(stopped=True)
+    return result(stopped=False)
+
+
+def check(given: argparse.Namespace) -> int:
+    """``attnbench check [VARIANT …]``"""
+    import impls
+    from attnbench.core.lock import lock_for
+    from attnbench.core.machine import this_machine
+    from attnbench.core.settings import Settings
+    from attnbench.sweep import progress
+    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.plan import make_plan, shared_out
+    from attnbench.sweep.start import find_preset, pinned
+    from attnbench.sweep.sweep import check_cells
+
+    machine = this_machine()
+    grid = find_preset(given.preset or "check", machine)
+    if given.variants:  # then the levels are theirs
+        grid = grid.with_(level=())
+    grid = grid.with_(**arguments.grid_changes(given))
+    if given.seq is None:
+        grid = shared_out(grid)
+    plan = make_plan(impls.table(given.table), given.variants, grid, machine)
+    settings = Settings(threads=pinned(given.threads, machine))
+    watching = progress.watcher(len(plan.to_run))
+    with (
+        lock_for([grid.device]),
+        LocalEngine(settings, limited=grid.device == "cpu") as engine,
+        watching as watcher,
+    ):
+        records = check_cells(plan, engine, given.seed or 0, watcher)
+    if given.json:
+        print(json.dumps([r.to_dict() for r in records], indent=1))
+    else:
+        from attnbench.features.selfcheck import view
+
+        view.show_check(records)
+    return finding(records)

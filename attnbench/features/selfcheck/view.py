@@ -1,0 +1,87 @@
+"""What they print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.markup import escape
+
+from attnbench.core.record import NOT_TRIED, Record, Status
+from attnbench.features.selfcheck.selfcheck import SLOW, PlantOutcome, SelfCheck
+from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from impls.problem import Problem
+
+
+def table(result: SelfCheck) -> None:
+    """All of it; the last line is the sum."""
+    made = grid("deed", "caught by", "", "what was said", words=["deed", "what was said"])
+    kind = None
+    for outcome in result.outcomes:
+        if outcome.kind != kind:
+            kind = outcome.kind
+            made.add_row(f"[bold]{escape(kind)}[/]", "", "", "")
+        made.add_row(*_row(outcome))
+    put(made)
+    console().print(f"\n{result.line}", style=GOOD if result.passed else BAD)
+
+
+def _row(outcome: PlantOutcome) -> tuple[str, str, str, str]:
+    deed, said = f"  {escape(outcome.deed)}", escape(outcome.said or "nothing amiss")
+    if outcome.caught is None:
+        told = "not told" if outcome.kind == SLOW else "not planted"
+        status = outcome.status if outcome.kind == SLOW else "–"
+        return deed, f"[{FAINT}]{status}[/]", f"[{FAINT}]{told}[/]", f"[{FAINT}]{said}[/]"
+    if outcome.caught:
+        return deed, outcome.status, f"[{GOOD}]yes[/]", said
+    wanted = escape(f" (it should be {outcome.wanted})") if outcome.wanted else ""
+    return deed, outcome.status, f"[bold {BAD}]ESCAPED[/]", said + wanted
+
+
+def show_check(records: Sequence[Record]) -> None:
+    """``check``: the table."""
+    made = grid("variant", "right", "worst error", "same bits", "", words=["same bits", ""])
+    by_variant: dict[str, list[Record]] = {}
+    for record in records:
+        by_variant.setdefault(record.variant, []).append(record)
+    for name, some in by_variant.items():
+        asked = [r for r in some if r.status not in NOT_TRIED]
+        right = [r for r in asked if r.status is Status.MEASURED]
+        bad = [r for r in asked if r.status is not Status.MEASURED]
+        ratios = [e.ratio for r in right for e in (r.error or {}).values() if e.ratio is not None]
+        worst = f"{max(ratios):.2f} × plain" if ratios else ""
+        count = f"{len(right)} of {len(asked)}" if asked else "–"
+        style = BAD if bad else GOOD if asked else FAINT
+        why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))
+        bits = _bits(right)
+        made.add_row(name, f"[{style}]{count}[/]", worst, bits, "" if asked else escape(why))
+        reasons: dict[tuple[str, str], list[Record]] = {}
+        for record in bad:
+            reasons.setdefault((record.status, record.reason), []).append(record)
+        for (status, reason), alike in reasons.items():
+            where = _where(alike[0].problem)
+            more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+            made.add_row("", f"[{BAD}]{status}[/]", "", "", escape(f"{where}{more}: {reason}"))
+    put(made)
+
+
+def _bits(records: Sequence[Record]) -> str:
+    """Whether the same values gave the same bits, wherever that was tried."""
+    tried = [r.determinism for r in records if r.determinism is not None]
+    facts = [(d.repeats, d.batch, d.place) for d in tried]
+    if not facts:
+        return ""
+    words = ("over repeats", "across batches", "across places")
+    said = []
+    for word, column in zip(words, zip(*facts, strict=True), strict=True):
+        if False in column:
+            said.append(f"not {word}")
+        elif True not in column:
+            said.append(f"{word} not tried")
+    return ", ".join(said) or "yes"
+
+
+def _where(problem: Problem) -> str:
+    words = [str(problem.mask), problem.phase, problem.dtype]
+    words += [problem.level] * (problem.level != "core")
+    words += [problem.inputs] * (problem.inputs != "normal")
+    return " ".join(words)

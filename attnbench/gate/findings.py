@@ -1,0 +1,12 @@
+"""What the gate says when something is not right."""
+
+from __future__ import annotations
+
+
+class Wrong(Exception):
+    """A variant does not compute what it says. The message is a sentence with the evidence."""
+
+
+def place(batch: int, head: int, row: int) -> str:
+    """Where in an output: ``row 3 (batch 0, head 1)``."""
+    return f"row {row} (batch {batch}, head {head})"

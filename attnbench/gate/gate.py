@@ -1,0 +1,235 @@
+"""The gate: nothing is timed that has not passed it.
+
+In the order of what tells most: mask truth, form and finiteness, error against what the variant
+should compute, and for those that compute something else the distance from softmax attention.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnbench.core.record import Distance, Error
+from attnbench.gate import budget, mask_probe
+from attnbench.gate.findings import Wrong
+from attnbench.gate.hygiene import (
+    WAIT_S,
+    check_finite,
+    check_form,
+    check_inputs_kept,
+    check_memory_kept,
+    check_nothing_goes_on,
+    check_nothing_left,
+    check_output_kept,
+    check_weights,
+    counted_threads,
+    spent_elsewhere,
+    wait_for_quiet,
+)
+from attnbench.gate.inputs import Attend, Call, other_set
+from attnbench.gate.oracle import Errors, as_rows, compare, within
+from attnbench.gate.reference import Judged, Reference, defined, differentiated, whole_by
+from impls.problem import Problem
+
+PATIENT_S = 0.05
+"""So long it is waited for work put off by what is wrong already, where other threads worked."""
+ROWS_AGAIN = 16
+"""How many rows of another set of inputs are held against a variant's own definition."""
+LOOSER = 4.0
+"""How much looser a definition of a variant's own is asked than the plain form, row by row."""
+TWO_STEPS = 16.0
+"""Spacings by which a decoder's second step may lie from one from a fresh memory, and a gradient
+after another call from one without."""
+
+
+@dataclass
+class GateVerdict:
+    """What the gate found. ``reason`` is None where everything held."""
+
+    reason: str | None = None
+    error: dict[str, Error] = field(default_factory=dict)
+    distance: Distance | None = None
+    second: list[Tensor] | None = None
+    """The same of another set of inputs, where the variant does not compute exact softmax."""
+    plain: Errors = field(default_factory=dict)
+    """What the plain form makes of output and gradients: the yardstick for other values."""
+    zero: tuple[str, ...] = ()
+    """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
+    truth: list[Tensor] = field(default_factory=list)
+    """Output and, where there are any, gradients under the dense upstream: what timed calls must
+    return."""
+
+
+def gate(
+    judged: Judged,
+    attend: Attend,
+    define: Callable[..., Tensor] | None,
+    seed: int,
+    *,
+    reuses_output: bool = False,
+    one_graph: bool = False,
+) -> GateVerdict:
+    """Judge a variant. ``define`` is its own definition; None for exact softmax.
+
+    ``reuses_output``: its row says that a later call may overwrite an output. ``one_graph``: only
+    the last call's gradients can be had, as over several processes.
+    """
+    verdict, elsewhere = GateVerdict(), spent_elsewhere()
+    try:
+        threads = counted_threads()
+        check_nothing_goes_on(judged.problem, attend, judged.inputs)
+        check_weights(judged.problem, attend, define)
+        mask_probe.probe(judged.problem, attend, seed, exact=define is None)
+        reference = judged.softmax
+        if define is not None:
+            reference = defined(judged.problem, judged.inputs, reference, define)
+        _check_values(judged, attend, reference, verdict)
+        verdict.zero = tuple(reference.cancels)
+        verdict.plain = reference.plain
+        call = Call(judged.problem, attend, judged.inputs)
+        verdict.truth = _dense_truth(judged, call, reference, define)
+        if define is not None:
+            verdict.second = _on_another_set(judged, call, reference, define)
+        if define is not None and judged.mean is not None:
+            verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
+        most = TWO_STEPS * budget.EPSILON[judged.problem.dtype]
+        check_output_kept(
+            judged.problem,
+            attend,
+            judged.inputs,
+            judged.dout,
+            most,
+            verdict.zero,
+            reuses=reuses_output,
+            one_graph=one_graph,
+        )
+        check_nothing_left(threads)
+    except Wrong as wrong:  # a call that is not over when it returns may be in time, once
+        others = spent_elsewhere() != elsewhere
+        verdict.reason = _put_off(judged, attend, others) or str(wrong)
+    return verdict
+
+
+def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
+    """What of a call was put off, if anything was; a call that fails says nothing of that.
+
+    Where ``others`` worked meanwhile it is waited for longer than at first, and for what earlier
+    calls put off before it: on a busy machine such work is late.
+    """
+    try:
+        if others:
+            wait_for_quiet(PATIENT_S, 0.0)
+        wait_s = PATIENT_S if others else WAIT_S
+        check_nothing_goes_on(judged.problem, attend, judged.inputs, wait_s)
+    except Wrong as wrong:
+        return str(wrong)
+    except Exception:
+        return None
+    return None
+
+
+def _check_values(
+    judged: Judged, attend: Attend, reference: Reference, verdict: GateVerdict
+) -> None:
+    problem = judged.problem
+    call = Call(problem, attend, judged.inputs)
+    out = check_form(problem, call.forward())
+    got = {"forward": out.detach()[:, :, reference.rows]}
+    whole = {"the output": out.detach()}
+    if reference.dout is not None:
+        gradients = dict(zip(call.names, call.backward(out, reference.dout), strict=True))
+        whole |= gradients
+        if "dq" in gradients:
+            gradients["dq"] = gradients["dq"][:, :, reference.rows]
+        got |= {name: as_rows(gradient) for name, gradient in gradients.items()}
+    for name, tensor in got.items():
+        error = compare(tensor, reference.want[name])
+        if name in reference.cancels:  # a share of nothing says nothing
+            error = error.with_(relative=None, worst_row=None, cosine=None)
+        verdict.error[name] = error
+    for name, tensor in whole.items():
+        check_finite(name, as_rows(tensor))
+    check_inputs_kept(call, judged.inputs)
+    check_memory_kept(call, TWO_STEPS * budget.EPSILON[problem.dtype])
+
+    def check(plain: Errors) -> None:
+        for name, error in verdict.error.items():
+            verdict.error[name] = budget.with_ratio(error, plain[name])
+        for name, error in verdict.error.items():
+            rows = reference.rows if name in ("forward", "dq") else None
+            yardstick = budget.Yardstick(plain[name], reference.tried, reference.cancels.get(name))
+            budget.check(name, error, yardstick, problem.dtype, rows)
+
+    within(reference.plain, check)
+
+
+def _dense_truth(
+    judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor] | None
+) -> list[Tensor]:
+    """What it makes of the problem with a gradient into every row, held against the plain form."""
+    problem = judged.problem
+    out = check_form(problem, call.forward())
+    made = {"forward": out.detach().clone()}
+    if judged.dout is not None:
+        gradients = call.backward(out, judged.dout)
+        made |= {n: g.clone() for n, g in zip(call.names, gradients, strict=True)}
+    whole, looser = judged.whole, 1.0
+    if define is not None:
+        whole, looser = whole_by(problem, judged.inputs, judged.dout, define), LOOSER
+
+    def check(plain: Errors) -> None:
+        for name, want in (whole or {}).items():
+            if name not in reference.cancels:
+                got = as_rows(made[name])
+                budget.check_unsampled(name, got, want, plain[name], problem.dtype, looser)
+
+    within(reference.plain, check)
+    return list(made.values())
+
+
+def _on_another_set(
+    judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor]
+) -> list[Tensor]:
+    """The same tensors, after a call, filled with other values: some rows held against the
+    definition.
+    """
+    problem, other = judged.problem, other_set(judged.inputs)
+    call.load(other)
+    out = check_form(problem, call.forward())
+    few = _secret_rows(problem)
+    wide = type(other)(*(x.double() for x in other))
+    want = differentiated(problem, wide, few, None, define)["forward"]
+    error = compare(out.detach()[:, :, few], want)
+
+    def check(plain: Errors) -> None:
+        cancels = reference.cancels.get("forward")
+        yardstick = budget.Yardstick(plain["forward"], reference.tried, cancels)
+        budget.check("forward", error, yardstick, problem.dtype, few)
+
+    within(reference.plain, check)
+    made = [out.detach().clone()]
+    if judged.dout is not None:
+        made += [g.clone() for g in call.backward(out, judged.dout)]
+    return made
+
+
+def _secret_rows(problem: Problem) -> Tensor:
+    """Rows that nobody could have known when the output was made."""
+    drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
+    return torch.tensor(sorted(drawn), device=problem.device)
+
+
+def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:
+    want = judged.softmax.want["forward"]
+    far = compare(out[:, :, judged.softmax.rows], want)
+    trivial = compare(mean, want).relative
+    skill = None  # where the mean is the answer, knowing the scores is worth nothing
+    if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:
+        skill = 1.0 - far.relative / trivial
+    return Distance(
+        relative=far.relative, max=far.max, worst_row=far.worst_row, cosine=far.cosine, skill=skill
+    )

@@ -1,0 +1,337 @@
+"""Is what came back a plain tensor of the right form, and are the inputs as they were?"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attnbench.gate.findings import Wrong, place
+from attnbench.gate.inputs import Attend, Call, Ends, other_set, weights_of
+from attnbench.gate.reference import Judged
+from impls.problem import Problem
+
+THREADS_CLOCK = 6
+"""What Linux adds to a thread's number to name the clock of its processor time."""
+
+
+def spent_elsewhere() -> float:
+    """Seconds of processor that all threads had but the one that asks."""
+    myself = threading.get_native_id()
+    return sum(_had(thread) for thread in _threads() if thread != myself)
+
+
+def demanded() -> float:
+    """Seconds of processor that all threads had or waited for.
+
+    Over a stretch of time: as many times as long as threads wanted to run at once, on average.
+    """
+    return sum(_had(thread) + _waited(thread) for thread in _threads())
+
+
+def _threads() -> Iterator[int]:
+    return (int(task.name) for task in Path("/proc/self/task").iterdir())
+
+
+def _had(thread: int) -> float:
+    try:
+        return time.clock_gettime(~thread << 3 | THREADS_CLOCK)
+    except OSError:  # it has ended
+        return 0.0
+
+
+def _waited(thread: int) -> float:
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, IndexError):  # it has ended, or the system does not count it
+        return 0.0
+
+
+WAIT_S = 5e-3
+"""How long nothing may go on after a call."""
+LATE_S = 1e-3
+"""Processor time that other threads may take in that while: housekeeping. In a longer one, more."""
+LATER = 2
+"""Calls after one whose output must be kept: two buffers may take turns."""
+FEW_PAIRS = 1 << 22
+"""Up to so many pairs of queries and keys the graphs of two calls are held at a time."""
+SURE = 3
+"""So often in a row work is seen after the return before it is believed."""
+QUIET_S = 1.0
+"""So long it is waited between, at most, for work to end: what a call put off comes with each call,
+and a compiler's housekeeping ends once."""
+ASLEEP = 4_000_000
+"""Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
+
+_sleep = getattr(torch.cuda, "_sleep", None)
+_synchronize = torch.cuda.synchronize
+_on = torch.cuda.device
+
+
+def check_form(problem: Problem, out: object) -> Tensor:
+    """A dense torch.Tensor of the right shape, dtype and device, and not a subclass of it."""
+    if type(out) is not Tensor:
+        raise Wrong(f"the output is a {type(out).__name__}, not a plain torch.Tensor")
+    got, want = tuple(out.shape), problem.output_shape
+    if got != want:
+        if problem.level != "core":  # as the variant sees them
+            got, want = (got[0], *got[2:]), (want[0], *want[2:])  # type: ignore[assignment]
+        raise Wrong(f"the output has the shape {got}, not {want}")
+    if out.dtype != getattr(torch, problem.dtype):
+        raise Wrong(f"the output is {str(out.dtype)[6:]}, not {problem.dtype}")
+    if out.device.type != problem.device.split(":")[0]:
+        raise Wrong(f"the output is on {out.device}, not on {problem.device}")
+    if problem.gradients and not out.requires_grad:
+        raise Wrong("the output is detached: no gradient can reach its inputs")
+    if out.layout is not torch.strided:
+        raise Wrong(f"the output has the layout {out.layout}, not a strided one")
+    if vars(out):
+        raise Wrong(f"the output carries more than its values: {', '.join(vars(out))}")
+    return out
+
+
+def check_finite(what: str, tensor: Tensor) -> None:
+    """No NaN and no infinity anywhere, not only in the rows that are judged."""
+    finite = tensor.isfinite()
+    if bool(finite.all()):
+        return
+    batch, head, row = (int(i) for i in (~finite).nonzero()[0, :3])
+    value = float(tensor[batch, head, row][~finite[batch, head, row]][0])
+    rows = int((~finite.all(-1)).sum())
+    many = f"{rows} rows are" if rows > 1 else "one row is"
+    raise Wrong(f"{many} not finite in {what}: {place(batch, head, row)} holds {value}")
+
+
+def check_inputs_kept(call: Call, inputs: Ends) -> None:
+    """The inputs of a call that nobody loaded since it was made hold what was put into them."""
+    for name, leaf, given in zip(inputs._fields, call.leaves, inputs, strict=True):
+        if not torch.equal(leaf.detach(), given):
+            raise Wrong(f"it changed its input {name}")
+        if leaf._version:
+            raise Wrong(f"it wrote to its input {name} and put it back")
+
+
+def check_no_input(call: Call, inputs: Ends, out: Tensor) -> None:
+    """The output is memory of its own: whoever writes to it changes no input."""
+    for name, leaf in zip(inputs._fields, call.leaves, strict=True):
+        if leaf.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            raise Wrong(f"its output lies in the memory of its input {name}")
+
+
+def check_weights(problem: Problem, attend: object, define: object) -> None:
+    """It trains the weights that its definition has, by name, form and value."""
+    weights, wanted = weights_of(attend), weights_of(define)
+    if missing := sorted(set(wanted) ^ set(weights)):
+        raise Wrong(f"its weights and those of its definition differ: {', '.join(missing)}")
+    for name, weight in weights.items():
+        if problem.gradients and not weight.requires_grad:
+            raise Wrong(f"its weight {name} takes no gradient")
+        if weight.shape != wanted[name].shape or not torch.equal(weight, wanted[name]):
+            raise Wrong(f"its weight {name} is not that of its definition")
+
+
+def check_memory_kept(call: Call, most: float) -> None:
+    """A step leaves its memory as it is, whatever tokens came; and two steps are as good as one."""
+    if not call.steps:
+        return
+    first = call.forward().clone()
+    new = [x.clone() for x in call.new]
+    for x in call.new:
+        x.mul_(2)
+    call.forward()
+    for x, values in zip(call.new, new, strict=True):
+        x.copy_(values)
+    if not torch.equal(first, call.forward()):
+        raise Wrong("its step changed the memory that it was given")
+    if call.problem.kv_len < 2 * call.problem.q_len:
+        return
+    try:
+        again = call.two_steps()
+    except torch.OutOfMemoryError:  # no fault of its step's
+        raise
+    except (TypeError, AttributeError, IndexError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
+        raise Wrong(f"its step can't go on from the memory that a step returned: {said}") from None
+    off = float((again.double() - first.double()).norm() / first.double().norm().clamp(min=1e-30))
+    if not off <= most:
+        raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
+
+
+def check_output_kept(
+    problem: Problem,
+    attend: Attend,
+    inputs: Ends,
+    dout: Tensor | None,
+    most: float,
+    zero: Collection[str],
+    *,
+    reuses: bool,
+    one_graph: bool = False,
+) -> None:
+    """Later calls leave an output and what its gradients need as they are.
+
+    Gradients are tried where two graphs at a time have room: they may lie so far off, relative,
+    but for those that are ``zero`` in truth. ``reuses``: the row says that it reuses outputs.
+    ``one_graph``: only the last call's gradients can be had, as over several processes.
+    """
+    call = Call(problem, attend, inputs)
+    trained = dout is not None and _pairs(problem) <= FEW_PAIRS and not one_graph
+    wanted = call.backward(call.forward(), dout) if trained and dout is not None else ()
+    out = call.forward() if trained else call.forward().detach()
+    at_once = out.detach().clone()
+    later = Call(problem, attend, other_set(inputs))
+    for _ in range(LATER):
+        later.forward()
+    if not reuses and not _same(at_once, out.detach()):
+        raise Wrong(
+            "its output is overwritten by a later call: it must return memory of its own each "
+            "time, or its row must declare reuses_output"
+        )
+    if not trained or dout is None:
+        return
+    for name, want, got in zip(call.names, wanted, call.backward(out, dout), strict=True):
+        if name not in zero and not (got - want).norm() <= most * want.norm():
+            raise Wrong(f"a later call changed what its {name} is made from")
+
+
+def _pairs(problem: Problem) -> int:
+    return problem.batch * problem.heads * problem.q_len * problem.kv_len
+
+
+def check_nothing_goes_on(
+    problem: Problem, attend: Attend, inputs: Ends, wait_s: float = WAIT_S
+) -> None:
+    """When a call has returned its output is there, and nobody works on, for so long.
+
+    On values of their own, so that an output found in memory from before is another's.
+    """
+    if problem.device != "cpu":
+        _check_in_order(problem, attend, inputs)
+        return
+    call = Call(problem, attend, other_set(inputs))
+    for _ in range(SURE):
+        out = call.forward()
+        at_once, before = _copy(out), spent_elsewhere()
+        time.sleep(wait_s)
+        late = spent_elsewhere() - before
+        if at_once is not None and not _same(at_once, out.detach()):
+            raise Wrong("its output changed after it had been returned: work was put off")
+        if late <= LATE_S * wait_s / WAIT_S:
+            return
+        wait_for_quiet()
+    raise Wrong(f"other threads worked on for {late * 1e3:.2g} ms after it had returned")
+
+
+def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
+    """On a GPU the output is there for whatever its caller queues next, as for an event.
+
+    The call and a copy of its output are queued while the device sleeps, so that no gap between
+    launches lets work on another stream, which nobody waits for, be done in time.
+    """
+    call = Call(problem, attend, inputs)
+    call.forward()  # what it leaves in memory is of other values
+    call.load(other_set(inputs))
+    if _sleep is not None:
+        with _on(problem.device):
+            _sleep(ASLEEP)
+    out = call.forward()
+    at_once = _copy(out)
+    _synchronize(problem.device)
+    if at_once is not None and not _same(at_once, out.detach()):
+        raise Wrong("its output changed after it had been returned: work was put off")
+
+
+def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
+    """Until in a wait other threads worked for no more than that, or for ``QUIET_S``."""
+    until = time.monotonic() + QUIET_S
+    while time.monotonic() < until:
+        before = spent_elsewhere()
+        time.sleep(wait_s)
+        if spent_elsewhere() - before <= most_s:
+            return
+
+
+def _copy(out: object) -> Tensor | None:
+    """The output as it is at this moment; None of what has no values to copy."""
+    plain = type(out) is Tensor and out.layout is torch.strided and not out.is_meta
+    return out.detach().clone() if plain else None  # type: ignore[attr-defined]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def counted_threads() -> list[threading.Thread]:
+    """Those that Python knows of, but for the one that looks after tqdm's bars where tqdm is
+    installed: torch's compiler shows one.
+    """
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    monitor = getattr(bars, "monitor", None)
+    if "run" in getattr(monitor, "__dict__", {}):  # it does something else
+        monitor = None
+    return [thread for thread in threading.enumerate() if thread is not monitor]
+
+
+def check_nothing_left(before: Collection[threading.Thread]) -> None:
+    """No thread that was not there before the call."""
+    left = [thread for thread in counted_threads() if thread not in before]
+    if left:
+        names = ", ".join(thread.name for thread in left)
+        raise Wrong(f"it left {len(left)} thread{'s' * (len(left) > 1)} running: {names}")
+
+
+Announce = Callable[[str], None]
+"""Told what it means if the process dies of a forbidden access now; an empty text: no more."""
+WROTE = "it wrote to its inputs (they were write-protected while it ran)"
+
+_mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+_mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def check_writes_nothing(judged: Judged, attend: Attend, announce: Announce) -> None:
+    """Call it, backward too, on protected pages. The process dies where it writes to them."""
+    if judged.problem.device != "cpu":
+        return
+    call, dout = Call(judged.problem, attend, judged.inputs), judged.dout
+    held = [*call.leaves, *call.new, *([] if dout is None else [dout])]
+    with _protected(held) as safe:
+        count, new = len(call.leaves), len(call.new)
+        call.leaves, call.new = safe[:count], safe[count : count + new]
+        announce(WROTE)
+        out = call.forward()
+        if dout is not None:
+            call.backward(out, safe[-1])
+        announce("")
+
+
+@contextmanager
+def _protected(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """The same tensors, on pages of their own that may be read and nothing else."""
+    pages = [mmap.mmap(-1, max(1, x.numel() * x.element_size())) for x in tensors]
+    copies = []
+    for x, page in zip(tensors, pages, strict=True):
+        copy = torch.frombuffer(page, dtype=x.dtype, count=x.numel()).view(x.shape)
+        copies.append(copy.copy_(x.detach()).requires_grad_(x.requires_grad))
+    try:
+        for page in pages:
+            _protect(page, mmap.PROT_READ)
+        yield copies
+    finally:
+        for page in pages:  # whoever kept one of them may write to it again
+            with suppress(OSError):
+                _protect(page, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _protect(page: mmap.mmap, how: int) -> None:
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    if _mprotect(start, len(page), how) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

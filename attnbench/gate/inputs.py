@@ -1,0 +1,271 @@
+"""The inputs of a problem: made from a seed, or read from a file.
+
+Drawn in float32 where they are needed, and then cast. For one seed a CPU and a GPU draw others: a
+CPU takes 6.5 ns a number, and a GPU would wait for it longer than for most cells.
+
+    normal      independent, standard
+    peaky       logits in the hundreds: the softmax is saturated, nearly every row picks one key
+    outliers    a few channels of the keys and values twenty times the rest, as in trained models
+    equal_keys  keys equal in runs of 64, as in repeated tokens; queries and values differ
+    captured:FILE.npz   arrays q, k, v of the problem's shape
+
+A layer or a block takes tokens: x, and where the keys are others than the queries a context, as
+wide as its heads together. The same kinds are then of the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnbench.gate.findings import Wrong
+from impls.problem import Problem
+
+RUN = 64
+"""How many neighbouring keys are equal in ``equal_keys``."""
+
+
+class Inputs(NamedTuple):
+    """Queries, keys and values as an implementation takes them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+class Tokens(NamedTuple):
+    """What a layer's self-attention takes: [batch, 1, kv_len, width]."""
+
+    x: Tensor
+
+
+class Crossed(NamedTuple):
+    """What a layer's cross-attention takes: queries come from x, keys and values from context."""
+
+    x: Tensor
+    context: Tensor
+
+
+Ends = Inputs | Tokens | Crossed
+
+
+def make(problem: Problem, seed: int) -> Ends:
+    """The inputs of this problem, the same ones for the same seed on a like device."""
+    return _core(problem, seed) if problem.level == "core" else _tokens(problem, seed)
+
+
+def _normal(problem: Problem, seed: int) -> tuple[torch.Generator, Callable[..., Tensor]]:
+    """A generator on the problem's device, and what draws from it by shape."""
+    generator = torch.Generator(problem.device).manual_seed(seed)
+    normal = partial(torch.randn, generator=generator, dtype=torch.float32)
+    return generator, partial(normal, device=problem.device)
+
+
+def _tokens(problem: Problem, seed: int) -> Tokens | Crossed:
+    generator, draw = _normal(problem, seed)
+
+    def tokens(length: int) -> Tensor:
+        x = draw((problem.batch, 1, length, problem.width))
+        match problem.inputs:
+            case "peaky":
+                x = x * 8
+            case "outliers":
+                x[..., _loud(x.shape[-1], generator)] *= 20
+            case "equal_keys":
+                x = x[:, :, torch.arange(length) // RUN * RUN]
+        return cast(x, problem)
+
+    if problem.crosses:
+        return Crossed(tokens(problem.q_len), tokens(problem.kv_len))
+    return Tokens(tokens(problem.kv_len))
+
+
+def _core(problem: Problem, seed: int) -> Inputs:
+    if problem.inputs.startswith("captured:"):
+        return _captured(problem)
+    generator, draw = _normal(problem, seed)
+    b, h, c = problem.batch, problem.heads, problem.kv_heads
+    drawn = map(
+        draw,
+        (
+            (b, h, problem.q_len, problem.head_dim),
+            (b, c, problem.kv_len, problem.head_dim),
+            (b, c, problem.kv_len, problem.v_head_dim),
+        ),
+    )
+    if problem.inputs == "normal":  # one after another: in float32 they take twice the room
+        return Inputs(*(cast(x, problem) for x in drawn))
+    q, k, v = drawn
+    match problem.inputs:
+        case "peaky":  # q.k d^-1/2 has standard deviation 64
+            q, k = q * 8, k * 8
+        case "outliers":
+            for x in (k, v):
+                x[..., _loud(x.shape[-1], generator)] *= 20
+        case "equal_keys":
+            k = k[:, :, torch.arange(problem.kv_len) // RUN * RUN]
+    return Inputs(*(cast(x, problem) for x in (q, k, v)))
+
+
+def other_set(inputs: Ends) -> Ends:
+    """Other values of the same kind: the heads one place on; with one head, all reversed."""
+    if not isinstance(inputs, Inputs):
+        return type(inputs)(*(x.flip(2) for x in inputs))
+    if inputs.k.shape[1] > 1:
+        group = inputs.q.shape[1] // inputs.k.shape[1]
+        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
+    if inputs.q.shape[0] > 1:
+        return Inputs(*(x.roll(1, 0) for x in inputs))
+    return Inputs(inputs.q.flip(2), inputs.k.flip(2), inputs.v.flip(2, 3))
+
+
+def turned(inputs: Ends) -> list[Ends]:
+    """Three more sets of the same kind: the other set, and both with their channels reversed."""
+    other = other_set(inputs)
+    return [other, *(type(inputs)(*(x.flip(3) for x in some)) for some in (inputs, other))]
+
+
+def cast(x: Tensor, problem: Problem) -> Tensor:
+    """In the problem's dtype, on its device, contiguous."""
+    return x.to(problem.device, getattr(torch, problem.dtype)).contiguous()
+
+
+def _loud(width: int, generator: torch.Generator) -> Tensor:
+    """Which channels are loud: one in thirty-two, at least one."""
+    return torch.randperm(width, generator=generator, device=generator.device)[
+        : max(1, width // 32)
+    ]
+
+
+def _captured(problem: Problem) -> Inputs:
+    import numpy as np
+
+    with np.load(captured_file(problem.inputs)) as arrays:
+        return Inputs(*(cast(torch.from_numpy(arrays[name]), problem) for name in "qkv"))
+
+
+def captured_file(inputs: str) -> Path:
+    """The file that ``captured:FILE.npz`` names."""
+    return Path(inputs.removeprefix("captured:")).expanduser()
+
+
+Attend = Callable[..., Tensor]
+
+
+def weights_of(part: object) -> dict[str, Tensor]:
+    """What a layer's ``attend`` trains, or its definition has, by name; nothing of a core's."""
+    return dict(getattr(part, "weights", None) or {})
+
+
+def put(there: Any, values: Any) -> bool:
+    """Put a decoder's memory where another one lies; False where the two are not made alike.
+
+    Then what lies there is of no use any more.
+    """
+    if type(there) is not type(values):
+        return False
+    if isinstance(there, Tensor):
+        form = (there.shape, there.stride(), there.dtype, there.device)
+        if form != (values.shape, values.stride(), values.dtype, values.device):
+            return False
+        with suppress(RuntimeError):  # where several of its places are one
+            there.copy_(values)
+            return True
+        return False
+    if isinstance(there, (list, tuple)):
+        return len(there) == len(values) and all(map(put, there, values))
+    if isinstance(there, dict):
+        return list(there) == list(values) and all(map(put, there.values(), values.values()))
+    return there is None or (isinstance(there, (bool, int, float, str)) and there == values)
+
+
+class Call:
+    """One ``attend`` with tensors of its own. Values change; addresses stay."""
+
+    def __init__(self, problem: Problem, attend: Attend, inputs: Ends) -> None:
+        self.problem, self.attend = problem, attend
+        self.leaves = [x.clone().requires_grad_(problem.gradients) for x in inputs]
+        self.weights = weights_of(attend)
+        self.names = (*(f"d{name}" for name in inputs._fields), *(f"d:{n}" for n in self.weights))
+        """What :meth:`backward` gives, in its order: ``dq``, of a weight ``d:in_proj_weight``."""
+        self.steps = problem.phase == "decode" and hasattr(attend, "step")
+        """Whether it decodes from a memory of its own making."""
+        self.new: list[Tensor] = []
+        self.memory: Any = None
+        self.moves = False
+        """Whether the memory lies elsewhere each time: then no replay of a call can read it."""
+        self.remember()
+
+    def load(self, inputs: Ends) -> None:
+        """Other values at the same addresses."""
+        with torch.no_grad():
+            for leaf, values in zip(self.leaves, inputs, strict=True):
+                leaf.copy_(values)
+        self.remember()
+
+    def remember(self) -> None:
+        """What a decoder would have kept of the tokens before, from the values that are there."""
+        if not self.steps:
+            return
+        before = self.problem.kv_len - self.problem.q_len
+        with torch.no_grad():
+            new = [x[:, :, -self.problem.q_len :] for x in self.leaves]
+            self.new = self.new or [x.clone(memory_format=torch.contiguous_format) for x in new]
+            for kept in self.new:  # nothing of the new tokens is there to be looked up
+                kept.fill_(torch.nan)
+            memory = self._remembered(before)
+            if self.memory is None or not put(self.memory, memory):
+                self.moves = self.memory is not None
+                self.memory = memory
+            for kept, values in zip(self.new, new, strict=True):
+                kept.copy_(values)
+
+    def _remembered(self, tokens: int) -> Any:
+        """A memory of the first tokens, from copies that lead nowhere else."""
+        sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
+        past = [x[:, :, :tokens].clone(memory_format=torch.contiguous_format) for x in sources]
+        return self.attend.remember(*self._handed(past))  # type: ignore[attr-defined]
+
+    def step(self, new: Sequence[Tensor], memory: Any) -> tuple[Tensor, Any]:
+        """One step of a decoder, as it is: its output and the memory after it."""
+        made = self.attend.step(*self._handed(new), memory)  # type: ignore[attr-defined]
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise Wrong("its step returned something else than (out, memory)")
+        return made
+
+    def two_steps(self) -> Tensor:
+        """The last tokens' output from a memory that a step before has made."""
+        n, before = self.problem.q_len, self.problem.kv_len - 2 * self.problem.q_len
+        with torch.no_grad():
+            earlier = [
+                x if number == 0 and self.problem.level == "core" else x[:, :, before : before + n]
+                for number, x in enumerate(self.leaves)
+            ]
+            earlier = [x.clone(memory_format=torch.contiguous_format) for x in earlier]
+            _, memory = self.step(earlier, self._remembered(before))
+            return self._given_back(self.step(self.new, memory)[0])
+
+    def forward(self) -> Tensor:
+        """The output; with a graph behind it only in the phases that run backward."""
+        with torch.set_grad_enabled(self.problem.gradients):
+            if self.steps:
+                return self._given_back(self.step(self.new, self.memory)[0])
+            return self._given_back(self.attend(*self._handed(self.leaves)))
+
+    def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+        """A gradient for each input and each weight; zeros where nothing depends on it."""
+        wanted = [*self.leaves, *self.weights.values()]
+        return torch.autograd.grad(out, wanted, dout, materialize_grads=True)
+
+    def _given_back(self, out: Tensor) -> Tensor:
+        layer = self.problem.level != "core" and isinstance(out, Tensor)
+        return out.unsqueeze(1) if layer else out
+
+    def _handed(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors if self.problem.level == "core" else [x.squeeze(1) for x in tensors]

@@ -1,0 +1,234 @@
+"""Mask truth: change one key, and see which rows move.
+
+Rows that may not see the key must stay equal to the last bit, rows that may see it must move.
+Backward, the upstream gradient of one row must reach exactly the keys that this row sees. This
+catches inverted masks, a causal mask ignored, the corner mixed up, a window that is off by one,
+a last key dropped, and results remembered from the call before.
+
+Of a layer the row at the changed token itself, its query changed with it, may move as it likes.
+
+The probe uses inputs of its own, with nearly flat logits, so that every key in sight has a weight
+that shows; where the mask adds a slope, only pairs near the top of it are asked to move.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbench.core.record import Error
+from attnbench.gate import budget
+from attnbench.gate.findings import Wrong, place
+from attnbench.gate.hygiene import check_finite, check_form, check_inputs_kept, check_no_input
+from attnbench.gate.inputs import Attend, Call, Ends, Inputs, make
+from attnbench.gate.oracle import EDGES, Errors, as_rows, compare, sample_rows, within
+from attnbench.gate.reference import Defines, Reference, Tensors, defined, of_rows
+from impls.problem import Problem
+
+SLOPE_ROWS = 64
+NEAR_TOP = 3.0
+"""A pair is asked to move where its added bias is within this of the row's largest."""
+
+
+def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
+    """Raise :class:`Wrong` with the row and the key that betray the mask."""
+    inputs = make(problem.with_(inputs="normal"), seed + 2)
+    if isinstance(inputs, Inputs):
+        inputs = inputs._replace(q=inputs.q * 0.1)
+    call = Call(problem, attend, inputs)
+    out = check_form(problem, call.forward())
+    check_no_input(call, inputs, out)
+    base = out.detach().clone()
+    check_inputs_kept(call, inputs)
+    middle = int(np.random.default_rng(seed).integers(problem.kv_len))
+    for key in dict.fromkeys((middle, 0, problem.kv_len - 1)):
+        _one_key(call, base, inputs, key, exact=exact)
+    if problem.gradients:
+        rows = (problem.q_len - 1, int(np.random.default_rng(seed + 1).integers(problem.q_len)))
+        for row in dict.fromkeys(rows):
+            _one_row(call, row, exact=exact)
+
+
+def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -> None:
+    problem = call.problem
+    with torch.no_grad():
+        call.leaves[-1][:, :, key] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+        if problem.level == "core":
+            call.leaves[1][:, :, key].neg_()
+    call.remember()
+    out = call.forward().detach()
+    call.load(inputs)
+    moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
+    sees = _spread(_by_any_head(problem.mask.sees(problem.shape, key), problem), moved)
+    if (row := _row_of(key, problem)) is not None:
+        sees = sees.clone()
+        sees[:, :, row] = True
+    _refuse(moved & ~sees, problem, f"moved when key {key} changed, which {{}} hides from it")
+    check_finite("the output on mild inputs", base)
+    if exact:
+        must = sees & _spread(_near_top(problem)[..., key], moved)
+        what = f"did not move when key {key} changed, which it may see under {{}}"
+        _refuse(must & ~moved, problem, what)
+
+
+def _one_row(call: Call, row: int, *, exact: bool) -> None:
+    """Send a gradient into one row of the output: which keys does it reach?"""
+    problem = call.problem
+    out = call.forward()
+    dout = torch.zeros_like(out)
+    dout[:, :, row] = min(1024.0, 1.0 + problem.kv_len / 16)
+    gradients = dict(zip(call.names, call.backward(out, dout), strict=True))
+    if problem.level != "core":
+        _refuse_hidden_tokens(problem, gradients, row)
+        return
+    dq, dk, dv = (gradients[name] for name in ("dq", "dk", "dv"))
+    rows = np.array([row])
+    seen = torch.from_numpy(problem.mask.visible(problem.shape, rows)[:, :, 0])
+    near = torch.from_numpy(_near_top(problem, rows)[:, :, 0])
+    sees = _by_kv_head(seen, problem).to(dk.device)
+    must = _by_kv_head(seen & near, problem).to(dk.device)
+    for name, gradient in (("dk", dk), ("dv", dv)):
+        reached = (gradient != 0).any(-1)
+        what = f"has a {name} from row {row}, from which {{}} hides it"
+        _refuse(reached & ~sees, problem, what, "key")
+        if exact and name == "dv":
+            what = f"has no {name} from row {row}, which may see it under {{}}"
+            _refuse(must & ~reached, problem, what, "key")
+    if exact:
+        elsewhere = (dq != 0).any(-1)
+        elsewhere[:, :, row] = False
+        what = f"has a dq though only row {row} of the output had a gradient, under {{}}"
+        _refuse(elsewhere, problem, what)
+
+
+def _refuse_hidden_tokens(problem: Problem, gradients: dict[str, Tensor], row: int) -> None:
+    name = "dcontext" if problem.crosses else "dx"
+    seen = problem.mask.visible(problem.shape, np.array([row]))[:, :, 0]
+    reached = (gradients[name] != 0).any(-1)
+    sees = _spread(_by_any_head(seen, problem), reached)
+    if not problem.crosses:
+        sees = sees.clone()
+        sees[:, :, row + problem.kv_len - problem.q_len] = True
+    what = f"has a {name} from row {row}, from which {{}} hides it"
+    _refuse(reached & ~sees, problem, what, "token")
+
+
+def _row_of(key: int, problem: Problem) -> int | None:
+    """The row whose query comes from the same token as a key; None where there is none."""
+    row = key - (problem.kv_len - problem.q_len)
+    return row if problem.level != "core" and not problem.crosses and row >= 0 else None
+
+
+def _by_any_head(table: np.ndarray, problem: Problem) -> np.ndarray:
+    """A [b|1, h|1, rows] table as it is for a core; of a layer, whether any head sees."""
+    return table if problem.level == "core" else np.array(table.any(1, keepdims=True))
+
+
+def _refuse(wrong: Tensor, problem: Problem, what: str, kind: str = "row") -> None:
+    if bool(wrong.any()):
+        where = place(*(int(i) for i in wrong.nonzero()[0])).replace("row", kind, 1)
+        mask = "the empty mask" if problem.mask.plain else f"the mask {problem.mask}"
+        raise Wrong(f"{where} {what.format(mask)}")
+
+
+def _spread(table: np.ndarray, like: Tensor) -> Tensor:
+    """A [b|1, h|1, rows] table over every batch element and head."""
+    return torch.from_numpy(np.array(table)).to(like.device).expand(like.shape)
+
+
+def _by_kv_head(table_bhm: Tensor, problem: Problem) -> Tensor:
+    """True where any query head of the group has it: [batch, kv_heads, keys]."""
+    full = table_bhm.expand(problem.batch, problem.heads, problem.kv_len)
+    return full.reshape(problem.batch, problem.kv_heads, problem.group, -1).any(2)
+
+
+def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:
+    """Pairs whose weight shows. Without a bias all; with one, near the top, for some rows."""
+    shape, mask = problem.shape, problem.mask
+    picked = sample_rows(shape.q_len, SLOPE_ROWS, 0).numpy() if rows is None else rows
+    bias = mask.bias(shape, picked)
+    if bias is None:
+        return np.ones((1, 1, 1, problem.kv_len), bool)
+    added = np.where(mask.visible(shape, picked), bias, -np.inf)
+    near = added >= added.max(-1, keepdims=True) - NEAR_TOP
+    if rows is not None:
+        return near
+    table = np.zeros((*near.shape[:2], shape.q_len, shape.kv_len), bool)
+    table[:, :, picked] = near
+    return table
+
+
+LOOSER = 4.0
+"""A row weighs so much more in an error over 16 rows than over the gate's 256: the first, that sees
+itself alone, say, has next to no gradient, and all of its rounding.
+"""
+FROM_FLOAT64 = 4
+"""How often float64 copies of what a definition takes may be there at once, and of its gradients
+as often again."""
+
+
+def secret_rows(problem: Problem, count: int) -> Tensor:
+    """Rows that nobody could have known when the output was made, and the edges of all."""
+    edges = {edge % problem.q_len for edge in EDGES}
+    drawn = random.SystemRandom().sample(range(problem.q_len), min(count, problem.q_len))
+    rest = [row for row in drawn if row not in edges][: max(0, count - len(edges))]
+    return torch.tensor(sorted({*edges, *rest}), device=problem.device)
+
+
+def reference(
+    problem: Problem,
+    inputs: Ends,
+    rows: Tensor,
+    dout: Tensor | None,
+    define: Defines | None,
+    seed: int,
+) -> Reference:
+    """What should come out in those rows; ``define`` where it is no exact softmax.
+
+    ``dout`` is zero outside the rows.
+    """
+    if define is None:
+        assert isinstance(inputs, Inputs)
+        return of_rows(problem, inputs, rows, dout, seed)[0]
+    shared = Reference(rows, dout, want={}, plain={}, cancels={}, tried=0)
+    return defined(problem, inputs, shared, define)
+
+
+def check(problem: Problem, got: Tensors, wanted: Reference) -> None:
+    """Raise :class:`Wrong` where output or gradients are beyond the gate's budgets.
+
+    ``got``: whole tensors, as a call gave them; those that it lacks are not asked for.
+    """
+    errors = {}
+    for name, tensor in got.items():
+        check_finite("the output" if name == "forward" else name, as_rows(tensor))
+        some = tensor[:, :, wanted.rows] if name in ("forward", "dq") else as_rows(tensor)
+        errors[name] = compare(some, wanted.want[name])
+
+    def against(plain: Errors) -> None:
+        for name, error in errors.items():
+            loose = _looser(plain[name])
+            yardstick = budget.Yardstick(loose, wanted.tried, wanted.cancels.get(name))
+            rows = wanted.rows if name in ("forward", "dq") else None
+            budget.check(name, error, yardstick, problem.dtype, rows)
+
+    within(wanted.plain, against)
+
+
+def _looser(plain: Error) -> Error:
+    relative, worst = (None if x is None else LOOSER * x for x in (plain.relative, plain.worst_row))
+    return plain.with_(relative=relative, worst_row=worst)
+
+
+def room(problem: Problem, *, exact: bool) -> int:
+    """Bytes that such a check takes at the most, roughly: float64 copies of both ends."""
+    keys = problem.batch * problem.kv_heads * problem.kv_len
+    queries = problem.batch * problem.heads * problem.q_len
+    widths = problem.head_dim + problem.v_head_dim
+    doubles = 8 * (keys + queries) * widths
+    copies = 0 if exact else FROM_FLOAT64
+    return doubles * max(1, copies + (FROM_FLOAT64 if problem.gradients else 0))

@@ -1,0 +1,322 @@
+"""The oracle: exact softmax attention and its gradients in float64, for some rows of queries.
+
+Rows of attention are independent, so a few hundred of them judge a million. With the upstream
+gradient zero outside those rows, dk and dv are exact too, over all keys:
+
+    p = softmax(s)   out = p v   dv = p^T dout   ds = p (dout v^T - sum(dout out))
+    dq = scale ds k  dk = scale ds^T q
+
+One key/value head at a time, one block of rows at a time, keys only as far as the mask lets those
+rows see. Legend: g query heads to a key/value head, r rows, m keys in sight, d head_dim,
+e v_head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnbench.core.record import Error
+from attnbench.gate.findings import Wrong
+from impls.heads import Define, to_query_heads
+from impls.problem import Problem
+
+BLOCK_BYTES = 32 << 20
+"""Roughly what one block of float64 scores may take."""
+
+
+class Exact(NamedTuple):
+    """What softmax attention is, in float64. Gradients are None where no dout was given."""
+
+    out: Tensor
+    """[batch, heads, rows, v_head_dim], as dq is [batch, heads, rows, head_dim]."""
+    dq: Tensor | None
+    dk: Tensor | None
+    dv: Tensor | None
+    entropy: float
+    """Mean over rows that see two keys or more, as a share of that of uniform weights."""
+
+
+class _Block(NamedTuple):
+    """Some of the rows: where they stand among the sampled ones, what they see, what is added."""
+
+    at: slice
+    keys: slice
+    seen: Tensor
+    bias: Tensor | None
+
+
+def exact(
+    problem: Problem,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    dout: Tensor | None = None,
+    *,
+    uniform: bool = False,
+) -> Exact:
+    """Softmax attention of the sampled rows. ``dout`` is [batch, heads, rows, v_head_dim].
+
+    ``uniform`` gives every key in sight the same weight: what ``mean_v`` computes.
+    """
+    b, h, c, g = problem.batch, problem.heads, problem.kv_heads, problem.group
+
+    def zeros(heads: int, length: int, width: int) -> Tensor:
+        return torch.zeros(b, heads, length, width, dtype=torch.float64, device=q.device)
+
+    out = zeros(h, len(rows), problem.v_head_dim)
+    entropies: list[Tensor] = []
+    dq = dk = dv = None
+    if dout is not None:
+        dq = zeros(h, len(rows), problem.head_dim)
+        dk = zeros(c, problem.kv_len, problem.head_dim)
+        dv = zeros(c, problem.kv_len, problem.v_head_dim)
+    blocks = list(_blocks(problem, rows, plain=uniform))
+    for element in range(b):
+        for head in range(c):
+            own = slice(head * g, (head + 1) * g)
+            q_grd = q[element, own][:, rows].double() * (0.0 if uniform else 1.0)
+            k_md, v_me = k[element, head].double(), v[element, head].double()
+            for block in blocks:
+                k_in, v_in, q_in = k_md[block.keys], v_me[block.keys], q_grd[:, block.at]
+                p = _weights(problem, q_in, k_in, block, element, own)
+                o = p @ v_in
+                out[element, own, block.at] = o
+                entropies.append(_entropy_shares(p, block, element, own))
+                if dout is None or dq is None or dk is None or dv is None:
+                    continue
+                do = dout[element, own, block.at].double()
+                dv[element, head, block.keys] += torch.einsum("grm,gre->me", p, do)
+                ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
+                dq[element, own, block.at] = (ds @ k_in).mul_(problem.scale)
+                dk[element, head, block.keys] += torch.einsum("grm,grd->md", ds, q_in).mul_(
+                    problem.scale
+                )
+    shares = torch.cat(entropies)
+    entropy = float(shares.mean()) if len(shares) else 0.0
+    return Exact(out, dq, dk, dv, entropy)
+
+
+def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
+    """Rows in blocks that see about as much of the keys as each other."""
+    shape, mask, device = problem.shape, problem.mask, rows.device
+    widest = problem.group + (problem.heads if "alibi" in mask.kinds or "bias" in mask.kinds else 0)
+    step = max(1, BLOCK_BYTES // (8 * widest * problem.kv_len))
+    picked = rows.cpu().numpy()
+    for start in range(0, len(picked), step):
+        some = picked[start : start + step]
+        first, past = mask.spans(shape, some)
+        keys = slice(int(first.min()), max(int(past.max()), int(first.min()) + 1))
+        keys = slice(min(keys.start, shape.kv_len - 1), min(keys.stop, shape.kv_len))
+        seen = torch.from_numpy(np.ascontiguousarray(mask.visible(shape, some)[..., keys]))
+        added = None if plain else mask.bias(shape, some)
+        bias = None if added is None else torch.from_numpy(added[..., keys].copy()).to(device)
+        yield _Block(slice(start, start + len(some)), keys, seen.to(device), bias)
+
+
+def _own(table: Tensor, element: int, heads: slice) -> Tensor:
+    """The part of a [b|1, h|1, …] table that belongs to some heads of one batch element."""
+    part = table[element if table.shape[0] > 1 else 0]
+    return part[heads] if part.shape[0] > 1 else part
+
+
+def _weights(
+    problem: Problem, q_grd: Tensor, k_md: Tensor, block: _Block, element: int, own: slice
+) -> Tensor:
+    scores = (q_grd @ k_md.mT).mul_(problem.scale)
+    if block.bias is not None:
+        scores += _own(block.bias, element, own)
+    seen = _own(block.seen, element, own)
+    scores.masked_fill_(~seen, -torch.inf)
+    top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float64).min)
+    powers = scores.sub_(top).exp_()
+    return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny))
+
+
+def _entropy_shares(p: Tensor, block: _Block, element: int, own: slice) -> Tensor:
+    """Entropy of each row over the logarithm of how many keys it sees; rows of one key left out."""
+    counts = _own(block.seen, element, own).sum(-1).expand(p.shape[:2])
+    several = counts > 1
+    entropy = torch.special.entr(p).sum(-1)
+    return entropy[several] / counts[several].double().log()
+
+
+EDGES = (0, 1, 127, 128, -2, -1)
+"""Rows always sampled: where blocks and sequences begin and end."""
+
+
+def sample_rows(q_len: int, count: int, seed: int) -> Tensor:
+    """All rows where there are few, else the edges and a random rest, in order."""
+    if q_len <= count:
+        return torch.arange(q_len)
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.tensor([e % q_len for e in EDGES])
+    rest = torch.randint(q_len, (count,), generator=generator)
+    rest = rest[~torch.isin(rest, edges)].unique()
+    few = rest[torch.randperm(len(rest), generator=generator)][: count - len(edges)]
+    return torch.cat([edges, few]).unique()
+
+
+def softmax_define(problem: Problem) -> Define:
+    """The output of some rows, differentiable."""
+
+    def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
+        scores, blind = _scores(problem, q, k, rows)
+        return (scores.softmax(-1) @ to_query_heads(v, problem)).masked_fill(blind, 0.0)
+
+    return define
+
+
+def recomputed(
+    problem: Problem, q: Tensor, k: Tensor, v: Tensor, rows: Tensor, dout: Tensor | None
+) -> dict[str, Tensor]:
+    """The output and, over the rows, the gradients, from weights computed a second time."""
+    dtype = q.dtype
+    inside = dtype if dtype.itemsize > 2 else torch.float32
+    q, k, v = (x.to(inside) for x in (q, k, v))
+    k_bhmd, v_bhme = to_query_heads(k, problem), to_query_heads(v, problem)
+    scores, blind = _scores(problem, q, k, rows)
+    log_sum = scores.logsumexp(-1, keepdim=True)
+    out = (scores.softmax(-1) @ v_bhme).masked_fill(blind, 0.0).to(dtype).to(inside)
+    again, _ = _scores(problem, q, k, rows, another_order=True)
+    weights = (again - log_sum).exp().masked_fill(blind, 0.0)
+    made = {"forward": weights @ v_bhme}
+    if dout is not None:
+        dout = dout.to(inside)
+        ds = weights * (dout @ v_bhme.mT - (dout * out).sum(-1, keepdim=True))
+        made["dq"] = (ds @ k_bhmd) * problem.scale
+        made["dk"] = _kv_heads((ds.mT @ q[:, :, rows]) * problem.scale, problem)
+        made["dv"] = _kv_heads(weights.mT @ dout, problem)
+    return {name: tensor.to(dtype) for name, tensor in made.items()}
+
+
+def _scores(
+    problem: Problem, q: Tensor, k: Tensor, rows: Tensor, *, another_order: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Masked scores, rows that see nothing left open, and which rows those are."""
+    picked = rows.cpu().numpy()
+    seen = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q.device)
+    added = problem.mask.bias(problem.shape, picked)
+    q_bhrd, k_bhmd = q[:, :, rows], to_query_heads(k, problem)
+    if another_order:
+        even, odd = (q_bhrd[..., i::2] @ k_bhmd[..., i::2].mT for i in (0, 1))
+        scores = (even + odd) * problem.scale
+    else:
+        scores = (q_bhrd @ k_bhmd.mT) * problem.scale
+    if added is not None:
+        scores = scores + torch.from_numpy(added).to(q.device, q.dtype)
+    blind = ~seen.any(-1, keepdim=True)
+    open_scores = scores if added is None else scores.nan_to_num(neginf=0.0).where(blind, scores)
+    return open_scores.masked_fill(~(seen | blind), -torch.inf), blind
+
+
+def _kv_heads(x_bhmd: Tensor, problem: Problem) -> Tensor:
+    return x_bhmd.unflatten(1, (problem.kv_heads, problem.group)).sum(2)
+
+
+SLICE_NUMBERS = 1 << 24
+
+
+def compare(got: Tensor, want: Tensor) -> Error:
+    """The error of ``got``, [batch, heads, rows, width], against the float64 ``want``."""
+    batch, heads, rows, _ = want.shape
+    got_xrw, want_xrw = got.flatten(0, 1), want.flatten(0, 1)
+    step = max(1, SLICE_NUMBERS // max(1, want_xrw[0].numel()))
+    squares = torch.zeros(4, dtype=torch.float64)  # of: difference, reference, got; their product
+    largest, worst, worst_at = 0.0, -1.0, 0
+    for start in range(0, len(want_xrw), step):
+        a, b = got_xrw[start : start + step].double(), want_xrw[start : start + step]
+        difference = a - b
+        by_row = difference.square().sum(-1)
+        parts = (by_row.sum(), b.square().sum(), a.square().sum(), (a * b).sum())
+        squares += torch.stack(parts).cpu()
+        largest = max(largest, _finite(difference.abs().max()))
+        top = by_row.flatten().argmax()
+        if (height := _finite(by_row.flatten()[top])) > worst:
+            worst, worst_at = height, start * rows + int(top)
+    error2, want2, got2, product = (float(s) for s in squares)
+    mean_row = math.sqrt(want2 / (batch * heads * rows)) if want2 else 0.0
+    head, row = divmod(worst_at, rows)
+    return Error(
+        relative=_over(math.sqrt(error2), math.sqrt(want2)),
+        max=largest,
+        worst_row=_over(math.sqrt(worst), mean_row),
+        cosine=_over(product, math.sqrt(got2 * want2)),
+        worst_at=[head // heads, head % heads, row],
+    )
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """A weight's gradient in four dimensions, as errors are measured in; others as they are."""
+    while tensor.dim() < 4:
+        tensor = tensor.unsqueeze(0)
+    return tensor
+
+
+def _finite(value: Tensor) -> float:
+    number = float(value)
+    return math.inf if math.isnan(number) else number
+
+
+def _over(part: float, whole: float) -> float:
+    """A share that says 0 where nothing was wanted and nothing came."""
+    if whole:
+        return part / whole
+    return 0.0 if part == 0 else math.inf
+
+
+def worse(a: Error, b: Error) -> Error:
+    """The larger of each measure."""
+    high = [
+        max(_or_inf(getattr(a, n)), _or_inf(getattr(b, n)))
+        for n in ("relative", "max", "worst_row")
+    ]
+    return Error(
+        relative=high[0],
+        max=high[1],
+        worst_row=high[2],
+        cosine=min(a.cosine or 0.0, b.cosine or 0.0),
+    )
+
+
+def _or_inf(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value
+
+
+Errors = Mapping[str, Error]
+
+
+class Plain(dict[str, Error]):
+    """The plain form's errors by tensor, on the problem's own inputs."""
+
+    def __init__(self, near: Errors, others: Callable[[], Iterator[Errors]]) -> None:
+        """``others``: what it makes of more inputs, found when they are asked for."""
+        super().__init__(near)
+        self._others = others
+        self._wide: dict[str, Error] | None = None
+
+    def wide(self) -> Errors:
+        """The worst of all inputs, measure by measure."""
+        if self._wide is None:
+            wide = dict(self)
+            for errors in self._others():
+                wide = {name: worse(error, errors[name]) for name, error in wide.items()}
+            self._wide = wide
+        return self._wide
+
+
+def within(plain: Errors, check: Callable[[Errors], None]) -> None:
+    """Raise :class:`Wrong` as ``check`` does under what the plain form makes of all inputs."""
+    if not isinstance(plain, Plain):
+        check(plain)
+        return
+    try:
+        check(plain)
+    except Wrong:
+        check(plain.wide())

@@ -1,0 +1,413 @@
+"""What a variant left changed in its process: functions, settings, threads, files."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import math
+import os
+import random
+import re
+import signal
+import statistics
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import is_
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torch.profiler
+from numpy.random import mtrand
+from torch.utils._device import DeviceContext
+
+from attnbench.gate.findings import Wrong
+
+OTHERS = (
+    builtins, gc, json, math, os, random, statistics, sys, threading, time, tracemalloc, np,
+    np.linalg, np.random, torch, torch.autograd, torch.cuda, torch.linalg, F, torch.profiler,
+    torch.random, torch.special,
+)  # fmt: skip
+"""Modules whose functions the ruler and the variants call; only what is public counts."""
+CLASSES = {
+    "torch.Tensor": torch.Tensor,
+    "torch.Tensor's base": torch._C.TensorBase,
+    "pathlib.Path": Path,
+    "threading.Thread": threading.Thread,
+}
+OWN = ("attnbench", "impls")
+"""Packages in which everything counts."""
+TABLES = "attnbench."
+"""Where a module's lists and dicts are numbers of the ruler, and not somebody's memory."""
+FOLLOWS = {"torch.Storage"}
+"""Names that come to stand for something else when a setting changes, which is named already."""
+BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__
+"""Inside what torch puts around functions of its own when its compiler is first loaded."""
+_GONE = object()
+_EVERY, _PAIRED = all, map
+"""Python's own, whatever comes to stand behind their names."""
+
+
+def names_now() -> dict[str, Any]:
+    """Who stands behind which name."""
+    namespaces = list(_namespaces())
+    functions = dict.fromkeys(_functions(namespaces))  # each once, however many names it has
+    return {
+        "names": [(where, live, dict(live)) for where, live in namespaces],
+        "modules": {m.__name__: m for m in (*OTHERS, *_own_modules())},
+        "insides": [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in functions],
+        "tables": [(where, table, table.copy()) for where, table in _tables(namespaces)],
+        "loaded": len(sys.modules),
+    }
+
+
+def grown(before: Mapping[str, Any]) -> bool:
+    """Whether there are names or modules that were not there."""
+    return len(sys.modules) != before["loaded"] or any(
+        len(live) != len(was) for _, live, was in before["names"]
+    )
+
+
+def renumbered(before: Mapping[str, Any]) -> Iterator[str]:
+    """The ruler's numbers that are not as they were."""
+    for where, table, was in before["tables"]:
+        if table != was:
+            yield where
+
+
+def _own_modules() -> list[ModuleType]:
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if module is not None and name.partition(".")[0] in OWN
+    ]
+
+
+def _namespaces() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every module and every class that counts, by its name: the names in it, live."""
+    for module in OTHERS:
+        yield module.__name__, vars(module)
+    for where, cls in CLASSES.items():
+        yield where, vars(cls)
+    for module in _own_modules():
+        yield module.__name__, vars(module)
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                yield f"{module.__name__}.{name}", vars(value)
+
+
+def _functions(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[FunctionType]:
+    """The functions of the ruler's modules and classes, methods and properties among them."""
+    for where, names in namespaces:
+        if where.partition(".")[0] not in OWN and where != F.__name__:
+            continue
+        for value in names.values():
+            kind = type(value)
+            if kind is FunctionType:
+                yield value
+            elif kind in (classmethod, staticmethod, property):
+                function = value.fget if kind is property else value.__func__
+                if type(function) is FunctionType:
+                    yield function
+
+
+def _tables(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
+    for where, names in namespaces:
+        if where.startswith(TABLES):
+            for name, value in names.items():
+                if type(value) in (dict, list, set) and name.isupper():
+                    yield f"{where}.{name}", value
+
+
+def replaced(before: Mapping[str, Any]) -> Iterator[str]:
+    """The names that stand for something else, and the functions that have another inside."""
+    for name, module in before["modules"].items():
+        if sys.modules.get(name) is not module:
+            yield name
+    for where, live, was in before["names"]:
+        if live.keys() == was.keys() and _EVERY(_PAIRED(is_, live.values(), was.values())):
+            continue
+        own = where.partition(".")[0] in OWN
+        get = live.get
+        for name, value in was.items():
+            now = get(name, _GONE)
+            if now is not value and _counts(name, value, own) and not _by_compiler(now, value):
+                yield from {f"{where}.{name}"} - FOLLOWS
+        if len(live) != len(was):
+            yield from (
+                f"{where}.{name}" for name in live if name not in was and _hides(where, name)
+            )
+    for f, code, defaults, by_name in before["insides"]:
+        if (
+            f.__code__ is not code
+            or f.__defaults__ is not defaults
+            or f.__kwdefaults__ is not by_name
+        ):
+            yield f"the inside of {f.__module__}.{f.__qualname__}"
+
+
+def _counts(name: str, value: object, own: bool) -> bool:
+    """Whether this name may not come to stand for something else."""
+    if name.startswith("__"):  # torch's compiler keeps names with two strokes, and takes them away
+        return name.endswith("__") and isinstance(value, FunctionType)
+    return own or (callable(value) and not name.startswith("_"))
+
+
+def _by_compiler(now: object, was: object) -> bool:
+    inside = getattr(now, "__code__", None)
+    return inside is BY_COMPILER and getattr(now, "__wrapped__", None) is was
+
+
+def _hides(where: str, name: str) -> bool:
+    """Whether a new name stands before one that was found without it."""
+    if where == "torch.Tensor":
+        return hasattr(torch._C.TensorBase, name)
+    return where.partition(".")[0] in OWN and hasattr(builtins, name) and not name.startswith("__")
+
+
+KERNELS = re.compile(r"^(?:CPU|CUDA|Autograd\S*|Composite\S*|catchall): .*$", re.MULTILINE)
+OPERATORS = tuple(
+    f"aten::{name}"
+    for name in (
+        "abs",
+        "add.Tensor",
+        "all",
+        "amax",
+        "any",
+        "baddbmm",
+        "bernoulli_.float",
+        "bmm",
+        "clone",
+        "convolution",
+        "copy_",
+        "div.Tensor",
+        "eq.Tensor",
+        "equal",
+        "exp",
+        "index_select",
+        "isfinite",
+        "linear",
+        "linalg_vector_norm",
+        "logsumexp",
+        "masked_fill.Scalar",
+        "matmul",
+        "max",
+        "maximum",
+        "mm",
+        "mul.Scalar",
+        "mul.Tensor",
+        "native_layer_norm",
+        "ne.Tensor",
+        "roll",
+        "scaled_dot_product_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_backward",
+        "_flash_attention_forward",
+        "_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_softmax",
+        "_softmax_backward_data",
+        "square",
+        "sub.Tensor",
+        "sum",
+        "sum.dim_IntList",
+        "_to_copy",
+        "where.self",
+        "zero_",
+    )
+)
+"""What variants and ruler are made of: nobody may put other kernels in place of torch's."""
+KERNELS_OF = "torch's kernels"
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+TINY = 1e-40
+"""A number that is zero where such numbers are."""
+
+
+def settings_now() -> dict[str, Any]:
+    """Settings, by the words in which a change is told."""
+    cuda = torch.backends.cuda
+    matmul = cuda.matmul
+    return {
+        "threads": torch.get_num_threads(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "gradient mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+        "float32 product precision": torch.get_float32_matmul_precision(),
+        "half-precision sums": (
+            matmul.allow_fp16_reduced_precision_reduction,
+            matmul.allow_bf16_reduced_precision_reduction,
+        ),
+        "deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "modes around torch's functions": _modes(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold(), [id(f) for f in gc.callbacks]),
+        "anomaly detection": torch.is_anomaly_enabled(),
+        "what sdpa may use": (
+            cuda.flash_sdp_enabled(),
+            cuda.math_sdp_enabled(),
+            cuda.mem_efficient_sdp_enabled(),
+            cuda.cudnn_sdp_enabled(),
+        ),
+        "oneDNN": torch.backends.mkldnn.enabled,
+        "tiny numbers": float(torch.tensor(TINY, device="cpu", dtype=torch.float32) * 1.0) > 0.0,
+        "its priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "its processors": sorted(os.sched_getaffinity(0)),
+        "its timers": [signal.getitimer(timer)[0] > 0 for timer in TIMERS],
+        KERNELS_OF: {name: _kernels(torch._C._dispatch_dump(name)) for name in OPERATORS},
+        "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
+        "thread switching": sys.getswitchinterval(),
+        "current GPU and stream": _current(),
+    }
+
+
+@lru_cache(maxsize=4 * len(OPERATORS))
+def _kernels(dump: str) -> tuple[str, ...]:
+    return tuple(KERNELS.findall(dump))
+
+
+def _modes() -> int:
+    """How many stand between a caller and torch; the default device has one of its own."""
+    core = torch._C
+    functions = map(core._get_function_stack_at, range(core._len_torch_function_stack()))
+    plain = sum(isinstance(mode, DeviceContext) for mode in functions)
+    return core._len_torch_function_stack() - plain + core._len_torch_dispatch_stack()
+
+
+def _current() -> tuple[int, int]:
+    """Where kernels are launched for whoever does not say where."""
+    if not torch.cuda.is_initialized():
+        return 0, 0
+    return torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream
+
+
+def random_states() -> dict[str, Any]:
+    """States of the generators that belong to everybody."""
+    numpys = mtrand.get_bit_generator().state["state"]
+    states: dict[str, Any] = {
+        "torch's random state": torch.get_rng_state().numpy().tobytes(),
+        "numpy's random state": (numpys["key"].tobytes(), numpys["pos"]),
+        "random's state": random.getstate(),
+    }
+    if torch.cuda.is_initialized():
+        states["CUDA's random state"] = [
+            (g.initial_seed(), g.get_offset()) for g in torch.cuda.default_generators
+        ]
+    return states
+
+
+LONG = 120
+"""Characters beyond which it is not said what a setting was and is."""
+
+
+def snapshot() -> dict[str, Any]:
+    """All of it, as it stands."""
+    return {
+        "settings": settings_now(),
+        "random": random_states(),
+        "copies": _copies_of_this_process(),
+        **names_now(),
+    }
+
+
+def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
+    """The snapshot with the kernels of some operators as they stand now, and all else as it was.
+
+    For what a row declares that it replaces, as soon as it is built. That it has put torch's own
+    kernels back is seen by the snapshot from before.
+    """
+    kernels, now = before["settings"][KERNELS_OF], settings_now()[KERNELS_OF]
+    kernels = {**kernels, **{name: now[name] for name in swaps if name in now}}
+    return {**before, "settings": {**before["settings"], KERNELS_OF: kernels}}
+
+
+def still(before: dict[str, Any]) -> dict[str, Any] | None:
+    """The same, where it was just found unchanged and nothing has come to it: it need not be taken
+    down again.
+    """
+    return None if grown(before) else before
+
+
+def changes(before: Mapping[str, Any]) -> list[str]:
+    """What is not as it was, in words."""
+    copies = [f"a copy of its process left running ({pid})" for pid in _left_running(before)]
+    return [*_changed(before), *copies, *replaced(before)]
+
+
+def said(before: Mapping[str, Any]) -> str | None:
+    """The same as a sentence; None where all is as it was."""
+    parts = {
+        "it replaced": list(replaced(before)),
+        "it left changed what other variants share:": list(_changed(before)),
+        "it left a copy of its process running:": list(_left_running(before)),
+    }
+    return "; ".join(f"{deed} {', '.join(what)}" for deed, what in parts.items() if what) or None
+
+
+def check(before: Mapping[str, Any]) -> None:
+    """Raise :class:`Wrong` where something is not as it was."""
+    if (sentence := said(before)) is not None:
+        raise Wrong(sentence)
+
+
+def sealed() -> Callable[[], list[str]]:
+    """Tells which names of the modules that notice were replaced. To be kept out of reach."""
+    kept = [
+        (guard, name, value, getattr(value, "__code__", None))
+        for guard in (sys.modules[__name__],)
+        for name, value in vars(guard).items()
+        if not name.startswith("__")
+    ]
+
+    def broken() -> list[str]:
+        return [
+            f"{guard.__name__}.{name}"
+            for guard, name, value, code in kept
+            if vars(guard).get(name) is not value or getattr(value, "__code__", None) is not code
+        ]
+
+    return broken
+
+
+def _changed(before: Mapping[str, Any]) -> Iterator[str]:
+    now, states = settings_now(), random_states()
+    for name, was in before["settings"].items():
+        if now[name] != was:
+            short = len(str(was)) + len(str(now[name])) < LONG
+            yield f"{name} ({was} → {now[name]})" if short else name
+    for name, was in before["random"].items():
+        if states.get(name) != was:
+            yield name
+    yield from renumbered(before)
+
+
+def _left_running(before: Mapping[str, Any]) -> list[str]:
+    return [str(pid) for pid in _copies_of_this_process() if pid not in before["copies"]]
+
+
+def _copies_of_this_process() -> list[int]:
+    """Children that run what this process runs: forked, with all that it has."""
+    mine = Path("/proc/self/cmdline").read_bytes()
+    copies = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # a thread that has ended, or a system that does not tell
+            continue
+        for child in map(int, children):
+            try:
+                if Path(f"/proc/{child}/cmdline").read_bytes() == mine:
+                    copies.append(child)
+            except OSError:
+                continue
+    return copies

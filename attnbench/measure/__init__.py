@@ -1,1 +1,0 @@
-"""How much? Clocks, time, memory, cost and ceilings; ``cell`` makes one record of them."""

@@ -1,0 +1,551 @@
+"""One cell: gate, then meters, then one record. Whatever goes wrong ends in a status."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from attnbench.core.record import TOO_FAST, Energy, Ranks, Record, Status, Time, Work, least_time
+from attnbench.gate import hygiene, watch
+from attnbench.gate.findings import Wrong
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import Attend, Call, Ends, make
+from attnbench.gate.reference import Judged, judge
+from attnbench.meter import ceilings, clocks, memory
+from attnbench.meter.audit import (
+    Audit,
+    Owner,
+    audit_device,
+    audit_host,
+    chosen,
+    owner_of,
+    unattested,
+)
+from attnbench.meter.clocks import Clock, EventClock, GraphClock
+from attnbench.meter.determinism import try_determinism
+from attnbench.meter.energy import counter_for, measure_energy
+from attnbench.meter.memory import Observed, growth, observe
+from attnbench.meter.ranks import (
+    RankLost,
+    RanksClock,
+    Spending,
+    Together,
+    attend_of,
+    runs_over_ranks,
+    team_for,
+)
+from attnbench.meter.timed import (
+    Job,
+    Ready,
+    Timed,
+    TimeSpent,
+    health_for,
+    measure_time,
+    prepare,
+    unlike,
+    warm_up,
+)
+from attnbench.meter.unseen import check_remembers_nothing
+from impls.cost import Cost
+from impls.loading import load_function
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported, Variant
+
+LONGEST, TRACE, NAME = 1000, 4000, 80
+"""Characters of a message, of a traceback and of an exception's name that are kept."""
+DEEPEST = 8
+"""Of exceptions that led to one another, so many are told."""
+SILENT = "it doesn't say why"
+NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
+"""How those say it that have no exception for it."""
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """The fields of a record that ended in an exception."""
+    text = _said(error)
+    if _no_room(error, text):
+        return {
+            "status": Status.OUT_OF_MEMORY,
+            "reason": text,
+            "remedy": "shorten the sequence, lower the batch, or free memory",
+        }
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if owner_of(f.filename) is not Owner.RULER]
+    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return {
+        "status": Status.FAILED,
+        "reason": f"it raised {_name(error)}{place}: {text}",
+        "detail": "\n".join(_trace(error))[-TRACE:],
+    }
+
+
+def told(words: object, most: int = LONGEST) -> str:
+    """What a variant says of itself, as far as anybody reads; that it says nothing, where so."""
+    try:
+        return str(words)[:most].strip() or SILENT
+    except Exception:  # it can't be said
+        return SILENT
+
+
+def clipped(record: Record) -> Record:
+    """A record of which no text is longer than anybody reads, wherever it came from."""
+    return record.with_(
+        reason=str(record.reason)[:LONGEST],
+        remedy=str(record.remedy)[:LONGEST],
+        note=str(record.note)[:LONGEST],
+        detail=str(record.detail)[-TRACE:],
+    )
+
+
+def poisoned(device: str) -> bool:
+    """Whether a GPU's context can't be used any more: after some errors every call fails."""
+    if device == "cpu":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+        return float(torch.ones(1, device=device).sum()) != 1.0
+    except RuntimeError:
+        return True
+
+
+def _said(error: BaseException) -> str:
+    """The first line of its message, as far as anybody reads; its name where it has none."""
+    try:
+        lines = str(error)[:LONGEST].strip().splitlines()
+    except Exception:  # a message that can't be made is the variant's own affair
+        lines = []
+    return lines[0] if lines else _name(error)
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__[:NAME]
+
+
+def _no_room(error: Exception, text: str) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return isinstance(error, RuntimeError) and any(word in text for word in NO_ROOM)
+
+
+def _trace(error: BaseException) -> Iterator[str]:
+    """As Python would print it, but for messages without end; what it came from stands first."""
+    for each in reversed(list(_origins(error))):
+        yield "Traceback (most recent call last):"
+        yield "".join(traceback.format_tb(each.__traceback__)).rstrip()
+        yield f"{_name(each)}: {_whole(each)}"
+
+
+def _origins(error: BaseException) -> Iterator[BaseException]:
+    """It, what it was raised from, and so on."""
+    at: BaseException | None = error
+    for _ in range(DEEPEST):
+        if at is None:
+            return
+        yield at
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+
+
+def _whole(error: BaseException) -> str:
+    try:
+        return str(error)[:TRACE]
+    except Exception:
+        return ""
+
+
+CALLS = 3
+NOT_ONE = (
+    "several processes share a call, and a counter would count whoever deals out their shares too"
+)
+
+
+def audit_ranks(timed: Timed, together: Spending) -> Audit:
+    """Calls from end to end by the worker's clock: no rank can have taken longer."""
+    walls, reason = [], None
+    for _ in range(CALLS):
+        timed.before()
+        together.begin()
+        start = perf_counter()
+        kept = timed.run()
+        walls.append(perf_counter() - start)
+        del kept
+        slowest = max(together.spent)
+        if slowest > walls[-1]:
+            reason = (
+                f"rank {together.spent.index(slowest)} says that it took {slowest * 1e3:.3g} ms of "
+                f"a call that took {walls[-1] * 1e3:.3g} ms from end to end"
+            )
+        timed.settle()
+    together.check()
+    return Audit(median(walls), "e2e", [], reason)
+
+
+def ranks_of(attend: Callable[..., object], clock: Clock, time: Time) -> Ranks | None:
+    """What each rank did; None where a variant runs in one process."""
+    if isinstance(attend, Together) and isinstance(clock, RanksClock):
+        return attend.ranks(clock, time)
+    return None
+
+
+MORE, MORE_S, SURE = 2.0, 5e-4, 3
+"""What a call may take more, when something else than its time is looked at; so often in a row it
+is more before the time is called false. After a wait a short call finds everything cold."""
+
+
+class Implausible(Exception):
+    """A number that can't be true. The message is a sentence with the evidence."""
+
+
+def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
+    """The record with everything that was measured."""
+    job, problem, clock = ready.job, ready.job.problem, ready.clock()
+    with spent.on("warmup"):
+        timed = ready.timed()
+        prepare(clock, timed)
+        in_here = problem.device == "cpu" and not isinstance(ready.attend, Together)
+        grown = _growth(timed) if in_here else None
+    with spent.on("memory"):
+        seen = _observed(ready, grown)
+        if isinstance(clock, EventClock):
+            clock.expect(1 if clock.name == "graph" else seen.launches)
+    with spent.on("warmup"):
+        _, flags = warm_up(timed, clock, job.budget_s / 2)
+    with spent.on("sampling"):
+        time = _measured(ready, timed, clock, flags)
+    with spent.on("audit"):
+        time = _audited(ready, timed, clock, time)
+        _refuse_too_fast(ready, time)
+        watch.check(ready.shared)
+        ranks = ranks_of(ready.attend, clock, time)
+    once = spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s)
+    record = record.with_(
+        time=time,
+        memory=seen.memory,
+        kernels=seen.kernels,
+        setup_s=once,
+        share_of_ceiling=_share(ready, time),
+        ranks=ranks,
+        note=_noted(record.note, ready, seen),
+    )
+    if not job.energy:
+        return record
+    with spent.on("energy"):
+        if ranks is not None:
+            return record.with_(energy=Energy(why=NOT_ONE))
+        return record.with_(energy=_energy(problem, timed, clock))
+
+
+def _growth(timed: Timed) -> int:
+    """By how much the process grew in the first call that is like those to be timed."""
+    timed.before()
+    grown = growth(timed.run)
+    timed.settle()
+    return grown
+
+
+def _observed(ready: Ready, grown: int | None) -> Observed:
+    problem, verdict, values = ready.job.problem, ready.verdict, ready.values
+    expected = ready.cost.peak_bytes if ready.cost else None
+    if isinstance(ready.attend, Together):
+        seen = ready.attend.observe(values.inputs, values.dout, expected)
+    else:
+        seen = observe(problem, ready.attend, values.inputs, values.dout, expected, grown)
+    if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
+        raise Wrong(f"while its memory was observed {changed}")
+    if (why := unattested(ready.job.variant, problem.device, seen.ran)) is not None:
+        raise Wrong(why)
+    return seen
+
+
+def _noted(note: str, ready: Ready, seen: Observed) -> str:
+    backend = chosen(ready.job.variant, ready.job.problem.device, seen.ran)
+    return "; ".join(filter(None, [note, backend]))
+
+
+def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
+    counter = counter_for(problem.device)
+    if isinstance(counter, Energy):  # it says why there is none
+        return counter
+    run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+    energy = measure_energy(problem, run, timed.before, counter)
+    timed.settle()
+    _refuse(timed)
+    return energy
+
+
+def _measured(ready: Ready, timed: Timed, clock: Clock, flags: list[str]) -> Time:
+    health = health_for(ready.job.problem.device)
+    time = measure_time(timed, clock, ready.job.budget_s, flags, health=health)
+    watch.check(ready.shared)  # now, when nobody could know that the last sample was the last
+    return time
+
+
+def _audited(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
+    """The time with what the second clock says; raises where it is wrong or can't be true.
+
+    Where calls that are looked at take longer than those that were timed, the machine may have
+    become slow: then the time is measured again.
+    """
+    for _ in range(SURE):
+        audit, slowest = audited(ready, timed, clock, time.median_s)
+        if slowest < MORE * time.median_s + MORE_S:
+            return _with(time, audit)
+        timed_s, time = time.median_s, _measured(ready, timed, clock, list(time.flags))
+    raise Implausible(
+        f"it took {timed_s * 1e3:.3g} ms while it was timed and {slowest * 1e3:.3g} ms while "
+        "something else was looked at"
+    )
+
+
+def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[Audit, float]:
+    """What the second clock says of calls that took so long, and what a call took meanwhile, at
+    the least, in either look. Raises where it is wrong or can't be true.
+    """
+    threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
+    if isinstance(clock, RanksClock):  # nothing of it runs in here, on whatever device
+        audit, host = audit_ranks(timed, clock.ranks), False
+    else:
+        audit = audit_host(timed, threads) if host else audit_device(timed, seconds)
+    _refuse(timed)
+    if audit.implausible is not None:
+        raise Implausible(audit.implausible)
+    new = check_remembers_nothing(
+        timed, clock, ready.values, ready.define, ready.verdict.plain, seconds
+    )
+    _refuse(timed)
+    return audit, max(audit.least / threads, new) if host else 0.0
+
+
+def _with(time: Time, audit: Audit) -> Time:
+    flags = [*time.flags, *audit.flags]
+    return time.with_(audit_s=audit.seconds, audit_clock=audit.clock, flags=flags)
+
+
+def _refuse(timed: Timed) -> None:
+    if (changed := timed.wrong()) is not None:
+        raise Wrong(changed)
+
+
+def _share(ready: Ready, time: Time) -> float | None:
+    least = _least(ready.job, ready)
+    return None if least is None else least / time.median_s
+
+
+def _least(job: Job, ready: Ready) -> float | None:
+    if ready.cost is None:
+        return None
+    least = least_time(ready.cost, job.problem.dtype, job.ceilings)
+    return None if least is None else least / _devices(ready)
+
+
+def _devices(ready: Ready) -> int:
+    """Over how many a call is spread: the ceilings are of one."""
+    return ready.attend.team.world if isinstance(ready.attend, Together) else 1
+
+
+def _refuse_too_fast(ready: Ready, time: Time) -> None:
+    """Raise where the work can't be done in the time: ceilings are measured again first."""
+    job = ready.job
+    least = _least(job, ready)
+    if least is None or time.median_s >= TOO_FAST * least:
+        return
+    again = ceilings.measure(job.problem.device, [job.problem.dtype])
+    assert ready.cost is not None
+    anew = least_time(ready.cost, job.problem.dtype, again)
+    least = min(least, anew / _devices(ready)) if anew else least
+    if time.median_s < TOO_FAST * least:
+        raise Implausible(
+            f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "
+            f"{least * 1e3:.3g} ms, by the product and the copy measured on it"
+        )
+
+
+NOTE = 500
+"""Characters of what a variant may say of itself."""
+COPIES = 3
+"""Of its inputs that are held while a call is checked and timed: its own, those of another set, and
+those under signs."""
+PROTECTED_S = 0.03
+"""A first call that takes longer is not made again on write-protected inputs."""
+
+
+class NotReady(Exception):
+    """A variant that did not pass the gate; ``record`` says why."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.reason)
+        self.record = record
+
+
+class Bench:
+    """Measures cell after cell, keeping what the cells of one problem share."""
+
+    def __init__(self, announce: hygiene.Announce | None = None) -> None:
+        """``announce``: told what it means if the process dies; without it nothing risks that."""
+        self._announce = announce
+        self.shared: dict[str, Any] | None = None
+        """What all variants share, where it was taken down before and is still as it was."""
+        self._judged: tuple[tuple[Problem, int], Judged] | None = None
+
+    def judged(self, problem: Problem, seed: int) -> Judged:
+        """The problem's inputs and truth; made once for all the variants that follow."""
+        key = (problem, seed)
+        if self._judged is None or self._judged[0] != key:
+            self._judged = None
+            self._judged = (key, judge(problem, make(problem, seed), seed))
+        return self._judged[1]
+
+    def measure(self, job: Job, shared: dict[str, Any] | None = None) -> Record:
+        """The cell's record, whatever happens short of the process dying.
+
+        ``shared``: what all variants share, where somebody has just taken it down.
+        """
+
+        def whole(spent: TimeSpent, blank: Record) -> Record:
+            ready, record = self._gated(job, blank, spent, shared)
+            if job.timed:
+                record = metered(ready, record, spent)
+            return _with_bits(ready, record, spent) if job.bits else record
+
+        return self._recorded(job, whole)
+
+    def ready(self, job: Job) -> Ready:
+        """A variant that has passed the gate, to be timed; raises :class:`NotReady`."""
+        made: list[Ready] = []
+        clocks.begin(job.problem.device)
+
+        def gated(spent: TimeSpent, blank: Record) -> Record:
+            ready, record = self._gated(job, blank, spent)
+            made.append(ready)
+            return record
+
+        record = self._recorded(job, gated)
+        if not made:
+            raise NotReady(record)
+        return made[0]
+
+    def _recorded(self, job: Job, steps: Callable[[TimeSpent, Record], Record]) -> Record:
+        """What the steps make of a blank record, or how they ended."""
+        spent, variant = TimeSpent(), job.variant
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        blank = Record.of(
+            variant, job.problem, Status.FAILED, "nothing was said", seed=job.seed, started=now
+        )
+        try:
+            record = steps(spent, blank)
+        except NotReady as stopped:
+            record = stopped.record
+        except Wrong as wrong:
+            record = blank.with_(status=Status.WRONG, reason=str(wrong))
+        except Implausible as implausible:
+            record = blank.with_(status=Status.IMPLAUSIBLE, reason=str(implausible))
+        except Unsupported as error:
+            record = blank.with_(status=Status.UNSUPPORTED, reason=told(error, NOTE))
+        except Unavailable as error:
+            record = blank.with_(
+                status=Status.UNAVAILABLE,
+                reason=told(error.reason),
+                remedy=told(error.remedy) if error.remedy else "",
+            )
+        except RankLost as lost:
+            record = blank.with_(**lost.fields)
+        except Exception as error:
+            record = blank.with_(**failure(error))
+        if self._judged and self._judged[0] == (job.problem, job.seed):
+            record = record.with_(entropy=self._judged[1].entropy)
+        if record.status is Status.OUT_OF_MEMORY:  # the next one shall not meet what it left
+            memory.let_go(job.problem.device)
+        return record.with_(spent_s=spent.closed())
+
+    def _gated(
+        self, job: Job, blank: Record, spent: TimeSpent, shared: dict[str, Any] | None = None
+    ) -> tuple[Ready, Record]:
+        """The variant, right as far as the gate can tell, and a record of that."""
+        variant, problem = job.variant, job.problem
+        if (refusal := variant.supports(problem)) is not None:
+            raise Unsupported(refusal)
+        cost = _cost(variant, problem)
+        record = blank.with_(cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
+        if cost is not None and cost.peak_bytes is not None:
+            memory.insist(cost.peak_bytes, problem.device, "it", "above")
+        with spent.on("inputs"):
+            judged = self.judged(problem, job.seed)
+        _insist_on_copies(problem, judged.inputs, cost)
+        if several := runs_over_ranks(variant):
+            with spent.on("ranks"):  # what it takes to start them is nobody's setup
+                team_for(variant.world, problem.device).load(variant.build)
+        else:
+            load_function(variant.build)
+        before = watch.snapshot() if shared is None else shared
+        with spent.on("setup"):
+            attend = attend_of(variant, problem)
+        if swaps := getattr(variant, "swaps", ()):  # rows of an earlier commit do not say
+            before = watch.allowing(before, swaps)
+        if not callable(attend):
+            raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
+        with spent.on("warmup"):
+            first_s = _first_call(problem, attend, judged)
+        define = None
+        with spent.on("gate"):
+            if variant.definition is not None:
+                define = load_function(variant.definition)(problem, **variant.chosen)
+            reuses = getattr(variant, "reuses_output", False)  # an earlier commit's does not say
+            verdict = gate(
+                judged, attend, define, job.seed, reuses_output=reuses, one_graph=several
+            )
+            watch.check(before)
+            cheap = first_s <= PROTECTED_S
+            # ranks have copies of their own, and each looks whether it wrote to them
+            if self._announce is not None and verdict.reason is None and cheap and not several:
+                hygiene.check_writes_nothing(judged, attend, self._announce)
+        record = record.with_(error=verdict.error or None, distance=verdict.distance)
+        if verdict.reason is not None:
+            raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
+        note = getattr(attend, "note", None)
+        record = record.with_(note=str(note())[:NOTE] if callable(note) else "")
+        ready = Ready(job, attend, define, judged, verdict, cost, first_s, before)
+        return ready, record.with_(status=Status.MEASURED, reason="")
+
+
+def _with_bits(ready: Ready, record: Record, spent: TimeSpent) -> Record:
+    job, built_s = ready.job, spent.seconds["setup"] + ready.first_s
+    with spent.on("bits"):
+        bits = try_determinism(
+            job.problem, job.variant, ready.attend, ready.values, setup_s=built_s
+        )
+    return record.with_(determinism=bits)
+
+
+def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
+    call, dout = Call(problem, attend, judged.inputs), judged.dout
+    start = perf_counter()
+    out = call.forward()
+    if dout is not None and getattr(out, "requires_grad", False) and out.shape == dout.shape:
+        call.backward(out, dout.to(out.dtype))
+    if problem.device != "cpu":
+        torch.cuda.synchronize(problem.device)
+    return perf_counter() - start
+
+
+def _insist_on_copies(problem: Problem, inputs: Ends, cost: Cost | None) -> None:
+    """Raise where a GPU has room for a call, and not for what is kept to check and time it."""
+    if problem.device != "cpu":
+        kept = COPIES * sum(x.nbytes for x in inputs)
+        peak = cost.peak_bytes if cost else None
+        memory.insist(kept + (peak or 0), problem.device, "checking it", "with")
+
+
+def _cost(variant: Variant, problem: Problem) -> Cost | None:
+    if variant.cost is None:
+        return None
+    cost: Cost = load_function(variant.cost)(problem, **variant.chosen)
+    return cost

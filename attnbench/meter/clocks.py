@@ -1,0 +1,433 @@
+"""The clocks: a host's, and on a GPU events, graphs and the end of the queue."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from time import perf_counter_ns
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from attnbench.core.lock import collector_off
+
+Step = Callable[[], object]
+
+LEAST_FLUSH = 256 << 20
+"""Bytes overwritten to empty the L2 cache: this, or twice the cache where that is more."""
+WARM = 3
+"""Calls on the capturing stream before a capture, so that what is made once has been made."""
+
+
+class GpuTimer(Protocol):
+    """A device and its host. An event is whatever :meth:`event` gives."""
+
+    def now(self) -> float:
+        """Seconds of the host's monotonic clock."""
+
+    def event(self) -> Any:
+        """An event, not recorded yet."""
+
+    def record(self, event: Any) -> None:
+        """The event happens when what is queued so far is done."""
+
+    def elapsed(self, first: Any, second: Any) -> float:
+        """Seconds of the device between two events that have happened."""
+
+    def synchronize(self) -> None:
+        """Wait until nothing runs anywhere on the device."""
+
+    def sleep(self, cycles: int) -> None:
+        """Queue a kernel that waits."""
+
+    def flush(self) -> None:
+        """Queue the overwriting of all that the L2 cache holds."""
+
+    def capture(self, call: Step) -> Step:
+        """A step that replays what ``call`` queues; what it returned stays where it is.
+
+        Raises where the call can't be captured. Capturing runs nothing.
+        """
+
+
+_synchronize = torch.cuda.synchronize
+_Event = torch.cuda.Event
+_sleep = getattr(torch.cuda, "_sleep", None)
+_current_stream = torch.cuda.current_stream
+_set_stream = torch.cuda.set_stream
+_Stream = torch.cuda.Stream
+_on = torch.cuda.device
+_Graph = torch.cuda.CUDAGraph
+_graph = torch.cuda.graph
+_new_pool = torch.cuda.graph_pool_handle
+_end_pool = getattr(torch._C, "_cuda_endAllocateToPool", None)
+_properties = torch.cuda.get_device_properties
+_available, _set_device = torch.cuda.is_available, torch.cuda.set_device
+
+
+class CudaGpu:
+    """torch.cuda, on one device."""
+
+    def __init__(self, device: str) -> None:
+        index = torch.device(device).index
+        self.device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
+        found = _properties(self.device)
+        self.uuid = str(found.uuid)
+        size = max(2 * found.L2_cache_size, LEAST_FLUSH)
+        self._flushed = torch.empty(size, dtype=torch.int8, device=self.device)
+
+    def now(self) -> float:
+        """Seconds of the host's monotonic clock."""
+        return perf_counter_ns() * 1e-9
+
+    def event(self) -> Any:
+        """A torch event."""
+        return _Event(enable_timing=True)
+
+    def record(self, event: Any) -> None:
+        """On the stream that the call would queue on."""
+        event.record(_current_stream(self.device))
+
+    def elapsed(self, first: Any, second: Any) -> float:
+        """In seconds; torch says milliseconds."""
+        return first.elapsed_time(second) * 1e-3
+
+    def synchronize(self) -> None:
+        """All streams of the device."""
+        _synchronize(self.device)
+
+    def sleep(self, cycles: int) -> None:
+        """A kernel that counts the SM's cycles."""
+        if _sleep is not None:
+            with _on(self.device):
+                _sleep(cycles)
+
+    def flush(self) -> None:
+        """Write twice the cache."""
+        self._flushed.zero_()
+
+    def capture(self, call: Step) -> Step:
+        """A CUDA graph, captured with the collector off: freeing a module would break it."""
+        graph, pool = _Graph(), _new_pool()
+        with _on(self.device), collector_off():
+            side, before = _Stream(self.device), _current_stream(self.device)
+            side.wait_stream(before)
+            try:
+                _set_stream(side)
+                for _ in range(WARM):
+                    call()
+                with _graph(graph, pool=pool, stream=side):
+                    call()
+            except Exception:
+                _set_stream(side)
+                self._mend(pool)
+                raise
+            finally:
+                _set_stream(before)
+                before.wait_stream(side)
+        return graph.replay
+
+    def _mend(self, pool: Any) -> None:
+        """After a capture that failed, have torch as it was.
+
+        It leaves its allocator and its random numbers as they are during a capture. The first is
+        told, the second come right at the end of a capture that goes well.
+        """
+        with suppress(RuntimeError):
+            _synchronize(self.device)
+        if _end_pool is not None:
+            with suppress(RuntimeError):
+                _end_pool(self.device.index, pool)
+        small = self._flushed[:1]
+        with suppress(RuntimeError), _graph(_Graph(), stream=_current_stream(self.device)):
+            small.zero_()
+
+
+@cache
+def cuda_gpu(device: str) -> CudaGpu:
+    """One for each device: what empties the cache is large."""
+    return CudaGpu(device)
+
+
+def begin(device: str) -> None:
+    """Before a variant is looked at: its GPU is the current one, and its context is there.
+
+    Kernels are launched on the current GPU wherever their tensors lie; and the files and random
+    states that come with a context are no variant's doing.
+    """
+    if device == "cpu" or not _available():
+        return
+    with suppress(RuntimeError):  # the cell says for itself what is amiss
+        _set_device(torch.device(device).index or 0)
+        _synchronize()
+
+
+QUEUE = 16
+"""Calls queued before one wait."""
+FIRST_SLEEP = 2_000_000
+"""Cycles, about a millisecond, until it is known how long the host takes."""
+SLEEP_S = (5e-5, 0.1)
+"""Of a sleep that was made to fit, the shortest and the longest."""
+SPARE = 1.5
+"""How much longer than the host took last time the kernel sleeps."""
+HELD, OWN_LAUNCHES = 800, 45
+"""Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
+wait for the device), and what fresh values for a call take of them."""
+MISSES = 3
+"""So many batches of one call that the host could not queue in time: it never will."""
+
+
+class EndToEndClock:
+    """The host's clock from an idle device, around a call, to an idle device."""
+
+    name = "e2e"
+    batch = 1
+    flags: tuple[str, ...] = ()
+
+    def __init__(self, gpu: GpuTimer) -> None:
+        self._gpu = gpu
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """One call a sample; the wait is for the whole device, whatever streams it used."""
+        gpu, taken = self._gpu, []
+        for _ in range(count):
+            before()
+            gpu.flush()
+            gpu.synchronize()
+            start = gpu.now()
+            kept = call()
+            gpu.synchronize()
+            taken.append(gpu.now() - start)
+            del kept
+        return taken
+
+
+class _Batch(NamedTuple):
+    samples: list[float]
+    cycles: int
+    """Of the sleep."""
+    slept_s: float
+    queued_s: float
+    """What the host took from the sleep to the last call."""
+    ahead_s: float
+    """What it took for the first call's fresh values, ahead of the sleep."""
+
+
+class EventClock:
+    """Events around each of some calls that wait behind a sleeping kernel.
+
+    While it sleeps the host queues them, so that no gap between launches gets into a sample. A
+    batch that the host did not queue in time is taken again with a longer sleep, then with fewer
+    calls. Where one call alone is too slow to queue, or waits for the device itself, the samples
+    are kept and flagged.
+    """
+
+    name = "events"
+    batch = QUEUE
+
+    def __init__(self, gpu: GpuTimer) -> None:
+        self._gpu = gpu
+        self._size, self._misses = QUEUE, 0
+        self._rate = 0.0
+        """Cycles in a second; not known before the first batch."""
+        self._each_s = 0.0
+        """What the host takes for a call with its fresh values."""
+        self._late_s: float | None = None
+        self._launches = 0
+        self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
+        self._sleep = (gpu.event(), gpu.event())
+
+    def expect(self, launches: int) -> None:
+        """A call launches about so many kernels: queue no more calls than a stream holds."""
+        self._launches = launches
+        self._size = min(self._size, max(1, HELD // (launches + OWN_LAUNCHES)))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What must be known of its samples."""
+        if self._late_s is None:
+            return ()
+        if self._launches > HELD:
+            return (
+                f"not queued ahead: a call launches about {self._launches} kernels, more than a "
+                "stream holds, so gaps between launches may be in its time",
+            )
+        return (
+            f"launch-bound: the host takes {self._late_s * 1e3:.3g} ms to queue a call, or the "
+            "call waits for the device, so gaps between launches are in its time",
+        )
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """Batches, each read after the queue has drained."""
+        taken: list[float] = []
+        while len(taken) < count:
+            size = min(self._size, count - len(taken))
+            batch = self._take(before, call, size)
+            if self._believed(batch, size):
+                taken += batch.samples
+        return taken
+
+    def _take(self, before: Step, call: Step, size: int) -> _Batch:
+        gpu, (down, up) = self._gpu, self._sleep
+        began, cycles = gpu.now(), self._cycles(size)
+        before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
+        gpu.flush()
+        gpu.record(down)
+        start = gpu.now()
+        gpu.sleep(cycles)
+        gpu.record(up)
+        for i, (first, last) in enumerate(self._pairs[:size]):
+            if i:
+                before()
+                gpu.flush()
+            gpu.record(first)
+            kept = call()
+            gpu.record(last)
+            del kept
+        queued = gpu.now() - start
+        gpu.synchronize()
+        samples = [gpu.elapsed(first, last) for first, last in self._pairs[:size]]
+        return _Batch(samples, cycles, gpu.elapsed(down, up), queued, start - began)
+
+    def _cycles(self, size: int) -> int:
+        """How long to sleep while so many calls are queued."""
+        if not self._rate:
+            return FIRST_SLEEP
+        least, most = SLEEP_S
+        return int(min(max(SPARE * self._each_s * size, least), most) * self._rate)
+
+    def _believed(self, batch: _Batch, size: int) -> bool:
+        """Whether the host was done while the device slept; the next sleep is made to fit."""
+        self._rate = batch.cycles / max(batch.slept_s, 1e-9)
+        self._each_s = (batch.ahead_s + batch.queued_s) / size
+        if batch.queued_s <= batch.slept_s:
+            self._misses = 0
+            return True
+        if self._late_s is not None:
+            return True
+        self._misses += 1
+        if size == 1 and self._misses >= MISSES:
+            self._late_s = batch.queued_s
+            return True
+        if self._misses > 1 or SPARE * batch.queued_s > SLEEP_S[1]:
+            self._size = max(1, size // 2)
+        return False
+
+
+class GraphClock(EventClock):
+    """A CUDA graph of one call, replayed under events: a decoder's step as it is served.
+
+    It must be told of a call by :meth:`prepare`. Until then, and where the call can't be captured,
+    it is the end-to-end clock, and is named so.
+    """
+
+    def __init__(self, gpu: GpuTimer) -> None:
+        super().__init__(gpu)
+        self._end_to_end = EndToEndClock(gpu)
+        self._call: Step | None = None
+        self._replay: Step | None = None
+        self.leave("no call was captured")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Why it is not what it should be."""
+        return super().flags if self._replay else (f"timed without a CUDA graph: {self._why}",)
+
+    def prepare(self, before: Step, call: Step, held: Step) -> None:
+        """Capture ``call``, which :meth:`samples` then replays.
+
+        A replay writes its results where the capture did, and runs none of the call's Python: what
+        ``call`` had put aside of them, to be looked at later, is not put aside again. So right
+        after the capture ``held`` is asked for a step that does, which follows every replay.
+        The call must read all that changes from addresses that stay, and so must what ``before``
+        prepares for it.
+        """
+        gpu = self._gpu
+        self.leave("no call was captured")
+        self._call = call
+        before()
+        try:
+            replay = gpu.capture(call)
+            put_back = held()
+            assert callable(put_back), "held must return a step"
+            replay()
+            gpu.synchronize()
+        except Exception as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            self._why = f"the call can't be captured ({said[0][:200]})"
+            call()  # what a capture that failed has put aside holds no result
+            gpu.synchronize()
+            return
+
+        def again() -> None:
+            replay()
+            put_back()
+
+        self.name, self.batch, self._replay = "graph", QUEUE, again
+
+    def leave(self, why: str) -> None:
+        """Time from end to end what follows: it can't be captured."""
+        self.name, self.batch, self._replay, self._why = "e2e", 1, None, why
+
+    def step(self, call: Step) -> Step:
+        """What stands for the call: its replay, or where there is none, the call itself."""
+        return self._replay or call
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """Replays of the call that was captured."""
+        if self._replay is None:
+            return self._end_to_end.samples(before, call, count)
+        if call != self._call:
+            raise ValueError("the graph clock was prepared for another call")
+        return super().samples(before, self._replay, count)
+
+
+class Clock(Protocol):
+    """Seconds of each of some calls.
+
+    A clock may say more: ``batch``, how many calls it takes best at once, and ``flags``, what must
+    be known of its samples.
+    """
+
+    name: str
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """Time ``call`` ``count`` times, ``before`` running untimed ahead of each."""
+
+
+class HostClock:
+    """The monotonic clock of the host."""
+
+    name = "host"
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """One call a sample; the collector waits, and what a call returned is freed untimed."""
+        taken, now = [], perf_counter_ns  # once: a call might put another one there for its end
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(count):
+                before()
+                start = now()
+                kept = call()
+                taken.append((now() - start) * 1e-9)
+                del kept
+        finally:
+            if collecting:
+                gc.enable()
+        return taken
+
+
+def clock_for(device: str, phase: str) -> Clock:
+    """The clock that a phase is timed with on a device."""
+    if device == "cpu":
+        return HostClock()
+    gpu = cuda_gpu(device)
+    return GraphClock(gpu) if phase == "decode" else EventClock(gpu)
+
+
+def second_clock_for(device: str) -> EndToEndClock | None:
+    """The clock that audits a GPU's; the CPU has one clock."""
+    return None if device == "cpu" else EndToEndClock(cuda_gpu(device))

@@ -1,0 +1,327 @@
+"""Joules: the device's counters, and a loop long enough for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from attnbench.core import gpu as nvml
+from attnbench.core.gpu import Absent, Board
+from attnbench.core.record import Energy
+from attnbench.meter.clocks import cuda_gpu
+from impls.problem import Problem
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+class Counter(Protocol):
+    """Joules that a device has drawn. Where a reading fails, ``OSError``."""
+
+    key: str
+    """Which device: its idle draw is measured once."""
+    method: str
+    """What it is and what it covers, for the record."""
+    warm_s: float
+    """How long a load must have run before its draw is what it stays."""
+
+    def joules(self) -> float:
+        """Since some moment that stays the same."""
+
+    def watts(self) -> float | None:
+        """What the device says that it draws now; None where it doesn't."""
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+
+
+class NvmlCounter:
+    """The board's own counter: its processor, its memory and all else that it feeds."""
+
+    method = "nvml counter: the whole board"
+    warm_s = 1.0
+
+    def __init__(self, board: Board, wait: Callable[[], None]) -> None:
+        self._board, self.key, self._wait = board, board.uuid, wait
+
+    def joules(self) -> float:
+        """Since the driver was loaded."""
+        found = self._board.energy_j()
+        if isinstance(found, Absent):
+            raise OSError(found.reason)
+        return found
+
+    def watts(self) -> float | None:
+        """At this instant, where the board can say that."""
+        found = self._board.power_w()
+        return None if isinstance(found, Absent) else found
+
+    def wait(self) -> None:
+        """For the whole device."""
+        self._wait()
+
+
+class RaplCounter:
+    """The processor's packages, summed. Their counters are short and begin again at zero."""
+
+    key = "cpu"
+    warm_s = 0.2
+
+    def __init__(self, packages: list[Path]) -> None:
+        self._packages = packages
+        names = ", ".join((p / "name").read_text().strip() for p in packages)
+        self.method = f"rapl counter: {names}"
+        self._range = [_number(p / "max_energy_range_uj") for p in packages]
+        self._last = [_number(p / "energy_uj") for p in packages]
+        self._sum_uj = 0
+
+    def joules(self) -> float:
+        """Since this was made, so long as nobody waits longer than a counter takes around."""
+        for i, package in enumerate(self._packages):
+            now = _number(package / "energy_uj")
+            went = now - self._last[i]
+            self._sum_uj += went if went >= 0 else went + self._range[i]
+            self._last[i] = now
+        return self._sum_uj * 1e-6
+
+    def watts(self) -> float | None:
+        """It has no such reading."""
+        return None
+
+    def wait(self) -> None:
+        """A call on the processor has ended when it returns."""
+
+
+def counter_for(device: str) -> Counter | Energy:
+    """The counter of a device, or an :class:`Energy` that says why there is none."""
+    return _rapl(POWERCAP) if device == "cpu" else _nvml(device)
+
+
+def _nvml(device: str) -> Counter | Energy:
+    gpu = cuda_gpu(device)
+    board = nvml.board(gpu.uuid)
+    return (
+        Energy(why=board.reason) if isinstance(board, Absent) else of_board(board, gpu.synchronize)
+    )
+
+
+def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
+    """The board's counter, if what it counts is ours alone."""
+    mig, others, energy = board.mig(), board.other_processes(), board.energy_j()
+    if mig is True:
+        return Energy(
+            why="the GPU is cut into instances (MIG), and its counter knows only the whole"
+        )
+    if isinstance(others, int) and others:
+        them = "1 other process computes" if others == 1 else f"{others} other processes compute"
+        return Energy(why=f"{them} on the GPU, and its counter can't tell them apart")
+    if isinstance(energy, Absent):
+        return Energy(why=energy.reason)
+    return NvmlCounter(board, wait)
+
+
+def _rapl(folder: Path) -> Counter | Energy:
+    packages = []
+    for place in sorted(folder.glob("intel-rapl:*")):  # AMD's processors are there too
+        try:
+            if (place / "name").read_text().startswith("package-"):
+                packages.append(place)
+        except OSError:
+            continue
+    if not packages:
+        return Energy(why=f"this machine shows no energy counter of its processor in {folder}")
+    try:
+        return RaplCounter(packages)
+    except PermissionError:
+        how = f"sudo chmod a+r {folder}/intel-rapl:*/energy_uj"
+        return Energy(why=f"the processor's energy counter is for root alone; allow it with {how}")
+    except (OSError, ValueError) as error:
+        return Energy(why=f"the processor's energy counter can't be read: {error}")
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
+
+
+IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
+"""Of a look at the idle draw, how many there may be, and by what share two that agree differ."""
+SETTLE_S = 0.5
+"""Left alone so long before its idle draw is believed."""
+POLL_S = 1e-3
+UPDATES = 50
+"""Steps of the counter that a measurement is made of, at the least."""
+ROUND_S = 5e-3
+"""Calls between two looks at the counter."""
+FRESH_S = 0.1
+WATTS_S = 0.05
+PATIENCE_S = 2.0
+"""A counter that did not move for so long does not move."""
+DISAGREE = 0.1
+STOOD_STILL = "the energy counter did not move in {:.1f} s"
+NOT_ALONE = (
+    "a backward pass can't be repeated without the forward pass before it, and the counter can't "
+    "tell the two apart: take the phases forward and train"
+)
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Time, so that a test can make its own."""
+
+    now: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], object] = time.sleep
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A device with nothing to do."""
+
+    watts: float
+    step_s: float
+    """From one step of its counter to the next."""
+
+
+_idle: dict[str, Idle] = {}
+"""By the counter's key: measured once in a process."""
+
+
+class _Stuck(Exception):
+    """No figure can be had; the message says why."""
+
+
+def measure_energy(
+    problem: Problem,
+    run: Step,
+    before: Step,
+    counter: Counter,
+    budget_s: float = 2.0,
+    host: HostTime | None = None,
+) -> Energy:
+    """Joules of a call, or why they can't be had."""
+    if problem.phase == "backward":
+        return Energy(why=NOT_ALONE)
+    host = host or HostTime()
+    try:
+        idle = _idle.get(counter.key) or _idle.setdefault(counter.key, _idle_of(counter, host))
+        load = _Load(run, before, counter, host)
+        load.warm_up()
+        first, last = load.between_steps(max(budget_s, UPDATES * idle.step_s))
+    except (_Stuck, OSError) as error:
+        return Energy(why=str(error), method=counter.method)
+    took, calls = last.at - first.at, last.calls - first.calls
+    drawn = last.joules - first.joules
+    found = Energy(
+        joules=(drawn - idle.watts * took) / calls,
+        gross_joules=drawn / calls,
+        idle_w=idle.watts,
+        calls=calls,
+        call_s=took / calls,
+        method=counter.method,
+        flags=_disagreement(load.watts, took, drawn),
+    )
+    assert found.joules is not None
+    if found.joules <= 0:
+        return found.with_(flags=[*found.flags, "the device drew no more than when idle"])
+    return found.with_(tokens_per_joule=problem.batch * problem.q_len / found.joules)
+
+
+def _disagreement(watts: list[float], took: float, drawn: float) -> list[str]:
+    """Power by time is a second opinion; where it is another, one of the two is off."""
+    if not watts:
+        return []
+    other = sum(watts) / len(watts) * took
+    if abs(other - drawn) <= DISAGREE * drawn:
+        return []
+    return [f"power by time makes {other:.3g} J of what the counter says is {drawn:.3g} J"]
+
+
+def _idle_of(counter: Counter, host: HostTime) -> Idle:
+    """What it draws once two looks in a row agree: clocks go on falling for seconds after work."""
+    counter.wait()
+    host.sleep(SETTLE_S)
+    found = _look(counter, host)
+    for _ in range(MOST_LOOKS - 1):
+        before, found = found, _look(counter, host)
+        if abs(found.watts - before.watts) <= STILL * before.watts:
+            break
+    return found
+
+
+def _look(counter: Counter, host: HostTime) -> Idle:
+    """Watch the counter move while nothing is done."""
+    steps: list[tuple[float, float]] = []
+    start, last = host.now(), counter.joules()
+    while host.now() - start < IDLE_S or len(steps) < 2:
+        host.sleep(POLL_S)
+        if (now := counter.joules()) != last:
+            steps.append((host.now(), now))
+            last = now
+        elif host.now() - start > IDLE_S + PATIENCE_S:
+            raise _Stuck(STOOD_STILL.format(host.now() - start))
+    (began, low), (ended, high) = steps[0], steps[-1]
+    return Idle((high - low) / (ended - began), (ended - began) / (len(steps) - 1))
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A step of the counter, and how many calls had been made by then."""
+
+    at: float
+    joules: float
+    calls: int
+
+
+class _Load:
+    """Calls one after another, in rounds."""
+
+    def __init__(self, run: Step, before: Step, counter: Counter, host: HostTime) -> None:
+        self._run, self._before, self._counter, self._host = run, before, counter, host
+        self._calls, self._each = 0, 1
+        self.watts: list[float] = []
+        self._asked = self._fresh = host.now() - FRESH_S
+
+    def warm_up(self) -> None:
+        """The load as it will be, until the device draws what it will draw."""
+        start = self._host.now()
+        while (spent := self._host.now() - start) < self._counter.warm_s or not self._calls:
+            self._round()
+            took = self._host.now() - start - spent
+            if took < ROUND_S / 2:
+                self._each *= 2
+        self.watts.clear()
+
+    def between_steps(self, least_s: float) -> tuple[_Mark, _Mark]:
+        """From a step of the counter to the first one after so many seconds."""
+        first = self._next_step()
+        last = first
+        while last.at - first.at < least_s:
+            last = self._next_step()
+        return first, last
+
+    def _next_step(self) -> _Mark:
+        """Load until the counter moves."""
+        start, was = self._host.now(), self._counter.joules()
+        while True:
+            self._round()
+            now, joules = self._host.now(), self._counter.joules()
+            if joules != was:
+                return _Mark(now, joules, self._calls)
+            if now - start > PATIENCE_S:
+                raise _Stuck(STOOD_STILL.format(now - start))
+
+    def _round(self) -> None:
+        if self._host.now() - self._fresh >= FRESH_S:
+            self._fresh = self._host.now()
+            self._before()
+        for _ in range(self._each):
+            self._run()
+        if self._host.now() - self._asked >= WATTS_S:  # while it works, not after
+            self._asked = self._host.now()
+            if (watts := self._counter.watts()) is not None:
+                self.watts.append(watts)
+        self._counter.wait()
+        self._calls += self._each

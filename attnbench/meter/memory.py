@@ -1,0 +1,413 @@
+"""Memory: bytes live above the inputs at the worst instant, and what stays saved for backward.
+
+On CUDA the caching allocator counts the bytes that were asked for. On the CPU the profiler reports
+every allocation and release of torch's allocator, scratch inside kernels included, and their
+running sum is exact; the process's own high-water mark checks it, since memory taken past that
+allocator (NumPy's, a library's) is seen there alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit
+from types import CellType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from attnbench.core.record import Memory
+from attnbench.gate.inputs import Attend, Call, Ends
+from impls.cost import output_bytes
+from impls.problem import Problem
+
+OPERATORS = ("aten::", "torch_", "triton_", "mkldnn::", "quantized::", "Torch-Compiled")
+"""How the names of what computes begin; the rest is the profiler's and autograd's bookkeeping."""
+COMPILED = "## Call CompiledFxGraph"
+"""How the name of a compiled graph's call begins; its hash follows."""
+ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
+"""Of those, the ones that allocate on behalf of another, which fills what they give."""
+MEMORY = "[memory]"
+"""The name of an allocation, or of a release."""
+
+
+Named = tuple[str, Any]
+
+
+class Own(NamedTuple):
+    """An operator's event, without the operators that it called."""
+
+    event: Any
+    name: str
+    nanoseconds: int
+    allocated: int
+    """Bytes, whatever became of them; none where allocations were not asked for."""
+    called: list[Any]
+    """The events of the operators that it called itself."""
+
+
+def said(name: str) -> str:
+    """The name as it is told: a compiled graph's without its hash."""
+    return "compiled graph" if name.startswith(COMPILED) else name
+
+
+def named(events: Iterable[Any]) -> list[Named]:
+    """The events with their names, which are dear to ask for."""
+    return [(event.name(), event) for event in events]
+
+
+def own_of(
+    events: Iterable[Named], names: tuple[str, ...] = OPERATORS, *, allocations: bool = False
+) -> Iterator[Own]:
+    """Each operator that ran, with what is its own and not of one inside it."""
+    wanted = (*names, MEMORY) if allocations else names
+    by_thread: dict[int, list[_Call]] = {}
+    for number, (name, event) in enumerate(events):
+        if name.startswith(wanted):
+            calls = by_thread.setdefault(event.start_thread_id(), [])
+            calls.append((event.start_ns(), -event.duration_ns(), number, name, event))
+    for calls in by_thread.values():
+        yield from _of_thread(sorted(calls))
+
+
+_Call = tuple[int, int, int, str, Any]
+"""Start; less the time that it took, as the longer of two that start at once called the other;
+number, name and event."""
+
+
+def _of_thread(calls: list[_Call]) -> Iterator[Own]:
+    own, allocated = [-minus for _, minus, *_ in calls], [0] * len(calls)
+    called: list[list[Any]] = [[] for _ in calls]
+    within: list[tuple[int, int]] = []  # the calls that are not over: when they will be, and which
+    for at, (start, minus, _, name, event) in enumerate(calls):
+        while within and within[-1][0] <= start:
+            within.pop()
+        if within and name == MEMORY:
+            allocated[within[-1][1]] += max(0, event.nbytes())
+        elif within:
+            own[within[-1][1]] += minus
+            called[within[-1][1]].append(event)
+        if name != MEMORY:
+            within.append((start - minus, at))
+    for at, (_, _, _, name, event) in enumerate(calls):
+        if name != MEMORY:
+            yield Own(event, name, own[at], allocated[at], called[at])
+
+
+BETWEEN = "attnbench: between forward and backward"
+ARRAY_BYTES = 1 << 18
+"""Beyond this, what Python's own tracing saw is arrays and not small objects; and where torch's
+allocator gave less than the output, that came from elsewhere too."""
+UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
+"""A high-water mark beyond the sum by both of these: memory that torch's allocator did not give."""
+HIGH_WATER, SURE = "high-water mark", 3
+"""So often in a row it must be beyond before it is believed: a heap in pieces grows, too."""
+OPERATOR = re.compile(r"\w+::\w+$|Torch-Compiled")
+NO_KERNEL = tuple(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "resize_",
+        "as_strided",
+        "view",
+        "_unsafe_view",
+        "_reshape_alias",
+        "alias",
+        "detach",
+        "unsqueeze",
+        "expand",
+        "select",
+        "slice",
+        "transpose",
+    )
+)
+"""How the names of operators begin that launch nothing on a GPU."""
+MOST_KERNELS = 12
+MOST_THINGS = 20000
+"""Of what a variant refers to, so many are looked at."""
+
+
+def warm_profiler(*, kernels: bool = False) -> None:
+    """The first profiles take most of a second, and memory of their own.
+
+    ``kernels``: see a GPU's kernels as well. The first profile of a process decides whether any
+    later one does. Only a process that takes no more times may: NVIDIA's tracing stays attached
+    afterwards, and slows every launch.
+    """
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * kernels
+    for _ in range(2):
+        with profile(activities=activities, profile_memory=True):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+
+
+class Observed(NamedTuple):
+    """One profiled call: its memory, the operators that took longest, what it gave."""
+
+    memory: Memory
+    kernels: list[str]
+    ran: frozenset[str]
+    """Every operator that ran, on whatever device."""
+    results: dict[str, torch.Tensor]
+    """Output and gradients, by name."""
+    launches: int
+    """About how many kernels it launches on a GPU: its operators that call no other, but for those
+    that only allocate or look at a tensor in another way."""
+
+
+def observe(
+    problem: Problem,
+    attend: Attend,
+    inputs: Ends,
+    dout: torch.Tensor | None,
+    expected: int | None,
+    grown: int | None = None,
+    *,
+    sure: int = SURE,
+    settle: Callable[[], object] | None = None,
+) -> Observed:
+    """One call under the profiler, after others have warmed every cache.
+
+    ``grown``: by how much the process grew in a call without; found here where nobody has looked.
+    ``sure``: how often at most, where others have to call as often. ``settle`` is called before the
+    profiler ends, by whoever has threads that must not outlast it.
+    """
+    call = Call(problem, attend, inputs)
+    if problem.device != "cpu":
+        return _observe_cuda(call, dout, expected)
+    run = partial(_settled, call, dout, settle)
+    for _ in range(sure):
+        if grown is None:
+            grown = growth(lambda: _run(call, dout))
+        seen, grown = _observe_cpu(call, run, expected, grown), None
+        if seen.memory.method != HIGH_WATER:
+            break
+    return seen
+
+
+def growth(run: Callable[[], object]) -> int:
+    """Bytes by which a call made the process larger, at the most: as it is with no profiler on."""
+    resident = _reset_high_water()
+    run()
+    return _resident("VmHWM") - resident
+
+
+def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
+    device = call.problem.device
+    gc.collect()
+    base = _cuda_base(device)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:  # see warm_profiler
+        results = _run(call, dout)
+        torch.cuda.synchronize(device)
+    events = named(seen.profiler.kineto_results.events())
+    peak = torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - base
+    memory = Memory(
+        peak_bytes=peak,
+        saved_bytes=_cuda_saved(call) if call.problem.gradients else None,
+        expected_bytes=expected,
+        method="requested bytes of the caching allocator",
+    )
+    return _observed(memory, events, results)
+
+
+def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:
+    own = list(own_of(events))
+    launches = sum(not each.called and not each.name.startswith(NO_KERNEL) for each in own)
+    return Observed(memory, _operators(own), _ran(events), results, launches)
+
+
+def _settled(
+    call: Call, dout: torch.Tensor | None, settle: Callable[[], object] | None
+) -> dict[str, torch.Tensor]:
+    results = _run(call, dout)
+    if settle is not None:
+        settle()
+    return results
+
+
+def _observe_cpu(
+    call: Call, run: Callable[[], dict[str, torch.Tensor]], expected: int | None, grown: int
+) -> Observed:
+    resident, own_bytes = _reset_high_water(), output_bytes(call.problem)
+    tracemalloc.start()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        results = run()
+    arrays = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    high = max(grown, _resident("VmHWM") - resident)
+    events = named(seen.profiler.kineto_results.events())
+    peak, between = _replay(events)
+    method, flags = "allocation events", []
+    if arrays > ARRAY_BYTES or peak < own_bytes:
+        peak, method = peak + arrays, "allocation events and traced arrays"
+    if peak < own_bytes:
+        flags.append(
+            "it allocated less than its output: what it holds since it was built is not seen"
+        )
+    if high > peak * (1 + UNSEEN_SHARE) + UNSEEN_BYTES:
+        flags.append(f"the process grew by {high} bytes: memory taken past torch's allocator")
+        peak, method = high, HIGH_WATER
+    held = _held(call)
+    if held > peak * UNSEEN_SHARE + ARRAY_BYTES:
+        flags.append(f"it holds {held} bytes from call to call: they are not in its peak")
+    saved = None if between is None else between - own_bytes
+    memory = Memory(
+        peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method, flags=flags
+    )
+    return _observed(memory, events, results)
+
+
+def _held(call: Call) -> int:
+    """Bytes of the tensors that a variant holds, its weights left out: masks, scratch, results."""
+    ruler = (*call.leaves, *call.new, *call.weights.values())
+    known = {x.untyped_storage().data_ptr() for x in ruler}
+    found: dict[int, int] = {}
+    seen, todo = {id(call)}, [call.attend]
+    while todo:
+        thing: Any = todo.pop()
+        if id(thing) in seen or isinstance(thing, ModuleType | type | FrameType):
+            continue
+        seen.add(id(thing))
+        if type(thing) is torch.Tensor and thing.layout is torch.strided:
+            found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+        elif isinstance(thing, FunctionType):
+            todo += [
+                *(c.cell_contents for c in thing.__closure__ or () if _full(c)),
+                *(thing.__defaults__ or ()),
+            ]
+        elif len(seen) < MOST_THINGS:
+            todo += gc.get_referents(thing)
+    return sum(size for at, size in found.items() if at not in known)
+
+
+def _full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _run(call: Call, dout: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    out = call.forward()
+    if not call.problem.gradients:
+        return {"forward": out}
+    assert dout is not None
+    with record_function(BETWEEN):
+        pass
+    return {"forward": out, **dict(zip(call.names, call.backward(out, dout), strict=True))}
+
+
+def _replay(events: list[Named]) -> tuple[int, int | None]:
+    """The highest running sum of allocations, and the sum between forward and backward."""
+    steps: list[tuple[int, int]] = []
+    between_at: int | None = None
+    for name, event in events:
+        if name == MEMORY:
+            steps.append((event.start_ns(), event.nbytes()))
+        elif name == BETWEEN:
+            between_at = event.start_ns()
+    total = peak = 0
+    between: int | None = None
+    for at, nbytes in sorted(steps, key=lambda step: step[0]):
+        if between_at is not None and between is None and at >= between_at:
+            between = total
+        total += nbytes
+        peak = max(peak, total)
+    if between_at is not None and between is None:
+        between = total
+    return peak, between
+
+
+def _ran(events: list[Named]) -> frozenset[str]:
+    """Names of all operators that ran: the host's, which say the backend, whatever the device."""
+    return frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
+
+
+def _operators(all_own: Iterable[Own]) -> list[str]:
+    """Names of torch's operators that ran, longest time of their own first."""
+    spent: dict[str, int] = {}
+    for own in all_own:
+        spent[own.name] = spent.get(own.name, 0) + own.nanoseconds
+    ran = [name for name, own in spent.items() if own > 0]
+    return sorted(ran, key=lambda name: -spent[name])[:MOST_KERNELS]
+
+
+def _cuda_base(device: str) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_stats(device)["requested_bytes.all.current"])
+
+
+def _cuda_saved(call: Call) -> int:
+    device = call.problem.device
+    base = _cuda_base(device)
+    out = call.forward()
+    torch.cuda.synchronize(device)
+    live = int(torch.cuda.memory_stats(device)["requested_bytes.all.current"]) - base
+    return live - out.numel() * out.element_size()
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _reset_high_water() -> int:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return _resident("VmHWM")
+    return _resident("VmRSS")
+
+
+FREE_SHARE = 0.9
+"""Of the free memory, how much may be asked for."""
+GIB = 2**30
+
+
+def insist(need: int, device: str, what: str, beside: str) -> None:
+    """Raise where so many bytes would not fit, rather than find out.
+
+    ``what`` needs them, ``beside`` (above, or with) its inputs. What torch keeps of a GPU for later
+    is given back first where the driver itself has too little: not everybody asks torch for memory.
+    """
+    if device != "cpu" and need > FREE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        let_go(device)
+    free = free_bytes(device)
+    if need > FREE_SHARE * free:
+        raise MemoryError(
+            f"predicted, not run: {what} needs {need / GIB:.1f} GiB {beside} its inputs and "
+            f"{free / GIB:.1f} GiB are free"
+        )
+
+
+def free_bytes(device: str) -> int:
+    """What can be had: of the machine, and of what this process may hold."""
+    if device != "cpu":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused  # which torch keeps for what comes
+    free, limit = _told("/proc/meminfo", "MemAvailable"), getrlimit(RLIMIT_DATA)[0]
+    if limit == RLIM_INFINITY:
+        return free
+    return min(free, limit - _told("/proc/self/status", "VmData"))
+
+
+def let_go(device: str) -> None:
+    """Collect what nothing refers to any more; of a GPU's memory, give back what lies unused."""
+    gc.collect()
+    if device != "cpu":
+        with suppress(RuntimeError):  # of a context that is gone, with all that lay there
+            torch.cuda.empty_cache()
+
+
+def _told(file: str, name: str) -> int:
+    """Bytes, as the system tells them in kilobytes."""
+    with Path(file).open() as lines:
+        return next(int(x.split()[1]) * 1024 for x in lines if x.startswith(name))

@@ -1,0 +1,228 @@
+"""What a rank does: it joins the others, builds variants, and runs and times its part of calls.
+
+What counts is between two readings of its own clock, after all ranks have met at a barrier that is
+not the variant's. Before that it takes its share of the inputs; what it has made it lays down the
+moment that the clock has stopped, so nothing can be filled in afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, perf_counter_ns, sleep
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from attnbench.core import settings
+from attnbench.core.record import Memory
+from attnbench.gate import watch
+from attnbench.gate.findings import Wrong
+from attnbench.gate.hygiene import check_form
+from attnbench.gate.inputs import Attend, Call, Inputs
+from attnbench.meter import memory
+from attnbench.meter.clocks import cuda_gpu
+from attnbench.meter.ranks import Pages
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Variant
+
+PATIENCE = timedelta(minutes=30)
+"""For the others, in an exchange: longer than the worker's for any of them."""
+
+REST_S, LOOK_S, STILL = 2.0, 1e-3, 3
+"""So long at most other threads are waited for, and so often they must be found at rest."""
+
+_barrier, _synchronize = dist.barrier, torch.cuda.synchronize
+
+
+def _threads_rest() -> None:
+    """Wait until no other thread is at work or about to be.
+
+    A thread of gloo's that has told of the end of an exchange has its tensors still to let go of,
+    and the profiler does not outlive that.
+    """
+    myself, still = threading.get_native_id(), 0
+    until = monotonic() + REST_S
+    while still < STILL and monotonic() < until:
+        sleep(LOOK_S)
+        others = (t for t in Path("/proc/self/task").iterdir() if int(t.name) != myself)
+        still = 0 if any(_runs(thread) for thread in others) else still + 1
+
+
+def _runs(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+    except OSError:  # it has ended
+        return False
+
+
+class Share:
+    """A rank's part of a problem: its tokens, and the problem as it is with those alone."""
+
+    def __init__(self, whole: Problem, places: Sequence[int], device: str, pages: Pages) -> None:
+        n = len(places)
+        self.problem = whole.with_(q_len=n, kv_len=n, mask=Mask(), device=device)
+        self._pages, self._places = pages, torch.tensor(places)
+
+    def take(self, name: str) -> Tensor:
+        """The share of a tensor that the worker laid down."""
+        return self._pages[name].index_select(2, self._places).to(self.problem.device)
+
+    def inputs(self) -> Inputs:
+        """Queries, keys and values of the rank's tokens."""
+        return Inputs(*(self.take(name) for name in Inputs._fields))
+
+    def lay(self, name: str, made: Tensor) -> None:
+        """What the rank has made, to its place in the whole."""
+        self._pages[name].index_copy_(2, self._places, made.detach().cpu())
+
+
+class RankPart:
+    """A variant, built by this rank for its share."""
+
+    def __init__(self, share: Share, attend: Attend, ranks: Any, before: dict[str, Any]) -> None:
+        self.share, self.attend, self.ranks, self.before = share, attend, ranks, before
+        self.call = Call(share.problem, attend, share.inputs())
+        self.out: Tensor | None = None
+        self.dout = share.take("dout") if share.problem.gradients else None
+
+    def check_kept(self, inputs: Inputs, versions: Sequence[int]) -> None:
+        """Raise where the variant wrote to its share of the inputs."""
+        kept = zip(Inputs._fields, self.call.leaves, inputs, versions, strict=True)
+        for name, leaf, given, version in kept:
+            if not torch.equal(leaf.detach(), given):
+                raise Wrong(f"it changed its input {name}")
+            if leaf._version != version:
+                raise Wrong(f"it wrote to its input {name} and put it back")
+
+
+class Member:
+    """This rank among the others, and what it has built."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, RankPart] = {}
+        self._warm = False
+        self._rank, self._world, self._device = 0, 1, "cpu"
+        self._own: Any = None
+        """The group at whose barrier all meet: no variant is handed it."""
+
+    def answer(self, asked: Mapping[str, Any], files: Sequence[int]) -> dict[str, Any]:
+        """What is said to one question."""
+        for number in asked["over"]:
+            self._parts.pop(number, None)
+        match asked["do"]:
+            case "join":
+                return self._join(asked, files[0])
+            case "load":
+                load_function(asked["build"])
+                return {}
+            case "build":
+                return self._build(asked, files[0])
+        part = self._parts[asked["of"]]
+        match asked["do"]:
+            case "forward":
+                return self._forward(part)
+            case "backward":
+                return self._backward(part)
+            case "observe":
+                return self._observe(part)
+        watch.check(part.before)
+        return {}
+
+    def _join(self, told: Mapping[str, Any], file: int) -> dict[str, Any]:
+        """Meet the others through a file that only the team's processes hold."""
+        self._rank, self._world = told["rank"], told["world"]
+        settings.apply(settings.Settings(**told["settings"]))
+        if told["device"] != "cpu":
+            self._device = f"cuda:{self._rank}"
+            torch.cuda.set_device(self._device)
+        store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
+        dist.init_process_group(
+            told["backend"], store=store, rank=self._rank, world_size=self._world, timeout=PATIENCE
+        )
+        self._own = dist.new_group(backend="gloo", timeout=PATIENCE)
+        _barrier(group=self._own)
+        return {}
+
+    def _build(self, told: Mapping[str, Any], file: int) -> dict[str, Any]:
+        from impls.parallel.ranks import Ranks
+
+        row, problem = Variant.from_dict(told["variant"]), Problem.from_dict(told["problem"])
+        pages = Pages(problem, file)
+        pages.close_file()
+        assert row.shares is not None
+        places = load_function(row.shares)(problem, self._world)[self._rank]
+        share = Share(problem, places, self._device, pages)
+        ranks = Ranks(self._rank, self._world)
+        options = {name: value for name, value in row.chosen.items() if name != "world"}
+        build, here = load_function(row.build), problem.with_(device=self._device)
+        before = watch.snapshot()
+        attend = build(here, ranks, **options)
+        if not callable(attend):
+            raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
+        self._parts[told["of"]] = RankPart(share, attend, ranks, before)
+        note = getattr(attend, "note", None)
+        return {"note": str(note()) if callable(note) else ""}
+
+    def _forward(self, part: RankPart) -> dict[str, Any]:
+        part.out, inputs = None, part.share.inputs()
+        part.call.load(inputs)
+        versions = [leaf._version for leaf in part.call.leaves]
+        seconds, sent, out = self._timed(part, part.call.forward)
+        out = check_form(part.share.problem, out)
+        part.share.lay("out", out)
+        part.check_kept(inputs, versions)
+        part.out = out
+        return {"seconds": seconds, "sent": sent}
+
+    def _backward(self, part: RankPart) -> dict[str, Any]:
+        out, dout = part.out, part.dout
+        assert out is not None and dout is not None
+        dout.copy_(part.share.take("dout"))
+        seconds, sent, gradients = self._timed(part, lambda: part.call.backward(out, dout))
+        for name, gradient in zip(part.call.names, gradients, strict=True):
+            part.share.lay(name, gradient)
+        part.out = None
+        return {"seconds": seconds, "sent": sent}
+
+    def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[float, int, Any]:
+        """Seconds of a call from when all ranks begin, bytes sent meanwhile, what it returned."""
+        cuda, now = self._device != "cpu", perf_counter_ns
+        if cuda:
+            cuda_gpu(self._device).flush()  # as cold as one process alone is timed
+        gc.disable()
+        try:
+            sent = part.ranks.sent
+            if cuda:
+                _synchronize(self._device)  # first: a flush goes on after the barrier
+            _barrier(group=self._own)
+            start = now()
+            made = run()
+            if cuda:
+                _synchronize(self._device)
+            return (now() - start) * 1e-9, part.ranks.sent - sent, made
+        finally:
+            gc.enable()
+
+    def _observe(self, part: RankPart) -> dict[str, Any]:
+        """One call under the profiler; all ranks make as many calls, whatever each of them sees."""
+        part.out = None
+        if not self._warm:
+            memory.warm_profiler()
+            self._warm = True
+        inputs = part.share.inputs()
+        dout = part.share.take("dout") if part.share.problem.gradients else None
+        seen = memory.observe(
+            part.share.problem, part.attend, inputs, dout, None, sure=1, settle=_threads_rest
+        )
+        for name, made in seen.results.items():
+            part.share.lay("out" if name == "forward" else name, made)
+        found: Memory = seen.memory
+        return {"memory": found.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}

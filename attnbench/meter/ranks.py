@@ -1,0 +1,565 @@
+"""A call that several processes share: how they are started, asked, timed and ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from typing import IO, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from attnbench.core import process
+from attnbench.core.record import Memory, Ranks, Status, Time
+from attnbench.core.settings import Settings, environment
+from attnbench.gate.findings import Wrong
+from attnbench.gate.inputs import Attend, Ends
+from attnbench.meter.clocks import Step
+from attnbench.meter.memory import HIGH_WATER, SURE, Observed
+from impls.loading import load_function
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported, Variant
+
+EXCHANGE = re.compile(r"impls/parallel/ranks\.py|torch/distributed/")
+"""Where a rank stands that waits for others, by the files of its frames."""
+
+
+class RankLost(Exception):
+    """A rank died, hung or raised: the message is a sentence that names it."""
+
+    def __init__(self, reason: str, status: Status, detail: str = "", remedy: str = "") -> None:
+        super().__init__(reason)
+        self.fields: dict[str, Any] = {
+            "status": status,
+            "reason": reason,
+            "detail": detail,
+            "remedy": remedy,
+        }
+        """Of the record that ends so."""
+
+
+def died(rank: int, status: int, doing: str, words: str) -> RankLost:
+    """A process that is gone, by its exit status."""
+    return RankLost(f"rank {rank} {process.ended(status)} in its {doing}", Status.CRASHED, words)
+
+
+def ended(doing: str) -> RankLost:
+    """A team that somebody has ended before."""
+    return RankLost(f"its ranks had ended before its {doing}", Status.CRASHED)
+
+
+def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
+    """Ranks that have not answered, by what they said of where they are."""
+    waiting = [rank for rank, said in words.items() if EXCHANGE.search(said)]
+    stuck = [rank for rank in words if rank not in waiting]
+    after = f"after {limit_s:.0f} s"
+    if stuck:
+        reason = f"{_listed(stuck)} still at {_own(stuck)} {doing} {after}"
+        reason += f", and {_listed(waiting)} waiting" if waiting else ""
+    elif len(waiting) > 1:
+        reason = f"{_listed(waiting)} waiting for each other in their {doing} {after}"
+    else:
+        reason = f"{_listed(waiting)} still waiting for others in its {doing} {after}"
+    detail = "\n".join(f"rank {rank}:\n{said}" for rank, said in words.items())
+    return RankLost(reason, Status.TIMED_OUT, detail)
+
+
+def blamed(troubles: Mapping[int, Mapping[str, Any]]) -> Exception:
+    """Of ranks that could not answer, the one that the others did not wait for in vain."""
+    rank = min(troubles, key=lambda each: (troubles[each].get("exchanging", False), each))
+    said = troubles[rank]
+    if "wrong" in said:
+        return Wrong(f"rank {rank}: {said['wrong']}")
+    if "unsupported" in said:
+        return Unsupported(said["unsupported"])
+    if "unavailable" in said:
+        return Unavailable(*said["unavailable"])
+    fields = dict(said["failed"])
+    own = fields["reason"].removeprefix("it ")
+    named = f"rank {rank} {own}" if own != fields["reason"] else f"rank {rank}: {own}"
+    status = Status(fields["status"])
+    return RankLost(named, status, fields.get("detail", ""), fields.get("remedy", ""))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} was"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} were"
+
+
+def _own(ranks: Sequence[int]) -> str:
+    return "its" if len(ranks) == 1 else "their"
+
+
+ALIGNED = 64
+"""Bytes: where a tensor may begin."""
+
+
+def _shapes(problem: Problem) -> Mapping[str, tuple[int, ...]]:
+    b, h, c = problem.batch, problem.heads, problem.kv_heads
+    q = (b, h, problem.q_len, problem.head_dim)
+    k = (b, c, problem.kv_len, problem.head_dim)
+    v = (b, c, problem.kv_len, problem.v_head_dim)
+    out = problem.output_shape
+    shapes = {"q": q, "k": k, "v": v, "out": out}
+    return {**shapes, "dout": out, "dq": q, "dk": k, "dv": v} if problem.gradients else shapes
+
+
+class Pages:
+    """Inputs and results of one problem by name, wherever they are mapped."""
+
+    def __init__(self, problem: Problem, file: int | None = None) -> None:
+        """``file``: the descriptor of pages that somebody has made; without it, new ones."""
+        dtype, shapes = getattr(torch, problem.dtype), _shapes(problem)
+        at, offsets = 0, {}
+        for name, shape in shapes.items():
+            offsets[name] = at
+            size = math.prod(shape) * problem.item_bytes
+            at += -(-size // ALIGNED) * ALIGNED
+        self.file = os.memfd_create("attnbench-pages") if file is None else file
+        if file is None:
+            os.ftruncate(self.file, at)
+        memory = mmap.mmap(self.file, at)
+        self._tensors = {
+            name: torch.frombuffer(
+                memory, dtype=dtype, count=math.prod(shape), offset=offsets[name]
+            ).view(shape)
+            for name, shape in shapes.items()
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def close_file(self) -> None:
+        """Nobody else is to map them; what is mapped stays."""
+        os.close(self.file)
+
+
+START_LIMIT_S = 120.0
+"""For all ranks to load torch and to find each other."""
+CALL_LIMIT_S = 240.0
+"""For a call, a build or a look; less than a whole cell may take."""
+GRACE_S = 1.0
+"""So long the others may take to be in trouble too, before one is blamed."""
+SAY_S = 0.3
+"""For a rank that is stuck to say where."""
+MESSAGE = 1 << 20
+LAST_WORDS = 2000
+"""Bytes of a rank's error stream that go into the record."""
+
+
+@dataclass
+class _Rank:
+    """One process of a team."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+    words: IO[bytes]
+
+    def last_words(self) -> str:
+        """The end of what it said."""
+        size = self.words.seek(0, os.SEEK_END)
+        self.words.seek(max(0, size - LAST_WORDS))
+        return self.words.read().decode(errors="replace")
+
+
+class Team:
+    """``world`` processes that have found each other."""
+
+    def __init__(self, world: int, device: str) -> None:
+        """``device``: ``cpu``, or ``cuda``: then each rank has a GPU of its own number."""
+        self.world, self.device = world, device
+        self.backend = "gloo" if device == "cpu" else "nccl"
+        self.threads = max(1, torch.get_num_threads() // world)
+        """Of each rank: those that the worker was given are shared out."""
+        self._over: list[int] = []
+        self._built = 0
+        self._selector = selectors.DefaultSelector()
+        self._ranks: list[_Rank] = []
+        for number in range(world):
+            self._ranks.append(rank := _start(number, self.threads))
+            self._selector.register(rank.line, selectors.EVENT_READ, rank)
+        told = {
+            "do": "join",
+            "world": world,
+            "device": device,
+            "backend": self.backend,
+            "settings": asdict(_settings(self.threads)),
+        }
+        meeting = os.memfd_create("attnbench-meeting")  # unlike a socket, for the ranks alone
+        try:
+            self._ask([{**told, "rank": number} for number in range(world)], "start", (meeting,))
+        finally:
+            os.close(meeting)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them are there."""
+        return bool(self._ranks) and all(r.process.poll() is None for r in self._ranks)
+
+    @property
+    def processes(self) -> list[int]:
+        """Their numbers."""
+        return [rank.process.pid for rank in self._ranks]
+
+    def load(self, build: str) -> None:
+        """Have each import a variant's code, which is no part of building it."""
+        self._ask([{"do": "load", "build": build}] * self.world, "import")
+
+    def build(
+        self, variant: Mapping[str, Any], problem: Mapping[str, Any], pages: int
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Have each build a variant; under which number it is asked for later, and the answers."""
+        self._built += 1
+        asked = {"do": "build", "of": self._built, "variant": variant, "problem": problem}
+        return self._built, self._ask([asked] * self.world, "setup", (pages,))
+
+    def ask(self, do: str, of: int, doing: str, **more: Any) -> list[dict[str, Any]]:
+        """What each answers, of something that was built; ``doing`` is how that is called."""
+        return self._ask([{"do": do, "of": of, **more}] * self.world, doing)
+
+    def let_go(self, of: int) -> None:
+        """Nobody will ask for this any more; the ranks are told with the next question."""
+        self._over.append(of)
+
+    def close(self) -> None:
+        """End them all."""
+        for rank in self._ranks:
+            rank.process.kill()
+        for rank in self._ranks:
+            rank.process.wait()
+            rank.line.close()
+            rank.words.close()
+        self._ranks = []
+        self._selector.close()
+
+    def _ask(
+        self, asked: Sequence[Mapping[str, Any]], doing: str, files: Sequence[int] = ()
+    ) -> list[dict[str, Any]]:
+        if not self._ranks:
+            raise ended(doing)
+        if not self.alive:
+            raise self._lost({}, doing)
+        over, self._over = self._over, []
+        for rank, question in zip(self._ranks, asked, strict=True):
+            message = json.dumps({**question, "over": over}).encode()
+            with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: that comes out next
+                socket.send_fds(rank.line, [message], list(files))
+        limit_s = START_LIMIT_S if doing == "start" else CALL_LIMIT_S
+        return self._answers(doing, limit_s)
+
+    def _answers(self, doing: str, limit_s: float) -> list[dict[str, Any]]:
+        until, answers = monotonic() + limit_s, dict[int, dict[str, Any]]()
+        while len(answers) < self.world:
+            if not self._listen(answers, until - monotonic()):
+                raise self._silent(answers, doing, limit_s)
+            if any("done" not in answer for answer in answers.values()):
+                raise self._lost(answers, doing)
+        return [answers[rank]["done"] for rank in range(self.world)]
+
+    def _listen(self, answers: dict[int, dict[str, Any]], patience_s: float) -> bool:
+        """Take in what ranks have to say; a rank that is gone says nothing, and that is noted."""
+        ready = self._selector.select(max(0.0, patience_s))
+        for key, _ in ready:
+            rank: _Rank = key.data
+            try:
+                message = rank.line.recv(MESSAGE)
+            except ConnectionResetError:
+                message = b""
+            answers[rank.number] = json.loads(message) if message else {"gone": True}
+            if not message:
+                self._selector.unregister(rank.line)
+        return bool(ready)
+
+    def _lost(self, answers: dict[int, dict[str, Any]], doing: str) -> Exception:
+        """Who is to blame; the team is ended. One that is gone leaves others in the lurch."""
+        until = monotonic() + GRACE_S
+        while len(answers) < self.world and (left := until - monotonic()) > 0:
+            self._listen(answers, left)
+        for rank in self._ranks:
+            if answers.get(rank.number, {}).get("gone") or rank.process.poll() is not None:
+                status = _status(rank.process)
+                lost: Exception = died(rank.number, status, doing, rank.last_words())
+                break
+        else:
+            troubles = {rank: said for rank, said in answers.items() if "done" not in said}
+            lost = blamed(troubles)
+        self.close()
+        return lost
+
+    def _silent(self, answers: Mapping[int, Any], doing: str, limit_s: float) -> Exception:
+        """Nobody knows why: ask those who have not answered where they stand."""
+        missing = [rank for rank in self._ranks if rank.number not in answers]
+        for rank in missing:
+            rank.process.send_signal(signal.SIGUSR1)
+        sleep(SAY_S)
+        words = {rank.number: rank.last_words() for rank in missing}
+        self.close()
+        return silent(words, doing, limit_s)
+
+
+def _status(process: subprocess.Popen[bytes]) -> int:
+    """How it ended; one that has only closed its line is ended now."""
+    try:
+        return process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _start(number: int, threads: int) -> _Rank:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the rank
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "attnbench.meter.rank",
+        str(its.fileno()),
+        str(os.getpid()),
+    ]
+    process = subprocess.Popen(
+        command,
+        env=_variables(threads),
+        pass_fds=(its.fileno(),),
+        stdin=subprocess.DEVNULL,
+        stdout=words,
+        stderr=words,
+    )
+    its.close()
+    return _Rank(number, process, ours, words)
+
+
+def _variables(threads: int) -> dict[str, str]:
+    """The worker's own, with each rank's share of its threads; they meet on this machine alone."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), here]))
+    return {
+        **os.environ,
+        **environment(threads),
+        "PYTHONPATH": path,
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+
+
+def _settings(threads: int) -> Settings:
+    """The worker's own settings, for its ranks."""
+    return Settings(
+        threads=threads,
+        tf32=torch.get_float32_matmul_precision() == "high",
+        reduced_precision_reduction=bool(
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        ),
+    )
+
+
+_teams: dict[tuple[int, str], Team] = {}
+"""Those that wait for the next cell, by how many they are and on what."""
+
+
+def team_for(world: int, device: str) -> Team:
+    """The team of so many that is there, or a new one."""
+    key = (world, device.split(":")[0])
+    team = _teams.get(key)
+    if team is not None and team.alive and team.threads == max(1, torch.get_num_threads() // world):
+        return team
+    if team is not None:
+        team.close()
+    _teams[key] = Team(*key)
+    return _teams[key]
+
+
+def end_teams() -> None:
+    """End all that wait."""
+    while _teams:
+        _teams.popitem()[1].close()
+
+
+class Spending(Protocol):
+    """Whoever knows what each rank has spent."""
+
+    spent: list[float]
+
+    def begin(self) -> None:
+        """Count from here."""
+
+    def check(self) -> None:
+        """Raise where a rank has left something changed."""
+
+
+class RanksClock:
+    """Seconds of the slowest rank."""
+
+    name = "ranks"
+
+    def __init__(self, ranks: Spending) -> None:
+        self.ranks = ranks
+        self.taken: list[list[float]] = []
+        """Of every sample, what each rank took."""
+
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """One call a sample; a forward pass that ``before`` makes is not counted."""
+        for _ in range(count):
+            before()
+            self.ranks.begin()
+            kept = call()
+            self.taken.append(list(self.ranks.spent))  # what comes next adds to it
+            del kept
+        return [max(each) for each in self.taken[-count:]]
+
+
+GRADIENTS = ("dq", "dk", "dv")
+
+
+class Together:
+    """A variant that every rank of a team has built for its share of a problem."""
+
+    def __init__(self, team: Team, variant: Variant, problem: Problem) -> None:
+        self.team, self.problem = team, problem
+        self._pages = Pages(problem)
+        self._of, built = team.build(variant.to_dict(), problem.to_dict(), self._pages.file)
+        self._pages.close_file()
+        weakref.finalize(self, team.let_go, self._of)
+        self._note = built[0]["note"]
+        self.spent = [0.0] * team.world
+        """Seconds of each rank, and bytes that it sent, since :meth:`begin`."""
+        self.sent = [0] * team.world
+        self._peaks: list[int] = []
+        self._calls = 0
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The whole output of whole inputs."""
+        out: Tensor = _Shared.apply(self, q, k, v)  # type: ignore[no-untyped-call]
+        return out
+
+    def note(self) -> str:
+        """How many there are, and what the variant says of itself."""
+        threads = f"{self.team.threads} thread" + "s" * (self.team.threads > 1)
+        who = f"{self.team.world} ranks of {threads} each over {self.team.backend}"
+        return f"{who}; {self._note}" if self._note else who
+
+    def begin(self) -> None:
+        """What ranks spend and send counts from here."""
+        self.spent, self.sent = [0.0] * self.team.world, [0] * self.team.world
+
+    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, int]:
+        """The output, and the number of the call."""
+        self._lay(("q", "k", "v"), inputs)
+        self._count(self.team.ask("forward", self._of, "forward pass"))
+        self._calls += 1
+        return self._taken("out"), self._calls
+
+    def backward(self, call: int, dout: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the call with this number, which must be the last."""
+        if call != self._calls:
+            raise RuntimeError("the ranks keep what the last forward pass left, no other's")
+        self._lay(("dout",), (dout,))
+        self._count(self.team.ask("backward", self._of, "backward pass"))
+        return tuple(self._taken(name) for name in GRADIENTS)
+
+    def check(self) -> None:
+        """Raise :class:`Wrong` where a rank left something changed that all its variants share."""
+        self.team.ask("look", self._of, "last look")
+
+    def clock(self) -> RanksClock:
+        """The clock of its calls."""
+        return RanksClock(self)
+
+    def observe(self, inputs: Ends, dout: Tensor | None, expected: int | None) -> Observed:
+        """One call of each rank under its profiler: the memory of the one that needs most."""
+        self._lay(("q", "k", "v"), inputs)
+        if dout is not None:
+            self._lay(("dout",), (dout,))
+        for _ in range(SURE):
+            seen = self.team.ask("observe", self._of, "call under the profiler")
+            memories = [Memory.from_dict(rank["memory"]) for rank in seen]
+            if not any(found.method == HIGH_WATER for found in memories):
+                break
+        self._peaks = [found.peak_bytes for found in memories]
+        names = ("out", *GRADIENTS) if self.problem.gradients else ("out",)
+        results = {"forward" if n == "out" else n: self._taken(n) for n in names}
+        results["forward"].requires_grad_(self.problem.gradients)  # as each rank's own did
+        ran = frozenset(name for rank in seen for name in rank["ran"])
+        return Observed(_largest(memories, expected), seen[0]["kernels"], ran, results, 0)
+
+    def ranks(self, clock: RanksClock, time: Time) -> Ranks:
+        """What each of them did of the calls that a time was taken from."""
+        kept = set(time.samples_s)
+        taken = [each for each in clock.taken if max(each) in kept]
+        return Ranks(
+            world=self.team.world,
+            time_s=[median(one) for one in zip(*taken, strict=True)],
+            peak_bytes=self._peaks,
+            sent_bytes=list(self.sent),
+            backend=self.team.backend,
+        )
+
+    def _lay(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+        for name, tensor in zip(names, tensors, strict=True):
+            self._pages[name].copy_(tensor.detach())
+
+    def _taken(self, name: str) -> Tensor:
+        return self._pages[name].to(self.problem.device, copy=True)
+
+    def _count(self, answers: Sequence[dict[str, Any]]) -> None:
+        for rank, answer in enumerate(answers):
+            self.spent[rank] += answer["seconds"]
+            self.sent[rank] += answer["sent"]
+
+
+class _Shared(torch.autograd.Function):
+    """A team's call as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, together: Together, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, ctx.call = together.forward((q, k, v))
+        ctx.together = together
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *dout: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.together.backward(ctx.call, dout[0]))
+
+
+def _largest(memories: Sequence[Memory], expected: int | None) -> Memory:
+    """The memory of the rank that needs most, with what must be known of any."""
+    most = max(memories, key=lambda found: found.peak_bytes)
+    flags = [f"rank {i}: {flag}" for i, found in enumerate(memories) for flag in found.flags]
+    method = f"the largest of {len(memories)} ranks, each above its share: {most.method}"
+    return most.with_(expected_bytes=expected, method=method, flags=flags)
+
+
+def together(variant: Variant, problem: Problem) -> Together:
+    """A variant of several processes, built by the ranks of a team."""
+    return Together(team_for(variant.world, problem.device), variant, problem)
+
+
+def runs_over_ranks(variant: Variant) -> bool:
+    """Whether a row runs over several processes; rows of an earlier commit do not say."""
+    return getattr(variant, "ranks", False)
+
+
+def attend_of(variant: Variant, problem: Problem) -> Attend:
+    """What ``build`` returns, or what stands for all that the ranks have built."""
+    if runs_over_ranks(variant):
+        return together(variant, problem)
+    attend: Attend = load_function(variant.build)(problem, **variant.chosen)
+    return attend

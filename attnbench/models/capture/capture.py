@@ -1,0 +1,142 @@
+"""A program's attention calls, recorded while it runs.
+
+``with attnbench.capture() as calls:`` records what this process does, ``attnbench capture --
+PROGRAM`` what a program and all Python that it starts do. Functions that compute attention are
+replaced by ones that call them and take notes; nothing that is computed changes, to the last bit.
+
+==================  ==============================================================================
+seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``,
+                    ``nn.TransformerEncoder`` (also on their fast path), FlexAttention (also
+                    compiled by itself), every attention function that transformers gives a model:
+                    its eager ones, sdpa, flash, flex and registered ones; in all threads
+met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often
+met, not recorded   attention written out as products and a softmax; said with its place
+not seen            other libraries' kernels, called directly; a softmax written as exponentials;
+                    Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
+                    are named as ours; with ``attnbench.capture()``, a function that a running
+                    function has in a variable of its own, that is another one's default, in a
+                    tuple, or in a ``functools.partial``, and code that was compiled before
+==================  ==============================================================================
+
+A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window
+of which a share is told, but not on a GPU, which goes on meanwhile. There a share is of the window
+alone, never of a step: its seconds are read later than its steps end. Attention that a checkpoint
+computes again is counted again: it is work.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from attnbench.models.capture import libraries
+from attnbench.models.capture.child import After
+from attnbench.models.capture.originals import Stands
+from attnbench.models.capture.recorder import NOW, Recorder
+from impls.asked import CantBeDone
+
+if TYPE_CHECKING:
+    from attnbench.models.capture.calls import SeenCalls
+
+
+@contextmanager
+def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
+    """Record this process's attention calls; what is given is filled in at the end.
+
+    ``samples``: keep the q, k and v of one call of each place and kind, in a folder of that name
+    (``attention-samples`` if it is just true), as ``inputs=captured:FILE.npz`` takes them. Masks
+    without a name are kept as files for as long as this process lives.
+    """
+    from attnbench.models.capture.calls import SeenCalls
+    from attnbench.models.capture.recorder import Recorder
+
+    pass
+    from attnbench.models.capture.calls import merged
+
+    folder = Path("attention-samples" if samples is True else samples) if samples else None
+    session = Session(Recorder(samples=folder and folder.resolve()))
+    calls = SeenCalls(complete=False)
+    session.begin(running=True)
+    try:
+        yield calls
+    finally:
+        session.end()
+        vars(calls).update(vars(merged([session.recorder.calls(complete=True)])))
+
+
+RULES = "torch._dynamo.trace_rules"
+GRAPHS = "torch._dynamo.output_graph"
+FLEX = "torch.nn.attention.flex_attention"
+
+
+class Session:
+    """From :meth:`begin` to :meth:`end`; one at a time."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._stands = Stands()
+        self._optimizers: Any = None
+        deeds = {
+            FLEX: lambda: libraries.put_flex(self._stands, NOW),
+            RULES: self._rules,
+            GRAPHS: lambda: libraries.put_graphs(self._stands, NOW),
+            libraries.MODULE: lambda: libraries.put_transformers(self._stands, NOW),
+        }
+        self._imports = After(deeds, recorder.failed)
+
+    def begin(self, *, running: bool) -> None:
+        """``running``: the program runs already, and may have the functions under other names."""
+        if NOW.on:
+            raise CantBeDone("this process is being captured already; end that first")
+        try:
+            self._put(running)
+        except BaseException:
+            self.end()
+            raise
+        NOW.recorder = self.recorder
+
+    def _rules(self) -> None:
+        """Let the compiler find what it knows by identity while torch's functions are its own."""
+        from torch._dynamo import trace_rules
+
+        with self._stands.paused():
+            trace_rules.get_torch_obj_rule_map()
+
+    def _put(self, running: bool) -> None:
+        if RULES in sys.modules:
+            self._rules()
+        libraries.put_torch(self._stands, NOW)
+        libraries.put_written_out(self._stands, NOW)
+        libraries.put_compile(self._stands)
+        libraries.put_script(self._stands)
+        self._imports.begin()
+        if running:
+            self._stands.spread()
+        self._optimizers = register_optimizer_step_post_hook(self._stepped)
+
+    def end(self) -> None:
+        """Everything is as it was before."""
+        NOW.recorder = None
+        self._imports.end()
+        if self._optimizers is not None:
+            self._optimizers.remove()
+        self._stands.close()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is recorded for a moment, and torch's functions are its own."""
+        NOW.recorder = None
+        try:
+            with self._stands.paused():
+                yield
+        finally:
+            NOW.recorder = self.recorder
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        if NOW.recorder is not None:
+            NOW.recorder.steps.stepped(optimizer)

@@ -1,1 +1,0 @@
-"""``quality model``: a model that was trained, its attention replaced by each variant."""

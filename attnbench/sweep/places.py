@@ -1,0 +1,173 @@
+"""Where cells are measured: this machine's devices, or a cluster's nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attnbench
+import impls
+from attnbench.core import gpu as nvml
+from attnbench.core.lock import DeviceBusy, lock_for
+from attnbench.core.machine import Gpu, Machine, this_machine
+from attnbench.core.record import PROTOCOL
+from attnbench.core.settings import Settings
+from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.plan import here
+from attnbench.sweep.sweep import Slot
+from impls.asked import CantBeDone
+from impls.problem import InvalidProblem
+
+
+class Local:
+    """This machine, for a run over some of its devices."""
+
+    def __init__(self, devices: Sequence[str] = (), first: Path | None = None) -> None:
+        """``devices``: several GPUs; raises a sentence for what is not here. ``first``: a folder
+        in which workers look first for what they import.
+        """
+        self.machine, self.note, self._devices = this_machine(), "", devices
+        self._first = first
+        self.kind = _kind(devices, self.machine) if devices else None
+        """``cpu`` or ``cuda``, for the problems of the run; None where nothing is said."""
+
+    @contextmanager
+    def slots(self, settings: Settings, device: str) -> Iterator[list[Slot]]:
+        """A place for each device, held for this run alone. ``device``: that of the problems."""
+        devices = self._devices if len(self._devices) > 1 else [*self._devices, device][:1]
+        with lock_for(devices), ExitStack() as engines:
+            slots = [self._slot(settings, each) for each in devices]
+            for slot in slots:
+                engines.callback(slot.engine.close)
+            yield slots
+
+    def _slot(self, settings: Settings, device: str) -> Slot:
+        """A worker for a GPU that the run names sees no other one: to it, that is ``cuda``."""
+        machine = self.machine
+        if device not in self._devices or ":" not in device:
+            engine = LocalEngine(settings, path=self._first, limited=device == "cpu")
+            return Slot(engine, device, "this machine", machine.kind, machine.to_dict())
+        gpu = _gpu(device, machine)
+        own, variables = replace(machine, gpus=(gpu,)), {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+        engine = LocalEngine(settings, path=self._first, limited=False, variables=variables)
+        return Slot(engine, "cuda", device, own.kind, own.to_dict())
+
+
+def _kind(devices: Sequence[str], machine: Machine) -> str:
+    named = f"--devices {','.join(devices)}"
+    kinds = {device.split(":")[0] for device in devices}
+    if len(kinds) != 1:
+        raise InvalidProblem(
+            f"{named}: records of unlike devices can't share a run; give devices of one kind, as "
+            "cuda:0,cuda:1"
+        )
+    for device in devices:
+        here(device, machine)
+        if ":" in device:
+            _gpu(device, machine)
+    if len(devices) > 1 and (
+        len(set(devices)) < len(devices) or not all(":" in d for d in devices)
+    ):
+        raise InvalidProblem(
+            f"{named}: one worker at a time measures on each; name each once, with its number"
+        )
+    return kinds.pop()
+
+
+def _gpu(device: str, machine: Machine) -> Gpu:
+    uuid = nvml.uuid_of(device)
+    for gpu in machine.gpus:
+        if gpu.uuid == uuid:
+            return gpu
+    why = f": {uuid.reason}" if isinstance(uuid, nvml.Absent) else ""
+    raise InvalidProblem(f"--devices: device {device} is not here{why}")
+
+
+class NoCluster(CantBeDone):
+    """The cluster can't be used as it is; a sentence."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a node says of itself before anything is measured on it."""
+
+    protocol: int
+    sources: str
+    """A word that is another where the code is."""
+    machine: dict[str, Any]
+    kind: str
+
+
+def facts() -> dict[str, Any]:
+    """Those of the machine that this runs on."""
+    machine = this_machine()
+    return asdict(Facts(PROTOCOL, sources(), machine.to_dict(), machine.kind))
+
+
+@cache
+def sources() -> str:
+    """A word for the ruler's code and the table's."""
+    found = hashlib.sha256()
+    for package in (attnbench, impls):
+        root = Path(str(package.__file__)).parent
+        for file in sorted(root.rglob("*.py")):
+            found.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return found.hexdigest()[:12]
+
+
+class Place:
+    """On a node, as Ray's actor: a device, and the engine that asks its worker."""
+
+    def __init__(self) -> None:
+        self._held, self._engine = ExitStack(), LocalEngine(Settings())
+
+    def facts(self) -> dict[str, Any]:
+        """Of this node."""
+        return facts()
+
+    def open(self, settings: Mapping[str, Any], device: str) -> str:
+        """Hold the device; empty, or who holds it already."""
+        try:
+            self._held.enter_context(lock_for([device]))
+        except DeviceBusy as busy:
+            return str(busy)
+        self._engine = LocalEngine(Settings(**settings), limited=device == "cpu")
+        return ""
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer, or how it was lost."""
+        try:
+            return {"answer": self._engine.ask(question, limit_s)}
+        except WorkerLost as lost:
+            kinds = {"timed_out": lost.timed_out, "wrong": lost.wrong}
+            return {"lost": [lost.reason, lost.said], **kinds}
+
+    def close(self) -> None:
+        """End the worker."""
+        self._engine.close()
+
+
+def machine_of(told: Mapping[str, Any]) -> Machine:
+    """A machine as another told it."""
+    values = {k: v for k, v in told.items() if k != "devices"}
+    return Machine(**{**values, "gpus": tuple(Gpu(**gpu) for gpu in told["gpus"])})
+
+
+def checked(name: str, told: Mapping[str, Any]) -> Facts:
+    """What a node told; raises a sentence where it measures otherwise, or something else."""
+    if told["protocol"] != PROTOCOL:
+        raise NoCluster(
+            f"{name} measures by protocol {told['protocol']} and this attnbench by {PROTOCOL}: "
+            "numbers of unlike protocols can't share a run; install the same attnbench there"
+        )
+    if told["sources"] != sources():
+        raise NoCluster(
+            f"{name} has another attnbench (sources {told['sources']}, here {sources()}): what "
+            "would be measured is not the same; install the same there"
+        )
+    return Facts(**told)

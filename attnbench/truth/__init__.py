@@ -1,1 +1,0 @@
-"""Is it right? Asked of the shape that is timed, on the device and in the dtype that are timed."""

@@ -1,0 +1,254 @@
+"""Each thing that is refused of what came back, by itself: no other check tells it first."""
+
+import threading
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from attnbench.gate import hygiene
+from attnbench.gate.findings import Wrong
+from attnbench.gate.inputs import Call, make
+
+
+def refused(check, *given):
+    with pytest.raises(Wrong) as caught:
+        check(*given)
+    return str(caught.value)
+
+
+def carrying(x):
+    x.note = "more"
+    return x
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (lambda x: None, "is a NoneType"),
+        (lambda x: torch.nn.Parameter(x), "is a Parameter"),
+        (lambda x: x[:, :, 1:], "has the shape (2, 2, 23, 8), not (2, 2, 24, 8)"),
+        (lambda x: x.double(), "is float64, not float32"),
+        (lambda x: x.to("meta"), "is on meta"),
+        (lambda x: x.detach(), "is detached"),
+        (lambda x: x.to_sparse(), "has the layout"),
+        (carrying, "carries more than its values: note"),
+    ],
+)
+def test_an_output_is_refused_for_one_thing_at_a_time(truth, out, said):
+    problem = truth.problem(phase="train")
+    leaf = torch.ones(2, 2, 24, 8, requires_grad=True)
+    assert hygiene.check_form(problem, leaf * 1).grad_fn is not None
+    assert said in refused(hygiene.check_form, problem, out(leaf * 1))
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda v: v.add_(1), "it changed its input v"),
+        (lambda v: v.add_(0), "it wrote to its input v and put it back"),
+    ],
+)
+def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth, write, said):
+    problem = truth.problem()
+    inputs = make(problem, 0)
+    call = Call(problem, truth.attention(problem), inputs)
+    call.forward()
+    hygiene.check_inputs_kept(call, inputs)
+    write(call.leaves[-1])
+    assert refused(hygiene.check_inputs_kept, call, inputs) == said
+
+
+class Weighted:
+    """Weights by name, as a layer and its definition carry them."""
+
+    def __init__(self, **weights):
+        self.weights = weights
+
+
+def weight(*values, learns=True):
+    return torch.tensor(values, requires_grad=learns)
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({}, "its weights and those of its definition differ: w"),
+        (
+            {"w": weight(1.0, 2.0), "u": weight(1.0)},
+            "its weights and those of its definition differ: u",
+        ),
+        ({"w": weight(1.0, 2.0, learns=False)}, "its weight w takes no gradient"),
+        ({"w": weight(1.0, 3.0)}, "its weight w is not that of its definition"),
+        ({"w": weight(1.0, 2.0, 2.0)}, "its weight w is not that of its definition"),
+    ],
+)
+def test_weights_are_those_of_the_definition_by_name_form_and_value(truth, weights, said):
+    problem, define = truth.problem(phase="train"), Weighted(w=weight(1.0, 2.0))
+    hygiene.check_weights(problem, Weighted(w=weight(1.0, 2.0)), define)
+    assert refused(hygiene.check_weights, problem, Weighted(**weights), define) == said
+
+
+# ---- what goes on after the return ---------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """No wait, and other threads that take what they are told to in each."""
+
+    def let(*taken, meanwhile=lambda: None):
+        spent = [0.0]
+        for one in taken:
+            spent += [spent[-1] + one, spent[-1] + one]
+        readings = iter(spent)
+        monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: next(readings))
+        monkeypatch.setattr(hygiene.time, "sleep", lambda s: meanwhile())
+        monkeypatch.setattr(hygiene, "wait_for_quiet", lambda: None)
+
+    return let
+
+
+@pytest.mark.parametrize(("taken", "waits"), [([], 1), ([0.004, 0.004], 3), ([0.004] * 999, 200)])
+def test_it_is_waited_until_others_rest_but_not_for_ever(monkeypatch, taken, waits):
+    clock, spent, slept, work = [0.0], [0.0], [], iter(taken)
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock[0] += seconds
+        spent[0] += next(work, 0.0)
+
+    monkeypatch.setattr(hygiene.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(hygiene.time, "sleep", sleep)
+    monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: spent[0])
+    hygiene.wait_for_quiet()
+    assert len(slept) == pytest.approx(waits, abs=1)
+
+
+def goes_on(truth, attend=None, wait_s=hygiene.WAIT_S):
+    problem = truth.problem()
+    inputs = make(problem, 0)
+    hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs, wait_s)
+
+
+def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
+    quiet(0.004, 0.004, 0.004)
+    said = refused(goes_on, truth)
+    assert said == "other threads worked on for 4 ms after it had returned"
+
+
+@pytest.mark.parametrize("taken", [[0.0005], [0.004, 0.0], [0.004, 0.004, 0.0]])
+def test_what_other_threads_do_once_or_twice_is_housekeeping(truth, quiet, taken):
+    quiet(*taken)
+    goes_on(truth)
+
+
+def test_in_a_longer_wait_others_may_do_more(truth, quiet):
+    quiet(0.0019)
+    goes_on(truth, wait_s=2 * hygiene.WAIT_S)
+    quiet(0.0021, 0.0021, 0.0021)
+    assert "other threads worked on" in refused(goes_on, truth, None, 2 * hygiene.WAIT_S)
+
+
+def test_an_output_that_is_filled_in_after_the_return_is_refused(truth, quiet):
+    kept = []
+
+    def attend(q, k, v):
+        kept[:] = [v.clone()]
+        return kept[0]
+
+    quiet(0.0, meanwhile=lambda: kept[0].add_(1))
+    assert "work was put off" in refused(goes_on, truth, attend)
+
+
+def test_an_output_of_no_numbers_that_stays_as_it_is_was_not_put_off(truth, quiet):
+    quiet(0.0)
+    goes_on(truth, lambda q, k, v: v * torch.nan)
+
+
+def test_the_call_that_is_watched_is_on_values_of_its_own(truth, quiet):
+    problem, seen = truth.problem(), []
+    inner, own = truth.attention(problem), make(problem, 0)
+    quiet(0.0)
+    goes_on(truth, lambda q, k, v: (seen.append(v.clone()), inner(q, k, v))[1])
+    assert seen
+    assert not any(torch.equal(v, own.v) for v in seen)
+
+
+class Device:
+    """A GPU that does nothing of what is put off until somebody waits for all its streams."""
+
+    def __init__(self, monkeypatch):
+        self.deeds, self.late = [], []
+        monkeypatch.setattr(hygiene, "_sleep", lambda cycles: self.deeds.append("sleep"))
+        monkeypatch.setattr(hygiene, "_on", lambda device: nullcontext())
+        monkeypatch.setattr(hygiene, "_synchronize", self._synchronize)
+
+    def _synchronize(self, device):
+        self.deeds.append("wait")
+        while self.late:
+            self.late.pop()()
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_on_a_gpu_what_is_queued_after_a_call_finds_its_output(truth, monkeypatch, late):
+    device, kept = Device(monkeypatch), {}
+    problem = truth.problem()
+    inner, inputs = truth.attention(problem), make(problem, 0)
+
+    def attend(q, k, v):
+        device.deeds.append("call")
+        out, right = kept.setdefault("block", torch.empty(problem.output_shape)), inner(q, k, v)
+        if late:  # in memory that holds what the call before it has left there
+            device.late[:] = [lambda: out.copy_(right)]
+            device.late[0]() if device.deeds.count("call") == 1 else None
+        else:
+            out.copy_(right)
+        return out
+
+    given = problem.with_(device="cuda"), attend, inputs
+    if late:
+        assert "work was put off" in refused(hygiene.check_nothing_goes_on, *given)
+    else:
+        hygiene.check_nothing_goes_on(*given)
+    assert device.deeds == ["call", "sleep", "call", "wait"]
+
+
+def test_a_thread_that_was_not_there_before_is_named():
+    before, done = hygiene.counted_threads(), threading.Event()
+    thread = threading.Thread(target=done.wait, name="tqdm_monitor")
+    thread.start()
+    try:
+        assert refused(hygiene.check_nothing_left, before) == (
+            "it left 1 thread running: tqdm_monitor"
+        )
+    finally:
+        done.set()
+        thread.join()
+    hygiene.check_nothing_left(before)
+
+
+def test_of_threads_the_one_that_is_new_is_named_and_not_the_one_that_was_begun_last():
+    ends = threading.Event()
+    begun = [threading.Thread(target=ends.wait, name=name) for name in ("new", "old")]
+    for thread in begun:
+        thread.start()
+    try:
+        before = [x for x in hygiene.counted_threads() if x is not begun[0]]
+        assert refused(hygiene.check_nothing_left, before) == "it left 1 thread running: new"
+    finally:
+        ends.set()
+        for thread in begun:
+            thread.join()
+
+
+def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
+    tqdm = pytest.importorskip("tqdm").tqdm
+    before = hygiene.counted_threads()
+    tqdm([], disable=True)  # starts it, if it is not there
+    assert tqdm.monitor is not None and tqdm.monitor.is_alive()
+    hygiene.check_nothing_left(before)
+    tqdm.monitor.run = print  # another's work in its place
+    try:
+        assert "tqdm_monitor" in refused(hygiene.check_nothing_left, before)
+    finally:
+        del tqdm.monitor.run

@@ -1,0 +1,108 @@
+"""Variants written to a file of their own, and a clock whose readings are a script."""
+
+import itertools
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import attnbench
+from attnbench.core.record import Record
+from attnbench.meter.cell import Bench
+from attnbench.meter.memory import warm_profiler
+from attnbench.meter.timed import Job
+from impls.problem import Problem
+from impls.spec import Variant
+
+SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").read_text())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def as_a_worker_does():
+    """What the profiler loads replaces functions of torch."""
+    warm_profiler()
+
+
+class Cells:
+    """Makes rows whose code is the given text, and measures them."""
+
+    def __init__(self, folder):
+        self.folder, self.bench = folder, Bench()
+        self._number = itertools.count()
+
+    @staticmethod
+    def problem(**changes):
+        ordinary = {
+            "heads": 2,
+            "kv_heads": 2,
+            "q_len": 32,
+            "kv_len": 32,
+            "head_dim": 8,
+            "v_head_dim": 8,
+        }
+        return Problem(**{**ordinary, **changes})
+
+    def variant(self, code, computes="softmax", definition=False, cost=False, **more):
+        """A row whose ``build`` (and definition, and cost) stand in ``code``."""
+        file = self.folder / f"planted{next(self._number)}.py"
+        file.write_text("import torch\nfrom impls.dense.matmul import build as right\n" + code)
+        if definition:
+            more["definition"] = f"{file}:definition"
+        if cost:
+            more["cost"] = f"{file}:cost"
+        return Variant(
+            name="planted",
+            title="planted",
+            family="dense",
+            computes=computes,
+            build=f"{file}:build",
+            **more,
+        )
+
+    def measure(self, variant, problem=None, **job):
+        """The record, checked against the published schema and through its own line."""
+        job = {"budget_s": 0.02, **job}
+        record = self.bench.measure(Job(variant, problem or self.problem(), **job))
+        values = json.loads(record.line())
+        jsonschema.validate(values, SCHEMA)
+        assert Record.from_dict(values).line() == record.line()
+        return record
+
+    def run(self, code, problem=None, **more):
+        return self.measure(self.variant(code, **more), problem)
+
+
+@pytest.fixture
+def cells(tmp_path):
+    return Cells(tmp_path)
+
+
+class Scripted:
+    """A clock that reads what it is told, while its own time passes by a fixed step a sample."""
+
+    name = "scripted"
+
+    def __init__(self, readings, step_s):
+        self.readings, self.step_s, self.now = iter(readings), step_s, 0.0
+
+    def samples(self, before, call, count):
+        taken = []
+        for _ in range(count):
+            before()
+            call()
+            self.now += self.step_s
+            taken.append(next(self.readings))
+        return taken
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Makes such a clock, and lets the meters live by its time."""
+
+    def make(readings, step_s):
+        clock = Scripted(readings, step_s)
+        monkeypatch.setattr("attnbench.meter.timed.perf_counter", lambda: clock.now)
+        return clock
+
+    return make

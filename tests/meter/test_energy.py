@@ -1,0 +1,191 @@
+"""Joules a call, from counters whose power and steps are known, on a clock of their own."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from attnbench.core.record import Energy
+from attnbench.meter import energy
+from attnbench.meter.energy import HostTime, measure_energy
+from impls.problem import Problem
+
+PROBLEM = Problem(batch=2, heads=1, kv_heads=1, q_len=512, kv_len=512, head_dim=8)
+
+
+class World:
+    """A device that draws ``idle`` watts, more while it works, and counts them in steps."""
+
+    key, method, warm_s = "fake", "a fake counter", 1.0
+
+    def __init__(self, *, idle=80.0, load=600.0, call_s=0.01, step_s=0.1, ramp_s=0.0):
+        self.idle, self.load, self.call_s, self.step_s = idle, load, call_s, step_s
+        self.ramp_s = ramp_s
+        """How long the draw takes from idle to load."""
+        self.time = self.drawn = self.shown = self.worked = 0.0
+        self.calls = self.freshened = 0
+        self.lies = 1.0
+        """What the power reading says of the power."""
+        self.host = HostTime(lambda: self.time, self.rest)
+
+    def pass_by(self, seconds, watts):
+        while seconds > 0:
+            edge = (math.floor(self.time / self.step_s + 1e-9) + 1) * self.step_s
+            part = min(seconds, edge - self.time)
+            self.time, self.drawn = self.time + part, self.drawn + part * watts
+            seconds -= part
+            if self.time >= edge - 1e-12:
+                self.shown = self.drawn
+
+    def rest(self, seconds):
+        self.pass_by(seconds, self.idle)
+
+    def run(self):
+        share = min(1.0, self.worked / self.ramp_s) if self.ramp_s else 1.0
+        self.pass_by(self.call_s, self.idle + share * (self.load - self.idle))
+        self.worked += self.call_s
+        self.calls += 1
+
+    def before(self):
+        self.freshened += 1
+        self.pass_by(2e-4, self.load)
+
+    # the counter
+
+    def joules(self):
+        return self.shown
+
+    def watts(self):
+        return self.load * self.lies
+
+    def wait(self):
+        pass
+
+    def measure(self, problem=PROBLEM, **more):
+        return measure_energy(problem, self.run, self.before, self, host=self.host, **more)
+
+
+@pytest.fixture(autouse=True)
+def no_idle_yet(monkeypatch):
+    monkeypatch.setattr(energy, "_idle", {})
+
+
+@pytest.mark.parametrize("call_s", [2e-5, 1e-3, 0.0137, 0.3, 1.7])
+@pytest.mark.parametrize("step_s", [1e-3, 0.02, 0.1])
+def test_the_joules_of_a_call_are_found_within_one_percent(call_s, step_s):
+    got = World(call_s=call_s, step_s=step_s).measure()
+    most = 0.01 if call_s < 0.1 or step_s < 0.1 else 0.03  # a call longer than a step or two
+    assert got.gross_joules == pytest.approx(600 * call_s, rel=most)
+    assert got.joules == pytest.approx(520 * call_s, rel=most)
+    assert got.call_s == pytest.approx(call_s, rel=most)
+    assert got.idle_w == pytest.approx(80, rel=0.01)
+    assert got.tokens_per_joule == pytest.approx(2 * 512 / got.joules)
+    assert (got.method, got.why, got.flags) == ("a fake counter", "", [])
+
+
+def test_it_takes_two_seconds_and_fifty_steps_at_the_least():
+    quick, slow = World(step_s=1e-3), World(step_s=0.1)
+    slow.key = "slow"
+    assert quick.measure().calls * 0.01 == pytest.approx(2.0, abs=0.1)
+    assert slow.measure().calls * 0.01 == pytest.approx(5.0, abs=0.2)
+    assert quick.measure(budget_s=7.0).calls * 0.01 == pytest.approx(7.0, abs=0.1)
+
+
+def test_a_draw_that_takes_a_second_to_rise_is_waited_for():
+    got = World(ramp_s=0.9).measure()
+    assert got.gross_joules == pytest.approx(6.0, rel=0.01)
+
+
+def test_idle_is_measured_once_for_a_device():
+    world = World()
+    world.measure()
+    at = world.time
+    world.idle = 500.0  # the device is warm from the load: that isn't its idle draw
+    assert world.measure().idle_w == pytest.approx(80, rel=0.01)
+    assert world.time - at < 7.0
+    world.key = "another"
+    assert world.measure().idle_w == pytest.approx(500, rel=0.01)
+
+
+def test_fresh_values_come_ten_times_a_second_and_not_with_each_call():
+    world = World(call_s=1e-3)
+    world.measure()
+    assert world.freshened < world.calls / 50
+    assert world.freshened > 40
+
+
+def test_a_counter_that_never_moves_is_a_reason_and_no_figure():
+    world = World(step_s=1e9)
+    got = world.measure()
+    assert (got.joules, got.gross_joules, got.tokens_per_joule, got.calls) == (None, None, None, 0)
+    assert got.why == "the energy counter did not move in 3.0 s"
+
+
+def test_a_counter_that_stops_under_load_is_a_reason_too():
+    world = World()
+    inner = world.run
+
+    def run():
+        inner()
+        world.step_s = 1e9
+
+    got = measure_energy(PROBLEM, run, world.before, world, host=world.host)
+    assert got.joules is None
+    assert got.why.startswith("the energy counter did not move in 2.0")
+
+
+def test_a_counter_that_fails_is_a_reason():
+    world = World()
+
+    def joules():
+        raise OSError("the driver doesn't say its energy: GPU is lost")
+
+    world.joules = joules
+    assert world.measure().why == "the driver doesn't say its energy: GPU is lost"
+
+
+@pytest.mark.parametrize(("lies", "flags"), [(1.0, 0), (0.95, 0), (1.3, 1), (0.6, 1)])
+def test_power_by_time_that_says_something_else_is_flagged(lies, flags):
+    world = World()
+    world.lies = lies
+    got = world.measure()
+    assert len(got.flags) == flags
+    assert all(f.startswith("power by time makes ") for f in got.flags)
+
+
+def test_a_counter_without_a_power_reading_is_not_held_against_one():
+    world = World()
+    world.watts = lambda: None
+    assert world.measure().flags == []
+
+
+def test_a_load_that_draws_no_more_than_idle_has_no_tokens_for_a_joule():
+    got = World(idle=80, load=79.9).measure()
+    assert got.tokens_per_joule is None
+    assert got.flags == ["the device drew no more than when idle"]
+
+
+def test_a_backward_pass_alone_is_not_measured():
+    world = World()
+    got = world.measure(replace(PROBLEM, phase="backward"))
+    assert "can't be repeated without the forward pass" in got.why
+    assert world.calls == 0
+
+
+def test_a_record_carries_what_is_measured_and_what_is_not():
+    for one in (World().measure(), World(step_s=1e9).measure()):
+        assert Energy.from_dict(one.to_dict()) == one
+
+
+def test_the_idle_draw_is_taken_when_it_has_stopped_falling():
+    class Cooling(World):
+        def rest(self, seconds):
+            self.pass_by(seconds, self.idle + max(0.0, 150.0 - 50.0 * self.time))
+
+    world = Cooling()
+    got = measure_energy(PROBLEM, world.run, world.before, world, host=world.host)
+    assert got.idle_w == pytest.approx(80.0, rel=0.03)
+    steady = World()
+    assert measure_energy(
+        PROBLEM, steady.run, steady.before, steady, host=steady.host
+    ).idle_w == pytest.approx(80.0)

@@ -1,0 +1,106 @@
+"""Whose code a file is, however it is spelled: links, packages inside Python's own folder, code
+without its source."""
+
+import contextlib
+import importlib.util
+import os
+import py_compile
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import attnbench
+import impls
+from attnbench.meter import audit
+from attnbench.meter.audit import Owner, owner_of, owner_of_frame
+
+STDLIB = Path(contextlib.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    yield
+    audit.real.cache_clear()
+    audit.owner_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("file", "whose"),
+    [
+        (attnbench.__file__, Owner.RULER),
+        (torch.nn.__file__, Owner.TORCH),
+        (contextlib.__file__, Owner.PYTHON),
+        (pytest.__file__, Owner.LIBRARY),
+        (impls.__file__, Owner.OTHER),
+        (__file__, Owner.OTHER),
+    ],
+)
+def test_a_file_is_known_by_its_folder_through_a_link_too(tmp_path, file, whose):
+    assert owner_of(file) is whose
+    tmp_path.joinpath("link").symlink_to(Path(file).parent)
+    tmp_path.joinpath("one.py").symlink_to(file)
+    assert owner_of(str(tmp_path / "link" / Path(file).name)) is whose
+    assert owner_of(str(tmp_path / "one.py")) is whose
+
+
+@pytest.mark.parametrize(
+    ("file", "whose"),
+    [
+        (f"{STDLIB}/site-packages/impls/dense/sdpa.py", Owner.LIBRARY),
+        (f"{Path(torch.__file__).parents[1]}/torchvision/ops.py", Owner.LIBRARY),
+        (f"{Path(attnbench.__file__).parents[1]}/attnbench_rows/mine.py", Owner.OTHER),
+        ("<frozen os>", Owner.PYTHON),
+        ("<frozen importlib._bootstrap>", Owner.PYTHON),
+        ("<frozen mine>", Owner.OTHER),
+        ("<string>", Owner.OTHER),
+    ],
+)
+def test_what_only_lies_beside_or_beneath_is_not_taken_for_it(file, whose):
+    assert owner_of(file) is whose
+
+
+def test_a_package_that_links_into_a_store_is_a_library(tmp_path):
+    store, packages = tmp_path / "store", tmp_path / "site-packages"
+    store.joinpath("some").mkdir(parents=True)
+    packages.mkdir()
+    packages.joinpath("some").symlink_to(store / "some")
+    assert owner_of(str(packages / "some/code.py")) is Owner.LIBRARY
+
+
+SOURCE = "import sys\ndef frame(): return sys._getframe()\n"
+
+
+def loaded(file, name):
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("place", "whose"), [("python", Owner.PYTHON), ("mine", Owner.OTHER)])
+def test_code_without_its_source_is_known_by_its_module(tmp_path, monkeypatch, place, whose):
+    monkeypatch.setattr(audit, "_PYTHON", (f"{tmp_path}/python/",))
+    source, file = tmp_path / "away.py", tmp_path / place / "away.pyc"
+    source.write_text(SOURCE)
+    py_compile.compile(source, file, doraise=True)
+    source.unlink()
+    module = loaded(file, "away")
+    monkeypatch.setitem(sys.modules, "away", module)
+    frame = module.frame()
+    assert frame.f_code.co_filename == str(source)
+    assert owner_of_frame(frame) is whose
+    monkeypatch.delitem(sys.modules, "away")
+    assert owner_of_frame(frame) is Owner.OTHER  # its globals are no module's
+
+
+def test_a_file_of_a_variant_is_not_known_by_the_module_whose_names_it_takes(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("")
+    names = vars(os)
+    exec(compile("import sys\n_frame = lambda: sys._getframe()", str(file), "exec"), names)
+    try:
+        assert owner_of_frame(names["_frame"]()) is Owner.OTHER
+    finally:
+        del names["_frame"]

@@ -1,0 +1,259 @@
+"""A light look: figures where what was computed is right, a sentence where it isn't."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from attnbench.core.record import InvalidRecord, Probed, Status
+from attnbench.meter import memory
+from attnbench.meter import probe as probing
+from attnbench.meter.probe import Fresh, few_samples, probe
+from attnbench.meter.timed import Job
+from impls import table
+from impls.masks import Mask
+
+DEFINED = """
+from impls.linear.elu import build as fast, definition as defined
+
+def build(problem):
+    return {attend}
+
+def definition(problem):
+    return defined(problem, chunk=64)
+"""
+
+
+def look(cells, code, problem=None, max_time_s=30.0, expected=None, **more):
+    row = cells.variant(code, **more)
+    return probe(Job(row, problem or cells.problem(q_len=200, kv_len=200)), max_time_s, expected)
+
+
+def of(name, cells, **changes):
+    return probe(Job(table().find(name), cells.problem(**changes)), 30.0)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
+@pytest.mark.parametrize("name", ["einsum", "sdpa", "linear.elu"])
+def test_an_honest_variant_has_its_figures_in_every_phase(cells, name, phase):
+    shape = {"q_len": 1, "kv_len": 300} if phase == "decode" else {"q_len": 300, "kv_len": 300}
+    found = of(name, cells, phase=phase, mask=Mask.parse("causal"), **shape)
+    assert (found.status, found.reason) == (Status.MEASURED, "")
+    assert found.time_s == np.median(found.samples_s) > 0
+    assert found.clock == "host" and found.peak_bytes > 0
+    assert found.rows == (1 if phase == "decode" else probing.ROWS)
+    assert set(found.spent_s) >= {"inputs", "setup", "first", "timing", "memory", "checking"}
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_layer_is_looked_at_with_its_weights(cells, phase):
+    found = of("mha", cells, phase=phase, level="layer", q_len=100, kv_len=100)
+    assert (found.status, found.reason) == (Status.MEASURED, "")
+
+
+def test_the_peak_is_the_closed_form(cells):
+    n, heads = 512, 2
+    found = of("einsum", cells, q_len=n, kv_len=n)
+    assert found.peak_bytes == pytest.approx(2 * heads * n * n * 4, rel=0.01)
+
+
+def test_what_it_says_goes_through_a_pipe(cells):
+    found = of("einsum", cells)
+    assert Probed.from_dict(found.to_dict()) == found
+    with pytest.raises(InvalidRecord):
+        Probed.from_dict({**found.to_dict(), "more": 1})
+
+
+# ---- what is wrong is seen at the length that is looked at ---------------------------------------
+
+LONGER = """
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        out = inner(q, k, v)
+        {deed}
+        return out
+    return attend
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("out = out.clone(); out[:, :, 127] = 0", "error of forward"),
+        ("out = out.clone(); out[0, 1, 3, 0] = float('nan')", "not finite in the output"),
+        ("out = out * 1.01", "relative error of forward"),
+        ("out = out.double()", "the output is float64"),
+        ("out = out[:, :, :-1]", "the output has the shape"),
+        ("torch.set_num_threads(2)", "left changed"),
+    ],
+)
+def test_what_goes_wrong_has_a_sentence_and_no_figures(cells, deed, said):
+    found = look(cells, LONGER.format(deed=deed))
+    assert found.status is Status.WRONG
+    assert said in found.reason
+    assert found.time_s is None and found.peak_bytes is None and not found.samples_s
+
+
+@pytest.mark.parametrize("tensor", ["q", "k", "v"])
+def test_a_gradient_that_is_lost_is_named(cells, tensor):
+    deed = f"{tensor} = {tensor}.detach(); out = inner(q, k, v)"
+    found = look(cells, LONGER.format(deed=deed), cells.problem(phase="train"))
+    assert found.status is Status.WRONG and f"d{tensor}" in found.reason
+
+
+def test_a_mask_that_is_not_heeded_is_seen(cells):
+    code = (
+        "def build(problem):\n    return lambda q, k, v: (q @ k.mT * problem.scale).softmax(-1) @ v"
+    )
+    found = look(cells, code, cells.problem(mask=Mask.parse("causal"), q_len=300, kv_len=300))
+    assert found.status is Status.WRONG and "error" in found.reason
+
+
+def test_another_operator_is_held_against_its_own_definition(cells):
+    given = {"computes": "its own operator", "definition": True}
+    right = look(cells, DEFINED.format(attend="fast(problem, chunk=64)"), **given)
+    assert (right.status, right.reason) == (Status.MEASURED, "")
+    code = DEFINED.format(attend="lambda q, k, v: fast(problem, chunk=64)(q * 1.01, k, v)")
+    assert look(cells, code, **given).status is Status.WRONG
+
+
+def test_every_timed_call_finds_other_values(cells):
+    """Who gives again what it gave for the first values is wrong by the time it is judged."""
+    code = """
+def build(problem):
+    inner, kept = right(problem), []
+    def attend(q, k, v):
+        kept or kept.append(inner(q, k, v))
+        return kept[0].clone()
+    return attend
+"""
+    found = look(cells, code)
+    assert found.status is Status.WRONG
+
+
+def test_the_call_under_the_meter_is_judged_too(cells):
+    code = """
+def build(problem):
+    inner = right(problem)
+    def attend(q, k, v):
+        import sys
+        out = inner(q, k, v)
+        return out if torch.autograd._profiler_enabled() is False else out * 0
+    return attend
+"""
+    assert look(cells, code).status is Status.WRONG
+
+
+def test_values_change_at_the_same_addresses_and_stay_of_their_kind(cells):
+    problem = cells.problem(phase="train")
+    inputs = [torch.randn(1, 2, 32, 8) for _ in range(3)]
+    fresh = Fresh(problem, lambda q, k, v: q, probing.make(problem, 0)._replace(q=inputs[0]))
+    places = [leaf.data_ptr() for leaf in fresh.call.leaves]
+    seen = []
+    for _ in range(6):
+        fresh.before()
+        seen.append(fresh.ends.q.clone())
+        assert torch.equal(seen[-1].abs(), inputs[0].abs())
+    assert [leaf.data_ptr() for leaf in fresh.call.leaves] == places
+    assert sum(torch.equal(a, b) for a, b in itertools.pairwise(seen)) <= 1
+
+
+def test_the_upstream_gradient_is_dense_while_it_is_timed(cells):
+    fresh = Fresh(
+        cells.problem(phase="train"), lambda q, k, v: q * 1, probing.make(cells.problem(), 0)
+    )
+    assert bool((fresh._dout != 0).all())
+    some = fresh.dout_in(torch.tensor([3, 5]))
+    assert some.abs().sum((0, 1, 3)).nonzero().flatten().tolist() == [3, 5]
+
+
+# ---- what is over the budget, or can't be --------------------------------------------------------
+
+
+def test_a_call_over_the_time_is_not_observed_but_is_judged(cells):
+    slow = LONGER.format(deed="import time; time.sleep(0.02)")
+    found = look(cells, slow, max_time_s=0.005)
+    assert found.status is Status.MEASURED and found.time_s > 0.02
+    assert found.peak_bytes is None and found.rows == probing.ROWS
+    both = LONGER.format(deed="import time; time.sleep(0.02); out = out * 2")
+    assert look(cells, both, max_time_s=0.005).status is Status.WRONG
+
+
+@pytest.mark.parametrize(
+    ("readings", "taken"),
+    [
+        ([2.0, 2.0], 2),
+        ([0.5, 0.5], 2),
+        ([0.95, 1.05, 0.9], 3),
+        ([0.5, 2.0, 0.6], 3),
+        ([0.01] * 5, 5),
+        ([1e-6] * 5, 5),
+    ],
+)
+def test_as_many_calls_as_it_takes_to_tell(cells, scripted, readings, taken):
+    fresh = Fresh(cells.problem(), lambda q, k, v: q * 1, probing.make(cells.problem(), 0))
+    found = few_samples(scripted(readings + [9.0] * 5, 0.0), fresh, 1.0)
+    assert found == readings[:taken]
+
+
+def test_what_does_not_fit_what_is_free_is_refused_and_not_run(cells, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 10**9)
+    code = "def build(problem):\n    raise AssertionError('it was built')"
+    found = look(cells, code, expected=2 * 10**9)  # bytes, which are 1.9 GiB
+    assert found.status is Status.OUT_OF_MEMORY
+    assert found.reason.startswith("predicted, not run: it needs 1.9 GiB")
+    assert look(cells, code, expected=10**6).status is Status.FAILED
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    own = {"computes": "its own operator", "definition": True}
+    assert look(cells, code, **own).reason.startswith("predicted, not run: checking it needs")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        (
+            "def build(problem):\n    raise RuntimeError('no')",
+            Status.FAILED,
+            "it raised RuntimeError",
+        ),
+        ("def build(problem):\n    raise MemoryError('no room')", Status.OUT_OF_MEMORY, "no room"),
+        (
+            "from impls.spec import Unsupported\n"
+            "def build(problem):\n    raise Unsupported('not that')",
+            Status.UNSUPPORTED,
+            "not that",
+        ),
+    ],
+)
+def test_whatever_happens_is_an_answer(cells, code, status, said):
+    found = look(cells, code)
+    assert (found.status, said in found.reason) == (status, True)
+
+
+def test_a_problem_that_it_does_not_take_is_refused(cells):
+    found = of("numpy", cells, phase="train")
+    assert found.status is Status.UNSUPPORTED and "no backward" in found.reason
+
+
+def test_a_worker_that_looked_at_what_is_wrong_is_not_used_again(cells):
+    for deed, spoiled in (("pass", False), ("out = out * 2", True)):
+        job = Job(cells.variant(LONGER.format(deed=deed)), cells.problem())
+        told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+        assert told["spoiled"] is spoiled
+        assert told["probe"]["status"] == ("wrong" if spoiled else "measured")
+
+
+def test_a_worker_whose_gpu_context_is_gone_is_not_used_again(cells, monkeypatch):
+    monkeypatch.setattr(probing, "poisoned", lambda device: True)
+    job = Job(cells.variant(LONGER.format(deed="pass")), cells.problem())
+    told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+    assert (told["spoiled"], told["probe"]["status"]) == (True, "measured")
+
+
+def test_a_worker_in_which_torchs_kernels_were_replaced_is_not_used_again(cells):
+    row = cells.variant(LONGER.format(deed="pass"), swaps=["aten::_flash_attention_forward"])
+    job = Job(row, cells.problem())
+    told = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
+    assert (told["spoiled"], told["probe"]["status"]) == (True, "measured")

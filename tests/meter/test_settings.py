@@ -1,0 +1,98 @@
+"""Settings: what a process must be started with, and what it says where it was not."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attnbench.core import settings
+from attnbench.core.settings import Settings, environment, wrong_environment
+from attnbench.gate.watch import changes, snapshot
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_library_is_told_the_same_number_of_threads(threads):
+    told = environment(threads)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    assert [told[name] for name in names] == [str(threads)] * 3
+    assert told["OMP_WAIT_POLICY"] == "passive"
+    assert all(isinstance(value, str) for value in told.values())
+
+
+def test_glibc_is_told_to_keep_freed_memory():
+    told = environment(1)
+    score_matrix = 4 * 8 * 4096**2
+    assert int(told["MALLOC_MMAP_THRESHOLD_"]) > score_matrix
+    assert int(told["MALLOC_TRIM_THRESHOLD_"]) > score_matrix
+
+
+def test_a_process_started_with_it_has_nothing_wrong(monkeypatch):
+    for name, value in environment(2).items():
+        monkeypatch.setenv(name, value)
+    assert wrong_environment(Settings(threads=2)) == []
+
+
+def test_a_variable_that_is_missing_or_different_is_named(monkeypatch):
+    for name, value in environment(2).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    assert sorted(wrong_environment(Settings(threads=2))) == ["MALLOC_TOP_PAD_", "OMP_WAIT_POLICY"]
+    wrong = wrong_environment(Settings(threads=1))
+    assert {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"} <= set(wrong)
+
+
+def test_the_header_has_the_environment_beside_the_settings():
+    told = Settings(threads=4, tf32=True).to_dict()
+    assert told["threads"] == 4
+    assert told["tf32"] is True
+    assert told["environment"] == environment(4)
+
+
+def test_apply_sets_threads_and_the_precision_of_float32_products():
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        settings.apply(Settings(threads=2, tf32=True))
+        assert torch.get_num_threads() == 2
+        assert torch.get_float32_matmul_precision() == "high"
+        settings.apply(Settings(threads=1))
+        assert torch.get_num_threads() == 1
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+
+
+def test_the_settings_can_be_asked_for_without_torch():
+    code = (
+        "import sys; from attnbench.core.settings import Settings, wrong_environment; "
+        "wrong_environment(Settings()); Settings().to_dict(); print('torch' in sys.modules)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert said.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("gpu", "stream"), [(1, 0), (0, 640)])
+def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
+    at = [0, 0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[0])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=at[1]))
+    before = snapshot()
+    assert changes(before) == []
+    at[:] = gpu, stream
+    assert [str(c) for c in changes(before)] == [
+        f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"
+    ]

@@ -1,0 +1,298 @@
+"""What variants share: what is noticed when one changes it, and how it is said."""
+
+import builtins
+import gc
+import math
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnbench.gate import budget, hygiene, watch
+from attnbench.gate.findings import Wrong
+from attnbench.gate.watch import changes, check, said, sealed, snapshot, still
+from attnbench.meter import clocks, timed
+from impls import masks
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """The settings as they were."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    device, precision = torch.get_default_device(), torch.get_float32_matmul_precision()
+    strict = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    torch.set_default_device(device if device.type != "cpu" else None)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(strict)
+    torch.set_grad_enabled(True)
+
+
+def test_nothing_has_changed_where_nothing_was_done():
+    before = snapshot()
+    q = torch.ones(1, 1, 4, 8, requires_grad=True)
+    F.scaled_dot_product_attention(q, q, q).sum().backward()
+    with torch.no_grad():
+        torch.softmax(q, -1)
+    assert changes(before) == []
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        (lambda: torch.set_num_threads(2), "threads (1 → 2)"),
+        (
+            lambda: torch.set_default_dtype(torch.float64),
+            "default dtype (torch.float32 → torch.float64)",
+        ),
+        (lambda: torch.set_default_device("meta"), "default device (cpu → meta)"),
+        (lambda: torch.set_grad_enabled(False), "gradient mode (True → False)"),
+        (
+            lambda: torch.set_float32_matmul_precision("medium"),
+            "float32 product precision (highest → medium)",
+        ),
+        (lambda: torch.use_deterministic_algorithms(True), "deterministic mode (False → True)"),
+    ],
+    ids=["threads", "dtype", "device", "gradients", "precision", "deterministic"],
+)
+def test_a_setting_that_was_changed_is_named_with_both_values(deed, said):
+    before = snapshot()
+    deed()
+    assert changes(before) == [said]
+
+
+def test_a_setting_that_was_put_back_has_not_changed():
+    before = snapshot()
+    torch.set_num_threads(2)
+    torch.set_num_threads(1)
+    assert changes(before) == []
+
+
+REPLACED = [
+    (F, "scaled_dot_product_attention", "torch.nn.functional.scaled_dot_product_attention"),
+    (torch, "matmul", "torch.matmul"), (torch, "equal", "torch.equal"),
+    (torch, "allclose", "torch.allclose"), (torch.Tensor, "softmax", "torch.Tensor.softmax"),
+    (torch.Tensor, "isfinite", "torch.Tensor.isfinite"),
+    (torch.Tensor, "backward", "torch.Tensor.backward"),
+    (torch.autograd, "grad", "torch.autograd.grad"),
+    (torch.cuda, "synchronize", "torch.cuda.synchronize"),
+    (torch.linalg, "vector_norm", "torch.linalg.vector_norm"),
+    (time, "perf_counter", "time.perf_counter"), (time, "perf_counter_ns", "time.perf_counter_ns"),
+    (threading, "active_count", "threading.active_count"), (gc, "collect", "gc.collect"),
+    (os, "getpid", "os.getpid"), (random, "SystemRandom", "random.SystemRandom"),
+    (np, "allclose", "numpy.allclose"), (builtins, "max", "builtins.max"),
+    (clocks, "perf_counter_ns", "attnbench.meter.clocks.perf_counter_ns"),
+    (clocks.HostClock, "samples", "attnbench.meter.clocks.HostClock.samples"),
+    (budget, "check", "attnbench.gate.budget.check"),
+    (budget, "RELATIVE_FACTOR", "attnbench.gate.budget.RELATIVE_FACTOR"),
+    (timed.Timed, "wrong", "attnbench.meter.timed.Timed.wrong"),
+    (masks.Mask, "visible", "impls.masks.Mask.visible"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("owner", "name", "full"), REPLACED, ids=[r[2] for r in REPLACED])
+def test_what_was_replaced_is_named_and_nothing_else(owner, name, full):
+    before = snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, lambda *_, **__: math.nan)
+        found = changes(before)
+    assert found == [full]
+    assert changes(before) == []
+
+
+def test_what_is_inside_a_function_counts_too():
+    before = snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hygiene.check_finite, "__code__", (lambda what, tensor: None).__code__)
+        assert changes(before) == ["the inside of attnbench.gate.hygiene.check_finite"]
+        patch.undo()
+        patch.setattr(budget.check_unsampled, "__defaults__", (1e9,))
+        assert changes(before) == ["the inside of attnbench.gate.budget.check_unsampled"]
+    assert changes(before) == []
+
+
+def test_a_number_changed_in_a_table_of_the_ruler_counts_too():
+    before = snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(budget.FLOOR_EPSILONS, "float32", 1e9)
+        assert changes(before) == ["attnbench.gate.budget.FLOOR_EPSILONS"]
+    assert changes(before) == []
+
+
+def test_a_module_put_in_place_of_another_is_named(monkeypatch):
+    before = snapshot()
+    monkeypatch.setitem(sys.modules, "time", types.ModuleType("time"))
+    assert changes(before) == ["time"]
+
+
+def test_a_name_that_hides_a_builtin_from_the_ruler_is_named(monkeypatch):
+    before = snapshot()
+    monkeypatch.setattr(budget, "min", max, raising=False)
+    assert changes(before) == ["attnbench.gate.budget.min"]
+
+
+def test_names_that_came_in_between_are_no_fault(monkeypatch):
+    before = snapshot()
+    monkeypatch.setattr(budget, "new", 1, raising=False)
+    monkeypatch.setattr(torch, "new_function", len, raising=False)
+    monkeypatch.setitem(sys.modules, "attnbench.new", types.ModuleType("attnbench.new"))
+    assert changes(before) == []
+
+
+def test_what_torchs_compiler_puts_around_a_function_is_no_fault(monkeypatch):
+    before = snapshot()
+    monkeypatch.setattr(torch, "manual_seed", torch._disable_dynamo(torch.manual_seed))
+    assert changes(before) == []
+    monkeypatch.setattr(torch, "equal", torch._disable_dynamo(torch.allclose))
+    assert changes(before) == ["torch.equal"]
+
+
+@pytest.mark.parametrize(
+    ("deed", "name"),
+    [
+        (lambda: torch.rand(1), "torch's random state"),
+        (lambda: torch.manual_seed(5), "torch's random state"),
+        (lambda: np.random.rand(), "numpy's random state"),  # noqa: NPY002
+        (random.random, "random's state"),
+    ],
+    ids=["torch draws", "torch seeded", "numpy", "random"],
+)
+def test_a_random_state_that_moved_is_named(deed, name):
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    before = snapshot()
+    deed()
+    assert changes(before) == [name]
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+    assert changes(before) == []
+
+
+def test_a_generator_of_ones_own_is_no_fault():
+    before = snapshot()
+    torch.rand(3, generator=torch.Generator().manual_seed(1))
+    np.random.default_rng(1).random()
+    random.Random(1).random()
+    assert changes(before) == []
+
+
+def test_a_copy_of_this_process_that_runs_on_is_named():
+    before = snapshot()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        assert changes(before) == [f"a copy of its process left running ({child})"]
+        assert said(before) == f"it left a copy of its process running: {child}"
+        assert changes(snapshot()) == []
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert changes(before) == []
+
+
+def test_a_process_that_runs_something_else_is_no_fault():
+    before = snapshot()
+    with subprocess.Popen(["sleep", "30"]) as child:
+        time.sleep(0.05)  # until it is another
+        found = changes(before)
+        child.kill()
+    assert found == []
+
+
+def test_the_sentence_tells_what_was_replaced_and_what_was_changed():
+    before = snapshot()
+    torch.set_num_threads(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "softmax", abs)
+        patch.setattr(time, "perf_counter", float)
+        with pytest.raises(Wrong) as caught:
+            check(before)
+    assert str(caught.value) == (
+        "it replaced time.perf_counter, torch.nn.functional.softmax; "
+        "it left changed what other variants share: threads (1 → 2)"
+    )
+    torch.set_num_threads(1)
+    assert said(before) is None
+    check(before)
+
+
+def test_who_replaces_what_would_notice_is_named_by_a_seal():
+    broken = sealed()
+    assert broken() == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "changes", lambda before: [])
+        assert broken() == ["attnbench.gate.watch.changes"]
+        patch.undo()
+        patch.setattr(watch.check, "__code__", (lambda before: None).__code__)
+        assert broken() == ["attnbench.gate.watch.check"]
+    assert broken() == []
+
+
+def test_what_the_functions_that_notice_go_by_is_sealed_too(monkeypatch):
+    broken = sealed()
+    monkeypatch.setattr(watch, "_EVERY", lambda found: True)
+    monkeypatch.setattr(watch, "OTHERS", ())
+    assert broken() == [f"{watch.__name__}.OTHERS", f"{watch.__name__}._EVERY"]
+
+
+class EqualsAll:
+    """A function that says it is whatever it is held against."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+    def __call__(self, *given):
+        return 0.0
+
+
+@pytest.mark.parametrize(("owner", "name"), [(time, "perf_counter"), (clocks, "clock_for")])
+def test_what_equals_everything_is_not_the_same(monkeypatch, owner, name):
+    before = snapshot()
+    monkeypatch.setattr(owner, name, EqualsAll())
+    assert changes(before) == [f"{owner.__name__}.{name}"]
+
+
+def test_a_name_that_moved_to_another_thing_is_told_where_the_things_are_the_same():
+    before = snapshot()
+    one = clocks.__dict__.pop("HostClock")
+    clocks.__dict__["Clock_"] = one
+    try:
+        assert "attnbench.meter.clocks.HostClock" in changes(before)
+    finally:
+        del clocks.__dict__["Clock_"]
+        clocks.HostClock = one
+
+
+@pytest.mark.parametrize("name", ["all", "map"])
+def test_python_s_own_may_not_be_replaced_to_make_all_look_the_same(monkeypatch, name):
+    before = snapshot()
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builtins, name, lambda *given: iter(()) if name == "map" else True)
+        found = changes(before)
+    assert {"time.perf_counter", f"builtins.{name}"} <= set(found)
+
+
+def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeypatch):
+    before = snapshot()
+    assert still(before) is before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clocks, "new_name", 1, raising=False)
+        assert still(before) is None
+    assert still(before) is before
+    monkeypatch.setitem(sys.modules, "a_module_of_somebody", types.ModuleType("new"))
+    assert still(before) is None
