@@ -192,6 +192,7 @@ def test_the_key_tells_cells_apart_and_does_not_depend_on_order():
     assert record().key != record(problem=Problem(q_len=8, kv_len=8).to_dict()).key
 
 
+counts = st.integers(0, 2**63 - 1)
 amounts = st.floats(0, allow_nan=False, allow_infinity=False)
 wild = st.none() | st.floats()
 words = st.text(max_size=12)
@@ -207,14 +208,14 @@ times = st.builds(
     clock=st.sampled_from(["host", "events", "e2e"]),
     stop=st.sampled_from(["converged", "plateau", "budget"]),
     samples_s=st.lists(amounts, min_size=1, max_size=3),
-    discarded=st.integers(0),
+    discarded=counts,
     flags=st.lists(words, max_size=2),
 )
 memories = st.builds(
     Memory,
-    peak_bytes=st.integers(0),
-    saved_bytes=st.none() | st.integers(0),
-    expected_bytes=st.none() | st.integers(0),
+    peak_bytes=counts,
+    saved_bytes=st.none() | counts,
+    expected_bytes=st.none() | counts,
     method=words,
     flags=st.lists(words, max_size=2),
 )
@@ -225,7 +226,7 @@ errors = st.builds(
     worst_row=wild,
     cosine=wild,
     ratio=wild,
-    worst_at=st.none() | st.lists(st.integers(0), min_size=3, max_size=3),
+    worst_at=st.none() | st.lists(counts, min_size=3, max_size=3),
 )
 distances = st.builds(
     Distance,
@@ -251,8 +252,8 @@ ranks = st.builds(
     Ranks,
     world=st.just(2),
     time_s=st.lists(amounts, min_size=2, max_size=2),
-    peak_bytes=st.lists(st.integers(0), min_size=2, max_size=2),
-    sent_bytes=st.lists(st.integers(0), min_size=2, max_size=2),
+    peak_bytes=st.lists(counts, min_size=2, max_size=2),
+    sent_bytes=st.lists(counts, min_size=2, max_size=2),
     backend=words,
 )
 
@@ -277,7 +278,7 @@ def records(draw):
         ),
         distance=draw(st.none() | distances),
         entropy=draw(wild),
-        cost=draw(st.none() | st.builds(Work, flops=st.integers(0), bytes=st.integers(0))),
+        cost=draw(st.none() | st.builds(Work, flops=counts, bytes=counts)),
         share_of_ceiling=draw(wild),
         setup_s=draw(wild),
         kernels=draw(st.lists(words, max_size=2)),
