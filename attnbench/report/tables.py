@@ -1,26 +1,225 @@
-"""Tables as text: where they are printed, in which colors, and how they fit into the width there.
+"""A table as data, and how it is shown: in a terminal, as HTML, Markdown, CSV and LaTeX.
 
-A number that is broken in two reads as two others, so columns of numbers are as wide as their
-numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays so.
+In a terminal a number that is broken in two reads as two others, so columns of numbers are as wide
+as their numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays
+so.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from typing import IO, Literal, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import IO, Any, Literal, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Column
+from rich.table import Column as GridColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.core.format import Unchecked, for_terminal
+from attnbench.core.format import NONE, Unchecked, for_sheet, for_terminal
 
-GOOD, BAD, FAINT = "green", "red", "dim"
+GOOD, BAD, FAINT, BOLD, BEST = "green", "red", "dim", "bold", "bold green"
+"""Styles of a cell. A terminal shows all; Markdown and LaTeX show those that are bold."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, the unit of its values, and how they are printed."""
+
+    heading: str
+    unit: str = ""
+    align: Literal["left", "right"] = "left"
+    wrap: bool = False
+    """Whether the values may be broken over lines, as words may and numbers may not."""
+    text: Callable[[Any], str] = str
+    """The printed form of a value. None is printed as a dash."""
+
+    @property
+    def head(self) -> str:
+        """The heading with its unit: ``peak, MiB``."""
+        return f"{self.heading}, {self.unit}" if self.unit else self.heading
+
+
+def columns(*headings: str, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> list[Column]:
+    """Columns of text. ``right`` and ``wrap`` name those that are aligned right, and that wrap."""
+    return [Column(h, align="right" if h in right else "left", wrap=h in wrap) for h in headings]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with a style."""
+
+    value: Any
+    style: str = ""
+    rest: str = ""
+    """Text behind the value, after a space, that does not have the style."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain values, or of values with a style, under columns."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    notes: Sequence[str] = ()
+    """Sentences below the table."""
+    caption: str = ""
+    """Text beside the title."""
+
+    def cells(self) -> Iterator[list[Cell]]:
+        """Row by row the printed values."""
+        for row in self.rows:
+            yield [_printed(column, v) for column, v in zip(self.columns, row, strict=True)]
+
+
+def _printed(column: Column, value: Any) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    return Cell(NONE if cell.value is None else column.text(cell.value), cell.style, cell.rest)
+
+
+def show(table: Table) -> None:
+    """Print a table to the terminal, below its title and above its notes."""
+    out = console()
+    if table.title:
+        title = Text("\n").append(table.title, BOLD)
+        out.print(title.append(f"  {table.caption}") if table.caption else title)
+    if table.rows:
+        made = _empty_grid()
+        for column in table.columns:
+            _add_column(made, column.head, column.align, column.wrap)
+        for row in table.cells():
+            made.add_row(*map(_terminal_cell, row))
+        put(made)
+    for note in table.notes:
+        out.print(Text(note), style=FAINT)
+
+
+def _terminal_cell(cell: Cell) -> Text:
+    text = Text().append(cell.value, cell.style)
+    return text.append(f" {cell.rest}") if cell.rest else text
+
+
+def to_csv(table: Table) -> str:
+    """The values as they are, below the headings."""
+    heads = [column.head for column in table.columns]
+    values = ([c.value if isinstance(c, Cell) else c for c in row] for row in table.rows)
+    return csv_of([heads, *values])
+
+
+def csv_of(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(map(for_sheet, row) for row in rows)
+    return out.getvalue()
+
+
+def to_html(table: Table) -> str:
+    """A table that scrolls within its frame; the first cell of a row is its heading.
+
+    Of a value of several lines the second and later ones are remarks.
+    """
+    classes = ["" if column.align == "left" else ' class="n"' for column in table.columns]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(column.head)}</th>'
+        for column, kind in zip(table.columns, classes, strict=True)
+    )
+    lines = [
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
+        f'<table class="said"><thead><tr>{head}</tr></thead><tbody>'
+    ]
+    for row in table.cells():
+        cells = [_td(cell, kind) for cell, kind in zip(row[1:], classes[1:], strict=True)]
+        first = _td(row[0], f' scope="row"{classes[0]}', "th")
+        lines.append(f"<tr>{first}{''.join(cells)}</tr>")
+    return "\n".join([*lines, "</tbody></table></div>"])
+
+
+def _td(cell: Cell, attributes: str, tag: str = "td") -> str:
+    first, *remarks = f"{cell.value} {cell.rest}".rstrip().split("\n")
+    below = "".join(f'<p class="remedy">{escape(remark)}</p>' for remark in remarks)
+    return f"<{tag}{attributes}>{escape(first)}{below}</{tag}>"
+
+
+def to_markdown(table: Table) -> str:
+    """A table as GitHub reads it."""
+    rule = ["---:" if column.align == "right" else "---" for column in table.columns]
+    lines = [[markdown_text(column.head) for column in table.columns], rule]
+    for row in table.cells():
+        lines.append([_markdown_cell(cell) for cell in row])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = markdown_text(cell.value)
+    bold = f"**{text}**" if cell.style in (BOLD, BEST) else text
+    return f"{bold} {markdown_text(cell.rest)}".rstrip()
+
+
+LONG = 900
+"""Characters of a text in Markdown."""
+MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!$])")
+ENTITY = re.compile(r"&(?=#?\w+;)")
+"""Elsewhere an ampersand is only an ampersand."""
+
+
+def markdown_text(text: str) -> str:
+    """Text on one line, with nothing in it that is markup; a very long one is cut."""
+    line = " ".join(text.split())
+    line = line if len(line) <= LONG else line[:LONG] + "…"
+    safe = MARKDOWN.sub(r"\\\1", ENTITY.sub("&amp;", line))
+    return safe.replace("@", "&#64;").replace("\\<", "&lt;")
+
+
+LATEX = {
+    "\\": r"\textbackslash ", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$",
+    "#": r"\#", "_": r"\_", "~": r"\textasciitilde ", "^": r"\textasciicircum ",
+}  # fmt: skip
+PAGE = 60
+"""Rows above which a table in LaTeX may break over pages."""
+
+
+def latex_text(text: str) -> str:
+    """Text in which LaTeX finds no command."""
+    return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def to_latex(table: Table) -> str:
+    """A table for booktabs, or longtable if it is long, with its title above the numbers."""
+    left = sum(column.align == "left" for column in table.columns)
+    heads = [latex_text(column.head) for column in table.columns]
+    spread = f"\\multicolumn{{{len(heads) - left}}}{{c}}{{{latex_text(table.title)}}}"
+    head = [
+        r"\toprule",
+        f"{' & ' * left}{spread} \\\\",
+        f"{' & '.join(heads)} \\\\",
+        r"\midrule",
+    ]
+    body = [f"{' & '.join(map(_latex_cell, row))} \\\\" for row in table.cells()]
+    columns = "".join(column.align[0] for column in table.columns)
+    if len(table.rows) <= PAGE:
+        begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+        return "\n".join([begin, *head, *body, r"\bottomrule", end, ""])
+    begin, end = f"\\begin{{longtable}}{{{columns}}}", r"\end{longtable}"
+    more = f"\\multicolumn{{{len(heads)}}}{{r}}{{Continued on next page}} \\\\"
+    foot = [r"\midrule", more, r"\midrule", r"\endfoot", r"\bottomrule", r"\endlastfoot"]
+    return "\n".join([begin, *head, r"\endfirsthead", *head, r"\endhead", *foot, *body, end, ""])
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = latex_text(cell.value)
+    bold = f"\\bfseries {text}" if cell.style in (BOLD, BEST) else text
+    return f"{bold} {latex_text(cell.rest)}".rstrip()
+
+
 PIPED = 120
 """Columns where no terminal sets a limit."""
 GAP = 2
@@ -73,12 +272,18 @@ def console(width: int | None = None) -> Console:
 
 def grid(*columns: str, right: Sequence[str] = (), words: Sequence[str] = ()) -> Grid:
     """An empty table. The columns of ``words`` may wrap; the others do in their headings alone."""
-    made = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    made = _empty_grid()
     for column in columns:
-        justify: Literal["left", "right"] = "right" if column in right else "left"
-        heading = Text(column, no_wrap=False)
-        made.add_column(heading, justify=justify, overflow="fold", no_wrap=column not in words)
+        _add_column(made, column, "right" if column in right else "left", column in words)
     return made
+
+
+def _empty_grid() -> Grid:
+    return Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+
+
+def _add_column(made: Grid, head: str, align: Literal["left", "right"], wrap: bool) -> None:
+    made.add_column(Text(head, no_wrap=False), justify=align, overflow="fold", no_wrap=not wrap)
 
 
 def put(made: Grid) -> None:
@@ -107,7 +312,7 @@ def _fit(made: Grid, out: Console) -> int:
     return sum(widths) + gaps
 
 
-def _range(column: Column, out: Console) -> Measurement:
+def _range(column: GridColumn, out: Console) -> Measurement:
     """How narrow a column can be, and how wide it would be."""
     endless = out.options.update(width=10**6)
     cells = [Measurement.get(out, endless, cell) for cell in column.cells]

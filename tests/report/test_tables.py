@@ -1,26 +1,90 @@
-"""How tables fit: words wrap, numbers do not, and nothing is cut off."""
+"""A table in each form, and how it fits a terminal: words wrap, numbers don't, nothing is cut."""
 
+import csv
 import io
 import re
 import sys
 
 import pytest
 
-from attnbench.report.tables import console, grid, put
+from attnbench.report.tables import (
+    BAD,
+    BOLD,
+    Cell,
+    Column,
+    Table,
+    columns,
+    console,
+    show,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+)
 
 NUMBERS = [f"{n}.25 ±2.0" for n in range(1, 9)]
 
 
-def table(*rows, columns=("name", "worst error at all", "why")):
-    made = grid(*columns, right=columns[1:2], words=["why"])
-    for row in rows:
-        made.add_row(*row)
-    return made
+WORDS = columns("name", "worst error at all", "why", right=["worst error at all"], wrap=["why"])
+
+
+def table(*rows, heads=WORDS):
+    return Table("", heads, rows)
+
+
+NASTY = "<b>|`*_&{7}$%#~^\\x"
+TIMES = Table(
+    "times",
+    [Column("variant"), Column("median", "ms", "right", text="{:.1f}".format)],
+    [
+        ("a", Cell(1.23456, BOLD, "of [1, 2]")),
+        ("=1+1", None),
+        (NASTY, Cell(12.0, BAD)),
+    ],
+    notes=["as seen by nobody"],
+)
+
+
+def test_a_terminal_shows_title_values_and_notes_and_obeys_none_of_them(shown):
+    text = shown(show, Table("[red]t\x1b[1m", TIMES.columns, TIMES.rows, ["[dim]note"], "and more"))
+    title, head, *rows, note = text.strip().splitlines()
+    assert title == "[red]t\N{REPLACEMENT CHARACTER}[1m  and more" and note == "[dim]note"
+    assert head.split() == ["variant", "median,", "ms"]
+    assert [row.split() for row in rows] == [
+        ["a", "1.2", "of", "[1,", "2]"],
+        ["=1+1", "–"],
+        [NASTY, "12.0"],
+    ]
+
+
+def test_a_file_has_the_values_as_they_are_and_no_formula():
+    head, *rows = csv.reader(io.StringIO(to_csv(TIMES)))
+    assert head == ["variant", "median, ms"]
+    assert rows == [["a", "1.23456"], ["'=1+1", ""], [NASTY, "12.0"]]
+
+
+def test_html_has_headings_marks_numbers_and_escapes():
+    text = to_html(Table('a "t"', TIMES.columns, [*TIMES.rows, ("b\n<i>why", 1)]))
+    assert 'aria-label="a &quot;t&quot;"' in text and "<b>" not in text and "<i>" not in text
+    assert '<th scope="col" class="n">median, ms</th>' in text
+    assert '<th scope="row">a</th><td class="n">1.2 of [1, 2]</td>' in text
+    assert '<th scope="row">b<p class="remedy">&lt;i&gt;why</p></th>' in text
+
+
+def test_markdown_and_latex_mark_what_is_bold_and_hold_no_markup_of_others():
+    head, rule, first, _, last = to_markdown(TIMES).splitlines()
+    assert (head, rule) == ("| variant | median, ms |", "| --- | ---: |")
+    assert first == r"| a | **1.2** of \[1, 2\] |"
+    assert len(re.findall(r"(?<!\\)\|", last)) == 3 and "<" not in last
+    rows = to_latex(TIMES).splitlines()
+    assert rows[0] == r"\begin{tabular}{lr}" and rows[3] == r"variant & median, ms \\"
+    assert rows[5] == r"a & \bfseries 1.2 of [1, 2] \\"
+    assert "\\x" not in rows[7] and len(re.findall(r"(?<!\\)&", rows[7])) == 1
 
 
 def test_words_wrap_within_their_own_column(shown):
     why = " ".join(f"w{n}" for n in range(40))
-    lines = shown(put, table(("a", "1.5", why), ("b", "2.5", "so")), width=60).splitlines()
+    lines = shown(show, table(("a", "1.5", why), ("b", "2.5", "so")), width=60).splitlines()
     first, *more, last = lines[2:]
     assert first.split()[:2] == ["a", "1.5"] and last.split() == ["b", "2.5", "so"]
     start = first.index("w0")
@@ -33,43 +97,42 @@ def test_headings_wrap_once_and_before_words_do(shown):
     one_line = [["name", "worst", "error", "at", "all", "why"], ["a", "1.5", *why.split()]]
     two_lines = [["worst", "error"], ["name", "at", "all", "why"], ["a", "1.5", *why.split()]]
     for width, wanted in ((60, one_line), (49, two_lines)):
-        lines = shown(put, table(("a", "1.5", why)), width=width).splitlines()
+        lines = shown(show, table(("a", "1.5", why)), width=width).splitlines()
         assert [line.split() for line in lines] == wanted
 
 
 def test_numbers_are_never_broken_however_many(shown):
-    columns = ("name", *map(str, range(8)))
-    made = grid(*columns, right=columns[1:])
-    made.add_row("a", *NUMBERS)
-    _, line = shown(put, made, width=40).splitlines()
+    heads = ("name", *map(str, range(8)))
+    made = table(("a", *NUMBERS), heads=columns(*heads, right=heads[1:]))
+    _, line = shown(show, made, width=40).splitlines()
     assert line.split("  ")[-1].endswith(NUMBERS[-1]) and all(n in line for n in NUMBERS)
 
 
 def test_a_word_without_end_is_folded_and_not_cut(shown):
     word = "/path" * 60
-    lines = shown(put, table(("a", "1", word)), width=80).splitlines()
+    lines = shown(show, table(("a", "1", word)), width=80).splitlines()
     assert max(map(len, lines)) <= 80
     assert "".join(line[line.rindex(" ") + 1 :] for line in lines[2:]) == word
 
 
 def test_no_line_ends_in_blanks(shown):
     made = table(("a", "1", "words " * 40), ("b", "", ""))
-    text = shown(put, made, width=60)
+    text = shown(show, made, width=60)
     text += shown(lambda: console().print("a few words " * 20, style="dim"), width=60)
     assert text.count("\n") > 10
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-@pytest.mark.parametrize("columns", [50, 200])
-def test_on_a_terminal_its_width_is_taken(monkeypatch, columns):
+@pytest.mark.parametrize("width", [50, 200])
+def test_on_a_terminal_its_width_is_taken(monkeypatch, width):
     class Screen(io.StringIO):
         def isatty(self):
             return True
 
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
-    for name, value in (("COLUMNS", str(columns)), ("TERM", "xterm"), ("NO_COLOR", "1")):
+    for name, value in (("COLUMNS", str(width)), ("TERM", "xterm"), ("NO_COLOR", "1")):
         monkeypatch.setenv(name, value)
-    put(table(("a", "1", " ".join(["why"] * 100))))
+    show(table(("a", "1", " ".join(["why"] * 100))))
     lines = re.sub("\x1b.*?m", "", screen.getvalue()).splitlines()
-    assert columns - 5 < max(len(x.rstrip()) for x in lines) <= columns
+    assert width - 5 < max(len(x.rstrip()) for x in lines) <= width
