@@ -36,10 +36,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from impls.options import InvalidRow as InvalidRow
-from impls.options import check_ranks, check_runs, check_swaps, listed, one_of, operator_on, typed
-from impls.support import NO_GRADIENT as NO_GRADIENT
-from impls.support import refusal
+from impls.asked import CantBeDone
+from impls.loading import load_function
+from impls.masks import MASK_KINDS as MASK_KINDS
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -58,17 +57,23 @@ Level = Literal["core", "layer", "block"]
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 PHASES = ("forward", "train", "backward", "decode")
 DEVICES = ("cpu", "cuda")
-MASK_KINDS = (
-    "none", "causal", "window", "prefix", "document", "padding", "alibi", "dense", "bias",
-)  # fmt: skip
+NO_GRADIENT = ("forward", "decode")
+"""The phases of a variant that has no backward."""
 CROSSES = (False, "decode", True)
 """What a row may say of unequal lengths, the least first."""
 COMPILED = "Torch-Compiled Region"
 """What torch's profiler calls code that its compiler made, with numbers after a colon."""
 
+MOST = 2.0**63
+"""Numbers beyond this are no option's."""
+SWAPPABLE = re.compile(r"aten::_(scaled_dot_product|flash|efficient|cudnn)_\w+")
 _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 
 PerDevice = Mapping[str, tuple[str, ...]]
+
+
+class InvalidRow(CantBeDone, ValueError):
+    """A row that says something no row may say. The message is a sentence."""
 
 
 class Unsupported(Exception):
@@ -304,3 +309,143 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+# ---- options, and the words of a row -------------------------------------------------------------
+
+
+def typed(row: str, key: str, text: str, default: Any) -> Any:
+    """An option's text as the type of its default."""
+    if isinstance(default, bool):
+        if text.lower() in ("true", "1", "yes", "false", "0", "no"):
+            return text.lower() in ("true", "1", "yes")
+        raise InvalidRow(f"{row}: option {key}={text!r} is neither true nor false")
+    try:
+        value = type(default)(text)
+    except ValueError:
+        kind = type(default).__name__
+        raise InvalidRow(f"{row}: option {key}={text!r} is not {kind}, like {default!r}") from None
+    if isinstance(value, int | float) and not abs(value) < MOST:
+        raise InvalidRow(f"{row}: option {key}={text} is not a number below 2^63")
+    return value
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b, c``, or ``nothing``."""
+    return ", ".join(words) or "nothing"
+
+
+def one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
+    """Refuse what is not among the valid words."""
+    wrong = [g for g in given if g not in valid]
+    if wrong:
+        raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {listed(valid)}")
+
+
+def check_runs(row: str, runs: Any, devices: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse what names no operator by ``device`` or ``device?option=value``."""
+    if not isinstance(runs, Mapping):
+        raise InvalidRow(f"{row}: runs is {runs!r}, not operators by device")
+    for where, operator in runs.items():
+        device, _, choice = where.partition("?")
+        one_of(row, "device of runs", [device], devices)
+        key, _, text = choice.partition("=")
+        if choice and key not in options:
+            raise InvalidRow(f"{row}: runs names an option {key!r}, which it has not")
+        if choice:
+            typed(row, key, text, options[key])
+        if not isinstance(operator, str) or not operator:
+            raise InvalidRow(f"{row}: runs on {where} is {operator!r}, not an operator's name")
+
+
+def check_swaps(row: str, swaps: Sequence[str]) -> None:
+    """Refuse an operator that is no fused attention of torch's: the ruler uses the others."""
+    for operator in swaps:
+        if not isinstance(operator, str) or not SWAPPABLE.fullmatch(operator):
+            raise InvalidRow(
+                f"{row}: swaps names {operator!r}; a row may replace only torch's fused attention, "
+                "such as aten::_scaled_dot_product_flash_attention"
+            )
+
+
+def check_ranks(row: str, level: str, ranks: Any, shares: str | None,
+                options: Mapping[str, Any]) -> None:  # fmt: skip
+    """Refuse a row of ranks that does not say over how many, or who holds what; and shares of a row
+    that runs in one process.
+    """
+    if not isinstance(ranks, bool):
+        raise InvalidRow(f"{row}: ranks={ranks!r} is neither true nor false")
+    if not ranks and shares is not None:
+        raise InvalidRow(f"{row}: shares are of a row that runs over several processes: ranks=True")
+    if ranks and level != "core":
+        raise InvalidRow(f"{row} runs over several processes and is a {level}: only a core can")
+    if ranks and (shares is None or type(options.get("world")) is not int):
+        raise InvalidRow(
+            f"{row} runs over several processes, so it needs an option world, a whole number, and "
+            "shares: who holds which tokens"
+        )
+
+
+def operator_on(device: str, runs: Mapping[str, str], chosen: Mapping[str, Any]) -> str | None:
+    """The operator that a row's ``runs`` names for a device under the options chosen."""
+    for where, operator in runs.items():
+        on, _, choice = where.partition("?")
+        key, _, text = choice.partition("=")
+        if on == device and (not choice or chosen[key] == typed("", key, text, chosen[key])):
+            return operator
+    return None
+
+
+# ---- whether a row takes a problem ---------------------------------------------------------------
+
+
+def refusal(row: Variant, problem: Problem) -> str | None:
+    """None where the row takes the problem, else a sentence that says why not."""
+    device = problem.device.split(":")[0]
+    if problem.level != row.level:
+        return f"{row.label} works at level {row.level}, not {problem.level}"
+    if row.ranks and row.world < 2:
+        return f"{row.label} runs over several processes: ask for --world 2"
+    if device not in row.devices:
+        return f"{row.label} runs on {listed(row.devices)}, not on {device}"
+    if problem.dtype not in row.on(device, "dtypes"):
+        taken = listed(row.on(device, "dtypes"))
+        return f"{row.label} takes {taken} on {device}, not {problem.dtype}"
+    if problem.phase not in row.on(device, "phases"):
+        return _no_such_phase(row, device, problem.phase)
+    refused = [kind for kind in problem.mask.kinds if kind not in row.on(device, "masks")]
+    if refused:
+        taken = listed(row.on(device, "masks"))
+        return f"{row.label} takes the masks {taken} on {device}, not {listed(refused)}"
+    return _refused_shape(row, problem)
+
+
+def _no_such_phase(row: Variant, device: str, phase: str) -> str:
+    phases = row.on(device, "phases")
+    why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
+    here = f" on {device}" * (len({row.on(each, "phases") for each in row.devices}) > 1)
+    return f"{row.label} serves {listed(phases)}{here}, not {phase}: {why}"
+
+
+def _refused_shape(row: Variant, problem: Problem) -> str | None:
+    if problem.heads != problem.kv_heads and not row.gqa:
+        return f"{row.label} has no grouped-query form: it needs as many kv_heads as heads"
+    crosses = problem.phase == "decode" if row.cross == "decode" else row.cross
+    if problem.q_len != problem.kv_len and not crosses:
+        but = ", but in decode" * (row.cross == "decode")
+        return f"{row.label} needs q_len equal to kv_len{but}"
+    if problem.v_head_dim != problem.head_dim and not row.value_dim:
+        return f"{row.label} needs v_head_dim equal to head_dim"
+    if row.head_dims and not row.head_dims[0] <= problem.head_dim <= row.head_dims[1]:
+        return f"{row.label} takes head_dim {row.head_dims[0]} to {row.head_dims[1]}"
+    return _refused_split(row, problem) if row.ranks else None
+
+
+def _refused_split(row: Variant, problem: Problem) -> str | None:
+    """What whoever deals out the shares says of a problem that can't be split."""
+    assert row.shares is not None
+    try:
+        load_function(row.shares)(problem, row.world)
+    except Unsupported as why:
+        return str(why)
+    return None

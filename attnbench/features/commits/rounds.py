@@ -44,8 +44,7 @@ from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
 from impls.asked import CantBeDone
-from impls.options import InvalidRow
-from impls.spec import Variant
+from impls.spec import InvalidRow, Variant
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""

@@ -14,7 +14,7 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = str(_HERE.parents[3])
 
 
-_KNOWN_BY = {"attnbench": "models/capture/child.py", "impls": "mask_parts.py"}
+_KNOWN_BY = {"attnbench": "models/capture/child.py", "impls": "masks.py"}
 
 
 class _Ours:
