@@ -1,4 +1,4 @@
-"""``attnbench.run(…)``: a grid measured, and its records as a DataFrame."""
+"""``attnbench.run(…)`` and ``attnbench.choose(…)``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from attnbench.answer import choose_runs, paste
 from attnbench.answer.choose import Choice
 from attnbench.answer.choose_runs import Means
 from attnbench.answer.wants import Wants
-from attnbench.command import arguments
+from attnbench.command.arguments import GRID
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
-from attnbench.notebook.frames import BadWord, changes, command, held, load, read, several
+from attnbench.notebook.frames import load
+from attnbench.notebook.words import BadWord, command, grid_changes, plain, read, several
+from attnbench.sweep import start
 from attnbench.sweep.plan import duration, grid_of, problems
 from attnbench.sweep.presets import one_problem
 from attnbench.sweep.sweep import Interrupt, Stopped, sweep
@@ -36,54 +38,48 @@ if TYPE_CHECKING:
 
 
 WIDE = 110
-"""Characters that a line holds, in most notebooks and terminals."""
+"""Characters of a line in most notebooks and terminals."""
 
 
 class OneLine:
-    """What a run shows of itself in a notebook."""
+    """A run's progress: one line that is written over where it is watched, and a last line."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._start, self._shown = quiet, monotonic(), 0
         self._watched = sys.stderr.isatty() or "ipykernel" in sys.modules
         self._ended = dict[str, str]()
-        """By cell: one that is measured again has ended once."""
+        """Each cell's status; one that is measured again counts once."""
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """A cell has ended."""
+        """Show that a cell has ended."""
         self._ended[record.key] = str(record.status)
-        if self._watched:
+        if self._watched and not self._quiet:
             what = f"{record.variant} {record.problem}: {record.status}"
-            self._write(f"[{done}/{total}, {duration(left_s)} left] {what}")
+            self._write(f"[{done}/{total}, {duration(left_s)} left] {what}"[:WIDE])
 
     def tell(self, sentence: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         self.close()
-        self._print(sentence)
+        if not self._quiet:
+            print(sentence, file=sys.stderr, flush=True)
 
     def end(self, path: Path) -> None:
-        """How it came out, and where it lies."""
-        self.close()
+        """Print how many cells ended how, and the run's folder."""
         ended = Counter(self._ended.values()).most_common()
         counts = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in ended)
         took = duration(monotonic() - self._start)
-        self._print(f"{counts or 'nothing was left to measure'}, in {took}; the run is {path}")
+        self.tell(f"{counts or 'nothing was left to measure'}, in {took}; the run is {path}")
 
     def close(self) -> None:
-        """Take away what is written over."""
+        """Clear the line that is written over."""
         if self._shown:
             self._write("")
             print("\r", end="", file=sys.stderr, flush=True)
             self._shown = 0
 
     def _write(self, text: str) -> None:
-        if not self._quiet:
-            text = text[:WIDE]
-            print("\r" + text.ljust(self._shown), end="", file=sys.stderr, flush=True)
-            self._shown = len(text)
-
-    def _print(self, text: str) -> None:
-        if not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+        print("\r" + text.ljust(self._shown), end="", file=sys.stderr, flush=True)
+        self._shown = len(text)
 
 
 Words = str | Iterable[str] | None
@@ -121,54 +117,33 @@ def run(
 ) -> pd.DataFrame:
     """Measure every combination of what is given, and return the records, a row each.
 
-    ``variants``: names as ``attnbench list`` has them, all of the table if none. The grid is that
-    of ``preset``, or of the device's default, with what is given in place of its own: one value or
-    several, ``seq=[256, "1x4096"]``, ``mask=["causal", "window:255,0"]``. ``tables``: Python files
-    with rows of your own. ``devices``: several GPUs, measured on side by side. ``budget``: seconds
-    of sampling a cell. ``problems``: in place of a grid, what ``attnbench.capture`` gave, or its
-    file. ``resume``: the folder of a run to go on with; then nothing else is given.
+    ``variants``: names as in ``attnbench list``; the whole table if none. The grid is that of
+    ``preset``, or the device's default, changed by what is given: one value or several,
+    ``seq=[256, "1x4096"]``, ``mask=["causal", "window:255,0"]``. ``tables``: Python files with rows
+    of your own. ``devices``: several GPUs, used side by side. ``budget``: seconds of sampling a
+    cell. ``problems``: in place of a grid, what ``attnbench.capture`` returned, or its file.
+    ``resume``: the folder of a run to go on with; then nothing else is given.
 
     Ctrl-C lets a cell end and raises ``KeyboardInterrupt``; what was measured is kept. The folder
-    of the run is ``df.attrs["run"]``. What was not measured has a row too, with its ``reason``.
+    of the run is ``df.attrs["run"]``. A cell that was not measured has a row too, with its
+    ``reason``.
 
     >>> df = attnbench.run(["sdpa", "matmul"], seq=[256, 512], phase="forward")  # doctest: +SKIP
     >>> df[["variant", "problem.q_len", "time.median_s"]]                        # doctest: +SKIP
     """
-    asked = {
-        "seq": seq,
-        "batch": batch,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "v_head_dim": v_head_dim,
-        "dtype": dtype,
-        "mask": mask,
-        "phase": phase,
-        "inputs": inputs,
-        "level": level,
-        "device": device,
-        "world": world,
-        "budget": budget,
-    }
-    more = {
-        "preset": preset,
-        "problems": problems,
-        "seed": seed,
-        "threads": threads,
-        "energy": energy,
-    }
-    asked = {name: held(value) for name, value in asked.items()}
+    given = {name: plain(value) for name, value in locals().items()}
     names, files, where = (
-        several(name, found) if (found := held(value)) else ()
-        for name, value in (("variants", variants), ("tables", tables), ("devices", devices))
+        several(name, given[name]) if given[name] else ()
+        for name in ("variants", "tables", "devices")
     )
     places, line = _places(where), OneLine(quiet=quiet)
     if resume is not None:
-        if names or files or any(x not in (None, False) for x in (asked | more).values()):
+        beside = (*GRID, "preset", "problems", "seed", "threads", "energy")
+        if names or files or any(given[name] not in (None, False) for name in beside):
             raise BadWord("resume takes the grid of the run it names; leave the rest out")
-        begun = _resumed(Path(resume), places)
+        begun = start.resume(Path(resume), places.machine)
     else:
-        begun = _begun(names, asked, more | {"devices": where}, files, Path(out), places, line)
+        begun = _begin(names, given | {"devices": where}, files, places, line)
     with closing(begun.folder):
         _measure(begun, places, line)
     line.end(begun.folder.path)
@@ -178,60 +153,55 @@ def run(
 def _places(devices: Sequence[str]) -> Places:
     from attnbench.sweep.places import Local
 
-    return Local(read("devices", arguments.words, devices) if devices else ())
+    return Local(read("devices", devices) if devices else ())
 
 
-def _resumed(path: Path, places: Places) -> Run:
-    from attnbench.sweep import start
-
-    return start.resume(path, places.machine)
-
-
-def _begun(
+def _begin(
     names: Sequence[str],
-    asked: dict[str, Any],
-    more: dict[str, Any],
+    given: Mapping[str, Any],
     files: Sequence[str],
-    out: Path,
     places: Places,
     line: OneLine,
 ) -> Run:
-    from attnbench.sweep import start
-
-    changed = changes(asked)
-    problems = _captured(more, changed, line)
+    """A new run's folder and plan."""
+    changes = grid_changes(given)
+    problems = _captured(given, changes, line)
     if problems:
-        grid = grid_of(problems, "the problems of a program").with_(budget=changed.get("budget"))
+        grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
     else:
-        changed |= {"device": places.kind} if places.kind is not None else {}
-        grid = start.find_preset(more["preset"], places.machine).with_(**changed)
-    numbers = {
-        name: read(name, parse, more[name]) if more[name] is not None else None
-        for name, parse in (("seed", arguments.seed), ("threads", arguments.count))
-    }
+        changes |= {"device": places.kind} if places.kind is not None else {}
+        grid = start.find_preset(given["preset"], places.machine).with_(**changes)
     return start.begin(
         names,
         grid,
         files,
-        out,
-        seed=numbers["seed"] or 0,
-        threads=numbers["threads"],
-        energy=more["energy"],
+        Path(given["out"]),
+        seed=_optional("seed", given["seed"]) or 0,
+        threads=_optional("threads", given["threads"]),
+        energy=given["energy"],
         machine=places.machine,
         problems=problems,
-        command=command(names, asked | more, files),
+        command=command(names, given, files),
     )
 
 
-def _captured(more: Mapping[str, Any], changed: Mapping[str, Any], line: OneLine) -> list[Problem]:
-    """The problems of a program; none where a grid is asked for."""
-    calls = more["problems"]
+def _all_several(given: Mapping[str, Any], *names: str) -> Iterator[tuple[str, ...]]:
+    return (several(name, given[name]) if given[name] else () for name in names)
+
+
+def _optional(name: str, value: Any) -> Any:
+    return None if value is None else read(name, value)
+
+
+def _captured(given: Mapping[str, Any], changes: Mapping[str, Any], line: OneLine) -> list[Problem]:
+    """The problems of a program; none where a grid is given."""
+    calls = given["problems"]
     if calls is None:
         return []
     from attnbench.models.capture.calls import SeenCalls
 
-    beside = [name for name in changed if name != "budget"]
-    beside += ["preset"] if more["preset"] else []
+    beside = [name for name in changes if name != "budget"]
+    beside += ["preset"] if given["preset"] else []
     if beside:
         raise BadWord(f"problems says which problems; leave out {', '.join(beside)}")
     calls = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
@@ -260,29 +230,29 @@ def _measure(begun: Run, places: Places, line: OneLine) -> None:
 
 
 def interrupt(line: OneLine) -> Interrupt:
-    """Ctrl-C is heard in the main thread alone; in another nobody listens."""
+    """What hears Ctrl-C. Only the main thread can; in another it does nothing."""
     main = threading.current_thread() is threading.main_thread()
-    return Interrupt(line.tell) if main else _Deaf(line.tell)
+    return Interrupt(line.tell) if main else _NoInterrupt(line.tell)
 
 
-class _Deaf(Interrupt):
-    """One that can't be asked."""
+class _NoInterrupt(Interrupt):
+    """One that never hears anything."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Nothing is caught."""
+        """Catch nothing."""
         yield
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """An answer: printed it is its sentence, as the last word of a cell its table too."""
+    """An answer: printed it is its sentence, as the last value of a cell its table too."""
 
     choice: Choice
 
     @property
     def variant(self) -> str | None:
-        """Who is chosen; None where nobody is, and the sentence says why."""
+        """The variant chosen; None where there is none, and the sentence says why."""
         return self.choice.winner.variant if self.choice.winner else None
 
     @property
@@ -296,7 +266,7 @@ class Chosen:
         return str(paste.pasted(self.choice)["proof"])
 
     def to_frame(self) -> pd.DataFrame:
-        """Everybody who could be chosen, the fastest first, a row each."""
+        """The variants that could be chosen, the fastest first, a row each."""
         import pandas as pd
 
         return pd.DataFrame([c.to_dict() for c in self.choice.ranked])
@@ -308,12 +278,12 @@ class Chosen:
         return f"<{self}>"
 
     def _repr_html_(self) -> str:
-        said = f"<p><b>{escape(str(self))}</b></p>"
+        sentence = f"<p><b>{escape(str(self))}</b></p>"
         if self.variant is None:
-            return said
+            return sentence
         table = self.to_frame().to_html(index=False, escape=True)
         pasted = f"<pre>{escape(self.code)}</pre><p><code>{escape(self.proof)}</code></p>"
-        return said + table + pasted
+        return sentence + table + pasted
 
 
 def choose(
@@ -342,44 +312,31 @@ def choose(
 ) -> Chosen:
     """The attention to use for one problem, within limits.
 
-    Where nothing else is said: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU
-    two sequences, 16 heads of 128, bfloat16.
+    By default: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU two sequences,
+    16 heads of 128, bfloat16.
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
-    ``"pattern"``, ``"approximate"``, ``"other"``. ``runs``: run folders to answer from; without,
-    runs of this machine as it is now, and where none fits it is measured. ``measure``: measure,
-    whatever there is.
+    ``"pattern"``, ``"approximate"``, ``"other"``. ``runs``: run folders to answer from; by default
+    runs of this machine as it is now, and where none fits it is measured. ``measure``: measure in
+    any case.
 
     >>> attnbench.choose(4096, heads=16, phase="forward", max_memory="2GiB")  # doctest: +SKIP
     """
-    asked = {
-        "seq": seq,
-        "batch": batch,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "v_head_dim": v_head_dim,
-        "dtype": dtype,
-        "mask": mask,
-        "phase": phase,
-        "device": device,
-    }
-    files = several("tables", tables) if (tables := held(tables)) else ()
+    given = {name: plain(value) for name, value in locals().items()}
+    files, kinds, folders = _all_several(given, "tables", "allow", "runs")
     table, line = impls.table(files), OneLine(quiet=quiet)
+    if max_memory is not None and not isinstance(max_memory, str):
+        max_memory = f"{max_memory}B"
     wants = Wants.of(
         exact=exact,
-        allow=several("allow", allow) if (allow := held(allow)) else (),
-        max_error=None
-        if max_error is None
-        else read("max_error", arguments.above_nought, max_error),
-        max_memory=None if max_memory is None else _bytes(max_memory),
+        allow=kinds,
+        max_error=_optional("max_error", max_error),
+        max_memory=_optional("max_memory", max_memory),
     )
 
     @contextmanager
     def watching(_: int) -> Iterator[OneLine]:
-        try:
+        with closing(line):
             yield line
-        finally:
-            line.close()
 
     means = Means(
         line.tell,
@@ -387,26 +344,16 @@ def choose(
         lambda: interrupt(line),
         Path(out),
         files,
-        0 if seed is None else read("seed", arguments.seed, seed),
-        None if threads is None else read("threads", arguments.count, threads),
+        _optional("seed", seed) or 0,
+        _optional("threads", threads),
         command="attnbench.choose, from Python",
     )
-    named = [Path(x) for x in several("runs", runs)] if (runs := held(runs)) else []
-    try:
-        found = choose_runs.answer(_problem(asked), wants, table, means, named=named, anew=measure)
-    except Stopped:
-        raise KeyboardInterrupt("stopped; what was measured is kept") from None
-    return Chosen(found)
-
-
-def _bytes(asked: int | str) -> Any:
-    """A number is of bytes; a text says its unit."""
-    return read("max_memory", arguments.size, asked if isinstance(asked, str) else f"{asked}B")
-
-
-def _problem(asked: dict[str, Any]) -> Problem:
-    start = one_problem(asked["device"] or this_machine().devices[-1])
-    found = list(problems(start.with_(**changes(asked))))
+    start_from = one_problem(device or this_machine().devices[-1])
+    found = list(problems(start_from.with_(**grid_changes(given))))
     if len(found) != 1:
         raise BadWord(f"choose answers for one problem, and these words make {len(found)}")
-    return found[0]
+    try:
+        named = [Path(folder) for folder in folders]
+        return Chosen(choose_runs.answer(found[0], wants, table, means, named=named, anew=measure))
+    except Stopped:
+        raise KeyboardInterrupt("stopped; what was measured is kept") from None

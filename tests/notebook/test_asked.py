@@ -11,7 +11,7 @@ import attnbench
 from attnbench.command import arguments
 from attnbench.core.store import read_header
 from attnbench.models.capture.calls import SeenCalls, Site
-from attnbench.notebook.frames import BadWord, changes, command
+from attnbench.notebook.words import BadWord, command, grid_changes
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
@@ -35,7 +35,7 @@ from impls.problem import Problem
     ids=str,
 )
 def test_words_become_what_the_command_line_makes_of_them(asked, changed):
-    assert changes(asked) == changed
+    assert grid_changes(asked) == changed
     told = arguments.parser().parse_args(shlex.split(command(["sdpa"], asked, ["a b.py"]))[1:])
     assert arguments.grid_changes(told) == changed
     assert (told.variants, told.table) == (["sdpa"], ["a b.py"])
@@ -44,7 +44,10 @@ def test_words_become_what_the_command_line_makes_of_them(asked, changed):
 def test_dtypes_may_be_torchs_own():
     import torch
 
-    assert changes({"dtype": [torch.float32, torch.bfloat16]})["dtype"] == ("float32", "bfloat16")
+    assert grid_changes({"dtype": [torch.float32, torch.bfloat16]})["dtype"] == (
+        "float32",
+        "bfloat16",
+    )
 
 
 BAD = [
