@@ -1,18 +1,23 @@
-"""A process of ours: started with its environment, asked, heard, ended with all that it started."""
+"""Child processes that answer questions: started behind a keeper, asked, and ended with all theirs.
+
+:mod:`attnbench.core.process_child` is the other side and describes the messages. A process runs
+code that is not ours and can write wherever that process does. Three things tell its answer from a
+forged one: the kernel says which process wrote it; it comes once, because after each answer a word
+is sent that could not be known before and has to come back at once; and the process that answered
+must still be there. Code that takes the whole process over is beyond this.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,147 +25,54 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
 
-from attnbench.core.settings import Settings, environment
+from attnbench.core.settings import environment
 from impls.asked import CantBeDone
 
-MOST_PROCESSES = 512
-"""More than this at once is no compiler at work."""
-LOOK_S, LOOK_OFTEN_S = 1.0, 0.05
-"""Between two looks, and where the system does not tell of the worker's end."""
-KEEPER_END_S = 10.0
-"""So long processes that were killed may take to go."""
-DIE_WITH_PARENT, ADOPT = 1, 36
-"""prctl's PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER."""
-
-
-def keep(life: int, report: int, others: tuple[int, ...]) -> None:
-    """Return in the worker, a process of its own; the keeper itself never returns.
-
-    ``life`` ends when the engine does. To ``report`` goes the worker's number, then how it ended:
-    ``status N``, or ``processes N`` where there were too many. ``others`` are the worker's alone.
-    """
-    prctl = ctypes.CDLL(None).prctl
-    prctl(ADOPT, 1)
-    worker = os.fork()
-    if worker == 0:
-        prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        os.setsid()
-        os.close(life)
-        os.close(report)
-        return
-    for number in (0, 1, 2, *others):
-        os.close(number)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        _say(report, f"worker {worker}")
-        said = _watch(worker, life)
-        end(worker)
-        _say(report, said)
-    finally:
-        os._exit(0)
-
-
-def _watch(worker: int, life: int) -> str:
-    """Until the worker has ended or has to be; how that was."""
-    try:
-        gone = [os.pidfd_open(worker)]
-    except (OSError, AttributeError):  # a sandbox refuses it, or this Python has none
-        gone = []
-    look = time.monotonic() + LOOK_S
-    while True:
-        ready, _, _ = select.select([life, *gone], [], [], LOOK_S if gone else LOOK_OFTEN_S)
-        if _has_ended(worker):
-            return f"status {os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])}"
-        if life in ready:
-            return f"status {-signal.SIGKILL}"
-        if time.monotonic() < look:
-            continue
-        look = time.monotonic() + LOOK_S
-        if len(descendants(worker, MOST_PROCESSES)) >= MOST_PROCESSES:
-            return f"processes {MOST_PROCESSES}"
-        _reap(worker)
-
-
-def _has_ended(worker: int) -> bool:
-    return os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def end(worker: int) -> None:
-    """Kill the worker, what it started, and what those started, until there is none."""
-    until = time.monotonic() + KEEPER_END_S
-    while time.monotonic() < until:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker, signal.SIGKILL)
-        for process in children(os.getpid()):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
-        if not _reap():
-            return
-        time.sleep(0.001)
-
-
-def _reap(but: int | None = None) -> bool:
-    """Let go of all that have ended, but one; whether any child is left."""
-    with suppress(ChildProcessError):
-        while True:
-            look = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if look is None or look.si_pid == but:
-                return True
-            os.waitpid(look.si_pid, 0)
-    return False
-
-
-def descendants(process: int, most: int) -> list[int]:
-    """What a process has started, and what those have, up to so many."""
-    found = children(process)
-    for each in found:  # it grows meanwhile
-        if len(found) >= most:
-            break
-        found += children(each)
-    return found
-
-
-def children(process: int) -> list[int]:
-    """The processes that a process has started and that are there, whichever thread it was."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            with suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def marked(word: str) -> list[int]:
-    """The processes that carry a word in their environment, wherever they have gone."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and word.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
-def _say(report: int, words: str) -> None:
-    with suppress(OSError):  # nobody is there any more to hear it
-        os.write(report, words.encode() + b"\n")
-
-
-LAST_WORDS = 2000
-"""Bytes of a dead worker's streams that go into the record."""
-KEPT = 1 << 16
-"""So much of what it says is held while nobody knows whether it will die."""
-PROFILER_CHATTER = "USDT:"
-"""How torch's profiler begins the lines that it writes to the error stream, asked or not."""
-GROUP = Path("/sys/fs/cgroup")
-"""Where a container says what it may take."""
-SHARE = 0.9
-"""Of the memory that is free when a worker starts, what it may take."""
+POLL_S = 1.0
+START_LIMIT_S = 300.0
+"""For a worker to load torch, on whatever disk; also for questions that are not about a cell."""
+SETTLE_LIMIT_S = 30.0
+"""For a worker that has answered to confirm it."""
+CLOSING_S = 15.0
+"""For a worker that has closed its pipe to end, which takes seconds where CUDA is loaded."""
+END_S = 15.0
+"""For a keeper to end its worker and everything that the worker started."""
 DRAIN_S = 2.0
-"""So long what was said already may take to be read."""
-KEPT_BY = "ATTNBENCH_WORKER"
-"""The variable by which all that a worker starts is known, should its keeper be killed."""
-START_S, END_S = 60.0, 15.0
-"""For a keeper to say whom it keeps, and to end them all."""
+"""The longest that reading the output written so far may take."""
+LONGEST_ANSWER, LONGEST_RECORD = 1 << 26, 1 << 22
+"""Bytes of an answer, and of one about a cell: it becomes twenty times as many here."""
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of the writer, as the kernel sends them along."""
+FORBIDDEN = (signal.SIGSEGV, signal.SIGBUS)
+"""What a process that touches memory it may not touch dies of."""
+LAST_WORDS, LAST_LINE = 2000, 400
+"""Bytes of a dead worker's output that go into a record, and characters that go into a sentence."""
+KEPT = 1 << 16
+"""Bytes of output that are held in case the worker dies."""
+PROFILER_CHATTER = "USDT:"
+"""How torch's profiler begins lines on the error stream."""
+GROUP = Path("/sys/fs/cgroup")
+"""Where a container's memory limit is."""
+SHARE = 0.9
+"""The share of the memory free at its start that a worker may take."""
+MARK = "ATTNBENCH_WORKER"
+"""The variable that marks all processes of one worker, in case its keeper is killed."""
+SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+class WorkerLost(CantBeDone):
+    """The worker died or had to be killed; ``output`` is the end of what it wrote.
+
+    ``wrong``: how it ended shows that the code in it did something forbidden.
+    """
+
+    def __init__(
+        self, reason: str, output: str, *, timed_out: bool = False, wrong: bool = False
+    ) -> None:
+        last = "".join(output.strip().splitlines()[-1:])
+        last = "".join(c if c.isprintable() else "?" for c in last).strip()[:LAST_LINE]
+        super().__init__(": ".join(filter(None, [reason, last])))
+        self.reason, self.output, self.timed_out, self.wrong = reason, output, timed_out, wrong
 
 
 @dataclass(frozen=True)
@@ -170,93 +82,104 @@ class ProcessEnd:
     status: int
     processes: int = 0
 
+    def __str__(self) -> str:
+        if self.processes:
+            return f"it had started more than {self.processes} processes, and was ended"
+        return f"the worker {ended(self.status)}"
+
+
+def ended(status: int) -> str:
+    """An exit status as Python gives it, in words; below zero it is a signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"died of {SIGNALS.get(-status, f'signal {-status}')}"
+
 
 class Child:
-    """A worker and its keeper, from their start to their end."""
+    """A process and its keeper, from their start to their end."""
 
     def __init__(
         self,
-        settings: Settings,
-        first: Path | None,
-        memory: int | None,
+        module: str,
+        threads: int,
+        *,
+        path: Path | None = None,
+        memory: int = 0,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """``first``: a folder in which it looks first for what it imports; ``memory``: bytes that
-        it may hold, None for as many as there are.
+        """Start ``python -m module``. ``path``: a folder that comes first in its import path;
+        ``memory``: the bytes that it may hold, 0 for no limit.
         """
         questions, ask = os.pipe()
         self.answers, answer = socket.socketpair()
-        self.answers.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # who wrote comes along
+        self.answers.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         life, self._life = os.pipe()
         self._report, report = os.pipe()
-        self._words, words = os.pipe()
-        given = (questions, answer.fileno(), life, report)
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "attnbench.sweep.worker",
-            *map(str, given),
-            str(memory or 0),
-        ]
+        self._output, output = os.pipe()
+        passed = (questions, answer.fileno(), life, report)
         self._mark = secrets.token_hex(8)
-        own = {**variables_of(settings.threads, first), **(variables or {}), KEPT_BY: self._mark}
         self.keeper = subprocess.Popen(
-            command,
-            env=own,
-            pass_fds=given,
+            [sys.executable, "-P", "-m", module, *map(str, passed), str(memory)],
+            env={**variables_of(threads, path), **(variables or {}), MARK: self._mark},
+            pass_fds=passed,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=words,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
-        for number in (questions, life, report, words):
+        for number in (questions, life, report, output):
             os.close(number)
         answer.close()
-        os.set_blocking(self._words, False)
+        os.set_blocking(self._output, False)
         self.questions = os.fdopen(ask, "w")
-        self._heard, self._kept = b"", b""
-        self._ended: ProcessEnd | None = None
-        self.pid = self._whom()
+        self._reported, self._kept, self._asked = b"", b"", False
+        self._end: ProcessEnd | None = None
+        started = self._reported_line("worker", START_LIMIT_S)
+        self.pid = int(started.split()[1]) if started else self.keeper.pid
 
     def listen(self, patience_s: float) -> bool:
-        """Wait for an answer, hearing what else is said; whether there is one to receive."""
+        """Wait for an answer, taking in output meanwhile; whether there is one to receive."""
         until = monotonic() + patience_s
         while True:
-            left = max(0.0, until - monotonic())
-            open_now: list[socket.socket | int] = [self.answers, *self._open()]
-            ready, _, _ = select.select(open_now, [], [], left)
-            if self._words in ready and not self._hear():
+            sources: list[socket.socket | int] = [self.answers]
+            sources += [self._output] if self._output >= 0 else []
+            ready, _, _ = select.select(sources, [], [], max(0.0, until - monotonic()))
+            if self._output in ready and not self._take_output():
                 continue
-            if self.answers in ready or monotonic() >= until:  # though somebody shouts for ever
+            if self.answers in ready or monotonic() >= until:  # even if the output never stops
                 return self.answers in ready
 
     def ended(self, patience_s: float = 0.0) -> ProcessEnd | None:
-        """How the worker ended, if it has; waits so long for its keeper to say."""
-        if self._ended is None:
-            said = self._told("status", patience_s) or self._told("processes", 0)
-            if said is None and self.keeper.poll() is not None:
-                said = self._told("status", 0) or "status -9"  # the keeper was killed, it with him
-            if said is not None:
-                word, number = said.split()
-                self._ended = (
+        """How the worker ended, if it has; waits so long for its keeper to report it."""
+        if self._end is None:
+            line = self._reported_line("status", patience_s) or self._reported_line("processes", 0)
+            if line is None and self.keeper.poll() is not None:
+                line = self._reported_line("status", 0)
+                if line is None:  # the keeper was killed and the worker with it, or never began
+                    status = self.keeper.returncode if self.pid == self.keeper.pid else -9
+                    line = f"status {status}"
+            if line is not None:
+                word, number = line.split()
+                self._end = (
                     ProcessEnd(int(number)) if word == "status" else ProcessEnd(-9, int(number))
                 )
-        return self._ended
+        return self._end
 
-    def forget(self) -> None:
-        """What was said so far belongs to nobody who is to come."""
-        self._drain()
-        self._kept = b""
+    def begin_question(self) -> None:
+        """Drop the output about earlier questions."""
+        if self._asked:
+            self._drain()
+            self._kept = b""
+        self._asked = True
 
     def last_words(self) -> str:
-        """The end of what it said on both its streams since it was last told to forget."""
+        """The end of what it wrote to both its streams since the question began."""
         self._drain()
         lines = self._kept[-LAST_WORDS:].decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if not line.startswith(PROFILER_CHATTER))
 
     def end(self) -> None:
-        """End the worker and all that it started, whatever they are at."""
+        """End the worker and all that it started, whatever they are doing."""
         with suppress(OSError):
             self.questions.close()
         if self._life >= 0:
@@ -267,63 +190,238 @@ class Child:
         except subprocess.TimeoutExpired:
             self.keeper.kill()
             self.keeper.wait()
-        if self.keeper.returncode != 0:  # it was killed, and nobody else ends whom it kept
-            self._hunt()
+        if self.keeper.returncode != 0:  # it was killed, and nothing else ends its processes
+            until = monotonic() + END_S
+            while (left := _marked(f"{MARK}={self._mark}")) and monotonic() < until:
+                for process in left:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, signal.SIGKILL)
+                sleep(0.01)
 
     def close(self) -> None:
-        """Let go of the pipes of a worker that has ended."""
+        """Close the pipes of a worker that has ended."""
         self.answers.close()
-        for number in (self._report, self._words):
+        for number in (self._report, self._output):
             if number >= 0:
                 os.close(number)
-        self._report = self._words = -1
-
-    def _hunt(self) -> None:
-        until = monotonic() + END_S
-        while (found := marked(f"{KEPT_BY}={self._mark}")) and monotonic() < until:
-            for process in found:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGKILL)
-            sleep(0.01)
-
-    def _open(self) -> list[int]:
-        return [self._words] if self._words >= 0 else []
+        self._report = self._output = -1
 
     def _drain(self) -> None:
-        """Take in what it has said; who never stops is heard no longer than that takes."""
         until = monotonic() + DRAIN_S
-        while self._open() and monotonic() < until and self._hear():
+        while self._output >= 0 and monotonic() < until and self._take_output():
             pass
 
-    def _hear(self) -> bool:
-        """Take in some of what it says; False where there is nothing now, or nobody to say it."""
+    def _take_output(self) -> bool:
+        """Take in some output; False where there is none now, or no more at all."""
         try:
-            part = os.read(self._words, KEPT)
+            part = os.read(self._output, KEPT)
         except BlockingIOError:
             return False
         if not part:
-            os.close(self._words)
-            self._words = -1
+            os.close(self._output)
+            self._output = -1
             return False
         self._kept = (self._kept + part)[-KEPT:]
         return True
 
-    def _whom(self) -> int:
-        """Whom the keeper keeps."""
-        said = self._told("worker", START_S)
-        return int(said.split()[1]) if said else self.keeper.pid
-
-    def _told(self, word: str, patience_s: float) -> str | None:
-        """A line of the keeper's that begins with a word."""
+    def _reported_line(self, word: str, patience_s: float) -> str | None:
+        """A line of the keeper's report that begins with a word."""
         until = monotonic() + patience_s
         while True:
-            for line in self._heard.decode().split("\n")[:-1]:
+            for line in self._reported.decode().split("\n")[:-1]:
                 if line.startswith(word):
                     return line
             ready, _, _ = select.select([self._report], [], [], max(0.0, until - monotonic()))
             if not ready or not (part := os.read(self._report, 4096)):
                 return None
-            self._heard += part
+            self._reported += part
+
+
+class Worker:
+    """Asks a process; starts one when there is none."""
+
+    def __init__(
+        self,
+        module: str,
+        threads: int,
+        *,
+        path: Path | None = None,
+        limited: bool = True,
+        variables: Mapping[str, str] | None = None,
+        forks: bool = False,
+    ) -> None:
+        """``limited``: to the memory that is free when it starts; a GPU's driver reserves more
+        than there is. ``forks``: a child of the process answers each question, so that the
+        writer's process number is not checked.
+        """
+        self._module, self._threads, self._path = module, threads, path
+        self._limited, self._variables, self._forks = limited, variables, forks
+        self._child: Child | None = None
+        self._buffer = b""
+        self._doing = ""
+        self._asked = 0
+        self._longest = LONGEST_ANSWER
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process number, while there is a process."""
+        return self._child.pid if self._child else None
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The answer; raises :class:`WorkerLost` if there is none within the limit."""
+        answer: dict[str, Any] = {}
+        for message in self.messages(question, limit_s):
+            answer = message
+        return answer
+
+    def messages(self, question: Mapping[str, Any], limit_s: float) -> Iterator[dict[str, Any]]:
+        """Each message about a question as it comes, the answer last; raises WorkerLost.
+
+        The process ends if this is left before the answer.
+        """
+        if self._child is None:
+            self._start()
+        assert self._child is not None
+        settled = False
+        try:
+            self._child.begin_question()
+            self._asked += 1
+            self._doing = ""
+            self._longest = LONGEST_RECORD if "job" in question else LONGEST_ANSWER
+            self._send(question)
+            until = monotonic() + limit_s
+            while "stage" in (message := self._message(until, limit_s)):
+                yield message["stage"]
+            self._settle()
+            settled = True
+        finally:
+            if not settled:
+                self.close()
+        if status := message.pop("ended", 0):
+            raise WorkerLost(f"its process {ended(status)}", self._child.last_words())
+        if message.pop("spoiled", False):
+            self.close()  # the next question goes to a process that nothing has changed
+        if message:
+            yield message
+
+    def close(self) -> None:
+        """End the process and all that it started, whatever they are doing."""
+        if self._child is not None:
+            self._child.end()
+            self._child.close()
+        self._child, self._buffer = None, b""
+
+    def _start(self) -> None:
+        memory = free_memory() if self._limited else 0
+        self._child = Child(
+            self._module, self._threads, path=self._path, memory=memory, variables=self._variables
+        )
+
+    def _send(self, question: Mapping[str, Any]) -> None:
+        assert self._child is not None
+        try:
+            self._child.questions.write(json.dumps({**question, "asked": self._asked}) + "\n")
+            self._child.questions.flush()
+        except BrokenPipeError:
+            raise self._gone() from None
+
+    def _message(self, until: float, limit_s: float) -> dict[str, Any]:
+        """The next message about the latest question; what the worker is doing is kept."""
+        while True:
+            line = self._read_line(until)
+            if line == b"":
+                raise self._gone()
+            if line is not None:
+                message = self._parse(line)
+                # a lower number: to a question that something else has answered already
+                current = message.pop("asked") == self._asked
+                if current and "doing" not in message:
+                    return message
+                self._doing = str(message["doing"]) if current else self._doing
+            if line is None or monotonic() >= until:  # even if messages never stop
+                raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
+
+    def _settle(self) -> None:
+        """Make sure that the answer was the worker's, and the only one."""
+        word = secrets.token_hex(16)
+        self._send({"settle": word})
+        answer = self._message(monotonic() + SETTLE_LIMIT_S, SETTLE_LIMIT_S)
+        if answer != {"settled": word}:
+            raise self._lost("it answered twice: one of the answers is forged", wrong=True)
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._lost("the worker's answer is no JSON") from None
+        number = message.get("asked") if isinstance(message, dict) else None
+        if not isinstance(number, int) or number > self._asked:
+            raise self._lost("the worker answered another question")
+        if not isinstance(message.get("stage", {}), dict):
+            raise self._lost("the worker's answer is no JSON object")
+        return message
+
+    def _read_line(self, until: float) -> bytes | None:
+        """A line; empty where none can come any more, None past the deadline."""
+        assert self._child is not None
+        parts, end = [self._buffer], self._buffer.find(b"\n")
+        length = len(self._buffer)
+        while end < 0:
+            gone = self._child.ended() is not None  # though a child of it may hold the pipe
+            patience = min(POLL_S, max(0.0, until - monotonic()))
+            if self._child.listen(0.0 if gone else patience):
+                part = self._receive()
+                if not part:
+                    return b""
+                end = part.find(b"\n")
+                end += length if end >= 0 else 0
+                length += len(part)
+                if length > self._longest:
+                    raise self._lost("the worker's answer does not end")
+                parts.append(part)
+            elif gone:
+                return b""
+            if end < 0 and monotonic() >= until:
+                return None
+        whole = b"".join(parts)
+        line, self._buffer = whole[:end], whole[end + 1 :]
+        return line or b"null"  # an empty line is not the end
+
+    def _receive(self) -> bytes:
+        """What came, as long as the worker itself wrote it."""
+        assert self._child is not None
+        try:
+            room = socket.CMSG_SPACE(CREDENTIALS.size)
+            part, ancillary, *_ = self._child.answers.recvmsg(1 << 20, room)
+        except ConnectionResetError:  # it died with a question unread
+            return b""
+        writers = [CREDENTIALS.unpack(data[: CREDENTIALS.size])[0] for _, _, data in ancillary]
+        if part and not self._forks and writers != [self._child.pid]:
+            raise self._lost("another process answered in its place", wrong=True)
+        return part
+
+    def _gone(self) -> WorkerLost:
+        """The worker has ended: how, and what that means."""
+        assert self._child is not None
+        end = self._child.ended(patience_s=CLOSING_S)
+        if end is None:
+            return self._lost("the worker closed its pipe")
+        if self._doing and -end.status in FORBIDDEN:
+            return self._lost(self._doing, wrong=True)
+        return self._lost(str(end))
+
+    def _lost(self, reason: str, *, timed_out: bool = False, wrong: bool = False) -> WorkerLost:
+        assert self._child is not None
+        self._child.end()  # first, so that nothing writes any more
+        output = self._child.last_words()
+        self.close()
+        return WorkerLost(reason, output, timed_out=timed_out, wrong=wrong)
 
 
 def free_memory() -> int:
@@ -336,126 +434,22 @@ def free_memory() -> int:
     return int(SHARE * free)
 
 
-def variables_of(threads: int, first: Path | None = None) -> dict[str, str]:
-    """What a process of the ruler's gets: its threads, its allocator, this checkout first."""
+def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:
+    """The environment of a child process: its threads, its allocator, this checkout first."""
     here = str(Path(__file__).resolve().parents[2])
-    path = [str(first) if first else "", here, os.environ.get("PYTHONPATH", "")]
+    folders = [str(path) if path else "", here, os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         **environment(threads),
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
     }
 
 
-NAMES = {number.value: number.name for number in signal.Signals}
-
-
-def ended(status: int) -> str:
-    """Of an exit status as Python gives it: below zero is a signal, and some have no name."""
-    if status >= 0:
-        return f"ended with status {status}"
-    return f"died of {NAMES.get(-status, f'signal {-status}')}"
-
-
-ASIDE_LAST_WORDS = 400
-"""Characters of the last line that a dead process wrote."""
-ASIDE_LOOK_S, SEEN_END_S = 1.0, 10.0
-"""How often a process that says nothing is looked at, and how long its end may take to be seen."""
-
-
-class Lost(CantBeDone):
-    """It can't be heard any more; why, in a sentence."""
-
-
-class Aside:
-    """``python -m module``, with the number of the pipe for its answers as the only argument."""
-
-    def __init__(self, module: str, threads: int) -> None:
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
-        self._read, write = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(write)],
-            stdin=subprocess.PIPE,
-            stdout=self._words,
-            stderr=self._words,
-            pass_fds=(write,),
-            start_new_session=True,
-            env=variables_of(threads),
-        )
-        os.close(write)
-        self._kept, self._said_before = b"", 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def ask(self, question: Mapping[str, Any]) -> None:
-        """What is said from now on is about this. The end of its answers tells of one that died."""
-        assert self._process.stdin is not None
-        self._said_before = os.fstat(self._words.fileno()).st_size
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def answers(self, until: float) -> Iterator[dict[str, Any]]:
-        """As they come, until there are no more or the time is over."""
-        gone = False
-        while True:
-            while b"\n" in self._kept:
-                line, _, self._kept = self._kept.partition(b"\n")
-                yield _answer(line)
-            left = until - monotonic()
-            patience = 0.0 if gone else max(0.0, min(ASIDE_LOOK_S, left))
-            ready, _, _ = select.select([self._read], [], [], patience)
-            if ready:
-                if not (part := os.read(self._read, 1 << 20)):
-                    return
-                self._kept += part
-            elif gone or left <= 0:
-                return
-            else:  # whom it started may hold its pipe
-                gone = not self.lives
-
-    @property
-    def lives(self) -> bool:
-        """Whether it still runs."""
-        return self._process.poll() is None
-
-    def end(self, until: float) -> str | None:
-        """Why there were no more answers: how it ended. None: the time was over."""
-        if monotonic() < until:
-            with suppress(subprocess.TimeoutExpired):
-                return self.how(self._process.wait(SEEN_END_S))
-        return None
-
-    def how(self, status: int) -> str:
-        """How a process ended, with the last line that was written since it was asked."""
-        size = os.fstat(self._words.fileno()).st_size
-        words = os.pread(self._words.fileno(), size - self._said_before, self._said_before)
-        lines = words.decode(errors="replace").strip().splitlines()
-        last = "".join(c if c.isprintable() else "?" for c in lines[-1]) if lines else ""
-        return ": ".join(
-            filter(None, [f"its process {ended(status)}", last.strip()[:ASIDE_LAST_WORDS]])
-        )
-
-    def close(self) -> None:
-        """End it, and whatever it started."""
-        if self._words.closed:
-            return
-        assert self._process.stdin is not None
+def _marked(word: str) -> list[int]:
+    """The processes that carry a word in their environment, wherever they have gone."""
+    found = []
+    for entry in Path("/proc").iterdir():
         with suppress(OSError):
-            self._process.stdin.close()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._read)
-        self._words.close()
-
-
-def _answer(line: bytes) -> dict[str, Any]:
-    with suppress(ValueError):
-        if isinstance(answer := json.loads(line), dict):
-            return answer
-    raise Lost("something wrote into its answers what is none")
+            if entry.name.isdigit() and word.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found

@@ -145,7 +145,7 @@ class Place:
             return {"answer": self._engine.ask(question, limit_s)}
         except WorkerLost as lost:
             kinds = {"timed_out": lost.timed_out, "wrong": lost.wrong}
-            return {"lost": [lost.reason, lost.said], **kinds}
+            return {"lost": [lost.reason, lost.output], **kinds}
 
     def close(self) -> None:
         """End the worker."""

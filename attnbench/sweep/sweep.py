@@ -21,8 +21,7 @@ from attnbench.core.machine import Machine
 from attnbench.core.record import Record
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
-from attnbench.sweep.asking import Engine, measure
-from attnbench.sweep.engine import START_LIMIT_S, WorkerLost
+from attnbench.sweep.engine import START_LIMIT_S, Engine, WorkerLost, measure
 from attnbench.sweep.plan import Cell, Plan
 from attnbench.sweep.progress import Eta
 from attnbench.sweep.start import APART, CodeChanged, RunRecords, Unchanged

@@ -1,13 +1,13 @@
 """The process that imports kernels and measures cells, one after another.
 
-Started by an engine, with the environment already set. It reads a JSON object a line from one pipe
-and answers on another; what a variant prints goes to the error stream and disturbs nobody.
+Started by :class:`attnbench.sweep.engine.LocalEngine`, with the environment already set. What a
+variant prints goes to the output that the engine keeps, and disturbs nothing.
 
-    {"apply": settings}      -> {"ready": versions}
+    {"apply": settings}      -> {"ready": true}
     {"ceilings": dtypes, "device": …} -> {"ceilings": …}
     {"job": …}               -> {"record": …}
-    {"compare": [job, job], …} -> {"pairs": …} or {"stopped": who and why}
-    {"hold": …}, {"fresh": true}, {"sample": n} -> see measure.asked
+    {"compare": [job, job], …} -> {"pairs": …} or {"stopped": which and why}
+    {"hold": …}, {"fresh": true}, {"sample": n} -> see meter.pairs
     {"noise": dtype, "device": …} -> {"noise": floors}
     {"canary": device}       -> {"canary": seconds}
     {"map": job, "words": …} -> {"map": weights}
@@ -18,68 +18,75 @@ and answers on another; what a variant prints goes to the error stream and distu
 from __future__ import annotations
 
 import gc
-import json
-import os
-import resource
-import sys
-from contextlib import suppress
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from attnbench.core.process_child import Answers, serve
 from attnbench.core.record import Status
 
 GONE = "it was measured, but after it no call to the GPU works any more"
-FIRST_TO_GO = "1000"
-"""Whom the system ends when memory runs out: rather this process than any other."""
 
 
-def _answer(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.meter import ceilings
+def main() -> None:
+    """Answer until the engine closes the pipe."""
+    bench: Any = None
+
+    def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
+        nonlocal bench
+        if bench is None:
+            from attnbench.meter.cell import Bench
+
+            bench = Bench(announce=lambda doing: answers.send({"doing": doing}))
+        return _answer(bench, question)
+
+    serve(respond)
+
+
+def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:
+    from attnbench.meter import ceilings, pairs, probe
     from attnbench.meter.timed import Job
 
-    if "apply" in asked:
-        return _ready(asked["apply"])
-    if "ceilings" in asked:
-        return {"ceilings": ceilings.measure(asked["device"], asked["ceilings"])}
-    if "canary" in asked:
-        from attnbench.meter import ceilings as canary
+    match question:
+        case {"apply": settings}:
+            return _apply(settings)
+        case {"ceilings": dtypes, "device": device}:
+            return {"ceilings": ceilings.measure(device, dtypes)}
+        case {"canary": device}:
+            return {"canary": ceilings.reading(device)}
+        case {"noise": dtype, "device": device}:
+            return {"noise": pairs.floors(device, dtype)}
+        case {"compare": _}:
+            return pairs.two(bench, question)
+        case {"hold": _} | {"fresh": _} | {"sample": _}:
+            return pairs.SIDES.answer(bench, question)
+        case {"map": job, "words": words}:
+            return _map(Job.from_dict(job), words)
+        case {"probe": _}:
+            return probe.answer(question)
+        case {"profile": job, "trace": trace}:
+            from attnbench.meter import profile
 
-        return {"canary": canary.reading(asked["canary"])}
-    if "noise" in asked:
-        from attnbench.meter.pairs import floors
-
-        return {"noise": floors(asked["device"], asked["noise"])}
-    if {"compare", "hold", "fresh", "sample"} & set(asked):
-        return _pairs(bench, asked)
-    if "map" in asked:
-        from attnbench.meter.probe import attention_map
-
-        job = Job.from_dict(asked["map"])
-        try:
-            return {"map": attention_map(job.variant, job.problem, asked["words"])}
-        except Exception as error:
-            return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
-    if "probe" in asked:
-        from attnbench.meter import probe
-
-        return probe.answer(asked)
-    if "profile" in asked:
-        from attnbench.meter import profile
-
-        return profile.answer(bench, Job.from_dict(asked["profile"]), asked["trace"])
-    return _measured(bench, Job.from_dict(asked["job"]))
+            return profile.answer(bench, Job.from_dict(job), trace)
+    return _measured(bench, Job.from_dict(question["job"]))
 
 
-def _ready(asked: dict[str, Any]) -> dict[str, Any]:
-    """The settings applied."""
+def _map(job: Any, words: Any) -> dict[str, Any]:
+    from attnbench.meter.probe import attention_map
+
+    try:
+        return {"map": attention_map(job.variant, job.problem, words)}
+    except Exception as error:
+        return {"error": f"{job.variant.label} raised {type(error).__name__}: {error}"}
+
+
+def _apply(values: dict[str, Any]) -> dict[str, Any]:
     from attnbench.core import settings
     from attnbench.meter import memory
 
-    wanted = settings.Settings(**asked)
+    wanted = settings.Settings(**values)
     settings.apply(wanted)
     if wanted.warm_profiler:
         memory.warm_profiler()
-    return {"ready": {"wrong_environment": settings.wrong_environment(wanted)}}
+    return {"ready": True}
 
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
@@ -100,7 +107,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     gone = poisoned(job.problem.device)
     with watching.on("gate"):
         try:
-            guards = broken()  # asked first: the rest goes by them
+            guards = broken()  # first: the other checks rely on these
             deed = f"it replaced {', '.join(guards)}" if guards else watch.said(before) or ""
             left = bool(process_state.disturbed(process_before))
         except Exception as error:  # it left nothing to look with
@@ -116,56 +123,5 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone}
 
 
-def _pairs(bench: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.meter.pairs import SIDES, two
-
-    return two(bench, asked) if "compare" in asked else SIDES.answer(bench, asked)
-
-
-class Answers:
-    """The way back to the parent, for this process alone."""
-
-    def __init__(self, pipe: IO[str]) -> None:
-        self._pipe, self._myself = pipe, os.getpid()
-        self.asked = 0
-        """The number of the question that is being answered."""
-
-    def send(self, answer: dict[str, Any]) -> None:
-        """One line. A child that a variant forked must not answer too."""
-        if os.getpid() != self._myself:
-            os._exit(1)
-        self._pipe.write(json.dumps({**answer, "asked": self.asked}, allow_nan=False) + "\n")
-        self._pipe.flush()
-
-
-def main(questions: int, answer: int, life: int, report: int, memory: int) -> None:
-    """Answer until the pipe closes."""
-    from attnbench.core.process import keep
-
-    keep(life, report, (questions, answer))
-    os.dup2(2, 1)
-    _limit(memory)
-    with os.fdopen(questions) as asking, os.fdopen(answer, "w") as pipe:
-        from attnbench.meter.cell import Bench
-
-        answers = Answers(pipe)
-        bench = Bench(announce=lambda doing: answers.send({"doing": doing}))
-        for line in asking:
-            asked = json.loads(line)
-            answers.asked = asked["asked"]
-            if "settle" in asked:
-                answers.send({"settled": asked["settle"]})
-            else:
-                answers.send(_answer(bench, asked))
-
-
-def _limit(memory: int) -> None:
-    """Bytes that this process may hold, where that is limited; and who goes first without."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
-    if memory:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-
-
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

@@ -1,8 +1,5 @@
 """A claim in a process of its own: whatever becomes of it costs that claim alone."""
 
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -72,33 +69,3 @@ def test_it_has_the_rulers_environment_and_its_own_threads():
         "torch": "1",
     }
     assert one.found.notes == ("7",)
-
-
-def test_who_is_killed_takes_its_claims_process_along(tmp_path):
-    """The parent's death closes the child's standard input."""
-    code = (
-        "from tests.claims.made import claim\nfrom attnbench.features.claims.claim import Asked\n"
-        "from attnbench.features.claims.reproduce import outcome\n"
-        f"outcome(claim(how='{DEEDS}:hangs', timed=True), Asked(), 100)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    child = _child_of(parent.pid)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    assert gone(child)
-
-
-def _child_of(pid):
-    for _ in range(200):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for child in children:
-            if b"attnbench.features.claims.child" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
-        time.sleep(0.05)
-    raise AssertionError("no child was started")
-
-
-def test_a_process_whose_parent_is_gone_before_it_asked_ends():
-    child = [sys.executable, "-m", "attnbench.features.claims.child"]
-    half = subprocess.run(child, input=b'{"how":', cwd=ROOT, capture_output=True, timeout=30)
-    assert half.returncode == 0

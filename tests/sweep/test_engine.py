@@ -8,11 +8,12 @@ import pytest
 import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.process import LAST_WORDS
-from attnbench.core.record import Status
+from attnbench.core.record import Record, Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_records
-from attnbench.sweep import asking, sweep
+from attnbench.sweep import engine as engines
+from attnbench.sweep import sweep
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.start import RunRecords
@@ -42,7 +43,7 @@ def swept(hostile, tmp_path_factory):
     engine, watcher = LocalEngine(Settings()), Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
-        patch.setattr(asking, "CELL_LIMIT_S", LIMIT_S)
+        patch.setattr(engines, "CELL_LIMIT_S", LIMIT_S)
         try:
             sweep.sweep(plan, RunRecords(), folder, [Slot(engine)], watcher, sweep.Interrupt(print))
         finally:
@@ -146,4 +147,53 @@ def test_an_engine_does_not_wait_past_the_limit_but_lets_the_worker_start():
     with pytest.raises(WorkerLost) as caught:
         engine.ask({"ceilings": ["float64"], "device": "cpu"}, 0.01)  # copying alone takes longer
     assert caught.value.timed_out
-    assert engine.worker is None
+    assert engine.pid is None
+
+
+@pytest.fixture
+def cells(hostile):
+    plan = make_plan(impls.table([hostile]), ["bmm", "matmul"], GRID, this_machine())
+    return plan.to_run[:2]
+
+
+class Answering:
+    """An engine with one answer to everything."""
+
+    def __init__(self, answer):
+        self.answer, self.closed = answer, 0
+
+    def ask(self, question, limit_s):
+        return self.answer
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"record": 5},
+        {"record": None},
+        {"record": {}},
+        {"record": {"schema": 1, "time": 5}},
+        {"record": {"schema": 1, "variant": 5, "status": [], "problem": 5, "reason": ""}},
+        {"error": "no"},
+    ],
+)
+def test_an_answer_that_is_no_record_is_a_crash(cells, answer):
+    engine = Answering(answer)
+    record = engines.measure(cells[0], {"seed": 0, "budget_s": 0.1}, engine)
+    assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
+    assert "no record" in record.reason
+    assert engine.closed
+
+
+def test_a_record_about_another_cell_is_a_crash(cells):
+    bmm, other = cells
+    record = Record.of(other.variant, other.problem, Status.FAILED, "it was slow", seed=0)
+    engine = Answering({"record": record.to_dict()})
+    found = engines.measure(bmm, {"seed": 0, "budget_s": 0.1}, engine)
+    assert found.status is Status.CRASHED
+    assert found.reason == "the worker answered about another cell"
+    assert found.key == bmm.key and engine.closed

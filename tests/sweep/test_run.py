@@ -9,7 +9,8 @@ import pytest
 
 from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
-from attnbench.sweep import asking, sweep
+from attnbench.sweep import engine as engines
+from attnbench.sweep import sweep
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.start import RunRecords
 from attnbench.sweep.sweep import Slot, SlotLost
@@ -104,7 +105,7 @@ def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lo
     assert {(r.status, r.reason, r.detail) for r in found} == {
         (status, "that is how", "last words")
     }
-    assert {r.note == asking.TWICE for r in found} == {status is Status.CRASHED}
+    assert {r.note == engines.TWICE for r in found} == {status is Status.CRASHED}
 
 
 def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):

@@ -10,7 +10,8 @@ from attnbench.core.record import Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_records
-from attnbench.sweep import asking, sweep
+from attnbench.sweep import engine as engines
+from attnbench.sweep import sweep
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.start import RunRecords
@@ -137,7 +138,7 @@ def spoilt(tmp_path_factory):
     engine._start = started
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
-        patch.setattr(asking, "CELL_LIMIT_S", 30.0)
+        patch.setattr(engines, "CELL_LIMIT_S", 30.0)
         try:
             sweep.sweep(plan, RunRecords(), folder, [Slot(engine)], watcher, sweep.Interrupt(print))
         finally:

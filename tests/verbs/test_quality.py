@@ -5,8 +5,8 @@ import json
 import pytest
 
 from attnbench import cli
+from attnbench.core.process import Worker
 from attnbench.features.quality import pretrained
-from attnbench.features.quality.process import Apart
 from tests.models.quality.made_up import flat, original, step
 
 QUALITY = {
@@ -32,7 +32,7 @@ def model(monkeypatch):
         said = {**QUALITY, "similarities": [0.5] * len(question["pairs"])}
         yield from answers.get(question["variant"], [{"quality": said}, {"step": step(1.0)}])
 
-    monkeypatch.setattr(Apart, "stages", stages)
+    monkeypatch.setattr(Worker, "messages", stages)
     monkeypatch.setattr(pretrained, "folder", lambda: None)
     monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
     return answers
@@ -96,12 +96,12 @@ def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
         signal.raise_signal(signal.SIGINT)
         return iter([{"quality": {**QUALITY, "similarities": [0.5] * 48}}])
 
-    inner = Apart.stages
+    inner = Worker.messages
 
     def stages(apart, question, limit_s):
         return stops() if question["do"] == "variant" else inner(apart, question, limit_s)
 
-    monkeypatch.setattr(Apart, "stages", stages)
+    monkeypatch.setattr(Worker, "messages", stages)
     status, _, err = calls("model", "sdpa", "topk", "mean_v")
     (file,) = (tmp_path / "out").glob("*/evidence/*-model.json")
     facts = json.loads(file.read_text())

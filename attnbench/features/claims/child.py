@@ -1,37 +1,27 @@
-"""The process that measures one claim: it is told which, and answers with what it found."""
+"""The process that measures one claim."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from attnbench.core.process_child import asked
+from attnbench.core.process_child import Answers, serve
 from attnbench.features.claims.claim import ClaimRequest
 from impls.asked import CantBeDone
 from impls.loading import load_function
 
 
-def main() -> None:
-    """One question, one answer."""
-    if (given := asked()) is None:
-        return
-    question, tell = given
-    try:
-        found = _found(question)
-    except CantBeDone as error:
-        tell({"cant": str(error)})
-    else:
-        tell({"found": found})
-
-
-def _found(question: dict[str, Any]) -> dict[str, Any]:
-    told = ClaimRequest(**question["asked"])
+def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:
+    """What was found, or why it can't be measured."""
+    request = ClaimRequest(**question["request"])
     if question["torch"]:
         from attnbench.core.settings import Settings, apply
 
-        apply(Settings(threads=told.threads))
-    found: dict[str, Any] = load_function(question["how"])(told).to_dict()
-    return found
+        apply(Settings(threads=request.threads))
+    try:
+        return {"found": load_function(question["how"])(request).to_dict()}
+    except CantBeDone as error:
+        return {"cant": str(error)}
 
 
 if __name__ == "__main__":
-    main()
+    serve(_answer, allow_nan=True)

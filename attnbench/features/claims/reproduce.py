@@ -9,7 +9,7 @@ from typing import Any
 
 import impls
 from attnbench.core.machine import Machine
-from attnbench.core.process import Aside, Lost
+from attnbench.core.process import Worker, WorkerLost
 from attnbench.features.claims.claim import (
     Claim,
     ClaimFindings,
@@ -22,29 +22,23 @@ from attnbench.features.claims.claim import (
 LIMIT_S, TIMES = 120.0, 3.0
 """For loading and checking, and how often the time that a claim is given may pass besides."""
 FAULT = "run it again by its name; if it fails again, that is a fault of attnbench"
+GIVE_TIME = "give it more time with --budget, or a machine that is not busy"
 
 
 def outcome(claim: Claim, asked: ClaimRequest, limit_s: float | None = None) -> ClaimOutcome:
     """What became of a claim. Ctrl-C ends its process, and is raised again."""
     start = monotonic()
     limit_s = limit_s or LIMIT_S + TIMES * asked.seconds * claim.timed
-    with Aside("attnbench.features.claims.child", asked.threads) as aside:
-        aside.ask({"how": claim.how, "torch": not claim.timed, "asked": asdict(asked)})
-        why, remedy = None, FAULT
+    question = {"how": claim.how, "torch": not claim.timed, "request": asdict(asked)}
+    with Worker("attnbench.features.claims.child", asked.threads, limited=False) as worker:
         try:
-            for answer in aside.answers(start + limit_s):
-                if "found" in answer:
-                    return ClaimOutcome.of(
-                        claim, ClaimFindings.from_dict(answer["found"]), monotonic() - start
-                    )
-                return _not_run(claim, answer["cant"], "", start)
-            why = aside.end(start + limit_s)
-        except Lost as lost:
-            why = str(lost)
-    if why is None:
-        why = f"it was still running after {limit_s:.0f} s"
-        remedy = "give it more time with --budget, or a machine that is not busy"
-    return _not_run(claim, why, remedy, start)
+            answer = worker.ask(question, limit_s)
+        except WorkerLost as lost:
+            remedy = GIVE_TIME if lost.timed_out else FAULT
+            return _not_run(claim, str(lost), remedy, start)
+    if "cant" in answer:
+        return _not_run(claim, answer["cant"], "", start)
+    return ClaimOutcome.of(claim, ClaimFindings.from_dict(answer["found"]), monotonic() - start)
 
 
 def _not_run(claim: Claim, why: str, remedy: str, start: float) -> ClaimOutcome:

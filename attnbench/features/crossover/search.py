@@ -472,7 +472,7 @@ class HoldingWorker:
         try:
             answer = self._engine.ask({**question, **self._where}, limit_s)
         except WorkerLost as lost:
-            last = lost.said.strip().splitlines()[-1:]
+            last = lost.output.strip().splitlines()[-1:]
             raise Refused("; ".join([lost.reason, *last]), _ended(lost)) from None
         for word, status in (("refused", answer.get("status", "")), ("wrong", "wrong")):
             if word in answer:

@@ -10,8 +10,7 @@ from typing import Any, Literal, Protocol
 
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
-from attnbench.sweep.asking import CELL_LIMIT_S, Engine, measure
-from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, measure
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -637,7 +636,7 @@ def _lost(lost: WorkerLost, size: int, limit_s: float, *, cut: bool) -> SizeResu
     if lost.wrong:
         return SizeResult(size, str(Status.WRONG), lost.reason)
     if not lost.timed_out:
-        return SizeResult(size, str(Status.CRASHED), lost.reason, more={"detail": lost.said})
+        return SizeResult(size, str(Status.CRASHED), lost.reason, more={"detail": lost.output})
     return None if cut else SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
 
 

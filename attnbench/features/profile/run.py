@@ -12,8 +12,7 @@ from typing import Any, Literal
 from attnbench.core.disk import StoreError
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.sweep.asking import CELL_LIMIT_S
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import CELL_LIMIT_S, LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -109,7 +108,7 @@ def _profile(cell: Cell, engine: LocalEngine, seed: int, trace: Path) -> dict[st
     except WorkerLost as lost:
         status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
         raise NotProfiled(
-            Record.of(cell.variant, cell.problem, status, lost.reason, detail=lost.said)
+            Record.of(cell.variant, cell.problem, status, lost.reason, detail=lost.output)
         ) from None
     if "profile" not in answer:
         raise NotProfiled(Record.from_dict(answer["record"]))

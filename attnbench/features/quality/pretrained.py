@@ -16,8 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.machine import Machine, why_not
-from attnbench.core.process import Lost
-from attnbench.features.quality.process import Apart
+from attnbench.core.process import Worker, WorkerLost
 from attnbench.features.quality.words import long_texts, told
 from impls import Table
 from impls.asked import CantBeDone
@@ -164,9 +163,9 @@ class Trial:
     """The model, the texts and what is wanted: the original first, then variant after variant."""
 
     def __init__(
-        self, texts: Texts, wanted: Wanted, apart: Apart, tables: Sequence[str], folder: Path
+        self, texts: Texts, wanted: Wanted, worker: Worker, tables: Sequence[str], folder: Path
     ) -> None:
-        self._texts, self._wanted, self._apart = texts, wanted, apart
+        self._texts, self._wanted, self._worker = texts, wanted, worker
         self._tables, self._folder = list(tables), folder
         self.original: dict[str, Any] = {}
 
@@ -180,7 +179,7 @@ class Trial:
                     raise NoOriginal(f"the original model could not be run: {why}")
                 found |= stage.get("original", {})
                 found["floor"] += [stage["floor"]] if "floor" in stage else []
-        except Lost as lost:
+        except WorkerLost as lost:
             raise NoOriginal(f"the original model could not be run: {lost}") from None
         self.original = found
 
@@ -203,8 +202,8 @@ class Trial:
         try:
             for stage in self._asked(question):
                 _take(made, stage)
-        except Lost as lost:
-            _lose(made, "timed_out" if "still running" in str(lost) else "crashed", str(lost))
+        except WorkerLost as lost:
+            _lose(made, "timed_out" if lost.timed_out else "crashed", str(lost))
         made["took_s"] = round(perf_counter() - start, 2)
         return told(made, self.original)
 
@@ -220,7 +219,7 @@ class Trial:
             "pairs_s": wanted.pairs_s,
             "pairs": [[p.a, p.b] for p in self._texts.pairs],
         }
-        return self._apart.stages({**shared, **question}, wanted.limit_s)
+        return self._worker.messages({**shared, **question}, wanted.limit_s)
 
 
 def _blank(row: Variant) -> dict[str, Any]:

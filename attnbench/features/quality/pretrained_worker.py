@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 import impls
+from attnbench.core.process_child import serve_forked
 from attnbench.core.record import Error
 from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_stepped
-from attnbench.features.quality import pretrained, process_child
+from attnbench.features.quality import pretrained
 from attnbench.features.quality.pretrained import LONGEST
 from attnbench.gate import budget
 from attnbench.gate.oracle import compare, worse
@@ -540,4 +541,4 @@ def _distilled(
 
 
 if __name__ == "__main__":
-    process_child.main(answer)
+    serve_forked(answer)

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.machine import Machine
-from attnbench.core.process import Lost
+from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality.pretrained import Texts
-from attnbench.features.quality.process import Apart
-from attnbench.sweep.asking import Engine, measure
+from attnbench.sweep.engine import Engine, measure
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -47,12 +46,12 @@ def capture(
     }
     found: dict[str, Any] = {}
     try:
-        with Apart(CAPTURING, settings, limited=False) as apart:
-            for stage in apart.stages(question, LIMIT_S):
+        with Worker(CAPTURING, settings.threads, limited=False, forks=True) as worker:
+            for stage in worker.messages(question, LIMIT_S):
                 if why := stage.get("refused") or stage.get("failed"):
                     raise NotCaptured(f"the model's layers could not be read: {why}")
                 found |= stage["captured"]
-    except Lost as lost:
+    except WorkerLost as lost:
         raise NotCaptured(f"the model's layers could not be read: {lost}") from None
     whole = Problem(
         batch=batch,

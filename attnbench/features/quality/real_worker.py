@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from attnbench.features.quality import pretrained, process_child
+from attnbench.core.process_child import serve_forked
+from attnbench.features.quality import pretrained
 from attnbench.features.quality.pretrained_worker import ORIGINAL, Replaced, tokens
 from attnbench.features.quality.words import LONG
 from impls.asked import CantBeDone
@@ -83,4 +84,4 @@ def _array(x: Tensor) -> Any:
 
 
 if __name__ == "__main__":
-    process_child.main(answer)
+    serve_forked(answer)

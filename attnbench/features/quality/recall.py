@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 from attnbench.core.machine import Machine, why_not
-from attnbench.core.process import Aside, Lost
+from attnbench.core.process import Worker, WorkerLost
 from impls import Table
 from impls.asked import CantBeDone
 from impls.masks import Mask
@@ -444,25 +444,20 @@ def run(job: TrainingJob) -> dict[str, Any]:
         "curve": [],
     }
     limit = START_S + 2 * job.limit_s
-    until = monotonic() + limit
-    with Aside("attnbench.features.quality.recall_child", job.threads) as aside:
-        aside.ask(job.to_dict())
+    module = "attnbench.features.quality.recall_child"
+    with Worker(module, job.threads, limited=False) as worker:
         try:
-            for told in aside.answers(until):
-                if "checkpoint" in told:
-                    row["curve"].append(told["checkpoint"])
+            for message in worker.messages(job.to_dict(), limit):
+                if "checkpoint" in message:
+                    row["curve"].append(message["checkpoint"])
                 else:
-                    row.update(told)
-            if not row["status"]:
-                row["status"], row["reason"] = _ended(aside.end(until), limit)
-        except Lost as lost:
-            row["status"], row["reason"] = "failed", str(lost)
+                    row.update(message)
+        except WorkerLost as lost:
+            if lost.timed_out:
+                row["status"], row["reason"] = "timed_out", f"it was ended after {limit:.0f} s"
+            else:
+                row["status"], row["reason"] = "failed", str(lost)
     return row
-
-
-def _ended(how: str | None, limit_s: float) -> tuple[str, str]:
-    """Of a process that did not say how it ended."""
-    return ("timed_out", f"it was ended after {limit_s:.0f} s") if how is None else ("failed", how)
 
 
 Say = Callable[[str], None]

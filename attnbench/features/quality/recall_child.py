@@ -1,21 +1,14 @@
-"""The process of one training: it is told its job, and tells its checkpoints and how it ended."""
+"""The process of one training: its job is the question, its checkpoints come before the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from attnbench.core.process_child import Tell, asked
+from attnbench.core.process_child import Answers, serve
 
 
-def main() -> None:
-    """Train; the last line is how it ended."""
-    if (given := asked()) is not None:
-        job, tell = given
-        tell(_trained(job, tell))
-
-
-def _trained(sent: Mapping[str, Any], tell: Tell) -> dict[str, str]:
+def _trained(sent: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     """How it ended: a status and, unless it was trained, a sentence."""
     from attnbench.features.quality.recall import TrainingJob
     from attnbench.features.quality.recall_train import Training
@@ -23,7 +16,7 @@ def _trained(sent: Mapping[str, Any], tell: Tell) -> dict[str, str]:
 
     job = TrainingJob.from_dict(sent)
     try:
-        why = Training(job).run(tell)
+        why = Training(job).run(answers.stage)
     except NotServed as refused:
         return {"status": "unsupported", "reason": str(refused)}
     except Exception as error:
@@ -33,4 +26,4 @@ def _trained(sent: Mapping[str, Any], tell: Tell) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_trained, allow_nan=True)

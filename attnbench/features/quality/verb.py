@@ -54,10 +54,10 @@ def model(given: argparse.Namespace) -> int:
     from attnbench.core.evidence import check_writable
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
+    from attnbench.core.process import Worker
     from attnbench.core.settings import Settings
     from attnbench.features.quality import pretrained
     from attnbench.features.quality.pretrained import WORKER, Trial, rows_of
-    from attnbench.features.quality.process import Apart
     from attnbench.sweep.start import pinned
 
     machine = this_machine()
@@ -70,9 +70,9 @@ def model(given: argparse.Namespace) -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         lock_for([wanted.device]),
-        Apart(WORKER, settings, limited=wanted.device == "cpu") as apart,
+        Worker(WORKER, settings.threads, limited=wanted.device == "cpu", forks=True) as worker,
     ):
-        trial = Trial(texts, wanted, apart, given.table, Path(folder))
+        trial = Trial(texts, wanted, worker, given.table, Path(folder))
         found, stopped = _asked(trial, rows, wanted, machine)
     if not found:
         say("attnbench: stopped before any variant was tried; nothing is kept")

@@ -21,9 +21,8 @@ from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import PROTOCOL, Record, Status
 from attnbench.core.stats import Verdict
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
-from attnbench.sweep.asking import measure
 from attnbench.sweep.compare import Compared, compare_cells
-from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, measure
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.sweep import Watcher
 

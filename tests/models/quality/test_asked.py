@@ -6,7 +6,7 @@ import pytest
 
 import impls
 from attnbench.core.machine import this_machine
-from attnbench.core.process import Lost
+from attnbench.core.process import WorkerLost
 from attnbench.features.quality import pretrained
 from attnbench.features.quality.pretrained import (
     NoOriginal,
@@ -48,13 +48,13 @@ def said():
         if script["end"]:
             raise script["end"]
 
-    script["apart"] = SimpleNamespace(stages=stages)
+    script["worker"] = SimpleNamespace(messages=stages)
     return script
 
 
 @pytest.fixture
 def trial(said, tmp_path):
-    made = Trial(TEXTS, Wanted(layers=2, distil=3), said["apart"], [], tmp_path)
+    made = Trial(TEXTS, Wanted(layers=2, distil=3), said["worker"], [], tmp_path)
     made.begin()
     return made
 
@@ -76,8 +76,8 @@ def test_a_whole_answer_is_a_row_with_figures_in_short(said, trial):
 @pytest.mark.parametrize(
     ("end", "status"),
     [
-        (Lost("its process died of SIGSEGV"), "crashed"),
-        (Lost("it was still running after 240 s"), "timed_out"),
+        (WorkerLost("its process died of SIGSEGV", ""), "crashed"),
+        (WorkerLost("it was still running after 240 s", "", timed_out=True), "timed_out"),
     ],
 )
 def test_a_process_that_is_lost_before_it_said_anything_costs_the_variant(said, trial, end, status):
@@ -87,7 +87,7 @@ def test_a_process_that_is_lost_before_it_said_anything_costs_the_variant(said, 
 
 
 def test_a_process_that_is_lost_later_keeps_what_it_had_said(said, trial):
-    said["stages"], said["end"] = [QUALITY], Lost("its process died of SIGKILL")
+    said["stages"], said["end"] = [QUALITY], WorkerLost("its process died of SIGKILL", "")
     row = trial.variant(ROW)
     assert row["status"] == "measured" and row["cosine"]["long"]
     assert row["amiss"] == ["crashed: its process died of SIGKILL"]
@@ -108,9 +108,9 @@ def test_what_does_not_agree_is_wrong(said, trial):
 
 
 def test_without_the_original_there_is_no_trial(tmp_path):
-    apart = SimpleNamespace(stages=lambda *_: iter([{"failed": "OSError: no disk"}]))
+    worker = SimpleNamespace(messages=lambda *_: iter([{"failed": "OSError: no disk"}]))
     with pytest.raises(NoOriginal, match="the original model could not be run: OSError: no disk"):
-        Trial(TEXTS, Wanted(), apart, [], tmp_path).begin()
+        Trial(TEXTS, Wanted(), worker, [], tmp_path).begin()
 
 
 def test_all_cores_are_asked_the_exact_ones_first():

@@ -63,7 +63,7 @@ def test_a_variant_that_prints_is_trained_to_its_end(table):
 def test_a_variant_that_dies_keeps_its_checkpoints_and_its_last_words(table):
     row = ran(table, "dies")
     assert row["status"] == "failed"
-    assert row["reason"] == "its process ended with status 7: last words"
+    assert row["reason"] == "the worker ended with status 7: last words"
     assert [look["step"] for look in row["curve"]] == [2]
 
 
@@ -82,13 +82,14 @@ def test_a_variant_that_hangs_is_ended(table, monkeypatch):
 
 
 def test_ctrl_c_leaves_no_process_behind(table, monkeypatch):
-    asked = []
+    started = []
 
-    def stopped(aside, _):
-        asked.append(aside)
+    def stopped(worker, question, limit_s):
+        worker._start()
+        started.append(worker)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recall.Aside, "answers", stopped)
+    monkeypatch.setattr(recall.Worker, "messages", stopped)
     with pytest.raises(KeyboardInterrupt):
         ran(table, "hangs")
-    assert not asked[0].lives
+    assert started[0].pid is None

@@ -6,11 +6,11 @@ import torch
 
 import impls
 from attnbench.core.machine import this_machine
+from attnbench.core.process import Worker
 from attnbench.core.record import Distance, Error, Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality import real
 from attnbench.features.quality.pretrained import built_in
-from attnbench.features.quality.process import Apart
 from attnbench.features.quality.real_worker import TooShort, captured, whole
 from impls.problem import Problem
 from tests.models.quality.made_up import small_model
@@ -54,7 +54,7 @@ def sources(tmp_path, monkeypatch):
             files.append(str(file))
         yield {"captured": {"files": files, "heads": 2, "head_dim": 8}}
 
-    monkeypatch.setattr(Apart, "stages", stages)
+    monkeypatch.setattr(Worker, "messages", stages)
     return real.capture(built_in(), 8, 2, "float32", "cpu", tmp_path, Settings())
 
 
@@ -99,6 +99,6 @@ def test_each_cell_is_a_row_with_the_gates_own_figures(sources):
 
 
 def test_a_model_that_can_not_be_read_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(Apart, "stages", lambda *_: iter([{"refused": "3 of 4 texts"}]))
+    monkeypatch.setattr(Worker, "messages", lambda *_: iter([{"refused": "3 of 4 texts"}]))
     with pytest.raises(real.NotCaptured, match="could not be read: 3 of 4 texts"):
         real.capture(built_in(), 8, 2, "float32", "cpu", tmp_path, Settings())

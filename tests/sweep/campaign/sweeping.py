@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import impls
+from attnbench.core import process
 from attnbench.core.machine import this_machine
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_records
-from attnbench.sweep import engine, sweep
+from attnbench.sweep import sweep
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
@@ -117,9 +118,9 @@ def ended_by_itself(word, how_long=GONE_S):
     while (left := left_behind(word)) and time.monotonic() < end:
         time.sleep(0.05)
     stayed = []
-    for process in left:
+    for one in left:
         with suppress(OSError):
-            said = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ")
+            said = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ")
             stayed.append(f"{process}: {said[:100].decode(errors='replace')}")
             os.kill(process, signal.SIGKILL)
     return stayed
@@ -135,7 +136,7 @@ def swept(kinds, folder):
     out = RunFolder.create(folder / "results", "box", {"seed": 0, "budget_s": 0.01, **KNOWN})
     with pytest.MonkeyPatch.context() as patch, marked() as word:
         patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
-        patch.setattr(engine, "free_memory", lambda: MEMORY)
+        patch.setattr(process, "free_memory", lambda: MEMORY)
         hasty = Hasty(kind.label for kind in kinds if kind.hangs)
         before = _told("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # its largest is counted from now

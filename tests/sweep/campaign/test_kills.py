@@ -131,7 +131,7 @@ class Hunted(sweeping.Hasty):
     def ask(self, question, limit_s):
         if self._left and self._child is not None and self._random.random() < self._chance:
             self._left -= 1
-            who = self.worker if self._random.random() < 0.7 else self._child.keeper.pid
+            who = self.pid if self._random.random() < 0.7 else self._child.keeper.pid
             late = self._random.choice([0.02, 0.3])  # within a cell, or when it may be over
             threading.Timer(self._random.uniform(0, late), self._kill, (who,)).start()
         return super().ask(question, limit_s)

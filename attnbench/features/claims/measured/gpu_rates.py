@@ -14,7 +14,7 @@ from typing import Any
 from attnbench.core.record import Record
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from attnbench.features.claims.measured.ruler import ceilings, engine, problem, record, row
-from attnbench.sweep.asking import Engine
+from attnbench.sweep.engine import Engine
 from impls.problem import Problem
 
 PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from attnbench.features.claims.measured.crossing import bracket, said
 from attnbench.features.claims.measured.ruler import engine, record, row
-from attnbench.sweep.asking import Engine
-from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.engine import Engine, LocalEngine
 from impls.asked import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant

@@ -15,9 +15,8 @@ from attnbench.core.lock import lock_for
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import ClaimFigure, ClaimRequest
-from attnbench.sweep.asking import Engine, measure
 from attnbench.sweep.compare import Compared, compare_cell
-from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, measure
 from attnbench.sweep.plan import Cell
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem

@@ -1,0 +1,383 @@
+"""A child process: whose answers count, how its end is reported, and that nothing of it is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from attnbench.core import process
+from attnbench.core.process import LAST_WORDS, Worker, WorkerLost, free_memory
+from tests.processes import alive, gone, marked, until
+
+SERVING = """
+    import os, signal, subprocess, sys, time
+    from attnbench.core.process_child import serve
+
+    def sleeper(*how, **more):
+        code = "import time; time.sleep(600)"
+        return subprocess.Popen([*how, sys.executable, "-S", "-c", code], **more)
+
+    def respond(question, answers):
+        answers.stage({"n": 1})
+        for each in question.get("doing", ()):
+            answers.send({"doing": each})
+        exec(question["do"], {**globals(), 'answers': answers})
+        return {"threads": os.environ["OMP_NUM_THREADS"], "pid": os.getpid()}
+
+    serve(respond)
+"""
+"""Executes what a question says between a stage and the answer."""
+RAW = """
+    import json, os, sys
+    from attnbench.core.process_child import keep
+    questions, pipe, life, report, _ = map(int, sys.argv[1:])
+    keep(life, report, (questions, pipe))
+    for line in os.fdopen(questions):
+        asked = json.loads(line)
+        if "settle" not in asked:
+            os.write(pipe, bytes.fromhex(asked["line"]))
+        else:
+            settled = {"settled": asked["settle"], "asked": asked["asked"]}
+            os.write(pipe, json.dumps(settled).encode() + b"\\n")
+"""
+"""Writes what a question says in place of an answer."""
+FORKING = """
+    import os, signal, sys, time
+    from attnbench.core.process_child import serve_forked
+    from impls.asked import CantBeDone
+
+    def stages(question):
+        yield {"pid": os.getpid()}
+        exec(question["do"])
+        yield {"second": 2}
+
+    serve_forked(stages)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Called with a module's code, a worker that runs it."""
+    made = []
+
+    def start(code, **more):
+        (tmp_path / "a_worker.py").write_text(textwrap.dedent(code))
+        made.append(Worker("a_worker", 1, path=tmp_path, **more))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """A word in the environment of everything started here."""
+    word = f"ATTNBENCH_TEST_{os.getpid()}_{os.urandom(4).hex()}"
+    monkeypatch.setenv(word, "1")
+    return word
+
+
+def lost(worker, limit_s=20.0, **question):
+    with pytest.raises(WorkerLost) as caught:
+        worker.ask({"do": "", **question}, limit_s)
+    assert worker.pid is None
+    return caught.value
+
+
+def test_stages_and_answers_come_in_order_whatever_is_printed(worker):
+    one = worker(SERVING)
+    first = list(one.messages({"do": 'print("{}"); os.write(1, b"x" * 300000)'}, 20))
+    assert first == [{"n": 1}, {"threads": "1", "pid": one.pid}]
+    assert one.ask({"do": ""}, 20)["pid"] == one.pid
+    one.close()
+    one.close()
+    assert one.ask({"do": ""}, 20)["pid"] == one.pid, "the next one is asked"
+
+
+def test_closing_ends_worker_and_keeper_and_leaves_no_descriptor(worker):
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - only the names matter
+    one = worker(SERVING)
+    pid = one.ask({"do": ""}, 20)["pid"]
+    keeper = one._child.keeper.pid
+    assert len({os.getsid(pid), os.getsid(keeper), os.getsid(0)}) == 3  # Ctrl-C reaches neither
+    one.close()
+    assert not alive(pid) and not alive(keeper)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+
+
+def test_a_worker_left_before_its_answer_is_ended(worker):
+    one = worker(SERVING)
+    messages = one.messages({"do": "time.sleep(600)"}, 20)
+    next(messages)
+    pid = one.pid
+    messages.close()
+    assert one.pid is None and not alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("does", "reason", "last"),
+    [
+        ('print("last\\x1b\\twords\\n", flush=True); os._exit(3)', "ended with status 3", "words"),
+        ("raise ValueError('no ' + 'x' * 600)", "ended with status 1", "no " + "x" * 385),
+        ("os.kill(os.getpid(), 11)", "died of SIGSEGV", ""),
+        (
+            "os.write(2, b'USDT: a\\n' + b'x' * 9000000 + b'\\nthe end\\nUSDT: b'); os._exit(3)",
+            "ended with status 3",
+            "the end",
+        ),
+        (
+            "if os.fork(): os._exit(5)\nelse: time.sleep(600)",  # the orphan holds the pipe
+            "ended with status 5",
+            "",
+        ),
+    ],
+)
+def test_how_it_ended_is_reported_with_its_last_words(worker, does, reason, last):
+    found = lost(worker(SERVING), do=does)
+    assert found.reason == f"the worker {reason}"
+    assert str(found).endswith(last) and "\x1b" not in str(found)
+    assert len(found.output) <= LAST_WORDS
+    assert not found.timed_out and not found.wrong
+
+
+def test_output_about_earlier_questions_is_forgotten(worker):
+    one = worker(SERVING)
+    one.ask({"do": 'os.write(2, b"of the one before\\n")'}, 20)
+    assert lost(one, do="os._exit(2)").output == ""
+
+
+def test_a_module_that_can_t_be_loaded_says_why(worker):
+    found = lost(worker("import nothing_of_that_name"))
+    assert "ended with status 1: ModuleNotFoundError" in str(found)
+
+
+@pytest.mark.parametrize("does", ["time.sleep(600)", "while True: answers.send({'doing': 'x'})"])
+def test_what_is_not_done_in_time_is_ended(worker, does):
+    started = time.monotonic()
+    found = lost(worker(SERVING), 1.0, do=does)
+    assert (found.reason, found.timed_out) == ("it was still running after 1 s", True)
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(
+    ("doing", "number", "reason", "wrong"),
+    [
+        (["it wrote"], 11, "it wrote", True),
+        (["it wrote"], 7, "it wrote", True),
+        (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
+        (["it wrote"], 9, "the worker died of SIGKILL", False),
+    ],
+)
+def test_a_death_means_what_the_worker_announced(worker, doing, number, reason, wrong):
+    found = lost(worker(SERVING), do=f"os.kill(os.getpid(), {number})", doing=doing)
+    assert (found.reason, found.wrong) == (reason, wrong)
+
+
+def test_an_announcement_holds_for_one_question(worker):
+    one = worker(SERVING)
+    one.ask({"do": "", "doing": ["it wrote"]}, 20)
+    assert not lost(one, do="os.kill(os.getpid(), 11)").wrong
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n", b"junk\n", b"\xff\xfe\n", b"NaN\n", b"[]\n", b"null\n", b"[" * 10_000 + b"\n",
+        b"9" * 5000 + b"\n", b'{"record": {}}\n', b'{"record": {}, "asked": 2}\n',
+        b'{"record": {}, "asked": "1"}\n', b'{"stage": 5, "asked": 1}\n',
+        b'{"record": "' + b"x" * (1 << 22) + b'", "asked": 1}\n',
+    ],
+    ids=lambda line: repr(line[:20]),
+)  # fmt: skip
+def test_a_line_that_is_no_answer_loses_the_worker(worker, line):
+    found = lost(worker(RAW), line=line.hex(), job={})
+    assert found.reason and not found.timed_out and not found.wrong
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b'{"record": {}, "asked": 1}\n',
+        b'{"settled": "guessed", "asked": 1}\n',
+        b'{"record": {}, "settled": 1, "asked": 1}\n',
+    ],
+)
+def test_a_second_answer_to_one_question_is_a_forgery(worker, more):
+    found = lost(worker(RAW), line=(b'{"record": {}, "asked": 1}\n' + more).hex())
+    assert (found.reason, found.wrong) == (
+        "it answered twice: one of the answers is forged",
+        True,
+    )
+
+
+def test_an_answer_to_an_earlier_question_is_passed_over(worker):
+    line = b'{"stale": 1, "asked": 0}\n{"fresh": 1, "asked": 1}\n'
+    assert worker(RAW).ask({"line": line.hex()}, 20) == {"fresh": 1}
+
+
+def test_an_answer_that_says_it_is_spoiled_ends_the_worker(worker):
+    for spoiled in ("true", "false"):
+        one = worker(RAW)
+        line = f'{{"record": {{}}, "spoiled": {spoiled}, "asked": 1}}\n'.encode()
+        assert one.ask({"line": line.hex()}, 20) == {"record": {}}
+        assert (one.pid is None) == (spoiled == "true")
+
+
+def test_what_another_process_writes_is_not_taken_for_an_answer(worker):
+    forged = b'{"record": {}, "asked": 1}\\n'
+    does = f"if not os.fork(): os.write(int(sys.argv[2]), {forged!r}); os._exit(0)\ntime.sleep(60)"
+    found = lost(worker(SERVING), do=does.replace("\\\\n", "\\n"))
+    assert (found.reason, found.wrong) == ("another process answered in its place", True)
+
+
+def test_a_forked_copy_of_the_worker_does_not_answer(worker):
+    assert worker(SERVING).ask({"do": "os.fork()"}, 20)["threads"] == "1"
+
+
+@pytest.mark.parametrize("which", ["worker", "keeper"])
+def test_a_worker_that_is_killed_from_outside_is_lost_with_the_signal(worker, mark, which):
+    one = worker(SERVING)
+    one.ask({"do": "sleeper('setsid', start_new_session=True)"}, 20)
+    os.kill(one.pid if which == "worker" else one._child.keeper.pid, signal.SIGKILL)
+    until(lambda: not alive(one.pid))
+    assert lost(one).reason == "the worker died of SIGKILL"
+    until(lambda: not marked(mark), 10)
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "sleeper()",
+        "sleeper('setsid', start_new_session=True)",
+        "if not os.fork():\n sleeper('nohup', start_new_session=True, env={}); os._exit(0)",
+    ],
+)
+def test_what_it_started_ends_with_it_wherever_it_went(worker, mark, does):
+    one = worker(SERVING)
+    one.ask({"do": does}, 20)
+    one.close()
+    until(lambda: not marked(mark), 10)
+    until(lambda: not any(map(_sleeps, Path("/proc").glob("[0-9]*"))), 10)
+
+
+def _sleeps(entry):
+    """Whether it is a process started here, though it may hide its environment."""
+    try:
+        return b"import time; time.sleep(600)" in (entry / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "does",
+    ["while True: os.fork()", "for _ in range(600): os.fork() or time.sleep(600)\ntime.sleep(600)"],
+)
+def test_more_processes_than_any_compiler_starts_end_it(worker, mark, does):
+    found = lost(worker(SERVING), 60.0, do=does)
+    assert found.reason == "it had started more than 512 processes, and was ended"
+    until(lambda: not marked(mark), 30)
+
+
+@pytest.mark.parametrize(
+    ("code", "does", "forks"),
+    [(SERVING, "time.sleep(600)", False), (FORKING, "time.sleep(600)", True)],
+)
+def test_all_of_it_ends_when_the_parent_is_killed(worker, tmp_path, mark, code, does, forks):
+    worker(code)
+    parent = textwrap.dedent(f"""
+        from pathlib import Path
+        from attnbench.core.process import Worker
+        one = Worker("a_worker", 1, path=Path({str(tmp_path)!r}), forks={forks})
+        for message in one.messages({{"do": {does!r}}}, 100.0):
+            print(one.pid, flush=True)
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], text=True, stdout=subprocess.PIPE
+    ) as started:
+        assert alive(int(started.stdout.readline()))
+        assert len(marked(mark)) >= 3
+        started.kill()
+    until(lambda: not marked(mark), 10)
+
+
+def test_a_worker_may_hold_so_much_and_goes_first_when_memory_runs_out(worker):
+    one = worker(SERVING)
+    one.ask({"do": ""}, 20)
+    status = Path(f"/proc/{one.pid}")
+    assert (status / "oom_score_adj").read_text().strip() == "1000"
+    (line,) = [x for x in (status / "limits").read_text().splitlines() if "data size" in x]
+    assert (
+        1 << 28
+        < int(line.split()[3])
+        <= process.SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    assert "MemoryError" in str(lost(one, do="b'x' * (1 << 40)"))
+
+
+def test_a_control_group_that_holds_less_than_the_machine_counts(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text(f"{3 << 30}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 30}\n")
+    monkeypatch.setattr(process, "GROUP", tmp_path)
+    assert free_memory() == int(process.SHARE * (2 << 30))
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() > 2 << 30
+
+
+def test_a_worker_imports_nothing_from_where_it_stands(worker):
+    assert "MISSING" in str(lost(worker(SERVING), do="sys.exit('MISSING' * ('' not in sys.path))"))
+
+
+@pytest.mark.parametrize("refusal", ["raise OSError(1, 'no')", "raise AttributeError('none')"])
+def test_the_end_is_known_where_no_pidfd_can_be_had(refusal):
+    code = f"""
+        import os, time
+        from attnbench.core import process_child
+        def refused(process): {refusal}
+        os.pidfd_open = refused
+        life, held = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            time.sleep(0.2)
+            os._exit(7)
+        began = time.monotonic()
+        print(process_child.watch(worker, life), time.monotonic() - began < 0.8)
+        os.close(held)
+        print(process_child.watch(os.fork() or time.sleep(1), life))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=20
+    )
+    assert ran.stdout.splitlines() == ["status 7 True", "status -9"]
+
+
+def test_a_forked_answer_that_dies_costs_that_question_alone(worker):
+    one = worker(FORKING, forks=True)
+    server = None
+    for does, end in (
+        ("", [{"second": 2}]),
+        ("raise ValueError('something is off')", [{"failed": "ValueError: something is off"}]),
+        ("raise CantBeDone('none of that')", [{"refused": "none of that"}]),
+        ("os.fork() or time.sleep(600)", [{"second": 2}]),
+    ):
+        first, *rest = one.messages({"do": does}, 60)
+        assert rest == end
+        assert server in (None, one.pid) and first["pid"] != one.pid
+        server = one.pid
+        assert gone(first["pid"])
+    heard = []
+    with pytest.raises(WorkerLost, match=r"^its process died of SIGSEGV: last words$"):
+        for stage in one.messages(
+            {"do": "print('last words', flush=True); os.kill(os.getpid(), 11)"}, 20
+        ):
+            heard.append(stage)
+    assert len(heard) == 1 and one.pid == server
+    assert lost(one, 1.0, do="time.sleep(600)").timed_out
+    assert json.dumps(list(one.messages({"do": ""}, 20))[1:]) == '[{"second": 2}]'
