@@ -41,7 +41,7 @@ def test_a_system_that_says_nothing_is_said_to(monkeypatch, text):
 
 def test_each_gpu_answers_for_itself(monkeypatch):
     boards = {"a": Board(), "b": Absent("the driver knows no GPU b")}
-    monkeypatch.setattr(module, "board", boards.get)
+    monkeypatch.setattr(module.nvml, "board", boards.get)
     first, second = vitals(machine("a", "b"))["gpus"]
     assert first["sm_mhz"] == first["power_limit_w"] == 7
     assert first["power_w"] == "the driver doesn't say its power: no permission"

@@ -118,7 +118,7 @@ def test_on_the_processor_nothing_is_watched():
 
 def test_a_gpu_whose_driver_can_not_be_asked_is_unwatched_with_the_reason(monkeypatch):
     monkeypatch.setattr(timed, "cuda_gpu", lambda device: SimpleNamespace(uuid="1"))
-    monkeypatch.setattr(timed.nvml, "board", lambda uuid: Absent("there is no driver"))
+    monkeypatch.setattr(timed.gpu, "board", lambda uuid: Absent("there is no driver"))
     flags = health_for("cuda").flags()
     assert flags == ["slow-downs were not watched for: there is no driver"]
 
@@ -126,7 +126,7 @@ def test_a_gpu_whose_driver_can_not_be_asked_is_unwatched_with_the_reason(monkey
 def test_a_gpu_is_watched_by_its_uuid(monkeypatch):
     board = fake.FakeBoard(fake.FakeGpu())
     monkeypatch.setattr(timed, "cuda_gpu", lambda device: SimpleNamespace(uuid="1"))
-    monkeypatch.setattr(timed.nvml, "board", {"1": board}.get)
+    monkeypatch.setattr(timed.gpu, "board", {"1": board}.get)
     assert health_for("cuda")._board is board
 
 

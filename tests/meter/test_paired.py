@@ -109,7 +109,7 @@ def looks(monkeypatch, one_pair):
     monkeypatch.setattr(
         ReadyCalls, "audit", lambda side, s: seen.append((side.ready.job.variant, s))
     )
-    monkeypatch.setattr(pairs.state, "said", lambda shared: seen.append(shared["settings"]))
+    monkeypatch.setattr(pairs.watch, "said", lambda shared: seen.append(shared["settings"]))
     return seen
 
 
@@ -122,7 +122,7 @@ def test_both_sides_are_looked_at_with_the_medians_of_their_pairs(looks):
 @pytest.mark.parametrize("when", [0, 1])
 def test_what_both_share_and_one_changed_is_said_of_both(looks, monkeypatch, when):
     said = iter([None] * when + ["it replaced time.time"])
-    monkeypatch.setattr(pairs.state, "said", lambda shared: next(said))
+    monkeypatch.setattr(pairs.watch, "said", lambda shared: next(said))
     with pytest.raises(Wrong, match=r"^a or b: it replaced time\.time$"):
         compare_ready(StandInReady("a"), StandInReady("b"), StopRule(0.01), audit=True)
     assert len(looks) == 2 * when  # the second look comes after both were looked at

@@ -15,14 +15,14 @@ VERB = "import sys; from attnbench.cli import main; sys.exit(main(sys.argv[1:]))
 FINDS = """
 import sys, types
 from attnbench import cli
-verb = types.ModuleType("attnbench.command.terminal.list")
+verb = types.ModuleType("attnbench.made_up")
 def finds(given):
     print("x" * 1_000_000)
     print("and more", flush=True)
     return 1
 verb.finds = finds
-sys.modules["attnbench.command.terminal.list"] = verb
-cli.VERBS["list"] = "list:finds"
+sys.modules["attnbench.made_up"] = verb
+cli.VERBS["list"] = "made_up:finds"
 sys.exit(cli.main(["list"]))
 """
 
