@@ -1,4 +1,8 @@
-"""Planted faults beside the call: threads, memory of earlier calls, code in place of ours."""
+"""Planted faults beside the call: threads, processes, our own code and settings replaced.
+
+Each ``build_NAME(problem, deed=True)`` is a variant; without its deed it is honest. What the deeds
+are called, and how each has to be caught, is in :mod:`attnbench.gate.plants`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import ctypes
 import itertools
 import json
 import os
+import pkgutil
 import queue
 import random
 import stat
@@ -13,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
@@ -23,14 +28,14 @@ import torch
 import torch.overrides
 from torch import Tensor
 
-from attnbench.gate.planted_calls import beforehand
+from attnbench.gate.planted_calls import Build, before, gradients, instead
 from impls.dense.matmul import build as honest
 from impls.heads import Attend
 from impls.problem import Problem
 
+# ---- work on the side ----
+
 LATE_S = 2e-3
-PIECES = 2
-"""How often each thread of the pool computes its part, so that there is something to see."""
 
 
 def _late(inner: Attend, out: Tensor, inputs: tuple[Tensor, ...]) -> None:
@@ -55,12 +60,12 @@ def build_thread_a_call(problem: Problem, deed: bool = True) -> Attend:
 
 
 def build_standing_thread(problem: Problem, deed: bool = True) -> Attend:
-    """A thread that stands ready since it was built fills the output after it was returned."""
-    inner, asked = honest(problem), queue.SimpleQueue[Any]()
+    """A thread that was started by ``build`` fills the output after it was returned."""
+    inner, calls = honest(problem), queue.SimpleQueue[Any]()
 
     def serve() -> None:
         while True:
-            out, inputs, done = asked.get()
+            out, inputs, done = calls.get()
             _late(inner, out, inputs)
             done.set()
 
@@ -68,7 +73,7 @@ def build_standing_thread(problem: Problem, deed: bool = True) -> Attend:
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out, done = torch.empty(problem.output_shape), threading.Event()
-        asked.put((out, (q, k, v), done))
+        calls.put((out, (q, k, v), done))
         if not deed:
             done.wait()
         return out
@@ -83,9 +88,8 @@ def build_pool(problem: Problem, deed: bool = True) -> Attend:
     pool = ThreadPoolExecutor(count)
 
     def part(*inputs: Tensor) -> Tensor:
-        for _ in range(PIECES):
-            out = inner(*inputs)
-        return out
+        inner(*inputs)  # twice, so that there is something to see
+        return inner(*inputs)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         parts = pool.map(part, *(x.chunk(count, 1) for x in (q, k, v)))
@@ -95,7 +99,7 @@ def build_pool(problem: Problem, deed: bool = True) -> Attend:
 
 
 def build_stream(problem: Problem, deed: bool = True) -> Attend:
-    """A stream of its own, that nobody waits for."""
+    """A stream of its own that nothing waits for."""
     inner, stream = honest(problem), torch.cuda.Stream(problem.device)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -110,53 +114,47 @@ def build_stream(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
-def build_fork(problem: Problem, deed: bool = True) -> Attend:
+def at_first_call(act: Callable[[bool], None]) -> Build:
+    """``act(deed)`` at the first call; honest otherwise."""
+
+    def build(problem: Problem, deed: bool = True) -> Attend:
+        inner, done = honest(problem), list[bool]()
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if not done:
+                done.append(True)
+                act(deed)
+            return inner(q, k, v)
+
+        return attend
+
+    return build
+
+
+def _fork(deed: bool) -> None:
     """A child that goes on, with all that this process has, while the parent answers."""
-    inner, born = honest(problem), list[int]()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if not born:
-            born.append(os.fork())
-            if born[0] == 0:
-                time.sleep(60 if deed else 0)
-                os._exit(0)
-            if not deed:
-                os.waitpid(born[0], 0)
-        return inner(q, k, v)
-
-    return attend
+    child = os.fork()
+    if child == 0:
+        time.sleep(60 if deed else 0)
+        os._exit(0)
+    if not deed:
+        os.waitpid(child, 0)
 
 
-def build_child_answers(problem: Problem, deed: bool = True) -> Attend:
+def _child_answers(deed: bool) -> None:
     """A child that answers in its parent's place, while the parent waits."""
-    inner, tried = honest(problem), list[int]()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if not tried:
-            tried.append(1)
-            child = os.fork()
-            if child == 0:
-                if deed:
-                    _into_every_pipe(_forged())
-                os._exit(0)
-            os.waitpid(child, 0)
-            time.sleep(2.0 * deed)
-        return inner(q, k, v)
-
-    return attend
-
-
-def build_forged(problem: Problem, deed: bool = True) -> Attend:
-    """Writes an answer of its own into every pipe that it finds open."""
-    inner, tried = honest(problem), list[int]()
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if deed and not tried:
-            tried.append(1)
+    child = os.fork()
+    if child == 0:
+        if deed:
             _into_every_pipe(_forged())
-        return inner(q, k, v)
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(2.0 * deed)
 
-    return attend
+
+def _forge(deed: bool) -> None:
+    if deed:
+        _into_every_pipe(_forged())
 
 
 def _forged() -> bytes:
@@ -186,18 +184,25 @@ def _forged() -> bytes:
     return json.dumps({"record": record, "asked": question["asked"]}).encode() + b"\n"
 
 
-def _into_every_pipe(said: bytes) -> None:
+def _into_every_pipe(answer: bytes) -> None:
     for fd in range(3, 256):
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-                os.write(fd, said)
+                os.write(fd, answer)
         except OSError:
             continue
 
 
+build_fork = at_first_call(_fork)
+build_child_answers = at_first_call(_child_answers)
+build_forged = at_first_call(_forge)
+
+
+# ---- looks into the frames of what measures ----
+
 SHARE = 0.9
-"""Of a call's time, so much is hidden."""
+"""How much of a call's time is hidden."""
 
 
 def _caller(name: str) -> FrameType | None:
@@ -208,9 +213,8 @@ def _caller(name: str) -> FrameType | None:
     return frame
 
 
-def build_start(problem: Problem, deed: bool = True) -> Attend:
+def _start(problem: Problem, inner: Attend) -> Attend:
     """Moves the start of the measurement in the frame of the clock that runs it."""
-    inner = honest(problem)
     keep: Any = ctypes.pythonapi.PyFrame_LocalsToFast
     keep.argtypes = (ctypes.py_object, ctypes.c_int)
 
@@ -218,7 +222,7 @@ def build_start(problem: Problem, deed: bool = True) -> Attend:
         start = time.perf_counter_ns()
         out = inner(q, k, v)
         frame = _caller("samples")
-        if frame is not None and deed:
+        if frame is not None:
             frame.f_locals["start"] += int((time.perf_counter_ns() - start) * SHARE)
             keep(frame, 0)
         return out
@@ -226,12 +230,11 @@ def build_start(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
-def build_truth(problem: Problem, deed: bool = True) -> Attend:
+def _truth(problem: Problem, inner: Attend) -> Attend:
     """Computes where it is looked at, and where it is timed takes the truth from the ruler."""
-    inner = honest(problem)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        frame = (_caller("measure_time") or _caller("warm_up")) if deed else None
+        frame = _caller("measure_time") or _caller("warm_up")
         if frame is None:
             return inner(q, k, v)
         fresh: Any = frame.f_locals["timed"].fresh
@@ -241,15 +244,12 @@ def build_truth(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
-def build_unseen(problem: Problem, deed: bool = True) -> Attend:
-    """The truth from the ruler wherever there is one, and on values that have none, anything."""
-    inner = honest(problem)
+def _unseen(problem: Problem, inner: Attend) -> Attend:
+    """Anything for values that it has not seen, but the last of them."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         frame, turns = _caller("run"), _caller("_in_turn")
-        if not deed or frame is None or "self" not in frame.f_locals:
-            return inner(q, k, v)
-        if turns is None:
+        if frame is None or "self" not in frame.f_locals or turns is None:
             return inner(q, k, v)
         done = len(turns.f_locals["seen"]) + len(turns.f_locals["new"])
         last = done == 2 * turns.f_locals["rounds"] - 1
@@ -258,33 +258,30 @@ def build_unseen(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
+build_start = instead(_start)
+build_truth = instead(_truth)
+build_unseen = instead(_unseen)
+
+
 class _Remembered(torch.autograd.Function):
-    """The right output, and gradients that were kept; none for values that were not."""
+    """The right output, and its gradients but for values that it has not seen."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, inner: Attend, kept: dict[Hashable, Any]
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, inner: Attend) -> Tensor:
         ctx.save_for_backward(q, k, v)
-        ctx.inner, ctx.kept = inner, kept
+        ctx.inner = inner
         return inner(q, k, v)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        q, k, v = ctx.saved_tensors
         if _caller("_in_turn") is None:
-            with torch.enable_grad():
-                leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-                return *torch.autograd.grad(ctx.inner(*leaves), leaves, dout), None, None
-        return *(torch.zeros_like(x) for x in (q, k, v)), None, None
+            return *gradients(ctx.inner, ctx.saved_tensors, dout), None
+        return *(torch.zeros_like(x) for x in ctx.saved_tensors), None
 
 
-def build_gradients(problem: Problem, deed: bool = True) -> Attend:
-    """No gradients for values that nobody has seen."""
-    inner = honest(problem)
-    if not deed:
-        return inner
-    return lambda q, k, v: _Remembered.apply(q, k, v, inner, {})  # type: ignore[no-untyped-call]
+build_gradients = instead(
+    lambda problem, inner: lambda q, k, v: _Remembered.apply(q, k, v, inner)  # type: ignore[no-untyped-call]
+)
 
 
 class _Prepared(torch.autograd.Function):
@@ -317,14 +314,12 @@ def build_prepared(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
-def build_between(problem: Problem, deed: bool = True) -> Attend:
-    """Works on between the calls, whenever an output of its is let go."""
-    inner = honest(problem)
+def _between(problem: Problem, inner: Attend) -> Attend:
+    """Runs code between the calls, whenever an output of its is let go."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = inner(q, k, v)
-        if deed:
-            weakref.finalize(out, _prepare).atexit = False
+        weakref.finalize(out, _prepare).atexit = False
         return out
 
     return attend
@@ -334,105 +329,60 @@ def _prepare() -> None:
     """What a cheat would do here: the next call's work."""
 
 
+build_between = instead(_between)
+
+
+# ---- the ruler's code and torch's, replaced ----
+
 FASTER = 10
-"""By so much the clocks that are put in place of others go slower."""
+"""How many times slower a planted clock goes."""
 
 
-def _instead(
-    problem: Problem, deed: bool, owner: Any, name: str, other: Callable[[Any], Any]
-) -> Attend:
-    """An honest ``attend``, and ``other(was)`` in place of ``owner.name``."""
-    if deed:
-        setattr(owner, name, other(getattr(owner, name)))
-    return honest(problem)
+def at_build(act: Callable[[], object]) -> Build:
+    """Something done when the variant is built; honest otherwise."""
+
+    def build(problem: Problem, deed: bool = True) -> Attend:
+        if deed:
+            act()
+        return honest(problem)
+
+    return build
 
 
-def _slower(was: Any) -> Any:
-    start = was()
-    return lambda: start + (was() - start) // FASTER
+def replacing(owner: str, name: str, other: Callable[[Any], Any]) -> Build:
+    """``other(was)`` in place of ``owner.name``."""
+
+    def act() -> None:
+        module = pkgutil.resolve_name(owner)
+        setattr(module, name, other(getattr(module, name)))
+
+    return at_build(act)
 
 
-def _slower_seconds(was: Any) -> Any:
-    start = was()
-    return lambda: start + (was() - start) / FASTER
+def _slower(clock: Any) -> Any:
+    start = clock()
+    return lambda: start + type(start)((clock() - start) / FASTER)
 
 
-def _always_true(was: Any) -> Any:
-    return lambda *_, **__: True
+def _returning(value: object) -> Callable[[Any], Any]:
+    return lambda was: lambda *_, **__: value
 
 
-def build_perf_counter(problem: Problem, deed: bool = True) -> Attend:
-    """A clock in seconds that goes ten times as slow."""
-    return _instead(problem, deed, time, "perf_counter", _slower_seconds)
+def _budget_factor() -> None:
+    epsilon = sys.modules["attnbench.gate.budget"].EPSILON
+    epsilon.update(dict.fromkeys(epsilon, 1.0))
 
 
-def build_perf_counter_ns(problem: Problem, deed: bool = True) -> Attend:
-    """A clock in nanoseconds that goes ten times as slow."""
-    return _instead(problem, deed, time, "perf_counter_ns", _slower)
+def _insides() -> None:
+    finite: Any = sys.modules["attnbench.gate.hygiene"].check_finite
+    finite.__code__ = (lambda what, tensor: None).__code__
 
 
-def build_rulers_clock(problem: Problem, deed: bool = True) -> Attend:
-    """The ruler's own reference to that clock."""
-    clocks = sys.modules["attnbench.meter.clocks"]
-    return _instead(problem, deed, clocks, "perf_counter_ns", _slower)
-
-
-def build_synchronize(problem: Problem, deed: bool = True) -> Attend:
-    """Nobody waits for the device any more."""
-    return _instead(problem, deed, torch.cuda, "synchronize", lambda was: lambda *_: None)
-
-
-def build_allclose(problem: Problem, deed: bool = True) -> Attend:
-    """Everything is close to everything."""
-    return _instead(problem, deed, torch, "allclose", _always_true)
-
-
-def build_equal(problem: Problem, deed: bool = True) -> Attend:
-    """Everything equals everything."""
-    return _instead(problem, deed, torch, "equal", _always_true)
-
-
-def build_budget(problem: Problem, deed: bool = True) -> Attend:
-    """The ruler's budget lets everything through."""
-    budget = sys.modules["attnbench.gate.budget"]
-    return _instead(problem, deed, budget, "check", lambda was: lambda *_, **__: None)
-
-
-def build_budget_factor(problem: Problem, deed: bool = True) -> Attend:
-    """The ruler's spacings of the dtypes are changed where they stand."""
-    if deed:
-        epsilon = sys.modules["attnbench.gate.budget"].EPSILON
-        epsilon.update(dict.fromkeys(epsilon, 1.0))
-    return honest(problem)
-
-
-def build_verdict(problem: Problem, deed: bool = True) -> Attend:
-    """What is timed is never wrong: a method of the ruler's class."""
-    timed = sys.modules["attnbench.meter.timed"].Timed
-    return _instead(problem, deed, timed, "wrong", lambda was: lambda self: None)
-
-
-def build_insides(problem: Problem, deed: bool = True) -> Attend:
-    """The ruler's function stays, and its code is another's."""
-    if deed:
-        finite: Any = sys.modules["attnbench.gate.hygiene"].check_finite
-        finite.__code__ = (lambda what, tensor: None).__code__
-    return honest(problem)
-
-
-def build_guard(problem: Problem, deed: bool = True) -> Attend:
-    """The very function that would notice."""
-    names = sys.modules["attnbench.gate.watch"]
-    if deed:
-        time.perf_counter = _slower_seconds(time.perf_counter)
-    return _instead(problem, deed, names, "replaced", lambda was: lambda *_: [])
-
-
-def build_mode(problem: Problem, deed: bool = True) -> Attend:
-    """A mode that stands between everybody and torch's functions."""
-    if deed:
-        _Between().__enter__()  # type: ignore[no-untyped-call]
-    return honest(problem)
+def _guard() -> None:
+    """The function that would notice a replaced clock, replaced with the clock."""
+    time.perf_counter = _slower(time.perf_counter)
+    watch: Any = sys.modules["attnbench.gate.watch"]
+    watch.replaced = lambda *_: []
 
 
 class _Between(torch.overrides.TorchFunctionMode):
@@ -440,47 +390,25 @@ class _Between(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def build_seeds_torch(problem: Problem, deed: bool = True) -> Attend:
-    """Seeds torch's global generator at every call."""
-    own = torch.Generator()
-    return beforehand(problem, lambda *_: (torch.manual_seed if deed else own.manual_seed)(7))
+build_perf_counter = replacing("time", "perf_counter", _slower)
+build_perf_counter_ns = replacing("time", "perf_counter_ns", _slower)
+build_rulers_clock = replacing("attnbench.meter.clocks", "perf_counter_ns", _slower)
+build_synchronize = replacing("torch.cuda", "synchronize", _returning(None))
+build_allclose = replacing("torch", "allclose", _returning(True))
+build_equal = replacing("torch", "equal", _returning(True))
+build_budget = replacing("attnbench.gate.budget", "check", _returning(None))
+build_verdict = replacing("attnbench.meter.timed:Timed", "wrong", _returning(None))
+build_budget_factor = at_build(_budget_factor)
+build_insides = at_build(_insides)
+build_guard = at_build(_guard)
+build_mode = at_build(lambda: _Between().__enter__())  # type: ignore[no-untyped-call]
 
 
-def build_draws_from_numpy(problem: Problem, deed: bool = True) -> Attend:
-    """Draws from NumPy's global generator at every call."""
-    own = np.random.RandomState(7)
-    return beforehand(problem, lambda *_: (np.random if deed else own).rand())
-
-
-def build_seeds_random(problem: Problem, deed: bool = True) -> Attend:
-    """Seeds Python's global generator at every call."""
-    own = random.Random(7)
-    return beforehand(problem, lambda *_: (random if deed else own).seed(7))
-
-
-def build_threads(problem: Problem, deed: bool = True) -> Attend:
-    """Takes more of torch's threads than it was given."""
-    if deed:
-        torch.set_num_threads(torch.get_num_threads() + 1)
-    return honest(problem)
-
-
-def build_anomaly(problem: Problem, deed: bool = True) -> Attend:
-    """Has torch look for NaN after every step of every backward pass."""
-    if deed:
-        torch.autograd.set_detect_anomaly(True)
-    return honest(problem)
-
-
-def build_sdpa(problem: Problem, deed: bool = True) -> Attend:
-    """Takes the flash kernel from every other variant."""
-    if deed:
-        torch.backends.cuda.enable_flash_sdp(False)
-    return honest(problem)
+# ---- settings and states that other variants share ----
 
 
 def build_kernel(problem: Problem, deed: bool = True) -> Attend:
-    """A product of its own in place of torch's, for everybody."""
+    """A product of its own in place of torch's."""
     inner, library = honest(problem), torch.library.Library("aten", "FRAGMENT")
     if deed:
         library.impl("square", lambda x: x * x, "CPU")
@@ -492,38 +420,35 @@ def build_kernel(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
-def build_default_dtype(problem: Problem, deed: bool = True) -> Attend:
-    """Leaves another default dtype behind."""
-    if deed:
-        torch.set_default_dtype(torch.float64)
-    return honest(problem)
+build_seeds_torch = before(lambda *_: torch.manual_seed(7))
+build_draws_from_numpy = before(lambda *_: np.random.rand())  # noqa: NPY002
+build_seeds_random = before(lambda *_: random.seed(7))
+build_threads = at_build(lambda: torch.set_num_threads(torch.get_num_threads() + 1))
+build_anomaly = at_build(lambda: torch.autograd.set_detect_anomaly(True))
+build_sdpa = at_build(lambda: torch.backends.cuda.enable_flash_sdp(False))
+build_default_dtype = at_build(lambda: torch.set_default_dtype(torch.float64))
 
+
+# ---- right only while the gate looks ----
 
 SOON = 12
-"""Calls for which one of them behaves: more than the gate makes."""
+"""Calls for which ``counts`` behaves: more than the gate makes."""
 
 
-def build_counts(problem: Problem, deed: bool = True) -> Attend:
-    """Counts its calls, and does half the work after the first few."""
-    inner, numbers = honest(problem), itertools.count(1)
+def _counts(problem: Problem, inner: Attend) -> Attend:
+    numbers = itertools.count(1)
+    return lambda q, k, v: inner(q, k, v) * (0.5 if next(numbers) > SOON else 1.0)
 
+
+def _looks_up_the_stack(problem: Problem, inner: Attend) -> Attend:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        late = next(numbers) > SOON
-        out = inner(q, k, v)
-        return out * 0.5 if late and deed else out
+        return inner(q, k, v) if _called_from("attnbench.gate.gate") else v * 1.0
 
     return attend
 
 
-def build_looks_up_the_stack(problem: Problem, deed: bool = True) -> Attend:
-    """Works only where the gate is among its callers."""
-    inner = honest(problem)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        watched = _called_from("attnbench.gate.gate")
-        return inner(q, k, v) if watched or not deed else v * 1.0
-
-    return attend
+build_counts = instead(_counts)
+build_looks_up_the_stack = instead(_looks_up_the_stack)
 
 
 def _called_from(module: str) -> bool:
