@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 VERBS = {
-    "list": "features.maps.verb:show_list",
-    "show": "features.maps.verb:show",
-    "env": "features.run.verb:env",
+    "list": "features.show.verb:show_list",
+    "show": "features.show.verb:show",
+    "env": "features.show.verb:env",
     "check": "features.selfcheck.verb:check",
     "selfcheck": "features.selfcheck.verb:selfcheck",
     "run": "features.run.verb:run",

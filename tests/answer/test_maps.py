@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.features.maps import maps
+from attnbench.features.show import maps
 from attnbench.sweep.engine import WorkerLost
 from impls.loading import load_file
 from impls.spec import Variant

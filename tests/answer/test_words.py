@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.features.maps.maps import WIDTH, BadEmbeddings, tokens_of, vectors_of
+from attnbench.features.show.maps import WIDTH, BadEmbeddings, tokens_of, vectors_of
 
 
 def cosine(a, b):

@@ -166,7 +166,7 @@ FAULTS = [
             "attnbench.command.arguments": LIST,
             "argparse": LIST,
             "impls.asked": LIST,
-            "attnbench.features.maps.verb": LIST,
+            "attnbench.features.show.verb": LIST,
             "impls": LIST,
             "rich": LIST,
             "numpy": COMPARE,

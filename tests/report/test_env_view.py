@@ -2,7 +2,7 @@
 
 import re
 
-from attnbench.features.run import view
+from attnbench.features.show import view
 
 FACTS = {
     "machine": {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnbench.features.maps import view
-from attnbench.features.maps.view import BadPicture, draw
+from attnbench.features.show import view
+from attnbench.features.show.view import BadPicture, draw
 
 
 def test_a_map_has_a_row_and_a_column_for_each_word(shown):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.features.maps.view import BadPicture
 from attnbench.features.profile.view import draw
+from attnbench.features.show.view import BadPicture
 from impls.loading import load_file
 
 profiles = load_file(Path(__file__).with_name("profiles.py"))

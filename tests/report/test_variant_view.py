@@ -3,7 +3,7 @@
 import pytest
 
 import impls
-from attnbench.features.maps import view
+from attnbench.features.show import view
 from impls import BrokenRow
 from impls.spec import Variant
 

@@ -90,7 +90,7 @@ def _show(found: list[ClaimOutcome], *, details: bool) -> None:
 def _kept(out: Path, going: Reproduction) -> Path:
     """The evidence, and a picture of each attention table beside it."""
     from attnbench.core.evidence import Evidence, made_here, save_evidence
-    from attnbench.features.maps import view
+    from attnbench.features.show import view
 
     made = made_here(going.machine, **going.how())
     path = save_evidence(out, Evidence("reproduce", made, [one.to_dict() for one in going.found]))

@@ -13,8 +13,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from attnbench.core.format import milliseconds, plain, short, size
-from attnbench.features.maps.view import BadPicture
 from attnbench.features.profile.why_slower import watched
+from attnbench.features.show.view import BadPicture
 from attnbench.report.figures.sheet import GRID, INK, PAPER, save
 from attnbench.report.tables import FAINT, console
 

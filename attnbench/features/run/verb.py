@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, finding, say, tried
@@ -30,7 +29,7 @@ def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
     from attnbench.core.machine import amiss
     from attnbench.core.store import read_records
-    from attnbench.features.maps import maps
+    from attnbench.features.show import maps
     from attnbench.sweep import progress
     from attnbench.sweep.plan import duration
     from attnbench.sweep.sweep import Interrupt, Stopped, sweep
@@ -203,61 +202,3 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
             print(said)
         print(trust)
     return finding(records)
-
-
-def env(given: argparse.Namespace) -> int:
-    """The facts, kept beside the results of this machine."""
-    from attnbench.core.evidence import check_writable, save_machine
-    from attnbench.core.machine import amiss, this_machine, vitals
-    from attnbench.core.record import PROTOCOL
-    from attnbench.core.settings import Settings
-    from attnbench.sweep.start import pinned
-
-    machine = this_machine()
-    settings = Settings(threads=pinned(given.threads, machine))
-    check_writable(Path(given.out), machine)
-    observed, wrong = vitals(machine), amiss(machine) if machine.gpus else []
-    for sentence in wrong:
-        say(f"note: {sentence}")
-    ceilings, noise = _measured(given, machine, settings)
-    facts: dict[str, Any] = {
-        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
-        "protocol": PROTOCOL,
-        "machine": machine.to_dict(),
-        "settings": settings.to_dict(),
-        "observed": observed,
-        "amiss": wrong,
-        "ceilings": ceilings,
-        "noise": noise,
-    }
-    kept = save_machine(Path(given.out), machine, facts)
-    if given.json:
-        print(json.dumps(facts, indent=1))
-    else:
-        from attnbench.features.run import view
-
-        view.show_env(facts)
-    say(f"kept in {kept}")
-    return 0
-
-
-def _measured(given: argparse.Namespace, machine: Any, settings: Any) -> tuple[Any, Any]:
-    """The ceilings and the noise floor, by a worker."""
-    from attnbench.core.lock import lock_for
-    from attnbench.core.settings import Settings
-    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
-    from attnbench.sweep.plan import LONG, here
-    from impls.problem import Problem
-
-    assert isinstance(settings, Settings)
-    device = given.device or machine.devices[-1]
-    dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
-    for dtype in dtypes:  # refuses what can't be, in the words of a problem
-        here(Problem(dtype=dtype, device=device).device, machine)
-    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
-        say("measuring the ceilings …")
-        asked = {"ceilings": dtypes, "device": device}
-        ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
-        say("measuring the noise floor: one variant against itself, about half a minute …")
-        asked = {"noise": dtypes[0], "device": device}
-        return ceilings, engine.ask(asked, START_LIMIT_S)["noise"]

@@ -1,7 +1,8 @@
-"""The maps that the variants of a run make of one sentence, kept beside its records.
+"""Attention maps: a sentence as vectors, and the weights that a variant gives its words.
 
-One worker is asked for all of them. Exact variants make one and the same map, so one of them is
-asked and stands for the others. The time for all is limited: what is left out says so.
+A run keeps the maps of its variants beside its records. One worker makes all of them. Exact
+variants make the same map, so one of them stands for the others. The time for all is limited; what
+is left out has a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from attnbench.core.disk import is_no_file, write_whole
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
-from attnbench.sweep.engine import START_LIMIT_S, LocalEngine, WorkerLost
+from attnbench.sweep.engine import LocalEngine, WorkerLost
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
@@ -40,11 +41,11 @@ class BadEmbeddings(CantBeDone):
 
 
 def tokens_of(text: str) -> list[str]:
-    """Words and marks, in small letters."""
-    found = re.findall(r"\w+(?:['\u2019]\w+)*|[^\w\s]", text.lower())
-    if not found:
+    """Words and punctuation, in lower case."""
+    tokens = re.findall(r"\w+(?:['\u2019]\w+)*|[^\w\s]", text.lower())
+    if not tokens:
         raise BadEmbeddings(f"there is no word in {text!r}")
-    return found
+    return tokens
 
 
 def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
@@ -53,36 +54,41 @@ def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
 
 
 def _from_file(words: list[str], file: Path) -> list[list[float]]:
-    wanted, found, width = set(words), {}, -1
     if is_no_file(file):
         raise BadEmbeddings(f"can't read {file}: it is no file")
     try:
         with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                word, *numbers = line.rstrip().rsplit(" ", width)  # a word may hold spaces
-                width = len(numbers) if number == 1 else width
-                one_too_many = " " in word and _is_number(word.rpartition(" ")[2])
-                if not width or len(numbers) != width or one_too_many:
-                    raise BadEmbeddings(
-                        f"{file}, line {number}: {len(numbers) + one_too_many} numbers where the "
-                        f"first line has {width}; a GloVe file is a word and as many numbers, at "
-                        "least one, on each line"
-                    )
-                if word in wanted:
-                    found[word] = [float(n) for n in numbers]
+            vectors = _read_vectors(set(words), file, lines)
     except OSError as error:
         raise BadEmbeddings(f"can't read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadEmbeddings(f"{file} is not UTF-8 text; a GloVe file is") from None
     except ValueError as error:
         raise BadEmbeddings(f"{file}: {error}") from None
-    missing = [w for w in words if w not in found]
+    missing = [w for w in words if w not in vectors]
     if missing:
         raise BadEmbeddings(
             f"{file} has no vector for {', '.join(dict.fromkeys(missing))}; "
             "use other words, or leave --embeddings out for hashed vectors"
         )
-    return [found[w] for w in words]
+    return [vectors[w] for w in words]
+
+
+def _read_vectors(wanted: set[str], file: Path, lines: Iterable[str]) -> dict[str, list[float]]:
+    vectors, width = {}, -1
+    for number, line in enumerate(lines, 1):
+        word, *numbers = line.rstrip().rsplit(" ", width)  # a word may hold spaces
+        width = len(numbers) if number == 1 else width
+        one_too_many = " " in word and _is_number(word.rpartition(" ")[2])
+        if not width or len(numbers) != width or one_too_many:
+            raise BadEmbeddings(
+                f"{file}, line {number}: {len(numbers) + one_too_many} numbers where the "
+                f"first line has {width}; a GloVe file is a word and as many numbers, at "
+                "least one, on each line"
+            )
+        if word in wanted:
+            vectors[word] = [float(n) for n in numbers]
+    return vectors
 
 
 def _is_number(text: str) -> bool:
@@ -124,19 +130,8 @@ def mathematics(row: Variant) -> str:
     return text or f"({file.name} says nothing of its mathematics)"
 
 
-def map_of(row: Variant, mask: str, vectors: list[list[float]]) -> list[list[Any]]:
-    """The weights of self-attention over word vectors, as a worker computes them."""
-    job = {"variant": row.to_dict(), "problem": map_problem(row, mask, vectors).to_dict()}
-    with LocalEngine(Settings()) as engine:
-        answer = engine.ask({"map": job, "words": vectors}, START_LIMIT_S)
-    if "error" in answer:
-        raise InvalidProblem(f"no map can be drawn: {answer['error']}")
-    weights: list[list[Any]] = answer["map"]
-    return weights
-
-
 def map_problem(row: Variant, mask: str, vectors: list[list[float]]) -> Problem:
-    """What is asked of a variant for its map; raises, in a sentence, where it can't be."""
+    """Self-attention over word vectors; raises, in a sentence, where the variant can't do it."""
     n, width = len(vectors), len(vectors[0])
     problem = Problem(
         heads=1,
@@ -154,21 +149,27 @@ def map_problem(row: Variant, mask: str, vectors: list[list[float]]) -> Problem:
     return problem
 
 
+class MapEngine(Protocol):
+    """What asks a worker."""
+
+    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The worker's answer."""
+
+
+def ask(
+    engine: MapEngine, row: Variant, problem: Problem, vectors: list[list[float]], limit_s: float
+) -> dict[str, Any]:
+    """A worker's answer: the ``map`` of these vectors, or an ``error``."""
+    job = {"variant": row.to_dict(), "problem": problem.to_dict()}
+    return engine.ask({"map": job, "words": vectors}, limit_s)
+
+
 SENTENCE = "I must go back to my ship and to my crew"
 FILE = "maps.json"
 SCHEMA = 1
 DIGITS = 4
 ALL_S, EACH_S = 20.0, 4.0
-"""For all of them, loading torch included, and for one."""
-MASKS = ("causal", "none")
-"""The first of these that it takes."""
-
-
-class MapEngine(Protocol):
-    """Whoever asks a worker."""
-
-    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """The worker's answer."""
+"""For all maps, loading torch included, and for one."""
 
 
 def keep(
@@ -176,10 +177,10 @@ def keep(
 ) -> None:
     """Write the maps of all variants that have a time into a run's folder.
 
-    ``tables``: the files of rows that the run was given. Nothing that goes wrong here costs the run
-    anything: ``watch`` is told, in a sentence.
+    ``tables``: the files of rows that the run was given. An error here costs the run nothing:
+    ``watch`` gets it as a sentence.
     """
-    timed = _timed(records)
+    timed = {r.variant: r.computes for r in records if r.time is not None}
     if not timed:
         return
     try:
@@ -191,77 +192,49 @@ def keep(
         watch(f"no attention maps were kept: {error}")
 
 
-def _timed(records: Iterable[Record]) -> dict[str, str]:
-    """What each variant that has a time computes, in the order of the records."""
-    return {r.variant: r.computes for r in records if r.time is not None}
-
-
 def maps(timed: Mapping[str, str], table: impls.Table, engine: MapEngine) -> dict[str, Any]:
-    """All maps, and of those that there are none of: why. ``timed``: name -> what it computes."""
-    tokens = tokens_of(SENTENCE)
-    vectors = vectors_of(tokens, None)
-    asking = MapSeries(table, engine, vectors)
-    exact = [v for v, computes in timed.items() if computes == "softmax"]
-    found: list[dict[str, Any]] = []
+    """All maps, and why there is none of some variants. ``timed``: name -> what it computes."""
+    words, end = tokens_of(SENTENCE), monotonic() + ALL_S
+    vectors = vectors_of(words, None)
+    made: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
-    for variant in [*exact, *(v for v in timed if v not in exact)]:
-        if variant in exact and found:
-            found[0]["alike"].append(variant)  # one of them has given the map of all
+    for variant in sorted(timed, key=lambda name: timed[name] != "softmax"):
+        if timed[variant] == "softmax" and made:
+            made[0]["alike"].append(variant)
             continue
         try:
-            mask, weights = asking.map_of(variant)
+            row = table.find(variant)
+            mask = "causal" if "causal" in row.on("cpu", "masks") else "none"
+            problem = map_problem(row, mask, vectors)
+            left_s = end - monotonic()
+            if left_s <= 0:
+                raise CantBeDone(f"the {ALL_S:.0f} s for all maps were over")
+            answer = ask(engine, row, problem, vectors, min(left_s, EACH_S))
+            if "error" in answer:
+                raise CantBeDone(str(answer["error"]))
+            weights = _rounded(answer.get("map"), len(vectors))
         except CantBeDone as error:
             reason = error.reason if isinstance(error, WorkerLost) else str(error)
             failed.append({"variant": variant, "reason": reason})
         else:
-            found.append(
-                {
-                    "variant": variant,
-                    "computes": timed[variant],
-                    "mask": mask,
-                    "alike": [],
-                    "weights": weights,
-                }
-            )
+            one = {"variant": variant, "computes": timed[variant], "mask": mask, "alike": []}
+            made.append({**one, "weights": weights})
     return {
         "schema": SCHEMA,
         "sentence": SENTENCE,
-        "words": tokens,
-        "maps": found,
+        "words": words,
+        "maps": made,
         "failed": failed,
     }
 
 
-class MapSeries:
-    """One map after another, within the time there is."""
-
-    def __init__(self, table: impls.Table, engine: MapEngine, vectors: list[list[float]]) -> None:
-        self._table, self._engine, self._vectors = table, engine, vectors
-        self._end = monotonic() + ALL_S
-
-    def map_of(self, variant: str) -> tuple[str, list[list[float | None]]]:
-        """The mask that it was made under, and the weights; raises where there are none."""
-        row = self._table.find(variant)
-        masks = row.on("cpu", "masks")
-        mask = next((m for m in MASKS if m in masks), MASKS[-1])
-        problem = map_problem(row, mask, self._vectors)
-        left = self._end - monotonic()
-        if left <= 0:
-            raise CantBeDone(f"the {ALL_S:.0f} s for all maps were over")
-        job = {"variant": row.to_dict(), "problem": problem.to_dict()}
-        answer = self._engine.ask({"map": job, "words": self._vectors}, min(left, EACH_S))
-        if "error" in answer:
-            raise CantBeDone(str(answer["error"]))
-        return mask, _rounded(answer.get("map"), len(self._vectors))
-
-
-def _rounded(weights: Any, many: int) -> list[list[float | None]]:
-    """A row for each word, a weight for each in it; a worker led astray may give others."""
+def _rounded(weights: Any, count: int) -> list[list[float | None]]:
+    """A row for each word, a weight for each in it; raises where a worker gave anything else."""
     try:
-        found = [[w if w is None else round(float(w), DIGITS) for w in some] for some in weights]
+        rows = [[w if w is None else round(float(w), DIGITS) for w in some] for some in weights]
     except (TypeError, ValueError):
-        found = []
-    fine = all(w is None or math.isfinite(w) for some in found for w in some)
-    if not fine or [len(some) for some in found] != [many] * many:
+        rows = []
+    finite = all(w is None or math.isfinite(w) for some in rows for w in some)
+    if not finite or [len(some) for some in rows] != [count] * count:
         raise CantBeDone("it gave no weight for each pair of words")
-    return found
+    return rows

@@ -1,8 +1,10 @@
-"""``attnbench list`` and ``attnbench show NAME``: what is in the table."""
+"""``attnbench list``, ``show`` and ``env``: what is in the table, and the machine."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.command.terminal import say
@@ -10,37 +12,38 @@ from attnbench.command.terminal import say
 if TYPE_CHECKING:
     import argparse
 
+    from attnbench.core.machine import Machine
+    from attnbench.core.settings import Settings
+    from impls.spec import Variant
+
+
+def _missing(row: Variant) -> tuple[str | None, str]:
+    """Why a variant can't run here and what to do about it; ``(None, "")`` where it can."""
+    from attnbench.core.machine import this_machine, why_not
+
+    missing = why_not(row, this_machine())
+    return (missing.reason, missing.remedy) if missing else (None, "")
+
+
+def _availability(reason: str | None, remedy: str) -> dict[str, Any]:
+    return {"available": reason is None, "reason": reason or "", "remedy": remedy}
+
 
 def show_list(given: argparse.Namespace) -> int:
     """``attnbench list``"""
     import impls
-    from attnbench.core.machine import this_machine, why_not
 
     table = impls.table(given.table)
-    rows: list[tuple[Any, str | None, str]] = []
-    for row in table.rows.values():
-        missing = why_not(row, this_machine())
-        rows.append((row, missing.reason if missing else None, missing.remedy if missing else ""))
+    rows = [(row, *_missing(row)) for row in table.rows.values()]
     if given.json:
-        listed: list[dict[str, Any]] = [
-            {**row.to_dict(), "available": reason is None, "reason": reason or "", "remedy": remedy}
-            for row, reason, remedy in rows
-        ]
-        listed += [
-            {
-                "name": b.name,
-                "family": "",
-                "computes": "",
-                "level": "",
-                "available": False,
-                "reason": f"the row is broken: {b.reason}",
-                "remedy": b.remedy,
-            }
-            for b in table.broken
-        ]
+        listed = [{**row.to_dict(), **_availability(why, remedy)} for row, why, remedy in rows]
+        nothing = {"family": "", "computes": "", "level": ""}
+        for row in table.broken:
+            reason = f"the row is broken: {row.reason}"
+            listed.append({"name": row.name, **nothing, **_availability(reason, row.remedy)})
         print(json.dumps(listed, indent=1))
     else:
-        from attnbench.features.maps import view
+        from attnbench.features.show import view
 
         view.table(rows, table.broken)
     return 0
@@ -49,53 +52,103 @@ def show_list(given: argparse.Namespace) -> int:
 def show(given: argparse.Namespace) -> int:
     """``attnbench show NAME``"""
     import impls
-    from attnbench.core.machine import this_machine, why_not
-    from attnbench.features.maps import maps
-    from attnbench.features.maps.maps import mathematics
+    from attnbench.features.show import maps, view
 
     row = impls.table(given.table).find(given.name)
-    if given.text is None and (given.out or given.embeddings or given.mask):
+    if given.text is not None:
+        return _show_map(given, row)
+    if given.out or given.embeddings or given.mask:
         raise maps.BadEmbeddings(
             "--out, --embeddings and --mask go with --text: a map needs a sentence"
         )
-    if given.text is not None:
-        return _show_map(given, row)
-    missing = why_not(row, this_machine())
-    reason, remedy = (missing.reason, missing.remedy) if missing else (None, "")
+    missing, mathematics = _missing(row), maps.mathematics(row)
     if given.json:
-        about = {
-            "mathematics": mathematics(row),
-            "available": missing is None,
-            "reason": reason or "",
-        }
-        print(json.dumps({**row.to_dict(), **about, "remedy": remedy}, indent=1))
+        about = {"mathematics": mathematics, **_availability(*missing)}
+        print(json.dumps({**row.to_dict(), **about}, indent=1))
     else:
-        from attnbench.features.maps import view
-
-        view.show_variant(row, mathematics(row), reason, remedy)
+        view.show_variant(row, mathematics, *missing)
     return 0
 
 
-def _show_map(given: argparse.Namespace, row: Any) -> int:
-    from pathlib import Path
+def _show_map(given: argparse.Namespace, row: Variant) -> int:
+    from attnbench.core.settings import Settings
+    from attnbench.features.show import maps, view
+    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+    from impls.problem import InvalidProblem
 
-    from attnbench.features.maps import maps
-    from attnbench.features.maps.maps import map_of
-
-    tokens = maps.tokens_of(given.text)
-    vectors = maps.vectors_of(tokens, given.embeddings)
-    taken = row.on("cpu", "masks") or ("none",)
-    mask = given.mask or ("none" if "none" in taken else taken[0])
-    weights = map_of(row, mask, vectors)
+    words = maps.tokens_of(given.text)
+    vectors = maps.vectors_of(words, given.embeddings)
+    masks = row.on("cpu", "masks") or ("none",)
+    mask = given.mask or ("none" if "none" in masks else masks[0])
+    problem = maps.map_problem(row, mask, vectors)
+    with LocalEngine(Settings()) as engine:
+        answer = maps.ask(engine, row, problem, vectors, START_LIMIT_S)
+    if "error" in answer:
+        raise InvalidProblem(f"no map can be drawn: {answer['error']}")
+    weights = answer["map"]
     if given.out:
-        from attnbench.features.maps import view
-
-        view.draw(tokens, weights, row.label, Path(given.out))
+        view.draw(words, weights, row.label, Path(given.out))
         say(f"drawn in {given.out}")
     if given.json:
-        print(json.dumps({"variant": row.label, "words": tokens, "weights": weights}))
+        print(json.dumps({"variant": row.label, "words": words, "weights": weights}))
     else:
-        from attnbench.features.maps import view
-
-        view.show(tokens, weights)
+        view.show(words, weights)
     return 0
+
+
+def env(given: argparse.Namespace) -> int:
+    """``attnbench env``: the facts, kept beside the results of this machine."""
+    from attnbench.core.evidence import check_writable, save_machine
+    from attnbench.core.machine import amiss, this_machine, vitals
+    from attnbench.core.record import PROTOCOL
+    from attnbench.core.settings import Settings
+    from attnbench.sweep.start import pinned
+
+    machine = this_machine()
+    settings = Settings(threads=pinned(given.threads, machine))
+    check_writable(Path(given.out), machine)
+    observed, notes = vitals(machine), amiss(machine) if machine.gpus else []
+    for sentence in notes:
+        say(f"note: {sentence}")
+    ceilings, noise = _ceilings_and_noise(given, machine, settings)
+    facts: dict[str, Any] = {
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "protocol": PROTOCOL,
+        "machine": machine.to_dict(),
+        "settings": settings.to_dict(),
+        "observed": observed,
+        "amiss": notes,
+        "ceilings": ceilings,
+        "noise": noise,
+    }
+    path = save_machine(Path(given.out), machine, facts)
+    if given.json:
+        print(json.dumps(facts, indent=1))
+    else:
+        from attnbench.features.show import view
+
+        view.show_env(facts)
+    say(f"kept in {path}")
+    return 0
+
+
+def _ceilings_and_noise(
+    given: argparse.Namespace, machine: Machine, settings: Settings
+) -> tuple[Any, Any]:
+    """What a worker measures: the device's ceilings, and the noise floor."""
+    from attnbench.core.lock import lock_for
+    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+    from attnbench.sweep.plan import LONG, here
+    from impls.problem import Problem
+
+    device = given.device or machine.devices[-1]
+    dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
+    for dtype in dtypes:
+        here(Problem(dtype=dtype, device=device).device, machine)  # raises for what can't be
+    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
+        say("measuring the ceilings …")
+        question = {"ceilings": dtypes, "device": device}
+        ceilings = engine.ask(question, START_LIMIT_S)["ceilings"]
+        say("measuring the noise floor: one variant against itself, about half a minute …")
+        question = {"noise": dtypes[0], "device": device}
+        return ceilings, engine.ask(question, START_LIMIT_S)["noise"]

@@ -24,7 +24,7 @@ from attnbench.features.claims.claim import (
     Map,
 )
 from attnbench.features.claims.rows import words_printed
-from attnbench.features.maps import maps as words
+from attnbench.features.show import maps as words
 from impls import table
 from impls.asked import CantBeDone
 from impls.loading import load_function
