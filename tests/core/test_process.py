@@ -358,20 +358,21 @@ def test_the_end_is_known_where_no_pidfd_can_be_had(refusal):
     assert ran.stdout.splitlines() == ["status 7 True", "status -9"]
 
 
-def test_a_forked_answer_that_dies_costs_that_question_alone(worker):
+def test_a_forked_answer_that_dies_costs_that_question_alone(worker, tmp_path):
     one = worker(FORKING, forks=True)
-    server = None
+    server, left, second = None, tmp_path / "pid", [{"second": 2}]
     for does, end in (
-        ("", [{"second": 2}]),
+        ("", second),
         ("raise ValueError('something is off')", [{"failed": "ValueError: something is off"}]),
         ("raise CantBeDone('none of that')", [{"refused": "none of that"}]),
-        ("os.fork() or time.sleep(600)", [{"second": 2}]),
+        (f"pid = os.fork() or time.sleep(600)\nopen({str(left)!r}, 'w').write(str(pid))", second),
     ):
         first, *rest = one.messages({"do": does}, 60)
         assert rest == end
         assert server in (None, one.pid) and first["pid"] != one.pid
         server = one.pid
         assert gone(first["pid"])
+    assert gone(int(left.read_text())), "what it started ends with its answer"
     heard = []
     with pytest.raises(WorkerLost, match=r"^its process died of SIGSEGV: last words$"):
         for stage in one.messages(

@@ -121,8 +121,8 @@ def ended_by_itself(word, how_long=GONE_S):
     for one in left:
         with suppress(OSError):
             said = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ")
-            stayed.append(f"{process}: {said[:100].decode(errors='replace')}")
-            os.kill(process, signal.SIGKILL)
+            stayed.append(f"{one}: {said[:100].decode(errors='replace')}")
+            os.kill(one, signal.SIGKILL)
     return stayed
 
 
