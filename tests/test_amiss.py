@@ -12,7 +12,7 @@ from attnbench.core import gpu, machine
 from attnbench.core.machine import Gpu, amiss
 from impls.loading import load_file
 
-fakes = load_file(Path(__file__).with_name("test_nvml.py"))
+fakes = load_file(Path(__file__).parent / "core" / "test_gpu.py")
 planning = load_file(Path(__file__).parent / "sweep" / "planning.py")
 GPU = Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.159.04")
 FIT = replace(planning.BOX, torch_cuda="13.0", gpus=(GPU,))

@@ -1,8 +1,7 @@
-"""What the driver says of one GPU: clocks, slow-downs, power, energy, and who else is on it.
+"""What the driver reports about a GPU: clocks, slow-downs, power, energy, other processes.
 
 A GPU is found by its UUID: ``CUDA_VISIBLE_DEVICES`` gives other numbers to the same boards. Every
-question is answered by a value or by an :class:`Absent` with the reason; none raises. Without
-torch.
+question returns a value, or an :class:`Absent` with the reason; none raises. Without torch.
 """
 
 from __future__ import annotations
@@ -59,134 +58,110 @@ def library() -> Any:
     return pynvml
 
 
-class Board:
-    """One GPU as its driver sees it."""
+def _question(what: str, read: Callable[[Any, Any], T]) -> Callable[[Board], T | Absent]:
+    """A method of a board: what ``read(pynvml, handle)`` returns, or why there is no answer."""
 
-    def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
-        self._nvml, self._handle, self.uuid = nvml, handle, uuid
-
-    def name(self) -> str | Absent:
-        """Its name, as ``NVIDIA H200``."""
-        return self._ask("its name", lambda n, h: _text(n.nvmlDeviceGetName(h)))
-
-    def capability(self) -> float | Absent:
-        """Compute capability, as 9.0."""
-        found = self._ask("its capability", lambda n, h: n.nvmlDeviceGetCudaComputeCapability(h))
-        return found if isinstance(found, Absent) else found[0] + found[1] / 10
-
-    def memory_bytes(self) -> int | Absent:
-        """All its memory."""
-        return self._ask("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).total))
-
-    def used_bytes(self) -> int | Absent:
-        """Of its memory, what is taken, by whomever."""
-        return self._ask("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).used))
-
-    def sm_mhz(self) -> int | Absent:
-        """The clock of its processors now."""
-        return self._ask("its SM clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, SM)))
-
-    def most_sm_mhz(self) -> int | Absent:
-        """The highest clock of its processors."""
-        ask = "its highest SM clock"
-        return self._ask(ask, lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, SM)))
-
-    def memory_mhz(self) -> int | Absent:
-        """The clock of its memory now."""
-        return self._ask("its memory clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, MEMORY)))
-
-    def most_memory_mhz(self) -> int | Absent:
-        """The highest clock of its memory."""
-        ask = "its highest memory clock"
-        return self._ask(ask, lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, MEMORY)))
-
-    def reasons(self) -> frozenset[str] | Absent:
-        """Why its clocks are what they are, by name."""
-
-        def ask(nvml: Any, handle: Any) -> int:
-            new = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-            try:
-                return int(new(handle)) if new else _old_reasons(nvml, handle)
-            except getattr(nvml, "NVMLError_FunctionNotFound", ()):  # a driver before 535
-                return _old_reasons(nvml, handle)
-
-        bits = self._ask("what holds its clocks down", ask)
-        if isinstance(bits, Absent):
-            return bits
-        return frozenset(name for name, bit in REASONS.items() if bits & bit)
-
-    def held_down_s(self, policy: str = "thermal") -> float | Absent:
-        """For how long a policy has held the clocks down since the driver was loaded."""
-        number = POLICIES[policy]
-        ask = "for how long its clocks were held down"
-        return self._ask(
-            ask, lambda n, h: n.nvmlDeviceGetViolationStatus(h, number).violationTime * 1e-9
-        )
-
-    def power_w(self) -> float | Absent:
-        """What it draws at this instant, or where it can't say that, over the last second."""
-        now = self._ask("its power", self._instant)
-        if not isinstance(now, Absent):
-            return now
-        return self._ask("its power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) * 1e-3)
-
-    def power_limit_w(self) -> float | Absent:
-        """What it may draw."""
-        ask = "its power limit"
-        return self._ask(ask, lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) * 1e-3)
-
-    def energy_j(self) -> float | Absent:
-        """What it has drawn since the driver was loaded."""
-        ask = "its energy"
-        return self._ask(ask, lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) * 1e-3)
-
-    def temperature_c(self) -> int | Absent:
-        """Of its processor, in degrees Celsius."""
-        return self._ask("its temperature", lambda n, h: int(n.nvmlDeviceGetTemperature(h, 0)))
-
-    def mig(self) -> bool | Absent:
-        """Whether it is cut into instances. A board that can't be cut isn't."""
-
-        def ask(nvml: Any, handle: Any) -> bool:
-            if self.uuid.startswith("MIG-"):
-                return True
-            try:
-                return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
-            except nvml.NVMLError_NotSupported:
-                return False
-
-        return self._ask("whether it is cut into instances", ask)
-
-    def other_processes(self) -> int | Absent:
-        """How many processes compute on it besides this one, which is taken to be one of them.
-
-        In a container the driver lists processes by numbers of the host: then one of those that
-        nobody here knows is this one.
-        """
-        found = self.processes()
-        return found if isinstance(found, Absent) else max(0, found - 1)
-
-    def processes(self) -> int | Absent:
-        """How many processes compute on it."""
-        ask = "who computes on it"
-        found = self._ask(ask, lambda n, h: n.nvmlDeviceGetComputeRunningProcesses(h))
-        return found if isinstance(found, Absent) else len({process.pid for process in found})
-
-    def _instant(self, nvml: Any, handle: Any) -> float:
-        found = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
-        if found.nvmlReturn != 0 or found.valueType != UNSIGNED:
-            raise nvml.NVMLError(found.nvmlReturn or 3)  # 3: not supported
-        return float(found.value.uiVal) * 1e-3
-
-    def _ask(self, what: str, ask: Callable[[Any, Any], T]) -> T | Absent:
+    def ask(board: Board) -> T | Absent:
         try:
-            return ask(self._nvml, self._handle)
-        except (self._nvml.NVMLError, AttributeError) as error:  # or a pynvml that is too old
+            return read(board.nvml, board.handle)
+        except (board.nvml.NVMLError, AttributeError) as error:  # or a pynvml that is too old
             return Absent(f"the driver doesn't say {what}: {error}")
+
+    return ask
+
+
+def _capability(nvml: Any, handle: Any) -> float:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return float(major + minor / 10)
+
+
+def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
+    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    try:
+        bits = int(ask(handle)) if ask else _old_reasons(nvml, handle)
+    except getattr(nvml, "NVMLError_FunctionNotFound", ()):  # a driver before 535
+        bits = _old_reasons(nvml, handle)
+    return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
 
 def _old_reasons(nvml: Any, handle: Any) -> int:
     return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _power_w(nvml: Any, handle: Any) -> float:
+    try:
+        found = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
+        if found.nvmlReturn == 0 and found.valueType == UNSIGNED:
+            return float(found.value.uiVal) * 1e-3
+    except (nvml.NVMLError, AttributeError):
+        pass
+    return float(nvml.nvmlDeviceGetPowerUsage(handle)) * 1e-3
+
+
+def _mig(nvml: Any, handle: Any) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError_NotSupported:
+        return False  # a board that can't be cut isn't
+
+
+def _processes(nvml: Any, handle: Any) -> int:
+    return len({process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)})
+
+
+class Board:
+    """One GPU as its driver sees it. Each method returns a value, or why there is none."""
+
+    def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
+        self.nvml, self.handle, self.uuid = nvml, handle, uuid
+
+    name = _question("its name", lambda n, h: _text(n.nvmlDeviceGetName(h)))
+    capability = _question("its capability", _capability)
+    """Compute capability, as 9.0."""
+    memory_bytes = _question("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).total))
+    used_bytes = _question("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).used))
+    sm_mhz = _question("its SM clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, SM)))
+    most_sm_mhz = _question(
+        "its highest SM clock", lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, SM))
+    )
+    memory_mhz = _question(
+        "its memory clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, MEMORY))
+    )
+    most_memory_mhz = _question(
+        "its highest memory clock", lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, MEMORY))
+    )
+    reasons = _question("what holds its clocks down", _reasons)
+    power_w = _question("its power", _power_w)
+    """At this instant, or where it can't say that, over the last second."""
+    power_limit_w = _question(
+        "its power limit", lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) * 1e-3
+    )
+    energy_j = _question("its energy", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) * 1e-3)
+    """Drawn since the driver was loaded."""
+    temperature_c = _question("its temperature", lambda n, h: int(n.nvmlDeviceGetTemperature(h, 0)))
+    processes = _question("who computes on it", _processes)
+    _cut = _question("whether it is cut into instances", _mig)
+
+    def mig(self) -> bool | Absent:
+        """Whether it is cut into instances."""
+        return True if self.uuid.startswith("MIG-") else self._cut()
+
+    def held_down_s(self, policy: str = "thermal") -> float | Absent:
+        """For how long a policy has held the clocks down since the driver was loaded."""
+        number = POLICIES[policy]
+        what = "for how long its clocks were held down"
+        return _question(
+            what, lambda n, h: n.nvmlDeviceGetViolationStatus(h, number).violationTime * 1e-9
+        )(self)
+
+    def other_processes(self) -> int | Absent:
+        """How many processes compute on it besides this one, which is taken to be one of them.
+
+        In a container the driver lists processes by numbers of the host, so that this one can't
+        be found among them.
+        """
+        found = self.processes()
+        return found if isinstance(found, Absent) else max(0, found - 1)
 
 
 def board(uuid: str) -> Board | Absent:

@@ -1,98 +1,74 @@
-"""One run a GPU: a lock by its UUID, held as long as the run.
+"""Locks: who holds a file's, and one run at a time on each GPU.
 
-Two runs on one GPU would both measure wrong. The system lets go of the lock when whoever holds it
-ends, however it ends, so a lock is never left behind; the file stays, and says nothing by itself.
-It lies where every user of the machine may write, so that two users see each other.
+Two runs on one GPU would both measure wrong. The system releases a lock when its holder ends,
+however it ends, so a lock is never left behind; the file stays, and means nothing by itself. It
+lies where every user of the machine may write, so that two users see each other.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
-import json
 import os
 import re
 import stat
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 from attnbench.core import gpu
 from impls.asked import CantBeDone
 
 SHARED = (Path("/run/lock"), Path("/var/lock"))
-"""Where locks of a system are, if everybody may write there."""
-SAID = 500
-"""Characters of a command that are kept."""
+"""Where a system's locks are, if everybody may write there."""
+LONGEST_COMMAND = 500
+"""Characters of a command that are shown."""
+PROC = Path("/proc")
 
 
 class DeviceBusy(CantBeDone):
-    """Somebody holds the GPU. The message is a sentence that says who."""
+    """Another process holds the GPU; a sentence that names it."""
 
 
 class LockDenied(DeviceBusy):
-    """Nobody can tell whether somebody holds it."""
+    """Whether another process holds the GPU can't be known."""
 
 
-def folder() -> Path:
-    """The same for every user: the first of the shared ones that all may write to."""
-    for place in SHARED:
-        with suppress(OSError):
-            if place.stat().st_mode & stat.S_IWOTH:
-                return place
-    return Path(tempfile.gettempdir())
-
-
-class DeviceLock:
-    """Exclusive use of the GPUs with these UUIDs, for the length of a ``with`` block."""
-
-    def __init__(self, uuids: Sequence[str], where: Path | None = None) -> None:
-        self._uuids, self._where = sorted(set(uuids)), where or folder()
-        self._held: list[int] = []
-
-    def __enter__(self) -> Self:
-        """All of them or none; raise :class:`DeviceBusy` where one is held."""
-        try:
-            for uuid in self._uuids:
-                self._held.append(_take(uuid, path_of(uuid, self._where)))
-        except BaseException:
-            self._release()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        for descriptor in self._held:
-            with suppress(OSError):  # opened only to read: nothing was written
-                os.ftruncate(descriptor, 0)
+@contextmanager
+def device_lock(uuids: Sequence[str], where: Path | None = None) -> Iterator[None]:
+    """Exclusive use of the GPUs with these UUIDs, all or none; raises :class:`DeviceBusy`."""
+    held: list[int] = []
+    try:
+        for uuid in sorted(set(uuids)):
+            held.append(_take(uuid, path_of(uuid, where or shared_folder())))
+        yield
+    finally:
+        for descriptor in held:
             os.close(descriptor)
-        self._held = []
 
 
-def lock_for(devices: Iterable[str]) -> DeviceLock:
+def lock_for(devices: Iterable[str]) -> AbstractContextManager[None]:
     """The lock of the GPUs among some devices, as torch writes them; the CPU needs none.
 
-    Where nobody can tell which GPU ``cuda`` is, all of them are taken.
+    Where it can't be known which GPU ``cuda`` is, all of them are locked.
     """
     uuids: list[str] = []
     for device in devices:
         if device != "cpu":
             found = gpu.uuid_of(device)
             uuids += [found] if isinstance(found, str) else [b.uuid for b in gpu.boards()]
-    return DeviceLock(uuids)
+    return device_lock(uuids)
+
+
+def shared_folder() -> Path:
+    """The same for every user: the first of the shared ones that all may write to."""
+    for place in SHARED:
+        with suppress(OSError):
+            if place.stat().st_mode & stat.S_IWOTH:
+                return place
+    return Path(tempfile.gettempdir())
 
 
 def path_of(uuid: str, where: Path) -> Path:
@@ -102,75 +78,91 @@ def path_of(uuid: str, where: Path) -> Path:
 
 def _take(uuid: str, path: Path) -> int:
     """A descriptor that holds the lock."""
-    descriptor = _opened(uuid, path)
+    descriptor = -1
     try:
+        descriptor = _open(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
     except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
+        if descriptor >= 0:
             os.close(descriptor)
-            raise LockDenied(_denied(uuid, path, error)) from error
-        holder = os.pread(descriptor, 1 << 16, 0)
-        os.close(descriptor)
-        raise DeviceBusy(
-            f"GPU {uuid} is being measured by {_who(holder)}; two runs on one GPU would both be "
-            "wrong: wait until that one ends, or choose another GPU with CUDA_VISIBLE_DEVICES"
-        ) from None
-    with suppress(OSError):  # somebody else's file that may only be read is locked all the same
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _myself(), 0)
-    return descriptor
+        if isinstance(error, BlockingIOError):
+            raise DeviceBusy(
+                f"GPU {uuid} is being measured by {holder(path)}; two runs on one GPU would both "
+                "be wrong: wait until that one ends, or choose another GPU with "
+                "CUDA_VISIBLE_DEVICES"
+            ) from None
+        raise LockDenied(
+            f"can't tell whether another run is using GPU {uuid}: the lock file {path} can't be "
+            f"used ({error.strerror}); have its owner remove it, or make its folder writable"
+        ) from error
 
 
-def _opened(uuid: str, path: Path) -> int:
+def _open(path: Path) -> int:
     """The file, made so that every user may lock it, whoever came first.
 
-    In a shared folder Linux may refuse to open another's file with the flag that would create it,
-    so creating and opening are kept apart.
+    In a shared folder Linux may refuse to open another user's file with the flag that would create
+    it, so creating and opening are kept apart.
     """
     common = os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | common, 0o666)
-        with suppress(OSError):
-            os.fchmod(descriptor, 0o666)  # whatever the umask says
-        return descriptor
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | common, 0o666)
     except FileExistsError:
-        pass
-    except OSError as error:
-        raise LockDenied(_denied(uuid, path, error)) from error
-    try:
-        return os.open(path, os.O_RDWR | common)
-    except PermissionError:
-        pass
-    except OSError as error:
-        raise LockDenied(_denied(uuid, path, error)) from error
-    try:
         return os.open(path, os.O_RDONLY | common)
-    except OSError as error:
-        raise LockDenied(_denied(uuid, path, error)) from error
+    with suppress(OSError):
+        os.fchmod(descriptor, 0o666)  # whatever the umask says
+    return descriptor
 
 
-def _denied(uuid: str, path: Path, error: OSError) -> str:
-    return (
-        f"can't tell whether another run is using GPU {uuid}: the lock file {path} can't be used "
-        f"({error.strerror}); have its owner remove it, or make its folder writable"
-    )
-
-
-def _myself() -> bytes:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    command = " ".join(sys.orig_argv)[:SAID]
-    return json.dumps({"pid": os.getpid(), "command": command, "since": now}).encode()
-
-
-def _who(said: bytes) -> str:
-    """Who holds a lock, in words; what is not as we write it is not repeated."""
+def holder(path: Path) -> str:
+    """The process that holds a file's lock: ``process 12 (attnbench run), since …``, as far as the
+    system's table of locks tells; another container's is in no table.
+    """
     try:
-        holder: Any = json.loads(said)
-        pid, command, since = int(holder["pid"]), str(holder["command"]), str(holder["since"])
-    except (ValueError, KeyError, TypeError):
-        return "another process, which doesn't say who it is"
-    command = "".join(c if c.isprintable() else "?" for c in command[:SAID])
-    return f"process {pid} ({command}), since {since[:40]}"
+        pid = _pid(path.stat())
+    except (OSError, ValueError, IndexError):
+        pid = None
+    if pid is None or not (PROC / str(pid)).exists():
+        return "another process"
+    command, since = _command(pid), _since(pid)
+    return f"process {pid}" + f" ({command})" * bool(command) + f", since {since}" * bool(since)
+
+
+def _pid(file: os.stat_result) -> int | None:
+    device, inode = (os.major(file.st_dev), os.minor(file.st_dev)), file.st_ino
+    for line in (PROC / "locks").read_text().splitlines():
+        words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fe:00:2646216 0 EOF
+        if len(words) < 8 or words[1] != "FLOCK" or not int(words[4]):
+            continue
+        major, minor, number = words[5].split(":")
+        if (int(major, 16), int(minor, 16)) == device and int(number) == inode:
+            return int(words[4])
+    return None
+
+
+def _command(pid: int) -> str:
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    command = b" ".join(words).decode(errors="replace").strip()[:LONGEST_COMMAND]
+    return "".join(c if c.isprintable() else "?" for c in command)
+
+
+def _since(pid: int) -> str:
+    """When the process was started."""
+    try:
+        after = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        ticks = int(after[19])  # the 22nd field, of which two stand before the last bracket
+        (booted,) = (
+            int(line.split()[1])
+            for line in (PROC / "stat").read_text().splitlines()
+            if line.startswith("btime ")
+        )
+    except (OSError, ValueError, IndexError):
+        return ""
+    started = booted + ticks / os.sysconf("SC_CLK_TCK")
+    return datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.core import gpu as nvml
-from attnbench.core.lock import DeviceBusy, DeviceLock, lock_for
+from attnbench.core.lock import DeviceBusy, device_lock, lock_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -282,4 +282,4 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
 
 def test_a_gpu_is_taken_once(board):
     with lock_for([CUDA]), pytest.raises(DeviceBusy):
-        DeviceLock([board.uuid]).__enter__()
+        device_lock([board.uuid]).__enter__()
