@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 import impls  # noqa: E402
 from attnbench.answer.choose import (  # noqa: E402
     Choice,
+    Wants,
     choose,
 )
 from attnbench.answer.predict import (  # noqa: E402
@@ -44,7 +45,6 @@ from attnbench.answer.predict import (  # noqa: E402
     Terms,
     kinds,
 )
-from attnbench.answer.wants import Wants  # noqa: E402
 from attnbench.core.record import Record  # noqa: E402
 from attnbench.core.settings import Settings  # noqa: E402
 from attnbench.core.store import read_header, read_records  # noqa: E402

@@ -29,7 +29,7 @@ from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     from attnbench.answer.choose import Choice
-    from attnbench.answer.wants import Candidate
+    from attnbench.answer.ranking import Candidate
 
 
 ROUNDING = 1e-6

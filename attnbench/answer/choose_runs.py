@@ -1,4 +1,4 @@
-"""Which run a choice rests on, or a new one."""
+"""The run that a choice rests on: one that was measured before, or a new one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.choose import Choice, choose, ranked, settled
+from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import MARGIN
-from attnbench.answer.wants import Excluded, Why
 from attnbench.core.disk import StoreError, long, short
 from attnbench.core.format import size
 from attnbench.core.lock import lock_for
@@ -25,21 +24,19 @@ from attnbench.sweep.plan import grid_of, make_plan
 from attnbench.sweep.sweep import sweep
 
 if TYPE_CHECKING:
-    from attnbench.answer.choose import Choice
-    from attnbench.answer.wants import Wants
-    from attnbench.sweep.plan import Plan
     from attnbench.sweep.presets import Preset
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Interrupt, Watcher
     from impls import Table
     from impls.problem import Problem
 
-
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
-"""What a record must share with a problem to say anything of it."""
+"""What a record must share with a problem to say anything about it."""
 NAMED = 4
 NEWEST = 12
 """So many runs of this machine are looked at."""
+SCOUT_S, SAMPLING_S = 0.05, 0.3
+"""Seconds of sampling on the shorter sequence, and on the problem itself."""
 
 
 def from_run(
@@ -49,107 +46,103 @@ def from_run(
     table: Table,
     contest: Mapping[str, Any] | None = None,
 ) -> Choice:
-    """What one run says. ``contest``: how it was made, where its header does not say so yet."""
+    """What one run says. ``contest``: how it was made, where its header does not have it yet."""
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
         raise StoreError(
             f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
             f"{PROTOCOL}: measure it again"
         )
-    if contest is not None:
-        header["contest"] = contest
-    seen = list(read_records(run, lambda other: _is_alike(other, problem)))
-    found = choose(
-        seen,
+    contest = _contest(header if contest is None else {"contest": contest}, problem)
+
+    def alike(other: Problem) -> bool:
+        return all(getattr(other, name) == getattr(problem, name) for name in ALIKE)
+
+    choice = choose(
+        list(read_records(run, alike)),
         problem,
         wants,
         table,
         ceilings=header.get("ceilings") or {},
-        left_out=left_out(header, problem, wants),
+        left_out=_left_out(contest, wants),
         source=str(run),
     )
-    taken = [
-        ContestResult.from_dict(values) for values in _contest(header, problem).get("pairs", ())
-    ]
-    return replace(settled(found, taken), settings=_settings(header))
-
-
-def _is_alike(one: Problem, other: Problem) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in ALIKE)
-
-
-def left_out(header: Mapping[str, Any], problem: Problem, wants: Wants) -> list[Excluded]:
-    """Whom a run that was made for a choice did not measure, and why."""
-    about = _contest(header, problem)
-    large = [
-        Excluded(name, Why.MEMORY, f"by its own formula it needs {size(peak)}", {"memory": peak})
-        for name, peak in about.get("too_large", {}).items()
-        if wants.max_memory is not None and peak > wants.max_memory
-    ]
-    times = about.get("behind", {}).items()
-    return large + [
-        Excluded(name, Why.SLOW, f"on {about['shorter']} it took {x:.0f} times as long as the best")
-        for name, x in times
-    ]
+    pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
+    return replace(settle(choice, pairs), settings=_settings(header))
 
 
 def _contest(header: Mapping[str, Any], problem: Problem) -> Mapping[str, Any]:
-    """What a run that was made for a choice says of it; nothing of another problem."""
-    about: Mapping[str, Any] = header.get("contest") or {}
-    return about if about.get("problem") == problem.to_dict() else {}
+    """How a run was made for a choice; empty where it was not, or for another problem."""
+    contest: Mapping[str, Any] = header.get("contest") or {}
+    return contest if contest.get("problem") == problem.to_dict() else {}
+
+
+def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
+    """The variants that a run made for a choice did not measure, with the reasons."""
+    too_large = [
+        Excluded(name, Why.MEMORY, f"by its own formula it needs {size(peak)}", {"memory": peak})
+        for name, peak in contest.get("too_large", {}).items()
+        if wants.max_memory is not None and peak > wants.max_memory
+    ]
+    behind = [
+        Excluded(
+            name, Why.SLOW, f"on {contest['shorter']} it took {x:.0f} times as long as the best"
+        )
+        for name, x in contest.get("behind", {}).items()
+    ]
+    return too_large + behind
 
 
 def _settings(header: Mapping[str, Any]) -> tuple[str, ...]:
     threads = (header.get("settings") or {}).get("threads")
     words = ["--threads", str(threads)] if threads else []
-    return (
-        *words,
-        *(w for table in header.get("tables") or () for w in ("--table", str(long(table)))),
-    )
+    for table in header.get("tables") or ():
+        words += ["--table", str(long(table))]
+    return tuple(words)
 
 
-def best_of(paths: Iterable[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
-    """Of several runs the one that knows most; raises a sentence where there is none."""
-    asked = list(paths)
-    runs = list(find_runs(asked))
+def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
+    """The choice of the run that knows most; raises :class:`StoreError` if there is no run."""
+    runs = list(find_runs(paths))
     if not runs:
-        raise StoreError(f"there is no run in {', '.join(map(str, asked))}")
-    return max((from_run(run, problem, wants, table) for run in runs), key=_knows)
+        raise StoreError(f"there is no run in {', '.join(map(str, paths))}")
+
+    def knowledge(choice: Choice) -> tuple[bool, bool, int]:
+        winner = choice.winner
+        return winner is not None, winner is not None and winner.measured, len(choice.ranked)
+
+    return max((from_run(run, problem, wants, table) for run in runs), key=knowledge)
 
 
-def first_that_says(
+def first_answer(
     runs: Iterable[Path], problem: Problem, wants: Wants, table: Table, say: Callable[[str], None]
 ) -> Choice | None:
-    """Of runs that held everybody who could win here, the first that measured the problem itself,
-    or else the first that has an answer. A run that would answer, but for who is missing, is said.
+    """Of the runs that lack no variant that could win here: the choice of the first that measured
+    the problem itself, else of the first that has an answer. Names a run that is passed over.
     """
     predicted: Choice | None = None
     for run in runs:
         try:
-            found = from_run(run, problem, wants, table)
+            choice = from_run(run, problem, wants, table)
         except StoreError:  # one that can't be read answers nothing
             continue
-        if found.winner is None:
+        if choice.winner is None:
             continue
-        if missing := [e.variant for e in found.excluded if _can_run(table, e)]:
-            if found.winner.measured:
-                say(_passed_over(run, missing))
+        if missing := [e.variant for e in choice.excluded if _could_run(table, e)]:
+            if choice.winner.measured:
+                more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+                say(
+                    f"not from {run}, which measured this without {', '.join(missing[:NAMED])}"
+                    f"{more}, who might win; to rest on it alone: --from {run}"
+                )
             continue
-        if found.winner.measured:
-            return found
-        predicted = predicted or found
+        if choice.winner.measured:
+            return choice
+        predicted = predicted or choice
     return predicted
 
 
-def _passed_over(run: Path, missing: Sequence[str]) -> str:
-    more = f" and {len(missing) - NAMED} more" * (len(missing) > NAMED)
-    return (
-        f"not from {run}, which measured this without {', '.join(missing[:NAMED])}{more}, who "
-        f"might win; to rest on it alone: --from {run}"
-    )
-
-
-def _can_run(table: Table, one: Excluded) -> bool:
+def _could_run(table: Table, one: Excluded) -> bool:
     """Whether it was not measured and might have been."""
     return one.why is Why.ABSENT and why_not(table.rows[one.variant], this_machine()) is None
 
@@ -157,7 +150,7 @@ def _can_run(table: Table, one: Excluded) -> bool:
 def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) -> Iterator[Path]:
     """The runs of this machine as it is now, with these tables, the newest first.
 
-    A run of several legs is only rested on where it is named.
+    A run of several legs is only used where it is named.
     """
     machine = this_machine()
     if not (out / machine.name).is_dir():
@@ -173,37 +166,26 @@ def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) ->
             yield run
 
 
-def _as_now(header: dict[str, Any], machine: dict[str, Any], threads: int) -> bool:
-    """Whether a run measured what would be measured now."""
+def _as_now(header: dict[str, Any], now: dict[str, Any], threads: int) -> bool:
+    """Whether a run was measured on this machine as it is now, with this attnbench's protocol."""
     then, settings = header.get("machine") or {}, header.get("settings") or {}
-    alike = ("cpu", "cores", "gpus", "torch_cuda")
-    now = {name: list(x) if isinstance(x := machine[name], tuple) else x for name in alike}
-    versions = ("torch", "triton")
+    versions = then.get("versions") or {}
     return (
         header.get("protocol") == PROTOCOL
-        and all(then.get(name) == now[name] for name in alike)
-        and all((then.get("versions") or {}).get(v) == machine["versions"].get(v) for v in versions)
+        and all(then.get(name) == now[name] for name in ("cpu", "cores", "torch_cuda"))
+        and then.get("gpus") == list(now["gpus"])
+        and all(versions.get(name) == now["versions"].get(name) for name in ("torch", "triton"))
         and settings.get("threads") == threads
     )
 
 
-def _knows(choice: Choice) -> tuple[bool, bool, int]:
-    """How much a choice rests on: an answer, measured, among many."""
-    winner = choice.winner
-    return winner is not None, winner is not None and winner.measured, len(choice.ranked)
-
-
-SCOUT_S, SAMPLING_S = 0.05, 0.3
-"""Seconds of sampling on the shorter sequence, and on the problem itself."""
-
-
 @dataclass(frozen=True)
 class Means:
-    """What measuring needs to know, and whom it tells."""
+    """What measuring needs to know, and where it reports."""
 
     say: Callable[[str], None]
     watching: Callable[[int], AbstractContextManager[Watcher]]
-    """Whoever shows the progress of so many cells."""
+    """Shows the progress of so many cells."""
     interrupt: Callable[[], Interrupt]
     out: Path = Path("results")
     tables: Sequence[str] = ()
@@ -213,47 +195,40 @@ class Means:
 
 
 def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choice:
-    """A run of this problem alone, then pairs of whom its medians don't tell apart.
+    """The choice of a new run of this problem alone, with pairs of what its medians leave near.
 
-    Who was left out, and why, and what the pairs said, stands in the run's header: it is read again
-    when the same is asked once more.
+    The run's header keeps what was left out, why, and the pairs, for the next time it is read.
     """
-    plan = _plan(problem, wants, table)
-    names, too_large = compare.within(plan, wants.max_memory)
-    about: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
-    if (less := compare.shorter(plan)) is not None:
-        means.say(f"first a shorter sequence, {less}, to see who could win")
-        scouted = _carried_out(names, less, SCOUT_S, means)
-        names, behind = compare.hopeful(list(read_records(scouted.folder.path)))
-        about |= {"shorter": str(less), "behind": behind}
-    if not names:
-        return ranked(problem, wants, left_out({"contest": about}, problem, wants), margin=MARGIN)
-    run = _carried_out(names, problem, SAMPLING_S, means)
-    path = run.folder.path
-    found = from_run(path, problem, wants, table, about)
-    about["pairs"] = [held.to_dict() for held in _held(found, run, means)]
-    run.folder.header["contest"] = about
-    run.folder.save_header()
-    return from_run(path, problem, wants, table)
-
-
-def _plan(problem: Problem, wants: Wants, table: Table) -> Plan:
-    """A cell of everybody who may be asked at all."""
     names = [
         row.name
         for row in table.rows.values()
         if row.computes in wants.computes and row.level == problem.level and not row.ranks
     ]
-    return make_plan(table, names, _grid(problem, SAMPLING_S), this_machine(), [problem])
+    plan = make_plan(table, names, _grid(problem, SAMPLING_S), this_machine(), [problem])
+    names, too_large = compare.within(plan, wants.max_memory)
+    contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
+    if (less := compare.shorter(plan)) is not None:
+        means.say(f"first a shorter sequence, {less}, to see who could win")
+        scout = _run(names, less, SCOUT_S, means)
+        names, behind = compare.hopeful(list(read_records(scout.folder.path)))
+        contest |= {"shorter": str(less), "behind": behind}
+    if not names:
+        return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
+    run = _run(names, problem, SAMPLING_S, means)
+    choice = from_run(run.folder.path, problem, wants, table, contest)
+    contest["pairs"] = [held.to_dict() for held in _pairs(choice, run, means)]
+    run.folder.header["contest"] = contest
+    run.folder.save_header()
+    return from_run(run.folder.path, problem, wants, table)
 
 
 def _grid(problem: Problem, budget_s: float) -> Preset:
     return grid_of([problem], "one problem").with_(budget=budget_s)
 
 
-def _carried_out(names: Sequence[str], problem: Problem, budget_s: float, means: Means) -> Run:
+def _run(names: Sequence[str], problem: Problem, budget_s: float, means: Means) -> Run:
     """A run of some variants on one problem, kept like any other."""
-    begun = start.begin(
+    run = start.begin(
         names,
         _grid(problem, budget_s),
         means.tables,
@@ -263,32 +238,31 @@ def _carried_out(names: Sequence[str], problem: Problem, budget_s: float, means:
         problems=[problem],
         command=means.command,
     )
-    means.say(f"{begun.plan.sentence()}; records go to {begun.folder.path}")
+    means.say(f"{run.plan.sentence()}; records go to {run.folder.path}")
     with (
-        closing(begun.folder),
-        Local().slots(begun.settings, problem.device) as slots,
-        means.watching(len(begun.plan.to_run)) as watcher,
+        closing(run.folder),
+        Local().slots(run.settings, problem.device) as slots,
+        means.watching(len(run.plan.to_run)) as watcher,
     ):
-        sweep(begun.plan, begun.done, begun.folder, slots, watcher, means.interrupt())
-    return begun
+        sweep(run.plan, run.done, run.folder, slots, watcher, means.interrupt())
+    return run
 
 
-def _held(found: Choice, run: Run, means: Means) -> list[compare.ContestResult]:
-    """Pairs of those that the medians leave near each other."""
-    if found.winner is None:
+def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
+    """Comparisons in pairs of those that the medians leave near each other."""
+    if choice.winner is None:
         return []
-    names = [c.variant for c in found.ranked]
+    names = [c.variant for c in choice.ranked]
     near = compare.near_the_best(list(read_records(run.folder.path)), names)
     if len(near) < 2:
         return []
     means.say(f"in pairs: {', '.join(near)}")
-    cells, device = {c.variant.label: c for c in run.plan.to_run}, found.problem.device
-    with (
-        lock_for([device]),
-        LocalEngine(run.settings, limited=device == "cpu") as engine,
-    ):
-        held = [cells[name] for name in near]
-        return compare.in_pairs(held, found.winner.median_s, engine, run.folder.header, means.say)
+    cells = {c.variant.label: c for c in run.plan.to_run}
+    device, seconds = choice.problem.device, choice.winner.median_s
+    with lock_for([device]), LocalEngine(run.settings, limited=device == "cpu") as engine:
+        return compare.in_pairs(
+            [cells[name] for name in near], seconds, engine, run.folder.header, means.say
+        )
 
 
 def answer(
@@ -305,7 +279,7 @@ def answer(
         return best_of(named, problem, wants, table)
     if not anew:
         here = measured_here(means.out, means.threads, means.tables)
-        if (found := first_that_says(here, problem, wants, table, means.say)) is not None:
-            means.say(f"from {found.source}, which was measured here; to measure anew: --measure")
-            return found
+        if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
+            means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
+            return choice
     return measured(problem, wants, table, means)

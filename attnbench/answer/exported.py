@@ -17,7 +17,8 @@ from attnbench.core.record import FINDINGS, PROTOCOL, Record
 from attnbench.core.store import read_header, read_records
 
 if TYPE_CHECKING:
-    from attnbench.answer.wants import Candidate, Wants
+    from attnbench.answer.choose import Wants
+    from attnbench.answer.ranking import Candidate
     from impls import Table
     from impls.problem import Problem
 

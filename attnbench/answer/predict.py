@@ -338,7 +338,7 @@ class VariantRecords:
         self, row: Variant | None, seen: Sequence[Record], ceilings: Mapping[str, Any]
     ) -> None:
         """``row``: None where the table has none of that name."""
-        self._row, self.seen, self._ceilings = row, seen, ceilings
+        self.row, self.seen, self._ceilings = row, seen, ceilings
         self._timed = [s for s in seen if time_of(s)]
 
     def nearest(self, problem: Problem, count: int = 1) -> list[Record]:
@@ -396,11 +396,11 @@ class VariantRecords:
             for s in self._timed
             if s.memory and _sound_memory(s) and s.memory.expected_bytes
         ]
-        if self._row is None or self._row.cost is None or not off:
+        if self.row is None or self.row.cost is None or not off:
             return None
         if max(abs(x - 1) for x in off) > EXACT_FORMULA:
             return None
-        peak = load_function(self._row.cost)(problem, **self._row.chosen).peak_bytes
+        peak = load_function(self.row.cost)(problem, **self.row.chosen).peak_bytes
         return None if peak is None else Estimate(peak, peak * min(off), peak * max(off), False)
 
 

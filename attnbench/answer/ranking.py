@@ -1,22 +1,20 @@
-"""Which exact variant to use on each problem: the fastest, or among those that can't be told from
-it the one that :mod:`attnbench.answer.ties` prefers.
+"""Which exact variant to use on each problem: the fastest, or the preferred one of a tie.
 
-These are sentences about medians taken one after the other, so variants whose intervals come
-within the margin of each other are said to be equal. Only exact softmax is ranked: another
-operator is another answer to another question. So is what ran over more processes,
-or on a machine of another kind.
+The times compared here are medians taken one after the other, so two variants tie where their
+intervals come within the margin of each other. Only exact softmax is ranked: another operator is
+another answer to another question. So is what ran over more processes, or on another kind of
+machine.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, groupby, pairwise
-from math import exp, log
-from statistics import mode
 from typing import Any
 
 from attnbench.answer.regimes import Regime, time_of
@@ -24,74 +22,148 @@ from attnbench.core.record import FINDINGS, Record, Status, Time
 from impls import own_rows
 from impls.problem import Problem
 
-DID = {
-    Status.WRONG: "is wrong",
-    Status.IMPLAUSIBLE: "is implausible",
-    Status.FAILED: "failed",
-    Status.CRASHED: "crashed",
-}
+EXACT = "softmax"
+"""What an exact variant computes."""
+MARGIN = 0.05
+"""Medians of blocks timed one after the other differ by this through drift alone, one time in
+twenty: a smaller lead is not a lead. In a run with more noise of its own, nor is one of that."""
+
+# ---- one ranking ---------------------------------------------------------------------------------
 
 
-def alike(problem: Problem) -> Problem:
-    """A problem that those share which differ in their lengths alone.
+@dataclass(frozen=True)
+class Candidate:
+    """A variant that could be chosen, with its time."""
 
-    And in their batch, which shrinks where tokens are to stay as many.
+    variant: str
+    computes: str
+    median_s: float
+    low_s: float
+    high_s: float
+    measured: bool
+    """Whether the time was measured on this very problem; else it is predicted."""
+    memory_bytes: int | None = None
+    error: float | None = None
+    """Relative to exact softmax."""
+    skill: float | None = None
+    """Of an inexact variant: how much of what softmax does beyond averaging it keeps."""
+    setup_s: float | None = None
+    flags: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes softmax."""
+        return self.computes == EXACT
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how much one candidate is ahead of another: a factor and its interval."""
+
+    factor: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.factor:.2f}× [{self.low:.2f}, {self.high:.2f}]"
+
+
+def lead_over(best: Candidate, other: Candidate) -> Lead:
+    """How far ahead one is of another: for measured times, from the ends of both intervals.
+
+    Errors of predicted times are independent, so their intervals add as squares.
     """
-    return problem.with_(q_len=1, kv_len=1, batch=1)
+    if best.measured and other.measured:
+        low, high = other.low_s / best.high_s, other.high_s / best.low_s
+        return Lead(other.median_s / best.median_s, low, high)
+    middle = math.log(other.median_s / best.median_s)
+    down = math.hypot(math.log(other.median_s / other.low_s), math.log(best.high_s / best.median_s))
+    up = math.hypot(math.log(other.high_s / other.median_s), math.log(best.median_s / best.low_s))
+    return Lead(*(math.exp(x) for x in (middle, middle - down, middle + up)))
 
 
-def griefs(records: Iterable[Record]) -> dict[tuple[Problem, str], str]:
-    """By problem but for its length, and by variant: ``mine is wrong at 4,096 tokens``.
+def beats(one: Time | Candidate, other: Time | Candidate, margin: float) -> bool:
+    """Whether one measured time is below another by more than the margin."""
+    return one.high_s * (1 + margin) < other.low_s
 
-    Of several lengths the shortest.
+
+def is_ahead(best: Candidate, other: Candidate, margin: float) -> bool:
+    """Whether the first leads by more than the margin."""
+    if best.measured and other.measured:
+        return beats(best, other, margin)
+    return lead_over(best, other).low > 1 + margin
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates in order: the one to use, those that tie with it, and those that are slower."""
+
+    winner: Candidate
+    equal: tuple[Candidate, ...]
+    slower: tuple[Candidate, ...]
+
+    @classmethod
+    def of(
+        cls, leaders: Sequence[Candidate], slower: Sequence[Candidate], margin: float
+    ) -> Ranking:
+        """``leaders`` tie, the fastest first; the winner is the preferred one of them."""
+        most_s = leaders[0].median_s * (1 + margin)
+        winner = min(leaders, key=lambda c: _preference(c, most_s))
+        return cls(winner, tuple(c for c in leaders if c is not winner), tuple(slower))
+
+    @property
+    def next(self) -> Candidate | None:
+        """The first that is slower than the winner for sure."""
+        return self.slower[0] if self.slower else None
+
+
+def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
+    """By the medians. Ties end at the first that is slower than the fastest by the margin:
+    what is slower than that one and no better known is no choice.
     """
-    found: dict[tuple[Problem, str], Record] = {}
-    for record in records:
-        if record.status in FINDINGS:
-            key = alike(record.problem), record.variant
-            found[key] = min(found.get(key, record), record, key=_length)
-    return {
-        key: f"{r.variant} {DID[r.status]} at {_length(r):,} tokens" for key, r in found.items()
-    }
+    order = sorted(candidates, key=lambda c: c.median_s)
+    first = next((i for i, c in enumerate(order) if is_ahead(order[0], c, margin)), len(order))
+    return Ranking.of(order[:first], order[first:], margin)
 
 
-def _length(record: Record) -> int:
-    return record.problem.kv_len
-
-
-NOT_TORCHS = 3
+def _preference(candidate: Candidate, most_s: float) -> tuple[float, ...]:
+    """The least is preferred: within the margin, torch's own, then by memory, then by time."""
+    memory = candidate.memory_bytes
+    return (
+        candidate.median_s > most_s,
+        torch_rank(candidate.variant),
+        math.inf if memory is None else memory,
+        candidate.median_s,
+    )
 
 
 def torch_rank(variant: str) -> int:
-    """How near to torch's own choice a variant is, by its label: 0 is ``sdpa``."""
+    """How near a variant is to torch's own choice: 0 is ``sdpa``, 3 is not torch's."""
     row = own_rows().get(variant.partition("?")[0])
     if row is None or row.origin != "torch":
-        return NOT_TORCHS
+        return 3
     return 2 if row.family != "dense" else int(bool(row.runs))
 
 
-def preference(
-    variant: str, memory_bytes: float | None, median_s: float, most_s: float
-) -> tuple[float, ...]:
-    """Among ties the one with the least of these is advised.
-
-    ``most_s``: the time of the fastest and the margin.
-    """
-    memory = float("inf") if memory_bytes is None else memory_bytes
-    return median_s > most_s, torch_rank(variant), memory, median_s
-
+# ---- the margin of a run -------------------------------------------------------------------------
 
 FUSED = re.compile("attention|flash|fmha|sdpa", re.IGNORECASE)
 """In the name of a kernel that is the whole of attention, on a CPU or a GPU."""
 CALLING = "aten::scaled_dot_product_attention"
-"""Only calls one of them, and is seen where it was called by that name."""
+"""Not a kernel: it calls one, and is recorded where it was called by that name."""
 LEAST_S = 1e-3
 """In shorter calls, what leads up to the kernel shows too."""
+LEAST_READINGS = 5
+"""Of the canary; fewer say nothing."""
+TO_DEVIATION = 1.4826
+"""A normal distribution's standard deviation over its median absolute one."""
+WIDE = 2.0
+"""Standard deviations: nineteen of twenty readings are no further off."""
 
 
 @dataclass(frozen=True)
 class Twins:
-    """Two of them."""
+    """Two variants that ran the same kernel on the same problem."""
 
     one: str
     other: str
@@ -99,33 +171,23 @@ class Twins:
     apart: float
     """The larger median over the smaller, less one."""
 
-    def sentence(self) -> str:
-        """What it means for the answers."""
-        where = f"{self.problem.phase}, {self.problem.kv_len:,} tokens"
-        return (
-            f"leads up to {self.apart:.0%} are said to be none: {self.one} and {self.other} were "
-            f"one and the same kernel and came out that far apart ({where})"
-        )
-
 
 def furthest(records: Iterable[Record]) -> Twins | None:
-    """Those that are furthest apart, of all that nothing was amiss with; None if there are none."""
-    return max(_twins(records), key=lambda twins: twins.apart, default=None)
-
-
-def _twins(records: Iterable[Record]) -> Iterator[Twins]:
-    alike: dict[tuple[Any, ...], list[tuple[Record, float]]] = {}
+    """The twins whose times are furthest apart, of those without flags; None if there are none."""
+    groups: dict[tuple[Any, ...], list[tuple[str, float]]] = {}
     for record in records:
         time = time_of(record)
         if time is None or time.flags or time.median_s < LEAST_S or record.ranks is not None:
             continue
-        if fused := sorted({k for k in record.kernels if _is_fused(k)}):
-            peak = record.memory.peak_bytes if record.memory else None
-            key = (record.problem, record.node, record.computes, *fused, peak)
-            alike.setdefault(key, []).append((record, time.median_s))
-    for some in alike.values():
-        for (a, x), (b, y) in combinations(some, 2):
-            yield Twins(a.variant, b.variant, a.problem, max(x, y) / min(x, y) - 1)
+        if fused := sorted({kernel for kernel in record.kernels if _is_fused(kernel)}):
+            key = (record.problem, record.node, record.computes, *fused, _peak(record))
+            groups.setdefault(key, []).append((record.variant, time.median_s))
+    twins = (
+        Twins(a, b, problem, max(x, y) / min(x, y) - 1)
+        for (problem, *_), group in groups.items()
+        for (a, x), (b, y) in combinations(group, 2)
+    )
+    return max(twins, key=lambda each: each.apart, default=None)
 
 
 @cache
@@ -133,36 +195,55 @@ def _is_fused(kernel: str) -> bool:
     return kernel != CALLING and FUSED.search(kernel) is not None
 
 
-FEWEST = 5
-"""From fewer readings nothing is said."""
-TO_DEVIATION = 1.4826
-"""A normal distribution's standard deviation over its median absolute one."""
-WIDE = 2.0
-"""Standard deviations: nineteen of twenty readings are no further off."""
-
-
 def unrest(records: Iterable[Record]) -> float:
-    """As a share; nought where too little is known. Of several nodes, the most restless."""
+    """How far the canary moved, as a share, on the node where it moved most; 0 if not known."""
     readings: dict[str, set[float]] = {}
     for record in records:
         if record.canary_s:
             readings.setdefault(record.node, set()).add(record.canary_s)
-    return max((_scatter(each) for each in readings.values() if len(each) >= FEWEST), default=0.0)
+    return max(map(_scatter, readings.values()), default=0.0)
 
 
-def _scatter(readings: Iterable[float]) -> float:
-    """By how much a reading may be off the middle one."""
-    some = list(readings)
-    middle = statistics.median(some)
-    off = statistics.median(abs(each / middle - 1) for each in some)
-    return WIDE * TO_DEVIATION * off
+def _scatter(readings: set[float]) -> float:
+    if len(readings) < LEAST_READINGS:
+        return 0.0
+    middle = statistics.median(readings)
+    return WIDE * TO_DEVIATION * statistics.median(abs(each / middle - 1) for each in readings)
 
 
-MARGIN = 0.05
-"""Medians of blocks timed one after the other differ by this through drift alone, one time in
-twenty: a smaller lead is not a lead. In a run whose twins differ by more, nor is one of that."""
+def margin_of(records: Sequence[Record]) -> float:
+    """What counts as no lead among the records of one run."""
+    twins = furthest(records)
+    return max(MARGIN, twins.apart if twins else 0.0, unrest(records))
+
+
+def margin_reason(records: Sequence[Record]) -> str:
+    """Why the margin is more than usual, as a sentence; empty where it is not."""
+    twins, moved = furthest(records), unrest(records)
+    if twins is not None and twins.apart > max(MARGIN, moved):
+        where = f"{twins.problem.phase}, {twins.problem.kv_len:,} tokens"
+        return (
+            f"leads up to {twins.apart:.0%} are said to be none: {twins.one} and {twins.other} "
+            f"were one and the same kernel and came out that far apart ({where})"
+        )
+    if moved > MARGIN:
+        return (
+            f"leads up to {moved:.0%} are said to be none: the ruler's own canary was off by that "
+            "much, one time in twenty, while this was measured"
+        )
+    return ""
+
+
+# ---- one problem's answer ------------------------------------------------------------------------
+
 FRUGAL = 0.5
-"""A variant that needs less than this share of the winner's memory is worth a word."""
+"""A variant that needs less than this share of the winner's memory is named."""
+FAILURES = {
+    Status.WRONG: "is wrong",
+    Status.IMPLAUSIBLE: "is implausible",
+    Status.FAILED: "failed",
+    Status.CRASHED: "crashed",
+}
 
 
 @dataclass(frozen=True)
@@ -173,15 +254,13 @@ class Answer:
     winner: str
     time: Time
     equal: tuple[str, ...]
-    """The others that can't be told from the fastest, up to the first that can: what is slower than
-    that one and no better known is no choice."""
+    """The others that tie with the fastest."""
     next: str | None
-    """The first that can."""
+    """The first that is slower."""
     lead: float | None
-    """Its median over the winner's."""
+    """The next one's median over the winner's."""
     lead_low: float | None = None
     lead_high: float | None = None
-    """How small and how large the lead may be: from the ends of both intervals."""
     memory_bytes: int | None = None
     """The winner's peak."""
     frugal: tuple[str, int, float] | None = None
@@ -192,56 +271,52 @@ class Answer:
     node: str = ""
     """The kind of machine that measured them, where the records are of several."""
     margin: float = MARGIN
-    """What counted as no lead."""
     flags: tuple[str, ...] = ()
-    """What was amiss while those were timed that lead, come next or might have led; and which
-    leader came to grief at another length."""
+    """What casts doubt on the times of the winner, the next one and whatever might have won; and
+    which leader failed at another length."""
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """The winner and what can't be told from it."""
+        """The winner and what ties with it."""
         return (self.winner, *self.equal)
 
     def sentence(self) -> str:
         """The answer with its interval."""
         t = self.time
-        taken = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
-        alone = not self.equal and self.next is None
-        rank = "the only exact variant measured" if alone else "the fastest exact variant"
+        rank = "the fastest exact variant"
         if self.equal:
             rank = f"the one to use of {len(self.leaders)} that tie"
-        who = f"{self.winner} is {rank}, at {taken}"
+        elif self.next is None:
+            rank = "the only exact variant measured"
+        interval = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
+        text = f"{self.winner} is {rank}, at {interval}"
         if self.memory_bytes is not None:
-            who += f" and {_mib(self.memory_bytes)}"
+            text += f" and {_mib(self.memory_bytes)}"
         if self.equal:
-            who += f", and {', '.join(self.equal)} can't be told from it"
-        ahead = f"; {_lead(self)} ahead of {self.next}" if self.next else ""
+            text += f", and {', '.join(self.equal)} can't be told from it"
+        if self.next:
+            lead = f"{self.lead:.2f}x [{self.lead_low:.2f}, {self.lead_high:.2f}]"
+            text += f"; {lead} ahead of {self.next}"
         if self.frugal:
             name, peak, slower = self.frugal
-            ahead += f"; {name} needs least memory, {_mib(peak)}, at {slower:.2f}x the time"
-        doubt = f" (in doubt: {'; '.join(self.flags)})" if self.flags else ""
+            text += f"; {name} needs least memory, {_mib(peak)}, at {slower:.2f}x the time"
+        if self.flags:
+            text += f" (in doubt: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""
         where = f", on {self.node}" if self.node else ""
-        return f"{regime(self.problem)}{over}{where}: {who}{ahead}{doubt}"
+        return f"{regime(self.problem)}{over}{where}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
+        names = ("winner", "next", "lead", "lead_low", "lead_high", "memory_bytes", "world")
         return {
+            **{name: getattr(self, name) for name in (*names, "node", "margin")},
             "problem": self.problem.to_dict(),
-            "winner": self.winner,
             "median_s": self.time.median_s,
             "low_s": self.time.low_s,
             "high_s": self.time.high_s,
             "equal": list(self.equal),
-            "next": self.next,
-            "lead": self.lead,
-            "lead_low": self.lead_low,
-            "lead_high": self.lead_high,
-            "memory_bytes": self.memory_bytes,
             "frugal": self.frugal and self.frugal[0],
-            "world": self.world,
-            "node": self.node,
-            "margin": self.margin,
             "flags": list(self.flags),
             "sentence": self.sentence(),
         }
@@ -252,35 +327,17 @@ def regime(p: Problem) -> str:
     length = f"{p.kv_len} tokens"
     if p.q_len != p.kv_len:
         length = f"{p.q_len} queries on {p.kv_len} keys"
-    width = f"d{p.head_dim}" + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
-    words = [p.level] * (p.level != "core") + [p.phase, f"mask {p.mask}", length]
-    words += [f"{p.inputs} inputs"] * (p.inputs != "normal")
-    words += [f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype}"]
-    return ", ".join(words)
+    width = f"d{p.head_dim}" + (f"/{p.v_head_dim}" if p.v_head_dim != p.head_dim else "")
+    words = [p.level] if p.level != "core" else []
+    words += [p.phase, f"mask {p.mask}", length]
+    words += [f"{p.inputs} inputs"] if p.inputs != "normal" else []
+    return ", ".join([*words, f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype}"])
 
 
 def regime_on_device(problem: Problem) -> str:
     """The same with the device, where it isn't the CPU."""
-    return regime(problem) + f" on {problem.device}" * (problem.device != "cpu")
-
-
-def margin_of(records: Sequence[Record]) -> float:
-    """What counts as no lead among the records of one run."""
-    twins = furthest(records)
-    return max(MARGIN, twins.apart if twins else 0.0, unrest(records))
-
-
-def margin_said(records: Sequence[Record]) -> str:
-    """Why no smaller lead counts; empty where it is the usual margin."""
-    twins, moved = furthest(records), unrest(records)
-    if twins is not None and twins.apart > max(MARGIN, moved):
-        return twins.sentence()
-    if moved > MARGIN:
-        return (
-            f"leads up to {moved:.0%} are said to be none: the ruler's own canary was off by that "
-            "much, one time in twenty, while this was measured"
-        )
-    return ""
+    where = f" on {problem.device}" if problem.device != "cpu" else ""
+    return regime(problem) + where
 
 
 def answers(
@@ -288,69 +345,99 @@ def answers(
 ) -> Iterator[Answer]:
     """One answer a problem, in the order of the records; none where nothing exact was measured.
 
-    What ran over several processes had as many devices, and unlike machines are unlike devices:
-    each is ranked among its like. ``margin``: what counts as no lead; of these records if none.
-    ``among``: all that is known of these variants, if that is more.
+    Runs over several processes had as many devices, and unlike machines are unlike devices: each
+    is ranked among its like. ``margin``: by default that of these records. ``among``: all that is
+    known of these variants, if that is more.
     """
     margin = margin_of(records) if margin is None else margin
-    elsewhere = griefs(records if among is None else among)
-    ranked: dict[tuple[Problem, int | None, str], list[Record]] = {}
+    failures = _failures(records if among is None else among)
+    groups: dict[tuple[Problem, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
-        ranked.setdefault((record.problem, world, record.node), []).append(record)
-    several = len({node for (_, _, node), some in ranked.items() if any(r.time for r in some)}) > 1
-    for (problem, world, node), some in ranked.items():
-        exact = [r for r in some if r.computes == "softmax" and r.time]
+        groups.setdefault((record.problem, world, record.node), []).append(record)
+    several = len({node for (_, _, node), group in groups.items() if any(r.time for r in group)})
+    for (problem, world, node), group in groups.items():
+        exact = [r for r in group if r.computes == EXACT and r.time]
         if exact:
             answer = _answer(problem, exact, margin)
-            told = [elsewhere.get((alike(answer.problem), v)) for v in answer.leaders]
+            known = [failures.get((_without_length(problem), v)) for v in answer.leaders]
             yield replace(
                 answer,
                 world=world,
-                node=node if several else "",
-                flags=(*answer.flags, *filter(None, told)),
+                node=node if several > 1 else "",
+                flags=(*answer.flags, *filter(None, known)),
             )
 
 
+def _failures(records: Iterable[Record]) -> dict[tuple[Problem, str], str]:
+    """By problem without its length, and variant: ``mine is wrong at 4,096 tokens``."""
+    failed: dict[tuple[Problem, str], Record] = {}
+    for record in records:
+        if record.status in FINDINGS:
+            key = _without_length(record.problem), record.variant
+            failed[key] = min(failed.get(key, record), record, key=lambda r: r.problem.kv_len)
+    return {
+        key: f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
+        for key, r in failed.items()
+    }
+
+
+def _without_length(problem: Problem) -> Problem:
+    """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
+    return problem.with_(q_len=1, kv_len=1, batch=1)
+
+
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
-    """Of those that most were timed by the same clock as; the others are named and not ranked."""
-    clock = mode(r.time.clock for r in exact if r.time)
-    timed = [(r.time, r.variant, r) for r in exact if r.time and r.time.clock == clock]
-    apart = [
+    """Of those timed by the most common clock; the others are named and not ranked."""
+    clock = statistics.mode(r.time.clock for r in exact if r.time)
+    times = {r.variant: r.time for r in exact if r.time and r.time.clock == clock}
+    other_clocks = [
         f"{r.variant} is not ranked: it is timed by the clock {r.time.clock}, others by {clock}"
         for r in exact
         if r.time and r.time.clock != clock
     ]
-    ranked = sorted(timed, key=lambda each: each[0].median_s)
-    best = ranked[0][0]
-    told = [t.low_s > best.high_s * (1 + margin) for t, _, _ in ranked[1:]]
-    tied = told.index(True) if True in told else len(told)
-    leaders = ranked[: 1 + tied]
-    most_s = best.median_s * (1 + margin)
-    taken, winner, record = min(
-        leaders, key=lambda x: preference(x[1], _peak(x[2]), x[0].median_s, most_s)
-    )
-    equal = tuple(v for _, v, _ in leaders if v != winner)
-    t, behind, _ = ranked[1 + tied] if tied < len(told) else (None, None, None)
-    near = [(v, t) for t, v, _ in ranked if v in (winner, behind) or _may_win(t, best, margin)]
-    own = _peak(record)
-    sized = [(r.memory.peak_bytes, t.median_s, v) for t, v, r in ranked if r.memory]
-    peak, slower, least = min(sized, default=(0, 0.0, ""))
-    frugal = (least, peak, slower / taken.median_s) if own and peak <= FRUGAL * own else None
+    peaks = {r.variant: _peak(r) for r in exact if r.variant in times}
+    ranking = rank((_candidate(v, t, peaks[v]) for v, t in times.items()), margin)
+    winner, after = ranking.winner, ranking.next
+    lead = lead_over(winner, after) if after else None
+    best = min(times.values(), key=lambda t: t.median_s)
+    doubts = [
+        f"{v} {_doubts(t)}"
+        for v, t in sorted(times.items(), key=lambda each: each[1].median_s)
+        if t.flags and (_may_win(t, best, margin) or v in (winner.variant, after and after.variant))
+    ]
     return Answer(
         problem,
-        winner,
-        taken,
-        equal,
-        next=behind,
-        lead=t.median_s / taken.median_s if t else None,
-        lead_low=t.low_s / taken.high_s if t else None,
-        lead_high=t.high_s / taken.low_s if t else None,
-        memory_bytes=own,
-        frugal=frugal,
+        winner.variant,
+        times[winner.variant],
+        tuple(c.variant for c in ranking.equal),
+        next=after.variant if after else None,
+        lead=lead.factor if lead else None,
+        lead_low=lead.low if lead else None,
+        lead_high=lead.high if lead else None,
+        memory_bytes=winner.memory_bytes,
+        frugal=_frugal(ranking),
         margin=margin,
-        flags=(*(f"{v} {_amiss(t)}" for v, t in near if t.flags), *apart),
+        flags=(*doubts, *other_clocks),
     )
+
+
+def _candidate(variant: str, time: Time, peak: int | None) -> Candidate:
+    return Candidate(
+        variant, EXACT, time.median_s, time.low_s, time.high_s, measured=True, memory_bytes=peak
+    )
+
+
+def _frugal(ranking: Ranking) -> tuple[str, int, float] | None:
+    winner = ranking.winner
+    if not winner.memory_bytes:
+        return None
+    known = [c for c in (winner, *ranking.equal, *ranking.slower) if c.memory_bytes is not None]
+    least = min(known, key=lambda c: (c.memory_bytes or 0, c.median_s, c.variant))
+    peak = least.memory_bytes or 0
+    if peak > FRUGAL * winner.memory_bytes:
+        return None
+    return least.variant, peak, least.median_s / winner.median_s
 
 
 def _peak(record: Record) -> int | None:
@@ -362,15 +449,11 @@ def _may_win(time: Time, best: Time, margin: float) -> bool:
     return time.min_s <= best.high_s * (1 + margin)
 
 
-def _amiss(time: Time) -> str:
+def _doubts(time: Time) -> str:
     kinds = dict.fromkeys(flag.split(":")[0].removeprefix("it ") for flag in time.flags)
     if "drifted" in kinds:  # of the whole machine; that the cell did so too adds nothing
         kinds.pop("drifting", None)
     return " and ".join(kinds)
-
-
-def _lead(answer: Answer) -> str:
-    return f"{answer.lead:.2f}x [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
 
 
 def _mib(nbytes: int) -> str:
@@ -381,13 +464,15 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
 
 
+# ---- over the lengths of a regime ----------------------------------------------------------------
+
 SKILLED = 0.5
-"""What does less than half of what softmax does beyond averaging is no substitute for it."""
+"""A variant with less than half of the skill of softmax is no substitute for it."""
 
 
 @dataclass(frozen=True)
 class Faster:
-    """Something that is not exact softmax, and faster than the fastest that is."""
+    """An inexact variant that is faster than the winner."""
 
     variant: str
     computes: str
@@ -405,24 +490,24 @@ class Standing:
     answer: Answer | None
     """None where nothing exact has a time."""
     timed: int
-    """How many variants have one, exact or not."""
+    """How many variants have a time, exact or not."""
     faster: tuple[Faster, ...] = ()
-    """What is not exact and faster than the winner, the fastest first."""
+    """The fastest first."""
 
     @property
     def substitute(self) -> Faster | None:
-        """The fastest of these that keeps enough of what softmax does."""
+        """The fastest inexact variant that keeps enough of what softmax does."""
         return next((f for f in self.faster if f.skill is not None and f.skill >= SKILLED), None)
 
     @property
     def nearest(self) -> Faster | None:
-        """The one of these that keeps most of it, be it little."""
-        told = [f for f in self.faster if f.skill is not None]
-        return max(told, key=lambda f: f.skill or 0.0, default=None)
+        """The inexact variant that keeps most of what softmax does, be it little."""
+        known = [f for f in self.faster if f.skill is not None]
+        return max(known, key=lambda f: f.skill or 0.0, default=None)
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """The winner and what can't be told from it."""
+        """The winner and what ties with it."""
         return self.answer.leaders if self.answer else ()
 
     @property
@@ -450,7 +535,7 @@ class Stretch:
 
     @property
     def doubts(self) -> list[str]:
-        """What was amiss, at any of these lengths."""
+        """The flags at any of these lengths."""
         return list(dict.fromkeys(f for s in self.standings if s.answer for f in s.answer.flags))
 
     @property
@@ -461,24 +546,13 @@ class Stretch:
 
 
 def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
-    """One for each length, the shortest first; a lead within the margin is none."""
-    return [
-        _standing(length, list(some.values()), margin, regime.records)
-        for length, some in regime.cells.items()
-    ]
+    """One for each length, the shortest first."""
+    return [_standing(length, regime, margin) for length in regime.cells]
 
 
-def stretches(found: Sequence[Standing]) -> list[Stretch]:
-    """The same, those next to each other together where the same variants lead."""
-    together = groupby(found, key=lambda s: frozenset(s.leaders))
-    return [Stretch(tuple(some)) for _, some in together]
-
-
-def _standing(
-    length: int, records: Sequence[Record], margin: float, among: Sequence[Record]
-) -> Standing:
-    timed = [r for r in records if time_of(r)]
-    answer = next(answers(timed, margin, among), None)
+def _standing(length: int, regime: Regime, margin: float) -> Standing:
+    timed = list(regime.timed(length).values())
+    answer = next(answers(timed, margin, regime.records), None)
     faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
     return Standing(length, answer, len(timed), tuple(faster))
 
@@ -486,9 +560,9 @@ def _standing(
 def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:
     for record in records:
         time, distance = record.time, record.distance
-        if record.computes == "softmax" or time is None or time.clock != answer.time.clock:
+        if record.computes == EXACT or time is None or time.clock != answer.time.clock:
             continue
-        if time.high_s * (1 + answer.margin) < answer.time.low_s:
+        if beats(time, answer.time, answer.margin):
             yield Faster(
                 record.variant,
                 record.computes,
@@ -496,6 +570,12 @@ def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:
                 distance.relative if distance else None,
                 distance.skill if distance else None,
             )
+
+
+def stretches(found: Sequence[Standing]) -> list[Stretch]:
+    """The standings, grouped where the same variants lead at neighbouring lengths."""
+    groups = groupby(found, key=lambda s: frozenset(s.leaders))
+    return [Stretch(tuple(group)) for _, group in groups]
 
 
 @dataclass(frozen=True)
@@ -517,61 +597,60 @@ class Crossing:
 
 
 def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> list[Crossing]:
-    """Of the variants that lead at some length, each pair's changes of place."""
-    leaders = dict.fromkeys(s.answer.winner for s in found if s.answer)
-    pairs = combinations(leaders, 2)
+    """Each change of place between two variants that win at some length."""
+    winners = dict.fromkeys(s.answer.winner for s in found if s.answer)
+    pairs = combinations(winners, 2)
     return sorted(
-        (c for a, b in pairs for c in _of_pair(regime, a, b, margin)), key=lambda c: c.low
+        (c for a, b in pairs for c in _crossings(regime, a, b, margin)), key=lambda c: c.low
     )
 
 
-def _of_pair(regime: Regime, a: str, b: str, margin: float) -> Iterator[Crossing]:
-    ahead: tuple[str, int] | None = None
-    times = {n: (time_of(some.get(a)), time_of(some.get(b))) for n, some in regime.cells.items()}
+def _crossings(regime: Regime, a: str, b: str, margin: float) -> Iterator[Crossing]:
+    times = {n: (time_of(cells.get(a)), time_of(cells.get(b))) for n, cells in regime.cells.items()}
+    leader, last = "", 0
     for length, (of_a, of_b) in times.items():
         if of_a is None or of_b is None or of_a.flags or of_b.flags:
             continue
-        now = a if _beats(of_a, of_b, margin) else b if _beats(of_b, of_a, margin) else None
-        if now and ahead and now != ahead[0]:
-            yield Crossing(ahead[0], now, ahead[1], length, _equal(times, ahead[1], length))
+        now = a if beats(of_a, of_b, margin) else b if beats(of_b, of_a, margin) else ""
+        if now and leader and now != leader:
+            yield Crossing(leader, now, last, length, _crossing_length(times, last, length))
         if now:
-            ahead = (now, length)
+            leader, last = now, length
 
 
-def _beats(one: Time, other: Time, margin: float) -> bool:
-    return one.high_s * (1 + margin) < other.low_s
-
-
-def _equal(times: Mapping[int, tuple[Time | None, Time | None]], low: int, high: int) -> float:
-    """By the logarithms of both ratios, between the neighbours where the ratio passes one."""
-    known = [
-        (n, log(a.median_s / b.median_s))
+def _crossing_length(
+    times: Mapping[int, tuple[Time | None, Time | None]], low: int, high: int
+) -> float:
+    """On logarithms, between the neighbouring lengths where the ratio passes one."""
+    ratios = [
+        (n, math.log(a.median_s / b.median_s))
         for n, (a, b) in times.items()
         if a and b and low <= n <= high
     ]
-    for (n, x), (m, y) in pairwise(known):
+    for (n, x), (m, y) in pairwise(ratios):
         if x * y <= 0 and x != y:
-            return exp(log(n) + (log(m) - log(n)) * x / (x - y))
-    return (low * high) ** 0.5
+            return math.exp(math.log(n) + (math.log(m) - math.log(n)) * x / (x - y))
+    return math.sqrt(low * high)
 
+
+# ---- over all problems ---------------------------------------------------------------------------
 
 FACTORS = (1.05, 1.1, 1.25, 1.5, 2.0)
 MOSTLY = 0.9
-"""Of the problems, as many as make a sentence about all of them."""
+"""The share of problems that a sentence about most of them needs."""
 
 
 @dataclass(frozen=True)
 class Closeness:
-    """One variant over the problems."""
+    """How near one variant comes to the best, over the problems."""
 
     variant: str
     ratios: tuple[float, ...]
-    """Its median over the best one's, the smallest first, of the problems where it has one."""
+    """Its median over the best one's on each problem where it has one, the smallest first."""
     problems: int
-    """Of how many."""
 
     def share(self, factor: float) -> float:
-        """Of the problems, those where it took no more than so many times the best's."""
+        """The share of problems on which it took at most so many times the best's time."""
         return sum(ratio <= factor for ratio in self.ratios) / self.problems
 
     def mostly(self) -> tuple[float, int]:
@@ -581,33 +660,27 @@ class Closeness:
 
 
 def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
-    """The exact variants, the nearest to the best over all first; needs two to compare."""
+    """The exact variants, the nearest to the best over all first; of problems with two or more."""
     ratios: dict[str, list[float]] = {}
     seen: set[tuple[int, ...]] = set()
     for regime in regimes:
         for length in regime.lengths:
             exact = regime.exact(length)
-            same = tuple(
-                map(id, regime.timed(length).values())
-            )  # a problem may lie on lines of two sorts
-            if len(exact) < 2 or same in seen:
+            problem = tuple(map(id, regime.timed(length).values()))  # it may lie on two lines
+            if len(exact) < 2 or problem in seen:
                 continue
-            seen.add(same)
+            seen.add(problem)
             best = min(exact.values())
             for name, median in exact.items():
                 ratios.setdefault(name, []).append(median / best)
     found = [Closeness(name, tuple(sorted(some)), len(seen)) for name, some in ratios.items()]
-    return sorted(found, key=lambda c: (-_area(c), c.variant))
+    return sorted(found, key=lambda c: (-sum(map(c.share, (1.0, *FACTORS, 4.0))), c.variant))
 
 
 def advised(found: Sequence[Closeness]) -> Closeness:
-    """Which to take, if only one: torch's own, if it keeps to the factor of the nearest of all on
-    most problems, or on as many; else that nearest. Needs one at the least.
+    """Which to use, if only one: torch's own, if it keeps to the factor of the nearest of all on
+    most problems, or on as many; else that nearest. Raises IndexError if there is none.
     """
     factor, _ = found[0].mostly()
     near = [c for c in found if c.share(factor) >= min(MOSTLY, found[0].share(factor))]
     return min(near, key=lambda c: torch_rank(c.variant))
-
-
-def _area(of: Closeness, factors: Sequence[float] = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)) -> float:
-    return sum(of.share(factor) for factor in factors)

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from time import monotonic
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import impls
 from attnbench.answer import choose_runs, paste
-from attnbench.answer.choose import Choice
+from attnbench.answer.choose import Choice, Wants
 from attnbench.answer.choose_runs import Means
-from attnbench.answer.wants import Wants
 from attnbench.command.arguments import GRID
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
@@ -269,7 +268,7 @@ class Chosen:
         """The variants that could be chosen, the fastest first, a row each."""
         import pandas as pd
 
-        return pd.DataFrame([c.to_dict() for c in self.choice.ranked])
+        return pd.DataFrame([asdict(c) for c in self.choice.ranked])
 
     def __str__(self) -> str:
         return self.choice.sentence()

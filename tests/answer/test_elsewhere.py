@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.ranking import DID, answers, standings, stretches
+from attnbench.answer.ranking import FAILURES, answers, standings, stretches
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Status
 from impls.loading import load_file
@@ -92,4 +92,4 @@ def test_a_page_tells_it_at_each_length_that_is_led():
 
 
 def test_every_finding_has_its_words():
-    assert set(DID) == FINDINGS
+    assert set(FAILURES) == FINDINGS

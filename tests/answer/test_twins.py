@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.ranking import MARGIN, answers, furthest, margin_of
+from attnbench.answer.ranking import MARGIN, answers, furthest, margin_of, margin_reason
 from attnbench.core.record import Memory
 from impls.loading import load_file
 
@@ -29,8 +29,8 @@ def test_twins_are_as_far_apart_as_their_medians():
     called = fused("b", 1.2, kernels=("aten::scaled_dot_product_attention", FLASH))
     found = furthest([fused("a", 1.0), called, fused("a", 1.0, length=256)])
     assert (found.one, found.other, found.apart) == ("a", "b", pytest.approx(0.2))
-    assert "up to 20%" in found.sentence()
-    assert "128 tokens" in found.sentence()
+    said = margin_reason([fused("a", 1.0), called])
+    assert "up to 20%" in said and "128 tokens" in said
 
 
 def test_of_several_the_furthest_count():

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from attnbench.answer.ranking import FEWEST, MARGIN, margin_of, margin_said, unrest
+from attnbench.answer.ranking import LEAST_READINGS, MARGIN, margin_of, margin_reason, unrest
 from tests.answer import lines
 
 
@@ -31,7 +31,7 @@ def test_a_reading_counts_once_however_many_cells_were_taken_after_it():
 
 
 def test_from_few_readings_and_without_any_nothing_is_said():
-    assert unrest(records([1.0 + n for n in range(FEWEST - 1)])) == 0.0
+    assert unrest(records([1.0 + n for n in range(LEAST_READINGS - 1)])) == 0.0
     assert unrest(records([None] * 9)) == 0.0
 
 
@@ -43,7 +43,7 @@ def test_nodes_are_not_held_against_each_other():
 
 def test_no_smaller_lead_counts_and_that_is_said():
     still = records([1.0 + n * 1e-4 for n in range(9)])
-    assert (margin_of(still), margin_said(still)) == (MARGIN, "")
+    assert (margin_of(still), margin_reason(still)) == (MARGIN, "")
     restless = records([0.8, 0.9, 1.0, 1.1, 1.2])
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1
-    assert "leads up to 30% are said to be none" in margin_said(restless)
+    assert "leads up to 30% are said to be none" in margin_reason(restless)

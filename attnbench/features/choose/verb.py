@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from attnbench.answer.choose import Choice
+    from attnbench.answer.choose import Choice, Wants
     from attnbench.answer.choose_calls import Gain
     from attnbench.answer.dispatch_table import DispatchTable
-    from attnbench.answer.wants import Wants
     from attnbench.core.record import Record
     from attnbench.models.capture.calls import SeenCalls
     from impls import Table
@@ -39,7 +38,7 @@ def choose(given: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     import impls
-    from attnbench.answer.wants import Wants
+    from attnbench.answer.choose import Wants
 
     wants = Wants.of(
         exact=given.exact,

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from attnbench.answer import paste
-from attnbench.answer.wants import Why
+from attnbench.answer.choose import Choice, Why
 from attnbench.core.format import milliseconds, size
 from attnbench.report.tables import FAINT, GOOD, console, grid, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from attnbench.answer.choose import Choice
     from attnbench.answer.choose_calls import Gain, GainInterval, SiteTimes
-    from attnbench.answer.wants import Candidate
+    from attnbench.answer.ranking import Candidate
     from impls.problem import Problem
 
 

@@ -174,7 +174,7 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
 
 def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:
     """The table and the answer."""
-    from attnbench.answer.ranking import answers, margin_said
+    from attnbench.answer.ranking import answers, margin_reason
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
 
@@ -198,7 +198,7 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
             print(answer.sentence())
         if not found:
             print("nothing exact was measured, so there is no fastest to name")
-        if said := margin_said(records):
+        if said := margin_reason(records):
             print(said)
         print(trust)
     return finding(records)

@@ -6,8 +6,7 @@ import pytest
 
 import impls
 from attnbench.answer import predict
-from attnbench.answer.choose import choose
-from attnbench.answer.wants import Wants, Why
+from attnbench.answer.choose import Wants, Why, choose
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))

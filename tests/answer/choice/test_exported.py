@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import impls
+from attnbench.answer.choose import Wants
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.exported import table_of
-from attnbench.answer.wants import Wants
 from attnbench.core.disk import StoreError
 from impls.loading import load_file
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.answer.wants import Contradiction, Wants
+from attnbench.answer.choose import Contradiction, Wants
 
 
 def of(**more):
