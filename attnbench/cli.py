@@ -131,7 +131,7 @@ def _called(argv: Sequence[str] | None) -> int:
 def _tell_of_an_idle_gpu() -> None:
     """Nobody said where: before all is measured on the CPU, say what keeps it from the GPU."""
     from attnbench.command.terminal import say
-    from attnbench.core.machine import idle, this_machine
+    from attnbench.core.machine import idle_gpu, this_machine
 
-    if said := idle(this_machine()):
+    if said := idle_gpu(this_machine()):
         say(f"note: {said}")

@@ -26,7 +26,7 @@ from attnbench.command.terminal import (  # noqa: E402
     as_ctrl_c,
 )
 from attnbench.core.machine import (  # noqa: E402
-    amiss,
+    gpu_warnings,
     this_machine,
 )
 from proofs.visit_called import Ended, Stopped, called  # noqa: E402
@@ -120,7 +120,7 @@ def main(told: Sequence[str]) -> int:
         try:
             place = Place(this_machine().kind, given.device)
             kept = Kept(given.out, Path(results), place, given.before)
-            kept.said = amiss(this_machine())
+            kept.said = gpu_warnings(this_machine())
             print("\n".join(facts()), file=sys.stderr, flush=True)
             kept.tell("machine", "\n".join(facts()))
             for sentence in kept.said:

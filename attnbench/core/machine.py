@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core import gpu as nvml
-from attnbench.core.gpu import Absent, Board
+from attnbench.core.gpu import Absent
 from impls.spec import Unavailable, Variant
 
 DISTRIBUTIONS = ("torch", "numpy", "triton", "asv", "attnbench")
@@ -129,30 +129,27 @@ def _no_device(variant: Variant, machine: Machine) -> Unavailable | None:
 
 
 def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailable | None:
-    if requirement == "c++":
-        if machine.compiler:
-            return None
-        reason = f"{variant.label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
+    label = variant.label
+    name, _, least = requirement.partition(">=")
+    if name == "c++" and not machine.compiler:
+        reason = f"{label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
         return Unavailable(reason, "install one, for example Debian's package g++")
-    if requirement == "cc":
-        if has_c_compiler():
-            return None
-        reason = f"{variant.label} needs a C compiler ({' or '.join(C_COMPILERS)}) on the PATH"
+    if name == "cc" and not has_c_compiler():
+        reason = f"{label} needs a C compiler ({' or '.join(C_COMPILERS)}) on the PATH"
         return Unavailable(reason, "install one, for example Debian's packages gcc and libc6-dev")
-    name, bound, wanted = (*re.split(r"(>=)", requirement), "", "")[:3]
-    if name == "sm":
-        if any(gpu.capability >= float(wanted) / 10 for gpu in machine.gpus):
-            return None
-        least = f"compute capability {float(wanted) / 10} or more"
-        return Unavailable(f"{variant.label} needs {least}", f"run it on a GPU of {least}")
-    found = version_of(name)
-    if found is None or (bound and _numbers(found) < _numbers(wanted)):
-        state = "is not installed" if found is None else f"is at {found}"
-        return Unavailable(
-            f"{variant.label} needs {requirement}; {name} {state}",
-            variant.install or f"pip install '{requirement}'",
-        )
-    return None
+    if name == "sm" and not any(gpu.capability >= float(least) / 10 for gpu in machine.gpus):
+        capability = f"compute capability {float(least) / 10} or more"
+        return Unavailable(f"{label} needs {capability}", f"run it on a GPU of {capability}")
+    if name in ("c++", "cc", "sm"):
+        return None
+    version = version_of(name)
+    if version is not None and _numbers(version) >= _numbers(least):
+        return None
+    state = "is not installed" if version is None else f"is at {version}"
+    return Unavailable(
+        f"{label} needs {requirement}; {name} {state}",
+        variant.install or f"pip install '{requirement}'",
+    )
 
 
 def has_c_compiler() -> bool:
@@ -202,7 +199,7 @@ def _cpu_name() -> str:
 
 
 def _gpus() -> list[Gpu]:
-    """Boards of which the driver tells all that a fingerprint says."""
+    """Boards whose driver tells all that a fingerprint has."""
     found = []
     for board in nvml.boards():
         name, capability, memory = board.name(), board.capability(), board.memory_bytes()
@@ -220,12 +217,17 @@ MUCH_TAKEN = 0.05
 """The share of a GPU's memory that others may hold without a word."""
 
 
-def amiss(machine: Machine) -> list[str]:
-    """All of it: of the machine, then of each GPU; none where nothing is."""
-    return list(_machine(machine)) + [said for gpu in machine.gpus for said in _gpu(gpu)]
+def gpu_warnings(machine: Machine) -> list[str]:
+    """What may spoil measurements on the GPUs, or keep them from being used; a sentence each."""
+    if not machine.gpus:
+        library = nvml.library()
+        why = library.reason if isinstance(library, Absent) else "its driver shows none"
+        return [f"there is no GPU to measure on: {why}"]
+    found = [idle_gpu(machine) or _old_driver(machine.gpus[0].driver, str(machine.torch_cuda))]
+    return [*filter(None, found), *(text for gpu in machine.gpus for text in _in_use(gpu))]
 
 
-def idle(machine: Machine) -> str:
+def idle_gpu(machine: Machine) -> str:
     """A sentence where torch can't use the GPU that there is, so that the CPU is taken; or none."""
     if not machine.gpus or machine.torch_cuda is not None:
         return ""
@@ -234,28 +236,19 @@ def idle(machine: Machine) -> str:
     )
 
 
-def _machine(machine: Machine) -> Iterator[str]:
-    found = nvml.library()
-    if not machine.gpus:
-        why = found.reason if isinstance(found, Absent) else "its driver shows none"
-        yield f"there is no GPU to measure on: {why}"
-    elif said := idle(machine):
-        yield said
-    elif machine.torch_cuda is not None:
-        yield from _driver(machine.gpus[0].driver, machine.torch_cuda)
-
-
-def _driver(driver: str, cuda: str) -> Iterator[str]:
+def _old_driver(driver: str, cuda: str) -> str:
     major, has = cuda.partition(".")[0], driver.partition(".")[0]
     needed = NEEDED_DRIVER.get(int(major)) if major.isdigit() else None
-    if needed and has.isdigit() and int(has) < needed:
-        yield (
-            f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
-            "later: update the driver, or install a torch built for an older CUDA"
-        )
+    if not needed or not has.isdigit() or int(has) >= needed:
+        return ""
+    return (
+        f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
+        "later: update the driver, or install a torch built for an older CUDA"
+    )
 
 
-def _gpu(gpu: Gpu) -> Iterator[str]:
+def _in_use(gpu: Gpu) -> Iterator[str]:
+    """Whether a GPU is cut or used by others, before anything of this run has begun."""
     board = nvml.board(gpu.uuid)
     if isinstance(board, Absent):
         yield f"{gpu.name} can't be asked how it is: {board.reason}"
@@ -265,11 +258,6 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
             f"{gpu.name} is cut into instances (MIG): what is measured is of one of them, and no "
             "figure of the whole GPU"
         )
-    yield from _taken(gpu, board)
-
-
-def _taken(gpu: Gpu, board: Board) -> Iterator[str]:
-    """By whom, and how much of its memory: nothing of this run has begun yet."""
     others, used = board.processes(), board.used_bytes()
     if isinstance(others, int) and others:
         many = f"{others} processes compute" if others > 1 else "a process computes"
@@ -285,45 +273,38 @@ def _taken(gpu: Gpu, board: Board) -> Iterator[str]:
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
+VITALS = (
+    "sm_mhz", "most_sm_mhz", "memory_mhz", "most_memory_mhz", "power_w", "power_limit_w",
+    "temperature_c", "mig", "reasons", "other_processes",
+)  # fmt: skip
+"""Questions to each GPU."""
+
+
 def vitals(machine: Machine) -> dict[str, Any]:
-    """Of the processor, and of each GPU."""
-    return {"cpu": _cpu(), "gpus": [_gpu_of_vitals(gpu.uuid) for gpu in machine.gpus]}
-
-
-def _cpu() -> dict[str, Any]:
+    """The state of the processor and of each GPU now; a sentence for what can't be known."""
     clocks = [float(x) for x in re.findall(r"cpu MHz\s*:\s*([0-9.]+)", _text("/proc/cpuinfo"))]
     one, five, _ = os.getloadavg()
-    return {
+    cpu = {
         "mhz": max(clocks) if clocks else "the system does not say",
         "governor": _text(GOVERNOR).strip()
         or "the system does not say: a virtual machine's host sets the clocks",
         "load_1min": one,
         "load_5min": five,
     }
+    return {"cpu": cpu, "gpus": [_vitals_of(gpu.uuid) for gpu in machine.gpus]}
 
 
-def _gpu_of_vitals(uuid: str) -> dict[str, Any]:
-    found = nvml.board(uuid)
-    if isinstance(found, Absent):
-        return {"uuid": uuid, "absent": found.reason}
-    reasons = found.reasons()
-    asked: dict[str, Any] = {
-        "sm_mhz": found.sm_mhz(),
-        "most_sm_mhz": found.most_sm_mhz(),
-        "memory_mhz": found.memory_mhz(),
-        "most_memory_mhz": found.most_memory_mhz(),
-        "power_w": found.power_w(),
-        "power_limit_w": found.power_limit_w(),
-        "temperature_c": found.temperature_c(),
-        "mig": found.mig(),
-        "held_down_by": reasons if isinstance(reasons, Absent) else sorted(reasons),
-        "other_processes": found.other_processes(),
-    }
-    return {"uuid": uuid} | {k: _said(v) for k, v in asked.items()}
-
-
-def _said(value: Any) -> Any:
-    return value.reason if isinstance(value, Absent) else value
+def _vitals_of(uuid: str) -> dict[str, Any]:
+    board = nvml.board(uuid)
+    if isinstance(board, Absent):
+        return {"uuid": uuid, "absent": board.reason}
+    values: dict[str, Any] = {"uuid": uuid}
+    for question in VITALS:
+        answer = getattr(board, question)()
+        name = "held_down_by" if question == "reasons" else question
+        answer = sorted(answer) if isinstance(answer, frozenset) else answer
+        values[name] = answer.reason if isinstance(answer, Absent) else answer
+    return values
 
 
 def _text(path: str | Path) -> str:

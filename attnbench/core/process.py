@@ -255,7 +255,8 @@ class Worker:
         writer's process number is not checked.
         """
         self._module, self._threads, self._path = module, threads, path
-        self._limited, self._variables, self._forks = limited, variables, forks
+        self._limited, self._forks = limited, forks
+        self._variables = dict(variables or {})
         self._child: Child | None = None
         self._buffer = b""
         self._doing = ""

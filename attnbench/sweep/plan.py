@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from attnbench.core.machine import Machine, amiss, why_not
+from attnbench.core.machine import Machine, gpu_warnings, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -222,7 +222,7 @@ def here(device: str, machine: Machine) -> None:
     if kind not in machine.devices:
         why, but = "", ""
         if kind == "cuda":
-            why = f" ({'; '.join(amiss(machine))})"
+            why = f" ({'; '.join(gpu_warnings(machine))})"
             but = ", where a GPU's preset would take hours"
         raise InvalidProblem(
             f"device {device} is not here; this machine has {', '.join(machine.devices)}: "

@@ -163,7 +163,7 @@ def test_of_a_long_line_the_table_has_the_beginning(visited):
 @pytest.fixture
 def without_gpu(monkeypatch):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
-    monkeypatch.setattr(gpu_visit, "amiss", lambda machine: ["nothing is here"])
+    monkeypatch.setattr(gpu_visit, "gpu_warnings", lambda machine: ["nothing is here"])
 
 
 def test_a_visit_where_there_is_no_gpu_says_so_and_keeps_that(capsys, tmp_path, without_gpu):

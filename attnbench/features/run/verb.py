@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
-    from attnbench.core.machine import amiss
+    from attnbench.core.machine import gpu_warnings
     from attnbench.core.store import read_records
     from attnbench.features.show import maps
     from attnbench.sweep import progress
@@ -46,7 +46,7 @@ def run(given: argparse.Namespace) -> int:
         for warning in begun.plan.warnings():
             say(warning)
         device = next((c.problem.device for c in begun.plan.to_run), "cpu")
-        for sentence in amiss(places.machine) if device.startswith("cuda") else ():
+        for sentence in gpu_warnings(places.machine) if device.startswith("cuda") else ():
             say(f"note: {sentence}")
         say(f"records go to {folder.path}")
         try:

@@ -99,7 +99,7 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
 def env(given: argparse.Namespace) -> int:
     """``attnbench env``: the facts, kept beside the results of this machine."""
     from attnbench.core.evidence import check_writable, save_machine
-    from attnbench.core.machine import amiss, this_machine, vitals
+    from attnbench.core.machine import gpu_warnings, this_machine, vitals
     from attnbench.core.record import PROTOCOL
     from attnbench.core.settings import Settings
     from attnbench.sweep.start import pinned
@@ -107,7 +107,7 @@ def env(given: argparse.Namespace) -> int:
     machine = this_machine()
     settings = Settings(threads=pinned(given.threads, machine))
     check_writable(Path(given.out), machine)
-    observed, notes = vitals(machine), amiss(machine) if machine.gpus else []
+    observed, notes = vitals(machine), gpu_warnings(machine) if machine.gpus else []
     for sentence in notes:
         say(f"note: {sentence}")
     ceilings, noise = _ceilings_and_noise(given, machine, settings)

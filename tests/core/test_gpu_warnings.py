@@ -1,21 +1,19 @@
-"""What is said of a GPU before anything is measured, by a fake driver."""
+"""The state of a GPU before anything is measured, and what is wrong with it, by a fake driver."""
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from attnbench import cli
 from attnbench.core import gpu, machine
-from attnbench.core.machine import Gpu, amiss
-from impls.loading import load_file
+from attnbench.core.machine import Gpu, gpu_warnings, this_machine, vitals
+from tests.core.test_gpu import FakeNvml, h200
+from tests.core.test_machine import BOX
 
-fakes = load_file(Path(__file__).parent / "core" / "test_gpu.py")
-planning = load_file(Path(__file__).parent / "sweep" / "planning.py")
 GPU = Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.159.04")
-FIT = replace(planning.BOX, torch_cuda="13.0", gpus=(GPU,))
+FIT = replace(BOX, torch_cuda="13.0", gpus=(GPU,))
 QUIET = {"ComputeRunningProcesses": []}
 
 
@@ -24,16 +22,16 @@ def said(monkeypatch):
     """The sentences for a machine whose driver knows these boards."""
 
     def ask(machine, *boards, **more):
-        monkeypatch.setitem(sys.modules, "pynvml", fakes.FakeNvml(*boards, **more))
+        monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(*boards, **more))
         gpu.library.cache_clear()
-        return amiss(machine)
+        return gpu_warnings(machine)
 
     yield ask
     gpu.library.cache_clear()
 
 
 def test_of_a_gpu_that_is_fit_nothing_is_said(said):
-    assert said(FIT, fakes.h200(**QUIET)) == []
+    assert said(FIT, h200(**QUIET)) == []
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,7 @@ def test_of_a_gpu_that_is_fit_nothing_is_said(said):
 )
 def test_a_driver_that_is_too_old_for_torchs_cuda_is_told(said, driver, cuda, words):
     box = replace(FIT, torch_cuda=cuda, gpus=(replace(GPU, driver=driver),))
-    found = said(box, fakes.h200(**QUIET))
+    found = said(box, h200(**QUIET))
     assert len(found) == (words is not None)
     assert all(words in sentence for sentence in found)
 
@@ -65,7 +63,7 @@ def test_without_a_gpu_the_reason_is_the_drivers(said):
 
 
 def test_a_torch_without_cuda_is_told(said):
-    (found,) = said(replace(FIT, torch_cuda=None), fakes.h200(**QUIET))
+    (found,) = said(replace(FIT, torch_cuda=None), h200(**QUIET))
     assert "has no CUDA" in found
     assert "install" in found
 
@@ -106,12 +104,32 @@ def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
     ],
 )
 def test_a_gpu_that_is_shared_or_cut_is_told(said, changes, words):
-    (found,) = said(FIT, fakes.h200(**{**QUIET, **changes}))
+    (found,) = said(FIT, h200(**{**QUIET, **changes}))
     assert words in found
 
 
 def test_what_the_driver_does_not_say_is_no_fault(said):
     unsaid = dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "mig"), ...)
-    assert said(FIT, fakes.h200(**unsaid)) == []
+    assert said(FIT, h200(**unsaid)) == []
     (found,) = said(FIT)
     assert "can't be asked" in found
+
+
+def test_the_processor_reports_its_load_and_its_clock_or_why_not(monkeypatch):
+    cpu = vitals(this_machine())["cpu"]
+    assert cpu["load_1min"] >= 0 and cpu["governor"]
+    assert isinstance(cpu["mhz"], float) or "does not say" in cpu["mhz"]
+    monkeypatch.setattr(machine, "_text", lambda path: "")
+    cpu = vitals(replace(FIT, gpus=()))["cpu"]
+    assert cpu["mhz"] == "the system does not say"
+    assert cpu["governor"].startswith("the system does not say")
+
+
+def test_each_gpu_answers_for_itself(said):
+    other = replace(GPU, uuid="GPU-zz")
+    said(FIT, h200(instant=None, PowerUsage=...))
+    first, second = vitals(replace(FIT, gpus=(GPU, other)))["gpus"]
+    assert (first["sm_mhz"], first["power_limit_w"], first["mig"]) == (1950, 700.0, False)
+    assert first["power_w"] == "the driver doesn't say its power: Not Supported"
+    assert first["held_down_by"] == ["HwThermal", "SwPowerCap"]
+    assert second == {"uuid": "GPU-zz", "absent": "the driver knows no GPU GPU-zz: Not Found"}
