@@ -1,0 +1,310 @@
+"""Faults before the gate: each must be caught, and the sentence must name it.
+
+Those that are planted by ``attnbench selfcheck`` are tried in tests/selfcheck, through a worker.
+"""
+
+import re
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from attnbench.gate.oracle import sample_rows
+from attnbench.gate.reference import ROWS
+from impls.masks import Mask
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+SHORT_Q, SHORT_KV = {"q_len": 9}, {"kv_len": 9}
+MASKS = (  # the problem's mask, its lengths, and the mask that is computed instead
+    ("causal", {}, "inverted"),
+    ("causal", {}, "none"),
+    ("causal", {}, "window:24,1"),
+    ("causal", SHORT_Q, "causal@upper-left"),
+    ("causal", SHORT_KV, "causal@upper-left"),
+    ("causal@upper-left", SHORT_Q, "causal"),
+    ("window:3,2", {}, "none"),
+    ("window:3,2", {}, "window:4,2"),
+    ("window:3,2", {}, "window:3,3"),
+    ("window:3,2", {}, "window:2,2"),
+    ("window:3,2", {}, "window:3,1"),
+    ("causal+window:3,0", {}, "causal"),
+    ("none", {}, "padding:23"),
+    ("padding:20,3", {}, "none"),
+)
+BETWEEN = (  # these differ in a few keys, which may lie between those that are probed
+    ("prefix:9", "prefix:8"),
+    ("document:5,12,7", "document:17,7"),
+    ("padding:20,3", "padding:20"),
+)
+
+
+def visible(problem, text):
+    """What another mask allows on this problem's shape."""
+    mask = problem.mask if text == "inverted" else Mask.parse(text)
+    table = torch.from_numpy(mask.visible(problem.shape).copy())
+    return ~table if text == "inverted" else table
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize(("mask", "lengths", "computed"), MASKS)
+def test_a_wrong_mask_is_named_with_a_row_and_a_key_that_betray_it(
+    truth, mask, lengths, computed, phase
+):
+    problem = truth.problem(mask, phase=phase, **lengths)
+    wrong = visible(problem, computed)
+    for seed in (0, 1):
+        verdict = truth.verdict(problem, lambda p: truth.attention(p, wrong), seed=seed)
+        where = re.match(
+            r"row (\d+) \(batch (\d), head (\d)\) (moved|did not move) when key (\d+) changed",
+            verdict.reason,
+        )
+        assert where, verdict.reason
+        row, batch, _, deed, key = where.groups()
+        at = (int(batch), 0, int(row), int(key))
+        shape = (2, 1, problem.q_len, problem.kv_len)
+        allowed = np.broadcast_to(problem.mask.visible(problem.shape), shape)[at]
+        assert allowed != np.broadcast_to(wrong.numpy(), shape)[at]
+        assert deed == ("did not move" if allowed else "moved")
+        name = "the empty mask" if mask == "none" else f"the mask {mask}"
+        assert name in verdict.reason
+
+
+@pytest.mark.parametrize(("mask", "computed"), BETWEEN)
+def test_a_wrong_mask_is_caught_by_its_error_where_no_probed_key_betrays_it(truth, mask, computed):
+    problem = truth.problem(mask)
+    wrong = visible(problem, computed)
+    for seed in range(4):
+        reason = truth.verdict(problem, lambda p: truth.attention(p, wrong), seed=seed).reason
+        assert re.search(r"moved? when key \d+ changed|of forward is", reason)
+
+
+@pytest.mark.parametrize(
+    ("mask", "change"),
+    [
+        ("causal+alibi", lambda scores, bias: scores + bias),
+        ("alibi", lambda scores, bias: scores + bias.flip(1) - bias),
+        ("alibi", lambda scores, bias: scores - bias),
+    ],
+    ids=["twice the slopes", "heads in the wrong order", "no slopes"],
+)
+def test_wrong_slopes_are_caught(truth, mask, change):
+    problem = truth.problem(mask, heads=4, kv_heads=4)
+    bias = torch.from_numpy(problem.mask.bias(problem.shape)).float()
+    attend = truth.attention(problem, change=lambda scores: change(scores, bias))
+    reason = truth.verdict(problem, lambda _: attend).reason
+    assert re.search(r"relative error of forward|did not move when key", reason)
+
+
+def test_a_row_that_sees_nothing_must_be_zero(truth):
+    problem = truth.problem("padding:0,11")
+    seen = visible(problem, "padding:0,11")
+    mean_where_blind = truth.attention(problem, seen | ~seen.any(-1, keepdim=True))
+    assert "hides from it" in truth.verdict(problem, lambda _: mean_where_blind).reason
+
+
+# ---- outputs and inputs --------------------------------------------------------------------------
+
+
+def after(change):
+    """An output that is right but for ``change(out)``, done to a copy."""
+    return lambda inner: lambda *qkv: change(inner(*qkv).clone())
+
+
+def before(change):
+    """The right output of q, k and v to which something was done."""
+    return lambda inner: lambda *qkv: inner(*change(*qkv))
+
+
+def setting(at, value):
+    def change(tensor):
+        tensor[at] = value
+        return tensor
+
+    return change
+
+
+def scaling(at, factor):
+    def change(tensor):
+        tensor[at] *= factor
+        return tensor
+
+    return change
+
+
+def half(dtype):
+    return lambda inner: lambda *qkv: inner(*(x.to(dtype) for x in qkv)).to(qkv[0].dtype)
+
+
+PAST_300 = (slice(None), slice(None), slice(300, None))
+OVERFLOW = r"\d+ rows are not finite in the output: row \d+ .* holds inf"
+
+
+def overflowing(inner):
+    """Not finite on the loud inputs of a problem, and right on the mild ones of the probe."""
+    return lambda q, k, v: inner(q, k, v).masked_fill(q.abs().amax(-1, keepdim=True) > 8, torch.inf)
+
+
+WRONG_KV_HEADS = before(lambda q, k, v: (q, k[:, [1, 0]], v[:, [1, 0]]))
+VALUES = (  # what is done, the mask, what else of the problem, and what the reason has to match
+    (after(setting((1, 0, 5, 3), torch.nan)), "none", {}, r"row 5 \(batch 1, head 0\)"),
+    (after(setting((1, 0, 5, 3), torch.inf)), "causal", {}, r"row 5 \(batch 1, head 0\).*inf"),
+    (overflowing, "causal", {"inputs": "peaky"}, OVERFLOW),
+    (before(lambda q, k, v: (q * 8**0.5, k, v)), "causal", {}, "relative error of forward"),
+    (after(scaling((slice(None), 1), 1.001)), "causal", {}, r"error of forward is .*head 1\)"),
+    (WRONG_KV_HEADS, "none", {"heads": 4, "kv_heads": 2}, "relative error of forward"),
+    (after(scaling(PAST_300, 1.02)), "none", {"q_len": 340, "kv_len": 340},
+     r"of forward is .*worst at row 3\d\d"),
+    (after(scaling(PAST_300, 1.02)), "causal", {"q_len": 340, "kv_len": 340},
+     r"of forward is .*worst at row 3\d\d"),
+    (half(torch.bfloat16), "none", {}, "relative error of forward.*the plain form in float32"),
+    (half(torch.float16), "none", {}, "relative error of forward.*the plain form in float32"),
+    (half(torch.float32), "none", {"dtype": "float64"}, "relative error of forward"),
+    (after(torch.rand_like), "causal", {}, "moved when key"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "mask", "changes", "said"), VALUES)
+def test_a_wrong_value_is_named(truth, fault, mask, changes, said):
+    problem = truth.problem(mask, **changes)
+    assert re.search(said, truth.verdict(problem, lambda p: fault(truth.attention(p))).reason)
+
+
+def test_a_row_outside_the_sample_must_be_finite_too(truth):
+    problem = truth.problem(q_len=600, kv_len=8, inputs="peaky")
+    outside = next(i for i in range(600) if i not in set(sample_rows(600, ROWS, 0).tolist()))
+    inner = truth.attention(problem)
+
+    def attend(q, k, v):
+        out = inner(q, k, v)
+        out[:, :, outside] += torch.inf * (q.abs().max() > 5)
+        return out.nan_to_num(nan=0.0, posinf=torch.inf)
+
+    assert f"row {outside} " in truth.verdict(problem, lambda _: attend).reason
+
+
+def test_the_verdict_on_a_wrong_error_still_holds_the_errors(truth):
+    verdict = truth.verdict(
+        truth.problem("causal"), lambda p: after(lambda out: out * 1.5)(truth.attention(p))
+    )
+    assert verdict.error["forward"].relative == pytest.approx(0.5, rel=1e-4)
+    assert verdict.error["forward"].ratio > 1000
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_input_that_was_changed_and_left_so_is_named(truth, which, phase):
+    def fault(inner):
+        def attend(*qkv):
+            out = inner(*qkv)
+            qkv[which].data.mul_(1.5)
+            return out
+
+        return attend
+
+    problem = truth.problem("causal", phase=phase)
+    reason = truth.verdict(problem, lambda p: fault(truth.attention(p))).reason
+    assert f"it changed its input {'qkv'[which]}" in reason
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+class Bent(torch.autograd.Function):
+    """The identity, with something done to its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, bend):
+        ctx.bend = bend
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.bend(gradient.clone()), None
+
+
+def bent(which, bend):
+    return before(
+        lambda *qkv: [
+            Bent.apply(x, bend) if name == which else x for name, x in zip("qkv", qkv, strict=True)
+        ]
+    )
+
+
+def adding(at, value):
+    def change(gradient):
+        gradient[:, :, at] += value
+        return gradient
+
+    return change
+
+
+LEAK = r"key 23 .* has a d{} from row \d+, from which the mask causal hides it"
+NAN = setting((0, 1, 7), torch.nan)
+GRADIENTS = (
+    *(
+        (bent(which, lambda g: g * 1.01), mask, f"relative error of d{which} is 0.01")
+        for which in "qkv"
+        for mask in ("none", "causal")
+    ),
+    (before(lambda q, k, v: (q, k.detach(), v)), "causal", "relative error of dk is 1"),
+    (
+        before(lambda q, k, v: (q, k, v.detach())),
+        "causal",
+        r"key \d+ .* has no dv from row \d+, which may see it",
+    ),
+    *((bent(which, adding(-1, 1e-6)), "causal", LEAK.format(which)) for which in "kv"),
+    (
+        bent("q", adding(0, 1e-3)),
+        "none",
+        r"row 0 .* has a dq though only row \d+ of the output had a gradient",
+    ),
+    *((bent(which, NAN), "none", rf"row 7 \(batch 0, head 1\)|d{which}") for which in "qkv"),
+)
+
+
+@pytest.mark.parametrize(("fault", "mask", "said"), GRADIENTS)
+def test_a_wrong_gradient_is_caught_though_the_output_is_right(truth, fault, mask, said):
+    problem = truth.problem(mask, phase="train")
+    assert (
+        truth.verdict(problem.with_(phase="forward"), lambda p: fault(truth.attention(p))).reason
+        is None
+    )
+    for seed in range(2):
+        verdict = truth.verdict(problem, lambda p: fault(truth.attention(p)), seed=seed)
+        assert re.search(said, verdict.reason)
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def test_a_thread_left_running_is_named(truth):
+    done = threading.Event()
+
+    def fault(inner):
+        def attend(q, k, v):
+            threading.Thread(target=done.wait, name="straggler", daemon=True).start()
+            return inner(q, k, v)
+
+        return attend
+
+    try:
+        reason = truth.verdict(truth.problem(), lambda p: fault(truth.attention(p))).reason
+    finally:
+        done.set()
+    assert re.search("threads running.*straggler", reason)
+
+
+def test_a_thread_that_has_ended_is_no_fault(truth):
+    def honest(inner):
+        def attend(q, k, v):
+            out = []
+            worker = threading.Thread(target=lambda: out.append(inner(q, k, v)))
+            worker.start()
+            worker.join()
+            return out[0]
+
+        return attend
+
+    assert truth.verdict(truth.problem(), lambda p: honest(truth.attention(p))).reason is None
