@@ -1,14 +1,15 @@
-"""A run's results: a table a regime, and below them what was amiss and what was not measured."""
+"""A run's results: a table a regime; below them what is in doubt and what was not measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from rich.markup import escape
-from rich.table import Table as Grid
+from rich.text import Text
 
+from attnbench.core.format import NONE
 from attnbench.core.record import Record, Status
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import BAD, BEST, FAINT, Cell, Table, columns, console, show
 from impls.problem import Problem
 
 WIDE_SHARE = 20
@@ -19,23 +20,18 @@ ABOVE_MEANS = "above the measured ceiling: that is a measurement too, and may be
 
 
 def show_results(records: Sequence[Record]) -> None:
-    """``run``: for each regime the times by length, then memory and error at the longest."""
-    out = console()
+    """Print for each regime the times by length, then memory and error at the longest."""
     regimes: dict[str, list[Record]] = {}
     several = len({record.node for record in records if record.time}) > 1
     for record in records:
-        node = f" · {record.node}" * (several and bool(record.node))
+        node = f" · {record.node}" if several and record.node else ""
         regimes.setdefault(_regime(record.problem) + node, []).append(record)
     for regime, some in regimes.items():
-        out.print(f"\n[bold]{escape(regime)}[/]  median ms ± % to the far end of its interval")
-        put(_regime_grid(some))
-        last = _lengths(some)[-1]
-        if any(_above(r) for r in some if _length(r.problem) == last):
-            out.print(f"{ABOVE} {ABOVE_MEANS}", style=FAINT)
-    for flag, cells in _flags(records).items():
-        out.print(escape(f"! {flag}: {', '.join(cells)}"), style=FAINT)
-    for line in (*_other_bits(records), *_energy_absent(records), *_unmeasured(records)):
-        out.print(escape(line), style=FAINT)
+        show(_table(regime, some))
+    flags = (f"! {flag}: {', '.join(cells)}" for flag, cells in _flags(records).items())
+    out = console()
+    for line in (*flags, *_other_bits(records), *_energy_absent(records), *_unmeasured(records)):
+        out.print(Text(line), style=FAINT)
 
 
 def _regime(p: Problem) -> str:
@@ -54,70 +50,73 @@ def _lengths(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(_length(r.problem) for r in records))
 
 
-def _regime_grid(records: Sequence[Record]) -> Grid:
+def _table(regime: str, records: Sequence[Record]) -> Table:
     lengths = _lengths(records)
     last = lengths[-1]
     tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
-    energetic = any(r.energy is not None and r.energy.joules is not None for r in records)
-    tail += [f"mJ at {last}"] * energetic
-    made = grid("variant", *lengths, *tail, right=(*lengths, *tail))
+    energy = any(r.energy is not None and r.energy.joules is not None for r in records)
+    if energy:
+        tail.append(f"mJ at {last}")
     cells = {(r.variant, _length(r.problem)): r for r in records}
-    best = {
-        n: min(
-            (
-                r.time.median_s
-                for r in records
-                if r.time
-                and _length(r.problem) == n
-                and r.computes == "softmax"
-                and r.ranks is None
-            ),
-            default=None,
-        )
-        for n in lengths
-    }
+    best = {n: _best(records, n) for n in lengths}
     timed = [r.variant for r in records if r.time is not None]
+    rows: list[list[Any]] = []
     for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
-        row = [_time_cell(cells.get((name, n)), best[n]) for n in lengths]
         end = cells.get((name, last))
-        made.add_row(name, *row, *_tail_cells(end), *[_millijoules(end)] * energetic)
-    return made
+        times = [_time_cell(cells.get((name, n)), best[n]) for n in lengths]
+        rows.append([name, *times, *_tail_cells(end), *([_millijoules(end)] if energy else [])])
+    above = any(_above(r) for r in records if _length(r.problem) == last)
+    return Table(
+        regime,
+        columns("variant", *lengths, *tail, right=(*lengths, *tail)),
+        rows,
+        [f"{ABOVE} {ABOVE_MEANS}"] if above else [],
+        caption="median ms ± % to the far end of its interval",
+    )
 
 
-def _time_cell(record: Record | None, best: float | None) -> str:
+def _best(records: Sequence[Record], length: str) -> float | None:
+    """The time of the fastest exact variant at a length."""
+    times = [
+        r.time.median_s
+        for r in records
+        if r.time and _length(r.problem) == length and r.computes == "softmax" and r.ranks is None
+    ]
+    return min(times, default=None)
+
+
+def _time_cell(record: Record | None, best: float | None) -> Cell:
     if record is None:
-        return f"[{FAINT}]not run[/]"
+        return Cell("not run", FAINT)
     if record.time is None:
-        style = BAD if record.status in (Status.WRONG, Status.FAILED, Status.CRASHED) else FAINT
-        return f"[{style}]{record.status}[/]"
+        bad = record.status in (Status.WRONG, Status.FAILED, Status.CRASHED)
+        return Cell(record.status, BAD if bad else FAINT)
     t = record.time
     spread = 100 * max(t.high_s - t.median_s, t.median_s - t.low_s) / t.median_s
-    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}" + "!" * bool(t.flags or spread > WIDE_SHARE)
-    return f"[bold {GOOD}]{text}[/]" if t.median_s == best else text
+    doubt = "!" if t.flags or spread > WIDE_SHARE else ""
+    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}{doubt}"
+    return Cell(text, BEST if t.median_s == best else "")
 
 
-def _millijoules(record: Record | None) -> str:
+def _millijoules(record: Record | None) -> str | None:
     if record is None or record.energy is None or record.energy.joules is None:
-        return "–"
+        return None
     return f"{record.energy.joules * 1e3:.4g}"
 
 
-def _tail_cells(record: Record | None) -> tuple[str, str, str]:
+def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | None]:
+    """Memory, error and share of the ceiling."""
     if record is None or record.memory is None:
-        return "–", "–", "–"
+        return None, None, None
     errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
-    error = f"{max(errors):.1e}" if errors else "–"
+    error = f"{max(errors):.1e}" if errors else NONE
     if record.distance is not None and record.distance.relative is not None:
         error += f" (softmax: {record.distance.relative:.2f})"
     elif record.computes != "softmax":
         error += " (not softmax)"
-    return f"{record.memory.peak_bytes / 2**20:.4g}", error, _share(record)
-
-
-def _share(record: Record) -> str:
-    if record.share_of_ceiling is None:
-        return "–"
-    return f"{record.share_of_ceiling:.0%}" + ABOVE * _above(record)
+    share = record.share_of_ceiling
+    of_ceiling = None if share is None else f"{share:.0%}{ABOVE if _above(record) else ''}"
+    return f"{record.memory.peak_bytes / 2**20:.4g}", error, of_ceiling
 
 
 def _above(record: Record) -> bool:
@@ -125,7 +124,7 @@ def _above(record: Record) -> bool:
 
 
 def _other_bits(records: Sequence[Record]) -> Iterable[str]:
-    """What the same values did not make the same of, and what torch's mode against it costs."""
+    """Variants whose results differ on equal values, and what torch's deterministic mode costs."""
     for record in records:
         d = record.determinism
         if d is None or False not in (d.repeats, d.batch, d.place):
@@ -145,7 +144,7 @@ def _energy_absent(records: Sequence[Record]) -> Iterable[str]:
 
 
 def _flags(records: Sequence[Record]) -> dict[str, list[str]]:
-    """What was amiss while timing, with the cells."""
+    """The cells by what put their times in doubt."""
     found: dict[str, list[str]] = {}
     for record in records:
         for flag in record.time.flags if record.time else ():
