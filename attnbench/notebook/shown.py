@@ -61,12 +61,12 @@ class Picture:
         return found[1] if found else "331"
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.drawn.title}. {self.drawn.told}>"
+        return f"<{self.name}: {self.drawn.title}. {self.drawn.description}>"
 
     def _repr_html_(self) -> str:
         """As an image of its own, so that nothing in it meets what else is on the page."""
         data = base64.b64encode(self.svg.encode()).decode()
-        told = escape(f"{self.drawn.title}. {self.drawn.told}")
+        told = escape(f"{self.drawn.title}. {self.drawn.description}")
         return (
             f'<img alt="{told}" src="data:image/svg+xml;base64,{data}" '
             f'style="width:{self._points()}pt;max-width:100%;margin:4pt">'

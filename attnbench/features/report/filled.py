@@ -21,10 +21,10 @@ from attnbench.report.figures import (
     memory,
     roofline,
     scaling,
+    shares,
     tradeoffs,
     winner_map,
 )
-from attnbench.report.figures import memory as shares
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks, looks
 from attnbench.report.scenes import ReportRun, Scene, scenes
@@ -106,7 +106,7 @@ def _draw_profiles(sheets: _Sheets, run: ReportRun, looks: Looks) -> None:
         sheets.say("shares", sentence)
     if profiles:
         what = f"profiles of {run.name}"
-        sheets.add("shares", shares.draw_shares, profiles, looks, run.number, what=what)
+        sheets.add("shares", shares.draw, profiles, looks, run.number, what=what)
 
 
 def _draw_maps(sheets: _Sheets, runs: Sequence[ReportRun], looks: Looks) -> None:

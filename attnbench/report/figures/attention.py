@@ -1,7 +1,7 @@
-"""What each variant makes of one sentence: which word looks at which, small maps side by side.
+"""Attention maps of one sentence, side by side: which word looks at which.
 
-The cells of a shade are one path, so that forty maps are light; shades are of the family's colour
-on the paper's, so that they follow a theme.
+The cells of a shade are one path, so that forty maps are small; shades are of the family's colour
+on the background, so that they follow a theme.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 Maps = Mapping[str, Any]
 WIDTH, MARGIN, BETWEEN = 7.0, 0.1, 0.16
-"""Inches: of the figure, at its sides, between two maps."""
+"""Inches: the width of the figure, its margins, the space between two maps."""
 COLUMNS = 5
 MOST = 25
 HEAD, TOP, KEY = 0.33, 0.45, 0.34
 """Inches: above each row of maps, above all, and for the key below."""
 SHADES = 8
 WORD, LETTERS = 40.0, 7.0
-"""Points for a word at the side, and of its letters."""
+"""Points for a word at the side, and its font size."""
 FEWEST = 1e-3
-"""A weight below is left blank."""
+"""Smaller weights are left blank."""
 KINDS = {
     "softmax": "exact",
     "softmax on its own pattern": "softmax, own pattern",
@@ -51,7 +51,7 @@ KINDS = {
 
 
 def read(file: Path) -> tuple[Maps | None, str]:
-    """The maps that a run kept; none, and a sentence, where there are none or they are damaged."""
+    """The maps that a run kept; None and a sentence where there are none or they are damaged."""
     if not file.is_file():
         return None, "this run kept no attention maps"
     try:
@@ -107,12 +107,10 @@ def draw(maps: Maps, looks: Looks, number: int = 0) -> Drawn | None:
                 _below(axes, words, left, top, side)
         _grid(axes, places, side, len(words))
         _key(axes, shown, height, left_out)
-        told = f"The sentence: {' '.join(maps['words'])}. " + "; ".join(
-            _told(each, maps["words"]) for each in shown
-        )
-        return finish(
-            figure, "attention", f"attention-{number}", title, told, _rows(shown, maps["words"])
-        )
+        most = "; ".join(_describe(each, maps["words"]) for each in shown)
+        description = f"The sentence: {' '.join(maps['words'])}. {most}"
+        numbers = _rows(shown, maps["words"])
+        return finish(figure, "attention", f"attention-{number}", title, description, numbers)
 
 
 def _place(each: Maps, looks: Looks) -> tuple[int, str]:
@@ -127,36 +125,19 @@ def _map(
 
     left, top, side = place
     look = looks.get(each["variant"])
-    name, colour = (look.name, look.colour) if look else ("", OTHER)
-    others = f", as are {len(each['alike'])} more" * bool(each["alike"])
-    kind = KINDS.get(each["computes"]) or str(each["computes"])
-    masked = "" if each["mask"] == "causal" else ", no mask" * (each["mask"] == "none")
+    gid, colour = (look.name, look.colour) if look else (None, OTHER)
+    under = KINDS.get(each["computes"]) or str(each["computes"])
+    if each["alike"]:
+        under += f", as are {len(each['alike'])} more"
+    if each["mask"] == "none":
+        under += ", no mask"
     head = shorten(each["variant"], side * 72, 8, "bold")
-    under = shorten(kind + others + masked, side * 72, 6.8)
-    axes.text(
-        left,
-        top - 0.19,
-        head,
-        fontsize=8,
-        fontweight="bold",
-        va="center_baseline",
-        gid=name or None,
-    )
-    axes.text(
-        left, top - 0.07, under, fontsize=6.8, color=FAINT, va="center_baseline", gid=name or None
-    )
-    words = f"{each['variant']}: {each['computes']}"
-    axes.add_patch(
-        Rectangle(
-            (left, top),
-            side,
-            side,
-            facecolor="none",
-            edgecolor=GRID,
-            linewidth=0.6,
-            gid=f"{name}|{words}" if name else None,
-        )
-    )
+    more: dict[str, Any] = {"va": "center_baseline", "gid": gid}
+    axes.text(left, top - 0.19, head, fontsize=8, fontweight="bold", **more)
+    axes.text(left, top - 0.07, shorten(under, side * 72, 6.8), fontsize=6.8, color=FAINT, **more)
+    words = f"{gid}|{each['variant']}: {each['computes']}" if gid else None
+    edge: dict[str, Any] = {"facecolor": "none", "edgecolor": GRID, "linewidth": 0.6}
+    axes.add_patch(Rectangle((left, top), side, side, gid=words, **edge))
     cell = side / many
     for (negative, shade), runs in sorted(_runs(each["weights"]).items()):
         xs: list[float] = []
@@ -171,29 +152,18 @@ def _map(
             alpha=round((shade + 1) / SHADES, 3),
             linewidth=cell * 72 * (0.3 if negative else 1),
             solid_capstyle="butt",
-            gid=name or None,
+            gid=gid,
         )
-    lost = [
-        (r, c)
-        for r, some in enumerate(each["weights"])
-        for c, w in enumerate(some)
-        if not _finite(w)
-    ]
+    weights = [(r, c, w) for r, row in enumerate(each["weights"]) for c, w in enumerate(row)]
+    lost = [(r + 0.5, c + 0.5) for r, c, w in weights if not _finite(w)]
     if lost:
-        axes.plot(
-            [left + (c + 0.5) * cell for _, c in lost],
-            [top + (r + 0.5) * cell for r, _ in lost],
-            color=INK,
-            linestyle="",
-            marker="x",
-            markersize=cell * 30,
-            markeredgewidth=0.7,
-            gid=name or None,
-        )
+        mark = {"marker": "x", "markersize": cell * 30, "markeredgewidth": 0.7, "linestyle": ""}
+        xs, ys = [left + c * cell for _, c in lost], [top + r * cell for r, _ in lost]
+        axes.plot(xs, ys, color=INK, gid=gid, **mark)  # type: ignore[arg-type]
 
 
 def _runs(weights: Sequence[Sequence[Any]]) -> dict[tuple[bool, int], list[tuple[int, int, int]]]:
-    """By sign and shade: the row, the first column and the one past the last."""
+    """Runs of cells by sign and shade: the row, the first column and the one past the last."""
     found: dict[tuple[bool, int], list[tuple[int, int, int]]] = {}
     for row, some in enumerate(weights):
         for column, weight in enumerate(some):
@@ -212,12 +182,12 @@ def _finite(weight: Any) -> bool:
 
 
 def _shade(weight: float) -> int:
-    """By the root of the weight, so that a tenth can be told from nothing."""
+    """The shade by the root of the weight, so that a tenth can be seen."""
     return min(math.ceil(math.sqrt(min(abs(weight), 1.0)) * SHADES), SHADES) - 1
 
 
 def _grid(axes: Axes, places: Sequence[tuple[float, float]], side: float, many: int) -> None:
-    """White between the cells of all maps, as one path."""
+    """Draw white lines between the cells of all maps, as one path."""
     xs: list[float] = []
     ys: list[float] = []
     for left, top in places:
@@ -230,45 +200,28 @@ def _grid(axes: Axes, places: Sequence[tuple[float, float]], side: float, many: 
 
 def _beside(axes: Axes, words: Sequence[str], left: float, top: float, side: float) -> None:
     cell = side / len(words)
+    size = min(LETTERS, cell * 72 * 0.8)
     for row, word in enumerate(words):
-        axes.text(
-            left - 0.04,
-            top + (row + 0.5) * cell,
-            word,
-            ha="right",
-            va="center_baseline",
-            fontsize=min(LETTERS, cell * 72 * 0.8),
-        )
+        y = top + (row + 0.5) * cell
+        axes.text(left - 0.04, y, word, ha="right", va="center_baseline", fontsize=size)
 
 
 def _below(axes: Axes, words: Sequence[str], left: float, top: float, side: float) -> None:
     cell = side / len(words)
+    size = min(LETTERS, cell * 72 * 0.8)
     for column, word in enumerate(words):
-        axes.text(
-            left + (column + 0.5) * cell,
-            top + side + 0.04,
-            word,
-            rotation=90,
-            ha="center",
-            va="top",
-            fontsize=min(LETTERS, cell * 72 * 0.8),
-        )
+        x, y = left + (column + 0.5) * cell, top + side + 0.04
+        axes.text(x, y, word, rotation=90, ha="center", va="top", fontsize=size)
 
 
 def _key(axes: Axes, shown: Sequence[Maps], height: float, left_out: int) -> None:
-    """The shades and what they mean, in a line below."""
+    """Draw the shades and what they mean, in a line below."""
     y = height - 0.15
     axes.text(MARGIN, y, "weight", fontsize=7, va="center_baseline")
     x = MARGIN + 0.42
+    line: dict[str, Any] = {"color": FAINT, "linewidth": 9, "solid_capstyle": "butt"}
     for shade in range(SHADES):
-        axes.plot(
-            [x, x + 0.16],
-            [y, y],
-            color=FAINT,
-            alpha=round((shade + 1) / SHADES, 3),
-            linewidth=9,
-            solid_capstyle="butt",
-        )
+        axes.plot([x, x + 0.16], [y, y], alpha=round((shade + 1) / SHADES, 3), **line)
         x += 0.16
     weights = [w for each in shown for row in each["weights"] for w in row]
     words = "0 to 1, a quarter in the middle"
@@ -281,7 +234,7 @@ def _key(axes: Axes, shown: Sequence[Maps], height: float, left_out: int) -> Non
     axes.text(x + 0.07, y, words, fontsize=7, color=FAINT, va="center_baseline")
 
 
-def _told(each: Maps, words: Sequence[str]) -> str:
+def _describe(each: Maps, words: Sequence[str]) -> str:
     last = [w if _finite(w) else -math.inf for w in each["weights"][-1]]
     return f"{each['variant']}: {words[-1]} looks most at {words[last.index(max(last))]}"
 
@@ -289,15 +242,7 @@ def _told(each: Maps, words: Sequence[str]) -> str:
 def _rows(shown: Sequence[Maps], words: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     yield "variant", "computes", "mask", "row", "word", "column", "looks_at", "weight"
     for each in shown:
+        of = each["variant"], each["computes"], each["mask"]
         for row, some in enumerate(each["weights"]):
             for column, weight in enumerate(some):
-                yield (
-                    each["variant"],
-                    each["computes"],
-                    each["mask"],
-                    row,
-                    words[row],
-                    column,
-                    words[column],
-                    weight,
-                )
+                yield *of, row, words[row], column, words[column], weight

@@ -1,14 +1,14 @@
 """Scaling: time, memory, error and energy against the length, exact softmax and the rest apart.
 
-The most telling lines are coloured and named at their ends, with the power of the length that they
-grow by; the rest are thin. Where one leader overtakes another a bracket stands between two lengths.
+Some lines are coloured and named at their ends, with the power of the length that they grow by; the
+rest are thin. Where one leader overtakes another a bracket stands between two lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import Power, frontier, power
 from attnbench.core import format
@@ -17,7 +17,7 @@ from attnbench.core.record import Record
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet, shorten
-from attnbench.report.figures.style import Looks
+from attnbench.report.figures.style import End, Looks
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
@@ -40,15 +40,14 @@ class Measure:
     title: str
     read: Read
     say: Callable[[float], str]
-    at: Callable[[float, float], Sequence[float]] = style.decimal
     unit: str = ""
-    """Of times: ms, tflops, share or baseline."""
+    """For times: ms, tflops, share or baseline."""
     grows: bool = True
     """Whether it grows as a power of the length."""
 
 
 def median(record: Record) -> float | None:
-    """A call's median, where there is one to draw."""
+    """A call's median, if it can be drawn."""
     return positive(record.time.median_s) if record.time else None
 
 
@@ -62,15 +61,11 @@ def taken(record: Record) -> Point | None:
 
 
 def _over(amount: float | None, point: Point | None) -> Point | None:
-    """What is done by the second: where the time is short it is much."""
+    """An amount per second, from the time and its interval."""
     if amount is None or point is None:
         return None
     value, low, high = point
     return amount / value, amount / high, amount / low
-
-
-def _time(record: Record, _: float | None) -> Point | None:
-    return taken(record)
 
 
 def _tflops(record: Record, _: float | None) -> Point | None:
@@ -90,58 +85,60 @@ def _of_baseline(record: Record, baseline: float | None) -> Point | None:
 
 
 def peak(record: Record) -> float | None:
-    """Bytes above the inputs at the worst instant."""
+    """Bytes above the inputs at the worst moment."""
     return positive(record.memory.peak_bytes) if record.memory and record.time else None
 
 
-def _memory(record: Record, _: float | None) -> Point | None:
-    return _alone(peak(record))
-
-
-def _error(record: Record, _: float | None) -> Point | None:
-    """The worst of the output's and the gradients', or how far it is from softmax."""
+def _error(record: Record) -> float | None:
+    """The worst error of the output and the gradients, or the distance from softmax."""
     if record.time is None:
         return None
     if record.computes != "softmax":
-        return _alone(distance(record))
-    found = [value for e in (record.error or {}).values() if (value := positive(e.relative))]
-    return _alone(max(found, default=None))
+        return distance(record)
+    errors = [value for e in (record.error or {}).values() if (value := positive(e.relative))]
+    return max(errors, default=None)
 
 
 def distance(record: Record) -> float | None:
-    """How far the output is from softmax attention: of what is exact, by its error."""
+    """The distance of the output from softmax attention: of an exact variant, its error."""
     if record.computes != "softmax":
         return positive(record.distance.relative) if record.distance else None
     forward = (record.error or {}).get("forward")
     return positive(forward.relative) if forward else None
 
 
-def _energy(record: Record, _: float | None) -> Point | None:
-    return _alone(positive(record.energy.joules) if record.energy and record.time else None)
+def _energy(record: Record) -> float | None:
+    return positive(record.energy.joules) if record.energy and record.time else None
 
 
-def _alone(value: float | None) -> Point | None:
-    return None if value is None else (value, value, value)
+def _exactly(read: Callable[[Record], float | None]) -> Read:
+    """A value without an interval, as a point."""
+
+    def point(record: Record, _: float | None) -> Point | None:
+        value = read(record)
+        return None if value is None else (value, value, value)
+
+    return point
 
 
 def measures(kind: str, baseline: str) -> list[Measure]:
-    """All, of exact softmax or of what is not."""
+    """All measures, of exact softmax or of what is not."""
     error = "worst relative error" if kind == "exact" else "distance from softmax"
     return [
-        Measure("time", "median time", _time, format.seconds, unit="ms"),
-        Measure("time", "TFLOP/s", _tflops, format.three, unit="tflops", grows=False),
-        Measure("time", "share of the ceiling", _share, format.percent, unit="share", grows=False),
+        Measure("time", "median time", lambda r, _: taken(r), format.seconds, "ms"),
+        Measure("time", "TFLOP/s", _tflops, format.three, "tflops", grows=False),
+        Measure("time", "share of the ceiling", _share, format.percent, "share", grows=False),
         Measure(
             "time",
             f"time as a multiple of {shorten(baseline, 90, 9.5)}'s",
             _of_baseline,
             format.times,
-            unit="baseline",
+            "baseline",
             grows=False,
         ),
-        Measure("memory", "peak memory", _memory, format.nbytes, style.binary),
-        Measure("error", error, _error, format.three, grows=False),
-        Measure("energy", "energy a call", _energy, format.joules),
+        Measure("memory", "peak memory", _exactly(peak), format.nbytes),
+        Measure("error", error, _exactly(_error), format.three, grows=False),
+        Measure("energy", "energy a call", _exactly(_energy), format.joules),
     ]
 
 
@@ -151,7 +148,7 @@ Series = Mapping[int, Point]
 
 TELLING = 10
 """Lines that can still be told apart."""
-PANEL_KINDS = ("exact", "others")
+KINDS = {"exact": "exact softmax", "others": "not exact softmax"}
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ class Panel:
     series: Mapping[str, Series]
     telling: Sequence[str]
     reference: Series
-    """Of the fastest exact one at each length, where others are drawn."""
+    """The fastest exact variant at each length, where others are drawn."""
 
     @property
     def name(self) -> str:
@@ -175,21 +172,21 @@ class Panel:
 
     @property
     def powers(self) -> dict[str, Power]:
-        """How each of the lines grows, where that can be said."""
+        """The power of the length that each line grows by, where it can be fitted."""
         if not self.measure.grows:
             return {}
-        found = {name: power({n: p[0] for n, p in s.items()}) for name, s in self.series.items()}
-        return {name: p for name, p in found.items() if p}
+        powers = {name: power({n: p[0] for n, p in s.items()}) for name, s in self.series.items()}
+        return {name: p for name, p in powers.items() if p}
 
     @property
     def lengths(self) -> list[int]:
-        """All that something is drawn at."""
+        """All lengths at which something is drawn."""
         return sorted({n for some in (*self.series.values(), self.reference) for n in some})
 
 
 def panels(scene: Scene, looks: Looks, baseline: str) -> Iterator[Panel]:
-    """Every one that there is something for, exact softmax first."""
-    for kind in PANEL_KINDS:
+    """Every panel that has data, exact softmax first."""
+    for kind in KINDS:
         names = _named(scene, kind)
         telling = _telling(scene, kind, names, baseline)
         for measure in measures(kind, baseline):
@@ -233,9 +230,9 @@ def _reference(scene: Scene, measure: Measure, baseline: str) -> Series:
 
 
 def _telling(scene: Scene, kind: str, names: Sequence[str], baseline: str) -> list[str]:
-    """Who leads anywhere, the baseline, and the fastest at the longest length they reached.
+    """The leaders at any length, the baseline, then the fastest at the longest length reached.
 
-    Of what is not exact, first those that nothing beats in both speed and likeness to softmax.
+    Of those that are not exact, first those that nothing beats in both speed and distance.
     """
     reached: dict[str, tuple[int, float]] = {}
     for length, records in scene.regime.cells.items():
@@ -248,38 +245,35 @@ def _telling(scene: Scene, kind: str, names: Sequence[str], baseline: str) -> li
         first += [baseline] if baseline in reached else []
     else:
         cells = scene.regime.cells.get(scene.regime.longest() or 0, {})
-        first = frontier(_likeness(cells, names))[: TELLING // 2]
+        first = frontier(_time_and_distance(cells, names))[: TELLING // 2]
     return list(dict.fromkeys([*first, *fastest]))[:TELLING]
 
 
-def _likeness(cells: Mapping[str, Record], names: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _time_and_distance(
+    cells: Mapping[str, Record], names: Sequence[str]
+) -> dict[str, tuple[float, float]]:
     some = {name: (median(cells[name]), distance(cells[name])) for name in names if name in cells}
     return {name: (time, far) for name, (time, far) in some.items() if time and far}
 
 
-WIDE, HIGH = 331.0, 263.0
-"""Of a figure, in points."""
+WIDE, HIGH = style.WIDE, 263.0
+"""The size of a figure, in points."""
 LEFT, RIGHT, ABOVE, BELOW = 44.0, 130.0, 47.5, 30.0
 SIZE = 8.0
-NAME = 25.0
-"""How far to the right of the axes names begin: before them is a piece of the line."""
-STEP = 11.0
-"""From one name to the next."""
-ABOVE_EACH = 11.0
-"""What a bracket takes."""
+BRACKET = 11.0
+"""The height of a bracket."""
 PHASES = {
     "train": "Training",
     "forward": "Forward",
     "backward": "Backward",
     "decode": "Decoding",
 }
-KINDS = {"exact": "exact softmax", "others": "not exact softmax"}
 SURE, HARDLY = 0.25, 1.0
 """A power whose interval is wider either way has fewer digits in a label, or none at all."""
 
 
 def draw(scene: Scene, looks: Looks, baseline: str) -> list[Drawn]:
-    """Every figure that there is something for, exact softmax first."""
+    """Every figure that has data, exact softmax first."""
     return [figure(panel) for panel in panels(scene, looks, baseline)]
 
 
@@ -298,20 +292,18 @@ def figure(panel: Panel) -> Drawn:
         )
         style.put(paper, 6, 5, lines)
         bottom = BELOW + style.LINE * len(lines)
-        top = HIGH - ABOVE - ABOVE_EACH * len(crossings)
-        axes = paper.add_axes(
-            (LEFT / WIDE, bottom / HIGH, (WIDE - LEFT - RIGHT) / WIDE, (top - bottom) / HIGH)
-        )
-        _set_axes(axes, panel)
-        _lines(axes, panel)
-        _label_ends(paper, axes, panel, bottom, top)
-        _draw_brackets(paper, axes, crossings, panel, top)
+        top = HIGH - ABOVE - BRACKET * len(crossings)
+        axes = labels.add_axes(paper, (LEFT, bottom, WIDE - RIGHT, top))
+        _scale(axes, panel)
+        _draw_lines(axes, panel)
+        _name_lines(paper, axes, panel, bottom, top)
+        _draw_brackets(paper, axes, crossings, top)
         return finish(
             paper,
             "scaling",
             panel.name,
             title,
-            _told(panel),
+            _describe(panel),
             _rows(panel),
             regime=scene.number,
             unit=measure.unit,
@@ -319,37 +311,34 @@ def figure(panel: Panel) -> Drawn:
         )
 
 
-def _set_axes(axes: Axes, panel: Panel) -> None:
+def _scale(axes: Axes, panel: Panel) -> None:
     lengths = panel.lengths
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlim(*style.limits(lengths, least=2.0, room=0.04))
     some = (*panel.series.values(), panel.reference)
-    axes.set_ylim(*style.limits(value for s in some for point in s.values() for value in point))
+    heights = style.limits(value for s in some for point in s.values() for value in point)
+    base = 2 if panel.measure.name == "memory" else 10
+    style.scale(axes, "y", heights, panel.measure.say, base)
+    axes.set(xscale="log", xlim=style.limits(lengths, least=2.0, room=0.04))
     axes.minorticks_off()
-    at = panel.measure.at(*axes.get_ylim())
-    axes.set_yticks(list(at), [panel.measure.say(tick) for tick in at])
-    across = WIDE - LEFT - RIGHT
-    places = [across * style.share(axes.get_xlim(), n) for n in lengths]
+    places = [_across(axes, n) for n in lengths]
     axes.set_xticks(lengths, style.fitting([format.tokens(n) for n in lengths], places, 8))
     axes.tick_params(length=2.5, pad=2)
-    axes.set_xlabel(
-        "length, tokens" if panel.scene.regime.phase != "decode" else "tokens kept",
-        labelpad=1,
-        fontsize=8,
-    )
+    what = "tokens kept" if panel.scene.regime.phase == "decode" else "length, tokens"
+    axes.set_xlabel(what, labelpad=1, fontsize=8)
 
 
-def _lines(axes: Axes, panel: Panel) -> None:
+def _across(axes: Axes, length: float) -> float:
+    """The place of a length, in points from the left of the figure."""
+    return LEFT + (WIDE - LEFT - RIGHT) * style.share(axes.get_xlim(), length)
+
+
+def _draw_lines(axes: Axes, panel: Panel) -> None:
     if panel.measure.unit == "baseline":
         axes.axhline(1.0, color=FAINT, linewidth=0.8)
     if panel.reference:
         axes.plot(
             list(panel.reference),
             [p[0] for p in panel.reference.values()],
-            color=FAINT,
-            linewidth=1.6,
-            alpha=0.55,
+            **style.REFERENCE,
         )
     powers = panel.powers
     order = [*(n for n in panel.series if n not in panel.telling), *reversed(panel.telling)]
@@ -362,18 +351,15 @@ def _lines(axes: Axes, panel: Panel) -> None:
             axes.plot(xs, middle, color=FAINT, linewidth=0.6, alpha=0.5, gid=gid, marker=mark)
             continue
         if any(top > 1.02 * bottom for top, bottom in zip(high, low, strict=True)):
-            axes.fill_between(
-                xs, low, high, color=look.colour, alpha=0.13, linewidth=0, gid=look.gid()
-            )
-        axes.plot(
-            xs,
-            middle,
-            linestyle=look.dash,
-            linewidth=1.1,
-            gid=gid,
-            clip_on=False,
+            band: dict[str, Any] = {"color": look.colour, "alpha": 0.13, "linewidth": 0}
+            axes.fill_between(xs, low, high, gid=look.gid(), **band)
+        line: dict[str, Any] = {
+            "linestyle": look.dash,
+            "linewidth": 1.1,
+            "clip_on": False,
             **look.marks(3.7),
-        )
+        }
+        axes.plot(xs, middle, gid=gid, **line)
 
 
 def _words(panel: Panel, name: str, grows: Power | None) -> str:
@@ -384,90 +370,50 @@ def _words(panel: Panel, name: str, grows: Power | None) -> str:
     return f"{name}: {length:,} tokens, {say(value)}{interval}{growth}"
 
 
-def _label_ends(figure: Figure, axes: Axes, panel: Panel, bottom: float, top: float) -> None:
-    """Names beside the ends of their lines, each with a thread to it; powers to the right."""
-    powers = panel.powers
-    right = WIDE - RIGHT
-    across, up = right - LEFT, top - bottom
-    ends = {name: list(panel.series[name].items())[-1] for name in panel.telling}
-    wanted = [bottom + up * style.share(axes.get_ylim(), p[0]) for _, p in ends.values()]
+def _name_lines(figure: Figure, axes: Axes, panel: Panel, bottom: float, top: float) -> None:
+    """Names beside the ends of their lines, with the power that each grows by to the right."""
+    powers, right = panel.powers, WIDE - RIGHT
+
+    def up(point: Point) -> float:
+        return bottom + (top - bottom) * style.share(axes.get_ylim(), point[0])
+
+    ends = []
+    for name in panel.telling:
+        length, point = list(panel.series[name].items())[-1]
+        behind = growth(powers[name]) if name in powers else ""
+        ends.append(End(panel.looks[name], _across(axes, length), up(point), name, behind))
     if panel.reference:
-        wanted.append(
-            bottom + up * style.share(axes.get_ylim(), list(panel.reference.values())[-1][0])
-        )
-    ceiling = top - 5 if _brackets(panel) else top - 2
-    places = labels.spread(wanted, STEP, bottom + 1, ceiling)
-    for (name, (length, _)), y, at in zip(ends.items(), wanted, places, strict=False):
-        look, grows = panel.looks[name], powers.get(name)
-        x = LEFT + across * style.share(axes.get_xlim(), length)
-        labels.line(
-            figure,
-            [x + 3, right + 5],
-            [y, at],
-            color=look.colour,
-            linewidth=0.5,
-            alpha=0.7,
-            gid=look.gid(),
-        )
-        labels.line(
-            figure,
-            [right + 6, right + 14, right + 22],
-            [at] * 3,
-            linestyle=look.dash,
-            linewidth=1.1,
-            markevery=[1],
-            gid=look.gid(),
-            **look.marks(3.7),
-        )
-        said = growth(grows) if grows else ""
-        room = RIGHT - NAME - 2 - (labels.width(said, 7.5) + 5 if said else 3)
-        labels.write(
-            figure, right + NAME, at - 2.7, labels.shorten(name, room, SIZE), SIZE, gid=look.gid()
-        )
-        if said:
-            labels.write(
-                figure, WIDE - 3, at - 2.7, said, 7.5, color=FAINT, ha="right", gid=look.gid()
-            )
-    _explain(figure, [powers[name] for name in ends if name in powers], right, bottom)
-    if panel.reference:
-        labels.line(
-            figure,
-            [right + 2, right + 5, right + 22],
-            [wanted[-1], *places[-1:] * 2],
-            color=FAINT,
-            linewidth=1.6,
-            alpha=0.55,
-        )
-        labels.write(figure, right + NAME, places[-1] - 2.7, "fastest exact", SIZE, color=FAINT)
+        last = list(panel.reference.values())[-1]
+        ends.append(End(None, right, up(last), "fastest exact"))
+    highest = top - 5 if _brackets(panel) else top - 2
+    style.name_ends(figure, ends, right, bottom + 1, highest)
+    _explain(figure, [powers[name] for name in panel.telling if name in powers], right, bottom)
 
 
 def growth(of: Power) -> str:
-    """``n^1.93``, with as many digits as the fit is sure of: ``~n^1.9``, ``n^?``."""
+    """``n^1.93``, with as many digits as the fit supports: ``~n^1.9``, ``n^?``."""
     if of.error <= SURE:
         return f"n^{of.power:.2f}"
     return f"~n^{of.power:.1f}" if of.error <= HARDLY else "n^?"
 
 
 def _explain(figure: Figure, powers: Sequence[Power], right: float, bottom: float) -> None:
-    """Below the names, what their powers are and how sure."""
-    if powers:
-        most = max(len(power.lengths) for power in powers)
-        rough = [f"~ beyond ±{SURE:g}"] * any(SURE < p.error <= HARDLY for p in powers)
-        rough += [f"? beyond ±{HARDLY:g}"] * any(p.error > HARDLY for p in powers)
-        lines = [f"n^p: growth over {most} lengths", ", ".join(rough)]
-        for number, text in enumerate(filter(None, lines)):
-            labels.write(
-                figure,
-                right + 9,
-                bottom - 15 - 9 * number,
-                labels.shorten(text, RIGHT - 12, 6.8),
-                6.8,
-                color=FAINT,
-            )
+    """Below the names, what their powers are and how far the fit supports them."""
+    if not powers:
+        return
+    most = max(len(power.lengths) for power in powers)
+    rough = []
+    if any(SURE < p.error <= HARDLY for p in powers):
+        rough.append(f"~ beyond ±{SURE:g}")
+    if any(p.error > HARDLY for p in powers):
+        rough.append(f"? beyond ±{HARDLY:g}")
+    for number, text in enumerate([f"n^p: growth over {most} lengths", ", ".join(rough)]):
+        text = labels.shorten(text, RIGHT - 12, 6.8)
+        labels.write(figure, right + 9, bottom - 15 - 9 * number, text, 6.8, color=FAINT)
 
 
 def finding(panel: Panel) -> str:
-    """Who is best at the longest length that most reach; of exact times, with who ties."""
+    """Which is best at the longest length that most reach; of exact times, with all that tie."""
     length = panel.scene.regime.longest()
     if length is None:
         return ""
@@ -503,7 +449,7 @@ class Bracket:
 
 
 def _brackets(panel: Panel) -> list[Bracket]:
-    """Where leaders change places; those that share both lengths together."""
+    """Where one leader overtakes another; those between the same two lengths together."""
     if panel.kind != "exact" or panel.measure.name != "time":
         return []
     found: dict[tuple[int, int], list[str]] = {}
@@ -518,33 +464,26 @@ def _brackets(panel: Panel) -> list[Bracket]:
     ]
 
 
-def _draw_brackets(
-    figure: Figure, axes: Axes, brackets: Sequence[Bracket], panel: Panel, top: float
-) -> None:
-    across = WIDE - LEFT - RIGHT
+def _draw_brackets(figure: Figure, axes: Axes, brackets: Sequence[Bracket], top: float) -> None:
     for number, bracket in enumerate(brackets):
         axes.axvspan(bracket.low, bracket.high, color=GRID, alpha=0.35, linewidth=0, zorder=0.5)
-        x0, x1 = (
-            LEFT + across * style.share(axes.get_xlim(), n) for n in (bracket.low, bracket.high)
-        )
-        y = top + 6 + ABOVE_EACH * number
+        x0, x1 = _across(axes, bracket.low), _across(axes, bracket.high)
+        y = top + 6 + BRACKET * number
         labels.line(figure, [x0, x0, x1, x1], [y - 2.5, y, y, y - 2.5], color=FAINT, linewidth=0.8)
         text = labels.shorten(bracket.text, WIDE - 12, 7)
         wide = labels.width(text, 7)
-        if x1 + 5 + wide <= WIDE - 4:
-            labels.write(figure, x1 + 5, y - 3.5, text, 7)
-        else:
-            labels.write(figure, max(4.0, x0 - 5 - wide), y - 3.5, text, 7)
+        beside = x1 + 5 if x1 + 5 + wide <= WIDE - 4 else max(4.0, x0 - 5 - wide)
+        labels.write(figure, beside, y - 3.5, text, 7)
 
 
-def _told(panel: Panel) -> str:
+def _describe(panel: Panel) -> str:
     length = panel.lengths[-1]
     at = {n: s[length][0] for n, s in panel.series.items() if length in s}
     up = panel.measure.unit in ("tflops", "share")
     best = sorted(at, key=lambda name: -at[name] if up else at[name])[:3]
-    said = ", ".join(f"{name} {panel.measure.say(at[name])}" for name in best)
+    values = ", ".join(f"{name} {panel.measure.say(at[name])}" for name in best)
     crossings = [str(c) for c in panel.scene.crossings] if _brackets(panel) else []
-    best_of = f"{'Most' if up else 'Least'} at {length:,} tokens: {said}" if said else ""
+    best_of = f"{'Most' if up else 'Least'} at {length:,} tokens: {values}" if values else ""
     lines = f"{len(panel.series)} lines over {len(panel.lengths)} lengths"
     return ". ".join(filter(None, (lines, best_of, *crossings)))
 

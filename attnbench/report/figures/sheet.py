@@ -1,17 +1,17 @@
-"""The colours of a report, light and dark: one for each family of variants, and the paper's own.
+"""What every figure is made of: colours, a sheet to draw on, the files made of it, and its words.
 
-Any two differ by 10 (CIEDE2000) or more to any eye and stand out from their paper by 3:1 or more;
-words are in ink. ``tests/report/figures/test_palette.py`` measures that, under three simulations of
-colour blindness.
+Any two colours differ by 10 (CIEDE2000) or more to any eye and stand out from their paper by 3:1 or
+more; words are in ink. ``tests/report/figures/test_palette.py`` measures that, under three
+simulations of colour blindness.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,38 +21,39 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from attnbench.core.disk import write_whole
-from attnbench.core.format import for_sheet
+from attnbench.report.tables import csv_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 INK, FAINT, GRID, PAPER = "#1c2129", "#68707c", "#dde1e7", "#ffffff"
-"""Text, lesser text, lines to measure by, and the ground of everything."""
+"""Text, lesser text, grid lines and background."""
 FAMILIES = {
     "dense": "#186294", "sparse": "#db7900", "lowrank": "#009e73", "linear": "#d92151",
     "layers": "#8a59da", "parallel": "#6e4621", "external": "#676f00",
 }  # fmt: skip
 OTHER = "#3d4f60"
-"""Of a family that is not ours."""
+"""The colour of a family that is not in this list."""
 NAMES = {
     INK: "ink", FAINT: "faint", GRID: "grid", PAPER: "paper", OTHER: "other",
     **{colour: family for family, colour in FAMILIES.items()},
 }  # fmt: skip
-"""What a colour is called in the page's style sheet, as ``var(--dense)``."""
+"""The names of colours in the page's style sheet, as in ``var(--dense)``."""
 LIGHT = {name: colour for colour, name in NAMES.items()}
 DARK = {
     "ink": "#e6e9ee", "faint": "#98a1ad", "grid": "#2b323c", "paper": "#14171c",
     "other": "#cfd9e4", "dense": "#538cb9", "sparse": "#f89848", "lowrank": "#39d3ac",
     "linear": "#ee5d86", "layers": "#b68df9", "parallel": "#a8744a", "external": "#e7e553",
 }  # fmt: skip
-"""The same by their names, where the paper is dark."""
+"""The colours by name on a dark background."""
 DEEPEST = 0.38
-"""How much of a family's colour may lie under words that are still to be read."""
+"""The highest opacity of a family's colour under words that stay readable."""
 
 
 def css() -> str:
-    """The colours by their names: as the system has it, as the reader chose, and light on paper.
+    """Style rules that define the colours for light and dark, and light for print.
 
     A reader's choice is an attribute of the page: ``<html data-theme="dark">``.
     """
@@ -68,17 +69,17 @@ def css() -> str:
 
 
 def _set(colours: Mapping[str, str], scheme: str) -> str:
-    said = "".join(f"--{name}:{colour};" for name, colour in sorted(colours.items()))
-    return f"{{color-scheme:{scheme};{said}}}"
+    rules = "".join(f"--{name}:{colour};" for name, colour in sorted(colours.items()))
+    return f"{{color-scheme:{scheme};{rules}}}"
 
 
 SVG = "http://www.w3.org/2000/svg"
 DPI = 120
 FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 USELESS = ("font-family", "stroke-linecap", "stroke-linejoin")
-"""Of a style, what all elements have alike, or what nobody sees."""
+"""Parts of a style that all elements share, or that make no difference."""
 NUMBER = re.compile(r"-?\d+\.\d{2,}")
-REFERRED = re.compile(r"(url\(#|^#)([\w-]+)")
+REFERENCE = re.compile(r"(url\(#|^#)([\w-]+)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
 UNWRITABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML may hold."""
@@ -100,19 +101,20 @@ class Drawn:
     section: str
     """Of the page: map, scaling, tradeoffs, roofline, closeness, memory, shares, attention."""
     name: str
-    """Its file without an ending, and its id on the page."""
+    """Its file name without an ending, and its id on the page."""
     title: str
-    told: str
-    """A sentence for who can't see it."""
+    description: str
+    """A sentence for readers who can't see it."""
     svg: str
     inline: str
+    """The SVG for a page, whose colours are variables of the style sheet."""
     png: bytes
-    """Nothing of a figure that is another's in another unit."""
+    """Empty for a figure that repeats another in another unit."""
     csv: str
     regime: int | None = None
-    """The number of the regime it is about; None: of several."""
+    """The number of its regime; None for a figure of several."""
     unit: str = ""
-    """That a page shows it in; empty where it is the same in all."""
+    """The unit in which a page shows it; empty where the figure is the same in all."""
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def sheet(width: float, height: float) -> Iterator[Figure]:
 
 
 def save(figure: Figure, file: Path, **more: Any) -> None:
-    """The figure into a file, whole or not at all; raises OSError."""
+    """Write a figure to a file, whole or not at all; raises OSError."""
     figure.savefig(packed := io.BytesIO(), format=file.suffix[1:], **more)
     write_whole(file, packed.getvalue(), sync=False)
 
@@ -139,14 +141,14 @@ def finish(
     section: str,
     name: str,
     title: str,
-    told: str,
+    description: str,
     rows: Iterable[Sequence[Any]],
     *,
     regime: int | None = None,
     unit: str = "",
     with_png: bool = True,
 ) -> Drawn:
-    """The figure as files. ``rows``: what it shows, the names of the columns first.
+    """The figure as files. ``rows``: its numbers, the names of the columns first.
 
     An artist whose gid is ``v7`` or ``v7|words`` belongs to that variant; the words are shown where
     a pointer rests on it.
@@ -155,116 +157,110 @@ def finish(
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     if with_png:
         figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
-    title, told = clean(title), clean(told)
+    title, description = clean(title), clean(description)
     root = ElementTree.fromstring(clean(svg.getvalue().decode()))
-    _tidy(root, name, title, told)
+    _tidy(root, name, f"{title}. {description}")
     alone = _text(root)
-    _theme(root)
+    for element in root.iter():  # colours by name; what only looks like one in a text stays
+        if "style" in element.attrib:
+            element.set("style", COLOUR.sub(_variable, element.attrib["style"]))
+    inline, numbers = _text(root), csv_of(rows)
     return Drawn(
-        section,
-        name,
-        title,
-        told,
-        alone,
-        _text(root),
-        png.getvalue(),
-        _csv(rows),
-        regime,
-        unit,
+        section, name, title, description, alone, inline, png.getvalue(), numbers, regime, unit
     )
 
 
 def clean(text: str) -> str:
-    """The text without what no file could hold."""
+    """The text without characters that no XML may hold."""
     return UNWRITABLE.sub("\ufffd", text)
 
 
-def _csv(rows: Iterable[Sequence[Any]]) -> str:
-    made = io.StringIO()
-    csv.writer(made, lineterminator="\n").writerows(map(for_sheet, row) for row in rows)
-    return made.getvalue()
+def _text(root: ElementTree.Element) -> str:
+    ElementTree.register_namespace("", SVG)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _tidy(root: ElementTree.Element, name: str, title: str, told: str) -> None:
-    """What matplotlib wrote, with less of it: no metadata, short numbers, ids of this figure alone.
+def _variable(match: re.Match[str]) -> str:
+    name = NAMES.get(match[0])
+    return f"var(--{name})" if name else match[0]
 
-    Sizes are left to the view box, so that the figure is as wide as its place.
+
+def _tidy(root: ElementTree.Element, name: str, label: str) -> None:
+    """Shorten matplotlib's SVG: no metadata, short numbers, ids that belong to this figure alone.
+
+    The size is left to the view box, so that the figure is as wide as its place on the page.
     """
-    for gone in list(root):  # a style here would be one for all of a page
-        if gone.tag == f"{{{SVG}}}metadata" or gone.find(f"{{{SVG}}}style") is not None:
-            root.remove(gone)
+    for child in list(root):  # a style here would apply to the whole page
+        if child.tag == f"{{{SVG}}}metadata" or child.find(f"{{{SVG}}}style") is not None:
+            root.remove(child)
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     for element in root.iter():
         _shorten(element)
     _share_styles(root)
-    _name(root, name)
+    _rename(root, name)
     _flatten(root)
-    root.set("role", "img")
-    root.set("aria-label", f"{title}. {told}")
-    root.set("font-family", FONTS)
-    root.set("stroke-linejoin", "round")
-    root.set("style", f"fill:{INK}")
+    root.attrib.update(
+        {
+            "role": "img",
+            "aria-label": label,
+            "font-family": FONTS,
+            "stroke-linejoin": "round",
+            "style": f"fill:{INK}",
+        }
+    )
 
 
 def _shorten(element: ElementTree.Element) -> None:
+    """Round numbers, and drop the parts of a style that all elements share."""
+    useless = (*USELESS, f"fill:{INK}") if element.tag == f"{{{SVG}}}text" else USELESS
     for key, value in list(element.attrib.items()):
         if key.startswith("{"):  # xlink:href, which is plain href by now
             del element.attrib[key]
             key = key.rpartition("}")[2]
         if key == "id":
             continue
-        value = NUMBER.sub(lambda found: f"{float(found[0]):.1f}", value)
+        value = NUMBER.sub(lambda number: f"{float(number[0]):.1f}", value)
         if key == "style":
-            value = ";".join(
-                part
-                for each in value.split(";")
-                if not (part := each.strip().replace(": ", ":")).startswith(USELESS)
-            )
-            if element.tag == f"{{{SVG}}}text":
-                value = ";".join(part for part in value.split(";") if part != f"fill:{INK}")
+            parts = (part.strip().replace(": ", ":") for part in value.split(";"))
+            value = ";".join(part for part in parts if not part.startswith(useless))
         element.set(key, " ".join(value.split()).replace(".0 ", " "))
     if element.get("transform", "").startswith("rotate(-0 "):
         del element.attrib["transform"]
-    for around in ("text", "tail"):
-        if not (getattr(element, around) or "").strip():
-            setattr(element, around, None)
+    element.text = element.text if (element.text or "").strip() else None
+    element.tail = None
 
 
 def _share_styles(root: ElementTree.Element) -> None:
-    """A marker's style is said once, where it is drawn once, and not at each of its points.
-
-    One that is drawn once altogether is no definition that is used, but drawn there.
-    """
+    """State a marker's style once at its definition; draw a marker that is used once in place."""
     parents = {child: parent for parent in root.iter() for child in parent}
     paths = {path.get("id"): path for path in root.iter(f"{{{SVG}}}path") if path.get("id")}
     uses: dict[str, list[ElementTree.Element]] = {}
     for use in root.iter(f"{{{SVG}}}use"):
         uses.setdefault(use.get("href", "")[1:], []).append(use)
     for id_, some in uses.items():
+        if (path := paths.get(id_)) is None:
+            continue
         styles = {use.get("style") for use in some}
-        if len(styles) == 1 and id_ in paths and (style := styles.pop()) is not None:
-            paths[id_].set("style", style)
+        if len(styles) == 1 and (style := styles.pop()) is not None:
+            path.set("style", style)
             for use in some:
                 del use.attrib["style"]
-        if len(some) == 1 and id_ in paths:
-            _draw_there(some[0], paths[id_])
-            parents[paths[id_]].remove(paths[id_])
+        if len(some) == 1:
+            use = some[0]
+            place = f"translate({use.get('x', '0')} {use.get('y', '0')})"
+            style = use.get("style") or path.get("style") or ""
+            use.clear()
+            use.tag = path.tag
+            use.attrib.update({"d": path.get("d", ""), "transform": place, "style": style})
+            parents[path].remove(path)
     for defs in list(root.iter(f"{{{SVG}}}defs")):
         if not len(defs):
             parents[defs].remove(defs)
 
 
-def _draw_there(use: ElementTree.Element, path: ElementTree.Element) -> None:
-    at = f"translate({use.get('x', '0')} {use.get('y', '0')})"
-    style = use.get("style") or path.get("style") or ""
-    use.clear()
-    use.tag = path.tag
-    use.attrib.update({"d": path.get("d", ""), "transform": at, "style": style})
-
-
 def _flatten(root: ElementTree.Element) -> None:
-    """Groups that say nothing of what is in them go; what is in them stays where it was."""
+    """Replace groups without attributes by their contents."""
     for parent in list(root.iter()):
         children: list[ElementTree.Element] = []
         waiting = list(parent)[::-1]
@@ -277,49 +273,25 @@ def _flatten(root: ElementTree.Element) -> None:
         parent[:] = children
 
 
-def _name(root: ElementTree.Element, name: str) -> None:
-    """Variants' parts get their class and words; what is referred to keeps an id, the rest none."""
+def _rename(root: ElementTree.Element, name: str) -> None:
+    """Give variants' parts their class and words; an id stays only where it is referred to."""
     text = ElementTree.tostring(root, encoding="unicode")
-    used = {
-        old: f"{name}-{number}"
-        for number, old in enumerate(dict.fromkeys(re.findall(r"[\"(]#([\w-]+)", text)))
-    }
+    ids = dict.fromkeys(re.findall(r"[\"(]#([\w-]+)", text))
+    new = {old: f"{name}-{number}" for number, old in enumerate(ids)}
     for element in list(root.iter()):
-        given = element.attrib.pop("id", "")
-        if given in used:
-            element.set("id", used[given])
-        elif re.fullmatch(r"v\d+(\|.*)?", given, re.DOTALL):
-            variant, _, words = given.partition("|")
+        old = element.attrib.pop("id", "")
+        if old in new:
+            element.set("id", new[old])
+        elif re.fullmatch(r"v\d+(\|.*)?", old, re.DOTALL):
+            variant, _, words = old.partition("|")
             element.set("class", f"v {variant}")
             if words:
-                said = ElementTree.Element(f"{{{SVG}}}title")
-                said.text = words
-                element.insert(0, said)
-        for key in ("href", "clip-path", "style"):
-            if key in element.attrib:
-                element.set(
-                    key,
-                    REFERRED.sub(
-                        lambda found: found[1] + used.get(found[2], found[2]), element.attrib[key]
-                    ),
-                )
-
-
-def _text(root: ElementTree.Element) -> str:
-    ElementTree.register_namespace("", SVG)
-    return ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _theme(root: ElementTree.Element) -> None:
-    """Colours by their names; what only looks like one, in somebody's name, stays."""
-    for element in root.iter():
-        if "style" in element.attrib:
-            element.set("style", COLOUR.sub(_named, element.attrib["style"]))
-
-
-def _named(found: re.Match[str]) -> str:
-    name = NAMES.get(found[0])
-    return f"var(--{name})" if name else found[0]
+                title = ElementTree.Element(f"{{{SVG}}}title")
+                title.text = words
+                element.insert(0, title)
+        for key in {"href", "clip-path", "style"} & element.attrib.keys():
+            value = element.attrib[key]
+            element.set(key, REFERENCE.sub(lambda at: at[1] + new.get(at[2], at[2]), value))
 
 
 ELLIPSIS = "…"
@@ -329,7 +301,7 @@ Box = tuple[float, float, float, float]
 
 @lru_cache(maxsize=8192)
 def width(text: str, size: float, weight: str = "normal") -> float:
-    """How wide a text is in DejaVu Sans, which is wider than what most systems show."""
+    """Points that a text takes in DejaVu Sans, which is wider than the fonts of most systems."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -341,31 +313,28 @@ def width(text: str, size: float, weight: str = "normal") -> float:
 
 @lru_cache(maxsize=8192)
 def shorten(text: str, room: float, size: float, weight: str = "normal") -> str:
-    """The text, or as much of its beginning as there is room for, and an ellipsis."""
+    """The text, or as much of its beginning as fits, with an ellipsis."""
     text = " ".join(clean(text[:400]).split())
     if width(text, size, weight) <= room:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if width(text[:middle] + ELLIPSIS, size, weight) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low].rstrip(" ,.") + ELLIPSIS
+    fits = bisect_right(
+        range(len(text)), room, key=lambda count: width(text[:count] + ELLIPSIS, size, weight)
+    )
+    return text[: max(0, fits - 1)].rstrip(" ,.") + ELLIPSIS
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places as near the wanted ones as can be, a gap or more apart and within the limits.
+    """Places as near the wanted ones as possible, a gap or more apart and within the limits.
 
-    Where there is no room for all gaps, they shrink alike. What wants the same place keeps its
-    order.
+    Gaps shrink alike if there is no room for them. Equal places keep their order.
     """
     if not wanted:
         return []
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    groups: list[list[float]] = []  # of each: how many, and the sum of what their first one wants
+    groups: list[
+        list[float]
+    ] = []  # of each: its size, and the sum of the places that its first one wants
     for rank, i in enumerate(order):
         groups.append([1, min(max(wanted[i], low), high) - rank * gap])
         while len(groups) > 1 and groups[-2][1] / groups[-2][0] > groups[-1][1] / groups[-1][0]:
@@ -393,15 +362,14 @@ SIDES = (
     (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (0.5, 1), (0.5, -1),
     (-0.5, 1), (-0.5, -1),
 )  # fmt: skip
-"""Of a point, to the right and up, where its name may stand: the best first."""
+"""Where a name may stand, to the right and up from its point: the best first."""
+DISTANCES = (5.0, 9.0, 15.0, 22.0, 30.0, 40.0)
 HEIGHT = 1.2
-"""Of a line of words, in sizes of its letters."""
-
-
+"""The height of a line of words, in font sizes."""
 THREAD = 6.0
-"""A name that is further from its point has a line to it."""
+"""A name further from its point than this has a line to it."""
 CLEAR = 1.5
-"""Another's point is further from a name without a line than its own, by this and more."""
+"""How much further another point must be from a name without a line than its own."""
 
 
 def place(
@@ -412,37 +380,38 @@ def place(
     far: float = 30.0,
     points: Sequence[tuple[float, float]] = (),
 ) -> list[Box | None]:
-    """Where each name goes; None where it would lie on something wherever it stood nearby.
+    """Where each name goes; None where every place nearby is occupied.
 
-    The first in the list choose first. ``taken``: what no name may lie on, the points' marks among
-    them. No name lies on the way from another to its point. ``points``: all that a name could be
-    taken for; where another is as near as its own, a name stands further off, on a thread that
-    crosses none of them.
+    The first in the list choose first. ``taken``: boxes that no name may lie on, such as the marks
+    of the points. No name lies on the line from another to its point. ``points``: all points that a
+    name could be mistaken to belong to; where another is as near as its own, a name stands further
+    off, with a line that crosses none of them.
     """
-    full, names, ways = list(taken), list[Box](), list[Box]()
-    found: list[Box | None] = []
+    full, names, lines = list(taken), list[Box](), list[Box]()
+    places: list[Box | None] = []
     for spot in spots:
-        wide, high = width(spot.text, size), HEIGHT * size
         free = (
-            (box, way)
-            for box, way in _around(spot, wide, high, far)
+            (box, steps)
+            for box, steps in _candidates(spot, width(spot.text, size), HEIGHT * size, far)
             if _inside(box, frame)
-            and not any(over(box, other) for other in (*full, *ways))
-            and not any(over(step, name) for step in way for name in names)
-            and _is_its_own(spot, box, way, points)
+            and not any(over(box, other) for other in (*full, *lines))
+            and not any(over(step, name) for step in steps for name in names)
+            and _unambiguous(spot, box, steps, points)
         )
-        box, way = next(free, (None, []))
-        found.append(box)
+        box, steps = next(free, (None, []))
+        places.append(box)
         if box:
             full.append(margin(box))
             names.append(box)
-            ways += way
-    return found
+            lines += steps
+    return places
 
 
-def _around(spot: Spot, wide: float, high: float, far: float) -> Iterator[tuple[Box, list[Box]]]:
-    """Places near a point, and the way there: beside it, above, below, then further off."""
-    for distance in (5.0, 9.0, 15.0, 22.0, 30.0, 40.0):
+def _candidates(
+    spot: Spot, wide: float, high: float, far: float
+) -> Iterator[tuple[Box, list[Box]]]:
+    """Places near a point with the line that leads there, the nearest first."""
+    for distance in DISTANCES:
         if distance > far:
             return
         for right, up in SIDES:
@@ -459,7 +428,7 @@ def nearest(spot: Spot, box: Box) -> tuple[float, float]:
 
 
 def margin(box: Box) -> Box:
-    """A name's place, with as much around it as keeps the next one apart."""
+    """A name's place with the room around it that keeps the next one apart."""
     return (box[0] - 3, box[1] - 1, box[2] + 3, box[3] + 1)
 
 
@@ -469,20 +438,20 @@ def threaded(spot: Spot, box: Box) -> bool:
 
 
 def away(x: float, y: float, box: Box) -> float:
-    """How far a point is from a place."""
+    """The distance of a point from a box."""
     near_x, near_y = nearest(Spot(x, y, ""), box)
     return math.hypot(near_x - x, near_y - y)
 
 
-def _is_its_own(
-    spot: Spot, box: Box, way: Sequence[Box], points: Sequence[tuple[float, float]]
+def _unambiguous(
+    spot: Spot, box: Box, steps: Sequence[Box], points: Sequence[tuple[float, float]]
 ) -> bool:
-    """Whether nobody could take a name there for another point's."""
+    """Whether a name in this box can't be taken for another point's."""
     others = [at for at in points if at != (spot.x, spot.y)]
-    twins = len(points) - len(others) > 1
     if threaded(spot, box):
         apart = [(x, y) for x, y in others if math.hypot(x - spot.x, y - spot.y) > THREAD]
-        return not any(over(step, (x - 2, y - 2, x + 2, y + 2)) for step in way for x, y in apart)
+        return not any(over(step, (x - 2, y - 2, x + 2, y + 2)) for step in steps for x, y in apart)
+    twins = len(points) - len(others) > 1
     own = away(spot.x, spot.y, box)
     return not twins and all(away(x, y, box) > own + CLEAR for x, y in others)
 
@@ -499,8 +468,26 @@ def _inside(box: Box, frame: Box) -> bool:
 
 
 def over(one: Box, other: Box) -> bool:
-    """Whether two places share any of the paper."""
+    """Whether two boxes overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def name_spot(figure: Figure, spot: Spot, box: Box, size: float, gid: str, *, pale: bool) -> None:
+    """Write a name where :func:`place` put it, with a line to its point where it is far off."""
+    if threaded(spot, box):
+        x, y = nearest(spot, box)
+        thread = {"color": FAINT, "linewidth": 0.5, "alpha": 0.7}
+        line(figure, [spot.x, x], [spot.y, y], gid=gid, **thread)
+    colour = {"color": FAINT} if pale else {}
+    write(figure, box[0], box[1] + 2, spot.text, size, gid=gid, **colour)
+
+
+def add_axes(figure: Figure, box: Box) -> Axes:
+    """Axes at a place of the figure, in points from its lower left."""
+    wide, high = figure.get_size_inches() * 72
+    left, bottom, right, top = box
+    place = (left / wide, bottom / high, (right - left) / wide, (top - bottom) / high)
+    return figure.add_axes(place)
 
 
 def write(figure: Figure, x: float, y: float, text: str, size: float = 8.0, **more: Any) -> None:
@@ -518,13 +505,13 @@ def line(figure: Figure, xs: Sequence[float], ys: Sequence[float], **more: Any) 
 
 
 FINDING = 11.5
-"""What a finding takes of a figure's height."""
+"""Points of height for a finding."""
 FITS = 0.97
-"""Of the room for it, as much as a text may take that is drawn in pixels."""
+"""The share of its room that a text in pixels may take."""
 
 
 def heading(figure: Figure, title: str, under: str, finding: str = "", left: float = 6.0) -> None:
-    """What is drawn, what it shows, and in lesser words of what; as wide as there is room."""
+    """Write the title, the finding and a lesser line, each cut to the room there is."""
     wide, high = figure.get_size_inches() * 72
     room = wide - left - 4
     write(figure, left, high - 13, shorten(title, room, 9.5, "bold"), 9.5, weight="bold")
@@ -535,11 +522,11 @@ def heading(figure: Figure, title: str, under: str, finding: str = "", left: flo
 
 
 LISTED = 12
-"""There is never room for more names."""
+"""Names for which there may be room."""
 
 
 def listed(names: Sequence[str], room: float, size: float) -> str:
-    """As many whole names as there is room for, and how many more there are: ``a, b +3``."""
+    """As many whole names as fit, and the number of the others: ``a, b +3``."""
     for count in range(min(len(names), LISTED), 0, -1):
         more = f" +{len(names) - count}" * (count < len(names))
         text = ", ".join(names[:count]) + more

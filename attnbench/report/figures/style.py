@@ -1,9 +1,9 @@
-"""How a figure looks: its colours, its key, its labels and its ticks."""
+"""How figures look: a look for each variant, the key, names beside lines, bars, and axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,9 +13,11 @@ from attnbench.report.figures.sheet import (
     INK,
     OTHER,
     PAPER,
+    add_axes,
     clean,
     line,
     shorten,
+    spread,
     width,
     write,
 )
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MARKERS = "os^DvXP*<>"
-"""Outlines that are unlike when they are small, as those with five and more sides are not."""
+"""Outlines that differ when they are small, as those with five and more sides don't."""
 DASHES = (
     "-",
     (0, (4, 2)),
@@ -35,23 +37,23 @@ DASHES = (
     (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)),
 )
 STAR = 1.5
-"""What lies within its points is small."""
-FILLS = {"softmax": "full", "its own operator": "none"}
+"""How much larger a star is drawn, whose area is small."""
 HALF = "left"
-FILLED = {
+FILLS = {"softmax": "full", "its own operator": "none"}
+MEANINGS = {
     "full": "exactly softmax",
     HALF: "near it, or on its own pattern",
     "none": "another operator",
 }
-"""What the filling of a marker says."""
+"""What the filling of a marker means."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """One variant's."""
+    """The look of a variant in every figure."""
 
     number: int
-    """Its place among all of the report; ``v7`` is its class in every figure."""
+    """Its place among all variants of the report; ``v7`` is its class in every figure."""
     variant: str
     family: str
     computes: str
@@ -71,11 +73,11 @@ class Look:
         return self.computes == "softmax"
 
     def gid(self, words: str = "") -> str:
-        """What an artist of it is called, with the words to show where a pointer rests on it."""
+        """The id of an artist of it, with the words to show where a pointer rests on it."""
         return f"{self.name}|{clean(words)}" if words else self.name
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
-        """Its marker, as matplotlib's ``plot`` takes it; what is hollow is so on any ground."""
+        """Its marker, as arguments of matplotlib's ``plot``."""
         return filled(self.fill, self.colour, self.marker, size)
 
 
@@ -83,7 +85,7 @@ Looks = Mapping[str, Look]
 
 
 def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict[str, Any]:
-    """A marker that is full, half full or hollow, as matplotlib's ``plot`` takes it."""
+    """A marker that is full, half full or hollow, as arguments of matplotlib's ``plot``."""
     half = fill == HALF
     return {
         "marker": marker,
@@ -98,7 +100,7 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
 
 
 class OfAVariant(Protocol):
-    """A record, or whatever else says whose it is."""
+    """A record, or anything else that names its variant."""
 
     @property
     def variant(self) -> str: ...  # noqa: D102
@@ -117,46 +119,64 @@ def looks(records: Iterable[OfAVariant]) -> dict[str, Look]:
     for record in records:
         family, computes = seen.get(record.variant, ("", ""))
         seen[record.variant] = (family or record.family, computes or record.computes)
-    known = list(FAMILIES)
-    order = sorted(
-        seen, key=lambda v: (known.index(seen[v][0]) if seen[v][0] in known else 99, seen[v][0])
-    )
     made = {}
-    for number, variant in enumerate(order):
+    for number, variant in enumerate(sorted(seen, key=lambda v: _family_order(seen[v][0]))):
         family, computes = seen[variant]
+        turn, place = divmod(number, len(MARKERS))
         made[variant] = Look(
             number,
             variant,
             family,
             computes,
             FAMILIES.get(family, OTHER),
-            *_line(number),
+            MARKERS[place],
+            DASHES[(place + 3 * turn) % len(DASHES)],
             FILLS.get(computes, HALF),
         )
     return made
 
 
+def _family_order(family: str) -> tuple[int, str]:
+    known = list(FAMILIES)
+    return (known.index(family) if family in known else len(known), family)
+
+
 UNKNOWN = 1000
-"""Numbers from here on are of variants that a page does not know otherwise."""
+"""The first number of variants that are not in the records of the page."""
 
 
 def on_a_page(some: Iterable[OfAVariant], known: Looks) -> dict[str, Look]:
-    """A look for each; who is known on the page it lies on looks as it does there."""
+    """A look for each; a variant that the page knows has the same look as there."""
     return {
         name: known.get(name) or replace(look, number=UNKNOWN * bool(known) + look.number)
         for name, look in looks(some).items()
     }
 
 
-def _line(number: int) -> tuple[str, str | tuple[int, tuple[float, ...]]]:
-    """A marker and a dash: all markers in turn, and each time with another dash."""
-    turn, place = divmod(number, len(MARKERS))
-    return MARKERS[place], DASHES[(place + 3 * turn) % len(DASHES)]
-
-
 Item = tuple[str, dict[str, Any]]
-"""A word of a key, and the marker it explains."""
+"""A word of a key, and the marker that it explains."""
 SIZE, LINE = 7.5, 11.0
+
+
+def of(looks: Iterable[Look]) -> list[Item]:
+    """A key for the colours of these and, where they differ, for the fillings."""
+    some = list(looks)
+    fills = {look.fill for look in some}
+    items = families_key({look.family for look in some}, 4.5)
+    if fills - {"full"}:
+        items += [(text, filled(fill, FAINT)) for fill, text in MEANINGS.items() if fill in fills]
+    return items
+
+
+def families_key(families: Iterable[str], size: float) -> list[Item]:
+    """A key for the colours of families."""
+    return [
+        (
+            shorten(family or "other", 80, SIZE),
+            filled("full", FAMILIES.get(family, OTHER), "s", size),
+        )
+        for family in sorted(families, key=_family_order)
+    ]
 
 
 def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
@@ -164,7 +184,7 @@ def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
     made: list[list[Item]] = []
     used = room
     for item in items:
-        wide = item_width(item)
+        wide = _item_width(item)
         if used + wide > room:
             made.append([])
             used = 0.0
@@ -173,141 +193,151 @@ def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
     return made
 
 
-def item_width(item: Item) -> float:
-    """Of one item, with the gap behind it."""
+def _item_width(item: Item) -> float:
+    """The width of an item, with the gap behind it."""
     return 8 + width(item[0], SIZE) + 9
 
 
 def put(figure: Figure, x: float, y: float, some: Sequence[Sequence[Item]]) -> None:
-    """What colours and markers mean, the last line at a place of the figure."""
+    """Draw a key, its last line at a place of the figure."""
     for number, items in enumerate(reversed(some)):
         at, level = x, y + number * LINE
         for item in items:
             line(figure, [at + 3], [level + 2.6], linestyle="none", **item[1])
             write(figure, at + 8, level, item[0], SIZE, color=INK)
-            at += item_width(item)
+            at += _item_width(item)
 
 
-def of(looks: Iterable[Look]) -> list[Item]:
-    """What the colours and, where they differ, the fillings of these mean."""
-    some = list(looks)
-    order = {family: number for number, family in enumerate(FAMILIES)}
-    families = sorted({look.family for look in some}, key=lambda f: (order.get(f, 99), f))
-    items: list[Item] = [
-        (
-            shorten(family or "other", 80, SIZE),
-            filled("full", FAMILIES.get(family, OTHER), "s", 4.5),
-        )
-        for family in families
-    ]
-    fills = {look.fill for look in some}
-    if fills - {"full"}:
-        items += [(said, filled(fill, FAINT)) for fill, said in FILLED.items() if fill in fills]
-    return items
+@dataclass(frozen=True)
+class End:
+    """The end of a line, in points, and what is written beside it."""
+
+    look: Look | None
+    """None for a line of reference."""
+    x: float
+    y: float
+    name: str
+    behind: str = ""
+    """A lesser word at the right edge of the figure."""
 
 
-HIGH = 0.17
-"""Inches of a row."""
-LEFT, RIGHT = 0.335, 0.845
-"""Where bars begin and where the longest may end, as shares of a sheet of ``WIDTH`` inches."""
-WIDTH = 4.6
+NAME_STEP = 11.0
+"""Points from one name to the next."""
+NAME_PLACE = 25.0
+"""Points from the axes to the names: between them is a piece of each line."""
+REFERENCE: dict[str, Any] = {"color": FAINT, "linewidth": 1.6, "alpha": 0.55}
+
+
+def name_ends(figure: Figure, ends: Sequence[End], right: float, low: float, high: float) -> None:
+    """Names at the right of axes, each with a thread to the end of its line and a piece of it."""
+    edge = figure.get_figwidth() * 72
+    places = spread([end.y for end in ends], NAME_STEP, low, high)
+    for end, at in zip(ends, places, strict=True):
+        if end.look is None:
+            line(figure, [right + 2, right + 5, right + 22], [end.y, at, at], **REFERENCE)
+            write(figure, right + NAME_PLACE, at - 2.7, end.name, 8, color=FAINT)
+            continue
+        look, gid = end.look, end.look.gid()
+        thread = {"color": look.colour, "linewidth": 0.5, "alpha": 0.7}
+        line(figure, [end.x + 3, right + 5], [end.y, at], gid=gid, **thread)
+        piece = {"linestyle": look.dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
+        line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=gid, **piece)
+        taken = width(end.behind, 7.5) + 5 if end.behind else 3
+        text = shorten(end.name, edge - right - NAME_PLACE - 2 - taken, 8)
+        write(figure, right + NAME_PLACE, at - 2.7, text, 8, gid=gid)
+        if end.behind:
+            grey = {"color": FAINT, "ha": "right"}
+            write(figure, edge - 3, at - 2.7, end.behind, 7.5, gid=gid, **grey)
+
+
+ROW = 12.24
+"""Points of height for a row of bars."""
+WIDE = 331.0
+"""Points of width of a figure of bars, and where its bars begin and end."""
+BARS = (111.0, 280.0)
 ROOM = 88.0
 """Points for a name."""
 
 
-def frame(axes: Axes, count: int) -> None:
-    """Room for so many rows, the first one at the top, and lines upwards only."""
-    axes.set_ylim(count - 0.4, -0.6)
+def bar_axes(figure: Figure, rows: int, bottom: float) -> Axes:
+    """Axes for so many rows of bars, the first one at the top."""
+    axes = add_axes(figure, (BARS[0], bottom, BARS[1], bottom + ROW * rows))
+    axes.set_ylim(rows - 0.4, -0.6)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="x", labelsize=7)
+    return axes
 
 
 def name(axes: Axes, row: int, look: Look, amount: str) -> None:
-    """A row's mark, name and amount."""
+    """Write a row's mark and name at the left and its amount at the right."""
     sides = axes.get_yaxis_transform()
+    more: dict[str, Any] = {
+        "transform": sides,
+        "va": "center_baseline",
+        "fontsize": 7.5,
+        "gid": look.name,
+    }
     axes.plot([-0.035], [row], transform=sides, clip_on=False, gid=look.name, **look.marks(4.2))
-    axes.text(
-        -0.065,
-        row,
-        shorten(look.variant, ROOM, 7.5),
-        transform=sides,
-        ha="right",
-        va="center_baseline",
-        fontsize=7.5,
-        gid=look.name,
-    )
-    axes.text(1.02, row, amount, transform=sides, va="center_baseline", fontsize=7.5, gid=look.name)
+    axes.text(-0.065, row, shorten(look.variant, ROOM, 7.5), ha="right", **more)
+    axes.text(1.02, row, amount, **more)
 
 
 def bar(
     axes: Axes, row: int, ends: tuple[float, float], look: Look, words: str, alpha: float = 1.0
 ) -> None:
-    """A piece of a row's bar."""
+    """Draw a piece of a row's bar."""
     from matplotlib.patches import Rectangle
 
-    if ends[1] > ends[0]:
-        axes.add_artist(
-            Rectangle(
-                (ends[0], row - 0.36),
-                ends[1] - ends[0],
-                0.72,
-                facecolor=look.colour,
-                alpha=alpha,
-                linewidth=0,
-                gid=look.gid(words),
-            )
-        )
-
-
-MOST = 6
-"""Ticks on an axis."""
+    start, end = ends
+    if end > start:
+        kind: dict[str, Any] = {
+            "facecolor": look.colour,
+            "alpha": alpha,
+            "linewidth": 0,
+            "gid": look.gid(words),
+        }
+        axes.add_artist(Rectangle((start, row - 0.36), end - start, 0.72, **kind))
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
-    """Ends of an axis that hold the values and span so many times or more."""
-    found = sorted(values)
-    low, high = found[0], found[-1]
+    """Ends of a logarithmic axis that hold the values, one at least ``least`` times the other."""
+    some = list(values)
+    low, high = min(some), max(some)
     wider = max(1.0, (least * low / high) ** 0.5)
     low, high = low / wider, high * wider
     edge = (high / low) ** room
     return low / edge, high * edge
 
 
-def decimal(low: float, high: float) -> list[float]:
-    """Ticks at 1, 2 and 5 times powers of ten, or at powers of ten alone where there are many."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    fine = [d * 10.0**k for k in range(first, last + 1) for d in (1, 2, 5)]
-    inside = [tick for tick in fine if low <= tick <= high]
-    if len(inside) <= MOST:
-        return inside
-    powers = [k for k in range(first, last + 1) if low <= 10.0**k <= high]
-    if len(powers) < 2:
-        return [tick for tick in inside if f"{tick:e}"[0] != "2"]
-    step = math.ceil(len(powers) / MOST)
-    return [10.0**k for k in powers if k % step == 0]
+def scale(
+    axes: Axes,
+    which: str,
+    ends: tuple[float, float],
+    say: Callable[[float], str],
+    base: int = 10,
+    most: int = 6,
+) -> None:
+    """Make the axis ``x`` or ``y`` logarithmic, with about ``most`` ticks at powers of the base.
+
+    Where the axis is short, ticks are at twice and five times powers of ten too.
+    """
+    from matplotlib.ticker import LogLocator
+
+    low, high = ends
+    subs = (1.0, 2.0, 5.0) if base == 10 and high / low < 100 else (1.0,)
+    ticks = LogLocator(base, subs, numticks=most + 1).tick_values(low, high)
+    inside = [tick for tick in ticks if low <= tick <= high]
+    axes.set(**{f"{which}scale": "log", f"{which}lim": ends})
+    getattr(axes, f"{which}axis").set_ticks(inside, [say(tick) for tick in inside])
+    axes.minorticks_off()
 
 
-def binary(low: float, high: float) -> list[float]:
-    """Ticks at powers of two, at every so many of them."""
-    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-    step = next((s for s in (1, 2, 3, 5, 10, 20) if len(powers) <= s * MOST), 40)
-    return [2.0**k for k in powers if k % step == 0]
-
-
-def linear(top: float) -> list[float]:
-    """Ticks from nought on, at 1, 2 or 5 times a power of ten; six at the most."""
-    power = 10.0 ** math.floor(math.log10(top / 5))
-    step = next(d * power for d in (1, 2, 5, 10) if top / (d * power) < MOST)
-    return [k * step for k in range(int(top / step * (1 + 1e-9)) + 1)]
-
-
-def fitting(
-    words: Sequence[str], places: Sequence[float], size: float, end: float = math.inf
-) -> list[str]:
-    """The words of ticks; empty what would touch the next one's, or reach beyond the end."""
+def fitting(words: Sequence[str], places: Sequence[float], size: float) -> list[str]:
+    """The words of ticks, those empty that would touch the next one."""
     kept = list(words)
-    edge = end + 3
+    edge = math.inf
     for number in reversed(range(len(kept))):
         half = width(kept[number], size) / 2
         if places[number] + half > edge - 3:
@@ -318,11 +348,11 @@ def fitting(
 
 
 def number(value: float) -> str:
-    """For a table: six digits, or all of a whole number."""
+    """A number for a table: six digits, or all of a whole number."""
     return f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
 
 
 def share(limits: tuple[float, float], value: float) -> float:
-    """Where a value lies on an axis of logarithms, as a share of its span."""
+    """The place of a value on a logarithmic axis, as a share of its span."""
     low, high = limits
     return math.log(value / low) / math.log(high / low)

@@ -1,7 +1,7 @@
 """Trade-offs at the longest length: what more time buys, in memory and in likeness to softmax.
 
-A step line joins what nothing of its kind beats both ways; the rest is pale, and there. What is
-exact and what is not have a line each.
+A step line joins the variants that none of their kind beats both ways; the others are pale. Exact
+variants and the others have a line each.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 331.0, 275.0
-"""Of a figure, in points."""
-LEFT, RIGHT, ABOVE, BELOW = 44.0, 10.0, 47.5, 32.0
+WIDE, HIGH = style.WIDE, 275.0
+"""The size of a figure, in points."""
+LEFT, RIGHT, ABOVE, BELOW = 44.0, 16.0, 47.5, 32.0
 SIZE = 8.0
 NAMED = 26
-"""Names that are tried, the frontiers' first and then the fastest."""
+"""How many names are tried, the frontiers' first and then the fastest."""
 ROOM = 120.0
-"""A name's, in points."""
+"""Points for a name."""
 GAP = 8.0
-"""Between what is exact and what is not, where errors are drawn."""
+"""Points between the exact variants and the others, where errors are drawn."""
 Points = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points of one part of a figure, and the place it has there."""
+    """The points of one part of a figure, and its place there."""
 
     points: Points
     box: labels.Box
@@ -46,7 +46,7 @@ class Cloud:
     ys: tuple[float, float]
 
     def at(self, name: str) -> tuple[float, float]:
-        """Where a point lies in the figure."""
+        """The place of a variant's point in the figure."""
         x, y = self.points[name]
         left, bottom, right, top = self.box
         return (
@@ -56,19 +56,18 @@ class Cloud:
 
 
 def draw(scene: Scene, looks: Looks) -> list[Drawn]:
-    """Time and error, time and memory; less where nothing has both."""
+    """Time and error, time and memory, as far as they were measured."""
     length = scene.regime.longest()
     if length is None:
         return []
-    found = []
+    drawn = []
     for measure, title in (
         ("error", "time × distance from softmax"),
         ("memory", "time × peak memory"),
     ):
-        points = _points(scene, length, measure)
-        if points:
-            found.append(_figure(scene, looks, length, measure, title, points))
-    return found
+        if points := _points(scene, length, measure):
+            drawn.append(_figure(scene, looks, length, measure, title, points))
+    return drawn
 
 
 def _points(scene: Scene, length: int, measure: str) -> Points:
@@ -104,21 +103,21 @@ def _figure(
             _marks(axes, cloud, looks, fronts, measure)
             taken = [_around(cloud.at(name)) for name in cloud.points]
             taken += [box for front in fronts for box in _stairs(cloud, front)]
-            taken.append(_says(figure, cloud, looks, measure, taken))
+            taken.append(_label(figure, cloud, looks, measure, taken))
             _names(figure, cloud, looks, fronts, taken, marks)
         return finish(
             figure,
             "tradeoffs",
             f"{scene.name}-time-{measure}",
             title,
-            _told(points, fronts, measure),
+            _describe(points, fronts, measure),
             _rows(looks, points, fronts, measure),
             regime=scene.number,
         )
 
 
 def _fronts(looks: Looks, points: Points) -> list[list[str]]:
-    """What nothing of its kind beats: exact, and not exact."""
+    """The frontiers: of the exact variants, and of the others."""
     return [
         frontier({name: at for name, at in points.items() if looks[name].exact is exact})
         for exact in (True, False)
@@ -126,7 +125,7 @@ def _fronts(looks: Looks, points: Points) -> list[list[str]]:
 
 
 def _clouds(looks: Looks, points: Points, measure: str, bottom: float) -> list[Cloud]:
-    """One for all; or, of errors, what is exact below and the rest above, worlds apart."""
+    """One cloud for all; for errors one of the exact variants, below, and one of the others."""
     xs = style.limits((time for time, _ in points.values()), room=0.08)
     left, right, top = LEFT, WIDE - RIGHT, HIGH - ABOVE
     groups = [points]
@@ -147,22 +146,10 @@ def _clouds(looks: Looks, points: Points, measure: str, bottom: float) -> list[C
 
 
 def _axes(figure: Figure, cloud: Cloud, measure: str, *, lowest: bool) -> Axes:
-    left, bottom, right, top = cloud.box
-    axes = figure.add_axes(
-        (left / WIDE, bottom / HIGH, (right - left) / WIDE, (top - bottom) / HIGH)
-    )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*cloud.xs)
-    axes.set_ylim(*cloud.ys)
-    axes.minorticks_off()
-    across = style.decimal(*cloud.xs)
-    places = [left + (right - left) * style.share(cloud.xs, x) for x in across]
-    words = style.fitting([format.seconds(x) for x in across], places, 8, WIDE - 2)
-    axes.set_xticks(across, words if lowest else [""] * len(across))
-    say = format.three if measure == "error" else format.nbytes
-    at = (style.decimal if measure == "error" else style.binary)(*cloud.ys)
-    axes.set_yticks(list(at), [say(y) for y in at])
+    axes = labels.add_axes(figure, cloud.box)
+    error = measure == "error"
+    style.scale(axes, "x", cloud.xs, format.seconds if lowest else lambda _: "")
+    style.scale(axes, "y", cloud.ys, format.three if error else format.nbytes, 10 if error else 2)
     axes.tick_params(length=2.5 if lowest else 0, pad=2)
     if lowest:
         axes.set_xlabel("median time (less is better, as is lower down)", labelpad=1, fontsize=8)
@@ -178,20 +165,20 @@ def _steps(axes: Axes, cloud: Cloud, fronts: Sequence[Sequence[str]]) -> None:
             axes.step(xs, ys, where="post", color=FAINT, linewidth=1.0, linestyle=dash, alpha=0.8)
 
 
-def _says(
+def _label(
     figure: Figure, cloud: Cloud, looks: Looks, measure: str, taken: Sequence[labels.Box]
 ) -> labels.Box:
-    """What the axis upwards is, at the top where there is room; the place that it takes."""
+    """Write what the vertical axis is, at the top where there is room; returns its place."""
     left, _, right, top = cloud.box
     exact = all(looks[name].exact for name in cloud.points)
-    said = "peak memory above the inputs"
+    text = "peak memory above the inputs"
     if measure == "error":
-        said = "exact: error of the output" if exact else "distance from softmax attention"
-    wide = labels.width(said, 7.5)
+        text = "exact: error of the output" if exact else "distance from softmax attention"
+    wide = labels.width(text, 7.5)
     places = [left + 4, *(left + step for step in range(10, int(right - left - wide), 6))]
     boxes = [(x, top - 10, x + wide, top) for x in places]
     box = next((b for b in boxes if not any(labels.over(b, t) for t in taken)), boxes[0])
-    labels.write(figure, box[0], top - 8, said, 7.5, color=FAINT)
+    labels.write(figure, box[0], top - 8, text, 7.5, color=FAINT)
     return box
 
 
@@ -223,7 +210,7 @@ def _names(
     taken: Sequence[labels.Box],
     marks: Sequence[tuple[float, float]],
 ) -> None:
-    """Of the frontiers, as far off as need be; of the rest, where there is room beside them."""
+    """Write the names of the frontiers where there is room, and of the others close by."""
     best = [name for front in fronts for name in front if name in cloud.points]
     fast = sorted(cloud.points, key=lambda name: cloud.points[name])
     order = list(dict.fromkeys([*best, *fast]))[:NAMED]
@@ -242,40 +229,30 @@ def _names(
     boxes += labels.place(spots[kept:], full, frame, SIZE, 15, marks)
     for name, spot, box in zip(order, spots, boxes, strict=True):
         if box:
-            _name(figure, spot, box, looks[name].gid(), pale=name not in best)
+            labels.name_spot(figure, spot, box, SIZE, looks[name].gid(), pale=name not in best)
 
 
 def _stairs(cloud: Cloud, front: Sequence[str]) -> list[labels.Box]:
-    """A frontier's line, as boxes that no name may lie on."""
+    """The line of a frontier, as boxes that no name may lie on."""
     corners = [cloud.at(name) for name in front if name in cloud.points]
     if not corners:
         return []
     _, _, right, top = cloud.box
     xs = [x for x, _ in corners] + [right]
     ys = [top] + [y for _, y in corners]
-    found = [
+    boxes = [
         (x, min(y, after), x, max(y, after)) for x, y, after in zip(xs, ys, ys[1:], strict=False)
     ]
-    found += [(x, y, after, y) for x, after, y in zip(xs, xs[1:], ys[1:], strict=False)]
-    return [(a - 1, b - 1, c + 1, d + 1) for a, b, c, d in found]
+    boxes += [(x, y, after, y) for x, after, y in zip(xs, xs[1:], ys[1:], strict=False)]
+    return [(a - 1, b - 1, c + 1, d + 1) for a, b, c, d in boxes]
 
 
 def _around(at: tuple[float, float], size: float = 3.2) -> labels.Box:
     return (at[0] - size, at[1] - size, at[0] + size, at[1] + size)
 
 
-def _name(figure: Figure, spot: labels.Spot, box: labels.Box, gid: str, *, pale: bool) -> None:
-    x, y = labels.nearest(spot, box)
-    if labels.threaded(spot, box):
-        labels.line(
-            figure, [spot.x, x], [spot.y, y], color=FAINT, linewidth=0.5, alpha=0.7, gid=gid
-        )
-    colour = {"color": FAINT} if pale else {}
-    labels.write(figure, box[0], box[1] + 2, spot.text, SIZE, gid=gid, **colour)
-
-
 def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> str:
-    """What the figure shows, of what is exact or of what is not and faster."""
+    """What the figure shows: for memory of the exact variants, for error of the faster ones."""
     standing = next((s for s in scene.standings if s.length == length), None)
     if standing is None or standing.answer is None:
         return ""
@@ -292,19 +269,19 @@ def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> s
     nearest = min(known, key=lambda f: f.distance or 0.0, default=None)
     if nearest is None or nearest.distance is None:
         return "" if standing.faster else "Nothing is clearly faster than exact softmax"
-    who = f"{nearest.variant} ({format.times(nearest.speedup)})"
+    name = f"{nearest.variant} ({format.times(nearest.speedup)})"
     far = format.three(nearest.distance)
-    return f"Of what is faster than exact, {who} is nearest to it: {far}"
+    return f"Of what is faster than exact, {name} is nearest to it: {far}"
 
 
-def _told(points: Points, fronts: Sequence[Sequence[str]], measure: str) -> str:
+def _describe(points: Points, fronts: Sequence[Sequence[str]], measure: str) -> str:
     say = format.three if measure == "error" else format.nbytes
-    said = []
+    parts = []
     for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
         if front:
             some = (f"{n} ({format.seconds(points[n][0])}, {say(points[n][1])})" for n in front[:8])
-            said.append(f"{kind}, beaten by none of its kind both ways: {', '.join(some)}")
-    return ". ".join(said)
+            parts.append(f"{kind}, beaten by none of its kind both ways: {', '.join(some)}")
+    return ". ".join(parts)
 
 
 def _rows(

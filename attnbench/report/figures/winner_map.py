@@ -1,13 +1,13 @@
 """The winner map: for each regime and length the fastest exact variant, and by how much.
 
-Colour is its family, depth its lead; hatched is a tie. What has no winner says why in words.
+Colour is its family, depth its lead; hatched is a tie. A cell without a winner says why.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.ranking import Standing
@@ -18,14 +18,12 @@ from attnbench.report.figures import style
 from attnbench.report.figures.sheet import (
     DEEPEST,
     FAINT,
-    FAMILIES,
     GRID,
-    OTHER,
     Drawn,
     finish,
     sheet,
 )
-from attnbench.report.figures.style import Looks, filled
+from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun, Scene
 
 if TYPE_CHECKING:
@@ -34,28 +32,28 @@ if TYPE_CHECKING:
 WIDE = 504.0
 ROW, ABOVE, BELOW = 42.0, 59.5, 8.0
 LEAST, MOST = 60.0, 150.0
-"""Points for the regimes, to the left."""
+"""Points for the regimes, at the left."""
 MOST_ROWS = 40
 MOST_LENGTHS = 12
 SIZE = 8.0
 LINE = 11.0
-"""From one line of words to the next in a cell."""
+"""Points from one line of a cell to the next."""
 WORDS = {
     Status.UNSUPPORTED: "not supported", Status.UNAVAILABLE: "not available",
     Status.WRONG: "wrong results", Status.IMPLAUSIBLE: "not believed", Status.FAILED: "failed",
     Status.OUT_OF_MEMORY: "out of memory", Status.TIMED_OUT: "timed out",
     Status.CRASHED: "crashed",
 }  # fmt: skip
-"""Why there is no time, as short as it can be said."""
+"""Why there is no time, in two words."""
 
 
 def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     """The map of a run's regimes; None where nothing exact was timed."""
     own = [scene for scene in scenes if scene.run.number == run.number]
-    told = [scene for scene in own if any(s.answer for s in scene.standings)]
-    if not told:
+    answered = [scene for scene in own if any(s.answer for s in scene.standings)]
+    if not answered:
         return None
-    shown = (told + [scene for scene in own if scene not in told])[:MOST_ROWS]
+    shown = (answered + [scene for scene in own if scene not in answered])[:MOST_ROWS]
     shown.sort(key=lambda scene: scene.number)
     lengths = sorted({n for scene in shown for n in scene.regime.lengths})
     columns = lengths[-MOST_LENGTHS:]
@@ -80,25 +78,19 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
             bottom = high - ABOVE - ROW * (number + 1)
             _name(figure, name, bottom)
             _cells(figure, scene, columns, looks, bottom, left)
-        return finish(
-            figure,
-            "map",
-            f"map-{run.number}",
-            f"{title}, {run.name}",
-            _told(shown),
-            _rows(shown),
-        )
+        title, rows = f"{title}, {run.name}", _rows(shown)
+        return finish(figure, "map", f"map-{run.number}", title, _describe(shown), rows)
 
 
 def depth(lead: float | None) -> float:
-    """How deep the colour of a winner is: from next to nothing ahead to three times as fast."""
+    """The opacity of a winner's colour, which grows up to a lead of three times."""
     if lead is None or not math.isfinite(lead) or lead <= 1:
         return 0.12
     return 0.12 + (DEEPEST - 0.12) * min(1.0, math.log(lead) / math.log(3))
 
 
 def _finding(shown: Sequence[Scene]) -> str:
-    """Who leads, alone or in a tie, on most problems; empty where there is but one."""
+    """Which leads, alone or in a tie, on most problems; empty where there is only one answer."""
     answers = [s.answer for scene in shown for s in scene.standings if s.answer]
     leads = Counter(name for a in answers for name in (a.winner, *a.equal))
     alone = Counter(a.winner for a in answers if not a.equal)
@@ -110,7 +102,7 @@ def _finding(shown: Sequence[Scene]) -> str:
 
 
 def _common(shown: Sequence[Scene]) -> list[str]:
-    """What all regimes have alike, so that no row need say it."""
+    """The words that all regimes share, which no row needs to repeat."""
     first, *rest = ([*scene.regime.words()] for scene in shown)
     return [word for word in first if all(word in other for other in rest)] if rest else []
 
@@ -118,26 +110,19 @@ def _common(shown: Sequence[Scene]) -> list[str]:
 def _left_out(
     own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[int], columns: Sequence[int]
 ) -> str:
-    said = []
+    parts = []
     if len(own) > len(shown):
-        said.append(f"{len(own) - len(shown)} more regimes")
+        parts.append(f"{len(own) - len(shown)} more regimes")
     if len(lengths) > len(columns):
-        said.append(f"{len(lengths) - len(columns)} shorter lengths")
-    return f"Not drawn: {' and '.join(said)}; the table has all." if said else ""
+        parts.append(f"{len(lengths) - len(columns)} shorter lengths")
+    return f"Not drawn: {' and '.join(parts)}; the table has all." if parts else ""
 
 
 def _key(looks: Looks, used: Iterable[str], margin: float, *, doubt: bool) -> list[style.Item]:
-    families = {looks[name].family for name in used if name in looks}
-    order = [f for f in FAMILIES if f in families] + sorted(families - set(FAMILIES))
-    items: list[style.Item] = [
-        (
-            labels.shorten(f or "other", 80, style.SIZE),
-            filled("full", FAMILIES.get(f, OTHER), "s", 5),
-        )
-        for f in order
-    ]
+    items = style.families_key({looks[name].family for name in used if name in looks}, 5)
     words = f"the deeper, the further ahead; hatched: a tie, within {format.percent(margin)}"
-    words += "; ?: in doubt" * doubt
+    if doubt:
+        words += "; ?: in doubt"
     return [*items, (words, {"marker": "s", "markersize": 0, "color": FAINT})]
 
 
@@ -154,7 +139,7 @@ def _heads(figure: Figure, columns: Sequence[int], high: float, left: float) -> 
 
 
 def _own(scene: Scene, common: Sequence[str]) -> list[str]:
-    """What tells a regime from the others of the map."""
+    """The words that distinguish a regime from the others of the map."""
     return [word for word in scene.regime.words() if word not in common] or [scene.regime.phase]
 
 
@@ -202,32 +187,19 @@ def _cell(figure: Figure, box: Place, standing: Standing, looks: Looks) -> None:
     assert answer is not None
     look = looks[answer.winner]
     words = f"{standing.length:,} tokens: {answer.sentence().partition(': ')[2]}"
-    _rectangle(
-        figure,
-        box,
-        facecolor=look.colour,
-        alpha=depth(answer.lead),
-        linewidth=0,
-        gid=look.gid(words),
-    )
+    fill = {"facecolor": look.colour, "alpha": depth(answer.lead), "gid": look.gid(words)}
+    _rectangle(figure, box, linewidth=0, **fill)
     if answer.equal:
-        _rectangle(
-            figure,
-            box,
-            facecolor="none",
-            edgecolor=look.colour,
-            alpha=0.3,
-            linewidth=0,
-            hatch="////",
-        )
-    _words(figure, box, _said(standing, box[2] - 5), look.gid())
+        hatch = {"facecolor": "none", "edgecolor": look.colour, "alpha": 0.3, "hatch": "////"}
+        _rectangle(figure, box, linewidth=0, **hatch)
+    _words(figure, box, _cell_lines(standing, box[2] - 5), look.gid())
 
 
-def _said(standing: Standing, room: float) -> list[str]:
-    """Who, by how much, and how long it takes; of a tie as many names as there is room for."""
+def _cell_lines(standing: Standing, room: float) -> list[str]:
+    """The winner, its lead and its time; of a tie as many names as there is room for."""
     answer = standing.answer
     assert answer is not None
-    doubt = " ?" * bool(answer.flags)
+    doubt = " ?" if answer.flags else ""
     taken = format.seconds(answer.time.median_s)
     if answer.equal:
         names = labels.listed(standing.leaders, room, 7.0)
@@ -244,22 +216,16 @@ def _empty(figure: Figure, box: Place, why: str) -> None:
 def _words(
     figure: Figure, box: Place, lines: Sequence[str], gid: str, *, pale: bool = False
 ) -> None:
-    """Lines one below the other in the middle of a cell, the first one bold."""
+    """Write lines one below the other in the middle of a cell, the first one bold."""
     left, bottom, wide, high = box
     more: dict[str, Any] = {"ha": "center", **({"gid": gid} if gid else {})}
     more |= {"color": FAINT} if pale else {}
     level = bottom + high / 2 + (len(lines) - 1) * LINE / 2 - 2.8
     for number, text in enumerate(lines):
         size, weight = (7.5, "bold") if number == 0 and not pale else (7.0, "normal")
-        labels.write(
-            figure,
-            left + wide / 2,
-            level - number * LINE,
-            labels.shorten(text, wide - 5, size, weight),
-            size,
-            weight=weight,
-            **more,
-        )
+        line = labels.shorten(text, wide - 5, size, weight)
+        middle = left + wide / 2
+        labels.write(figure, middle, level - number * LINE, line, size, weight=weight, **more)
 
 
 def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
@@ -267,25 +233,18 @@ def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
 
     wide, high = figure.get_size_inches() * 72
     left, bottom, across, up = box
-    figure.add_artist(
-        Rectangle(
-            (left / wide, bottom / high),
-            across / wide,
-            up / high,
-            transform=figure.transFigure,
-            **more,
-        )
-    )
+    corner, size = (left / wide, bottom / high), (across / wide, up / high)
+    figure.add_artist(Rectangle(corner, *size, transform=figure.transFigure, **more))
 
 
 def _why(scene: Scene, length: int) -> str:
-    """Why a length has no winner: of what is exact, first what says something of the length."""
+    """Why a length has no winner: of the exact variants, first those that were tried."""
     records = list(scene.regime.cells.get(length, {}).values())
     exact = [r for r in records if r.computes == "softmax"]
     if not records:
         return "not run"
-    telling = [r for r in exact or records if r.status not in NOT_TRIED]
-    words = _commonest(telling or exact or records)
+    tried = [r for r in exact or records if r.status not in NOT_TRIED]
+    words = _commonest(tried or exact or records)
     return words if exact or not any(r.time for r in records) else "nothing exact, others timed"
 
 
@@ -294,53 +253,29 @@ def _commonest(records: Sequence[Record]) -> str:
     return WORDS.get(status, "no usable time")
 
 
-def _told(shown: Sequence[Scene]) -> str:
-    said = []
+def _describe(shown: Sequence[Scene]) -> str:
+    lines = []
     for scene in shown:
-        spans = [
-            f"{stretch.span} tokens "
-            + (
-                f"{stretch.last.answer.winner} ({stretch.last.sure})"
-                if stretch.last.answer
-                else "no exact one"
-            )
-            for stretch in scene.stretches
-        ]
-        said.append(f"{scene.regime}: {'; '.join(spans)}")
-    return ". ".join(said)
+        spans = []
+        for stretch in scene.stretches:
+            answer, sure = stretch.last.answer, stretch.last.sure
+            winner = f"{answer.winner} ({sure})" if answer else "no exact one"
+            spans.append(f"{stretch.span} tokens {winner}")
+        lines.append(f"{scene.regime}: {'; '.join(spans)}")
+    return ". ".join(lines)
 
 
-def _rows(shown: Sequence[Scene]) -> list[Sequence[object]]:
-    rows: list[Sequence[object]] = [
-        (
-            "regime",
-            "length",
-            "winner",
-            "median_s",
-            "tied with",
-            "next",
-            "lead",
-            "lead_low",
-            "lead_high",
-            "why none",
-        ),
-    ]
+COLUMNS = ("regime", "length", "winner", "median_s", "tied with", "next")
+
+
+def _rows(shown: Sequence[Scene]) -> Iterator[Sequence[object]]:
+    yield *COLUMNS, "lead", "lead_low", "lead_high", "why none"
     for scene in shown:
         for standing in scene.standings:
-            a = standing.answer
-            format = (a.lead, a.lead_low, a.lead_high) if a else ()
-            rows.append(
-                (
-                    str(scene.regime),
-                    standing.length,
-                    a.winner,
-                    style.number(a.time.median_s),
-                    " ".join(a.equal),
-                    a.next or "",
-                    *("" if n is None else f"{n:.4g}" for n in format),
-                    "",
-                )
-                if a
-                else (str(scene.regime), standing.length, *[""] * 7, _why(scene, standing.length))
-            )
-    return rows
+            where, a = (str(scene.regime), standing.length), standing.answer
+            if a is None:
+                yield *where, *[""] * 7, _why(scene, standing.length)
+                continue
+            leads = ["" if n is None else f"{n:.4g}" for n in (a.lead, a.lead_low, a.lead_high)]
+            names = " ".join(a.equal), a.next or ""
+            yield *where, a.winner, style.number(a.time.median_s), *names, *leads, ""

@@ -51,7 +51,9 @@ def test_the_exact_one_is_first_and_says_for_how_many_it_stands():
     words = made.words_of(drawn)
     assert words.index("a") < words.index("x")
     assert "exact, as are 2 more" in words and "own operator" in words
-    assert drawn.told.startswith("The sentence: i must go back to my ship and to my crew. a: crew")
+    assert drawn.description.startswith(
+        "The sentence: i must go back to my ship and to my crew. a: crew"
+    )
 
 
 def test_the_table_has_every_weight():

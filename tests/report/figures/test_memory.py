@@ -93,7 +93,7 @@ def test_it_is_of_the_longest_length_that_most_reach():
         timed("c", 512),
     )
     assert {row["length"] for row in table(drawn)} == {"256"}
-    assert drawn.told == "Of what is exact, a needs least, 5 MiB, and b most, 7 MiB"
+    assert drawn.description == "Of what is exact, a needs least, 5 MiB, and b most, 7 MiB"
 
 
 def test_without_memory_or_times_there_is_none():

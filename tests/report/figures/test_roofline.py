@@ -81,7 +81,7 @@ def test_the_sentence_names_the_exact_one_that_comes_nearest():
         timed("b", median=2e-3),
         timed("x", median=1.5e-3, computes="its own operator"),
     )
-    assert drawn.told.startswith("b comes nearest to the roof of what is exact: it does 50%")
+    assert drawn.description.startswith("b comes nearest to the roof of what is exact: it does 50%")
     assert (drawn.section, drawn.name, drawn.regime) == ("roofline", "roofline-r0", 0)
 
 

@@ -164,7 +164,7 @@ def test_a_crossing_is_a_bracket_between_two_lengths():
     for unit in ("ms", "tflops"):
         drawn = draw(crossing)[f"r0-exact-time-{unit}"]
         assert "naive → flash" in said(drawn)
-        assert "flash overtakes naive between 512 and 1,024" in drawn.told
+        assert "flash overtakes naive between 512 and 1,024" in drawn.description
     assert "naive → flash" not in said(draw(crossing)["r0-exact-memory"])
     assert "naive → flash" not in said(draw(line("naive") + line("flash", 0.5))["r0-exact-time-ms"])
 

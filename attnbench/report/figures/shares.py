@@ -1,0 +1,221 @@
+"""Where the time goes: a bar for each phase of a profiled call, divided by operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attnbench.core.disk import from_json
+from attnbench.core.format import milliseconds, plain
+from attnbench.report.figures.sheet import (
+    FAINT,
+    INK,
+    OTHER,
+    PAPER,
+    Drawn,
+    add_axes,
+    finish,
+    heading,
+    sheet,
+    shorten,
+    width,
+)
+from attnbench.report.figures.style import WIDE, Looks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+Profile = Mapping[str, Any]
+HEAD, BAR, GAP = 12.2, 16.2, 7.2
+"""Points: a variant's name, a phase's bar, the room after a variant."""
+ABOVE, BELOW = 39.6, 25.9
+LEFT, RIGHT = 51.0, 283.0
+FIGURES, VARIANTS, OPERATORS = 4, 8, 6
+"""Figures of a report, variants in each, operators with a piece of their own."""
+LEAST = 0.02
+"""The share of a phase below which an operator is counted with the others."""
+SHADES = (1.0, 0.72, 0.5, 0.36, 0.27, 0.2)
+OUTSIDE = "outside operators"
+LETTERS = 8
+"""Letters below which a shortened name means nothing."""
+
+
+class OperatorShare(NamedTuple):
+    """An operator's part of a phase, or that of several."""
+
+    name: str
+    seconds: float
+    calls: float | None
+
+
+def read(files: Iterable[Path]) -> tuple[list[Profile], list[str]]:
+    """The profiles in files that ``attnbench profile`` wrote, and a sentence for a damaged one."""
+    profiles: list[Profile] = []
+    damaged = []
+    for file in files:
+        name = f"{file.parent.name}/{file.name}"
+        try:
+            found = from_json(file.read_text(encoding="utf-8"))["profiles"]
+            for profile in found:
+                _check(profile)
+            profiles += found
+        except OSError as error:
+            damaged.append(f"{name} can't be read: {error.strerror}")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            damaged.append(f"{name} is damaged, so its profile is not shown")
+    return profiles, damaged
+
+
+def _check(profile: Profile) -> None:
+    """Raises TypeError, KeyError or ValueError where a part that is drawn has another form."""
+    phases = profile["phases"]
+    operators = [operator for phase in phases for operator in phase["operators"]]
+    names = [profile["variant"], profile["slug"], *(operator["name"] for operator in operators)]
+    names += [phase[key] for phase in phases for key in ("name", "of")]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("a name that is no text")
+    times = [phase[key] for phase in phases for key in ("profiled_s", "outside_s")]
+    times += [operator[key] for operator in operators for key in ("self_s", "calls")]
+    if not all(math.isfinite(time) and time >= 0 for time in times):
+        raise ValueError("a time that is no number")
+
+
+def draw(profiles: Sequence[Profile], looks: Looks, number: int = 0) -> list[Drawn]:
+    """A figure a problem, of each variant the profile that was read last. ``number``: the run's."""
+    latest = {(p["slug"], p["variant"]): p for p in profiles if any(map(_parts, p["phases"]))}
+    drawn: list[Drawn] = []
+    for slug, keys in groupby(sorted(latest), key=lambda key: key[0]):
+        if len(drawn) == FIGURES:
+            break
+        some = [latest[key] for key in keys]
+        some.sort(key=lambda p: (p["variant"] not in looks, _total(p), p["variant"]))
+        drawn.append(_draw(f"shares-{number}-{len(drawn)}", slug, some[:VARIANTS], looks))
+    return drawn
+
+
+def _total(profile: Profile) -> float:
+    return math.fsum(phase["profiled_s"] for phase in profile["phases"])
+
+
+def _outside(phase: Mapping[str, Any]) -> float:
+    return phase["outside_s"] if phase["of"] == "operators" else 0.0
+
+
+def _parts(phase: Mapping[str, Any]) -> list[OperatorShare]:
+    """The largest operators first, then all others, then the time outside of all."""
+    outside = _outside(phase)
+    whole = math.fsum([*(x["self_s"] for x in phase["operators"]), outside])
+    if whole <= 0:
+        return []
+    ranked = sorted(phase["operators"], key=lambda x: (-x["self_s"], x["name"]))
+    large = [x for x in ranked if x["self_s"] >= LEAST * whole][:OPERATORS]
+    parts = [OperatorShare(plain(x["name"]), x["self_s"], x["calls"]) for x in large]
+    others = len(ranked) - len(large)
+    rest = math.fsum(x["self_s"] for x in ranked[len(large) :])
+    if rest > 0:
+        parts.append(OperatorShare(f"{others} other" + "s" * (others > 1), rest, None))
+    if outside > 0:
+        parts.append(OperatorShare(OUTSIDE, outside, None))
+    return parts
+
+
+def _draw(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> Drawn:
+    bars = sum(len(p["phases"]) for p in profiles)
+    high = ABOVE + BELOW + len(profiles) * (HEAD + GAP) + bars * BAR
+    title = f"Where the time goes: {slug}"
+    with sheet(WIDE / 72, high / 72) as figure:
+        axes = add_axes(figure, (LEFT, BELOW, RIGHT, high - ABOVE))
+        axes.set(xlim=(0, 1), ylim=(high - ABOVE - BELOW, 0))  # points, downwards
+        axes.set_yticks([])
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="y", visible=False)
+        top = 0.0
+        for profile in profiles:
+            top = _draw_variant(axes, top, profile, looks)
+        heading(figure, "Where the time goes", f"{slug}; at the right, what each took, profiled")
+        return finish(figure, "shares", name, title, _describe(profiles), _rows(profiles))
+
+
+def _draw_variant(axes: Axes, top: float, profile: Profile, looks: Looks) -> float:
+    """Draw its name and a bar for each phase; returns where the next begins."""
+    look = looks.get(profile["variant"])
+    gid, colour = (look.name, look.colour) if look else (None, OTHER)
+    more: dict[str, Any] = {"va": "center_baseline", "gid": gid}
+    title = shorten(profile["variant"], 230, 8, "bold")
+    axes.text(0, top + HEAD / 2 + 1.4, title, fontsize=8, fontweight="bold", **more)
+    top += HEAD
+    more |= {"fontsize": 7.5, "transform": axes.get_yaxis_transform()}
+    for phase in profile["phases"]:
+        middle = top + BAR / 2
+        axes.text(-0.02, middle, shorten(phase["name"], 46, 7.5), ha="right", **more)
+        axes.text(1.015, middle, milliseconds(phase["profiled_s"]), **more)
+        parts = _parts(phase)
+        whole = math.fsum(part.seconds for part in parts) or 1.0
+        left = 0.0
+        for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
+            share = part.seconds / whole
+            words = (
+                f"{profile['variant']}, {phase['name']}: {part.name} "
+                f"{milliseconds(part.seconds)}, {share:.1%}"
+            )
+            kind = (FAINT, 0.25) if part.calls is None else (colour, shade)
+            _draw_piece(
+                axes, (left, top, share), part.name, kind, f"{gid}|{words}" if gid else None
+            )
+            left += share
+        top += BAR
+    return top + GAP
+
+
+def _draw_piece(
+    axes: Axes,
+    place: tuple[float, float, float],
+    name: str,
+    kind: tuple[str, float],
+    gid: str | None,
+) -> None:
+    """A rectangle, with its name inside where there is room for it."""
+    from matplotlib.patches import Rectangle
+
+    left, top, share = place
+    colour, alpha = kind
+    fill: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0, "gid": gid}
+    axes.add_patch(Rectangle((left, top + 1.4), share, BAR - 2.8, **fill))
+    edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
+    axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
+    room = share * (RIGHT - LEFT) - 4
+    whole = f"{name} {share:.0%}"
+    text = whole if width(whole, 6.8) <= room else shorten(name, room, 6.8)
+    if text in (name, whole) or len(text) > LETTERS:
+        ground = {"facecolor": PAPER, "alpha": 0.9, "linewidth": 0, "pad": 0.8}
+        words: dict[str, Any] = {"fontsize": 6.8, "color": INK, "va": "center_baseline"}
+        axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, gid=gid, **words)
+
+
+def _describe(profiles: Sequence[Profile]) -> str:
+    largest = []
+    for profile in profiles:
+        for phase in profile["phases"]:
+            if parts := _parts(phase):
+                whole = math.fsum(part.seconds for part in parts)
+                share = f"{parts[0].name} {parts[0].seconds / whole:.0%}"
+                largest.append(f"{profile['variant']} {phase['name']}: {share}")
+    return "The largest part of each: " + "; ".join(largest)
+
+
+def _rows(profiles: Sequence[Profile]) -> Iterator[tuple[Any, ...]]:
+    yield "variant", "problem", "phase", "operator", "self_s", "calls", "share"
+    for profile in profiles:
+        for phase in profile["phases"]:
+            times = [(x["name"], x["self_s"], x["calls"]) for x in phase["operators"]]
+            if outside := _outside(phase):
+                times.append((OUTSIDE, outside, None))
+            whole = math.fsum(seconds for _, seconds, _ in times) or 1.0
+            of = profile["variant"], profile["slug"], phase["name"]
+            for name, seconds, calls in times:
+                yield (*of, name, seconds, calls, seconds / whole)
