@@ -4,13 +4,13 @@
 
     F.scaled_dot_product_attention = attnbench.dispatch("table.json")
 
-What comes back is called as torch's own function is, and hands each call to the variant that was
-fastest on it. The choice is made once for calls that are alike and kept, so that a later one costs
-some microseconds; a variant is built for the lengths that it is called with, so the first call of
-new lengths costs more. Where a table does not say that its variants are right on every kind of
-inputs (one written by hand or by an earlier version), each is tried on all kinds before its first
-call, and not used if it is wrong on one. What the table does not speak of, and calls that are
-traced, transformed or have tensors without values, go to torch's own function, and a
+The function is called as torch's own is, and hands each call to the variant that was fastest on
+it. The choice is made once for calls that are alike and kept, so that a later one costs some
+microseconds; a variant is built for the lengths that it is called with, so the first call of new
+lengths costs more. Where a table does not say that its variants are right on every kind of inputs
+(one written by hand or by an earlier version), each is tried on all kinds before its first call,
+and not used if it is wrong on one. What the table does not cover, and calls that are traced,
+transformed or have tensors without values, go to torch's own function, and a
 :class:`DispatchWarning` says so, once for each cause. Under ``torch.compile`` the graph breaks
 around a call: what was measured is what runs.
 """
@@ -22,14 +22,13 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.nn.functional import scaled_dot_product_attention as torchs
@@ -54,105 +53,93 @@ from impls.spec import Unsupported
 
 ANY_QUERIES = ("none", "causal@upper-left")
 """Masks that a call can name, whatever its lengths."""
-FEATURES = {
-    0: "phase", 1: "mask", 2: "dtype", 3: "heads", 4: "kv_heads", 5: "head_dim", 6: "v_head_dim",
-}  # fmt: skip
-"""Of what makes calls alike."""
+FEATURES = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
+"""What makes calls alike."""
+KEPT = 256
+"""Kinds of calls for which the choice is kept, with what was built for it."""
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Other classes of tensors do things of their own."""
+TRACING = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+"""Modes in which torch traces calls, or makes tensors without values of what they return."""
+BETWEEN = (__name__, "torch._dynamo.eval_frame")
+"""Modules whose frames lie between the caller and the warning."""
 
 
 class Unseen(Exception):
-    """No entry speaks of the call; ``cause`` is the same for calls that it is the same for."""
+    """No entry covers the call; ``cause`` is the same for all calls that it is the same for."""
 
     def __init__(self, cause: str, sentence: str) -> None:
         super().__init__(sentence)
         self.cause = cause
 
 
-@dataclass(frozen=True)
-class TableCall:
-    """What a table asks of a call."""
+class DispatchRefused(CantBeDone):
+    """A table that may not be used here."""
 
-    phases: tuple[str, ...]
-    """That it may be looked for under, the best first."""
-    masks: tuple[str, ...]
-    """That mean the same for it."""
-    dtype: str
-    widths: tuple[int, int, int, int]
-    """heads, kv_heads, head_dim, v_head_dim"""
-    batch: int
-    keys: int
-    queries: int
 
-    @classmethod
-    def of(
-        cls,
-        shapes: tuple[Size, Size, Size],
-        dtypes: Sequence[torch.dtype],
-        *,
-        causal: bool,
-        scale: float | None,
-        grouped: bool,
-        gradient: bool,
-    ) -> TableCall:
-        """From what the tensors are; raises :class:`Unseen` for what no table has."""
-        _check(shapes, dtypes, scale, grouped)
-        (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = shapes
-        return cls(
-            _phases(queries, keys, gradient),
-            _masks(queries, keys, causal),
-            str(dtypes[0]).removeprefix("torch."),
-            (heads, kv_heads, width, value_width),
-            batch,
-            keys,
-            queries,
-        )
+class DispatchWarning(UserWarning):
+    """The table does not cover some calls, or was made under other circumstances."""
 
-    def entry_of(
-        self, entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]]
-    ) -> tuple[DispatchEntry, str]:
-        """The entry and the variant; ``entries`` by what makes calls alike."""
-        alike = [
-            entry
-            for phase, mask in product(self.phases, self.masks)
-            for entry in entries.get((phase, mask, self.dtype, *self.widths), ())
-        ]
-        for entry in alike:
-            if (variant := entry.takes(self.batch, self.keys, self.queries)) is not None:
-                return entry, variant
-        raise self._outside(alike) if alike else self._unlike(list(entries))
 
-    def _outside(self, alike: Sequence[DispatchEntry]) -> Unseen:
-        spans = [
-            f"{r.first} to {r.last} keys with {_queries(r.queries)} (batch {e.batch[0]} to "
-            f"{e.batch[1]})"
-            for e in alike
-            for r in e.ranges
-        ]
-        more = f" and {len(spans) - 3} ranges more" * (len(spans) > 3)
-        return Unseen(
-            f"lengths {alike[0].alike}",
-            f"{self.queries} queries on {self.keys} keys, batch {self.batch}, are outside of what "
-            f"was measured ({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}{more}",
-        )
+# ---- which entry a call is under ---------------------------------------------------------------
 
-    def _unlike(self, known: Sequence[tuple[Any, ...]]) -> Unseen:
-        """Name what the table has of no call, or that it has not all of it together."""
-        mine = (self.phases, self.masks, (self.dtype,), *((n,) for n in self.widths))
-        for place, name in FEATURES.items():
-            there = {alike[place] for alike in known}
-            if not there & set(mine[place]):
-                has = ", ".join(map(str, sorted(there)))
-                return Unseen(name, f"{name} {mine[place][0]} is not in the table, which has {has}")
-        heads, kv_heads, width, value_width = self.widths
-        what = (
-            f"{self.phases[0]}, mask {self.masks[0]}, {self.dtype}, h{heads}/{kv_heads} "
-            f"d{width}/{value_width}"
-        )
-        return Unseen(what, f"the table has no entry for {what} together")
+
+def find_entry(
+    entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]],
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[torch.dtype],
+    *,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
+    gradient: bool,
+) -> tuple[DispatchEntry, str]:
+    """The entry and the variant for a call; raises :class:`Unseen` for what no table has.
+
+    ``entries`` are by what makes calls alike.
+    """
+    _check_shapes(shapes, dtypes, scale, grouped)
+    (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = shapes
+    phases, masks = _phases(queries, keys, gradient), _masks(queries, keys, causal)
+    rest = (str(dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
+    alike = [
+        entry
+        for phase, mask in product(phases, masks)
+        for entry in entries.get((phase, mask, *rest), ())
+    ]
+    for entry in alike:
+        if (variant := entry.takes(batch, keys, queries)) is not None:
+            return entry, variant
+    if not alike:
+        raise _unlike(list(entries), (phases, masks, *((value,) for value in rest)))
+    spans = [
+        f"{r.first} to {r.last} keys with {_queries(r.queries)} (batch {e.batch[0]} to "
+        f"{e.batch[1]})"
+        for e in alike
+        for r in e.ranges
+    ]
+    more = f" and {len(spans) - 3} ranges more" if len(spans) > 3 else ""
+    raise Unseen(
+        f"lengths {alike[0].alike}",
+        f"{queries} queries on {keys} keys, batch {batch}, are outside of what "
+        f"was measured ({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}{more}",
+    )
+
+
+def _unlike(known: Sequence[tuple[Any, ...]], mine: Sequence[tuple[Any, ...]]) -> Unseen:
+    """Name what the table has of no call, or say that it has not all of it together."""
+    for place, name in enumerate(FEATURES):
+        there = {alike[place] for alike in known}
+        if not there & set(mine[place]):
+            has = ", ".join(map(str, sorted(there)))
+            return Unseen(name, f"{name} {mine[place][0]} is not in the table, which has {has}")
+    phase, mask, dtype, heads, kv_heads, width, value_width = (values[0] for values in mine)
+    what = f"{phase}, mask {mask}, {dtype}, h{heads}/{kv_heads} d{width}/{value_width}"
+    return Unseen(what, f"the table has no entry for {what} together")
 
 
 def reachable(entry: DispatchEntry) -> bool:
-    """Whether any call can mean this entry; a mask that only a tensor can say, none does."""
+    """Whether any call can mean this entry: none can whose mask only a tensor can express."""
     if entry.mask in ANY_QUERIES:
         return True
     return entry.mask == "causal" and any(
@@ -160,8 +147,8 @@ def reachable(entry: DispatchEntry) -> bool:
     )
 
 
-def _check(
-    shapes: tuple[Size, Size, Size], dtypes: Sequence[torch.dtype], scale: Any, grouped: bool
+def _check_shapes(
+    shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], scale: Any, grouped: bool
 ) -> None:
     """Raise for what is in no table, and for what torch's own function refuses better."""
     q, k, v = shapes
@@ -179,22 +166,23 @@ def _check(
         raise Unseen("grouped", f"{q[1]} heads on {k[1]} key/value heads without enable_gqa")
     if len(set(dtypes)) > 1:
         raise Unseen("dtypes", "q, k and v of unlike dtypes were not measured")
-    if scale is not None and q[3]:
+    number = isinstance(scale, int | float)
+    if scale is not None and q[3] and not (number and is_usual(scale, q[3])):
         known = q[3] ** -0.5
-        if not isinstance(scale, int | float) or not is_usual(scale, q[3]):
-            raise Unseen(
-                "scale",
-                f"scale={scale} was not measured; the table's is head_dim**-0.5, {known:.6g}",
-            )
+        raise Unseen(
+            "scale", f"scale={scale} was not measured; the table's is head_dim**-0.5, {known:.6g}"
+        )
 
 
 def _phases(queries: int, keys: int, gradient: bool) -> tuple[str, ...]:
+    """The phases that the call may be looked up under, the best first."""
     if gradient:
         return ("train",)
     return ("decode", "forward") if queries < keys or queries == 1 else ("forward",)
 
 
 def _masks(queries: int, keys: int, causal: bool) -> tuple[str, ...]:
+    """The masks that mean the same for the call."""
     if not causal:
         return ("none", "causal") if queries == 1 else ("none",)
     if queries == keys:
@@ -206,22 +194,7 @@ def _queries(count: int | str) -> str:
     return "as many queries" if count == SAME else f"{count} quer{'y' if count == 1 else 'ies'}"
 
 
-KEPT = 256
-"""Of calls that are unlike, so many choices are kept, and with each what was built for it."""
-PLAIN = (Tensor, torch.nn.Parameter)
-"""Other classes of tensors do things of their own."""
-TRACING = tuple(torch._C._TorchDispatchModeKey.__members__.values())
-"""Modes in which torch traces calls, or makes tensors without values of what they return."""
-BETWEEN = (__name__, "torch._dynamo.eval_frame")
-"""Whose frames lie between the one who calls and the one who warns."""
-
-
-class DispatchRefused(CantBeDone):
-    """A table that may not be used here; a sentence."""
-
-
-class DispatchWarning(UserWarning):
-    """The table does not speak of some calls, or was made under other circumstances."""
+# ---- the function ------------------------------------------------------------------------------
 
 
 def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = ()) -> Dispatch:
@@ -237,20 +210,27 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     return Dispatch(table, _built(table, tables), tables)
 
 
+class _Inside(threading.local):
+    """Whether this thread is in a variant, whose own calls go to torch's function."""
+
+    a_variant = False
+
+
 class Dispatch:
     """The function: made by :func:`dispatch`, called as ``F.scaled_dot_product_attention`` is."""
 
     def __init__(
         self, table: DispatchTable, built: Mapping[str, Built], tables: Sequence[str | Path] = ()
     ) -> None:
-        self.table, self.said = table, dict[str, str]()
-        """By cause: the sentence that was said, of calls left to torch or of how it is here."""
+        self.table = table
+        self.said: dict[str, str] = {}
+        """By cause: the sentences that were said, of calls left to torch or of how it is here."""
         self._built, self._tables = built, tuple(tables)
         self._device = table.made["device"]
         self._unchecked = [x for x in INPUTS if x not in (table.made.get("inputs") or ())]
         """Kinds of inputs on which the table doesn't say that its variants are right."""
         self._checked: dict[Any, str | None] = {}
-        """By variant and kind of call, what is wrong with it on one of these."""
+        """By variant and kind of call: what is wrong with it on one of these, if anything."""
         self._entries = defaultdict[tuple[Any, ...], list[DispatchEntry]](list)
         for entry in table.entries:
             self._entries[entry.alike].append(entry)
@@ -273,10 +253,11 @@ class Dispatch:
     ) -> Tensor:
         """Attention, by whichever variant the table has for this call."""
         if not self._inside.a_variant:
-            attend = self._picked(
-                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-            )
-            if attend is not None:
+            qkv = query, key, value
+            special = _special(qkv, attn_mask, dropout_p, self._device)
+            if special is not None:
+                self._left_to_torch(*special)
+            elif (attend := self._picked(qkv, is_causal, scale, enable_gqa)) is not None:
                 self._inside.a_variant = True
                 try:
                     return attend(query, key, value)
@@ -289,88 +270,51 @@ class Dispatch:
         )
 
     def _picked(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float | None,
-        enable_gqa: bool,
+        self, qkv: tuple[Tensor, Tensor, Tensor], causal: bool, scale: float | None, grouped: bool
     ) -> Attend | None:
         """The variant as it was built for calls like this one; None where torch's own serves."""
-        try:
-            if attn_mask is not None:
-                raise Unseen("attn_mask", "a mask that is given as a tensor is in no table")
-            if dropout_p:
-                raise Unseen("dropout", f"dropout (dropout_p={dropout_p}) was not measured")
-            if (special := _special(query, key, value)) is not None:
-                raise Unseen(special, f"{special} were not measured")
-            if torch.is_autocast_enabled(self._device):
-                raise Unseen("autocast", "autocast runs other dtypes than were measured")
-        except Unseen as why:
-            self._left_to_torch(why.cause, why)
-            return None
-        wanted = torch.is_grad_enabled() and (
-            query.requires_grad or key.requires_grad or value.requires_grad
+        q, k, v = qkv
+        gradient = torch.is_grad_enabled() and (
+            q.requires_grad or k.requires_grad or v.requires_grad
         )
-        return self._way(
-            query.shape,
-            key.shape,
-            value.shape,
-            query.dtype,
-            key.dtype,
-            value.dtype,
-            query.device,
-            key.device,
-            value.device,
-            is_causal,
-            scale,
-            enable_gqa,
-            wanted,
-        )
+        shapes = q.shape, k.shape, v.shape
+        dtypes, devices = (q.dtype, k.dtype, v.dtype), (q.device, k.device, v.device)
+        return self._way(shapes, dtypes, devices, causal, scale, grouped, gradient)
 
     def _find(
         self,
-        q: torch.Size,
-        k: torch.Size,
-        v: torch.Size,
-        dtype: torch.dtype,
-        k_dtype: torch.dtype,
-        v_dtype: torch.dtype,
-        device: torch.device,
-        k_device: torch.device,
-        v_device: torch.device,
-        is_causal: bool,
+        shapes: tuple[torch.Size, ...],
+        dtypes: tuple[torch.dtype, ...],
+        devices: tuple[torch.device, ...],
+        causal: bool,
         scale: float | None,
-        enable_gqa: bool,
-        wanted: bool,
+        grouped: bool,
+        gradient: bool,
     ) -> Attend | None:
         """The same, looked up in the table and built."""
+        device = devices[0]
         if device.type not in (self._device, "meta"):
             raise DispatchRefused(
                 f"the tensors are on {device}, and the table was made for {self._device}: move "
                 f"them there, or make a table on {device.type}"
             )
         try:
-            if device.type == "meta" or not device == k_device == v_device:
+            if device.type == "meta" or len(set(devices)) > 1:
                 raise Unseen("meta", "tensors on the meta device, or on several, were not measured")
-            call = TableCall.of(
-                (q, k, v),
-                (dtype, k_dtype, v_dtype),
-                causal=is_causal,
+            entry, variant = find_entry(
+                self._entries,
+                shapes,
+                dtypes,
+                causal=causal,
                 scale=scale,
-                grouped=enable_gqa,
-                gradient=wanted,
+                grouped=grouped,
+                gradient=gradient,
             )
-            entry, variant = call.entry_of(self._entries)
-            asked = CallShape(
-                tuple(q), tuple(k), tuple(v), dtype, device, Mask.parse(entry.mask), entry.phase
-            )
-            attend = self._built[variant].attend(asked)
+            q, k, v = map(tuple, shapes)
+            call = CallShape(q, k, v, dtypes[0], device, Mask.parse(entry.mask), entry.phase)
+            attend = self._built[variant].attend(call)
             if self._unchecked and variant != self.table.fallback:
-                self._check(attend, variant, entry, asked)
+                self._check(attend, variant, entry, call)
             return attend
         except Unseen as why:
             self._left_to_torch(why.cause, why)
@@ -378,11 +322,11 @@ class Dispatch:
             self._left_to_torch("not served", why)
         return None
 
-    def _check(self, attend: Attend, variant: str, entry: DispatchEntry, asked: CallShape) -> None:
+    def _check(self, attend: Attend, variant: str, entry: DispatchEntry, call: CallShape) -> None:
         """Raise :class:`Unseen` where a variant, tried once, is wrong on some kind of inputs."""
         key = variant, entry.alike
         if key not in self._checked:
-            problem = problem_of(asked.q, asked.v, asked.dtype, asked.device, asked.mask, "forward")
+            problem = problem_of(call.q, call.v, call.dtype, call.device, call.mask, "forward")
             self._inside.a_variant = True
             try:
                 with torch.no_grad():
@@ -393,14 +337,14 @@ class Dispatch:
             raise Unseen(f"wrong {variant}", f"{variant} is not used, since {wrong}")
 
     def _say(self, cause: str, sentence: str) -> None:
-        """Once for each cause, at the line that called."""
+        """Warn once for each cause, at the line that called."""
         with self._telling:
             if cause not in self.said:
                 self.said[cause] = sentence
                 warnings.warn(f"attnbench.dispatch: {sentence}", DispatchWarning, _outside())
 
-    def _left_to_torch(self, cause: str, why: Exception) -> None:
-        """Say whose a call is that the table does not speak of; there is no variant for it."""
+    def _left_to_torch(self, cause: str, why: Exception | str) -> None:
+        """Warn of a call that there is no variant for."""
         self._say(cause, f"{why}; such calls go to torch's own function (said once)")
 
     def __reduce__(self) -> tuple[Callable[..., Dispatch], tuple[Any, ...]]:
@@ -432,9 +376,23 @@ def _wrong(attend: Attend, problem: Problem, kinds: Iterable[str]) -> str | None
     return None
 
 
-def _special(*given: Tensor) -> str | None:
-    """What makes a call other than one of plain tensors, computed at once; None if nothing does."""
-    for x in given:
+def _special(
+    qkv: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, dropout: float, kind: str
+) -> tuple[str, str] | None:
+    """The cause and the sentence where a call is not one of plain tensors, computed at once."""
+    if mask is not None:
+        return "attn_mask", "a mask that is given as a tensor is in no table"
+    if dropout:
+        return "dropout", f"dropout (dropout_p={dropout}) was not measured"
+    if (special := _special_tensors(qkv)) is not None:
+        return special, f"{special} were not measured"
+    if torch.is_autocast_enabled(kind):
+        return "autocast", "autocast runs other dtypes than were measured"
+    return None
+
+
+def _special_tensors(qkv: tuple[Tensor, Tensor, Tensor]) -> str | None:
+    for x in qkv:
         if type(x) not in PLAIN:
             return "tensors of a class of their own"
         if x.is_nested:
@@ -450,27 +408,24 @@ def _special(*given: Tensor) -> str | None:
         return "calls with forward-mode derivatives"
     if torch._C._len_torch_function_stack():
         default = torch.get_default_device().type
-        if default not in ("cpu", given[0].device.type):
+        if default not in ("cpu", qkv[0].device.type):
             return f"calls while {default} is the default device"
     return None
 
 
-class _Inside(threading.local):
-    """Whether this thread is in a variant, whose own calls are torch's, whoever has that name."""
-
-    a_variant = False
-
-
 def _outside() -> int:
-    """How far up the one stands who called this module's function."""
+    """How many frames up the code stands that called this module's function."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__") in BETWEEN:
         level, frame = level + 1, frame.f_back
     return level
 
 
+# ---- whether the table may be used here --------------------------------------------------------
+
+
 def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
-    """Raise a sentence where the table was made for another place than this."""
+    """Raise DispatchRefused where the table was made for another place than this."""
     here = this_machine()
     if made["device"] not in here.devices:
         raise DispatchRefused(
@@ -487,14 +442,14 @@ def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
 
 
 def _release(version: str | None) -> str:
-    """Without the word for its build: of one wheel the metadata say ``2.13.0`` and torch itself
-    ``2.13.0+cu130``. The device and its driver stand in the table besides.
+    """Without the name of its build: a wheel's metadata may say ``2.13.0`` where torch itself says
+    ``2.13.0+cu130``. The device and its driver are in the table besides.
     """
     return str(version).partition("+")[0]
 
 
 def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:
-    """Its variants by label; raises a sentence for one that can't serve what the table gives it."""
+    """Its variants by label; raises DispatchRefused where one can't serve what it should."""
     try:
         built = {n: Built(row) for n, row in table.rows(impls.table(tables)).items()}
     except NotServed as why:
@@ -513,7 +468,7 @@ def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Buil
 
 
 def _notes(made: Mapping[str, Any]) -> list[str]:
-    """What is otherwise than when the table was made, and may change which is fastest."""
+    """What differs from when the table was made, and may change which is fastest."""
     notes = []
     if made["device"] == "cpu" and made["threads"] != (threads := torch.get_num_threads()):
         notes.append(

@@ -1,28 +1,32 @@
 """The attention calls of a program, as data: which problems, where, how often, for how long.
 
-On disk one JSON object, the sites last, so that of a file that was cut off the sites before the
-cut can still be read. It is replaced as a whole at each writing: who is killed leaves the last one.
+The file is one JSON object with the sites last, so that of a file that was cut off the sites before
+the cut can still be read. It is replaced as a whole at each write, so a killed process leaves the
+last version.
 
-A **site** is a place in the program with one problem: ``seconds`` are of all its forward calls
-together, ``backward_s`` of their gradients. ``share`` is its part of a step where the program
-trains (from one optimizer's step to the next: the median over the steps of what attention takes of
-one, split by their seconds among the sites that want gradients, the others having none), else of
-the window from the beginning of the first call to the end of the last. On a GPU, whose seconds are
-read later than its steps end, it is of the window also where the program trains. It is None where
+A **site** is a place in the program with one problem: ``seconds`` is the time of all its forward
+calls together, ``backward_s`` of their gradients. Where the program trains, ``share`` is the site's
+part of a step (from one optimizer's step to the next: the median over the steps of what attention
+takes of one, split by their seconds among the sites that want gradients; the others have none).
+Otherwise it is the part of the window from the start of the first call to the end of the last. On
+a GPU, whose seconds are read later than its steps end, it is always of the window. It is None where
 no time could be taken, and where calls of several threads, or of a GPU's streams, overlap so that
-their seconds are more than there were. A site whose problem does not say
-all of the call (``faithful`` is false; ``note`` says what is missing) counts in the share and is
-not in :meth:`Calls.problems`.
+their seconds are more than there were. A site whose problem does not describe all of the call
+(``faithful`` is false; ``note`` says what is missing) counts in the share and is not in
+:meth:`SeenCalls.problems`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from math import isfinite
+from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, field
+from msgspec.structs import replace
 
 from attnbench.core.disk import is_no_file, write_whole
 from impls.asked import CantBeDone
@@ -32,11 +36,13 @@ FORMAT = 1
 ROUNDING = 1e-6
 """By how much sums of seconds may be off, as a share."""
 MANY = 1_000
-"""Calls, of which the first few don't move the mean."""
+"""In so many calls, the first few don't move the mean."""
+
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e300)]
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """A place in a program where attention is called, with one problem."""
 
     problem: Problem
@@ -44,52 +50,68 @@ class Site:
     """``model.py:56 Attention.forward from train.py:30``"""
     via: str
     """Which function: ``sdpa``, ``mha``, ``flex``, ``transformers eager`` …"""
-    calls: int
-    seconds: float
-    backward_s: float = 0.0
+    calls: Count
+    seconds: Seconds
+    backward_s: Seconds = 0.0
     share: float | None = None
     scale: float = 0.0
     samples: str = ""
     """A file of the q, k and v of one call."""
     note: str = ""
     faithful: bool = True
-    """Whether the problem says all of what the call computes, but for dropout and scale."""
+    """Whether the problem describes all that the call computes, but for dropout and scale."""
+
+    @property
+    def total_s(self) -> float:
+        """Seconds, forward and backward."""
+        return self.seconds + self.backward_s
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {**asdict(self), "problem": self.problem.to_dict()}
+        return {**msgspec.structs.asdict(self), "problem": self.problem.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Site:
-        """Back from :meth:`to_dict`; what a later version added is left out."""
-        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        told = {f.name: values["problem"][f.name] for f in fields(Problem)}  # nothing is filled in
-        return cls(**{**known, "problem": Problem.from_dict(told)})
+        """Back from :meth:`to_dict`; fields that a later version added are ignored."""
+        named = {name: values["problem"][name] for name in Problem.__dataclass_fields__}
+        site = msgspec.convert({**values, "problem": Problem.from_dict(named)}, cls)
+        if site.calls < 1 and not site.via.endswith("compiled"):  # those were met, not counted
+            raise ValueError(f"calls of {site.site} is {site.calls}")
+        return site
+
+    def plus(self, other: Site) -> Site:
+        """This site with another's calls too."""
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            seconds=self.seconds + other.seconds,
+            backward_s=self.backward_s + other.backward_s,
+            samples=self.samples or other.samples,
+        )
 
 
-@dataclass
-class SeenCalls:
+class SeenCalls(msgspec.Struct):
     """What was seen of a program's attention, and what was not."""
 
     sites: list[Site] = field(default_factory=list)
     header: dict[str, Any] = field(default_factory=dict)
-    """The command, the machine's device, versions, how many processes and threads were seen."""
+    """The command, versions, how many processes and threads were seen."""
     unseen: list[str] = field(default_factory=list)
     """Sentences: what may be missing, and why."""
     complete: bool = True
     """False while the program runs, and where it, or the file, was cut off."""
-    wall_s: float = 0.0
-    """From the first call's beginning to the last one's end, summed over processes; on the CPU less
+    wall_s: Seconds = 0.0
+    """From the first call's start to the last one's end, summed over processes; on the CPU less
     what recording took."""
-    attention_s: float = 0.0
+    attention_s: Seconds = 0.0
     """Forward and backward of all calls that could be timed."""
-    steps: int = 0
-    step_s: float | None = None
+    steps: Count = 0
+    step_s: Seconds | None = None
     """The median from one optimizer's step to the next."""
-    step_share: float | None = None
-    """The median of the part of it that is attention, forward and backward."""
+    step_share: Seconds | None = None
+    """The median of the part of a step that is attention, forward and backward."""
     step_share_between: list[float] | None = None
-    """Between what that median lies, by the steps alone."""
+    """The interval of that median, by the steps alone."""
 
     @property
     def off(self) -> tuple[float, float]:
@@ -102,16 +124,16 @@ class SeenCalls:
     @property
     def share(self) -> float | None:
         """What attention takes of a step, or of the window where there are no steps."""
-        found = self._of_the_time
-        return min(found, 1.0) if found is not None and found <= 1.0 + ROUNDING else None
+        part = self._part_of_time
+        return min(part, 1.0) if part is not None and part <= 1.0 + ROUNDING else None
 
     @property
     def overlap(self) -> bool:
         """Whether calls took more seconds together than there were."""
-        return self._of_the_time is not None and self.share is None
+        return self._part_of_time is not None and self.share is None
 
     @property
-    def _of_the_time(self) -> float | None:
+    def _part_of_time(self) -> float | None:
         if self.step_share is not None:
             return self.step_share
         return self.attention_s / self.wall_s if self.wall_s > 0 < self.attention_s else None
@@ -119,28 +141,30 @@ class SeenCalls:
     def a_call_s(self, site: Site) -> float | None:
         """What a call of a site took, forward and backward; None where no time could be taken.
 
-        Of few calls the first, which warm up, would move the mean: where they are of one process
-        that trains, it is of a median step, of which there is one more than times between two.
+        The first calls, which warm up, would move the mean of few. So where the site's calls are
+        few, of one process that trains, the time is that of a median step; there is one step more
+        than times between two.
         """
-        calls = site.calls
-        if calls < MANY and self.header.get("processes") == 1 and site.backward_s:
-            of_a_step = (site.share or 0.0) * (self.step_s or 0.0) if self.step_share else 0.0
-            if of_a_step:
-                return of_a_step * (self.steps + 1) / calls
-        return (site.seconds + site.backward_s) / calls or None
+        few = site.calls < MANY and self.header.get("processes") == 1
+        if few and site.backward_s and self.step_share:
+            in_a_step = (site.share or 0.0) * (self.step_s or 0.0)
+            if in_a_step:
+                return in_a_step * (self.steps + 1) / site.calls
+        return site.total_s / site.calls or None
 
     def problems(self) -> list[Problem]:
-        """The problems that say all of their calls, each once, those of most seconds first."""
+        """The problems that describe all of their calls, each once, by falling seconds."""
         spent: dict[Problem, float] = {}
         for site in self.sites:
             if site.faithful:
-                spent[site.problem] = spent.get(site.problem, 0.0) + site.seconds + site.backward_s
+                spent[site.problem] = spent.get(site.problem, 0.0) + site.total_s
         return sorted(spent, key=lambda p: -spent[p])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values, the sites last."""
-        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sites"}
-        return {"calls": FORMAT, **rest, "sites": [s.to_dict() for s in self.sites]}
+        values = msgspec.structs.asdict(self)
+        del values["sites"]
+        return {"calls": FORMAT, **values, "sites": [s.to_dict() for s in self.sites]}
 
     def write(self, path: Path) -> None:
         """Replace the file as a whole."""
@@ -168,81 +192,41 @@ class SeenCalls:
                 f"{path} holds no captured calls; 'attnbench capture -- PROGRAM' makes such a file"
             )
         try:
-            found = cls._of(values, path, cut=cut)
+            sites = [Site.from_dict(s) for s in values.get("sites", [])]
+            calls = msgspec.convert({**values, "sites": sites}, cls)
+        except CantBeDone:
+            raise
         except KeyError as error:
             raise CantBeDone(f"the calls in {path} are damaged: {error} is missing") from None
-        except (TypeError, AttributeError) as error:
-            raise CantBeDone(f"the calls in {path} are damaged ({error})") from None
-        if said := next(_impossible(found), None):
-            raise CantBeDone(f"the calls in {path} are damaged: {said}")
-        return found
-
-    @classmethod
-    def _of(cls, values: dict[str, Any], path: Path, *, cut: bool) -> SeenCalls:
-        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        calls = cls(**{**known, "sites": [Site.from_dict(s) for s in values.get("sites", [])]})
+        except (TypeError, AttributeError, ValueError) as error:
+            raise CantBeDone(f"the calls in {path} are damaged: {error}") from None
         if cut:
             calls.complete = False
-            calls.unseen = [
-                *calls.unseen,
-                f"{path} was cut off: {len(calls.sites)} sites could be read, and there were more",
-            ]
+            calls.unseen.append(
+                f"{path} was cut off: {len(calls.sites)} sites could be read, and there were more"
+            )
         return calls
-
-
-def _impossible(calls: SeenCalls) -> Iterator[str]:
-    """Counts and seconds that can't be; shares are looked at where something is made of them."""
-    for name in ("wall_s", "attention_s", "steps", "step_s", "step_share"):
-        value = getattr(calls, name)
-        if value is not None and not _counted(value):
-            yield f"{name} is {value!r}"
-    for site in calls.sites:
-        for name in ("calls", "seconds", "backward_s"):
-            value = getattr(site, name)
-            uncounted = site.via.endswith("compiled")  # met when its code was compiled
-            if not _counted(value) or (name == "calls" and value < 1 and not uncounted):
-                yield f"{name} of {site.site} is {value!r}"
-
-
-def _counted(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and isfinite(value) and value >= 0
 
 
 def _before_the_cut(text: str) -> dict[str, Any]:
     """The values of an object whose end is missing, and those of its sites that are whole."""
-    found: dict[str, Any] = {}
-    for name, value in _members(text):
-        found[name] = value
-    return found
-
-
-def _members(text: str) -> Iterator[tuple[str, Any]]:
-    """Names and values one by one, for as long as they can be read."""
-    decoder = json.JSONDecoder()
+    values: dict[str, Any] = {}
+    decode = json.JSONDecoder().raw_decode
     at = text.find("{") + 1
-    while at > 0:
-        try:
-            name, at = decoder.raw_decode(text, _past(text, at, ","))
+    try:
+        while at > 0:
+            name, at = decode(text, _past(text, at, ","))
             start = _past(text, at, ":")
             if name == "sites":
-                yield name, list(_elements(text, text.index("[", start) + 1))
-                return
-            value, at = decoder.raw_decode(text, start)
-        except (ValueError, IndexError, RecursionError):
-            return
-        yield name, value
-
-
-def _elements(text: str, at: int) -> Iterator[Any]:
-    """The whole elements of a list that begins there."""
-    decoder = json.JSONDecoder()
-    while True:
-        try:
-            value, at = decoder.raw_decode(text, _past(text, at, ","))
-        except (ValueError, IndexError, RecursionError):
-            return
-        yield value
+                values[name] = []
+                at = text.index("[", start) + 1
+                while True:
+                    site, at = decode(text, _past(text, at, ","))
+                    values[name].append(site)
+            values[name], at = decode(text, start)
+    except (ValueError, IndexError, RecursionError):
+        pass
+    return values
 
 
 def _past(text: str, at: int, mark: str) -> int:
@@ -253,39 +237,9 @@ def _past(text: str, at: int, mark: str) -> int:
 
 
 FEW = 4
-"""Problems of a place that differ in lengths alone and are still told apart."""
+"""So many problems of a place that differ in lengths alone are kept apart."""
 MOST = 48
-
-
-class Kind(NamedTuple):
-    """What calls have in common that are gathered."""
-
-    site: str
-    via: str
-    scale: float
-    note: str
-    faithful: bool
-    problem: Problem
-    """With the lengths of one, and without the mask's numbers."""
-    kinds: str
-
-
-@dataclass(slots=True)
-class CallSum:
-    """Calls and their seconds."""
-
-    calls: int = 0
-    seconds: float = 0.0
-    backward_s: float = 0.0
-    samples: str = ""
-
-    def add(self, other: CallSum) -> None:
-        """Those of another too."""
-        self.calls += other.calls
-        self.seconds += other.seconds
-        self.backward_s += other.backward_s
-        self.samples = self.samples or other.samples
-
+"""Problems of one octave that are counted one by one."""
 
 Octave = tuple[int, int]
 
@@ -294,43 +248,46 @@ class Gathered:
     """Sums by place, kind and octave, bounded however long the program runs."""
 
     def __init__(self) -> None:
-        self._sums: dict[Kind, dict[Octave, dict[Problem, CallSum]]] = {}
+        self._sums: dict[Any, dict[Octave, dict[Problem, Site]]] = {}
 
     def add(self, site: Site) -> None:
         """Count these calls with those before."""
         octaves = self._sums.setdefault(_kind(site), {})
         some = octaves.setdefault(octave(site.problem), {})
-        problem = site.problem
-        if problem not in some and len(some) >= MOST:
-            problem = min(some, key=lambda p: abs(p.kv_len - problem.kv_len))
-        kept = site.samples if problem == site.problem else ""  # else it is of other lengths
-        more = CallSum(site.calls, site.seconds, site.backward_s, kept)
-        some.setdefault(problem, CallSum()).add(more)
+        if site.problem not in some and len(some) >= MOST:
+            nearest = min(some, key=lambda p: abs(p.kv_len - site.problem.kv_len))
+            site = replace(site, problem=nearest, samples="")  # which are of other lengths
+        before = some.get(site.problem)
+        some[site.problem] = site if before is None else before.plus(site)
 
     def add_all(self, sites: Iterable[Site]) -> Gathered:
-        """All of these; gives itself back."""
+        """Add all of these, and return itself."""
         for site in sites:
             self.add(site)
         return self
 
     def sites(self) -> list[Site]:
-        """Those of most seconds first, then those called most."""
-        found = [s for kind, octaves in self._sums.items() for s in _told(kind, octaves)]
-        return sorted(found, key=lambda s: (-(s.seconds + s.backward_s), -s.calls))
+        """Those of most seconds first, then those called most; many lengths are one an octave."""
+        sites: list[Site] = []
+        for octaves in self._sums.values():
+            few = sum(map(len, octaves.values())) <= FEW
+            for some in octaves.values():
+                sites += some.values() if few or len(some) == 1 else [_one_of(some)]
+        return sorted(sites, key=lambda s: (-s.total_s, -s.calls))
 
     def each(self) -> Iterator[Site]:
         """One by one, before octaves are made of them."""
-        for kind, octaves in self._sums.items():
+        for octaves in self._sums.values():
             for some in octaves.values():
-                for problem, total in some.items():
-                    yield _site(kind, problem, total, kind.note)
+                yield from some.values()
 
 
-def _kind(site: Site) -> Kind:
+def _kind(site: Site) -> tuple[Any, ...]:
+    """What calls have in common that are gathered: all but lengths and a named mask's numbers."""
     p = site.problem
-    bare = p.with_(q_len=1, kv_len=1, mask=replace(p.mask, parts=()))
+    bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
     names = str(p.mask) if any(m.file for m in p.mask.parts) else "+".join(p.mask.kinds)
-    return Kind(site.site, site.via, site.scale, site.note, site.faithful, bare, names)
+    return site.site, site.via, site.scale, site.note, site.faithful, bare, names
 
 
 def octave(problem: Problem) -> Octave:
@@ -338,33 +295,22 @@ def octave(problem: Problem) -> Octave:
     return (problem.q_len - 1).bit_length(), (problem.kv_len - 1).bit_length()
 
 
-def _told(kind: Kind, octaves: dict[Octave, dict[Problem, CallSum]]) -> Iterator[Site]:
-    """Each problem by itself while they are few, else one of each octave."""
-    few = sum(map(len, octaves.values())) <= FEW
-    for some in octaves.values():
-        if few or len(some) == 1:
-            for problem, total in some.items():
-                yield _site(kind, problem, total, kind.note)
-        else:
-            yield _one(kind, some)
-
-
-def _one(kind: Kind, some: dict[Problem, CallSum]) -> Site:
+def _one_of(some: dict[Problem, Site]) -> Site:
     """One site of a whole octave."""
-    total = CallSum()
-    for each in some.values():
-        total.add(each)
     chosen = _middle(some)
-    kept = some[chosen].samples
     keys = [p.kv_len for p in some]
     span = f"{min(keys)} to {max(keys)} keys" if min(keys) < max(keys) else f"{keys[0]} keys"
-    said = f"stands for {len(some)} problems of {span}" + " and more" * (len(some) >= MOST)
-    note = "; ".join(filter(None, (kind.note, said)))
-    return replace(_site(kind, chosen, total, note), samples=kept)
+    more = " and more" if len(some) >= MOST else ""
+    stands = f"stands for {len(some)} problems of {span}{more}"
+    note = f"{chosen.note}; {stands}" if chosen.note else stands
+    total = chosen
+    for site in some.values():
+        total = total if site is chosen else total.plus(site)
+    return replace(total, note=note, samples=chosen.samples)
 
 
-def _middle(some: dict[Problem, CallSum]) -> Problem:
-    """The problem of the middle call by length, or the nearest to it that has a sample."""
+def _middle(some: dict[Problem, Site]) -> Site:
+    """The site of the middle call by length, or the nearest to it that has a sample."""
     ordered = sorted(some, key=lambda p: (p.kv_len, p.q_len, str(p.mask)))
     left = sum(s.calls for s in some.values()) / 2
     at = -1
@@ -373,68 +319,7 @@ def _middle(some: dict[Problem, CallSum]) -> Problem:
         left -= some[ordered[at]].calls
     at = max(at, 0)
     sampled = [n for n, p in enumerate(ordered) if some[p].samples]
-    return ordered[min(sampled, key=lambda n: abs(n - at)) if sampled else at]
-
-
-def _site(kind: Kind, problem: Problem, total: CallSum, note: str) -> Site:
-    return Site(
-        problem,
-        kind.site,
-        kind.via,
-        total.calls,
-        total.seconds,
-        total.backward_s,
-        scale=kind.scale,
-        samples=total.samples,
-        note=note,
-        faithful=kind.faithful,
-    )
-
-
-def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
-    """One account of all. Steps are those of the process with most of them."""
-    steps = max(parts, key=lambda c: c.steps, default=SeenCalls())
-    gathered = Gathered().add_all(site for part in parts for site in part.sites)
-    whole = SeenCalls(
-        sites=gathered.sites(),
-        header=_header(parts),
-        unseen=list(dict.fromkeys(said for part in parts for said in part.unseen)),
-        complete=all(part.complete for part in parts),
-        wall_s=sum(part.wall_s for part in parts),
-        attention_s=sum(part.attention_s for part in parts),
-        steps=steps.steps,
-        step_s=steps.step_s,
-        step_share=steps.step_share,
-        step_share_between=steps.step_share_between,
-    )
-    shares = _shares(whole)
-    whole.sites = [
-        _told_of_merged(site, share) for site, share in zip(whole.sites, shares, strict=True)
-    ]
-    if whole.overlap:
-        whole.unseen.append(OVERLAP)
-    return whole
-
-
-def _shares(whole: SeenCalls) -> list[float | None]:
-    """What is known of the time, split among the sites that it is of."""
-    spent = [site.seconds + site.backward_s for site in whole.sites]
-    total = whole.attention_s
-    if whole.step_share is not None and any(s.problem.phase == "train" for s in whole.sites):
-        spent = [
-            s * (site.problem.phase == "train") for s, site in zip(spent, whole.sites, strict=True)
-        ]
-        total = sum(spent)
-    known = whole.share if total > 0 else None
-    return [known * s / total if s > 0 and known is not None else None for s in spent]
-
-
-def _told_of_merged(site: Site, share: float | None) -> Site:
-    """With its share, and its samples as the problem's inputs."""
-    problem = site.problem
-    if site.samples:
-        problem = problem.with_(inputs=f"captured:{site.samples}")
-    return replace(site, share=share, problem=problem)
+    return some[ordered[min(sampled, key=lambda n: abs(n - at)) if sampled else at]]
 
 
 OVERLAP = (
@@ -444,11 +329,42 @@ OVERLAP = (
 """Said where threads, or a GPU's streams, compute at the same time."""
 
 
-def _header(parts: Iterable[SeenCalls]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    counted = {"processes": 0, "threads": 0}
+def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
+    """All processes' calls in one. Steps are those of the process with most of them."""
+    trained = max(parts, key=lambda c: c.steps, default=SeenCalls())
+    header: dict[str, Any] = {}
     for part in parts:
-        found = {**part.header, **found}
-        for name in counted:
-            counted[name] += int(part.header.get(name, 1))
-    return {**found, **counted}
+        header = {**part.header, **header}
+    for name in ("processes", "threads"):
+        header[name] = sum(int(part.header.get(name, 1)) for part in parts)
+    whole = replace(
+        trained,
+        sites=Gathered().add_all(site for part in parts for site in part.sites).sites(),
+        header=header,
+        unseen=list(dict.fromkeys(sentence for part in parts for sentence in part.unseen)),
+        complete=all(part.complete for part in parts),
+        wall_s=sum(part.wall_s for part in parts),
+        attention_s=sum(part.attention_s for part in parts),
+    )
+    whole.sites = _with_shares(whole)
+    if whole.overlap:
+        whole.unseen.append(OVERLAP)
+    return whole
+
+
+def _with_shares(whole: SeenCalls) -> list[Site]:
+    """The sites, each with its part of the share, and with its samples as the problem's inputs."""
+    trains = [site for site in whole.sites if site.problem.phase == "train"]
+    of_training = whole.step_share is not None and bool(trains)
+    total = sum(site.total_s for site in trains) if of_training else whole.attention_s
+    known = whole.share if total > 0 else None
+    sites = []
+    for site in whole.sites:
+        problem, share = site.problem, None
+        counts = site.total_s > 0 and (problem.phase == "train" or not of_training)
+        if known is not None and counts:
+            share = known * site.total_s / total
+        if site.samples:
+            problem = problem.with_(inputs=f"captured:{site.samples}")
+        sites.append(replace(site, share=share, problem=problem))
+    return sites

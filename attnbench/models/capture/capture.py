@@ -10,7 +10,7 @@ seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`
                     compiled by itself), every attention function that transformers gives a model:
                     its eager ones, sdpa, flash, flex and registered ones; in all threads
 met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often
-met, not recorded   attention written out as products and a softmax; said with its place
+met, not recorded   attention written out as products and a softmax; named with its place
 not seen            other libraries' kernels, called directly; a softmax written as exponentials;
                     Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
                     are named as ours; with ``attnbench.capture()``, a function that a running
@@ -19,7 +19,7 @@ not seen            other libraries' kernels, called directly; a softmax written
 ==================  ==============================================================================
 
 A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window
-of which a share is told, but not on a GPU, which goes on meanwhile. There a share is of the window
+that a share is of, but not on a GPU, which goes on meanwhile. There a share is of the window
 alone, never of a step: its seconds are read later than its steps end. Attention that a checkpoint
 computes again is counted again: it is work.
 """
@@ -30,34 +30,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attnbench.models.capture import libraries
-from attnbench.models.capture.child import After
+from attnbench.models.capture import libraries, written_out
+from attnbench.models.capture.calls import SeenCalls, merged
+from attnbench.models.capture.child import AfterImport
 from attnbench.models.capture.originals import Stands
 from attnbench.models.capture.recorder import NOW, Recorder
 from impls.asked import CantBeDone
 
-if TYPE_CHECKING:
-    from attnbench.models.capture.calls import SeenCalls
-
 
 @contextmanager
 def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
-    """Record this process's attention calls; what is given is filled in at the end.
+    """Record this process's attention calls; what is yielded is filled in at the end.
 
     ``samples``: keep the q, k and v of one call of each place and kind, in a folder of that name
     (``attention-samples`` if it is just true), as ``inputs=captured:FILE.npz`` takes them. Masks
     without a name are kept as files for as long as this process lives.
     """
-    from attnbench.models.capture.calls import SeenCalls
-    from attnbench.models.capture.recorder import Recorder
-
-    pass
-    from attnbench.models.capture.calls import merged
-
     folder = Path("attention-samples" if samples is True else samples) if samples else None
     session = Session(Recorder(samples=folder and folder.resolve()))
     calls = SeenCalls(complete=False)
@@ -66,7 +58,9 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
         yield calls
     finally:
         session.end()
-        vars(calls).update(vars(merged([session.recorder.calls(complete=True)])))
+        recorded = merged([session.recorder.calls(complete=True)])
+        for name in SeenCalls.__struct_fields__:
+            setattr(calls, name, getattr(recorded, name))
 
 
 RULES = "torch._dynamo.trace_rules"
@@ -81,46 +75,41 @@ class Session:
         self.recorder = recorder
         self._stands = Stands()
         self._optimizers: Any = None
-        deeds = {
-            FLEX: lambda: libraries.put_flex(self._stands, NOW),
-            RULES: self._rules,
-            GRAPHS: lambda: libraries.put_graphs(self._stands, NOW),
-            libraries.MODULE: lambda: libraries.put_transformers(self._stands, NOW),
+        actions = {
+            FLEX: lambda: libraries.put_flex(self._stands),
+            RULES: self._load_rules,
+            GRAPHS: lambda: written_out.put_graphs(self._stands),
+            libraries.MODULE: lambda: libraries.put_transformers(self._stands),
         }
-        self._imports = After(deeds, recorder.failed)
+        self._imports = AfterImport(actions, recorder.failed)
 
     def begin(self, *, running: bool) -> None:
         """``running``: the program runs already, and may have the functions under other names."""
-        if NOW.on:
+        if NOW.recorder is not None:
             raise CantBeDone("this process is being captured already; end that first")
         try:
-            self._put(running)
+            if RULES in sys.modules:
+                self._load_rules()
+            libraries.put_torch(self._stands)
+            written_out.put_written_out(self._stands)
+            self._imports.begin()
+            if running:
+                self._stands.spread()
+            self._optimizers = register_optimizer_step_post_hook(_stepped)
         except BaseException:
             self.end()
             raise
         NOW.recorder = self.recorder
 
-    def _rules(self) -> None:
+    def _load_rules(self) -> None:
         """Let the compiler find what it knows by identity while torch's functions are its own."""
         from torch._dynamo import trace_rules
 
         with self._stands.paused():
             trace_rules.get_torch_obj_rule_map()
 
-    def _put(self, running: bool) -> None:
-        if RULES in sys.modules:
-            self._rules()
-        libraries.put_torch(self._stands, NOW)
-        libraries.put_written_out(self._stands, NOW)
-        libraries.put_compile(self._stands)
-        libraries.put_script(self._stands)
-        self._imports.begin()
-        if running:
-            self._stands.spread()
-        self._optimizers = register_optimizer_step_post_hook(self._stepped)
-
     def end(self) -> None:
-        """Everything is as it was before."""
+        """Put everything back as it was before."""
         NOW.recorder = None
         self._imports.end()
         if self._optimizers is not None:
@@ -129,7 +118,7 @@ class Session:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is recorded for a moment, and torch's functions are its own."""
+        """Record nothing for a moment, with torch's functions its own."""
         NOW.recorder = None
         try:
             with self._stands.paused():
@@ -137,6 +126,7 @@ class Session:
         finally:
             NOW.recorder = self.recorder
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
-        if NOW.recorder is not None:
-            NOW.recorder.steps.stepped(optimizer)
+
+def _stepped(optimizer: Any, *_: Any) -> None:
+    if NOW.recorder is not None:
+        NOW.recorder.steps.stepped(optimizer)

@@ -1,11 +1,11 @@
-"""Inside a program that is captured: from the moment that it has torch, its calls are recorded.
+"""Inside a program that is captured: once it has imported torch, its calls are recorded.
 
 Each process writes a file of its own into the capture's folder: at its first call, again and again
 where anything was called since, at the last once a second, and at its end, also where it leaves by
-``os._exit`` or becomes another program by ``os.exec``. A process that is killed leaves the last.
-A process that is forked off begins anew, and so writes what it did itself. ``PID.python`` and
-``PID.torch`` say how far a process came. Whatever goes wrong here is written there too, and never
-met by the program.
+``os._exit`` or becomes another program by ``os.exec``. A process that is killed leaves the last
+one. A forked process begins anew, and so writes what it did itself. ``PID.python`` and
+``PID.torch`` show how far a process came. Whatever goes wrong here is written to ``PID.amiss``,
+and never reaches the program.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ if TYPE_CHECKING:
     from attnbench.models.capture.recorder import Recorder
 
 
-Deed = Callable[[], None]
+class AfterImport(MetaPathFinder):
+    """Runs an action each time that one of some modules has been imported."""
 
-
-class After(MetaPathFinder):
-    """Finds nothing of its own: it asks those who do, and stays by while the module is loaded."""
-
-    def __init__(self, deeds: dict[str, Deed], failed: Callable[[Exception], None]) -> None:
-        """``failed`` is told of what goes wrong in a deed; whoever imports is not."""
-        self._deeds, self._failed = deeds, failed
+    def __init__(
+        self, actions: dict[str, Callable[[], None]], failed: Callable[[Exception], None]
+    ) -> None:
+        """``failed`` gets what goes wrong in an action, which the importing code never sees."""
+        self._actions, self._failed = actions, failed
 
     def begin(self) -> None:
-        """Do what is due of modules that are there already; wait for the others."""
-        for name in [n for n in self._deeds if n in sys.modules]:
-            self._do(self._deeds.pop(name))
+        """Act for modules that are there already; wait for the others."""
+        for name in [n for n in self._actions if n in sys.modules]:
+            self.imported(name)
         sys.meta_path.insert(0, self)
 
     def end(self) -> None:
@@ -49,50 +48,48 @@ class After(MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def _do(self, deed: Deed) -> None:
-        try:
-            deed()
-        except Exception as error:
-            self._failed(error)
-
-    def _loaded(self, name: str) -> None:
-        if (deed := self._deeds.pop(name, None)) is not None:
-            self._do(deed)
+    def imported(self, name: str) -> None:
+        """Run the action of this module, once."""
+        if (action := self._actions.pop(name, None)) is not None:
+            try:
+                action()
+            except Exception as error:
+                self._failed(error)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module that is waited for, its loader watched; many ask and never load."""
-        if name not in self._deeds:
+        """The spec of a module that is waited for, its loader watched; a spec may go unused."""
+        if name not in self._actions:
             return None
         for finder in sys.meta_path:
             found = None if finder is self else finder.find_spec(name, path, target)
             if found is not None:
                 if found.loader is not None:
-                    found.loader = _Watched(found.loader, lambda: self._loaded(name))
+                    found.loader = _Watched(found.loader, self)
                 return found
         return None
 
 
 class _Watched(Loader):
-    """A loader that says when it is done, and is gone then."""
+    """A loader that reports when it is done, and is gone then."""
 
-    def __init__(self, loader: Loader, deed: Deed) -> None:
-        self._loader, self._deed = loader, deed
+    def __init__(self, loader: Loader, after: AfterImport) -> None:
+        self._loader, self._after = loader, after
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As it does."""
+        """As the loader does."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As it does; then the deed."""
+        """As the loader does; then the action."""
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._deed()
+        self._after.imported(module.__name__)
 
 
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
@@ -103,7 +100,7 @@ SOON_S, EVERY_S = 0.05, 1.0
 
 
 def begin(why_not: Callable[[], str | None]) -> None:
-    """Wait for torch; ``why_not`` is asked then, and its answer left where there is one."""
+    """Wait for torch, then record; or leave a note where ``why_not`` returns a reason."""
     folder = Path(os.environ[FOLDER])
     mark(folder, "python")
 
@@ -117,13 +114,13 @@ def begin(why_not: Callable[[], str | None]) -> None:
         else:
             _with_torch(folder)
 
-    After({"torch": imported}, failed).begin()
+    AfterImport({"torch": imported}, failed).begin()
 
 
-def mark(folder: Path, kind: str, said: str = "") -> None:
-    """Leave word of this process."""
+def mark(folder: Path, kind: str, text: str = "") -> None:
+    """Write a note of this process."""
     with suppress(OSError):  # the capture may be over, and its folder gone
-        (folder / f"{os.getpid()}.{kind}").write_text(said)
+        (folder / f"{os.getpid()}.{kind}").write_text(text)
 
 
 def _with_torch(folder: Path) -> None:
@@ -150,7 +147,7 @@ def _after(first: Callable[[], None], then: Callable[..., Any]) -> Callable[...,
 
 
 class Writer:
-    """Writes what a process has recorded so far, now and again."""
+    """Writes what a process has recorded so far, again and again."""
 
     def __init__(self, folder: Path, recorder: Recorder) -> None:
         self._folder, self._recorder = folder, recorder
@@ -164,9 +161,9 @@ class Writer:
 
     def _start(self) -> None:
         self.write(complete=False)
-        threading.Thread(target=self._now_and_again, name="attnbench capture", daemon=True).start()
+        threading.Thread(target=self._repeat, name="attnbench capture", daemon=True).start()
 
-    def _now_and_again(self) -> None:
+    def _repeat(self) -> None:
         before, wait_s = self._recorder.tally.window(), SOON_S
         while not self._done.wait(wait_s):
             wait_s = min(2 * wait_s, EVERY_S)
@@ -176,7 +173,7 @@ class Writer:
                 self.write(complete=False)
 
     def write(self, *, complete: bool) -> None:
-        """What there is by now."""
+        """Write what there is by now."""
         if self._recorder.on_first is not None:  # no call was made
             return
         with self._lock:
@@ -190,11 +187,11 @@ class Writer:
                 mark(self._folder, "amiss", f"{type(error).__name__}: {error}")
 
     def end(self) -> None:
-        """The process ends."""
+        """Write for the last time, as the process ends."""
         self._done.set()
         self.write(complete=True)
 
     def forked(self) -> None:
-        """In a process that was forked off: nothing has been called yet."""
+        """Begin anew in a forked process: nothing has been called yet."""
         self._recorder.restart()
         self._begin()

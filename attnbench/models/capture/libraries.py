@@ -1,47 +1,56 @@
-"""Calls that are seen: torch's, FlexAttention's, transformers', and attention written out."""
+"""Stand-ins for the functions of torch, FlexAttention and transformers that compute attention."""
 
 from __future__ import annotations
 
-import operator
 import sys
-import threading
 import types
-from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._guards import TracingContext
 
-from attnbench.models.capture import recorder
-from attnbench.models.capture.masks import FlexMasks, FoundMask, Masks
-from attnbench.models.capture.originals import Function, Original, Stands, told, where
-from attnbench.models.capture.recorder import CapturedCall, Now
+from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.originals import Function, Original, Stands
+from attnbench.models.capture.places import Place, first_of, place_of
+from attnbench.models.capture.recorder import NOW, CapturedCall, SiteRequest, four
+from attnbench.models.mask_of import FULL, causal_of
+from impls.asked import CantBeDone
 from impls.masks import Shape
 
-if TYPE_CHECKING:
-    from torch.fx import GraphModule, Node
-
-    from attnbench.models.capture.recorder import Now
+SDPA = "scaled_dot_product_attention"
+MODULE = "transformers.modeling_utils"
 
 
-FUSED = "scaled_dot_product_attention"
-
-
-def put_torch(stands: Stands, now: Now) -> None:
-    """Stand for all of torch's functions."""
-    inner = stands.put(F, FUSED, lambda o: sdpa(o, now, "sdpa"))
+def put_torch(stands: Stands) -> None:
+    """Stand for torch's functions."""
+    inner = stands.put(F, SDPA, sdpa)
     fused = F.scaled_dot_product_attention
-    stands.put(F, "multi_head_attention_forward", lambda o: mha(o, inner, fused, now))
-    stands.put(torch, "_native_multi_head_attention", lambda o: native(o, now))
-    stands.put(torch, "_transformer_encoder_layer_fwd", lambda o: encoder_layer(o, now))
+    stands.put(F, "multi_head_attention_forward", lambda o: _mha(o, inner, fused))
+    native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
+    stands.put(torch, native, lambda o: _fast_path(o, _native_call))
+    stands.put(torch, layer, lambda o: _fast_path(o, _layer_call))
+    stands.put(torch, "compile", lambda o: _compile(o, stands))
+    stands.put(torch.jit, "script", lambda o: _script(o, stands))
 
 
-def sdpa(original: Original, now: Now, via: str) -> Function:
+def put_flex(stands: Stands) -> None:
+    """Stand for ``flex_attention``."""
+    from torch.nn.attention import flex_attention as module
+
+    stands.put(module, "flex_attention", _flex)
+
+
+def put_transformers(stands: Stands) -> None:
+    """Stand for what gives models their function."""
+    interface = getattr(sys.modules.get(MODULE), "AttentionInterface", None)
+    if hasattr(interface, "get_interface"):
+        stands.put(interface, "get_interface", _get_interface)
+
+
+def sdpa(original: Original, via: str = "sdpa") -> Function:
     """``F.scaled_dot_product_attention``"""
 
     def scaled_dot_product_attention(
@@ -54,22 +63,14 @@ def sdpa(original: Original, now: Now, via: str) -> Function:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
+        begun = None
         if torch.compiler.is_compiling():
             if torch.compiler.is_dynamo_compiling():
                 from torch._dynamo.comptime import comptime
 
-                comptime(sdpa_met)
-            return original.call(
-                query,
-                key,
-                value,
-                attn_mask,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
-        begun = now.begin(query)
+                comptime(met_sdpa)
+        else:
+            begun = NOW.begin(query)
         out = original.call(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -78,11 +79,8 @@ def sdpa(original: Original, now: Now, via: str) -> Function:
             def call() -> CapturedCall:
                 return CapturedCall(via, query, key, value, attn_mask, is_causal, scale, dropout_p)
 
-            now.made(call, out, begun)
+            NOW.made(call, out, begun)
         return out
-
-    def sdpa_met(context: Any) -> None:
-        now.met(context, recorder.sdpa_call)
 
     return scaled_dot_product_attention
 
@@ -91,65 +89,42 @@ def sdpa(original: Original, now: Now, via: str) -> Function:
 
 
 class _Torch:
-    """The names of ``torch``, but for the products that attention is made of."""
-
-    def __init__(self, now: Now) -> None:
-        self._products = _Products(now)
-        self.bmm, self.baddbmm = self._products.bmm, self._products.baddbmm
+    """The names of ``torch``, with products that take notes: scores, then the weighted values."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
-
-class _Products:
-    """Scores are the first product, and the weights with the values the second."""
-
-    def __init__(self, now: Now) -> None:
-        self._now = now
-
     def bmm(self, a: Tensor, b: Tensor) -> Tensor:
         """Of queries and keys, or of weights and values."""
-        state = self._now.state()
+        state = NOW.state()
         if state.scores is None:
-            state.scores = (self._now.begin(a), a, b, None)
+            state.scores = (NOW.begin(a), a, b, None)
             return torch.bmm(a, b)
         (begun, q, k, mask), state.scores = state.scores, None
-        out = torch.bmm(a, b)
+        heads, out = state.heads, torch.bmm(a, b)
         if begun is not None:
-            self._made(state.heads, q, k, b, mask, out, begun)
+
+            def call() -> CapturedCall:
+                return CapturedCall("mha", q, k.mT, b, mask, scale=q.shape[-1] ** -0.5, heads=heads)
+
+            NOW.made(call, out, begun)
         return out
 
     def baddbmm(self, mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """Of queries and keys, with what is added."""
-        state = self._now.state()
-        state.scores = (self._now.begin(a), a, b, mask)
+        NOW.state().scores = (NOW.begin(a), a, b, mask)
         return torch.baddbmm(mask, a, b)
 
-    def _made(
-        self,
-        heads: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        out: Tensor,
-        begun: Any,
-    ) -> None:
-        def call() -> CapturedCall:
-            return CapturedCall("mha", q, k.mT, v, mask, heads=heads, scale=q.shape[-1] ** -0.5)
 
-        self._now.made(call, out, begun)
-
-
-def mha(original: Original, inner: Original, fused: Function, now: Now) -> Function:
+def _mha(original: Original, inner: Original, fused: Function) -> Function:
     """``F.multi_head_attention_forward``; ``fused`` stands for the function that it calls."""
-    products, within = _Torch(now), sdpa(inner, now, "mha")
+    products, within = _Torch(), sdpa(inner, "mha")
 
     def run(*args: Any, **more: Any) -> Any:
         whole: Any = original.call
         names = {**whole.__globals__, "torch": products}
-        if names[FUSED] is fused:  # else it is what the program has put there
-            names[FUSED] = within
+        if names[SDPA] is fused:  # else it is what the program has put there
+            names[SDPA] = within
         made = types.FunctionType(
             whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__
         )
@@ -157,9 +132,9 @@ def mha(original: Original, inner: Original, fused: Function, now: Now) -> Funct
         return made(*args, **more)
 
     def multi_head_attention_forward(*args: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling() or not now.on:
+        if torch.compiler.is_compiling() or NOW.recorder is None:
             return original.call(*args, **more)
-        state = now.state()
+        state = NOW.state()
         before = state.heads
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
         try:
@@ -170,46 +145,38 @@ def mha(original: Original, inner: Original, fused: Function, now: Now) -> Funct
     return multi_head_attention_forward
 
 
-def native(original: Original, now: Now) -> Function:
-    """``torch._native_multi_head_attention``"""
+def _fast_path(original: Original, read: Callable[..., CapturedCall]) -> Function:
+    """An operator that computes more than attention; ``read`` finds the call in its arguments."""
 
-    def _native_multi_head_attention(*args: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling() or (begun := now.begin(args[0], nested=True)) is None:
+    def fast_path(*args: Any, **more: Any) -> Any:
+        if torch.compiler.is_compiling() or (begun := NOW.begin(args[0], nested=True)) is None:
             return original.call(*args, **more)
         out = original.call(*args, **more)
-
-        def call() -> CapturedCall:
-            query, key, value, width, heads = args[:5]
-            mask, kind = _given(args, more, 9, "mask"), _given(args, more, 12, "mask_type")
-            return fast_call("mha fast path", (query, key, value), width, heads, mask, kind)
-
-        now.made(call, out, begun)
+        NOW.made(lambda: read(args, more), out, begun)
         return out
 
-    return _native_multi_head_attention
+    return fast_path
 
 
-def encoder_layer(original: Original, now: Now) -> Function:
-    """``torch._transformer_encoder_layer_fwd``"""
-
-    def _transformer_encoder_layer_fwd(*args: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling() or (begun := now.begin(args[0], nested=True)) is None:
-            return original.call(*args, **more)
-        out = original.call(*args, **more)
-
-        def call() -> CapturedCall:
-            src, width, heads = args[:3]
-            mask, kind = _given(args, more, 18, "mask"), _given(args, more, 19, "mask_type")
-            return fast_call("encoder layer fast path", (src, src, src), width, heads, mask, kind)
-
-        now.made(call, out, begun)
-        return out
-
-    return _transformer_encoder_layer_fwd
+def _native_call(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
+    """The call within ``torch._native_multi_head_attention``."""
+    query, key, value, width, heads = args[:5]
+    mask, kind = _argument(args, more, 9, "mask"), _argument(args, more, 12, "mask_type")
+    return fast_call("mha fast path", (query, key, value), width, heads, mask, kind)
 
 
-def _given(args: tuple[Any, ...], more: dict[str, Any], place: int, name: str) -> Any:
+def _layer_call(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
+    """The call within ``torch._transformer_encoder_layer_fwd``."""
+    src, width, heads = args[:3]
+    mask, kind = _argument(args, more, 18, "mask"), _argument(args, more, 19, "mask_type")
+    return fast_call("encoder layer fast path", (src, src, src), width, heads, mask, kind)
+
+
+def _argument(args: tuple[Any, ...], more: dict[str, Any], place: int, name: str) -> Any:
     return args[place] if len(args) > place else more.get(name)
+
+
+WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
 
 
 def fast_call(
@@ -233,18 +200,10 @@ def fast_call(
     return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True)
 
 
-WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
+# ---- FlexAttention -----------------------------------------------------------------------------
 
 
-def put_flex(stands: Stands, now: Now) -> None:
-    """Stand for ``flex_attention``."""
-    from torch.nn.attention import flex_attention as module
-
-    known = FlexMasks()
-    stands.put(module, "flex_attention", lambda o: flex(o, now, known))
-
-
-def flex(original: Original, now: Now, known: FlexMasks) -> Function:
+def _flex(original: Original) -> Function:
     """``torch.nn.attention.flex_attention.flex_attention``"""
 
     def flex_attention(
@@ -258,103 +217,153 @@ def flex(original: Original, now: Now, known: FlexMasks) -> Function:
         *args: Any,
         **more: Any,
     ) -> Any:
+        run = partial(
+            original.call, query, key, value, score_mod, block_mask, scale, enable_gqa, *args
+        )
         if torch.compiler.is_compiling():
             if torch.compiler.is_dynamo_compiling():
                 from torch._dynamo.comptime import comptime
 
-                comptime(flex_met)
-            return original.call(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, *args, **more
-            )
-        begun = now.begin(query)
-        state = now.state()
+                comptime(_met_flex)
+            return run(**more)
+        begun = NOW.begin(query)
+        state = NOW.state()
         before, state.heads = state.heads, 1  # its own products and softmax are no other attention
         try:
-            out = original.call(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, *args, **more
-            )
+            out = run(**more)
         finally:
             state.heads = before
         if begun is not None:
 
-            def found(masks: Masks, shape: Shape) -> FoundMask:
-                return known.of(block_mask, score_mod, masks, shape, query.device)
+            def find(masks: Masks, shape: Shape) -> FoundMask:
+                return masks.of_flex(block_mask, score_mod, shape, query.device)
 
             def call() -> CapturedCall:
-                return CapturedCall("flex", query, key, value, scale=scale, found=found)
+                return CapturedCall("flex", query, key, value, scale=scale, find_mask=find)
 
-            now.made(call, out, begun)
+            NOW.made(call, out, begun)
         return out
-
-    def flex_met(context: Any) -> None:
-        now.met(context, recorder.nameless)
 
     return flex_attention
 
 
-def put_compile(stands: Stands) -> None:
-    """Stand for ``torch.compile``, for what is compiled by itself and recorded."""
+# ---- torch.compile and torch.jit ---------------------------------------------------------------
 
-    def make(original: Original) -> Function:
-        def compile(model: Any = None, *args: Any, **more: Any) -> Any:
-            if model is not None and hasattr(model, "__attnbench__"):
-                made = stands.compiled(model, lambda f: original.call(f, *args, **more))
-                if made is not None:
-                    return made
-            return original.call(model, *args, **more)
-
-        return compile
-
-    stands.put(torch, "compile", make)
+COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
 
 
-def put_script(stands: Stands) -> None:
-    """Stand for ``torch.jit.script``, which knows torch's functions by their identity."""
+def _compile(original: Original, stands: Stands) -> Function:
+    """``torch.compile``, for functions that are compiled by themselves and recorded."""
 
-    def make(original: Original) -> Function:
-        def script(*args: Any, **more: Any) -> Any:
-            more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
-            with stands.paused():
-                return original.call(*args, **more)
+    def compile(model: Any = None, *args: Any, **more: Any) -> Any:
+        if model is not None and hasattr(model, "__attnbench__"):
+            made = stands.compiled(model, lambda f: original.call(f, *args, **more))
+            if made is not None:
+                return made
+        return original.call(model, *args, **more)
 
-        return script
-
-    stands.put(torch.jit, "script", make)
+    return compile
 
 
-MODULE = "transformers.modeling_utils"
-MEANT = {
+def _script(original: Original, stands: Stands) -> Function:
+    """``torch.jit.script``, which knows torch's functions by their identity."""
+
+    def script(*args: Any, **more: Any) -> Any:
+        more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
+        with stands.paused():
+            return original.call(*args, **more)
+
+    return script
+
+
+def _met_flex(_: Any) -> None:
+    """Torch's compiler met a call of ``flex_attention``."""
+    if (recorder := NOW.recorder) is not None:
+        recorder.met_compiled(None)
+
+
+def met_sdpa(context: Any) -> None:
+    """Torch's compiler met a call of ``F.scaled_dot_product_attention``."""
+    if (recorder := NOW.recorder) is None:
+        return
+    site = None
+    try:
+        site = _compiled_request(context).site()
+    except CantBeDone as error:
+        recorder.failures[str(error)] += 1
+    except Exception as error:  # how the compiler keeps its values may change with its version
+        recorder.failures[f"torch.compile did not say what it is: {error!r:.120}"] += 1
+    recorder.met_compiled(site)
+
+
+def _compiled_request(context: Any) -> SiteRequest:
+    q, k, v = (context.get_local(name).as_fake() for name in ("query", "key", "value"))
+    masked, causal, scale, dropout = (
+        _constant(context, name) for name in ("attn_mask", "is_causal", "scale", "dropout_p")
+    )
+    forms = (four(q), four(k), four(v))
+    shape = Shape(forms[0][0], forms[0][1], forms[0][2], forms[1][2])
+    found = FoundMask(causal_of(shape) if causal is True else FULL)
+    if masked is not None:
+        found = FoundMask(FULL, "its mask has no values while it is compiled")
+    return SiteRequest(
+        first_of(_traced_places(context)),
+        "sdpa, compiled",
+        *forms,
+        q.dtype,
+        q.device,
+        torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
+        found,
+        scale if isinstance(scale, float) else None,
+        dropout if isinstance(dropout, float) else 0.0,
+        COMPILED_NOTE,
+    )
+
+
+def _constant(context: Any, name: str) -> Any:
+    """The value of an argument that is a constant, else something that is no argument's value."""
+    try:
+        return context.get_local(name).as_python_constant()
+    except Exception:
+        return ...
+
+
+def _traced_places(context: Any) -> Iterator[Place]:
+    """The frames that are being traced, the innermost first."""
+    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    while frame is not None:
+        yield place_of(frame.f_code, frame.lineno)
+        frame = getattr(frame, "parent", None)
+
+
+# ---- transformers ------------------------------------------------------------------------------
+
+INEXPRESSIBLE = {
     "softcap": "its scores are capped",
     "s_aux": "it has attention sinks",
     "sinks": "it has attention sinks",
 }
-"""What a problem can't say, by the name under which models pass it."""
+"""What a problem can't describe, by the name under which models pass it."""
+NO_TENSOR = "its mask is no tensor, and what it hides is not known"
 
 
-def put_transformers(stands: Stands, now: Now) -> None:
-    """Stand for what gives models their function."""
-    interface = getattr(sys.modules.get(MODULE), "AttentionInterface", None)
-    if hasattr(interface, "get_interface"):
-        stands.put(interface, "get_interface", lambda o: get_interface(o, now))
-
-
-def get_interface(original: Original, now: Now) -> Function:
+def _get_interface(original: Original) -> Function:
     """``AttentionInterface.get_interface``"""
-    made: dict[Any, Function] = {}
+    observed_functions: dict[Any, Function] = {}
 
     def get_interface(self: Any, attn_implementation: Any, default: Any) -> Any:
-        found = original.call(self, attn_implementation, default)
-        if torch.compiler.is_compiling() or not now.on:
-            return found
-        name = str(attn_implementation)
-        if (found, name) not in made:
-            made[found, name] = observed(Original(found), name, now)
-        return made[found, name]
+        function = original.call(self, attn_implementation, default)
+        if torch.compiler.is_compiling() or NOW.recorder is None:
+            return function
+        key = function, str(attn_implementation)
+        if key not in observed_functions:
+            observed_functions[key] = observed(Original(function), key[1])
+        return observed_functions[key]
 
     return get_interface
 
 
-def observed(original: Original, name: str, now: Now) -> Function:
+def observed(original: Original, name: str) -> Function:
     """An attention function as transformers calls it."""
     via = f"transformers {name}"
 
@@ -367,28 +376,28 @@ def observed(original: Original, name: str, now: Now) -> Function:
         *args: Any,
         **more: Any,
     ) -> Any:
-        begun = None if torch.compiler.is_compiling() else now.begin(query)
+        begun = None if torch.compiler.is_compiling() else NOW.begin(query)
         if begun is None:
             return original.call(module, query, key, value, attention_mask, *args, **more)
-        state = now.state()
-        before = state.outer, state.calls
-        state.outer, state.calls = via, []
+        state = NOW.state()
+        before = state.outer, state.inner
+        state.outer, state.inner = via, []
         try:
             out = original.call(module, query, key, value, attention_mask, *args, **more)
-            inner = state.calls
+            inner = state.inner
         finally:
-            state.outer, state.calls = before
+            state.outer, state.inner = before
 
         def call() -> CapturedCall:
-            return _call(via, module, (query, key, value), attention_mask, inner, more)
+            return layer_call(via, module, (query, key, value), attention_mask, inner, more)
 
-        now.made(call, out, begun)
+        NOW.made(call, out, begun)
         return out
 
     return attention
 
 
-def _call(
+def layer_call(
     via: str,
     module: Any,
     qkv: tuple[Tensor, Tensor, Tensor],
@@ -396,14 +405,11 @@ def _call(
     inner: list[Callable[[], CapturedCall]],
     more: dict[str, Any],
 ) -> CapturedCall:
-    """The call that it was, by what it called of torch's or by what it was given."""
-    q, k, v = qkv
-    notes = [said for word, said in MEANT.items() if more.get(word) is not None]
+    """A layer's call, by what it called of torch's or else by its arguments."""
+    notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
     call = CapturedCall(
         via,
-        q,
-        k,
-        v,
+        *qkv,
         scale=more.get("scaling"),
         dropout=more.get("dropout") or 0.0,
         note="; ".join(notes),
@@ -412,17 +418,16 @@ def _call(
     )
     if len(inner) == 1:
         return _as_inner(call, inner[0](), mask)
-    if via.startswith("transformers flash"):
-        return _as_flash(call, module, mask, more)
     causal = more.get("is_causal")
-    if via.endswith(" eager"):
-        causal = False
-    elif causal is None:
-        causal = getattr(module, "is_causal", True)
-    causal = bool(causal) and mask is None and q.shape[2] > 1
-    if mask is not None and not isinstance(mask, Tensor):
-        return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
-    return call._replace(attn_mask=mask, is_causal=causal)
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    if via.startswith("transformers flash"):
+        return call._replace(find_mask=_flash_mask(bool(causal), more.get("sliding_window"), mask))
+    if mask is None:
+        causal = bool(causal) and not via.endswith(" eager") and call.q.shape[2] > 1
+        return call._replace(is_causal=causal)
+    if isinstance(mask, Tensor):
+        return call._replace(attn_mask=mask)
+    return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
 
 
 def _as_inner(call: CapturedCall, inner: CapturedCall, mask: Any) -> CapturedCall:
@@ -430,184 +435,35 @@ def _as_inner(call: CapturedCall, inner: CapturedCall, mask: Any) -> CapturedCal
     k, v = call.k, call.v
     if k.shape[2] != inner.k.shape[2]:
         k, v = (x.detach()[:, :, : inner.k.shape[2]] for x in (k, v))
-    if inner.found is not None or inner.q.shape == call.q.shape:
-        return call._replace(
-            k=k,
-            v=v,
-            attn_mask=inner.attn_mask,
-            is_causal=inner.is_causal,
-            found=inner.found,
-            bias=None,
-            scale=inner.scale,
-            dropout=inner.dropout,
-        )
-    return call._replace(k=k, v=v, attn_mask=mask if isinstance(mask, Tensor) else None)
+    if inner.find_mask is None and inner.q.shape != call.q.shape:
+        return call._replace(k=k, v=v, attn_mask=mask if isinstance(mask, Tensor) else None)
+    return call._replace(
+        k=k,
+        v=v,
+        attn_mask=inner.attn_mask,
+        is_causal=inner.is_causal,
+        find_mask=inner.find_mask,
+        bias=None,
+        scale=inner.scale,
+        dropout=inner.dropout,
+    )
 
 
-def _as_flash(call: CapturedCall, module: Any, mask: Any, more: dict[str, Any]) -> CapturedCall:
-    """A flash kernel: a padding mask, if any, and words for the rest; the last query at the end."""
-    causal = more.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
+def _flash_mask(causal: bool, window: int | None, mask: Any) -> Callable[[Masks, Shape], FoundMask]:
+    """What finds a flash kernel's mask: words, and a padding mask if any."""
 
-    def found(masks: Masks, shape: Shape) -> FoundMask:
-        seen = _flash_mask(shape.q_len, shape.kv_len, bool(causal), more.get("sliding_window"))
+    def find(masks: Masks, shape: Shape) -> FoundMask:
+        seen = _band(shape.q_len, shape.kv_len, causal, window)
         if isinstance(mask, Tensor) and mask.dim() == 2:
             seen = seen & mask.bool().cpu()[:, None, None, -shape.kv_len :]
         return masks.of(seen, False, shape)
 
-    return call._replace(found=found)
+    return find
 
 
 @lru_cache(maxsize=16)
-def _flash_mask(n: int, m: int, causal: bool, window: int | None) -> Tensor:
+def _band(n: int, m: int, causal: bool, window: int | None) -> Tensor:
+    """Who may see whom, the last query at the last key."""
     away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
     seen = away <= 0 if causal else torch.ones(n, m, dtype=torch.bool)
     return seen if window is None else seen & (away > -window)
-
-
-NO_TENSOR = "its mask is no tensor, and what it hides is not known"
-
-
-ACTIVATION = 3
-"""Dimensions of one, at the least."""
-BACK, ON = 4, 2
-"""How many products before a softmax may have made its scores, and how many after it may use it."""
-PRODUCTS = ("matmul", "bmm", "baddbmm", "__matmul__")
-SOFTMAX = "softmax"
-PROXY = torch._C._TorchDispatchModeKey.PROXY
-WHOLE = (
-    "multi_head_attention_forward",
-    "_native_multi_head_attention",
-    "_transformer_encoder_layer_fwd",
-)
-"""Functions of torch's that a graph may have in one piece."""
-COMPILED = (
-    "torch.compile compiled nn.MultiheadAttention or its encoder layer in one piece, or attention "
-    "that is written out; the former is recorded in a run without compiling"
-)
-"""Why attention in a compiled graph has no site."""
-
-
-class _Seen(threading.local):
-    """What a thread has just computed, by the number of numbers."""
-
-    def __init__(self) -> None:
-        self.products: deque[int] = deque(maxlen=BACK)
-        self.weights, self.left = 0, 0
-
-
-def put_written_out(stands: Stands, now: Now) -> None:
-    """Stand for products and softmax."""
-    seen = _Seen()
-    for name in ("matmul", "bmm", "baddbmm", "einsum"):
-        stands.put(torch, name, lambda o: product(o, now, seen))
-    stands.put(torch, SOFTMAX, lambda o: softmax(o, now, seen))
-    for name in PRODUCTS:
-        stands.put(Tensor, name, lambda o: product(o, now, seen))
-    stands.put(Tensor, SOFTMAX, lambda o: softmax(o, now, seen))
-
-
-def product(original: Original, now: Now, seen: _Seen) -> Function:
-    """A product: of queries and keys, of weights and values, or of anything else."""
-
-    def note(given: tuple[Any, ...], out: Tensor) -> None:
-        operands = [x for x in given if isinstance(x, Tensor)]
-        operands += [x for some in given if isinstance(some, list | tuple) for x in some]
-        if all(map(_activation, operands)):
-            if seen.left and seen.weights in [x.numel() for x in operands]:
-                seen.weights = seen.left = 0
-                now.written_out(told(where()))
-            seen.left = max(0, seen.left - 1)
-            seen.products.append(out.numel())
-
-    def product(*given: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original.call(*given, **more)
-        out = original.call(*given, **more)
-        if now.on and isinstance(out, Tensor) and out.dim() >= ACTIVATION:
-            begun, state = perf_counter(), now.state()
-            if state.outer is None and not state.heads and not _traced():  # else it is a part
-                note(given, out)
-            state.looked += perf_counter() - begun
-        return out
-
-    return product
-
-
-def softmax(original: Original, now: Now, seen: _Seen) -> Function:
-    """A softmax: of scores, or of anything else."""
-
-    def softmax(*given: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original.call(*given, **more)
-        out = original.call(*given, **more)
-        if now.on and isinstance(out, Tensor) and not _traced():
-            scores = out.numel() in seen.products and _activation(out)
-            seen.weights, seen.left = (out.numel(), ON) if scores else (0, 0)
-            seen.products.clear()
-        return out
-
-    return softmax
-
-
-def _traced() -> bool:
-    """Whether a compiler calls functions to learn what they return; nothing is computed then."""
-    return TracingContext.try_get() is not None or torch._C._get_dispatch_mode(PROXY) is not None
-
-
-def _activation(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
-
-
-# ---- in what torch.compile compiles ------------------------------------------------------------
-
-
-def put_graphs(stands: Stands, now: Now) -> None:
-    """Stand for what hands a graph that was traced to its compiler."""
-    from torch._dynamo.output_graph import OutputGraph
-
-    def make(original: Original) -> Function:
-        def call_user_compiler(self: Any, gm: GraphModule, *args: Any, **more: Any) -> Any:
-            if (recorder := now.recorder) is not None:
-                try:
-                    recorder.not_put(COMPILED, sum(map(_is_attention, gm.graph.nodes)))
-                except Exception as error:  # how graphs are kept may change with the version
-                    recorder.failed(error)
-            return original.call(self, gm, *args, **more)
-
-        return call_user_compiler
-
-    stands.put(OutputGraph, "call_user_compiler", make)
-
-
-def _is_attention(node: Node) -> bool:
-    """Whether it is attention without a site: torch's in one piece, or the softmax of another."""
-    if _named(node) in WHOLE:
-        return True
-    if node.op == "placeholder" or _named(node) != SOFTMAX:
-        return False
-    before = _reaches(node, lambda n: n.all_input_nodes)
-    return before and _reaches(node, lambda n: list(n.users))
-
-
-def _named(node: Node) -> str:
-    if node.target is operator.matmul:
-        return "matmul"
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-
-
-def _reaches(start: Node, step: Any) -> bool:
-    """Whether a product of activations is met along these steps, before a layer is."""
-    todo, met = list(step(start)), set[Any]()
-    while todo:
-        node = todo.pop()
-        if node in met or node.op in ("placeholder", "output"):
-            continue
-        met.add(node)
-        if _named(node) in (*PRODUCTS, "einsum"):
-            made = [n.meta.get("example_value") for n in node.all_input_nodes]
-            if all(_activation(x) for x in made):
-                return True
-        elif node.target is not F.linear and _named(node) not in ("linear", "layer_norm", SOFTMAX):
-            todo += step(node)
-    return False

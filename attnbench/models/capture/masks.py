@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnbench.models.mask_of import (
-    FULL,
-    Nameless,
-    NoData,
-    causal_of,
-    has_data,
-    kept,
-    recognised,
-)
+from attnbench.models.mask_of import FULL, Nameless, causal_of, has_data, kept, recognised
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
 MOST = 32
 REMEMBERED = 4096
 LARGEST = 2**31
-"""Scores: of a mask with more nobody looks at the values."""
+"""Scores: the values of a mask with more are not looked at."""
+FLEX_LARGEST = 2**26
+"""Pairs, over batch and heads, that FlexAttention's functions are called on."""
+FLEX_MOST = 256
+"""FlexAttention's functions that are called: a program may make new ones at every step."""
 
 
 class FoundMask(NamedTuple):
@@ -42,13 +39,13 @@ class FoundMask(NamedTuple):
 
 
 class Masks:
-    """What was found of the masks of a program."""
+    """What is known of the masks of a program."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._tensors: dict[Any, tuple[list[weakref.ref[Tensor]], FoundMask]] = {}
+        self._objects: dict[Any, tuple[list[weakref.ref[Any]], FoundMask]] = {}
         self._contents: dict[Any, FoundMask] = {}
-        self._files = 0
+        self._files = self._functions = 0
 
     def of(
         self,
@@ -59,45 +56,71 @@ class Masks:
         bias: Tensor | None = None,
     ) -> FoundMask:
         """The mask of a call; ``bias`` is added to it. ``place`` is where the call comes from."""
-        given = [x for x in (attn_mask, bias) if x is not None]
-        if not given:
-            return FoundMask(causal_of(shape) if is_causal else FULL)
-        if not all(map(has_data, given)):
+        terms = [x for x in (attn_mask, bias) if x is not None]
+        default = causal_of(shape) if is_causal else FULL
+        if not terms:
+            return FoundMask(default)
+        if not all(map(has_data, terms)):
             return FoundMask(
-                causal_of(shape) if is_causal else FULL,
-                "its mask is a tensor without values, so what it hides is not known",
+                default, "its mask is a tensor without values, so what it hides is not known"
             )
-        key = _identity(given, is_causal, shape)
-        if key is not None and key in self._tensors:
-            refs, found = self._tensors[key]
+
+        def look() -> FoundMask:
+            return self._by_content(terms, is_causal, shape, place)
+
+        if any(x.is_inference() for x in terms):
+            return look()  # torch doesn't count writes to these
+        versions = tuple(x._version for x in terms)
+        return self._known(terms, (versions, is_causal, shape), look)
+
+    def of_flex(
+        self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
+    ) -> FoundMask:
+        """The mask that FlexAttention's block mask and score function are together."""
+        functions = [x for x in (block_mask, score_mod) if x is not None]
+        if not functions:
+            return FoundMask(FULL)
+
+        def call() -> FoundMask:
+            if self._functions >= FLEX_MOST:
+                return FoundMask(
+                    FULL, f"its mask was not asked about: {FLEX_MOST} others were before it"
+                )
+            self._functions += 1
+            return self._called(block_mask, score_mod, shape, device)
+
+        return self._known(functions, shape, call)
+
+    def _known(self, given: list[Any], rest: Any, find: Callable[[], FoundMask]) -> FoundMask:
+        """What is known of these very objects, found now where nothing is."""
+        key = (*map(id, given), rest)
+        if key in self._objects:
+            refs, found = self._objects[key]
             if all(ref() is x for ref, x in zip(refs, given, strict=True)):
                 return found
-        found = self._by_content(given, is_causal, shape, place)
-        if key is not None:
-            _bounded(self._tensors)[key] = ([weakref.ref(x) for x in given], found)
+        found = find()
+        _bounded(self._objects)[key] = ([weakref.ref(x) for x in given], found)
         return found
 
     def _by_content(
-        self, given: list[Tensor], is_causal: bool, shape: Shape, place: Any
+        self, terms: list[Tensor], is_causal: bool, shape: Shape, place: Any
     ) -> FoundMask:
-        forms = tuple((tuple(x.shape), x.dtype) for x in given)
-        if any(x.requires_grad for x in given):
-            key: Any = ("learned", place, forms, is_causal, shape)
-        else:
-            key = (*map(_digest, given), forms, is_causal, shape)
+        forms = tuple((tuple(x.shape), x.dtype) for x in terms)
+        learned = any(x.requires_grad for x in terms)
+        content = ("learned", place) if learned else tuple(map(_digest, terms))
+        key = (*content, forms, is_causal, shape)
         if key not in self._contents:
-            _bounded(self._contents)[key] = self._looked_at(_sum(given), is_causal, shape)
+            found = self._recognised(_sum(terms), is_causal, shape)
+            _bounded(self._contents)[key] = found
         return self._contents[key]
 
-    def _looked_at(self, attn_mask: Tensor, is_causal: bool, shape: Shape) -> FoundMask:
+    def _recognised(self, attn_mask: Tensor, is_causal: bool, shape: Shape) -> FoundMask:
         batch = attn_mask.shape[0] if attn_mask.dim() == 4 else 1
         if batch * shape.q_len * shape.kv_len > LARGEST:
             return FoundMask(FULL, "its mask is too large to be looked at")
         try:
             found = recognised(attn_mask, is_causal, shape)
             return FoundMask(found) if isinstance(found, Mask) else self._file(found, shape)
-        except NoData as error:
-            return FoundMask(FULL, str(error))
         except (CantBeDone, OSError) as error:
             return FoundMask(FULL, f"its mask can't be put: {error}")
 
@@ -114,6 +137,24 @@ class Masks:
         _bounded(self._contents)[key] = made = FoundMask(kept(found, shape, self._folder))
         return made
 
+    def _called(
+        self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
+    ) -> FoundMask:
+        scores = shape.batch * shape.heads * shape.q_len * shape.kv_len
+        if device.type == "meta" or scores > FLEX_LARGEST:
+            return FoundMask(FULL, "its mask is too large to be asked about every pair")
+        with torch.no_grad():
+            seen = None if block_mask is None else _seen(block_mask, shape, device)
+            added = None if score_mod is None else _added(score_mod, shape, device)
+        if added is None:
+            found = self.of(seen, False, shape)
+            if score_mod is None:
+                return found
+            return FoundMask(found.mask, "its score_mod does more than add to the scores")
+        return self.of(
+            added if seen is None else torch.where(seen, added, -torch.inf), False, shape
+        )
+
 
 def _bounded(some: dict[Any, Any]) -> dict[Any, Any]:
     if len(some) >= REMEMBERED:
@@ -121,15 +162,8 @@ def _bounded(some: dict[Any, Any]) -> dict[Any, Any]:
     return some
 
 
-def _identity(given: list[Tensor], is_causal: bool, shape: Shape) -> Any:
-    """What tells these tensors as they are now from others; None where torch keeps no count."""
-    if any(x.is_inference() for x in given):
-        return None
-    return (*((id(x), x._version) for x in given), is_causal, shape)
-
-
 def _digest(x: Tensor) -> bytes:
-    """Of what a tensor holds; what is repeated by a stride of nought is read once."""
+    """Of what a tensor holds; what is repeated by a stride of zero is read once."""
     x = x.detach()
     for axis, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[axis] > 1:
@@ -138,71 +172,18 @@ def _digest(x: Tensor) -> bytes:
     return hashlib.blake2b(held.data, digest_size=16).digest()
 
 
-def _sum(given: list[Tensor]) -> Tensor:
+def _sum(terms: list[Tensor]) -> Tensor:
     """The mask with the bias added; a boolean mask hides where it is false."""
-    if len(given) == 1:
-        return given[0].detach()
-    mask, bias = (x.detach() for x in given)
+    if len(terms) == 1:
+        return terms[0].detach()
+    mask, bias = (x.detach() for x in terms)
     if mask.dtype == torch.bool:
         return torch.where(mask, bias, torch.finfo(bias.dtype).min)
     return mask + bias
 
 
-FLEX_MASKS_MOST = 2**26
-"""Pairs, over batch and heads, that are asked about."""
-DIFFERENT = 256
-"""Functions that are asked: a program may make new ones at every step."""
-
-
-class FlexMasks:
-    """What was found of block masks and score functions, each asked once for a shape."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, tuple[list[Any], FoundMask]] = {}
-
-    def of(
-        self, block_mask: Any, score_mod: Any, masks: Masks, shape: Shape, device: torch.device
-    ) -> FoundMask:
-        """The mask of a call."""
-        if block_mask is None and score_mod is None:
-            return FoundMask(FULL)
-        given = [x for x in (block_mask, score_mod) if x is not None]
-        key = (*map(id, given), shape)
-        if key in self._known and all(
-            ref() is x for ref, x in zip(self._known[key][0], given, strict=True)
-        ):
-            return self._known[key][1]
-        if len(self._known) >= DIFFERENT:
-            return FoundMask(
-                FULL, f"its mask was not asked about: {DIFFERENT} others were before it"
-            )
-        found = _asked(block_mask, score_mod, masks, shape, device)
-        self._known[key] = ([weakref.ref(x) for x in given], found)
-        return found
-
-
-def _asked(
-    block_mask: Any, score_mod: Any, masks: Masks, shape: Shape, device: torch.device
-) -> FoundMask:
-    if (
-        device.type == "meta"
-        or shape.batch * shape.heads * shape.q_len * shape.kv_len > FLEX_MASKS_MOST
-    ):
-        return FoundMask(FULL, "its mask is too large to be asked about every pair")
-    with torch.no_grad():
-        seen = None if block_mask is None else _seen(block_mask, shape, device)
-        added = None if score_mod is None else _added(score_mod, shape, device)
-    if added is None:
-        if score_mod is not None:
-            found = masks.of(seen, False, shape)
-            return FoundMask(found.mask, "its score_mod does more than add to the scores")
-        return masks.of(seen, False, shape)
-    if seen is not None:
-        added = torch.where(seen, added, -torch.inf)
-    return masks.of(added, False, shape)
-
-
 def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
+    """Which pairs a block mask lets through."""
     from torch.nn.attention.flex_attention import create_mask
 
     batch, heads = block_mask.shape[:2]
@@ -218,11 +199,10 @@ def _added(score_mod: Any, shape: Shape, device: torch.device) -> Tensor | None:
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
     places = [torch.arange(n, device=device) for n in shape]
-    asked = _vmap_for_bhqkv(score_mod, prefix=(0,))
+    mapped = _vmap_for_bhqkv(score_mod, prefix=(0,))
     with TransformGetItemToIndex():
-        told = [
-            asked(torch.full(tuple(shape), score, device=device), *places) - score
+        first, *others = [
+            mapped(torch.full(tuple(shape), score, device=device), *places) - score
             for score in (0.0, 1.0, -64.0)
         ]
-    same = all(torch.allclose(told[0], x, rtol=1e-4, atol=1e-4) for x in told[1:])
-    return told[0] if same else None
+    return first if all(torch.allclose(first, x, rtol=1e-4, atol=1e-4) for x in others) else None

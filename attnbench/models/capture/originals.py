@@ -1,9 +1,9 @@
-"""The functions that are recorded, put in the place of the originals, and taken out again.
+"""Stand-ins: functions that are put in the place of the originals, and taken out again.
 
-An original is held in a slot, where nobody who looks for its users finds it. In a process that
-runs already a program may have it under names of its own (``from torch.nn.functional import …``, an
-attribute of a model, a closure): the collector knows who refers to it, and so they are found, at
-the beginning and at the end alike.
+An original is held in a slot, where a search for its users does not find it. A program that runs
+already may have it under names of its own (``from torch.nn.functional import …``, an attribute of
+a model, a closure). The garbage collector knows these references, so they are found and replaced,
+at the start and at the end alike.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbench.meter.audit import Owner, owner_of
 
@@ -27,88 +24,109 @@ COMPILED = "_torchdynamo_orig_callable"
 class Original:
     """A function that another stands for."""
 
-    __slots__ = ("__weakref__", "call", "inherited")
+    __slots__ = ("call",)
 
-    def __init__(self, call: Function, *, inherited: bool = False) -> None:
-        self.call, self.inherited = call, inherited
-        """``inherited``: a class has it from another, and not among its own names."""
+    def __init__(self, call: Function) -> None:
+        self.call = call
 
 
 Make = Callable[[Original], Function]
 """What makes a stand-in of an original."""
 
 
+class Stand(NamedTuple):
+    """A stand-in at its place."""
+
+    owner: Any
+    name: str
+    original: Original
+    function: Function
+    make: Make
+    inherited: bool
+    """Whether a class has the original from another, and not among its own names."""
+
+    @property
+    def there(self) -> bool:
+        """Whether it still stands: the program may have put something else there."""
+        return getattr(self.owner, self.name, None) is self.function
+
+
 class Stands:
     """Functions in the place of others, until :meth:`close`."""
 
     def __init__(self) -> None:
-        self._placed: list[tuple[Any, str, Original, Function]] = []
-        self._around: dict[Original, Make] = {}
+        self._placed: list[Stand] = []
         self._compiled: list[tuple[Original, Function]] = []
-        self._away: list[tuple[Any, str, Original, Function]] = []
+        self._away: list[Stand] = []
         self._pauses = 0
 
     def put(self, owner: Any, name: str, make: Make) -> Original:
-        """What is made of the original stands for it from now on.
+        """Let what is made of the original stand for it from now on.
 
         A class's attribute is looked up there and nowhere else, and may be of a class above it.
         """
         found = getattr(owner, name)
-        original = Original(found, inherited=isinstance(owner, type) and name not in vars(owner))
-        stand = make(original)
-        _named_alike(stand, found, owner, name)
-        self._placed.append((owner, name, original, stand))
-        self._around[original] = make
-        setattr(owner, name, stand)
+        inherited = isinstance(owner, type) and name not in vars(owner)
+        original = Original(found)
+        function = make(original)
+        _name_like(function, found, owner, name)
+        self._placed.append(Stand(owner, name, original, function, make, inherited))
+        setattr(owner, name, function)
         return original
 
-    def compiled(self, stand: Any, compile_: Function) -> Function | None:
-        """Where a stand-in is to be compiled: one of what the original becomes by that."""
-        for _, _, original, placed in self._placed:
-            if placed is stand:
-                made = Original(compile_(original.call))
-                self._compiled.append((made, self._around[original](made)))
-                return self._compiled[-1][1]
+    def compiled(self, function: Any, compile_: Function) -> Function | None:
+        """Where a stand-in is to be compiled: a stand-in of the compiled original."""
+        for stand in self._placed:
+            if stand.function is function:
+                return self._stand_for_compiled(stand, compile_(stand.original.call))
         return None
+
+    def _stand_for_compiled(self, stand: Stand, compiled: Function) -> Function:
+        original = Original(compiled)
+        function = stand.make(original)
+        self._compiled.append((original, function))
+        return function
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The originals are back, for a moment; a moment may hold others."""
+        """Put the originals back for a moment; pauses may be nested."""
         self._pauses += 1
-        self._away += self._taken_out()
+        self._away += self._take_out()
         try:
             yield
         finally:
             self._pauses -= 1
             while self._away and not self._pauses:
-                owner, name, original, stand = self._away.pop()
-                if getattr(owner, name, None) is original.call:
-                    setattr(owner, name, stand)
+                stand = self._away.pop()
+                if getattr(stand.owner, stand.name, None) is stand.original.call:
+                    setattr(stand.owner, stand.name, stand.function)
 
-    def _taken_out(self) -> list[tuple[Any, str, Original, Function]]:
-        """The originals put back where theirs still stand: what the program put there stays."""
-        found = [one for one in self._placed if getattr(one[0], one[1], None) is one[3]]
-        for owner, name, original, _ in found:
-            setattr(owner, name, original.call)
-            if original.inherited:
-                delattr(owner, name)
-        return found
+    def _take_out(self) -> list[Stand]:
+        """Put the originals back where a stand-in is still there, and return those."""
+        there = [stand for stand in self._placed if stand.there]
+        for stand in there:
+            setattr(stand.owner, stand.name, stand.original.call)
+            if stand.inherited:
+                delattr(stand.owner, stand.name)
+        return there
+
+    def _pairs(self) -> list[tuple[Function, Function]]:
+        """The originals that may have other names, and what stands for each."""
+        placed = [(s.original.call, s.function) for s in self._placed if not s.inherited]
+        return [*placed, *((o.call, function) for o, function in self._compiled)]
 
     def spread(self) -> None:
-        """Put what stands for an original wherever else it is, and around what was compiled."""
-        known = {id(original.call): original for _, _, original, _ in self._placed}
+        """Put stand-ins wherever else the originals are, and around what was compiled of them."""
+        known = {id(stand.original.call): stand for stand in self._placed}
         for function, compiled in _compiled():
-            if (original := known.get(id(function))) is not None:
-                made = Original(compiled)
-                self._compiled.append((made, self._around[original](made)))
-        pairs = [(o.call, stand) for _, _, o, stand in self._placed if not o.inherited]
-        _replace([*pairs, *((o.call, stand) for o, stand in self._compiled)])
+            if (stand := known.get(id(function))) is not None:
+                self._stand_for_compiled(stand, compiled)
+        replace(self._pairs())
 
     def close(self) -> None:
         """Put the originals back, under whatever name they are used by now."""
-        self._taken_out()
-        pairs = [(stand, o.call) for _, _, o, stand in self._placed if not o.inherited]
-        _replace([*pairs, *((stand, o.call) for o, stand in self._compiled)])
+        self._take_out()
+        replace([(function, original) for original, function in self._pairs()])
         self._placed.clear()
 
 
@@ -120,8 +138,8 @@ def _compiled() -> Iterator[tuple[Any, Any]]:
                 yield vars(found)[COMPILED], found
 
 
-def _named_alike(stand: Any, found: Any, owner: Any, name: str) -> None:
-    """By the name that it is found under, so that a model that holds it is pickled with that."""
+def _name_like(stand: Any, found: Any, owner: Any, name: str) -> None:
+    """Name it as it is found, so that a model that holds it is pickled with that name."""
     for word in ("__module__", "__name__", "__qualname__", "__doc__"):
         if (value := getattr(found, word, None)) is not None:
             setattr(stand, word, value)
@@ -130,34 +148,35 @@ def _named_alike(stand: Any, found: Any, owner: Any, name: str) -> None:
     stand.__attnbench__ = True
 
 
-def _replace(pairs: list[tuple[Any, Any]]) -> None:
+def replace(pairs: list[tuple[Any, Any]]) -> None:
     """Put the second of each pair wherever the program refers to the first."""
     new = {id(old): made for old, made in pairs}
     own = {id(x) for x in (pairs, *pairs)}
     users = [x for x in gc.get_referrers(*(old for old, _ in pairs)) if id(x) not in own]
-    loose = [x for x in users if isinstance(x, dict | list | types.CellType) and not _names(x)]
+    loose = [x for x in users if isinstance(x, dict | list | types.CellType) and not _is_names(x)]
     owners = _owners(loose)
-    torchs = _torchs(users, loose, owners)
+    closures = _owners([x for some in owners.values() for x in some if isinstance(x, tuple)])
     for user in users:
-        if id(user) not in torchs:
-            _replace_in(user, owners.get(id(user), ()), new)
+        mine = owners.get(id(user), [])
+        around = [x for owner in mine for x in (owner, *closures.get(id(owner), ()))]
+        if not any(map(_in_torch, (user, *around))):  # else torch's table, or what it compiled
+            _replace_in(user, mine, new)
 
 
 def _replace_in(user: Any, owners: Iterable[Any], new: dict[int, Any]) -> None:
-    """In one thing that refers to one of them: a cell, a list, a dictionary, or what has one."""
+    """In one thing that refers to an original: a cell, a list, a dictionary, or what has one."""
     if isinstance(user, types.CellType):
         user.cell_contents = new[id(user.cell_contents)]
     elif isinstance(user, list):
-        _held(user, range(len(user)), new)
+        _replace_items(user, range(len(user)), new)
     elif isinstance(user, dict):
         classes = [x for x in owners if isinstance(x, type) and _attributes(x) is user]
+        if not classes:
+            _replace_items(user, list(user), new)
         for name in [n for n, value in list(user.items()) if id(value) in new]:
-            if classes:  # whose methods are looked up in a cache, which setattr empties
-                setattr(classes[0], name, new[id(user[name])])
-            else:
-                user[name] = new[id(user[name])]
+            setattr(classes[0], name, new[id(user[name])])  # which empties the cache of methods
     elif hasattr(user, "__dict__") and not isinstance(user, types.MappingProxyType):
-        _held(vars(user), list(vars(user)), new)
+        _replace_items(vars(user), list(vars(user)), new)
 
 
 def _attributes(found: type) -> Any:
@@ -165,21 +184,10 @@ def _attributes(found: type) -> Any:
     return gc.get_referents(vars(found))[0]
 
 
-def _held(user: Any, places: Iterable[Any], new: dict[int, Any]) -> None:
+def _replace_items(user: Any, places: Iterable[Any], new: dict[int, Any]) -> None:
     for place in places:
         if id(user[place]) in new:
             user[place] = new[id(user[place])]
-
-
-def _torchs(users: list[Any], loose: list[Any], owners: dict[int, list[Any]]) -> set[int]:
-    """Which of them are torch's own business: its tables, what its compiler made. By identity."""
-    closures = _owners([x for some in owners.values() for x in some if isinstance(x, tuple)])
-    found = {id(x) for x in users if _in_torch(x)}
-    for user in loose:
-        for owner in owners.get(id(user), ()):
-            if any(map(_in_torch, (owner, *closures.get(id(owner), ())))):
-                found.add(id(user))
-    return found
 
 
 def _owners(some: list[Any]) -> dict[int, list[Any]]:
@@ -193,7 +201,7 @@ def _owners(some: list[Any]) -> dict[int, list[Any]]:
     return found
 
 
-def _names(x: Any) -> bool:
+def _is_names(x: Any) -> bool:
     """Whether it is what a module's names are kept in."""
     return isinstance(x, dict) and "__name__" in x
 
@@ -207,73 +215,3 @@ def _in_torch(x: Any) -> bool:
     else:
         name = x.__module__ if isinstance(x, type) else type(x).__module__
     return str(name).partition(".")[0] == "torch"
-
-
-Place = tuple[str, int, str]
-"""File, line, and the function's name."""
-Where = tuple[Place | None, Place | None]
-"""The model's line and the user's; one of them where they are the same, or there is no other."""
-
-INSIDE, MODEL, USER = range(3)
-KINDS = {
-    Owner.RULER: INSIDE,
-    Owner.TORCH: INSIDE,
-    Owner.PYTHON: INSIDE,
-    Owner.LIBRARY: MODEL,
-    Owner.OTHER: USER,
-}
-
-
-def where() -> Where:
-    """Where the call comes from that is being recorded."""
-    frame: FrameType | None = sys._getframe(1)
-    model: Place | None = None
-    while frame is not None:
-        code = frame.f_code
-        kind = kind_of(code.co_filename)
-        if kind == USER:
-            return model, place_of(code, frame.f_lineno)
-        if kind == MODEL and model is None:
-            model = place_of(code, frame.f_lineno)
-        frame = frame.f_back
-    return model, None
-
-
-def found_in(places: Iterable[Place]) -> Where:
-    """The same of places that are no frames, the innermost first."""
-    some = [(kind_of(place[0]), place) for place in places]
-    user = next((n for n, (kind, _) in enumerate(some) if kind == USER), len(some))
-    model = next((place for kind, place in some[:user] if kind == MODEL), None)
-    return model, some[user][1] if user < len(some) else None
-
-
-def place_of(code: CodeType, line: int) -> Place:
-    """A line of some code."""
-    return code.co_filename, line, code.co_qualname
-
-
-@lru_cache(maxsize=4096)
-def kind_of(file: str) -> int:
-    """Whose file it is."""
-    if file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>")):
-        return INSIDE
-    if "/transformers/" in file:
-        return MODEL if "/transformers/models/" in file else INSIDE
-    return KINDS[owner_of(file)]
-
-
-def told(found: Where) -> str:
-    """``modeling_llama.py:262 LlamaAttention.forward from train.py:30``"""
-    model, user = found
-    if model is None:
-        return _line(user) if user else "nowhere that could be told"
-    return _line(model) + (f" from {_file(user)}" if user else "")
-
-
-def _line(place: Place) -> str:
-    name = place[2].replace("<locals>.", "")
-    return _file(place) + (f" {name}" if name != "<module>" else "")
-
-
-def _file(place: Place) -> str:
-    return f"{Path(place[0]).name}:{place[1]}"

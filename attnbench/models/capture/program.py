@@ -1,8 +1,8 @@
-"""A program run with its attention calls recorded, and what all of its processes wrote made one.
+"""Runs a program with its attention calls recorded, and merges what its processes wrote.
 
 Every Python that it starts finds our ``sitecustomize`` and writes files of its own into a folder
-beside the result; while it runs they are put together now and again, so that something readable is
-left whoever is killed. A signal that reaches this process alone is handed on to the program.
+beside the result. They are merged again and again while it runs, so that something readable is left
+whatever is killed. A signal that reaches this process alone is handed on to the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.core.disk import open_draft
@@ -29,22 +28,19 @@ SITE = Path(__file__).parent / "site"
 EVERY_S, POLL_S = 2.0, 0.05
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BY_TERMINAL = 0x80
-"""``SI_KERNEL``: a signal of the terminal's, which its programs have all got."""
-TOLD_S, GRACE_S = 0.5, 10.0
-"""How long a program may take to end by itself before it is told, and then before it is killed."""
+"""``SI_KERNEL``: a signal from the terminal, which all of its programs have got."""
+WAIT_S, GRACE_S = 0.5, 10.0
+"""How long a program may take to end by itself before it is sent the signal, and after that before
+it is killed."""
 
 
-@dataclass(frozen=True)
-class ProgramRun:
-    """How the program ended, and what was recorded of it."""
+def run_program(
+    command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
+) -> tuple[int, SeenCalls]:
+    """Run it to its end; its status, below zero the signal that ended it, and its calls.
 
-    status: int
-    """Of the program; below nought the signal that ended it."""
-    calls: SeenCalls
-
-
-def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False) -> ProgramRun:
-    """Run it to its end. ``quiet``: what it prints goes to standard error."""
+    ``quiet``: what it prints goes to standard error.
+    """
     out = out.resolve()
     _check(out)
     parts = Path(tempfile.mkdtemp(".parts", f"{out.stem}.", out.parent))
@@ -52,15 +48,15 @@ def ran(command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
         status = _run(command, _environment(parts, out, samples=samples), parts, out, quiet=quiet)
         calls = _gathered(parts, command, over=True, status=status)
         if not calls.sites:
-            raise CantBeDone(_nothing(command, parts, calls, status))
+            raise CantBeDone(_why_nothing(command, parts, calls, status))
         calls.write(out)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
-    return ProgramRun(status, calls)
+    return status, calls
 
 
 def _check(out: Path) -> None:
-    """Raise a sentence where the result can't be written, before anything is run."""
+    """Raise CantBeDone where the result can't be written, before anything is run."""
     if set("+@") & set(str(out)):
         raise CantBeDone(
             f"--out {out}: masks are kept beside it, and + and @ mean something in a mask's text; "
@@ -86,7 +82,7 @@ def _environment(parts: Path, out: Path, *, samples: bool) -> dict[str, str]:
 def _run(
     command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *, quiet: bool
 ) -> int:
-    """Start the program, write now and again what was recorded, and return how it ended."""
+    """Start the program, write again and again what was recorded, and return its status."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         program = _started(command, environment, before, quiet=quiet)
@@ -122,12 +118,12 @@ def _started(
 
 
 def _hand_on(number: int, program: subprocess.Popen[bytes]) -> None:
-    """Send a signal on, unless the program ends by itself, as where it was sent to both.
+    """Send a signal on, unless the program ends by itself, as where the signal was sent to both.
 
-    What is to end and doesn't is killed; an interrupt may be answered by going on.
+    A program that should end and doesn't is killed; after an interrupt it may go on.
     """
     with suppress(subprocess.TimeoutExpired):
-        program.wait(TOLD_S)
+        program.wait(WAIT_S)
     program.send_signal(number)  # nothing where it has ended
     if number != signal.SIGINT:
         with suppress(subprocess.TimeoutExpired):
@@ -136,7 +132,7 @@ def _hand_on(number: int, program: subprocess.Popen[bytes]) -> None:
 
 
 def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
-    """Write what there is by now; where that fails, what is written at the end says why."""
+    """Write what there is by now; a failure is reported when it is written at the end."""
     with suppress(CantBeDone, OSError):
         calls = _gathered(parts, command, over=False)
         if calls.sites:
@@ -144,7 +140,7 @@ def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
 
 
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
-    """What the processes have written."""
+    """What the processes have written, merged."""
     found: list[SeenCalls] = []
     for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
         calls = SeenCalls.read(file)
@@ -161,20 +157,20 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
         for file in sorted(parts.glob("*.amiss"))
     ]
     if status:
-        whole.unseen.append(f"the program ended with {how(status)}: later calls are not here")
+        whole.unseen.append(f"the program ended with {ending(status)}: later calls are not here")
     whole.complete = over and whole.complete and status == 0
     return whole
 
 
-def how(status: int) -> str:
+def ending(status: int) -> str:
     """``status 3``, ``signal 9``"""
     return f"status {status}" if status >= 0 else f"signal {-status}"
 
 
-def _nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: int) -> str:
-    """Why no call was seen, as far as can be told."""
+def _why_nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: int) -> str:
+    """Why no call was seen, as far as is known."""
     name = shlex.join(command)
-    ended = f" (it ended with {how(status)})" if status else ""
+    ended = f" (it ended with {ending(status)})" if status else ""
     if not any(parts.glob("*.python")):
         why = (
             "it started no Python that could be watched: it is not a Python program, or starts "

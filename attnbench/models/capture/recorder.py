@@ -1,51 +1,50 @@
-"""What is recorded of a program while it runs: one recorder a process, at the most one at a time.
+"""What is recorded of a program while it runs: one recorder a process, and at most one at a time.
 
 A call is looked at after it was made, outside of its clock, and the time that looking takes is
-taken off what the program took. Whatever goes wrong in looking is counted and said, never raised:
-the program goes on as it would have.
+taken off what the program took. Whatever goes wrong in looking is counted and reported, never
+raised: the program goes on as it would have.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from itertools import count
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch._C import _functorch as functorch
 
 from attnbench.models.capture.calls import SeenCalls, Site, octave
-from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.originals import Place, Where, found_in, place_of, told, where
-from attnbench.models.capture.tally import (
-    WHOLE,
-    Compiled,
-    Later,
-    SiteEntry,
-    StepTimes,
+from attnbench.models.capture.clocks import (
+    WITHIN,
+    Begun,
+    Clocks,
+    Entry,
+    Span,
+    Steps,
     Tally,
     ThreadCounts,
-    sentences,
+    watch_gradient,
 )
-from attnbench.models.mask_of import FULL, causal_of, has_data, phase_of, problem_of
+from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.places import Where, place_text, where
+from attnbench.models.mask_of import FULL, has_data, is_usual, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    pass
-    pass
+Form = tuple[int, ...]
 
 
 class SiteRequest(NamedTuple):
@@ -53,17 +52,45 @@ class SiteRequest(NamedTuple):
 
     where: Where
     via: str
-    q: tuple[int, ...]
-    k: tuple[int, ...]
-    v: tuple[int, ...]
+    q: Form
+    k: Form
+    v: Form
     dtype: torch.dtype
     device: torch.device
     gradients: bool
     found: FoundMask
     scale: float | None
     dropout: float
-    note: str
-    faithful: bool
+    note: str = ""
+    faithful: bool = True
+
+    def site(self) -> Site:
+        """A site without calls; raises CantBeDone where there is no such problem."""
+        meta = self.device.type == "meta"
+        shape = Shape(self.q[0], self.q[1], self.q[2], self.v[2])
+        mask = self.found.mask
+        phase = phase_of(shape, mask, gradient=self.gradients)
+        device = "cpu" if meta else self.device.type
+        problem = problem_of(self.q, self.v, self.dtype, device, mask, phase)
+        notes = [self.found.note, self.note]
+        if self.dropout:
+            notes.append(f"it drops {self.dropout:g} of the weights, and the problem none")
+        if self.scale is not None and not is_usual(self.scale, problem.head_dim):
+            notes.append(
+                f"its scores are scaled by {self.scale:.4g}, the problem's by their own rule"
+            )
+        if meta:
+            notes.append("on the meta device: nothing was computed")
+        return Site(
+            problem,
+            place_text(self.where),
+            self.via,
+            calls=0,
+            seconds=0.0,
+            scale=problem.scale if self.scale is None else float(self.scale),
+            note="; ".join(filter(None, notes)),
+            faithful=self.faithful and not self.found.note,
+        )
 
 
 class CapturedCall(NamedTuple):
@@ -78,7 +105,7 @@ class CapturedCall(NamedTuple):
     scale: float | None = None
     dropout: float = 0.0
     bias: Tensor | None = None
-    found: Callable[[Masks, Shape], FoundMask] | None = None
+    find_mask: Callable[[Masks, Shape], FoundMask] | None = None
     """What finds the mask, where it isn't a tensor."""
     note: str = ""
     faithful: bool = True
@@ -87,22 +114,12 @@ class CapturedCall(NamedTuple):
     whole: bool = False
     """Whether it does more than attention, so that its seconds say nothing."""
 
-    def asked(self, where: Where, masks: Masks) -> SiteRequest:
-        """What it asks."""
+    def request(self, where: Where, masks: Masks) -> SiteRequest:
+        """What its site follows from."""
         forms = [four(x, self.heads) for x in (self.q, self.k, self.v)]
         times = mapped(self.q, self.k, self.v)
         q, k, v = ((times * form[0], *form[1:]) for form in forms)
-        shape = Shape(q[0], q[1], q[2], k[2])
-        mask = self.attn_mask
-        if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
-            heads = self.heads if mask.shape[0] > 1 else 0
-            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-        if times > 1 and (mask is not None or self.found is not None):
-            found = FoundMask(FULL, "torch.vmap maps it, and what its mask hides is not known")
-        elif self.found is not None:
-            found = self.found(masks, shape)
-        else:
-            found = masks.of(mask, self.is_causal, shape, where, self.bias)
+        gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         return SiteRequest(
             where,
             self.via,
@@ -111,19 +128,30 @@ class CapturedCall(NamedTuple):
             v,
             _dtype(self.q),
             self.q.device,
-            wants_gradients(self),
-            found,
+            torch.is_grad_enabled() and gradients,
+            self._mask(Shape(q[0], q[1], q[2], k[2]), times > 1, where, masks),
             self.scale,
             self.dropout,
             self.note,
             self.faithful,
         )
 
+    def _mask(self, shape: Shape, mapped: bool, where: Where, masks: Masks) -> FoundMask:
+        mask = self.attn_mask
+        if mapped and (mask is not None or self.find_mask is not None):
+            return FoundMask(FULL, "torch.vmap maps it, and what its mask hides is not known")
+        if self.find_mask is not None:
+            return self.find_mask(masks, shape)
+        if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
+            heads = self.heads if mask.shape[0] > 1 else 0
+            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
+        return masks.of(mask, self.is_causal, shape, where, self.bias)
 
-def mapped(*given: Tensor) -> int:
-    """How many calls torch.vmap makes one of: no tensor says so in its shape."""
+
+def mapped(*tensors: Tensor) -> int:
+    """How many calls torch.vmap makes one of: no tensor's shape shows that."""
     sizes: dict[int, int] = {}
-    for x in given:
+    for x in tensors:
         while functorch.is_functorch_wrapped_tensor(x):
             inner = functorch.get_unwrapped(x)
             if functorch.is_batchedtensor(x):
@@ -133,13 +161,7 @@ def mapped(*given: Tensor) -> int:
     return prod(sizes.values())
 
 
-def wants_gradients(call: CapturedCall) -> bool:
-    """Whether a backward pass may come of it."""
-    given = (call.q, call.k, call.v)
-    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
-
-
-def four(x: Tensor, heads: int) -> tuple[int, ...]:
+def four(x: Tensor, heads: int = 0) -> Form:
     """[batch, heads, length, width] of what may have fewer axes, or more."""
     shape = tuple(x.shape)
     if len(shape) == 4:
@@ -159,248 +181,52 @@ def _dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def site_of(asked: SiteRequest) -> Site:
-    """A site without calls; raises a sentence where there is no such problem."""
-    device = asked.device.type if asked.device.type != "meta" else "cpu"
-    shape = Shape(asked.q[0], asked.q[1], asked.q[2], asked.v[2])
-    phase = phase_of(shape, asked.found.mask, gradient=asked.gradients)
-    problem = problem_of(asked.q, asked.v, asked.dtype, device, asked.found.mask, phase)
-    scale = problem.scale if asked.scale is None else float(asked.scale)
-    return Site(
-        problem,
-        told(asked.where),
-        asked.via,
-        0,
-        0.0,
-        scale=scale,
-        note=_note(asked, problem),
-        faithful=asked.faithful and not asked.found.note,
-    )
-
-
-def _note(asked: SiteRequest, problem: Problem) -> str:
-    notes = [asked.found.note, asked.note]
-    if asked.dropout:
-        notes.append(f"it drops {asked.dropout:g} of the weights, and the problem none")
-    if asked.scale is not None and abs(asked.scale - problem.scale) > 1e-6 * problem.scale:
-        notes.append(f"its scores are scaled by {asked.scale:.4g}, the problem's by their own rule")
-    if asked.device.type == "meta":
-        notes.append("on the meta device: nothing was computed")
-    return "; ".join(filter(None, notes))
-
-
-PENDING = 512
-"""Pairs of events that may wait before those that have passed are read."""
-
-
-class ClockSum(Protocol):
-    """Where seconds are added."""
-
-    def add(self, seconds: float, *, backward: bool) -> None:
-        """Count these seconds."""
-
-
-class HostSpan:
-    """Around a call that has been computed when it returns."""
-
-    def begin(self) -> Any:
-        """What :meth:`end` needs."""
-        return perf_counter()
-
-    def end(self, begun: Any, to: ClockSum, *, backward: bool, less: float = 0.0) -> None:
-        """Add the seconds since, less those that the program would not have taken."""
-        to.add(perf_counter() - begun - less, backward=backward)
-
-
-class Nothing(HostSpan):
-    """Around a call that computes nothing."""
-
-    def end(self, begun: Any, to: ClockSum, *, backward: bool, less: float = 0.0) -> None:
-        """No time."""
-
-
-class Events(HostSpan):
-    """Around a call that is queued on a GPU."""
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[Any, Any, ClockSum, bool]] = deque()
-        self._lock = threading.Lock()
-        self.used = False
-
-    def begin(self) -> Any:
-        """An event, recorded; none while a graph is captured, where it would be part of it."""
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def end(self, begun: Any, to: ClockSum, *, backward: bool, less: float = 0.0) -> None:
-        """Another event; the seconds between them are added when both have passed.
-
-        ``less`` is the host's time, meanwhile the GPU goes on.
-        """
-        event = self.begin() if begun is not None else None
-        if event is None:
-            return
-        self.used = True
-        with self._lock:
-            self._pending.append((begun, event, to, backward))
-        if len(self._pending) > PENDING:
-            self.read(wait=False)
-
-    def read(self, *, wait: bool) -> float | None:
-        """Add what has passed; all of it if it may wait. When it had passed, if it did wait."""
-        waited = False
-        with self._lock:
-            while self._pending and (self._pending[0][1].query() or wait):
-                begun, ended, to, backward = self._pending.popleft()
-                if not ended.query():
-                    ended.synchronize()
-                    waited = True
-                to.add(begun.elapsed_time(ended) / 1e3, backward=backward)
-        return perf_counter() if waited else None
-
-
-class Begun(NamedTuple):
-    """A call that is being made: its clock, what that has read, and the host's time."""
-
-    clock: HostSpan
-    mark: Any
-    since: float
-
-
-class Clocks:
-    """The clock for each kind of tensor."""
-
-    def __init__(self) -> None:
-        self.events = Events()
-        self._host, self._nothing = HostSpan(), Nothing()
-
-    def begin(self, x: Tensor) -> Begun:
-        """Just before a call on this tensor."""
-        clock = (self.events if x.is_cuda else self._host) if has_data(x) else self._nothing
-        since = perf_counter()
-        return Begun(clock, clock.begin(), since)
-
-
-MOST = 48
-"""Nodes of a call; where there are more, nobody waits for its gradient."""
-
-
-class Gradient:
-    """The hooks of one call."""
-
-    __slots__ = ("_begun", "_clock", "_entry", "_looked", "_tally", "_within")
-
-    def __init__(self, entry: SiteEntry, tally: Tally, clock: HostSpan) -> None:
-        self._entry, self._tally, self._clock = entry, tally, clock
-        self._begun: Any = None
-        self._looked = 0.0
-        self._within: list[Later] = []
-
-    def enter(self, _: Any) -> None:
-        """Before the first node."""
-        counts = self._tally.mine()
-        self._looked = counts.looked
-        self._within = counts.within = []
-        self._begun = self._clock.begin()
-
-    def leave(self, *_: Any) -> None:
-        """After the oldest one."""
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            counts = self._tally.mine()
-            less = counts.looked - self._looked
-            self._clock.end(begun, self._entry, backward=True, less=less)
-            counts.ended(perf_counter())
-            for call in self._within:
-                call.off(self._entry)
-            if counts.within is self._within:
-                counts.within = None
-
-
-def watch(
-    out: Tensor, ends: Iterable[Tensor | None], entry: SiteEntry, tally: Tally, clock: HostSpan
-) -> None:
-    """Put the hooks on what a call added to the graph."""
-    first = out.grad_fn
-    if first is None:
-        return
-    stop = {x.grad_fn for x in ends if x is not None and x.grad_fn is not None}
-    oldest = _oldest(first, stop)
-    if oldest is not None:
-        gradient = Gradient(entry, tally, clock)
-        first.register_prehook(gradient.enter)
-        oldest.register_hook(gradient.leave)
-
-
-def _oldest(first: Any, stop: set[Any]) -> Any:
-    found, todo = set[Any](), [first]
-    while todo:
-        node = todo.pop()
-        if node in stop or node in found or type(node).__name__ == "AccumulateGrad":
-            continue
-        if len(found) >= MOST:
-            return None
-        found.add(node)
-        todo += [n for n, _ in node.next_functions if n is not None]
-    return min(found, key=lambda n: n._sequence_nr(), default=None)
-
-
 SAMPLES_MOST = 32
-BYTES = 2**30
+SAMPLES_BYTES = 2**30
 
 
 class Samples:
-    """Files of one folder."""
+    """Files in a folder, each with the q, k and v of one call of a place and kind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.skipped = False
         self._lock = threading.Lock()
-        self._had: set[Any] = set()
-        self._left = BYTES
-        self.skipped = 0
+        self._kinds: set[Any] = set()
+        self._left = SAMPLES_BYTES
 
     def keep(self, place: str, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor]) -> str:
-        """The file of this call's tensors; nothing where there is one of its kind, or no room."""
+        """The file of this call's tensors; "" where there is one of its kind, or no room."""
         kind = (place, problem.phase, octave(problem), problem.heads, problem.head_dim)
         size = sum(x.numel() * min(x.element_size() * 2, 8) for x in qkv)
         with self._lock:
-            if kind in self._had:
+            if kind in self._kinds:
                 return ""
-            if len(self._had) >= SAMPLES_MOST or size > self._left:
-                self.skipped += 1
+            if len(self._kinds) >= SAMPLES_MOST or size > self._left:
+                self.skipped = True
                 return ""
-            self._had.add(kind)
+            self._kinds.add(kind)
             self._left -= size
-        arrays = {name: _array(x) for name, x in zip("qkv", qkv, strict=True)}
-        if not all(np.isfinite(x).all() for x in arrays.values()):
+        wide = [x.float() if x.dtype == torch.bfloat16 else x for x in qkv]
+        arrays: list[Any] = [x.detach().cpu().numpy() for x in wide]
+        if not all(np.isfinite(x).all() for x in arrays):
             return ""
-        file = self._new_file()
-        np.savez(file, **arrays)
-        return str(file)
-
-    def _new_file(self) -> Path:
-        """By a number that no file has: earlier captures of this process may have left some."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        names = (self.folder / f"{os.getpid()}-{number:02}.npz" for number in count(1))
-        with self._lock:
+        with self._lock:  # earlier captures of this process may have left some files
+            names = (self.folder / f"{os.getpid()}-{number:02}.npz" for number in count(1))
             file = next(name for name in names if not name.exists())
             file.touch()
-        return file
-
-
-def _array(x: Tensor) -> Any:
-    x = x.detach()
-    return (x.float() if x.dtype == torch.bfloat16 else x).cpu().numpy()
+        q, k, v = arrays
+        np.savez(file, q=q, k=k, v=v)
+        return str(file)
 
 
 ENTRIES = 4096
+COMPILED_MOST = 256
 
 
 class Recorder:
-    """Counts calls until it is asked what they were."""
+    """Counts calls until it is asked for them."""
 
     def __init__(self, masks: Path | None = None, samples: Path | None = None) -> None:
         self._masks = Masks(masks)
@@ -408,117 +234,115 @@ class Recorder:
         self.restart()
 
     def restart(self) -> None:
-        """Nothing was called yet; what masks are is still known."""
+        """Forget all calls; what masks are is still known."""
         self.clocks = Clocks()
         self.tally = Tally()
-        self.steps = StepTimes(self.tally)
-        self.compiled = Compiled()
-        self.amiss: Counter[str] = Counter()
-        """What could not be recorded, by reason."""
-        self.written: Counter[str] = Counter()
+        self.steps = Steps(self.tally)
+        self.met = 0
+        """Calls that torch's compiler met: how often they ran is not known."""
+        self.compiled: list[Site] = []
+        """Sites of these."""
+        self.failures: Counter[str] = Counter()
+        """Calls that could not be recorded, by reason."""
+        self.whole = 0
+        """Calls that do more than attention."""
+        self.written_out: Counter[str] = Counter()
         """Attention that was written out as products and a softmax, by its place."""
-        self._entries: dict[SiteRequest, SiteEntry] = {}
+        self._entries: dict[SiteRequest, Entry] = {}
         self._lock = threading.Lock()
         self.on_first: Callable[[], None] | None = None
-        """Called once, as soon as there is anything to tell."""
+        """Called once, as soon as there is anything to report."""
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Begun) -> None:
-        """Record a call that was made; ``call`` says which."""
-        ended, until = Later(), perf_counter()
+        """Record a call that was made; ``call`` returns which."""
+        until = perf_counter()
         try:
-            begun.clock.end(begun.mark, ended, backward=False)  # before anything else takes time
+            span = Span(begun.clock, begun.mark, begun.clock.now())
             until = perf_counter()  # the call's seconds lie within its window
-            self._made(call(), out, begun, ended, until)
+            self._record(call(), out, begun.since, until, span)
         except Exception as error:
             self.failed(error)
         self.tally.mine().looked += perf_counter() - until
 
-    def _begun(self) -> None:
+    def _record(self, call: CapturedCall, out: Any, since: float, until: float, span: Span) -> None:
+        request = call.request(where(), self._masks)
+        entry = self._entries.get(request) or self._entry(request, call)
+        if not call.whole:
+            span.add_to(self.tally, entry, backward=False)
+            within = self.tally.mine().within
+            if within is not None and len(within) < WITHIN:
+                within.append(span)
+        self.tally.called(entry, since, until)
+        self.noticed()
+        if call.whole:
+            self.whole += 1
+        elif entry.site is None:
+            self.failures[entry.why] += 1
+        out = out[0] if isinstance(out, tuple) else out
+        if request.gradients and isinstance(out, Tensor) and out.requires_grad:
+            ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
+            watch_gradient(out, ends, entry, self.tally, span.clock)
+
+    def _entry(self, request: SiteRequest, call: CapturedCall) -> Entry:
+        try:
+            site = request.site()
+        except CantBeDone as error:
+            entry = Entry(why=str(error))
+        else:
+            plain = has_data(call.q) and call.q.dim() == 4 and mapped(call.q, call.k, call.v) == 1
+            if self.samples and plain:
+                file = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
+                site = replace(site, samples=file)
+            entry = Entry(site)
+        with self._lock:
+            if len(self._entries) >= ENTRIES:
+                self._entries.clear()
+            self._entries[request] = entry
+        return entry
+
+    def noticed(self) -> None:
+        """There is something to report."""
         if self.on_first is not None:
             first, self.on_first = self.on_first, None
             first()
 
-    def wrote_out(self, place: str) -> None:
-        """Attention was written out there, once more."""
-        self.written[place] += 1
-        self._begun()
-
-    def not_put(self, reason: str, times: int = 1) -> None:
-        """So many calls have no site, for this reason."""
-        if times:
-            self.amiss[reason] += times
-            self._begun()
-
     def failed(self, error: Exception) -> None:
         """Something went wrong in recording."""
         first = (str(error) or "no more is known").splitlines()[0]
-        self.amiss[f"{type(error).__name__}: {first[:160]}"] += 1
+        self.failures[f"{type(error).__name__}: {first[:160]}"] += 1
 
-    def _made(self, call: CapturedCall, out: Any, begun: Begun, ended: Later, until: float) -> None:
-        asked = call.asked(where(), self._masks)
-        entry = self._entries.get(asked) or self._entry(asked, call)
-        if not call.whole:
-            ended.to(entry)
-            self.tally.within_gradient(ended)
-        self.tally.called(entry, begun.since, until)
-        self._begun()
-        if entry.site is None or call.whole:
-            self.amiss[WHOLE if call.whole else entry.why] += 1
-        out = out[0] if isinstance(out, tuple) else out
-        if asked.gradients and isinstance(out, Tensor) and out.requires_grad:
-            ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
-            watch(out, ends, entry, self.tally, begun.clock)
-
-    def _entry(self, asked: SiteRequest, call: CapturedCall) -> SiteEntry:
-        site, samples, why = None, "", ""
-        try:
-            site = site_of(asked)
-        except CantBeDone as error:
-            why = str(error)
-        plain = has_data(call.q) and call.q.dim() == 4 and mapped(call.q, call.k, call.v) == 1
-        if site and self.samples and plain:
-            samples = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
-        entry = SiteEntry(site, self.tally, samples or why)
-        with self._lock:
-            if len(self._entries) >= ENTRIES:
-                self._entries.clear()
-            self._entries[asked] = entry
-        return entry
+    def met_compiled(self, site: Site | None) -> None:
+        """Torch's compiler met a call; ``site`` where it is known."""
+        self.met += 1
+        if site and site not in self.compiled and len(self.compiled) < COMPILED_MOST:
+            self.compiled.append(site)
 
     def calls(self, *, complete: bool) -> SeenCalls:
         """What was recorded so far, its sites still to be gathered."""
-        passed = self.clocks.events.read(wait=complete) if self.clocks.events.used else None
+        gpu = self.clocks.gpu
+        passed = gpu.read(wait=complete) if gpu.used else None
         if passed is not None:
             self.tally.lasted(passed)
-        by_host = not self.clocks.events.used
-        steps = self.steps.told(by_host=by_host)
-        skipped = self.samples is not None and bool(self.samples.skipped)
         return SeenCalls(
-            sites=[*self.tally.sites(), *self.compiled.sites],
+            sites=[*self.tally.sites(), *self.compiled],
             header={
                 "torch": torch.__version__,
                 "python": platform.python_version(),
                 "threads": self.tally.working_threads(),
                 "processes": 1,
             },
-            unseen=sentences(self.compiled, self.amiss, self.written, skipped=skipped),
+            unseen=_unseen(self),
             complete=complete,
-            wall_s=self.tally.window(looking=not by_host),
+            wall_s=self.tally.window(looking=gpu.used),
             attention_s=self.tally.attention_s(),
-            **steps,
+            **self.steps.summary(by_host=not gpu.used),
         )
 
 
 class Now:
-    """One for a process: its recorder, or none."""
+    """The recorder of this process, if there is one."""
 
-    def __init__(self) -> None:
-        self.recorder: Recorder | None = None
-
-    @property
-    def on(self) -> bool:
-        """Whether anybody records."""
-        return self.recorder is not None
+    recorder: Recorder | None = None
 
     def state(self) -> ThreadCounts:
         """What this thread is in the middle of, also where recording has ended meanwhile."""
@@ -530,96 +354,74 @@ class Now:
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
             return None
+        why = None
         if torch.jit.is_tracing():
-            recorder.amiss[
-                "torch.jit traced it, and what is traced is not called by its sizes"
-            ] += 1
-            return None
-        if query.is_nested and not nested:
-            recorder.amiss["its tensors are nested, and a problem's are not"] += 1
+            why = "torch.jit traced it, and what is traced is not called by its sizes"
+        elif query.is_nested and not nested:
+            why = "its tensors are nested, and a problem's are not"
+        if why is not None:
+            recorder.failures[why] += 1
             return None
         return recorder.clocks.begin(query)
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Begun) -> None:
-        """Just after it; ``call`` says which it was. Inside of a library's it is a part of that."""
+        """Just after a call; ``call`` returns which it was. Inside a library's it is a part."""
         if (recorder := self.recorder) is None:
             return
         state = recorder.tally.mine()
         if state.outer is not None:
-            state.calls.append(call)
+            state.inner.append(call)
         else:
             recorder.made(call, out, begun)
-
-    def written_out(self, place: str) -> None:
-        """Attention that was written out there."""
-        if (recorder := self.recorder) is not None:
-            recorder.wrote_out(place)
-
-    def met(self, context: Any, read: Callable[[Any, Recorder], Any]) -> None:
-        """A call that torch's compiler met, and what reads its arguments."""
-        if (recorder := self.recorder) is not None:
-            read(context, recorder)
 
 
 NOW = Now()
 
-
-NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
-
-
-def sdpa_call(context: Any, recorder: Recorder) -> None:
-    """A call of ``F.scaled_dot_product_attention``, by its arguments' names."""
-    site = None
-    try:
-        site = site_of(_asked(context))
-    except CantBeDone as error:
-        recorder.amiss[str(error)] += 1
-    except Exception as error:  # how the compiler keeps its values may change with its version
-        recorder.amiss[f"torch.compile did not say what it is: {error!r:.120}"] += 1
-    recorder.compiled.add(site)
+KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
+"""Libraries with attention functions of their own."""
+PLACES, REASONS = 3, 5
+"""Places of attention written out, and reasons for failures, that are named at most."""
 
 
-def _asked(context: Any) -> SiteRequest:
-    q, k, v = (context.get_local(name).as_fake() for name in ("query", "key", "value"))
-    masked, causal, scale, dropout = (
-        _constant(context, name) for name in ("attn_mask", "is_causal", "scale", "dropout_p")
-    )
-    forms = (four(q, 0), four(k, 0), four(v, 0))
-    shape = Shape(forms[0][0], forms[0][1], forms[0][2], forms[1][2])
-    found = FoundMask(causal_of(shape) if causal is True else FULL)
-    if masked is not None:
-        found = FoundMask(FULL, "its mask has no values while it is compiled")
-    return SiteRequest(
-        found_in(_places(context)),
-        "sdpa, compiled",
-        *forms,
-        q.dtype,
-        q.device,
-        torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
-        found,
-        scale if isinstance(scale, float) else None,
-        dropout if isinstance(dropout, float) else 0.0,
-        NOTE,
-        True,
-    )
+def _unseen(recorder: Recorder) -> list[str]:
+    """Sentences: what may be missing, and why."""
+    sentences = []
+    written = recorder.written_out
+    if written:
+        places = ", ".join(place for place, _ in written.most_common(PLACES))
+        more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
+        sentences.append(
+            f"attention that is written out as products and a softmax was met "
+            f"{_many(sum(written.values()), 'time')} and is not recorded, nor in the share: "
+            f"{places}{more}; written with F.scaled_dot_product_attention it would be"
+        )
+    if recorder.met:
+        sentences.append(
+            f"torch.compile compiled {_many(recorder.met, 'attention call')} into larger code: "
+            "which problems is known, but not how often they ran, nor for how long; run without "
+            "compiling to have their share"
+        )
+    if recorder.whole:
+        sentences.append(
+            f"{_many(recorder.whole, 'call')} of torch's fast path for nn.MultiheadAttention and "
+            "TransformerEncoder computed projections, or a whole layer, in the same operator: "
+            "counted, but their seconds are not in the share"
+        )
+    for reason, n in recorder.failures.most_common(REASONS):
+        sentences.append(f"{_many(n, 'call')} could not be put as a problem: {reason}")
+    if len(recorder.failures) > REASONS:
+        rest = len(recorder.failures) - REASONS
+        sentences.append(f"{rest} more reasons why a call could not be put")
+    imported = [name for name in KERNELS if name in sys.modules]
+    if imported:
+        sentences.append(
+            f"the program imported {', '.join(imported)}: calls of their own functions are seen "
+            "only where transformers makes them"
+        )
+    if recorder.samples is not None and recorder.samples.skipped:
+        sentences.append("there was no room for samples of all places: the first were kept")
+    return sentences
 
 
-def nameless(_: Any, recorder: Recorder) -> None:
-    """A call of which nothing is asked."""
-    recorder.compiled.add(None)
-
-
-def _constant(context: Any, name: str) -> Any:
-    """The value of an argument that is one, or something that is none of them."""
-    try:
-        return context.get_local(name).as_python_constant()
-    except Exception:
-        return ...
-
-
-def _places(context: Any) -> Iterator[Place]:
-    """The frames that are being traced, the innermost first."""
-    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-    while frame is not None:
-        yield place_of(frame.f_code, frame.lineno)
-        frame = getattr(frame, "parent", None)
+def _many(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

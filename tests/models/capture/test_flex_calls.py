@@ -6,7 +6,7 @@ from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import attnbench
-from attnbench.models.capture.masks import FlexMasks, Masks
+from attnbench.models.capture.masks import Masks
 from impls.masks import Shape
 from tests.models.capture.seen import only, said
 
@@ -23,7 +23,7 @@ def blocks(mask_mod):
 
 
 def found(block_mask=None, score_mod=None, known=None):
-    return (known or FlexMasks()).of(block_mask, score_mod, Masks(None), SHAPE, CPU)
+    return (known or Masks()).of_flex(block_mask, score_mod, SHAPE, CPU)
 
 
 def test_what_is_compiled_by_itself_is_seen_before_and_during_a_capture():
@@ -87,14 +87,14 @@ def test_the_same_functions_are_asked_once():
         asked.append(1)
         return s
 
-    known = FlexMasks()
+    known = Masks()
     for _ in range(3):
         found(None, counting, known)
     assert len(asked) == 3  # one for each of three scores
 
 
 def test_a_mask_too_large_is_not_asked(monkeypatch):
-    monkeypatch.setattr("attnbench.models.capture.masks.FLEX_MASKS_MOST", 1000)
+    monkeypatch.setattr("attnbench.models.capture.masks.FLEX_LARGEST", 1000)
     assert "too large" in found(blocks(causal)).note
 
 

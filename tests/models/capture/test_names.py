@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
 import attnbench
-from attnbench.models.capture.originals import _replace
+from attnbench.models.capture.originals import replace
 from tests.models.capture.seen import only, qkv
 
 
@@ -55,7 +55,7 @@ def test_a_method_is_seen_also_where_python_has_looked_it_up_before():
 
     for _ in range(100):
         Model.attend(1, 2, 3)  # which fills the cache of lookups
-    _replace([(plain, counted)])
+    replace([(plain, counted)])
     Model.attend(1, 2, 3)
     assert seen == [1]
 
@@ -134,7 +134,7 @@ def test_a_model_saved_inside_a_capture_is_torchs_own_outside(tmp_path):
 
 def test_a_capture_that_can_not_begin_leaves_everything_as_it_was(monkeypatch):
     before = F.scaled_dot_product_attention, torch.compile
-    monkeypatch.setattr("attnbench.models.capture.libraries.put_script", lambda *_: 1 / 0)
+    monkeypatch.setattr("attnbench.models.capture.written_out.put_written_out", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError), attnbench.capture():
         pass
     assert before == (F.scaled_dot_product_attention, torch.compile)

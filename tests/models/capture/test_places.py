@@ -6,20 +6,20 @@ import sys
 import pytest
 import torch
 
-from attnbench.models.capture import originals
-from attnbench.models.capture.child import After
+from attnbench.models.capture import places
+from attnbench.models.capture.child import AfterImport
 
 
 def test_places_inside_torch_and_of_the_standard_library_are_passed_over():
-    assert originals.kind_of(torch.nn.__file__) == originals.INSIDE
-    assert originals.kind_of(originals.__file__) == originals.INSIDE
-    assert originals.kind_of(sys.modules["threading"].__file__) == originals.INSIDE
-    assert originals.kind_of(pytest.__file__) == originals.MODEL
-    assert originals.kind_of(__file__) == originals.USER
+    assert places.kind_of(torch.nn.__file__) == places.INSIDE
+    assert places.kind_of(places.__file__) == places.INSIDE
+    assert places.kind_of(sys.modules["threading"].__file__) == places.INSIDE
+    assert places.kind_of(pytest.__file__) == places.MODEL
+    assert places.kind_of(__file__) == places.USER
     inside, model, user = torch.__file__, pytest.__file__, __file__
-    places = [(inside, 1, "f"), (model, 2, "f"), (inside, 3, "f"), (model, 4, "f"), (user, 5, "f")]
-    assert originals.found_in(places) == (places[1], places[4])
-    assert originals.found_in(places[:3]) == (places[1], None)
+    some = [(inside, 1, "f"), (model, 2, "f"), (inside, 3, "f"), (model, 4, "f"), (user, 5, "f")]
+    assert places.first_of(some) == (some[1], some[4])
+    assert places.first_of(some[:3]) == (some[1], None)
 
 
 def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
@@ -30,7 +30,7 @@ def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
     deeds = {"awaited_module": lambda: done.append(sys.modules["awaited_module"].x)}
     more = {"sys": lambda: done.append("there"), "no_such": done.clear, "os": lambda: 1 / 0}
     failed = []
-    after = After({**deeds, **more}, failed.append)
+    after = AfterImport({**deeds, **more}, failed.append)
     after.begin()
     assert importlib.util.find_spec("awaited_module") is not None  # who only asks uses up nothing
     import awaited_module

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.models.capture.libraries import _call, observed
+from attnbench.models.capture.libraries import layer_call, observed
 from attnbench.models.capture.masks import Masks
 from attnbench.models.capture.originals import Original
-from attnbench.models.capture.recorder import NOW
 from impls.masks import Shape
 from tests.models.capture.seen import only, said
 
@@ -129,7 +128,7 @@ def test_what_a_function_of_ones_own_gives_back_is_its_own_business():
     x = torch.zeros(2, 4, 12, 8)
     given = {"out": x}
     with attnbench.capture() as calls:
-        odd = observed(Original(lambda *_: given), "odd", NOW)
+        odd = observed(Original(lambda *_: given), "odd")
         assert odd(None, x, x, x, None) is given
         assert odd(None, x, x, "no tensor", None) is given
     assert said(calls) == [("b2 h4/4 n12 d8 f32 causal forward", "transformers odd", 1)]
@@ -147,9 +146,9 @@ def test_what_a_function_of_ones_own_gives_back_is_its_own_business():
 def test_a_flash_kernel_is_told_by_words(causal, window, mask):
     x = torch.zeros(2, 4, 12, 8)
     more = {"is_causal": causal, "sliding_window": window}
-    call = _call("transformers flash_attention_2", None, (x, x, x), None, [], more)
-    assert str(call.found(Masks(None), Shape(2, 4, 12, 12)).mask) == mask
+    call = layer_call("transformers flash_attention_2", None, (x, x, x), None, [], more)
+    assert str(call.find_mask(Masks(None), Shape(2, 4, 12, 12)).mask) == mask
     ends = torch.arange(12)[None] < torch.tensor([[12], [8]])
-    call = _call("transformers flash_attention_2", None, (x, x, x), ends.long(), [], more)
+    call = layer_call("transformers flash_attention_2", None, (x, x, x), ends.long(), [], more)
     words = "padding:12,8" if mask == "none" else f"{mask}+padding:12,8"
-    assert str(call.found(Masks(None), Shape(2, 4, 12, 12)).mask) == words
+    assert str(call.find_mask(Masks(None), Shape(2, 4, 12, 12)).mask) == words

@@ -140,7 +140,7 @@ def test_tensors_on_another_device_are_refused_at_every_call(spy):
     there = torch.device("cuda")
     for _ in range(2):
         with pytest.raises(DispatchRefused, match="on cuda, and the table was made for cpu"):
-            attend._way(*[q.shape] * 3, *[q.dtype] * 3, *[there] * 3, False, None, False, False)
+            attend._way((q.shape,) * 3, (q.dtype,) * 3, (there,) * 3, False, None, False, False)
 
 
 def vmapped(f, q, k, v):
