@@ -28,13 +28,15 @@ OPEN = {*DATA, *TENSORS, *TABLE}
 """May import others of their floor, so long as no circle comes of it."""
 WITH_TORCH = {"attnbench.gate", "attnbench.meter", "attnbench.models", FAMILY, *TENSORS}
 """The rooms that may load torch. Every other module must load where there is no torch."""
-WORKERS = re.compile(
-    r"attnbench\.features\.(claims\.measured\.\w+|quality\.(pretrained|real|recall)_(worker|train))"
-)
+WORKERS = re.compile(r"attnbench\.features\.quality\.(pretrained|real|recall)_(worker|train)")
 """Modules of other rooms that may: they run in processes of their own."""
 TORCH_IN_FUNCTIONS = {
     "impls.masks",
     "attnbench.core.settings",
+    "attnbench.features.claims.biases",
+    "attnbench.features.claims.layers",
+    "attnbench.features.claims.one_head",
+    "attnbench.features.claims.word_vectors",
     "attnbench.features.quality.pretrained",
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -15,12 +15,12 @@ def _found(value: float = 0.5) -> ClaimFindings:
     return ClaimFindings({"one": ClaimFigure(value)})
 
 
-def well(asked: ClaimRequest) -> ClaimFindings:
+def well(request: ClaimRequest) -> ClaimFindings:
     print("a library says hello")
     return _found()
 
 
-def environment(asked: ClaimRequest) -> ClaimFindings:
+def environment(request: ClaimRequest) -> ClaimFindings:
     import torch
 
     rows = [
@@ -29,37 +29,37 @@ def environment(asked: ClaimRequest) -> ClaimFindings:
     ]
     rows.append(["torch", str(torch.get_num_threads())])
     return ClaimFindings(
-        {"one": ClaimFigure(0.0)}, [str(asked.seed)], [ClaimTable("seen", ["name", "is"], rows)]
+        {"one": ClaimFigure(0.0)}, [str(request.seed)], [ClaimTable("seen", ["name", "is"], rows)]
     )
 
 
-def refuses(asked: ClaimRequest) -> ClaimFindings:
+def refuses(request: ClaimRequest) -> ClaimFindings:
     raise CantBeDone("the file is not UTF-8 text; give one that is")
 
 
-def raises(asked: ClaimRequest) -> ClaimFindings:
+def raises(request: ClaimRequest) -> ClaimFindings:
     raise ZeroDivisionError("a fault of ours")
 
 
-def exits(asked: ClaimRequest) -> ClaimFindings:
+def exits(request: ClaimRequest) -> ClaimFindings:
     os._exit(3)
 
 
-def segfaults(asked: ClaimRequest) -> ClaimFindings:
+def segfaults(request: ClaimRequest) -> ClaimFindings:
     os.kill(os.getpid(), signal.SIGSEGV)
     return _found()
 
 
-def hangs(asked: ClaimRequest) -> ClaimFindings:
+def hangs(request: ClaimRequest) -> ClaimFindings:
     time.sleep(600)
     return _found()
 
 
-def leaves(asked: ClaimRequest) -> ClaimFindings:
+def leaves(request: ClaimRequest) -> ClaimFindings:
     """A process of its own that outlives it, unless somebody ends it."""
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     return ClaimFindings({"one": ClaimFigure(0.5)}, [str(left.pid)])
 
 
-def nan(asked: ClaimRequest) -> ClaimFindings:
+def nan(request: ClaimRequest) -> ClaimFindings:
     return _found(math.nan)

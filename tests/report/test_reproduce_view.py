@@ -11,7 +11,7 @@ from attnbench.features.claims.claim import (
     ClaimTable,
     ClaimVerdict,
 )
-from attnbench.features.claims.words import counts, points, theirs
+from attnbench.features.claims.view import counts, points, theirs
 from tests.claims.made import claim, point
 
 

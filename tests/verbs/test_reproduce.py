@@ -40,7 +40,7 @@ def made_up(monkeypatch):
     """Every point of every claim gets what was published, but of those that are named."""
 
     def measured(changed=None, maps=()):
-        def outcome(claim, asked, limit_s=None):
+        def outcome(claim, request, limit_s=None):
             figures = {p.name: ClaimFigure(p.published) for p in claim.points}
             figures |= {
                 name: ClaimFigure(value)
@@ -169,10 +169,10 @@ def test_a_folder_that_can_not_be_written_is_refused_before_anything_runs(capsys
 def test_ctrl_c_keeps_what_was_found(made_up, reproduce, monkeypatch, tmp_path):
     true = made_up()
 
-    def stopped(claim, asked):
+    def stopped(claim, request):
         if claim.name == "words-identity":
             raise KeyboardInterrupt
-        return true(claim, asked)
+        return true(claim, request)
 
     monkeypatch.setattr("attnbench.features.claims.reproduce.outcome", stopped)
     status, _, err = reproduce("words-small", "words-identity", "words-tables")

@@ -1,101 +1,160 @@
-"""Claims in tables: what is said, what we found beside it, and the verdict."""
+"""Claims in words and tables: what is published, our figures beside it, and the verdict.
+
+The functions take claims as plain values, as the evidence keeps them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 
-from attnbench.core.format import NONE
-from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict, PointStanding
-from attnbench.features.claims.words import (
-    FOOTNOTE,
-    MARK,
-    PointWords,
-    alike,
-    counts,
-    number,
-    points,
+from attnbench.core.format import NONE, percent, three
+from attnbench.features.claims.claim import (
+    Claim,
+    ClaimOutcome,
+    ClaimRule,
+    ClaimVerdict,
+    PointStanding,
 )
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 
-STYLES = {
+MARK = "*"
+"""Beside a limit that is ours."""
+FOOTNOTE = f"{MARK} the limit is ours: the source gives no figure for it"
+SHORT_UNITS = ("TFLOP/s",)
+"""Units that stand beside each number; what the point says holds the others."""
+STYLES: dict[str, str] = {
     ClaimVerdict.REPRODUCED: GOOD,
     ClaimVerdict.NOT_REPRODUCED: BAD,
-    ClaimVerdict.NOT_RUN: FAINT,
-    ClaimVerdict.NEEDS_OTHER_HARDWARE: FAINT,
     PointStanding.HOLDS: GOOD,
     PointStanding.FAILS: BAD,
     PointStanding.CANT_TELL: BAD,
-    PointStanding.NO_FIGURE: FAINT,
 }
 
 
-def listed(some: Sequence[Claim]) -> None:
-    """``--list``: what is claimed, and what it takes."""
-    made = grid(
-        "claim",
-        "what is said",
-        "points",
-        "needs",
-        "min",
-        right=("points", "min"),
-        words=("what is said", "needs"),
-    )
-    for claim in some:
-        made.add_row(
-            claim.name,
-            escape(claim.statement),
-            str(len(claim.points)),
-            escape(str(claim.needs)),
-            f"{claim.minutes:.1f}",
+class PointWords(NamedTuple):
+    """One point, in words."""
+
+    name: str
+    says: str
+    theirs: str
+    """What was published, and the region that the rule makes of it."""
+    ours: str
+    interval: str
+    held: str
+    why: str
+    """Why there is no figure."""
+
+
+def points(row: Mapping[str, Any]) -> Iterator[PointWords]:
+    """The points of a claim."""
+    for each in row["points"]:
+        ours = each.get("ours") or {}
+        value, low, high = (ours.get(key) for key in ("value", "low", "high"))
+        unit = f" {each['unit']}" if each["unit"] in SHORT_UNITS else ""
+        yield PointWords(
+            each["name"],
+            each["says"],
+            theirs(each),
+            NONE if value is None else number(value) + unit,
+            "" if low is None or high is None else f"{number(low)} to {number(high)}",
+            each.get("held", ""),
+            ours.get("why", ""),
         )
+
+
+def theirs(point: Mapping[str, Any]) -> str:
+    """``354 ± 10 % TFLOP/s``; ``0.00092, at most 0.0092``"""
+    published, tolerance = point["published"], point["tolerance"]
+    rule, text, share = ClaimRule(point["rule"]), number(published), abs(published) * tolerance
+    match rule:
+        case ClaimRule.NEAR:
+            words = f"{text} ± {percent(tolerance)}"
+        case ClaimRule.WITHIN:
+            words = f"{text} ± {number(tolerance)}"
+            if not published:
+                words = f"0, within {number(tolerance)}"
+        case ClaimRule.AT_MOST | ClaimRule.AT_LEAST:
+            limit = published + (share if rule is ClaimRule.AT_MOST else -share)
+            words = f"{text}; {rule} {number(limit)}" if share else f"{rule} {text}"
+    mark = MARK if point["threshold_is_ours"] else ""
+    unit = f" {point['unit']}" if point["unit"] in SHORT_UNITS else ""
+    return words + mark + unit
+
+
+def number(value: float) -> str:
+    """Three digits, of a negative number too."""
+    return f"-{three(-value)}" if value < 0 else three(value)
+
+
+def counts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """``12 reproduced, 1 not reproduced, 4 not run``"""
+    order = ["reproduced", "not reproduced", "not run", "needs other hardware"]
+    verdicts = [row["verdict"] for row in rows]
+    known = [verdict for verdict in order if verdict in verdicts]
+    others = sorted(set(verdicts) - set(order))
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in [*known, *others])
+
+
+def alike(some: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str], list[str]]:
+    """Of triples of name, verdict and reason: the names by verdict and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, verdict, reason in some:
+        found.setdefault((verdict, reason), []).append(name)
+    return found
+
+
+def list_claims(some: Sequence[Claim]) -> None:
+    """``--list``: what is claimed, and what it takes."""
+    columns = ("claim", "what is said", "points", "needs", "min")
+    made = grid(*columns, right=("points", "min"), words=("what is said", "needs"))
+    for claim in some:
+        count, minutes = str(len(claim.points)), f"{claim.minutes:.1f}"
+        made.add_row(claim.name, escape(claim.statement), count, escape(str(claim.needs)), minutes)
     put(made)
 
 
 def line(one: ClaimOutcome) -> str:
-    """One claim as a sentence, as soon as it is known."""
-    said = f"{one.claim.name}: {one.verdict}"
+    """One outcome as a sentence."""
     why = f" ({one.reason})" if one.reason else ""
     took = f" [{one.took_s:.0f} s]" if one.took_s else ""
-    return f"{said}{why}{took}"
+    return f"{one.claim.name}: {one.verdict}{why}{took}"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Every point of every claim that was tried, then the others with the reason; the count."""
-    tried = [row for row in rows if _tried(row)]
+    """Every point of every claim that was tried; then the others with the reason; the count."""
+    tried = [row for row in rows if any(point.get("ours") for point in row["points"])]
+    left = [row for row in rows if row not in tried]
+    marked = False
     if tried:
-        made = grid(
-            "claim and points",
-            "theirs",
-            "ours",
-            "interval",
-            "",
-            right=("ours",),
-            words=("claim and points", "theirs"),
-        )
+        columns = ("claim and points", "theirs", "ours", "interval", "")
+        made = grid(*columns, right=("ours",), words=columns[:2])
         for row in tried:
             made.add_row(f"[bold]{escape(row['name'])}[/]", "", "", "", _styled(row["verdict"]))
             for point in points(row):
-                made.add_row(f"  {escape(point.says)}", *_figures(point), _styled(point.held))
+                cells = (f"  {point.says}", point.theirs, point.ours, point.interval)
+                made.add_row(*map(escape, cells), _styled(point.held))
+                marked = marked or MARK in point.theirs
         put(made)
-    left = [row for row in rows if not _tried(row)]
+    out = console()
     if tried and left:
-        console().print()
+        out.print()
     if left:
         both = ("claims without a figure", "why, and what to do")
         made = grid(both[0], "", both[1], words=both)
-        said_of = ((row["name"], row["verdict"], _why(row)) for row in left)
-        for (verdict, said), names in alike(said_of).items():
-            made.add_row(escape(", ".join(names)), _styled(verdict), escape(said))
+        reasons = ((row["name"], row["verdict"], _why(row)) for row in left)
+        for (verdict, why), names in alike(reasons).items():
+            made.add_row(escape(", ".join(names)), _styled(verdict), escape(why))
         put(made)
-    _foot(rows)
+    if marked:
+        out.print(f"\n{FOOTNOTE}", style=FAINT)
+    out.print(f"\n{len(rows)} claim{'' if len(rows) == 1 else 's'}: {counts(rows)}")
 
 
 def details(row: Mapping[str, Any]) -> None:
     """One claim: what is said and by whom, the setting, the figures behind it, the command."""
-    made = grid("", "", words=[""])
     source = row["source"]
     facts = {
         "claim": row["name"],
@@ -109,26 +168,22 @@ def details(row: Mapping[str, Any]) -> None:
         "remedy": row["remedy"],
         "again": f"attnbench reproduce {row['name']}",
     }
-    for what, said in facts.items():
-        if said:
-            made.add_row(what, escape(said))
+    made = grid("", "", words=[""])
+    for name, fact in facts.items():
+        if fact:
+            made.add_row(name, escape(fact))
     put(made)
     out = console()
     for note in row["notes"]:
         out.print(escape(f"! {note}"), style=FAINT)
     for each in row["tables"]:
-        _behind(each)
+        out.print(f"\n[bold]{escape(each['title'])}[/]")
+        columns = [str(column) for column in each["columns"]]
+        made = grid(*columns, words=columns)
+        for cells in each["rows"]:
+            made.add_row(*map(_cell, cells))
+        put(made)
     out.print()
-
-
-def _behind(each: Mapping[str, Any]) -> None:
-    """Figures behind the points."""
-    console().print(f"\n[bold]{escape(each['title'])}[/]")
-    columns = [str(column) for column in each["columns"]]
-    made = grid(*columns, words=columns)
-    for cells in each["rows"]:
-        made.add_row(*(_cell(cell) for cell in cells))
-    put(made)
 
 
 def _cell(value: str | float | None) -> str:
@@ -139,25 +194,9 @@ def _cell(value: str | float | None) -> str:
     return escape(value) if isinstance(value, str) else number(value)
 
 
-def _tried(row: Mapping[str, Any]) -> bool:
-    return any(point.get("ours") for point in row["points"])
-
-
 def _why(row: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, [row["reason"], row["remedy"]]))
 
 
-def _figures(point: PointWords) -> tuple[str, str, str]:
-    return escape(point.theirs), escape(point.ours), escape(point.interval)
-
-
 def _styled(word: str) -> str:
-    style = next((style for known, style in STYLES.items() if known == word), FAINT)
-    return f"[{style}]{escape(word)}[/]"
-
-
-def _foot(rows: Sequence[Mapping[str, Any]]) -> None:
-    out = console()
-    if any(MARK in point.theirs for row in rows if _tried(row) for point in points(row)):
-        out.print(f"\n{FOOTNOTE}", style=FAINT)
-    out.print(f"\n{len(rows)} claim{'s' * (len(rows) != 1)}: {counts(rows)}")
+    return f"[{STYLES.get(word, FAINT)}]{escape(word)}[/]"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
-from attnbench.features.claims.words import FOOTNOTE, MARK, PointWords, alike, counts, points
+from attnbench.features.claims.view import FOOTNOTE, MARK, PointWords, alike, counts, points
 from attnbench.features.quality import pictures
 from attnbench.features.quality.recall_view import recall_lines, recall_tables, recall_tasks, said
 from attnbench.features.quality.view import (

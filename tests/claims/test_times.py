@@ -1,16 +1,17 @@
-"""Claims whose figures are times, with times made up: what becomes of them is computed."""
+"""Claims whose figures are times, with a worker that answers with times made up."""
 
 import math
 from contextlib import contextmanager
 
 import pytest
 
+import impls
 from attnbench.core.record import Distance, Record, Status, Time
 from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import claim as claims
+from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
-from attnbench.features.claims.measured import crossing, growth, pairs, practice
-from attnbench.features.claims.measured.ruler import row
+from attnbench.features.claims.gpu_rates import flops, rates
 from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
@@ -60,11 +61,11 @@ class Worker:
 def tried(monkeypatch):
     def made(name, worker):
         @contextmanager
-        def engine(asked, device="cpu"):
+        def engine(request, device="cpu"):
             yield worker
 
-        for module in (pairs, growth, practice):
-            monkeypatch.setattr(module, "engine", engine)
+        for module in (timing, efficient):
+            monkeypatch.setattr(module, "open_engine", engine)
         (claim,) = claims.find([name])
         cells = {point.name: point.cell for point in claim.points if point.cell}
         return ClaimOutcome.of(claim, load_function(claim.how)(ClaimRequest(cells, seconds=60.0)))
@@ -112,17 +113,17 @@ def test_orders_are_told_from_times(tried):
 
 def test_pairs_decide_on_the_claims_own_limits():
     (claim,) = claims.find(["reassociated"])
-    assert {p.name: p.published for p in claim.points if p.name != "ratio"} == growth.LIMITS
+    assert {p.name: p.published for p in claim.points if p.name != "ratio"} == efficient.LIMITS
 
 
 def test_where_the_orders_cross_is_a_bracket(tried):
     """d² n against 2 d n²: they cross at n = d / 2."""
-    (note,) = tried("reassociated", Worker(grows(1, 2))).found.notes
+    (note,) = tried("reassociated", Worker(grows(1, 2))).findings.notes
     assert "linear.identity is faster" in note
     (note,) = tried(
         "reassociated",
         Worker(lambda label, p: grows(1, 2)(label, p.with_(head_dim=640, v_head_dim=640))),
-    ).found.notes
+    ).findings.notes
     assert "overtakes scores_first between 320 and" in note or "between 304 and" in note
 
 
@@ -147,7 +148,7 @@ def low_rank_seconds(label, problem):
 def test_mechanisms_that_are_fast_and_lose_what_softmax_does_improve_nothing(tried):
     one = tried("low-rank", Worker(low_rank_seconds, skill=lambda name: 0.1))
     assert one.verdict is ClaimVerdict.REPRODUCED
-    table, shares = one.found.tables
+    table, shares = one.findings.tables
     assert shares.rows[-1] == [8192.0, 0.0, 1.0]
     assert "from" in table.rows[0][table.columns.index("faster, by pairs")]
 
@@ -160,6 +161,111 @@ def test_mechanisms_that_are_fast_and_as_good_refute_the_claim(tried):
 
 
 def test_a_search_over_lengths_that_nobody_takes_says_so():
-    a, b = (row(name) for name in ("matmul", "retention"))  # which takes no other mask than causal
+    a, b = map(impls.table().find, ("matmul", "retention"))  # which takes no mask but causal
     with pytest.raises(CantBeDone, match="matmul and retention share no lengths"):
-        crossing.bracket(Worker(grows(1, 2)), a, b, Problem(), (64, 256), ClaimRequest(), 1.0)
+        efficient.find_crossing(
+            Worker(grows(1, 2)), a, b, Problem(), (64, 256), ClaimRequest(), 1.0
+        )
+
+
+class Gpu:
+    """Of each cell: the rate that its row publishes, times a factor; or another status."""
+
+    def __init__(self, claim, factor=1.0, spread=0.002, status=Status.MEASURED):
+        self.published = {self.key(p.cell["problem"]): p.published for p in claim.points}
+        self.factor, self.spread, self.status, self.asked = factor, spread, status, []
+
+    @staticmethod
+    def key(values):
+        return tuple(sorted((k, v) for k, v in values.items() if k != "inputs"))
+
+    def ask(self, question, limit_s):
+        if "ceilings" in question:
+            assert question["device"] == "cuda"
+            return {"ceilings": {"flops": {}, "copy": {}}}
+        self.asked.append(question["job"])
+        variant = Variant.from_dict(question["job"]["variant"])
+        sent = question["job"]["problem"]
+        of = Problem.from_dict(sent)
+        if self.status is not Status.MEASURED:
+            return {"record": Record.of(variant, of, self.status, "it was too much").to_dict()}
+        known = next(iter(self.published))
+        rate = self.published[self.key({k: sent[k] for k, _ in known})] * self.factor
+        s = flops(of) / 1e12 / rate
+        time = Time(
+            median_s=s,
+            low_s=s * (1 - self.spread),
+            high_s=s * (1 + self.spread),
+            q25_s=s,
+            q75_s=s,
+            min_s=s,
+            n=9,
+            clock="events",
+            stop="converged",
+            samples_s=[s] * 9,
+            clocks={"sm_mhz": 1980.0},
+        )
+        return {"record": Record.of(variant, of, Status.MEASURED).with_(time=time).to_dict()}
+
+
+ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
+
+
+def rated(claim, worker):
+    cells = {point.name: point.cell for point in claim.points}
+    return ClaimOutcome.of(claim, rates(worker, ClaimRequest(cells, seconds=10.0)))
+
+
+@pytest.mark.parametrize("claim", ABOUT_GPUS, ids=lambda claim: claim.name)
+def test_the_published_rates_reproduce_the_claim(claim):
+    worker = Gpu(claim, 1.03)
+    one = rated(claim, worker)
+    assert one.verdict is ClaimVerdict.REPRODUCED
+    assert len(worker.asked) == len(claim.points)
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread", "verdict"),
+    [
+        (0.85, 0.002, ClaimVerdict.NOT_REPRODUCED),
+        (1.2, 0.002, ClaimVerdict.NOT_REPRODUCED),
+        (1.09, 0.05, ClaimVerdict.NOT_REPRODUCED),
+        (0.92, 0.002, ClaimVerdict.REPRODUCED),
+    ],
+)
+def test_other_rates_do_not_and_a_wide_interval_tells_nothing(factor, spread, verdict):
+    claim = ABOUT_GPUS[0]
+    one = rated(claim, Gpu(claim, factor, spread))
+    assert one.verdict is verdict
+    assert ("can't be told" in one.reason) == (spread > 0.01)
+
+
+def test_a_cell_without_a_time_is_no_verdict():
+    claim = ABOUT_GPUS[0]
+    one = rated(claim, Gpu(claim, status=Status.OUT_OF_MEMORY))
+    assert one.verdict is ClaimVerdict.NOT_RUN
+    assert "out_of_memory: it was too much" in one.reason
+
+
+def test_what_a_sceptic_asks_for_stands_behind_each_rate():
+    claim = ABOUT_GPUS[0]
+    (table,) = rated(claim, Gpu(claim)).findings.tables
+    assert {"ms", "samples", "SM MHz", "kernels", "amiss"} <= set(table.columns)
+    assert len(table.rows) == len(claim.points)
+    assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
+
+
+@pytest.mark.parametrize(
+    ("phase", "mask", "share"),
+    [
+        ("forward", "none", 1.0),
+        ("forward", "causal", 0.5),
+        ("backward", "none", 2.5),
+        ("train", "causal", 1.75),
+    ],
+)
+def test_work_is_counted_by_the_convention_of_the_sources(phase, mask, share):
+    of = timing.problem_of(
+        {"heads": 3, "kv_heads": 3, "q_len": 100, "kv_len": 100, "phase": phase, "mask": mask}
+    )
+    assert flops(of) == pytest.approx(4 * 3 * 100 * 100 * 64 * share)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnbench.features.claims import biases, layers, one_head, word_vectors
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims.claim import (
     ClaimOutcome,
@@ -12,29 +13,18 @@ from attnbench.features.claims.claim import (
     PointStanding,
     held,
 )
-from attnbench.features.claims.measured import (
-    converted,
-    from_scratch,
-    head_gradients,
-    key_bias,
-    numpy_layers,
-    one_head,
-    words,
-)
-from attnbench.features.claims.rows import words_printed
+from impls.asked import CantBeDone
+from impls.layers import attention
 from impls.loading import load_function
 
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
-    for module, many in (
-        (key_bias, 3),
-        (converted, 3),
-        (from_scratch, 7),
-        (numpy_layers, 5),
-        (head_gradients, 3),
-    ):
-        monkeypatch.setattr(module, "DRAWS", many)
+    monkeypatch.setattr(biases, "DRAWS", 3)
+    monkeypatch.setattr(biases, "CONVERSIONS", 3)
+    monkeypatch.setattr(layers, "CLOUD_DRAWS", 7)
+    monkeypatch.setattr(layers, "DRAWS", 5)
+    monkeypatch.setattr(one_head, "GRADIENT_DRAWS", 3)
     monkeypatch.setattr(one_head, "DRAWS", {"uniform": 200, "gaussian": 5, "begun": 5})
 
 
@@ -71,7 +61,7 @@ def test_eight_heads_are_not_one_though_the_code_prints_true():
 
 def test_a_key_bias_that_counts_is_found_out(monkeypatch):
     """A layer that adds the key's bias to the values, too."""
-    true = key_bias.layer
+    true = biases.layer
 
     def wrong(*words):
         module, inputs, chance = true(*words)
@@ -84,7 +74,7 @@ def test_a_key_bias_that_counts_is_found_out(monkeypatch):
         module.forward = forward
         return module, inputs, chance
 
-    monkeypatch.setattr(key_bias, "layer", wrong)
+    monkeypatch.setattr(biases, "layer", wrong)
     one = tried("key-bias")
     assert one.verdict is ClaimVerdict.NOT_REPRODUCED
     assert {"key", "key float64", "rounding", "gradient float64 at 10"} <= set(failed(one))
@@ -93,13 +83,13 @@ def test_a_key_bias_that_counts_is_found_out(monkeypatch):
 
 def test_a_bias_that_nobody_uses_is_found_out(monkeypatch):
     """Nothing moves with any bias: then the other two should have."""
-    monkeypatch.setattr(key_bias, "_moved", lambda *_: [0.0, 0.0, 0.0])
+    monkeypatch.setattr(biases, "_moved", lambda *_: [0.0, 0.0, 0.0])
     assert {"query", "value"} <= set(failed(tried("key-bias")))
 
 
 @pytest.mark.parametrize("name", ["q_bias", "v_bias", "out_weight"])
 def test_a_conversion_that_loses_a_parameter_is_found_out(monkeypatch, name):
-    true = converted.from_torch
+    true = attention.from_torch
 
     def wrong(module, **more):
         ours = true(module, **more)
@@ -107,55 +97,59 @@ def test_a_conversion_that_loses_a_parameter_is_found_out(monkeypatch, name):
             getattr(ours, name).zero_()
         return ours
 
-    monkeypatch.setattr(converted, "from_torch", wrong)
+    monkeypatch.setattr(attention, "from_torch", wrong)
     assert tried("no-key-bias").verdict is ClaimVerdict.NOT_REPRODUCED
 
 
 def test_a_gradient_that_is_off_is_found_out(monkeypatch):
-    true = converted.from_torch
+    true = attention.from_torch
 
     def wrong(module, **more):
         ours = true(module, **more)
         ours.v_bias.register_hook(lambda gradient: gradient * 1.001)
         return ours
 
-    monkeypatch.setattr(converted, "from_torch", wrong)
+    monkeypatch.setattr(attention, "from_torch", wrong)
     one = tried("no-key-bias")
     assert set(failed(one)) == {"backward float64", "backward float64 kdim"}
 
 
 def test_a_softmax_that_is_not_saturated_is_found_out(monkeypatch):
     """Uniform weights so small that the softmax is soft: heads differ, though none is saturated."""
-    soft = dict(one_head.KINDS, uniform=lambda c: torch.rand(512, 512, generator=c) / 512)
-    monkeypatch.setattr(one_head, "KINDS", soft)
+    true = one_head.draw
+
+    def soft(seed, kind):
+        x, weights, chance = true(seed, kind)
+        return x, [w / 512 for w in weights] if kind == "uniform" else weights, chance
+
+    monkeypatch.setattr(one_head, "draw", soft)
     assert tried("one-head-saturated").verdict is not ClaimVerdict.REPRODUCED
     assert tried("one-head").verdict is ClaimVerdict.NOT_REPRODUCED
 
 
 def test_heads_that_share_their_scores_are_found_out(monkeypatch):
     """Eight heads with the attention of one: equal everywhere, and not learning apart."""
-    true = one_head.heads_of
+    true = one_head.attend
 
     def wrong(x, weights, heads):
         return true(x, weights, 1)
 
-    monkeypatch.setattr(one_head, "heads_of", wrong)
-    monkeypatch.setattr(head_gradients, "heads_of", wrong)
+    monkeypatch.setattr(one_head, "attend", wrong)
     assert tried("one-head-saturated").verdict is ClaimVerdict.NOT_REPRODUCED
     assert {"begun q", "begun k", "begun v"} <= set(failed(tried("one-head-gradients")))
 
 
 def test_a_scale_of_the_whole_width_is_found_out(monkeypatch):
-    true = from_scratch.by_einsum
-    monkeypatch.setattr(from_scratch, "by_einsum", lambda x, q, *rest: true(x, q * 0.7, *rest))
+    true = layers.by_einsum
+    monkeypatch.setattr(layers, "by_einsum", lambda x, q, *rest: true(x, q * 0.7, *rest))
     assert set(failed(tried("einsum-from-scratch"))) == {"float32", "float64"}
 
 
 @pytest.mark.parametrize("name", ["numpy-attention", "numpy-batched", "numpy-heads", "numpy-block"])
 def test_numpy_without_its_mask_is_found_out(monkeypatch, name):
-    true = numpy_layers.attention
+    true = layers.attention
     monkeypatch.setattr(
-        numpy_layers,
+        layers,
         "attention",
         lambda x, i, o, mask, heads: true(x, i, o, np.zeros_like(mask), heads),
     )
@@ -165,13 +159,13 @@ def test_numpy_without_its_mask_is_found_out(monkeypatch, name):
 
 
 def test_weights_that_are_not_averaged_over_heads_are_found_out(monkeypatch):
-    true = numpy_layers.attention
+    true = layers.attention
 
     def first(*words):
         out, weights = true(*words)
         return out, weights[:, :1]
 
-    monkeypatch.setattr(numpy_layers, "attention", first)
+    monkeypatch.setattr(layers, "attention", first)
     assert failed(tried("numpy-heads")) == ["weights", "weights float64"]
 
 
@@ -181,22 +175,22 @@ def test_self_attention_without_its_scale_is_found_out(monkeypatch):
         weights = powers / powers.sum(-1, keepdims=True)
         return weights @ x, weights
 
-    monkeypatch.setattr(words, "plain", unscaled)
+    monkeypatch.setattr(word_vectors, "plain", unscaled)
     assert failed(tried("words-small")) == ["weights", "output"]
     assert {"float32", "float64"} <= set(failed(tried("words-identity")))
 
 
 def test_projections_that_are_not_the_identity_are_found_out(monkeypatch):
-    true = words.by_torch
-    monkeypatch.setattr(words, "by_torch", lambda x, t, **_: true(x, t, identity=False))
+    true = word_vectors.by_torch
+    monkeypatch.setattr(word_vectors, "by_torch", lambda x, t, **_: true(x, t, identity=False))
     assert {"weights", "output", "float32"} <= set(failed(tried("words-identity")))
 
 
 def test_one_wrong_digit_in_what_is_printed_is_found_out(monkeypatch):
     """The sign of one of the fifty numbers of 'ship'."""
-    vector = list(words_printed.SHIP_VECTOR)
+    vector = list(word_vectors.SHIP_VECTOR)
     vector[8] = -vector[8]
-    monkeypatch.setattr(words_printed, "SHIP_VECTOR", tuple(vector))
+    monkeypatch.setattr(word_vectors, "SHIP_VECTOR", tuple(vector))
     assert set(failed(tried("words-tables"))) == {"output odyssey", "output amazon", "by cosines"}
 
 
@@ -210,7 +204,7 @@ def glove(path, tokens, chance=None, width=50):
     return str(path)
 
 
-WORDS = sorted({*words_printed.ODYSSEY.lower().split(), *words_printed.AMAZON.lower().split()})
+WORDS = sorted({*word_vectors.ODYSSEY.lower().split(), *word_vectors.AMAZON.lower().split()})
 
 
 def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):
@@ -222,11 +216,11 @@ def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):
 def test_vectors_of_a_file_are_used_for_the_identity_too(tmp_path):
     one = tried("words-identity", embeddings=glove(tmp_path / "some.txt", WORDS))
     assert one.verdict is ClaimVerdict.REPRODUCED
-    assert one.found.maps[0].title == "vectors of the file given"
+    assert one.findings.maps[0].title == "vectors of the file given"
 
 
 def test_vectors_of_another_width_are_refused_in_a_sentence(tmp_path):
-    with pytest.raises(words.CantBeDone, match=r"has 8: give glove\.6B\.50d"):
+    with pytest.raises(CantBeDone, match=r"has 8: give glove\.6B\.50d"):
         tried("words-glove", embeddings=glove(tmp_path / "short.txt", WORDS, width=8))
 
 
@@ -245,5 +239,5 @@ def test_a_bad_file_of_vectors_is_refused_in_a_sentence(tmp_path, content, said)
     file = tmp_path / "vectors.txt"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(words.CantBeDone, match=said):
+    with pytest.raises(CantBeDone, match=said):
         tried("words-glove", embeddings=str(file))

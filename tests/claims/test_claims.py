@@ -1,0 +1,250 @@
+"""Claims as data: what they hold, what is missing to try them, and the verdict on them."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnbench
+import impls
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims import word_vectors
+from attnbench.features.claims.claim import (
+    ClaimFigure,
+    ClaimFindings,
+    ClaimOutcome,
+    ClaimRequest,
+    ClaimRule,
+    ClaimVerdict,
+    Needs,
+    PointStanding,
+    held,
+    lacking,
+)
+from attnbench.features.claims.gpu_rates import flops
+from attnbench.features.claims.reproduce import Reproduction
+from attnbench.features.claims.timing import problem_of
+from impls.loading import load_function
+from tests.claims.made import BOX, GPU, WITH_GPU, claim, point
+
+ROOT = Path(attnbench.__file__).parents[1]
+ALL = claims.claims()
+TABLE = impls.table()
+
+
+# ---- the data ------------------------------------------------------------------------------------
+
+
+def test_claims_are_read_without_torch():
+    code = (
+        "import sys; from attnbench.features.claims.claim import claims; claims(); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_each_name_is_of_one_claim():
+    assert len({each.name for each in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
+def test_each_claim_says_where_it_was_read_and_how_it_is_measured(each):
+    source, names = each.source, [point.name for point in each.points]
+    assert all((source.title, source.author, source.where, source.read))
+    assert each.statement.endswith(".")
+    assert each.setting.endswith(".")
+    assert names
+    assert len(set(names)) == len(names)
+    assert callable(load_function(each.how))
+    assert 0 < each.minutes < 60
+    if any(point.ours for point in each.points):
+        assert "ours" in each.setting
+    for one in each.points:
+        assert math.isfinite(one.published)
+        assert one.tolerance >= 0
+        for key in {"variant", "judged", "against"} & set(one.cell):
+            assert TABLE.find(one.cell[key]).supports(problem_of(one.cell["problem"])) is None
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(claims.UnknownClaim, match="did you mean key-bias"):
+        claims.find(["keybias"])
+    found = claims.find(["words-small", "key-bias", "key-bias"])
+    assert [each.name for each in found] == ["words-small", "key-bias"]
+
+
+@pytest.mark.parametrize(
+    ("name", "point_name", "ms"),
+    [
+        ("h200-llama-cudnn", "none forward b2 h64 n8192 d128", 6.271),
+        ("h200-llama-cudnn", "causal forward b2 h64 n8192 d128", 3.357),
+        ("h200-llama-cudnn", "none backward b2 h64 n8192 d128", 19.572),
+        ("h200-llama-fa4", "causal backward b2 h64 n16384 d128", 36.265),
+        ("h200-flash3-long", "none forward b1 h8 n32768 d64", 4.517),
+    ],
+)
+def test_rates_are_counted_as_the_source_counts_them(name, point_name, ms):
+    """Where a source gives milliseconds too, they and the FLOPs give its own rate."""
+    (one,) = (p for p in claims.find([name])[0].points if p.name == point_name)
+    rate = flops(problem_of(one.cell["problem"])) / 1e12 / (ms / 1e3)
+    assert rate == pytest.approx(one.published, rel=2e-3)
+
+
+def test_printed_tables_have_the_form_of_their_sentences():
+    for sentence, rows in word_vectors.WEIGHTS.items():
+        count, ship = len(sentence.split()), word_vectors.SHIP_WEIGHTS[sentence]
+        assert [len(row) for row in rows] == [count] * count
+        assert all(sum(row) == pytest.approx(1.0, abs=0.005 * count) for row in rows)
+        assert len(ship) == count
+        assert sum(ship) == pytest.approx(1.0, abs=6e-4)
+        assert len(word_vectors.BY_ATTENTION[sentence]) == len(word_vectors.SHIP_VECTOR) == 50
+
+
+# ---- what is missing -----------------------------------------------------------------------------
+
+OTHER_GPU = replace(WITH_GPU, gpus=(replace(GPU, name="NVIDIA GH200 480GB"),))
+OTHER, NOT_RUN = ClaimVerdict.NEEDS_OTHER_HARDWARE, ClaimVerdict.NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("needs", "machine", "verdict", "words"),
+    [
+        (Needs(gpu="H100"), WITH_GPU, OTHER, "H100, and this machine has NVIDIA H200 run it on"),
+        (Needs(gpu="H200"), BOX, OTHER, "no NVIDIA GPU"),
+        (Needs(gpu="H200"), OTHER_GPU, OTHER, "GH200"),
+        (Needs(gpu="H200"), WITH_GPU, None, ""),
+        (Needs(gpu="H200"), replace(WITH_GPU, torch_cuda=None), NOT_RUN, "install a CUDA build"),
+        (Needs(variants=("flash_attn4",)), WITH_GPU, NOT_RUN, "flash-attn-4"),
+        (Needs("", ("torch>=99",), ("matmul",)), WITH_GPU, NOT_RUN, "torch>=99"),
+        (Needs(embeddings=True), WITH_GPU, NOT_RUN, "--embeddings glove.6B.50d.txt"),
+        (Needs(variants=("matmul",)), BOX, None, ""),
+    ],
+)
+def test_a_claim_is_left_out_for_what_is_missing(needs, machine, verdict, words):
+    one = lacking(claim(needs=needs), machine, TABLE, None)
+    assert (one and one.verdict) is verdict
+    assert one is None or words in f"{one.reason} {one.remedy}"
+
+
+def test_on_a_cpu_the_claims_about_gpus_need_other_hardware_and_no_others_do():
+    for one in ALL:
+        missing = lacking(one, BOX, TABLE, "glove.txt")
+        assert (missing and missing.verdict) is (OTHER if one.needs.gpu else None)
+
+
+@pytest.mark.parametrize(("budget", "seconds"), [(None, [60, 120]), (30.0, [10, 20])])
+def test_timed_claims_share_the_budget(budget, seconds):
+    some = [
+        claim(point("a", cell={"variant": "sdpa"}), point("b"), timed=True, minutes=1.0),
+        claim(name="long", timed=True, minutes=2.0),
+        claim(name="exact", minutes=0.5),
+        claim(name="far", needs=Needs(gpu="H200"), timed=True, minutes=9.0),
+    ]
+    series = Reproduction(some, BOX, TABLE, seed=3, threads=2, budget_s=budget)
+    cells = {"a": {"variant": "sdpa"}}
+    assert series.request(some[0]) == ClaimRequest(cells, 3, 2, pytest.approx(seconds[0]), None)
+    assert series.request(some[1]).seconds == pytest.approx(seconds[1])
+    assert series.minutes == pytest.approx(sum(seconds) / 60 + 0.5)
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+NUMBERS = st.floats(-1e9, 1e9)
+POINTS = st.builds(
+    lambda rule, published, tolerance: point("one", rule, published, tolerance),
+    st.sampled_from(ClaimRule),
+    NUMBERS,
+    st.floats(0, 10),
+)
+FIGURES = st.lists(NUMBERS, min_size=3, max_size=3).map(
+    lambda some: ClaimFigure(sorted(some)[1], min(some), max(some))
+)
+
+
+def keeps(point, value):
+    """Whether a number keeps a rule, written anew."""
+    published, share = point.published, point.tolerance * abs(point.published)
+    return {
+        ClaimRule.NEAR: published - share <= value <= published + share,
+        ClaimRule.WITHIN: published - point.tolerance <= value <= published + point.tolerance,
+        ClaimRule.AT_MOST: value <= published + share,
+        ClaimRule.AT_LEAST: value >= published - share,
+    }[point.rule]
+
+
+@given(POINTS, FIGURES, st.floats(0, 1e9))
+def test_an_interval_holds_or_fails_only_as_a_whole(one, figure, more):
+    low, high = figure.interval
+    ends = keeps(one, low), keeps(one, high)
+    state = held(one, figure)
+    least, most = one.region
+    if all(ends):
+        assert state is PointStanding.HOLDS
+    elif any(ends) or (low < least and high > most):
+        assert state is PointStanding.CANT_TELL
+    else:
+        assert state is PointStanding.FAILS
+    exact = held(one, ClaimFigure(figure.value))
+    assert exact is (PointStanding.HOLDS if keeps(one, figure.value) else PointStanding.FAILS)
+    wider = ClaimFigure(figure.value, low - more, high + more)
+    assert held(one, wider) in (state, PointStanding.CANT_TELL)
+    assert held(one, ClaimFigure(one.published)) is PointStanding.HOLDS
+
+
+@pytest.mark.parametrize("rule", ClaimRule)
+def test_what_is_no_number_never_holds(rule):
+    one = point(rule=rule, tolerance=0.5)
+    assert held(one, ClaimFigure(math.nan)) is PointStanding.FAILS
+    assert held(one, ClaimFigure(None)) is held(one, None) is PointStanding.NO_FIGURE
+    infinite = held(one, ClaimFigure(math.inf))
+    assert (infinite is PointStanding.HOLDS) == (rule is ClaimRule.AT_LEAST)
+
+
+STATES = {
+    PointStanding.HOLDS: ClaimFigure(0.5),
+    PointStanding.FAILS: ClaimFigure(2.0),
+    PointStanding.CANT_TELL: ClaimFigure(1.0, 0.5, 1.5),
+    PointStanding.NO_FIGURE: ClaimFigure(None, why="it has its reason"),
+}
+
+
+@given(st.lists(st.sampled_from(PointStanding), min_size=1, max_size=5))
+def test_a_claim_is_reproduced_only_where_every_point_holds(states):
+    points = [point(str(n)) for n in range(len(states))]
+    figures = {str(n): STATES[state] for n, state in enumerate(states)}
+    one = ClaimOutcome.of(claim(*points), ClaimFindings(figures))
+    verdict, words = ClaimVerdict.REPRODUCED, ""
+    if PointStanding.FAILS in states:
+        verdict = ClaimVerdict.NOT_REPRODUCED
+    elif PointStanding.NO_FIGURE in states:
+        verdict, words = ClaimVerdict.NOT_RUN, "it has its reason"
+    elif PointStanding.CANT_TELL in states:
+        verdict, words = ClaimVerdict.NOT_REPRODUCED, "can't be told"
+    assert one.verdict is verdict
+    assert words in one.reason
+    assert bool(one.reason) == (verdict is not ClaimVerdict.REPRODUCED)
+
+
+def test_the_reason_names_the_points():
+    figures = {name: ClaimFigure(9.0) for name in "abcd"} | {"e": ClaimFigure(0.0)}
+    one = ClaimOutcome.of(claim(*map(point, "abcde")), ClaimFindings(figures))
+    assert one.reason == "4 of 5 points do not hold: a, b, c and 1 more"
+
+
+def test_infinite_numbers_are_kept_as_none():
+    findings = ClaimFindings(
+        {"one": ClaimFigure(math.inf)}, (), [claims.ClaimTable("t", ["x"], [[math.nan, 1, "a"]])]
+    )
+    one = ClaimOutcome.of(claim(point()), findings).to_dict()
+    assert one["verdict"] == "not reproduced"
+    why = "it is no finite number"
+    assert one["points"][0]["ours"] == {"value": None, "low": None, "high": None, "why": why}
+    assert one["tables"][0]["rows"] == [[None, 1, "a"]]
