@@ -28,13 +28,37 @@ from attnbench.sweep.start import APART, CodeChanged, RunRecords, Unchanged
 from impls.asked import CantBeDone
 
 EVERY_CELLS, EVERY_S = 8, 20.0
-"""A reading after so many cells, or so long, whichever comes first."""
+"""A reading of the canary after so many cells, or so long, whichever comes first."""
 MARGIN = 0.05
 """Two readings minutes apart differ by that much on a quiet machine, one time in twenty."""
 LOOKS, WAIT_S = 3, 0.3
-"""So often in a row it must be off: a burst of somebody else's is over before."""
+"""How often in a row a reading must be off: a short burst of load is over before."""
 AGAIN = 0.1
-"""Of a run's cells, how many are measured again at the most."""
+"""The share of a run's cells that are measured again at the most."""
+DRIFTED = "drifted"
+"""The flag of a time that was taken while the machine was not what it was for most of the run."""
+
+
+class SlotLost(Exception):
+    """The place itself is gone, with its machine; a sentence."""
+
+
+class Stopped(Exception):
+    """The user asked to stop; what was measured is kept."""
+
+
+class NobodyLeft(CantBeDone):
+    """All places where cells were measured are lost; a sentence."""
+
+
+class Watcher(Protocol):
+    """Shows the progress."""
+
+    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
+        """A cell has ended; about so many seconds are left."""
+
+    def tell(self, sentence: str) -> None:
+        """Something that is not about one cell."""
 
 
 class Canary:
@@ -46,12 +70,7 @@ class Canary:
         self._cells, self._since = 0, time.monotonic()
         self.readings: list[float] = []
         self.off = 0.0
-        """By what share the latest reading was off, signed; nought where that is noise."""
-
-    @property
-    def latest(self) -> float | None:
-        """Seconds."""
-        return self.readings[-1] if self.readings else None
+        """The share by which the latest reading was off, signed; 0 where that is noise."""
 
     def margin(self) -> float:
         """What is noise: the machine's floor for calls about as long, if that is more."""
@@ -61,22 +80,18 @@ class Canary:
         nearest = min(self._noise, key=lambda floor: abs(floor["call_s"] - usual))
         return max(MARGIN, float(nearest["floor"]))
 
-    def count(self) -> None:
-        """A cell has ended."""
-        self._cells += 1
-
     def due(self) -> bool:
-        """Whether it is time for a reading."""
+        """Count a cell that has ended; whether it is time for a reading."""
+        self._cells += 1
         return self._cells >= EVERY_CELLS or time.monotonic() - self._since > EVERY_S
 
     def look(self) -> float:
-        """Take a reading; by how much it is off, nought where that is noise."""
-        for each in range(LOOKS):
-            if each:
+        """Take a reading; the share by which it is off, 0 where that is noise."""
+        for number in range(LOOKS):
+            if number:
                 time.sleep(WAIT_S)
             seconds = self._read()
-            usual = statistics.median([*self.readings, seconds])
-            off = seconds / usual - 1.0
+            off = seconds / statistics.median([*self.readings, seconds]) - 1.0
             if abs(off) <= self.margin():
                 off = 0.0
                 break
@@ -85,44 +100,9 @@ class Canary:
         return off
 
 
-class Drift:
-    """What all canaries of a run told, for its end."""
-
-    def __init__(self, cells: int) -> None:
-        self._may = max(EVERY_CELLS, int(AGAIN * cells))
-        self._seen: set[str] = set()
-        self.worst = 0.0
-        self.again = 0
-        """So many cells were measured again."""
-
-    def spoiled(self, keys: Iterable[str], off: float) -> list[str]:
-        """Those of some cells that are to be measured again."""
-        self.worst = max(self.worst, off, key=abs)
-        new = [key for key in keys if key not in self._seen][: max(0, self._may - self.again)]
-        self._seen.update(new)
-        self.again += len(new)
-        return new
-
-    def sentence(self, marked: int) -> str:
-        """What became of it; empty where the machine stood still."""
-        if not self.worst:
-            return ""
-        way = "slower" if self.worst > 0 else "faster"
-        said = f"the machine drifted: at the worst its canary was {abs(self.worst):.0%} {way}"
-        if self.again:
-            said += f"; {self.again} cell{'s' * (self.again > 1)} measured again"
-        if marked:
-            said += f"; {marked} taken meanwhile {'are' if marked > 1 else 'is'} marked"
-        return said
-
-
-class SlotLost(Exception):
-    """The place itself is gone, with its machine; a sentence."""
-
-
 @dataclass
 class Slot:
-    """A device, and who asks its worker."""
+    """A device, and the engine that asks its worker."""
 
     engine: Engine
     device: str = "cpu"
@@ -134,6 +114,14 @@ class Slot:
     ceilings: Mapping[str, Any] = field(default_factory=dict)
     canary: Canary | None = None
 
+    def canary_s(self) -> float:
+        """A reading, by a new worker where an earlier cell has broken the worker."""
+        question = {"canary": self.device}
+        try:
+            return float(self.engine.ask(question, START_LIMIT_S)["canary"])
+        except WorkerLost:
+            return float(self.engine.ask(question, START_LIMIT_S)["canary"])
+
 
 class Places(Protocol):
     """Somewhere with slots: this machine, or a cluster."""
@@ -141,161 +129,12 @@ class Places(Protocol):
     machine: Machine
     """What can run there is planned by this."""
     kind: str | None
-    """The kind of device that the problems are for, where it is said."""
+    """The kind of device that the problems are for, where it is given."""
     note: str
-    """What to say of them first."""
+    """A sentence about the places, shown first."""
 
     def slots(self, settings: Settings, device: str) -> AbstractContextManager[list[Slot]]:
         """The slots, held for one run. ``device``: that of the problems."""
-
-
-@dataclass(frozen=True)
-class CellEnd:
-    """A cell has its record. ``off``: by how much the canary before it was."""
-
-    slot: Slot
-    cell: Cell
-    record: Record
-    canary_s: float | None
-    off: float
-
-
-@dataclass(frozen=True)
-class Spoiled:
-    """While these were measured the machine became another, by that share."""
-
-    slot: Slot
-    cells: Sequence[Cell]
-    off: float
-
-
-@dataclass(frozen=True)
-class Gone:
-    """A place is lost, and the cell that it was at is not measured."""
-
-    slot: Slot
-    cell: Cell
-    why: str
-
-
-Event = CellEnd | Spoiled | Gone
-
-
-@dataclass(frozen=True)
-class CellRequest:
-    """What every cell of a sweep is asked with."""
-
-    header: Mapping[str, Any]
-    bits: frozenset[str]
-    """The cells that are tried for the same bits."""
-
-
-def through(slots: Sequence[Slot], cells: deque[Cell], asked: CellRequest) -> Iterator[Event]:
-    """Measure the cells; who empties the queue ends it after those that are being measured."""
-    lanes = [partial(_lane, slot, cells, asked) for slot in slots]
-    return lanes[0]() if len(lanes) == 1 else _side_by_side(lanes)
-
-
-def _lane(slot: Slot, cells: deque[Cell], asked: CellRequest) -> Iterator[Event]:
-    """One place's cells and its canary's readings between them."""
-    canary = slot.canary or Canary(partial(_reading, slot), asked.header.get("noise", ()))
-    slot.canary = canary
-    since: list[Cell] = []
-    while (cell := _next(cells)) is not None:
-        try:
-            if not canary.readings:
-                canary.look()
-            record = _measured(slot, cell, asked)
-        except SlotLost as lost:
-            yield Gone(slot, cell, str(lost))
-            return
-        yield CellEnd(slot, cell, record, canary.latest, canary.off)
-        since.append(cell)
-        canary.count()
-        if canary.due() or not cells:
-            try:
-                off = canary.look()
-            except SlotLost:
-                return  # what it measured stands
-            if off:
-                yield Spoiled(slot, since, off)
-            since = []
-
-
-def _next(cells: deque[Cell]) -> Cell | None:
-    try:
-        return cells.popleft()
-    except IndexError:
-        return None
-
-
-def _measured(slot: Slot, cell: Cell, asked: CellRequest) -> Record:
-    header = {**asked.header, "ceilings": slot.ceilings}
-    return measure(cell, header, slot.engine, bits=cell.key in asked.bits)
-
-
-def _reading(slot: Slot) -> float:
-    """By a new worker where the one before was broken by somebody."""
-    question = {"canary": slot.device}
-    try:
-        return float(slot.engine.ask(question, START_LIMIT_S)["canary"])
-    except WorkerLost:
-        return float(slot.engine.ask(question, START_LIMIT_S)["canary"])
-
-
-def _side_by_side(lanes: Sequence[Callable[[], Iterator[Event]]]) -> Iterator[Event]:
-    """The events of all lanes as they come; what goes wrong in a lane goes wrong here."""
-    inbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
-
-    def run(lane: Callable[[], Iterator[Event]]) -> None:
-        try:
-            for event in lane():
-                inbox.put(event)
-            inbox.put(None)
-        except BaseException as error:
-            inbox.put(error)
-
-    for lane in lanes:
-        threading.Thread(target=run, args=(lane,), daemon=True).start()
-    ended = 0
-    while ended < len(lanes):
-        event = inbox.get()
-        if isinstance(event, BaseException):
-            raise event
-        if event is None:
-            ended += 1
-        else:
-            yield event
-
-
-def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
-    """The keys of each variant's first cell in each phase."""
-    seen: dict[tuple[str, str], str] = {}
-    for cell in cells:
-        seen.setdefault((cell.variant.label, cell.problem.phase), cell.key)
-    return frozenset(seen.values())
-
-
-DRIFTED = "drifted"
-"""The flag of a time that was taken while the machine was not what it was for most of the run."""
-
-
-class Watcher(Protocol):
-    """Whoever shows the progress."""
-
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """A cell has ended; about so many seconds are left."""
-
-    def tell(self, sentence: str) -> None:
-        """Something that is not about one cell."""
-
-
-class Stopped(Exception):
-    """The user asked to stop; what was measured is kept."""
-
-
-class NobodyLeft(CantBeDone):
-    """All places where cells were measured are lost; a sentence."""
 
 
 class Interrupt:
@@ -321,68 +160,116 @@ class Interrupt:
         self._say("stopping after this cell; Ctrl-C again stops at once")
 
 
+Event = Callable[[], None]
+"""What the main thread does about something that a lane reports."""
+
+
 class Sweep:
-    """What is done, what is to do again, and the folder that it all goes to."""
+    """What is done, what is to do again, and the folder that it all goes to.
+
+    Each slot has a lane, which measures cells from one queue and reads its canary between them.
+    Lanes run side by side in threads; what they report is handled in the main thread.
+    """
 
     def __init__(self, plan: Plan, done: RunRecords, folder: RunFolder, watcher: Watcher) -> None:
         self._known, self._folder, self._watcher = done, folder, watcher
         self.todo = [c for c in plan.to_run if c.key not in done]
-        self._eta, self._drift = Eta([c.guess_s for c in self.todo]), Drift(len(self.todo))
-        self._ended, self._total, self._marked = 0, len(self.todo), 0
-        self._with_record: set[str] = set()
+        self._cells = deque(self.todo)
+        self._bits = first_of_each(self.todo)
+        self._eta, self._total = Eta([c.guess_s for c in self.todo]), len(self.todo)
+        self._ended = self._marked = 0
+        self._recorded: set[str] = set()
         self._again: dict[str, Cell] = {}
-        self._measured_before: set[str] = set()
+        self._repeated: set[str] = set()
+        """Cells that are measured a second time because the machine drifted."""
+        self._worst = 0.0
+        self._left: list[Slot] = []
         self._unchanged = Unchanged(folder.header)
 
     def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float = inf) -> int:
         """Measure what is to do, and what has to be done again, until there is nothing, or no
         time is left: how many cells have no record then.
         """
-        bits, left, cells = first_of_each(self.todo), list(slots), deque(self.todo)
-        asked = CellRequest(self._folder.header, bits)
+        self._left = list(slots)
         self._insist_unchanged()
-        while cells and monotonic() < until:
-            if not left:
+        while self._cells and monotonic() < until:
+            if not self._left:
                 raise NobodyLeft(
                     "every place where cells were measured is lost; what was measured is kept: "
                     f"{self._folder.resumed_by}"
                 )
-            for event in through(left, cells, asked):
-                match event:
-                    case CellEnd():
-                        self._end(event)
-                    case Spoiled():
-                        self._spoil(event)
-                    case Gone():
-                        left.remove(event.slot)
-                        self._again[event.cell.key] = event.cell
-                        self._watcher.tell(f"{event.why}; its cell is measured elsewhere")
+            for event in _side_by_side([self._lane(slot) for slot in self._left]):
+                event()
                 if interrupt.asked or monotonic() >= until:
-                    cells.clear()
+                    self._cells.clear()
             if interrupt.asked:
                 raise Stopped
-            cells = deque(self._again.values())
-            self._again = {}
-        if said := self._drift.sentence(self._marked):
-            self._watcher.tell(said)
-        return len(self.todo) - len(self._with_record)
+            self._cells, self._again = deque(self._again.values()), {}
+        if sentence := self._drift():
+            self._watcher.tell(sentence)
+        return len(self.todo) - len(self._recorded)
 
-    def _end(self, event: CellEnd) -> None:
+    def _lane(self, slot: Slot) -> Iterator[Event]:
+        header = {**self._folder.header, "ceilings": slot.ceilings}
+        canary = slot.canary or Canary(slot.canary_s, header.get("noise", ()))
+        slot.canary = canary
+        since: list[Cell] = []
+        while self._cells:
+            try:
+                cell = self._cells.popleft()
+            except IndexError:  # another lane took the last one
+                return
+            try:
+                if not canary.readings:
+                    canary.look()
+                record = measure(cell, header, slot.engine, bits=cell.key in self._bits)
+            except SlotLost as lost:
+                yield partial(self._lose, slot, cell, str(lost))
+                return
+            record = record.with_(
+                run=self._folder.name, node=slot.node, canary_s=canary.readings[-1]
+            )
+            yield partial(self._end, cell, record, canary.off)
+            since.append(cell)
+            if canary.due() or not self._cells:
+                try:
+                    off = canary.look()
+                except SlotLost:
+                    return  # what it measured stands
+                if off:
+                    yield partial(self._spoil, since, off)
+                since = []
+
+    def _end(self, cell: Cell, record: Record, off: float) -> None:
+        """A cell has its record. ``off``: the share by which the canary before it was off."""
         self._insist_unchanged()
-        record = event.record.with_(
-            run=self._folder.name, node=event.slot.node, canary_s=event.canary_s
-        )
-        if event.off and record.time is not None:
-            flag = f"{DRIFTED}: the canary before it was {event.off:+.0%} off"
+        if off and record.time is not None:
+            flag = f"{DRIFTED}: the canary before it was {off:+.0%} off"
             record = record.with_(time=record.time.with_(flags=[*record.time.flags, flag]))
             self._marked += 1
         record = self._known.doubt(record)
-        if event.cell.key in self._measured_before:
-            self._folder.supersede({event.cell.key})
+        if cell.key in self._repeated:
+            self._folder.supersede({cell.key})
         self._folder.append(record)
-        self._with_record.add(event.cell.key)
+        self._recorded.add(cell.key)
         self._ended += 1
-        self._watcher.cell(record, self._ended, self._total, self._eta.after(event.cell.guess_s))
+        self._watcher.cell(record, self._ended, self._total, self._eta.after(cell.guess_s))
+
+    def _spoil(self, cells: Sequence[Cell], off: float) -> None:
+        """While these were measured the machine changed by that share: measure some again."""
+        self._worst = max(self._worst, off, key=abs)
+        for cell in cells:
+            most = max(EVERY_CELLS, int(AGAIN * len(self.todo)))
+            if cell.key not in self._repeated and len(self._repeated) < most:
+                self._again[cell.key] = cell
+                self._repeated.add(cell.key)
+                self._total += 1
+                self._eta.more(cell.guess_s)
+
+    def _lose(self, slot: Slot, cell: Cell, why: str) -> None:
+        self._left.remove(slot)
+        self._again[cell.key] = cell
+        self._watcher.tell(f"{why}; its cell is measured elsewhere")
 
     def _insist_unchanged(self) -> None:
         try:
@@ -393,13 +280,53 @@ class Sweep:
                 f"{self._folder.resumed_by}, or add --anyway to go on apart"
             ) from None
 
-    def _spoil(self, event: Spoiled) -> None:
-        by_key = {cell.key: cell for cell in event.cells}
-        for key in self._drift.spoiled(by_key, event.off):
-            self._again[key] = by_key[key]
-            self._measured_before.add(key)
-            self._total += 1
-            self._eta.more(by_key[key].guess_s)
+    def _drift(self) -> str:
+        """A sentence about the canaries; empty where the machine stood still."""
+        if not self._worst:
+            return ""
+        way = "slower" if self._worst > 0 else "faster"
+        text = f"the machine drifted: at the worst its canary was {abs(self._worst):.0%} {way}"
+        if again := len(self._repeated):
+            text += f"; {again} cell{'s' if again > 1 else ''} measured again"
+        if self._marked:
+            text += f"; {self._marked} taken meanwhile {'are' if self._marked > 1 else 'is'} marked"
+        return text
+
+
+def _side_by_side(lanes: Sequence[Iterator[Event]]) -> Iterator[Event]:
+    """The events of all lanes as they come; an exception in a lane is raised here."""
+    if len(lanes) == 1:
+        yield from lanes[0]
+        return
+    inbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+
+    def run(lane: Iterator[Event]) -> None:
+        try:
+            for event in lane:
+                inbox.put(event)
+            inbox.put(None)
+        except BaseException as error:
+            inbox.put(error)
+
+    for lane in lanes:
+        threading.Thread(target=run, args=(lane,), daemon=True).start()
+    ended = 0
+    while ended < len(lanes):
+        event = inbox.get()
+        if isinstance(event, BaseException):
+            raise event
+        if event is None:
+            ended += 1
+        else:
+            yield event
+
+
+def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
+    """The keys of each variant's first cell in each phase: these are tried for the same bits."""
+    seen: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        seen.setdefault((cell.variant.label, cell.problem.phase), cell.key)
+    return frozenset(seen.values())
 
 
 def sweep(
@@ -418,19 +345,19 @@ def sweep(
     for cell in plan.cells:
         if cell.left_out is not None and cell.key not in done:
             folder.append(cell.left_out.with_(run=folder.name))
-    going_on = Sweep(plan, done, folder, watcher)
-    if not going_on.todo:
+    whole = Sweep(plan, done, folder, watcher)
+    if not whole.todo:
         return 0
     with interrupt.watching():
-        _know(slots, plan, folder)
-        return going_on.run(slots, interrupt, until)
+        _describe_nodes(slots, plan, folder)
+        return whole.run(slots, interrupt, until)
 
 
 def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
-    """Every cell through the gate alone."""
+    """The record of every cell, through the gate alone."""
     header = {"seed": seed, "budget_s": 0.0}
-    eta, total, records = Eta([c.guess_s for c in plan.to_run]), len(plan.to_run), []
-    done, bits = 0, first_of_each(plan.to_run)
+    eta, total = Eta([c.guess_s for c in plan.to_run]), len(plan.to_run)
+    records, done, bits = [], 0, first_of_each(plan.to_run)
     for cell in plan.cells:
         record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
         records.append(record)
@@ -440,26 +367,20 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
     return records
 
 
-def _know(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
-    """Of each kind of machine what it is, and the ceilings measured on it, once a leg."""
+def _describe_nodes(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
+    """Write down each kind of machine and the ceilings measured on it, once a leg."""
     nodes, legs = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ()))
+    dtypes = sorted({c.problem.dtype for c in plan.to_run})
     for slot in slots:
         slot.node += f"{APART}{legs + 1}" * bool(legs)
         if slot.node not in nodes:
+            question = {"ceilings": dtypes, "device": slot.device}
+            ceilings = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
             nodes[slot.node] = {
                 "machine": dict(slot.machine),
-                "ceilings": _ceilings(plan, slot),
+                "ceilings": ceilings,
                 "leg": legs + 1,
             }
-            folder.header.setdefault("ceilings", nodes[slot.node]["ceilings"])
+            folder.header.setdefault("ceilings", ceilings)
             folder.save_header()
         slot.ceilings = nodes[slot.node]["ceilings"]
-
-
-def _ceilings(plan: Plan, slot: Slot) -> dict[str, Any]:
-    question = {
-        "ceilings": sorted({c.problem.dtype for c in plan.to_run}),
-        "device": slot.device,
-    }
-    answer: dict[str, Any] = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
-    return answer

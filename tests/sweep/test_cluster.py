@@ -117,7 +117,7 @@ def test_a_worker_that_is_lost_there_is_lost_here_in_the_same_way(flags):
     with pytest.raises(WorkerLost) as caught:
         RemoteEngine(Ray(said), PLACE, "node n").ask({"job": {}}, 1.0)
     lost = caught.value
-    assert (lost.reason, lost.said, (lost.timed_out, lost.wrong)) == (
+    assert (lost.reason, lost.output, (lost.timed_out, lost.wrong)) == (
         "it died",
         "last words",
         flags,

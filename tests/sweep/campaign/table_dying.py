@@ -198,8 +198,8 @@ def _asked():
     """The number of the question that is being answered."""
     frame = sys._getframe()
     while frame is not None:
-        if isinstance(frame.f_locals.get("asked"), dict):
-            return frame.f_locals["asked"]["asked"]
+        if isinstance(number := getattr(frame.f_locals.get("answers"), "asked", None), int):
+            return number
         frame = frame.f_back
     raise LookupError("nobody asked")
 
