@@ -11,9 +11,9 @@ import pytest
 from impls.loading import load_file
 
 load_file(Path(__file__).with_name("interpreted.py")).start()
-SHARED = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10}
 """Bytes of shared memory that a block can have, by compute capability (CUDA's programming guide,
-technical specifications): an A100, a 3090, a 4090, an H100."""
+technical specifications): an A100, a 3090 (a 4090 has as much), an H100."""
 SPILLED, SPILLED_WIDE = 128, 768
 """Bytes that a thread of triton.flash may store to memory for want of registers: of two bytes a
 number up to 128 wide, and else: 704 in float32 under a window, by Triton 3.9 for sm_90."""
