@@ -8,7 +8,7 @@ from attnbench.features.limits.search import (
     MEMORY,
     TIME,
     CallBudget,
-    PhaseSearch,
+    LimitSearch,
     SizeResult,
     Sizes,
 )
@@ -20,7 +20,7 @@ GIB = 1 << 30
 def search(
     peak_bytes=GIB, seconds=1.0, expected=lambda n: None, work=lambda n: float(n * n), sizes=SIZES
 ):
-    return PhaseSearch(CallBudget(peak_bytes, seconds), sizes, expected, work)
+    return LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected, work)
 
 
 def run(one, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=None, most=40):
@@ -32,13 +32,13 @@ def run(one, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=None, most=40):
         assert len(asked) < most, f"it does not end: {asked}"
         took, needs = time_s(size), peak(size)
         if crash is not None and size > crash:
-            one.hear(SizeResult(size, "crashed", "it died"))
+            one.looks.append(SizeResult(size, "crashed", "it died"))
         elif took > one.budget.seconds:
-            one.hear(SizeResult(size, TIME, "a call took longer", took))
+            one.looks.append(SizeResult(size, TIME, "a call took longer", took))
         elif needs > one.budget.peak_bytes:
-            one.hear(SizeResult(size, MEMORY, "observed", took, needs))
+            one.looks.append(SizeResult(size, MEMORY, "observed", took, needs))
         else:
-            one.hear(SizeResult(size, "", "", took, needs))
+            one.looks.append(SizeResult(size, "", "", took, needs))
     return asked
 
 
@@ -113,7 +113,7 @@ def test_what_never_ends_beyond_a_length_is_over_the_time():
     asked = 0
     while (size := one.next()) is not None:
         asked += 1
-        one.hear(
+        one.looks.append(
             SizeResult(size, TIME, "given up after 20 s")
             if size > 5000
             else SizeResult(size, "", "", 0.01, 100)
@@ -173,9 +173,9 @@ def test_batches_are_searched_one_by_one():
 
 def test_one_look_alone_is_not_trusted_with_the_whole_time():
     one = search(work=lambda n: float(n))
-    one.hear(SizeResult(1024, "", "", 0.1, 100))
+    one.looks.append(SizeResult(1024, "", "", 0.1, 100))
     assert one.next() == 4096 - 4096 % 64  # 0.4 of the time, as the work grows
-    one.hear(SizeResult(4096, "", "", 0.4, 400))
+    one.looks.append(SizeResult(4096, "", "", 0.4, 400))
     assert 9000 < one.next() < 9500
 
 
@@ -189,11 +189,11 @@ def test_what_one_budget_alone_would_hold_lies_within_what_was_found():
 
 def test_a_call_is_guessed_from_the_last_by_its_power():
     one = search(work=lambda n: float(n))
-    assert one.growth.guess_s(1024) == 0.0
-    one.hear(SizeResult(1024, "", "", 0.1, 100))
-    assert one.growth.guess_s(2048) == pytest.approx(0.2)
-    one.hear(SizeResult(2048, "", "", 0.4, 100))
-    assert one.growth.guess_s(4096) == pytest.approx(1.6)
+    assert one.guess_s(1024) == 0.0
+    one.looks.append(SizeResult(1024, "", "", 0.1, 100))
+    assert one.guess_s(2048) == pytest.approx(0.2)
+    one.looks.append(SizeResult(2048, "", "", 0.4, 100))
+    assert one.guess_s(4096) == pytest.approx(1.6)
 
 
 def test_a_formula_that_jumps_is_not_asked_for_every_size():
@@ -204,6 +204,6 @@ def test_a_formula_that_jumps_is_not_asked_for_every_size():
         return n if n < 700_000 else n * 10**6
 
     one = search(10**6, expected=jumps)
-    one.hear(SizeResult(1024, "", "", 1e-6, 1024))
+    one.looks.append(SizeResult(1024, "", "", 1e-6, 1024))
     assert one.reaches(MEMORY) == 699_968
     assert len(asked) < 60

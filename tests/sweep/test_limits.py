@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import impls
+from attnbench.answer.search import sized
 from attnbench.core.machine import this_machine
 from attnbench.features.limits import search
 from attnbench.features.limits.search import MEMORY
@@ -31,7 +32,7 @@ def test_without_names_it_is_every_core_that_can_run_here_and_takes_the_problem(
 def test_the_problem_is_the_cpu_presets():
     (limit,) = planned("einsum", phase=("forward",))
     assert limit.problem.slug == "b1 h4/4 n256 d64 f32 causal forward"
-    assert limit.at(5000 // 64 * 64).slug == "b1 h4/4 n4992 d64 f32 causal forward"
+    assert sized(limit.problem, limit.by, 4992).slug == "b1 h4/4 n4992 d64 f32 causal forward"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_the_problem_is_the_cpu_presets():
 )
 def test_what_is_searched_changes_and_nothing_else(by, phase, seq, slug):
     (limit,) = planned("sdpa.flash", by=by, phase=(phase,), seq=(seq,))
-    assert limit.at(512).slug == slug
+    assert sized(limit.problem, limit.by, 512).slug == slug
 
 
 def test_rows_of_several_processes_are_not_asked():

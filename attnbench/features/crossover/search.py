@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from math import log
+from math import inf, log
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from attnbench.answer.search import GRACE_S, in_turn, refuse_captured, several, sized
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.settings import Settings
 from attnbench.core.stats import Comparison, Verdict, holm
 from attnbench.features.commits.pairs import Refused
-from attnbench.features.limits.search import sized
 from attnbench.sweep.compare import START_AND_GATE_S, Compared, compare_cell
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import Cell, here, problems
@@ -28,21 +28,25 @@ from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant
 
 RUNGS = 16
-"""An octave has so many."""
+"""Lengths to an octave."""
 LEAST_STEP = 16
 """Tokens; nothing changes by less than a tile."""
 TRIES = 2
-"""Lengths between two looks that may fail before no other is tried there."""
+"""So many lengths between two looks may fail before no other is tried there."""
 GROW = (Status.OUT_OF_MEMORY, Status.TIMED_OUT)
-"""What a longer one does not make better."""
+"""Failures that a longer sequence has too."""
 CLIMB_SHARE = 1 / 3
-"""Of what is left: an octave that takes more waits until what was seen is tight."""
+"""An octave that takes more than this share of the time left waits until the gaps are closed."""
 STEEPEST = 2.5
-"""A power of the length: the time of a look grows no faster."""
-GRACE_S = 5.0
-"""By how much the last look may be expected to be late."""
+"""The time of a look grows with no higher power of the length."""
+PAIRS_S = 8.0
+"""Seconds of pairs a length: what they can't tell apart stays a tie."""
+PAIRS_SHARE = 1 / 4
+"""Of the time left, pairs get no more than this."""
+LONGEST = 1 << 24
+"""A longer one is a mistake at the keyboard."""
 A, B, NEITHER = "a", "b", ""
-"""Who leads."""
+"""Which one leads."""
 
 
 def ladder(shortest: int, longest: int) -> list[int]:
@@ -56,29 +60,29 @@ def ladder(shortest: int, longest: int) -> list[int]:
 
 
 def octaves(rungs: Sequence[int]) -> list[int]:
-    """Of some rungs the first of each octave, and the last of all."""
-    firsts = [next(some) for _, some in groupby(rungs, int.bit_length)]
+    """The first rung of each octave, and the last of all."""
+    firsts = [next(group) for _, group in groupby(rungs, int.bit_length)]
     return list(dict.fromkeys([*firsts, rungs[-1]]))
 
 
 @dataclass(frozen=True)
 class LengthRatio:
-    """What came of one length: b's time over a's, or why there is no such ratio."""
+    """The result of one length: b's time over a's, or why there is no such ratio."""
 
     length: int
     comparison: Comparison | None
     status: Status = Status.MEASURED
     why: str = ""
-    """Who was stopped, and the reason."""
+    """Which one was stopped, and the reason."""
     a_s: float = 0.0
     b_s: float = 0.0
     """Medians of their calls."""
     took_s: float = 0.0
-    """What the look cost."""
+    """Wall time of the look."""
 
     @property
     def leader(self) -> str:
-        """Who is faster by more than the margin."""
+        """The one that is faster by more than the margin."""
         leads = {Verdict.SLOWER: A, Verdict.FASTER: B}
         return leads.get(self.comparison.verdict, NEITHER) if self.comparison else NEITHER
 
@@ -88,17 +92,13 @@ class LengthRatio:
         return self.comparison is not None and self.comparison.verdict is not Verdict.INCONCLUSIVE
 
 
-Ask = Callable[[int, float], LengthRatio | None]
-"""Of a length, and of the seconds that are left; None where only the wall clock ended it."""
-
-
 @dataclass(frozen=True)
 class Gap:
-    """Between two neighbouring looks that don't say the same, with rungs that nobody looked at."""
+    """The rungs between two neighbouring looks with different leaders."""
 
     rungs: tuple[int, ...]
     changes: bool
-    """Whether it is part of a change of leader, or else only an edge of ties."""
+    """Whether it is part of a change of leader; else it is an edge of ties."""
 
     @property
     def middle(self) -> int:
@@ -107,37 +107,41 @@ class Gap:
 
 
 class CrossoverSearch:
-    """Of two variants, over some lengths."""
+    """Two variants over some lengths: octaves first, then the gaps between different leaders."""
 
     def __init__(self, rungs: Sequence[int]) -> None:
         self.rungs = list(rungs)
-        self._octaves = octaves(self.rungs)
         self._looks: dict[int, LengthRatio] = {}
         self.cut: int | None = None
-        """The length at which the wall clock was spent while it was looked at."""
+        """The length at which the wall clock was spent during the look."""
+
+    @property
+    def turn(self) -> int:
+        """How often it was looked at."""
+        return len(self._looks)
 
     def hear(self, look: LengthRatio) -> None:
-        """What came of a length."""
+        """Add the result of a length."""
         self._looks[look.length] = look
 
     # ---- what is known -------------------------------------------------------------------------
 
     @property
     def looks(self) -> list[LengthRatio]:
-        """Those with a ratio, by length; among many a difference stands as Holm's rule lets it."""
-        some = sorted((x for x in self._looks.values() if x.comparison), key=lambda x: x.length)
-        judged = holm([x.comparison for x in some if x.comparison])
-        return [replace(look, comparison=each) for look, each in zip(some, judged, strict=True)]
+        """The results with a ratio, by length, after Holm's correction over all of them."""
+        ratios = sorted((x for x in self._looks.values() if x.comparison), key=lambda x: x.length)
+        corrected = holm([x.comparison for x in ratios if x.comparison])
+        return [replace(look, comparison=c) for look, c in zip(ratios, corrected, strict=True)]
 
     @property
     def failed(self) -> list[LengthRatio]:
-        """Those without, by length."""
-        bad = (x for x in self._looks.values() if x.comparison is None)
-        return sorted(bad, key=lambda x: x.length)
+        """The results without a ratio, by length."""
+        failed = (x for x in self._looks.values() if x.comparison is None)
+        return sorted(failed, key=lambda x: x.length)
 
     @property
     def end(self) -> LengthRatio | None:
-        """The first that failed beyond all that did not: no longer one is tried."""
+        """The first failure beyond all ratios: no longer length is tried."""
         longest = self._longest
         beyond = (x for x in self.failed if x.length > longest)
         return next((x for x in beyond if longest or x.status in GROW), None)
@@ -147,50 +151,49 @@ class CrossoverSearch:
         """The longest that has a ratio."""
         return max((x.length for x in self._looks.values() if x.comparison), default=0)
 
-    def took_s(self, length: int) -> float:
-        """Seconds that a look is expected to take, by the growth from one to the next of the two
-        longest that are no longer; nothing where nobody has looked.
+    def expect_s(self, size: int) -> float:
+        """Seconds that a look will take, by the growth between the two longest that are no longer;
+        0 before the first look.
         """
         known = sorted(self._looks.values(), key=lambda x: x.length)
-        shorter = [x for x in known if x.length <= length][-2:] or known[:1]
+        shorter = [x for x in known if x.length <= size][-2:] or known[:1]
         if not shorter:
             return 0.0
         first, last = shorter[0], shorter[-1]
         power = 1.0
         if first is not last and first.took_s > 0 and last.took_s > 0:
             power = log(last.took_s / first.took_s) / log(last.length / first.length)
-        grown = max(1.0, length / last.length) ** min(max(power, 1.0), STEEPEST)
-        return last.took_s * grown
+        return last.took_s * max(1.0, size / last.length) ** min(max(power, 1.0), STEEPEST)
 
     # ---- where to look next --------------------------------------------------------------------
 
-    def next(self, left_s: float = float("inf")) -> int | None:
-        """The length to look at: an octave higher, or the middle of a gap where an octave would
-        take more than its share of what is left. None where the search is over.
+    def next(self, left_s: float = inf) -> int | None:
+        """The length to look at: the next octave, or the middle of a gap where the octave would
+        take more than its share of the time left. None where the search is over.
         """
-        climb, gaps = self._climb(), self.gaps()
-        if climb is not None and not (gaps and self.took_s(climb) > CLIMB_SHARE * left_s):
-            return climb
+        octave, gaps = self._next_octave(), self.gaps()
+        if octave is not None and not (gaps and self.expect_s(octave) > CLIMB_SHARE * left_s):
+            return octave
         return gaps[0].middle if gaps else None
 
-    def gaps(self) -> list[Gap]:
-        """The ones that a change of leader lies in first, of them the widest, then the shortest."""
-        found = [gap for gap in self._between() if gap.rungs]
-        return sorted(found, key=lambda gap: (not gap.changes, -len(gap.rungs), gap.rungs[0]))
-
-    def _climb(self) -> int | None:
-        """The next octave; where one failed, halfway to it, as long as that holds."""
+    def _next_octave(self) -> int | None:
+        """Where one failed, halfway to it, as long as that holds."""
         end = self.end
-        todo = [n for n in self._octaves if n not in self._looks]
-        if end is None:
-            return next(iter(todo), None)
-        if todo := [n for n in todo if n < end.length]:
-            return todo[0]
+        todo = [n for n in octaves(self.rungs) if n not in self._looks]
+        if end is not None:
+            todo = [n for n in todo if n < end.length]
+        if todo or end is None:
+            return todo[0] if todo else None
         between = self._unseen(self._longest, end.length)
         tried = sum(look.length > self._longest for look in self.failed)
         return Gap(between, False).middle if self._longest and between and tried < TRIES else None
 
-    def _between(self) -> Iterator[Gap]:
+    def gaps(self) -> list[Gap]:
+        """Changes of leader first, of them the widest, then the shortest."""
+        found = [gap for gap in self._gaps() if gap.rungs]
+        return sorted(found, key=lambda gap: (not gap.changes, -len(gap.rungs), gap.rungs[0]))
+
+    def _gaps(self) -> Iterator[Gap]:
         looks = self.looks
         for n, (one, other) in enumerate(pairwise(looks)):
             if one.leader == other.leader:
@@ -198,43 +201,43 @@ class CrossoverSearch:
             before = next((x.leader for x in reversed(looks[: n + 1]) if x.leader), NEITHER)
             after = next((x.leader for x in looks[n + 1 :] if x.leader), NEITHER)
             changes = NEITHER not in (before, after) and before != after
-            if changes or all(x.decided for x in (one, other)):
+            if changes or (one.decided and other.decided):
                 yield Gap(self._unseen(one.length, other.length), changes)
 
     def _unseen(self, low: int, high: int) -> tuple[int, ...]:
-        """Rungs between that may still be looked at."""
+        """The rungs between that may still be looked at."""
         between = [n for n in self.rungs if low < n < high]
         unseen = tuple(n for n in between if n not in self._looks)
         return unseen if len(between) - len(unseen) < TRIES else ()
 
 
 def seek(
-    search: CrossoverSearch, ask: Ask, seconds: float, now: Callable[[], float] = monotonic
+    search: CrossoverSearch,
+    ask: Callable[[int, float], LengthRatio | None],
+    seconds: float,
+    now: Callable[[], float] = monotonic,
 ) -> Iterator[tuple[LengthRatio, float]]:
     """Look after look, each with the seconds left, until all is found or the wall clock is spent.
 
-    None is begun that is expected to end too late.
+    ``ask``: the result of a length, given the seconds left; None if only the wall clock ended it.
     """
-    until = now() + seconds
-    while (length := search.next(left := until - now())) is not None:
-        if left <= 0 or search.took_s(length) > left + GRACE_S:
-            return
+    taken: list[LengthRatio] = []
+
+    def look(search: CrossoverSearch, length: int, left_s: float) -> bool:
         began = now()
-        look = ask(length, left)
-        if look is None:
+        found = ask(length, left_s)
+        if found is None:
             search.cut = length
-            return
-        look = replace(look, took_s=now() - began)
-        search.hear(look)
-        yield look, max(0.0, until - now())
+            return False
+        taken.append(replace(found, took_s=now() - began))
+        search.hear(taken[-1])
+        return True
+
+    for _, left_s in in_turn([search], look, seconds, late_s=GRACE_S, now=now):
+        yield taken[-1], left_s
 
 
-PAIRS_S = 8.0
-"""Seconds of pairs a length: beyond them, what can't be told apart stays so."""
-PAIRS_SHARE = 1 / 4
-"""Of what is left, pairs get no more than this."""
-LONGEST = 1 << 24
-"""A longer one is a mistake at the keyboard."""
+# ---- the two variants and their lengths ----------------------------------------------------------
 
 
 @dataclass
@@ -247,7 +250,7 @@ class Duel:
     asked: tuple[int, int]
     rungs: list[int]
     refused: dict[str, list[int]] = field(default_factory=dict)
-    """Reason to lengths that were left out for it."""
+    """By reason, the lengths that were left out."""
 
     def at(self, length: int) -> Problem:
         """The problem at a length."""
@@ -265,56 +268,52 @@ def _lengths(some: Sequence[int]) -> str:
 
 
 def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
-    """The two and their lengths; raises a sentence where there is nothing to search."""
+    """The two and the lengths that exist and that both take; raises :class:`CantBeDone`."""
     if a.label == b.label:
         raise CantBeDone(f"{a.label} can't overtake itself; name two variants")
     asked = _range(grid.seq)
-    _refuse(grid)
+    _refuse_several(grid)
     here(grid.device, machine)
     for row in (a, b):
         _refuse_row(row, machine)
-    return _allowed(Duel(a, b, _shortest(grid, a, asked), asked, []))
+    duel = Duel(a, b, _shortest(grid, a, asked), asked, [])
+    for length in ladder(*asked):
+        if (why := _refusal(duel, length)) is None:
+            duel.rungs.append(length)
+        else:
+            duel.refused.setdefault(why, []).append(length)
+    if len(duel.rungs) < 2:
+        raise CantBeDone(
+            f"there is no range to search: of the lengths from {asked[0]:,} to {asked[1]:,}, "
+            f"{'; '.join(duel.notes())}"
+        )
+    return duel
 
 
 def _range(seq: Sequence[str]) -> tuple[int, int]:
     """``128,16384``"""
-    said = f"--seq {','.join(seq)}"
+    option = f"--seq {','.join(seq)}"
     if len(seq) != 2 or not all(n.isascii() and n.isdigit() for n in seq):
         raise InvalidProblem(
-            f"{said} is no range: crossover looks between two lengths, as in --seq 128,16384"
+            f"{option} is no range: crossover looks between two lengths, as in --seq 128,16384"
         )
     low, high = map(int, seq)
     if low < 1 or low >= high:
         why = "a length is 1 or more" if low < 1 and low < high else "the shorter comes first"
-        raise InvalidProblem(f"{said} holds no lengths: {why}, as in --seq 128,16384")
+        raise InvalidProblem(f"{option} holds no lengths: {why}, as in --seq 128,16384")
     if high > LONGEST:
-        raise InvalidProblem(f"{said} is too far: give {LONGEST:,} at the most")
+        raise InvalidProblem(f"{option} is too far: give {LONGEST:,} at the most")
     return low, high
 
 
-def _refuse(grid: Preset) -> None:
-    """More than one problem but for its length."""
-    axes = (
-        "batch",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "v_head_dim",
-        "dtype",
-        "mask",
-        "phase",
-        "inputs",
-        "level",
-    )
-    wide = ["--" + name.replace("_", "-") for name in axes if len(getattr(grid, name)) > 1]
-    if wide:
+def _refuse_several(grid: Preset) -> None:
+    axes = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase")
+    if wide := several(grid, (*axes, "inputs", "level")):
+        options = ", ".join("--" + name.replace("_", "-") for name in wide)
         raise InvalidProblem(
-            f"crossover takes one value of {', '.join(wide)}: what is searched is the length alone"
+            f"crossover takes one value of {options}: what is searched is the length alone"
         )
-    if grid.inputs[0].startswith("captured:"):
-        raise InvalidProblem(
-            "captured inputs have one length; crossover needs many: leave them out"
-        )
+    refuse_captured(grid, "one length; crossover needs many: leave them out")
 
 
 def _refuse_row(row: Variant, machine: Machine) -> None:
@@ -337,28 +336,13 @@ def _shortest(grid: Preset, row: Variant, asked: tuple[int, int]) -> Problem:
     raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
 
 
-def _allowed(duel: Duel) -> Duel:
-    """With the lengths that exist and that both take."""
-    for length in ladder(*duel.asked):
-        if (why := _refusal(duel, length)) is None:
-            duel.rungs.append(length)
-        else:
-            duel.refused.setdefault(why, []).append(length)
-    if len(duel.rungs) < 2:
-        raise CantBeDone(
-            f"there is no range to search: of the lengths from {duel.asked[0]:,} to "
-            f"{duel.asked[1]:,}, {'; '.join(duel.notes())}"
-        )
-    return duel
-
-
 def _refusal(duel: Duel, length: int) -> str | None:
     try:
         problem = duel.at(length)
     except InvalidProblem:
         return f"the mask {duel.problem.mask} does not fit them"
-    said = ((row.label, row.supports(problem)) for row in (duel.a, duel.b))
-    return next((f"{label}: {why}" for label, why in said if why is not None), None)
+    refusals = ((row.label, row.supports(problem)) for row in (duel.a, duel.b))
+    return next((f"{label}: {why}" for label, why in refusals if why is not None), None)
 
 
 @dataclass
@@ -369,11 +353,11 @@ class PairServer:
     engine: LocalEngine
     seed: int
     margin: float | None
-    """None: the noise floor's. Where none is stored, the first look's, which measures it."""
+    """None: the noise floor's. Where none is stored, the first look measures it."""
     floors: Sequence[Mapping[str, Any]] = ()
 
     def __call__(self, length: int, left_s: float) -> LengthRatio | None:
-        """A look; None where only the wall clock ended it."""
+        """The result of a length; None where only the wall clock ended it."""
         pairs_s = min(PAIRS_S, PAIRS_SHARE * left_s)
         found = self._compared(length, left_s, pairs_s)
         if found.status is Status.OUT_OF_MEMORY:
@@ -386,7 +370,7 @@ class PairServer:
         pairs = found.pairs
         if self.margin is None and not self.floors:
             self.margin = pairs.comparison.margin
-        a_s, b_s = (statistics.median(some) for some in (pairs.a_s, pairs.b_s))
+        a_s, b_s = statistics.median(pairs.a_s), statistics.median(pairs.b_s)
         return LengthRatio(length, pairs.comparison, a_s=a_s, b_s=b_s)
 
     def _compared(self, length: int, left_s: float, pairs_s: float) -> Compared:
@@ -403,6 +387,8 @@ class PairServer:
             limit_s=left_s + GRACE_S,
         )
 
+
+# ---- workers that hold a variant -----------------------------------------------------------------
 
 HOLD_LIMIT_S, TURN_LIMIT_S = 600.0, 300.0
 """For building and judging a variant; for a call."""

@@ -118,5 +118,5 @@ def _status(found: CrossoverAnswer) -> int:
 
     if found.ended == STOPPED:
         return INTERRUPTED
-    looks = [*found.looks, *found.search.failed]
+    looks = found.all_looks
     return status([str(look.status) for look in looks]) if looks else 2

@@ -31,7 +31,7 @@ def show(answer: CrossoverAnswer) -> None:
     )
     made = grid(answer.what, "faster", *right[1:], right=right, words=("faster",))
     names = {A: f"[{GOOD}]{escape(answer.a)}[/]", B: f"[{GOOD}]{escape(answer.b)}[/]"}
-    looks = sorted([*answer.looks, *answer.search.failed], key=lambda look: look.length)
+    looks = answer.all_looks
     for look in looks:
         c, where = look.comparison, f"{look.length:,}"
         if c is None:

@@ -1,13 +1,24 @@
-"""How far each variant goes: the longest length within a limit."""
+"""How far each variant goes: the longest length, or the largest batch, within a limit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from time import monotonic
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+import msgspec
+
+from attnbench.answer.search import (
+    GRACE_S,
+    By,
+    in_turn,
+    refuse_captured,
+    several,
+    sized,
+)
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, measure
@@ -20,18 +31,21 @@ from impls.spec import Variant
 
 MEMORY, TIME = "memory", "time"
 EXACT = 0.02
-"""A formula this near to what was seen may rule out."""
+"""A formula that comes this near to every measured peak may rule sizes out."""
 AIM, FIRST_AIM = 0.92, 0.4
-"""Of the time asked for, what is aimed at: a size that holds says more than one that does not. Less
-where one look alone has told how long a call takes: small calls are mostly overhead, or all cache.
-"""
+"""The share of the time that is aimed at: a size that holds tells more than one that does not. Less
+after one look alone: small calls are mostly overhead, or all in the cache."""
 AHEAD, CHEAP = 4, 1 << 17
-"""A formula counts rows, so it is asked no further than so many times what was looked at, or this.
+"""A formula counts rows, so it is computed no further than so many times the longest look, or this.
 """
 LEAST, MOST = 1.0, 2.5
-"""Between these a power of the size lies."""
+"""A cost grows with a power of the size between these."""
 HALVE = 3
 """Every so many steps towards where a formula crosses the budget are a halving: it may jump."""
+LEAP = 32
+"""At most so many times what held is tried next."""
+NEAR = 0.25
+"""The share of a bracket, on a logarithmic scale, that a look keeps from its ends."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +58,13 @@ class CallBudget:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Which sizes are looked at: multiples of a step, no finer than a sixteenth."""
+    """The sizes that may be tried: multiples of a step, no finer than a sixteenth."""
 
     step: int
     longest: int
     shortest: int
     start: int
-    """The first to be looked at."""
+    """The first to be tried."""
 
     def down(self, size: float) -> int:
         """The largest of them that is not above."""
@@ -65,7 +79,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class SizeResult:
-    """What came of one size. ``why`` it does not hold: memory, time, or a status; empty if it does.
+    """The result of one size. ``why`` it does not hold: memory, time or a status; empty if it does.
 
     One that did not run was ruled out by an exact formula.
     """
@@ -76,11 +90,14 @@ class SizeResult:
     time_s: float | None = None
     peak_bytes: int | None = None
     ran: bool = True
-    more: dict[str, Any] = field(default_factory=dict)
+    probe: dict[str, Any] = field(default_factory=dict)
 
 
-class Growth:
-    """Of one variant in one phase, as far as it was looked at."""
+class LimitSearch:
+    """The search of one variant in one phase: what holds, what does not, and what to try next.
+
+    The sizes to try come from how the time and the memory grew so far, or from the row's formulas.
+    """
 
     def __init__(
         self,
@@ -91,24 +108,142 @@ class Growth:
     ) -> None:
         """``expected``: the formula's bytes for a size, ``work``: operations; None if unknown."""
         self.budget, self.sizes = budget, sizes
-        self._expected, self._work = expected, work
-        self._formula: dict[int, int | None] = {}
+        self.formula_at = cache(expected)
+        self._work = work
         self.looks: list[SizeResult] = []
+
+    # ---- what is known -------------------------------------------------------------------------
+
+    @property
+    def held(self) -> SizeResult | None:
+        """The longest that ran and held."""
+        good = [look for look in self.looks if not look.why]
+        return max(good, key=lambda look: look.size, default=None)
+
+    @property
+    def failed(self) -> SizeResult | None:
+        """The shortest that does not hold: as it ran, or by an exact formula."""
+        bad = [look for look in self.looks if look.why]
+        if (ruled_out := self._ruled_out()) is not None:
+            bad.append(ruled_out)
+        return min(bad, key=lambda look: look.size, default=None)
+
+    @property
+    def done(self) -> bool:
+        """Whether the bracket is as narrow as it need be."""
+        held, failed = self.held, self.failed
+        if failed is None:
+            return held is not None and held.size >= self.sizes.longest
+        if held is None:
+            return failed.size <= self.sizes.shortest and failed.ran
+        width = self.sizes.width(held.size) if failed.ran else self.sizes.step
+        return failed.size - held.size <= width
+
+    def _ruled_out(self) -> SizeResult | None:
+        """The first size that an exact formula puts over the budget."""
+        held = self.held
+        if held is None or not self.formula_holds():
+            return None
+        size = self._largest_by_formula(1.0, self._horizon())
+        if size is None or size < held.size or size >= self.sizes.down(self._horizon()):
+            return None
+        beyond = size + self.sizes.step
+        peak = self.formula_at(beyond)
+        return SizeResult(beyond, MEMORY, "predicted by its formula", peak_bytes=peak, ran=False)
+
+    # ---- where to look next --------------------------------------------------------------------
+
+    def next(self) -> int | None:
+        """The size to run; None where the search is over."""
+        if self.done:
+            return None
+        held, failed = self.held, self.failed
+        if held is None:
+            return self._shorter(failed)
+        low = held.size + self.sizes.width(held.size)
+        if failed is None:
+            far = min(self.sizes.down(self._aim()), held.size * LEAP)
+            return min(max(low, far), self.sizes.longest)
+        high = failed.size - (self.sizes.width(held.size) if failed.ran else self.sizes.step)
+        if high < low:
+            return self.sizes.down((held.size + failed.size) // 2)
+        return min(max(self.sizes.down(self._between(held, failed)), low), high)
+
+    def _shorter(self, failed: SizeResult | None) -> int:
+        """Where nothing has held yet: the start, or what the formulas or the middle suggest."""
+        sizes = self.sizes
+        if failed is None:
+            size = self._largest_by_formula(1.0, sizes.start)
+            return sizes.start if size is None else max(sizes.shortest, size)
+        middle = math.sqrt(sizes.shortest * failed.size)
+        aim = middle if len(self.looks) > 2 else min(self._aim(), middle * 2)
+        top = max(sizes.shortest, failed.size - sizes.step)
+        return min(max(sizes.down(aim), sizes.shortest), top)
+
+    def _aim(self) -> float:
+        """What both budgets would hold; where nothing is known, the middle, or twice as long."""
+        known = (self._memory_size(self._horizon()), self._time_size(self._share()))
+        if sizes := [size for size in known if size is not None]:
+            return min(sizes)
+        held, failed = self.held, self.failed
+        low = held.size if held else self.sizes.shortest
+        return math.sqrt(low * failed.size) if failed else 2.0 * low
+
+    def _between(self, held: SizeResult, failed: SizeResult) -> float:
+        """In a bracket: where the time crosses the budget, if that is what failed.
+
+        It is never near an end, so that the bracket shrinks even if the times are noise; but a
+        formula that rules out is taken at its word.
+        """
+        aim = self._aim()
+        if not failed.ran:
+            return aim
+        if failed.why == TIME and held.time_s and failed.time_s and held.time_s < failed.time_s:
+            power = math.log(failed.time_s / held.time_s) / math.log(failed.size / held.size)
+            aim = held.size * max(1.0, AIM * self.budget.seconds / held.time_s) ** (1 / power)
+        ratio = failed.size / held.size
+        return held.size * min(max(aim / held.size, ratio**NEAR), ratio ** (1 - NEAR))
+
+    def reaches(self, what: str) -> int | None:
+        """The longest that one budget, ``memory`` or ``time``, would hold; None if unknown."""
+        longest = self.sizes.longest
+        size = self._memory_size(longest) if what == MEMORY else self._time_size(1.0)
+        if size is None:
+            return None
+        held, failed = self.held, self.failed
+        if failed is not None and failed.why == what:
+            size = min(float(size), failed.size - self.sizes.step)
+        return self.sizes.down(max(size, held.size if held else 0))
 
     # ---- memory --------------------------------------------------------------------------------
 
-    def formula_at(self, size: int) -> int | None:
-        """The formula's bytes for a size."""
-        if size not in self._formula:
-            self._formula[size] = self._expected(size)
-        return self._formula[size]
-
     def _ratios(self) -> list[float]:
-        """What was seen over what the formula says."""
-        seen = [(look.peak_bytes, self.formula_at(look.size)) for look in self.looks]
-        return [peak / formula for peak, formula in seen if peak and formula]
+        """What was measured over what the formula says."""
+        peaks = [(look.peak_bytes, self.formula_at(look.size)) for look in self.looks]
+        return [peak / formula for peak, formula in peaks if peak and formula]
 
-    def largest_by_formula(self, scale: float, most: int) -> int | None:
+    def formula_holds(self) -> bool:
+        """Whether the formula was exact at every size that ran."""
+        ratios = self._ratios()
+        return bool(ratios) and all(abs(ratio - 1) <= EXACT for ratio in ratios)
+
+    def _horizon(self) -> int:
+        """How far the formulas are computed during the search."""
+        longest = max((look.size for look in self.looks), default=self.sizes.start)
+        return min(self.sizes.longest, max(AHEAD * longest, CHEAP))
+
+    def _memory_size(self, most: int) -> float | None:
+        """What the memory budget alone would hold; formulas are computed up to ``most``."""
+        measured = sorted((x for x in self.looks if x.peak_bytes), key=lambda x: x.size)
+        if (ratios := self._ratios()) or not measured:
+            return self._largest_by_formula(ratios[-1] if ratios else 1.0, most)
+        points = [(x.size, float(x.peak_bytes or 1)) for x in measured[-2:]]
+        power = _slope(points)
+        power = self._power_of_work() if power is None else min(max(power, LEAST), MOST)
+        size, peak = points[-1]
+        return float(size * (self.budget.peak_bytes / peak) ** (1 / power))
+
+    def _largest_by_formula(self, scale: float, most: int) -> int | None:
         """The largest size within the memory budget; below the shortest it is 0."""
         sizes, budget = self.sizes, self.budget.peak_bytes
 
@@ -135,85 +270,56 @@ class Growth:
         return low
 
     def _crossing(self, scale: float, low: int, high: int) -> float:
-        """Where the formula is at the budget, were it a power between the two."""
+        """Where the formula would reach the budget, if it were a power between the two."""
         ends = [(size, float(self.formula_at(size) or 1)) for size in (low, high)]
         power = _slope(ends) or LEAST
         return float(low * (self.budget.peak_bytes / scale / ends[0][1]) ** (1 / power))
 
-    def horizon(self) -> int:
-        """How far the formulas are asked while it is searched."""
-        looked = max((look.size for look in self.looks), default=self.sizes.start)
-        return min(self.sizes.longest, max(AHEAD * looked, CHEAP))
-
-    def memory_size(self, most: int) -> float | None:
-        """What the memory budget alone would hold, asking formulas no further than so far."""
-        ratios = self._ratios()
-        if ratios:
-            return self.largest_by_formula(ratios[-1], most)
-        seen = sorted((x for x in self.looks if x.peak_bytes), key=lambda x: x.size)
-        if not seen:
-            return self.largest_by_formula(1.0, most)
-        last = seen[-1]
-        assert last.peak_bytes is not None
-        power = _slope([(x.size, float(x.peak_bytes or 1)) for x in seen[-2:]])
-        power = self._power_of_work() if power is None else min(max(power, LEAST), MOST)
-        return float(last.size * (self.budget.peak_bytes / last.peak_bytes) ** (1 / power))
-
-    def formula_holds(self) -> bool:
-        """Whether the formula was exact wherever it could be held against a run."""
-        ratios = self._ratios()
-        return bool(ratios) and all(abs(ratio - 1) <= EXACT for ratio in ratios)
-
     # ---- time ----------------------------------------------------------------------------------
 
-    def timed(self) -> list[SizeResult]:
-        """The looks that have a time, the shortest first."""
-        return sorted((x for x in self.looks if x.time_s), key=lambda x: x.size)
+    def _times(self) -> list[tuple[int, float]]:
+        """The sizes that have a time, with it, the shortest first."""
+        return sorted((look.size, look.time_s) for look in self.looks if look.time_s)
 
-    def time_size(self, share: float) -> float | None:
-        """What a share of the time alone would hold."""
-        timed = self.timed()
-        if not timed:
+    def _time_size(self, share: float) -> float | None:
+        """What a share of the time budget alone would hold."""
+        times = self._times()
+        if not times:
             return None
-        last = timed[-1]
-        assert last.time_s is not None
-        power = self._power_of_time()
-        return float(last.size * (share * self.budget.seconds / last.time_s) ** (1 / power))
+        size, seconds = times[-1]
+        return float(size * (share * self.budget.seconds / seconds) ** (1 / self._power_of_time()))
 
     def _power_of_time(self) -> float:
-        """From two looks, where they are far enough apart to tell; else as the work grows."""
-        timed = self.timed()
-        last = timed[-1]
-        before = [x for x in timed if x.size * 1.5 <= last.size]
-        power = _slope([(x.size, x.time_s or 1.0) for x in (*before[-1:], last)])
+        """From two looks, where they are far enough apart; else as the work grows."""
+        times = self._times()
+        before = [point for point in times if point[0] * 1.5 <= times[-1][0]]
+        power = _slope([*before[-1:], times[-1]])
         return self._power_of_work() if power is None else min(max(power, LEAST), MOST)
 
     def _power_of_work(self) -> float:
         """How the operations grow from the start to four times as much; squared if unknown."""
         ends = (self.sizes.start, min(4 * self.sizes.start, self.sizes.longest))
-        work = [self._work(size) for size in ends]
-        known = [(size, w) for size, w in zip(ends, work, strict=True) if w]
+        known = [(size, work) for size in ends if (work := self._work(size))]
         power = _slope(known) if len(known) == 2 else 2.0
         return min(max(power or 2.0, LEAST), 2.0)
 
-    def share(self) -> float:
-        """Of the time, what is aimed at."""
-        timed = self.timed()
-        if len(timed) != 1 or not timed[0].time_s:
+    def _share(self) -> float:
+        """The share of the time budget that is aimed at."""
+        times = self._times()
+        if len(times) != 1:
             return AIM
-        return min(AIM, max(FIRST_AIM, math.sqrt(timed[0].time_s / self.budget.seconds)))
+        return min(AIM, max(FIRST_AIM, math.sqrt(times[0][1] / self.budget.seconds)))
 
     def guess_s(self, size: int) -> float:
-        """Seconds of a call; nothing where nobody has seen one."""
-        timed = self.timed()
-        if not timed:
+        """Seconds of a call; 0 where none was timed."""
+        times = self._times()
+        if not times:
             return 0.0
-        last = timed[-1]
-        assert last.time_s is not None
-        return last.time_s * (size / last.size) ** self._power_of_time()
+        last, seconds = times[-1]
+        return float(seconds * (size / last) ** self._power_of_time())
 
 
-def _slope(points: list[tuple[int, float]]) -> float | None:
+def _slope(points: Sequence[tuple[int, float]]) -> float | None:
     """Of the logarithms of two points; None where there are no two."""
     if len(points) < 2 or points[0][0] == points[1][0]:
         return None
@@ -221,252 +327,84 @@ def _slope(points: list[tuple[int, float]]) -> float | None:
     return math.log(y / x) / math.log(b / a)
 
 
-LEAP = 32
-"""So many times what held may be tried next, at the most."""
-NEAR = 0.25
-"""Of a bracket, on a logarithmic scale: so far from its ends a look has to be."""
+# ---- the variants and what is asked of each ------------------------------------------------------
 
-
-class PhaseSearch:
-    """One variant in one phase."""
-
-    def __init__(
-        self,
-        budget: CallBudget,
-        sizes: Sizes,
-        expected: Callable[[int], int | None],
-        work: Callable[[int], float | None],
-    ) -> None:
-        """``expected``: the formula's bytes for a size, ``work``: operations; None if unknown."""
-        self.budget, self.sizes = budget, sizes
-        self.growth = Growth(budget, sizes, expected, work)
-        self.looks = self.growth.looks
-
-    # ---- what is known -------------------------------------------------------------------------
-
-    @property
-    def held(self) -> SizeResult | None:
-        """The longest that was run and held."""
-        good = [look for look in self.looks if not look.why]
-        return max(good, key=lambda look: look.size, default=None)
-
-    @property
-    def failed(self) -> SizeResult | None:
-        """The shortest that does not hold: as it ran, or as an exact formula says."""
-        bad = [look for look in self.looks if look.why]
-        if (ruled := self._ruled_out()) is not None:
-            bad.append(ruled)
-        return min(bad, key=lambda look: look.size, default=None)
-
-    @property
-    def done(self) -> bool:
-        """Whether another look would tell nothing more."""
-        held, failed = self.held, self.failed
-        if failed is None:
-            return held is not None and held.size >= self.sizes.longest
-        if held is None:
-            return failed.size <= self.sizes.shortest and failed.ran
-        return not self._worth(held.size, failed)
-
-    def hear(self, look: SizeResult) -> None:
-        """What came of a size."""
-        self.looks.append(look)
-
-    # ---- where to look next --------------------------------------------------------------------
-
-    def next(self) -> int | None:
-        """The size to run; None where the search is over."""
-        if self.done:
-            return None
-        held, failed = self.held, self.failed
-        if held is None:
-            return self._shorter(failed)
-        room = self.sizes.width(held.size)
-        low = held.size + room
-        if failed is None:
-            far = min(self.sizes.down(self._aim()), held.size * LEAP)
-            return min(max(low, far), self.sizes.longest)
-        high = failed.size - (self.sizes.width(held.size) if failed.ran else self.sizes.step)
-        if high < low:
-            return self.sizes.down((held.size + failed.size) // 2)
-        aim = self._between(held, failed)
-        return min(max(self.sizes.down(aim), low), high)
-
-    def reaches(self, what: str) -> int | None:
-        """The longest that one budget alone would hold, by its model; None where nothing is known.
-
-        ``what``: memory or time.
-        """
-        longest = self.sizes.longest
-        found: float | None
-        found = self.growth.memory_size(longest) if what == MEMORY else self.growth.time_size(1.0)
-        if found is None:
-            return None
-        held, failed = self.held, self.failed
-        if failed is not None and failed.why == what:
-            found = min(float(found), failed.size - self.sizes.step)
-        return self.sizes.down(max(found, held.size if held else 0))
-
-    def _ruled_out(self) -> SizeResult | None:
-        """The first that an exact formula puts over the budget."""
-        held, growth = self.held, self.growth
-        if held is None or not growth.formula_holds():
-            return None
-        size = growth.largest_by_formula(1.0, growth.horizon())
-        if size is None or size < held.size or size >= self.sizes.down(growth.horizon()):
-            return None
-        beyond = size + self.sizes.step
-        peak = growth.formula_at(beyond)
-        return SizeResult(beyond, MEMORY, "predicted by its formula", peak_bytes=peak, ran=False)
-
-    def _worth(self, held: int, failed: SizeResult) -> bool:
-        """Whether the bracket is wider than it need be."""
-        gap = failed.size - held
-        return gap > (self.sizes.width(held) if failed.ran else self.sizes.step)
-
-    def _shorter(self, failed: SizeResult | None) -> int:
-        """Nothing has held yet: the start, or where the models, or else the middle, point."""
-        sizes = self.sizes
-        if failed is None:
-            formula = self.growth.largest_by_formula(1.0, sizes.start)
-            return sizes.start if formula is None else max(sizes.shortest, formula)
-        top = max(sizes.shortest, failed.size - sizes.step)
-        middle = self._halfway(sizes.shortest, failed.size)
-        aim = middle if len(self.looks) > 2 else min(self._aim(), middle * 2)
-        return min(max(sizes.down(aim), sizes.shortest), top)
-
-    def _aim(self) -> float:
-        growth = self.growth
-        known = (growth.memory_size(growth.horizon()), growth.time_size(growth.share()))
-        return min((size for size in known if size is not None), default=self._blind())
-
-    def _blind(self) -> float:
-        """Where nothing was seen: the middle, or twice as long."""
-        held, failed = self.held, self.failed
-        low = held.size if held else self.sizes.shortest
-        return self._halfway(low, failed.size) if failed else 2.0 * low
-
-    def _halfway(self, low: int, high: int) -> float:
-        return math.sqrt(low * high)
-
-    def _between(self, held: SizeResult, failed: SizeResult) -> float:
-        """In a bracket: where the time crosses, if that is what failed, else as the models say.
-
-        Never near an end, so that the bracket shrinks whatever the times are worth; but a formula
-        that rules out is taken at its word.
-        """
-        if not failed.ran:
-            return self._aim()
-        aim = self._aim()
-        if failed.why == TIME and held.time_s and failed.time_s and held.time_s < failed.time_s:
-            power = math.log(failed.time_s / held.time_s) / math.log(failed.size / held.size)
-            aim = held.size * max(1.0, AIM * self.budget.seconds / held.time_s) ** (1 / power)
-        apart = failed.size / held.size
-        return held.size * min(max(aim / held.size, apart**NEAR), apart ** (1 - NEAR))
-
-
-By = Literal["seq", "batch"]
 GATE_SEQ = "256"
-"""Where the whole gate is passed, if the sequence is what is searched."""
+"""The length at which the whole gate is passed, if the sequence is what is searched."""
 BATCH_SEQ = "1024"
-"""How long each sequence is, if the batch is what is searched."""
+"""The length of each sequence, if the batch is what is searched."""
 SEQ = Sizes(step=64, shortest=64, longest=1 << 22, start=1024)
 BATCH = Sizes(step=1, shortest=1, longest=1 << 20, start=1)
+AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "inputs", "seq")
 RANKS = "it runs over several processes, and limits looks at one"
 CALLS = 4.5
 """Calls that a look makes: a first, some timed ones, one under the memory meter."""
 UNKNOWN_S = 1.5
-"""A guess at a look of a variant that nobody has looked at."""
+"""A guess at the first look of a variant."""
+IN_TURN = 3
+"""So many times each limit has its turn before the cheapest comes first: the gate, two looks."""
+GATE = 0
+"""Stands for the gate where a size is asked for."""
 
 
 @dataclass
 class Limit:
-    """A variant in one phase: its gate, its search, and where nothing could be searched, why."""
+    """A variant in one phase: its gate, its search, and why there is no search."""
 
     variant: Variant
     problem: Problem
     """At the length where the gate is passed."""
     gate: Cell
     by: By
-    search: PhaseSearch
+    search: LimitSearch
     gated: Record | None = None
     closed: SizeResult | None = None
     """Why there is no search, or no more of it."""
     spent_s: dict[int, float] = field(default_factory=dict)
-    """Wall time of each look, by size, its calls left out."""
-
-    def at(self, size: int) -> Problem:
-        """The problem of that size."""
-        return sized(self.problem, self.by, size)
+    """Wall time of each look without its calls, by size."""
 
     @property
     def turn(self) -> int:
-        """How often somebody looked at it, the gate counted."""
-        return (self.gated is not None) + len(self.search.looks)
+        """The gate and the looks so far, up to where the cheapest comes first."""
+        return min((self.gated is not None) + len(self.search.looks), IN_TURN)
 
-    @property
-    def open(self) -> bool:
-        """Whether there is anything left to find out."""
-        return self.closed is None and not (self.gated is not None and self.search.done)
+    def next(self, left_s: float = math.inf) -> int | None:
+        """The size to try, :data:`GATE` before any; None where nothing is left to find out."""
+        if self.closed is not None:
+            return None
+        return GATE if self.gated is None else self.search.next()
 
-    def guess_s(self) -> float:
-        """Seconds that the next look will take."""
-        if self.gated is None:
+    def expect_s(self, size: int) -> float:
+        """Seconds that a look takes."""
+        if size == GATE:
             return 0.0
-        size, looks = self.search.next(), self.search.looks
-        if size is None:
-            return 0.0
-        if not looks:
+        if not self.search.looks:
             return UNKNOWN_S
-        last = looks[-1].size
+        last = self.search.looks[-1].size
         beside = self.spent_s.get(last, UNKNOWN_S) * max(1.0, size / last)
-        return CALLS * self.search.growth.guess_s(size) + beside
-
-
-def sized(problem: Problem, by: By, size: int) -> Problem:
-    """The same problem with another length, or another batch."""
-    if by == "batch":
-        return problem.with_(batch=size)
-    if problem.phase == "decode":
-        return problem.with_(kv_len=size)
-    return problem.with_(q_len=size, kv_len=size)
+        return CALLS * self.search.guess_s(size) + beside
 
 
 def plan(
     table: Table, names: Sequence[str], grid: Preset, by: By, budget: CallBudget, machine: Machine
 ) -> list[Limit]:
     """A limit for each variant and phase; of all variants those that can run here."""
-    wide = [
-        name
-        for name in (
-            "batch",
-            "heads",
-            "kv_heads",
-            "head_dim",
-            "v_head_dim",
-            "dtype",
-            "inputs",
-            "seq",
-        )
-        if len(getattr(grid, name)) > 1
-    ]
-    if wide:
+    if wide := several(grid, AXES):
         raise InvalidProblem(
             f"limits takes one value of {', '.join(wide)}: what is searched is the {by} alone, and "
             "only --phase and --mask may have several values"
         )
-    if any(x.startswith("captured:") for x in grid.inputs):
-        raise InvalidProblem("captured inputs have one length and one batch; limits changes both")
+    refuse_captured(grid, "one length and one batch; limits changes both")
     made = make_plan(table, names, grid, machine)
     cells = made.cells if names else [cell for cell in made.to_run if not cell.variant.ranks]
     return [_limit(cell, by, budget) for cell in cells]
 
 
 def _limit(cell: Cell, by: By, budget: CallBudget) -> Limit:
-    sizes = _sizes(cell.problem, by)
-    limit = Limit(
-        cell.variant, cell.problem, cell, by, PhaseSearch(budget, sizes, *_cost(cell, by))
-    )
+    sizes = BATCH if by == "batch" else SEQ
+    _refuse_misfit(cell.problem, by, sizes)
+    search = LimitSearch(budget, sizes, *_cost(cell, by))
+    limit = Limit(cell.variant, cell.problem, cell, by, search)
     if (out := cell.left_out) is not None:
         limit.closed = SizeResult(0, str(out.status), out.reason, ran=False)
     elif cell.variant.ranks:
@@ -474,25 +412,18 @@ def _limit(cell: Cell, by: By, budget: CallBudget) -> Limit:
     return limit
 
 
-def _sizes(problem: Problem, by: By) -> Sizes:
-    if by == "batch":
-        _refuse_misfit(problem, by, 2)
-        return BATCH
-    for size in (SEQ.shortest, SEQ.shortest + SEQ.step):
-        _refuse_misfit(problem, by, size)
-    return SEQ
-
-
-def _refuse_misfit(problem: Problem, by: By, size: int) -> None:
-    """A mask that stands for one length, or for one batch, can't be stretched."""
-    try:
-        sized(problem, by, size)
-    except InvalidProblem as wrong:
-        other = "--by batch" if by == "seq" else "--by seq"
-        raise InvalidProblem(
-            f"limits can't search the {by} under this mask: at {size}, {wrong}; use {other}, or a "
-            "mask that fits any size"
-        ) from None
+def _refuse_misfit(problem: Problem, by: By, sizes: Sizes) -> None:
+    """A mask of one length, or of one batch, can't be stretched."""
+    second = sizes.shortest + sizes.step
+    for size in (second,) if by == "batch" else (sizes.shortest, second):
+        try:
+            sized(problem, by, size)
+        except InvalidProblem as wrong:
+            other = "--by batch" if by == "seq" else "--by seq"
+            raise InvalidProblem(
+                f"limits can't search the {by} under this mask: at {size}, {wrong}; use {other}, "
+                "or a mask that fits any size"
+            ) from None
 
 
 def _cost(cell: Cell, by: By) -> tuple[Callable[[int], int | None], Callable[[int], float | None]]:
@@ -518,156 +449,130 @@ def _cost(cell: Cell, by: By) -> tuple[Callable[[int], int | None], Callable[[in
     return expected, work
 
 
+# ---- looks ---------------------------------------------------------------------------------------
+
 PATIENCE_S, PATIENCE_CALLS = 20.0, 20.0
 """How long a look may take before it is given up: for building and checking, and in calls as long
 as a call may take."""
-IN_TURN = 3
-"""So many times everybody is asked before anybody is again: the gate, and two looks."""
-GRACE_S = 5.0
-"""By how much the last look may be late."""
+CLOCK_SPENT = SizeResult(0, "", "the wall clock was spent", ran=False)
 
 
 class SearchWatcher(Protocol):
-    """Whoever shows the progress."""
+    """Shows the progress."""
 
     def looked(self, limit: Limit, said: str, left_s: float) -> None:
-        """Something was found out about a variant in a phase."""
+        """Called after each look."""
 
 
+@dataclass
 class Hunt:
-    """Looks at limits in turn until all are found, the wall clock is spent or somebody stops it."""
+    """Looks at limits in turn."""
 
-    def __init__(
-        self,
-        limits: Sequence[Limit],
-        engine: Engine,
-        budget: CallBudget,
-        seed: int,
-        watcher: SearchWatcher,
-        *,
-        now: Callable[[], float] = monotonic,
-    ) -> None:
-        self.limits, self._engine, self._budget, self._seed = limits, engine, budget, seed
-        self._watcher, self._now = watcher, now
+    limits: Sequence[Limit]
+    engine: Engine
+    budget: CallBudget
+    seed: int
+    watcher: SearchWatcher
+    now: Callable[[], float] = monotonic
 
     def run(self, seconds: float) -> Iterator[Limit]:
-        """Each limit as something new is known of it."""
-        until = self._now() + seconds
-        while (limit := self._next(until - self._now())) is not None:
-            started = self._now()
-            if limit.gated is None:
-                said = self._gate(limit, until - started)
-            else:
-                said = self._look(limit, until - started)
-            self._watcher.looked(limit, said, max(0.0, until - self._now()))
+        """Each limit after each look, until all are found or the wall clock is spent."""
+        said = ""
+
+        def look(limit: Limit, size: int, left_s: float) -> bool:
+            nonlocal said
+            said = self._look(limit, size, left_s) if size else self._gate(limit, left_s)
+            return True
+
+        for limit, left_s in in_turn(self.limits, look, seconds, now=self.now):
+            self.watcher.looked(limit, said, left_s)
             yield limit
 
-    def _next(self, left_s: float) -> Limit | None:
-        """Who was looked at least often, at first; then the cheapest that can still be done."""
-        if left_s <= 0:
-            return None
-        known = [
-            (min(limit.turn, IN_TURN), limit.guess_s(), limit)
-            for limit in self.limits
-            if limit.open
-        ]
-        fits = [each for each in known if each[1] <= left_s]
-        return min(fits, key=lambda each: each[:2], default=(0, 0.0, None))[2]
-
     def _gate(self, limit: Limit, left_s: float) -> str:
-        header = {"seed": self._seed, "budget_s": 0.0}
+        header = {"seed": self.seed, "budget_s": 0.0}
         most = min(CELL_LIMIT_S, left_s + GRACE_S)
-        record = measure(limit.gate, header, self._engine, timed=False, limit_s=most)
+        record = measure(limit.gate, header, self.engine, timed=False, limit_s=most)
+        if record.status is Status.TIMED_OUT and most < CELL_LIMIT_S:
+            limit.closed = CLOCK_SPENT
+            return f"stopped: {CLOCK_SPENT.reason}"
         limit.gated = record
         if record.status is Status.MEASURED:
             return "the gate holds"
-        if record.status is Status.TIMED_OUT and most < CELL_LIMIT_S:
-            limit.gated, limit.closed = (
-                None,
-                SizeResult(0, "", "the wall clock was spent", ran=False),
-            )
-        else:
-            limit.closed = SizeResult(0, str(record.status), record.reason, ran=True)
-        return f"{limit.closed.why or 'stopped'}: {limit.closed.reason}"
+        limit.closed = SizeResult(0, str(record.status), record.reason)
+        return f"{record.status}: {record.reason}"
 
-    def _look(self, limit: Limit, left_s: float) -> str:
-        size = limit.search.next()
-        assert size is not None
-        began = self._now()
-        look = self._asked(limit, size, left_s)
-        if look is None:
-            limit.closed = SizeResult(0, "", "the wall clock was spent", ran=False)
-            return "given up: the wall clock was spent"
-        calls = CALLS * (look.time_s or 0.0)
-        limit.spent_s[size] = max(0.0, self._now() - began - calls)
-        limit.search.hear(look)
-        return said(look, limit.by)
+    def _look(self, limit: Limit, size: int, left_s: float) -> str:
+        began = self.now()
+        result = self._probe(limit, size, left_s)
+        if result is not None and result.why == Status.OUT_OF_MEMORY:
+            self.engine.close()  # what others left in its heap may have been in the way
+            result = self._probe(limit, size, left_s)
+        if result is None:
+            limit.closed = CLOCK_SPENT
+            return f"given up: {CLOCK_SPENT.reason}"
+        limit.spent_s[size] = max(0.0, self.now() - began - CALLS * (result.time_s or 0.0))
+        limit.search.looks.append(result)
+        return _sentence(result, limit.by)
 
-    def _asked(
-        self, limit: Limit, size: int, left_s: float, *, again: bool = False
-    ) -> SizeResult | None:
-        """What a worker says of a size; None where only the wall clock ended it."""
-        problem, patience = limit.at(size), PATIENCE_S + PATIENCE_CALLS * self._budget.seconds
+    def _probe(self, limit: Limit, size: int, left_s: float) -> SizeResult | None:
+        """The worker's result of a size; None where only the wall clock ended it."""
         job = {
             "variant": limit.variant.to_dict(),
-            "problem": problem.to_dict(),
-            "seed": self._seed,
+            "problem": sized(limit.problem, limit.by, size).to_dict(),
+            "seed": self.seed,
             "timed": False,
         }
-        expected = limit.search.growth.formula_at(size)
-        question = {"probe": job, "max_time_s": self._budget.seconds, "expected": expected}
+        question = {
+            "probe": job,
+            "max_time_s": self.budget.seconds,
+            "expected": limit.search.formula_at(size),
+        }
+        patience = PATIENCE_S + PATIENCE_CALLS * self.budget.seconds
         limit_s = min(patience, left_s + GRACE_S)
         try:
-            found = Probed.from_dict(self._engine.ask(question, limit_s)["probe"])
+            probed = Probed.from_dict(self.engine.ask(question, limit_s)["probe"])
         except (InvalidRecord, KeyError, TypeError, ValueError) as error:
-            self._engine.close()
-            return SizeResult(
-                size, str(Status.CRASHED), f"the worker's answer is no probe: {error}"
-            )
+            self.engine.close()
+            reason = f"the worker's answer is no probe: {error}"
+            return SizeResult(size, str(Status.CRASHED), reason)
         except WorkerLost as lost:
-            return _lost(lost, size, limit_s, cut=limit_s < patience)
-        if found.status is Status.OUT_OF_MEMORY and not again:
-            self._engine.close()  # what others left in its heap may have been in the way
-            return self._asked(limit, size, left_s, again=True)
-        return _judged(found, size, self._budget)
+            if lost.wrong:
+                return SizeResult(size, str(Status.WRONG), lost.reason)
+            if not lost.timed_out:
+                detail = {"detail": lost.output}
+                return SizeResult(size, str(Status.CRASHED), lost.reason, probe=detail)
+            given_up = SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
+            return None if limit_s < patience else given_up
+        return self._result(probed, size)
+
+    def _result(self, probed: Probed, size: int) -> SizeResult:
+        """Whether a probe is within the budget."""
+        if probed.status is not Status.MEASURED:
+            return SizeResult(size, str(probed.status), probed.reason, probe=probed.to_dict())
+        why, reason = "", ""
+        if probed.time_s is not None and probed.time_s > self.budget.seconds:
+            why, reason = TIME, "a call took longer"
+        elif probed.peak_bytes is not None and probed.peak_bytes > self.budget.peak_bytes:
+            why, reason = MEMORY, "observed"
+        return SizeResult(
+            size, why, reason, probed.time_s, probed.peak_bytes, probe=probed.to_dict()
+        )
 
 
-def _lost(lost: WorkerLost, size: int, limit_s: float, *, cut: bool) -> SizeResult | None:
-    if lost.wrong:
-        return SizeResult(size, str(Status.WRONG), lost.reason)
-    if not lost.timed_out:
-        return SizeResult(size, str(Status.CRASHED), lost.reason, more={"detail": lost.output})
-    return None if cut else SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
-
-
-def _judged(found: Probed, size: int, budget: CallBudget) -> SizeResult:
-    """Whether what was found is within the budgets."""
-    if found.status is not Status.MEASURED:
-        return SizeResult(size, str(found.status), found.reason, more=found.to_dict())
-    why, reason = "", ""
-    if found.time_s is not None and found.time_s > budget.seconds:
-        why, reason = TIME, "a call took longer"
-    elif found.peak_bytes is not None and found.peak_bytes > budget.peak_bytes:
-        why, reason = MEMORY, "observed"
-    return SizeResult(size, why, reason, found.time_s, found.peak_bytes, more=found.to_dict())
-
-
-def said(look: SizeResult, by: By) -> str:
-    """What came of a look, in a few words."""
+def _sentence(look: SizeResult, by: By) -> str:
+    """The result of a look, in a few words."""
+    what = "holds"
+    if look.why in (MEMORY, TIME):
+        what = f"over the {look.why}"
+    elif look.why:
+        what = f"{look.why.replace('_', ' ')}: {look.reason}"
     figures = [] if look.time_s is None else [f"{look.time_s * 1e3:.3g} ms"]
     if look.peak_bytes is not None:
         figures.append(f"{look.peak_bytes / 2**20:.3g} MiB")
-    if not look.why:
-        what = "holds"
-    elif look.why in (MEMORY, TIME):
-        what = f"over the {look.why}"
-    else:
-        what = f"{look.why.replace('_', ' ')}: {look.reason}"
     return f"{by} {look.size:,}: {', '.join([what, *figures])}"
 
 
-SPENT = "not looked at: the wall clock was spent first"
-STOPPED = "not looked at: it was stopped first"
+# ---- the answer ----------------------------------------------------------------------------------
 
 
 def frontier(
@@ -675,35 +580,37 @@ def frontier(
 ) -> list[dict[str, Any]]:
     """A row for each variant in each phase, the longest first within a phase and a mask.
 
-    While the search has not ended nothing is predicted: that would take time from it.
+    Nothing is predicted before the search has ended: that would take time from it.
     """
     groups = list(dict.fromkeys((x.problem.phase, str(x.problem.mask)) for x in limits))
     rows = [_row(limit, stopped=stopped, ended=ended) for limit in limits]
-    return sorted(rows, key=lambda row: (groups.index((row["phase"], row["mask"])), -_held(row)))
+
+    def place(row: dict[str, Any]) -> tuple[int, int]:
+        held = row["held"]["size"] if row["held"] else 0
+        return groups.index((row["phase"], row["mask"])), -held
+
+    return sorted(rows, key=place)
 
 
 def finding(limits: Sequence[Limit]) -> bool:
-    """Whether a variant is not what it says it is: in its gate, or at a size that it took."""
+    """Whether a variant is not what it claims to be: in its gate, or at a size that it took."""
     bad = {str(status) for status in FINDINGS}
     closed = any(x.closed is not None and x.closed.why in bad for x in limits)
     return closed or any(look.why == str(Status.WRONG) for x in limits for look in x.search.looks)
 
 
-def _held(row: dict[str, Any]) -> int:
-    return int(row["held"]["size"]) if row["held"] else 0
-
-
 def _row(limit: Limit, *, stopped: bool, ended: bool) -> dict[str, Any]:
     search, problem = limit.search, limit.problem
     held, failed = search.held, search.failed
-    asked = (MEMORY, TIME) if ended and search.looks else ()
-    reaches = {what: search.reaches(what) for what in asked}
+    budgets = (MEMORY, TIME) if ended and search.looks else ()
+    reaches = {what: search.reaches(what) for what in budgets}
     known = {what: size for what, size in reaches.items() if size is not None}
     first = min(known, key=known.__getitem__, default="")
     if held is not None and held.size >= search.sizes.longest:
         first = ""
     if failed is not None and not failed.ran and first != failed.why:
         failed = None  # it is ruled out, but something else comes before
+    plain = msgspec.to_builtins
     return {
         "variant": limit.variant.label,
         "computes": limit.variant.computes,
@@ -711,44 +618,27 @@ def _row(limit: Limit, *, stopped: bool, ended: bool) -> dict[str, Any]:
         "phase": problem.phase,
         "mask": str(problem.mask),
         "by": limit.by,
-        "held": _plain(held),
-        "fails": _plain(failed),
+        "held": plain(held),
+        "fails": plain(failed),
         "limited_by": failed.why if failed else first,
         "predicted": reaches,
-        "formula": search.growth.formula_holds(),
+        "formula": search.formula_holds(),
         "gate": str(limit.gated.status) if limit.gated else None,
         "why": _why(limit, stopped=stopped),
-        "looks": [_plain(look) for look in search.looks],
+        "looks": plain(search.looks),
         "problem": problem.to_dict(),
     }
 
 
-def _plain(look: SizeResult | None) -> dict[str, Any] | None:
-    if look is None:
-        return None
-    return {
-        "size": look.size,
-        "why": look.why,
-        "reason": look.reason,
-        "time_s": look.time_s,
-        "peak_bytes": look.peak_bytes,
-        "ran": look.ran,
-        "probe": look.more,
-    }
-
-
 def _why(limit: Limit, *, stopped: bool) -> str:
-    """Where nothing held: the reason, in a sentence."""
-    closed, failed = limit.closed, limit.search.failed
+    """Why nothing held, as a sentence."""
+    closed, failed, problem = limit.closed, limit.search.failed, limit.problem
     if limit.search.held is not None:
         return ""
     if closed is not None and closed.why:
-        at = f"{limit.by} {_gate_size(limit):,}, in its gate: " * closed.ran
+        size = problem.batch if limit.by == "batch" else problem.kv_len
+        at = f"{limit.by} {size:,}, in its gate: " if closed.ran else ""
         return f"{closed.why.replace('_', ' ')}: {at}{closed.reason}"
     if failed is None:
-        return STOPPED if stopped else SPENT
+        return f"not looked at: {'it was stopped' if stopped else 'the wall clock was spent'} first"
     return f"nothing held that was run, down to {limit.by} {failed.size:,}"
-
-
-def _gate_size(limit: Limit) -> int:
-    return limit.problem.batch if limit.by == "batch" else limit.problem.kv_len

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, say
+from attnbench.core.format import size
 
 if TYPE_CHECKING:
     import argparse
@@ -18,15 +22,14 @@ if TYPE_CHECKING:
     from attnbench.features.limits.search import CallBudget, Limit
     from attnbench.sweep.presets import Preset
 
-
 DEFAULT_MEMORY = 2 << 30
 """Bytes on a CPU."""
 GPU_SHARE = 0.5
-"""Of a GPU's memory: the inputs, and what judges the outputs, need the rest."""
+"""Of a GPU's memory: the inputs, and the checks of the outputs, need the rest."""
 DEFAULT_TIME_S = 0.2
 """A longer one leaves more brackets of the whole table open when the time below is over."""
 DEFAULT_SEARCH_S = 240.0
-"""With starting, drawing and a last look that takes longer than was thought, five minutes."""
+"""With starting, drawing and a last look that takes longer than expected, five minutes."""
 
 
 def limits(given: argparse.Namespace) -> int:
@@ -47,7 +50,7 @@ def limits(given: argparse.Namespace) -> int:
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     seconds = given.budget or DEFAULT_SEARCH_S
-    kept = Kept(given, machine, settings, budget, found)
+    evidence = LimitsEvidence(given, machine, settings, budget, found)
     check_writable(Path(given.out), machine)
     say(_sentence(found, budget, given.by, seconds))
     interrupt, stopped = Interrupt(say), False
@@ -57,17 +60,19 @@ def limits(given: argparse.Namespace) -> int:
             LocalEngine(settings, limited=grid.device == "cpu") as engine,
             interrupt.watching(),
         ):
-            hunt = Hunt(found, engine, budget, given.seed or 0, Lines())
-            for _ in hunt.run(seconds):
-                kept.write(stopped=interrupt.asked, ended=False)
+            for _ in Hunt(found, engine, budget, given.seed or 0, Lines()).run(seconds):
+                evidence.write(stopped=interrupt.asked, ended=False)
                 if stopped := interrupt.asked:
                     break
     except KeyboardInterrupt:
         stopped = True
-    _conclude(kept, stopped=stopped, as_json=given.json)
+    _conclude(evidence, stopped=stopped, as_json=given.json)
     if stopped:
         return INTERRUPTED
-    return _status(found, int(finding(found)))
+    if not _tried(found):
+        say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
+        return 2
+    return int(finding(found))
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
@@ -99,45 +104,40 @@ def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBu
     from attnbench.features.limits.search import CallBudget
     from impls.problem import InvalidProblem
 
-    there = machine.memory_bytes
-    asked, default = given.max_memory, DEFAULT_MEMORY
+    there, default = machine.memory_bytes, DEFAULT_MEMORY
     if grid.device != "cpu":
         number = int(grid.device.partition(":")[2] or 0)
         there = machine.gpus[min(number, len(machine.gpus) - 1)].memory_bytes
         default = int(GPU_SHARE * there)
-    if asked is not None and asked > there:
-        from attnbench.core.format import size
-
+    if given.max_memory is not None and given.max_memory > there:
         raise InvalidProblem(
-            f"--max-memory {size(asked)} is more than {grid.device} has ({size(there)}): nothing "
-            "could be run there; give less"
+            f"--max-memory {size(given.max_memory)} is more than {grid.device} has "
+            f"({size(there)}): nothing could be run there; give less"
         )
-    return CallBudget(asked or default, given.max_time or DEFAULT_TIME_S)
+    return CallBudget(given.max_memory or default, given.max_time or DEFAULT_TIME_S)
 
 
 def _sentence(found: Sequence[Limit], budget: CallBudget, by: str, seconds: float) -> str:
-    from attnbench.core.format import size
     from attnbench.sweep.plan import duration
 
     variants = len({limit.variant.label for limit in found})
-    what = "sequence" if by == "seq" else "batch"
+    what = "longest sequence" if by == "seq" else "largest batch"
     return (
-        f"the {'longest' if by == 'seq' else 'largest'} {what} of {variants} variants in "
-        f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, {len(found)} "
-        f"searches; {duration(seconds)} at the most"
+        f"the {what} of {variants} variants in {size(budget.peak_bytes)} and "
+        f"{duration(budget.seconds)} a call, {len(found)} searches; {duration(seconds)} at the most"
     )
 
 
 class Lines:
-    """Progress: a line a look."""
+    """Progress: a line a look, on standard error."""
 
     def looked(self, limit: Limit, said: str, left_s: float) -> None:
-        """Say it, out of the way of data."""
+        """Print it."""
         say(f"[{left_s:.0f} s left] {limit.variant.label:16} {limit.problem.phase:8} {said}")
 
 
-class Kept:
-    """What is known so far, in a folder of its own; each look is on disk when the next begins."""
+class LimitsEvidence:
+    """The evidence so far, in a folder of its own; each look is on disk when the next begins."""
 
     def __init__(
         self,
@@ -147,17 +147,15 @@ class Kept:
         budget: CallBudget,
         found: Sequence[Limit],
     ) -> None:
-        import shlex
-        import sys
-
         from attnbench.core.record import PROTOCOL
 
         now = datetime.now(UTC)
-        self.limits, self._out, self._machine = found, Path(given.out), machine
+        self._limits, self._out, self._machine = found, Path(given.out), machine.name
         self._named = bool(given.variants)
-        self.name = f"limits-{now.strftime('%Y%m%d-%H%M%S')}"
+        self._name = f"limits-{now.strftime('%Y%m%d-%H%M%S')}"
         self.by: str = given.by
-        self.budget = {"peak_bytes": budget.peak_bytes, "seconds": budget.seconds}
+        self.budget = asdict(budget)
+        self.title = f"attnbench {self._name} on {machine.name}"
         self._facts: dict[str, Any] = {
             "protocol": PROTOCOL,
             "started": now.isoformat(timespec="seconds"),
@@ -169,56 +167,33 @@ class Kept:
             "command": shlex.join(["attnbench", *sys.argv[1:]]),
         }
 
-    def rows(self, *, stopped: bool, ended: bool = True) -> list[dict[str, Any]]:
-        """What is known of each variant in each phase."""
+    def write(self, *, stopped: bool, ended: bool = True) -> tuple[Path, list[dict[str, Any]]]:
+        """The file, whole or not at all, and a row for each variant in each phase."""
+        from attnbench.core.evidence import save_beside
         from attnbench.features.limits.search import frontier
 
-        found = self.limits if self._named else asked_of(self.limits)
-        return frontier(found, stopped=stopped, ended=ended)
-
-    def write(self, *, stopped: bool, ended: bool = True) -> Path:
-        """Everything, whole or not at all."""
-        from attnbench.core.evidence import save_beside
-
-        facts = {**self._facts, "stopped": stopped, "rows": self.rows(stopped=stopped, ended=ended)}
-        return save_beside(self._out, self._machine.name, f"{self.name}/limits.json", facts)
-
-    @property
-    def title(self) -> str:
-        """What the picture says it is."""
-        return f"attnbench {self.name} on {self._machine.name}"
-
-    def problem(self) -> str:
-        """The problem but for its size, as a slug's words."""
-        return " ".join(w for w in str(self.limits[0].problem).split() if w[:1] != "n")
+        limits = self._limits if self._named else _tried(self._limits)
+        rows = frontier(limits, stopped=stopped, ended=ended)
+        facts = {**self._facts, "stopped": stopped, "rows": rows}
+        return save_beside(self._out, self._machine, f"{self._name}/limits.json", facts), rows
 
 
-def asked_of(found: Sequence[Limit]) -> list[Limit]:
-    """Those that take the problem; a whole table need not hear of the others."""
+def _tried(found: Sequence[Limit]) -> list[Limit]:
+    """Those that take the problem here."""
     from attnbench.core.record import NOT_TRIED
 
     return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
 
 
-def _conclude(kept: Kept, *, stopped: bool, as_json: bool) -> None:
+def _conclude(evidence: LimitsEvidence, *, stopped: bool, as_json: bool) -> None:
     """The file, the picture and the table."""
     from attnbench.features.limits import view
 
-    file, rows = kept.write(stopped=stopped), kept.rows(stopped=stopped)
+    file, rows = evidence.write(stopped=stopped)
     pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
-    drawn = view.draw(rows, kept.budget, kept.by, kept.title, pictures)
+    drawn = view.draw(rows, evidence.budget, evidence.by, evidence.title, pictures)
     if as_json:
         print(file.read_text(), end="")
     else:
-        from attnbench.features.limits import view
-
-        view.show(rows, kept.budget, kept.by)
-    say(f"kept in {file}" + f"; drawn in {pictures[0]}" * drawn)
-
-
-def _status(found: Sequence[Limit], finding: int) -> int:
-    """2 where nothing could be asked of any variant."""
-    if not asked_of(found):
-        say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
-        return 2
-    return finding
+        view.show(rows, evidence.budget, evidence.by)
+    say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))

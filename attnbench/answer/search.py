@@ -1,0 +1,80 @@
+"""Searches over sizes, looked at in turn within a wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import Literal, Protocol, TypeVar
+
+from attnbench.sweep.presets import Preset
+from impls.problem import InvalidProblem, Problem
+
+By = Literal["seq", "batch"]
+GRACE_S = 5.0
+"""By how much the last look may be late."""
+
+
+class Search(Protocol):
+    """What is known of one variant, or of a pair, by size."""
+
+    @property
+    def turn(self) -> int:
+        """The fewer looks, the earlier it is its turn."""
+
+    def next(self, left_s: float) -> int | None:
+        """The size to look at; None where the search is over."""
+
+    def expect_s(self, size: int) -> float:
+        """Seconds that a look is expected to take."""
+
+
+S = TypeVar("S", bound=Search)
+
+
+def in_turn(
+    searches: Sequence[S],
+    look: Callable[[S, int, float], bool],
+    seconds: float,
+    *,
+    late_s: float = 0.0,
+    now: Callable[[], float] = monotonic,
+) -> Iterator[tuple[S, float]]:
+    """Each search that was looked at, with the seconds left, until all are over, ``look`` returns
+    False or the time is spent. Of searches whose turn it is, the cheapest comes first.
+
+    No look is begun that is expected to end more than ``late_s`` too late.
+    """
+    until = now() + seconds
+    while (left := until - now()) > 0:
+        ready = []
+        for number, search in enumerate(searches):
+            if (size := search.next(left)) is not None:
+                expected = search.expect_s(size)
+                if expected <= left + late_s:
+                    ready.append((search.turn, expected, number, size))
+        if not ready:
+            return
+        *_, number, size = min(ready)
+        if not look(searches[number], size, left):
+            return
+        yield searches[number], max(0.0, until - now())
+
+
+def sized(problem: Problem, by: By, size: int) -> Problem:
+    """The same problem with another length, or another batch."""
+    if by == "batch":
+        return problem.with_(batch=size)
+    if problem.phase == "decode":
+        return problem.with_(kv_len=size)
+    return problem.with_(q_len=size, kv_len=size)
+
+
+def several(grid: Preset, axes: Sequence[str]) -> list[str]:
+    """Those of some axes of which a grid has several values."""
+    return [name for name in axes if len(getattr(grid, name)) > 1]
+
+
+def refuse_captured(grid: Preset, why: str) -> None:
+    """Raise :class:`InvalidProblem` for captured inputs, which have one size."""
+    if any(inputs.startswith("captured:") for inputs in grid.inputs):
+        raise InvalidProblem(f"captured inputs have {why}")
