@@ -17,6 +17,7 @@ import impls
 from attnbench.core.checkout import code
 from attnbench.core.disk import StoreError, long, named, short
 from attnbench.core.evidence import stored_floors, stored_selfcheck
+from attnbench.core.format import milliseconds
 from attnbench.core.machine import Machine, this_machine, version_of
 from attnbench.core.record import PROTOCOL, Record, Status, Time
 from attnbench.core.run_folder import RunFolder
@@ -28,8 +29,8 @@ from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 
-MEASURING = ("measure", "truth", "sweep")
-"""The rooms of this package whose code is at work while something is measured."""
+MEASURING = ("core", "gate", "meter", "sweep")
+"""The folders of this package whose code is at work while something is measured."""
 APART = "#"
 """In the name of a node, between the kind of machine and the number of a later leg."""
 ALIKE = ("system", "cpu", "cores", "python", "torch_cuda")
@@ -224,7 +225,8 @@ class RunRecords:
         self._times: dict[Kin, list[_Kept]] = {}
         for record in records:
             self._cells.add(record.key)
-            self._keep(record)
+            if record.time is not None:
+                self._kin(record).append(_Kept.of(record, record.time))
 
     def __contains__(self, key: str) -> bool:
         return key in self._cells
@@ -236,21 +238,21 @@ class RunRecords:
         """The record as it is, or as one that is not believed."""
         if record.time is None:
             return record
-        kept = _Kept.of(record, record.time)
-        for other in self._times.get(_kin(record), ()):
-            if (why := _contradiction(kept, other)) is not None:
+        kept, others = _Kept.of(record, record.time), self._kin(record)
+        for other in others:
+            if why := _contradiction(kept, other):
                 return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
-        self._keep(record)
+        others.append(kept)
         return record
 
-    def _keep(self, record: Record) -> None:
-        if record.time is not None:
-            kept = _Kept.of(record, record.time)
-            self._times.setdefault(_kin(record), []).append(kept)
+    def _kin(self, record: Record) -> list[_Kept]:
+        """Those that a record may contradict."""
+        problem = record.problem.with_(phase="forward", q_len=1, kv_len=1)
+        return self._times.setdefault((record.variant, record.node, problem), [])
 
 
 class _Kept(NamedTuple):
-    """Of a record what others are held against, and no more: a long run has many thousand."""
+    """What is kept of a record to hold others against: a long run has many thousands."""
 
     phase: str
     lengths: tuple[int, int]
@@ -265,12 +267,12 @@ class _Kept(NamedTuple):
 
     @classmethod
     def of(cls, record: Record, time: Time) -> Self:
-        """What is kept of a record with a time."""
-        problem = record.problem
+        """From a record with a time."""
+        problem, cost = record.problem, record.cost
         return cls(
             phase=problem.phase,
             lengths=(problem.q_len, problem.kv_len),
-            flops=None if record.cost is None else record.cost.flops,
+            flops=None if cost is None else cost.flops,
             overhead_s=OVERHEAD_S[problem.device.split(":")[0]],
             waits=bool(record.ranks),
             min_s=time.min_s,
@@ -280,41 +282,30 @@ class _Kept(NamedTuple):
         )
 
 
-def _kin(record: Record) -> Kin:
-    """What records that may contradict each other have in common."""
-    return record.variant, record.node, record.problem.with_(phase="forward", q_len=1, kv_len=1)
-
-
-def _contradiction(one: _Kept, other: _Kept) -> str | None:
+def _contradiction(one: _Kept, other: _Kept) -> str:
+    """Why two times can't both be true; empty where they can."""
     if one.lengths == other.lengths:
         phases = {one.phase: one, other.phase: other}
         train, forward = phases.get("train"), phases.get("forward")
         if train and forward and train.high_s < LESS * forward.min_s:
             return (
-                f"a training step took {_ms(train.median_s)} and its forward pass alone "
-                f"{_ms(forward.median_s)}"
+                f"a training step took {milliseconds(train.median_s)} and its forward pass alone "
+                f"{milliseconds(forward.median_s)}"
             )
-    elif one.phase == other.phase and not (one.waits or other.waits):
-        return _stands_still(*sorted((one, other), key=lambda kept: kept.lengths[1]))
-    return None
-
-
-def _stands_still(short: _Kept, long: _Kept) -> str | None:
-    if short.flops is None or long.flops is None:
-        return None
+        return ""
+    short, long = sorted((one, other), key=lambda kept: kept.lengths[1])
+    if one.phase != other.phase or one.waits or other.waits:
+        return ""
+    if short.flops is None or long.flops is None or short.median_s < short.overhead_s:
+        return ""
     grows = long.flops / max(short.flops, 1)
-    if short.median_s < short.overhead_s or grows < WORK_GROWS:
-        return None
-    if long.high_s >= TIME_STANDS * short.low_s:
-        return None
+    if grows < WORK_GROWS or long.high_s >= TIME_STANDS * short.low_s:
+        return ""
     return (
         f"its time stands still from {short.lengths[1]} to {long.lengths[1]} tokens "
-        f"({_ms(short.median_s)}, {_ms(long.median_s)}) while its work grows {grows:.2g}-fold"
+        f"({milliseconds(short.median_s)}, {milliseconds(long.median_s)}) while its work grows "
+        f"{grows:.2g}-fold"
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
 
 
 class UnknownPreset(CantBeDone):
