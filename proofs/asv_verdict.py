@@ -34,7 +34,7 @@ from proofs.history import SLICED, SLICES, git  # noqa: E402
 
 VARIANT = "matmul"
 FILE = "impls/dense/matmul.py"
-TEST = "tests/test_amounts.py"
+TEST = "tests/core/test_amounts.py"
 MORE = 3
 """Of the 20 slices that are computed twice: 15 %."""
 KINDS = ("nothing", "planted")

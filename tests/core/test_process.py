@@ -127,6 +127,7 @@ def test_a_worker_left_before_its_answer_is_ended(worker):
         ('print("last\\x1b\\twords\\n", flush=True); os._exit(3)', "ended with status 3", "words"),
         ("raise ValueError('no ' + 'x' * 600)", "ended with status 1", "no " + "x" * 385),
         ("os.kill(os.getpid(), 11)", "died of SIGSEGV", ""),
+        ("os.kill(os.getpid(), 42)", "died of signal 42", ""),
         (
             "os.write(2, b'USDT: a\\n' + b'x' * 9000000 + b'\\nthe end\\nUSDT: b'); os._exit(3)",
             "ended with status 3",

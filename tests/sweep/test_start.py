@@ -25,3 +25,10 @@ def test_a_header_keeps_what_the_self_check_said(tmp_path):
     assert begun(tmp_path)["selfcheck"] == kept
     path.write_text(json.dumps({**facts, "protocol": PROTOCOL - 1}))
     assert begun(tmp_path)["selfcheck"] is None
+
+
+def test_what_measures_is_the_code_of_four_folders():
+    files = start._sources()["ruler"]
+    folders = {file.relative_to(files[0].parent).parts[0] for file in files}
+    assert {"core", "gate", "meter", "sweep"} == {f for f in folders if not f.endswith(".py")}
+    assert any(file.parts[-2:] == ("meter", "clocks.py") for file in files)

@@ -1,13 +1,11 @@
 """A run that may begin cells for so long: the first are measured, the rest is left and said."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import attnbench
+from attnbench import cli
 from attnbench.core.store import read_records
 from attnbench.sweep import sweep
 from attnbench.sweep.start import RunRecords
@@ -21,7 +19,6 @@ Answering, Watched, plan_of, folder = (
     stand_in.plan_of,
     stand_in.folder,
 )
-ROOT = Path(attnbench.__file__).parents[1]
 
 
 @pytest.fixture
@@ -69,39 +66,38 @@ def test_what_is_left_out_is_written_down_though_there_is_no_time(clock, folder)
     assert (left, len(found)) == (0, 4)
 
 
-def called(*words):
-    told = [sys.executable, "-m", "attnbench", "run", *map(str, words)]
-    return subprocess.run(told, cwd=ROOT, capture_output=True, text=True)
+@pytest.fixture
+def called(capsys):
+    """The exit status, output and error stream of ``attnbench run``."""
+
+    def run(*words):
+        status = cli.main(["run", *map(str, words), "--no-report"])
+        return status, *capsys.readouterr()
+
+    return run
 
 
-def test_a_run_says_what_its_limit_left_and_how_to_go_on(tmp_path):
-    grid = ("--seq", "16,32", "--heads", 1, "--head-dim", 8, "--phase", "forward")
-    cut = called(
-        "einsum",
-        *grid,
-        "--budget",
-        0.01,
-        "--limit",
-        "1ms",
-        "--out",
-        tmp_path,
-        "--no-report",
-        "--json",
+GRID = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--budget", "0.01"]
+RESUME = "attnbench run --resume "
+
+
+def test_a_run_says_what_its_limit_left_and_how_to_go_on(called, tmp_path):
+    words = ("einsum", "--seq", "16,32", *GRID, "--limit", "1ms", "--out", tmp_path, "--json")
+    status, out, err = called(*words)
+    assert (status, out) == (2, "")
+    assert "2 of 2 cells were not begun" in err
+    folder = err.rpartition(RESUME)[2].strip()
+    _, out, err = called("--resume", folder, "--limit", "5min", "--json")
+    assert len(json.loads(out)["records"]) == 2, err
+    assert "not begun" not in err
+
+
+def test_what_was_left_out_before_is_not_taken_for_something_measured(called, tmp_path):
+    first = called(
+        "einsum", "sdpa.cudnn", "--seq", "16", *GRID, "--limit", "1ms", "--out", tmp_path
     )
-    assert (cut.returncode, cut.stdout) == (2, "")
-    assert "2 of 2 cells were not begun" in cut.stderr
-    folder = cut.stderr.rpartition("attnbench run --resume ")[2].strip()
-    rest = called("--resume", folder, "--limit", "5min", "--no-report", "--json")
-    assert len(json.loads(rest.stdout)["records"]) == 2, rest.stderr
-    assert "not begun" not in rest.stderr
-
-
-def test_what_was_left_out_before_is_not_taken_for_something_measured(tmp_path):
-    grid = ("--seq", "16", "--heads", 1, "--head-dim", 8, "--phase", "forward")
-    cut = called("einsum", "sdpa.cudnn", *grid, "--limit", "1ms", "--out", tmp_path, "--no-report")
-    folder = cut.stderr.rpartition("attnbench run --resume ")[2].strip()
-    again = called("--resume", folder, "--limit", "1ms", "--no-report")
-    for ran in (cut, again):
-        assert (ran.returncode, ran.stdout) == (2, "")
-        assert "the limit of 1 ms is reached: 1 of 1 cells were not begun" in ran.stderr
-        assert "nothing was run" not in ran.stderr
+    again = called("--resume", first[2].rpartition(RESUME)[2].strip(), "--limit", "1ms")
+    for status, out, err in (first, again):
+        assert (status, out) == (2, "")
+        assert "the limit of 1 ms is reached: 1 of 1 cells were not begun" in err
+        assert "nothing was run" not in err
