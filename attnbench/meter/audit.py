@@ -1,22 +1,28 @@
-"""The second clock: what the first may not have seen.
+"""The audit of a time: a second clock, values that no call has seen, and the operators that ran.
 
 On the CPU the first clock is the host's, around one call. The second counts what the whole process
 spends on a call, on all its threads, from its start until nothing of it runs any more: a call that
-hands its work to others shows more processors than it was given, or goes on working after it has
-returned. On CUDA the first clock are events, and the second is the host's, from an idle device to
-an idle device: what ran where the events do not look is in it.
+hands its work to other threads shows more processors than it was given, or goes on working after it
+has returned. On CUDA the first clock are events, and the second is the host's, from an idle device
+to an idle device: it includes what ran outside the stream. Where they disagree there is a flag, or
+the reason why the first clock's number is false.
 
-Their disagreement sets a flag, or where the first clock's number is false, says why.
+A variant may also recognise values, exactly or by a few numbers that signs do not change, and
+return what it kept. Its results are right and its time is false. So calls on the values that it was
+judged on and calls on values drawn this moment are timed in turn: a variant that computes takes as
+long for both. The results on unseen values are compared with the truth, too: the output of every
+call, in random rows, and of one random call the gradients.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import statistics
 import sys
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,21 +30,28 @@ from functools import lru_cache
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 from types import FrameType
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 import attnbench
 from attnbench.core.lock import collector_off
+from attnbench.core.record import Error
+from attnbench.gate import budget
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import demanded, spent_elsewhere
-from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.timed import Timed
+from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
+from attnbench.gate.inputs import Ends, Inputs
+from attnbench.gate.oracle import Errors, as_rows, compare, exact, within
+from attnbench.gate.reference import Defines, differentiated
+from attnbench.meter.clocks import Clock, cuda_gpu
+from attnbench.meter.timed import WORDS, Timed, Values
 from impls import problem
 from impls.spec import Variant
 
 
 class Owner(StrEnum):
-    """To whom a file of code belongs."""
+    """Whose file of code it is."""
 
     RULER = "attnbench"
     TORCH = "torch"
@@ -60,7 +73,7 @@ _KNOWN = {Owner.RULER: _folders(*attnbench.__path__), Owner.TORCH: _folders(*tor
 
 @lru_cache(maxsize=4096)
 def real(file: str) -> str:
-    """The file with every link followed; a cache, since hooks ask at each call of a function."""
+    """The file with every link followed; cached, since hooks ask at each call of a function."""
     return os.path.realpath(file)
 
 
@@ -68,8 +81,8 @@ def real(file: str) -> str:
 def owner_of(file: str) -> Owner:
     """Whose file it is, spelled as ``co_filename`` or ``__file__`` have it.
 
-    A Python without a virtual environment has its packages inside its own folder: they are
-    libraries all the same. A linked package is one too, wherever the link leads.
+    Packages are libraries even inside Python's own folder, as without a virtual environment, and
+    wherever a link leads.
     """
     if file.startswith("<frozen "):
         name = file.removeprefix("<frozen ").rstrip(">").partition(".")[0]
@@ -86,8 +99,8 @@ def owner_of(file: str) -> Owner:
 def owner_of_frame(frame: FrameType) -> Owner:
     """Whose code runs in a frame.
 
-    Code without its source names the file that it was compiled from, wherever that was: where there
-    is no such file, its module says where it was loaded from.
+    Code without its source names the file that it was compiled from; if there is no such file, its
+    module says where it was loaded from.
     """
     file = frame.f_code.co_filename
     found = owner_of(file)
@@ -100,26 +113,25 @@ def owner_of_frame(frame: FrameType) -> Owner:
 
 
 CALLS = (1, 8)
-"""At least and at most so many calls; as many as fill ``ENOUGH_S``."""
+"""The fewest and the most calls; as many as fill ``ENOUGH_S``."""
 ENOUGH_S = 2e-3
 SURE = 5
-"""So often at most it is looked at before a number is called false."""
+"""How often calls are looked at before a number is called false."""
 WAIT_S = (2e-3, 0.05)
-"""After a call, at least and at most: a third of the call, in which nothing of it should run."""
+"""The wait after a call, at least and at most: a third of the call. Nothing should run in it."""
 LATE_S, LATE_SHARE = 5e-4, 0.3
 """Work after the return: more than both of these, of processor time and of the wait, every time."""
 ODD_PROCESSORS, MORE_PROCESSORS = 1.1, 1.3
-"""For each thread that was given: from the one on more calls are looked at, and more than the other
-is too many."""
+"""Per thread: beyond the first more calls are looked at, and beyond the second it is too many."""
 EVENTS_MISS = 0.9
 """An end-to-end time below this share of the events' time: one of them is wrong."""
 LAUNCH_BOUND = 1.5
 ESCAPED_S = 50e-6
 
 HOME = (Owner.RULER, Owner.TORCH, Owner.PYTHON)
-"""Whose code runs between calls."""
+"""Whose code may run between calls."""
 PROBLEM = real(problem.__file__)
-"""Its properties are read there; variants lie beside it."""
+"""Its properties are read between calls; the variants lie beside it."""
 PLANTED = real(attnbench.__path__[0]) + "/gate/planted_"
 
 _synchronize = torch.cuda.synchronize
@@ -127,7 +139,7 @@ _synchronize = torch.cuda.synchronize
 
 @dataclass(frozen=True)
 class Audit:
-    """What the second clock says."""
+    """What the second clock shows."""
 
     seconds: float
     clock: str
@@ -135,18 +147,17 @@ class Audit:
     implausible: str | None = None
     """Why the first clock's number is false; None where it may be true."""
     least: float = 0.0
-    """What the quickest call took by this clock."""
+    """The quickest call by this clock."""
 
 
-@dataclass(frozen=True)
-class HostCall:
+class HostCall(NamedTuple):
     """One call on the CPU, in seconds."""
 
     wall: float
     spent: float
     """Processor time of all threads while the call ran."""
     wanted: float
-    """The same, and what they waited for a processor: on a busy machine two get but one."""
+    """The same, and what they waited for a processor: a busy machine may give two threads one."""
     late: float
     """Processor time of other threads after it had returned."""
     waited: float
@@ -155,8 +166,8 @@ class HostCall:
 def audit_host(timed: Timed, threads: int) -> Audit:
     """A few calls, each followed by a wait in which nothing should run.
 
-    What looks odd is looked at again, and all the calls together say whether it is: on a busy
-    machine a few may look like anything, the honest too busy and the false idle enough.
+    What looks odd is looked at again, and all the calls together decide: on a busy machine a few
+    honest calls may look too busy, and a few false ones idle enough.
     """
     calls: list[HostCall] = []
     for _ in range(SURE):
@@ -171,19 +182,19 @@ def _host_calls(timed: Timed) -> list[HostCall]:
     while len(calls) < CALLS[0] or (
         len(calls) < CALLS[1] and sum(c.wall for c in calls) < ENOUGH_S
     ):
-        with _nobody_else_runs(timed):
+        with _no_foreign_code(timed):
             timed.before()
         calls.append(_host_call(timed))
-        with _nobody_else_runs(timed):
+        with _no_foreign_code(timed):
             timed.settle()
     return calls
 
 
 @contextmanager
-def _nobody_else_runs(timed: Timed) -> Iterator[None]:
+def _no_foreign_code(timed: Timed) -> Iterator[None]:
     """Raise :class:`Wrong` where the variant's code runs between calls: hooks, handlers, callbacks.
 
-    Not where the ruler itself calls it there: the forward pass before a backward one, a memory.
+    Not for a phase in which it is called there: the forward pass before a backward one, a memory.
     """
     if timed.problem.phase == "backward" or timed.call.steps:
         yield
@@ -199,7 +210,7 @@ def _nobody_else_runs(timed: Timed) -> Iterator[None]:
         if not known or file.startswith(PLANTED):
             ran.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
-    with collector_off():  # as while it is timed: callbacks of the collector are no variant's
+    with collector_off():  # as while it is timed: the collector's callbacks are not the variant's
         sys.setprofile(note)
         try:
             yield
@@ -214,7 +225,7 @@ def _host_call(timed: Timed) -> HostCall:
     wall, spent = perf_counter(), process_time()
     kept = timed.run()
     wall_end, spent_end = perf_counter(), process_time()
-    wanted = demanded() - wanted  # over a little more than the call: asking takes time too
+    wanted = demanded() - wanted  # over a little more than the call: reading takes time too
     wanted *= (wall_end - wall) / (perf_counter() - start)
     wait, before = min(max(WAIT_S[0], (wall_end - wall) / 3), WAIT_S[1]), spent_elsewhere()
     sleep(wait)
@@ -224,7 +235,7 @@ def _host_call(timed: Timed) -> HostCall:
 
 
 def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSORS) -> Audit:
-    """What some calls show; ``most``: processors to a thread that are not too many."""
+    """What some calls show; ``most``: processors per thread that are not too many."""
     wall, wanted = sum(c.wall for c in calls), sum(c.wanted for c in calls)
     seconds = statistics.median(c.spent + c.late for c in calls)
     reason = None
@@ -240,8 +251,7 @@ def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSOR
     return Audit(seconds, "process", [], reason, min(c.spent + c.late for c in calls))
 
 
-@dataclass(frozen=True)
-class DeviceCall:
+class DeviceCall(NamedTuple):
     """One call on CUDA by the host's clock, in seconds, from an idle device."""
 
     launched: float
@@ -272,21 +282,21 @@ def judge_device(calls: list[DeviceCall], events_s: float) -> Audit:
     """What some calls show beside the time that the events gave."""
     total = statistics.median(c.total for c in calls)
     after = statistics.median(c.total - c.launched for c in calls)
-    said = f"{events_s * 1e3:.3g} ms by events, {total * 1e3:.3g} ms from end to end"
+    both = f"{events_s * 1e3:.3g} ms by events, {total * 1e3:.3g} ms from end to end"
     if total < EVENTS_MISS * events_s:
-        return Audit(total, "e2e", [], f"the clocks disagree: {said}")
+        return Audit(total, "e2e", [], f"the clocks disagree: {both}")
     if after > LAUNCH_BOUND * events_s + ESCAPED_S:
         reason = (
-            f"the device worked on where the events do not look ({said}; it was busy for "
+            f"the device worked on where the events do not look ({both}; it was busy for "
             f"{after * 1e3:.3g} ms after the call had returned)"
         )
         return Audit(total, "e2e", [], reason)
-    flags = [f"launch-bound: {said}"] if total > LAUNCH_BOUND * events_s else []
+    flags = [f"launch-bound: {both}"] if total > LAUNCH_BOUND * events_s else []
     return Audit(total, "e2e", flags)
 
 
 ENTRY = "aten::scaled_dot_product_attention"
-"""What torch runs first whatever the backend: it tells nothing."""
+"""What torch runs first, whatever the backend."""
 BACKENDS = {
     "cudnn_attention": "cuDNN",
     "flash_attention": "FlashAttention-2",
@@ -300,11 +310,11 @@ MOST = 4
 
 
 def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | None:
-    """None where what the row says must run did run, else both names in a sentence.
+    """None where the operator that the row forces did run, else a sentence with both names.
 
     A name may go on after a colon: regions of compiled code are numbered.
     """
-    named = getattr(variant, "attested_by", None)  # rows of an earlier commit do not say
+    named = getattr(variant, "attested_by", None)  # rows of an earlier commit lack it
     wanted = named(device) if named else None
     if wanted is None or any(name == wanted or name.startswith(f"{wanted}:") for name in ran):
         return None
@@ -321,11 +331,174 @@ def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
 
 def _listed(ran: Collection[str]) -> str:
     """The operators of attention, without the entry and the gradients; else the first of all."""
-    telling = sorted(name for name in ran if _tells(name)) or sorted(ran)
+    telling = [
+        name
+        for name in sorted(ran)
+        if any(word in name for word in ATTENTION)
+        and name != ENTRY
+        and not name.endswith("_backward")
+    ]
+    telling = telling or sorted(ran)
     more = f" and {len(telling) - MOST} others" if len(telling) > MOST else ""
     return (", ".join(telling[:MOST]) or "no operator of torch's") + more
 
 
-def _tells(name: str) -> bool:
-    own = any(word in name for word in ATTENTION)
-    return own and name != ENTRY and not name.endswith("_backward")
+ROUNDS = (3, 12, 24)
+"""Calls of each kind at first, and then where all before look suspicious."""
+DEAR_S = 0.01
+"""For a call that takes longer, one of each kind at first."""
+FASTER, NEARLY_ALL = 1.5, 2 / 3
+"""How much faster in the median, with how many of the calls on unseen values slower than that."""
+LEAST_S = 2e-5
+"""Saving less than this is not worth remembering for, and may come from the caches."""
+ROWS = 8
+LOOSER = 4.0
+"""The yardstick was taken on other values of the kind."""
+GRADIENT_SCORES = 1 << 18
+"""Up to so many scores the gradients of one call are compared, in every row."""
+EACH_SCORES = 1 << 16
+"""Up to so many scores a variant's own definition checks every call; beyond, one."""
+ONE_SCORES = 1 << 20
+"""And up to so many that one: the gate has checked rows of another set, whatever the size."""
+
+
+def unseen(inputs: Ends) -> Ends:
+    """Values of the same kind that no call has seen: moved along the tokens, channels scaled."""
+    chance = random.SystemRandom()
+    generator = torch.Generator(inputs[0].device)
+    generator.manual_seed(int.from_bytes(os.urandom(7)))
+
+    def fresh(x: Tensor) -> Tensor:
+        by = torch.empty_like(x[0, 0, 0], dtype=torch.float32)
+        by.uniform_(0.9, 1.1, generator=generator)
+        sign = torch.empty_like(by).bernoulli_(generator=generator).mul_(2).sub_(1)
+        moved = x.roll(chance.randrange(x.shape[2]), 2)
+        return (moved * (by * sign)).to(x.dtype)
+
+    return type(inputs)(*(fresh(x) for x in inputs))
+
+
+def check_remembers_nothing(
+    timed: Timed,
+    clock: Clock,
+    values: Values,
+    define: Defines | None,
+    plain: Mapping[str, Error],
+    seconds: float,
+) -> float:
+    """Raise :class:`Wrong` where it is faster on values it has seen, or wrong on others.
+
+    ``seconds``: of a call, about. Returns the least of one on unseen values.
+    """
+    judge = UnseenJudge(timed, define, plain)
+    for rounds in (1 if seconds > DEAR_S else ROUNDS[0], *ROUNDS[1:]):
+        seen, new = _in_turn(timed, clock, values, rounds, judge)
+        faster = statistics.median(new) / statistics.median(seen)
+        slower = sum(n > statistics.median(seen) for n in new)
+        saved = statistics.median(new) - statistics.median(seen)
+        if faster < FASTER or slower < NEARLY_ALL * rounds or saved < LEAST_S:
+            break
+    else:
+        raise Wrong(
+            f"it is {faster:.2g} times as fast on values that it has seen: it remembers results"
+        )
+    judge.kept()
+    return min(new)
+
+
+def _in_turn(
+    timed: Timed, clock: Clock, values: Values, rounds: int, judge: UnseenJudge
+) -> tuple[list[float], list[float]]:
+    """Seconds on seen and on unseen values.
+
+    What goes before a call is the same for both: values are drawn, then either are put in place.
+    """
+    seen: list[float] = []
+    new: list[float] = []
+    kinds = [(seen, False), (new, True)] * rounds
+    for taken, fresh in random.SystemRandom().sample(kinds, len(kinds)):
+
+        def before(fresh: bool = fresh) -> None:
+            drawn = Values(unseen(values.inputs), values.dout)
+            timed.load(drawn if fresh else Values(_copied(values.inputs), values.dout))
+
+        taken += clock.samples(before, timed.run, 1)
+        timed.settle()
+        if fresh:
+            judge.output()
+    return seen, new
+
+
+def _copied(inputs: Ends) -> Ends:
+    return type(inputs)(*(x.clone() for x in inputs))
+
+
+class UnseenJudge:
+    """Compares results on unseen values with the truth."""
+
+    def __init__(self, timed: Timed, define: Defines | None, plain: Mapping[str, Error]) -> None:
+        self._timed, self._define, self._plain = timed, define, plain
+        self._chance = random.SystemRandom()
+        self._kept: tuple[Values, list[Tensor]] | None = None
+        self._calls = 0
+
+    def output(self) -> None:
+        """Check the last call in a few rows; its gradients may be kept for later."""
+        if self._timed.unseen is None:  # of another form: the timed call has reported it
+            return
+        check_finite("the output on values it had not seen", self._timed.unseen[1][0])
+        if self._define is None or self._scores <= EACH_SCORES:
+            self._check_rows(*self._timed.unseen)
+        self._calls += 1
+        if self._chance.randrange(self._calls) == 0:
+            self._kept = self._timed.unseen
+
+    @property
+    def _scores(self) -> int:
+        problem = self._timed.problem
+        return problem.batch * problem.heads * problem.q_len * problem.kv_len
+
+    def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
+        n = self._timed.problem.q_len
+        drawn = self._chance.sample(range(n), min(ROWS, n))
+        rows = torch.tensor(sorted(drawn), device=results[0].device)
+        self._check("forward", results[0][:, :, rows], self._truth(values, rows)["forward"])
+
+    def kept(self) -> None:
+        """Check the random call that was kept: its gradients where that is affordable."""
+        if self._kept is None:
+            return
+        (values, results), problem = self._kept, self._timed.problem
+        if self._define is not None and EACH_SCORES < self._scores <= ONE_SCORES:
+            self._check_rows(values, results)
+        if not problem.gradients or self._scores > GRADIENT_SCORES:
+            return
+        truth = self._truth(values, torch.arange(problem.q_len, device=results[0].device), all=True)
+        made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
+        for name in self._timed.names:
+            self._check(name, as_rows(made[name]), truth[name])
+
+    def _truth(self, values: Values, rows: Tensor, *, all: bool = False) -> dict[str, Tensor]:
+        inputs, dout = values.inputs, values.dout if all else None
+        if self._define is not None:
+            wide = type(inputs)(*(x.double() for x in inputs))
+            return differentiated(self._timed.problem, wide, rows, dout, self._define)
+        assert isinstance(inputs, Inputs)
+        truth = exact(self._timed.problem, *inputs, rows, dout)
+        names = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
+        return {name: x for name, x in names.items() if x is not None}
+
+    def _check(self, name: str, got: Tensor, want: Tensor) -> None:
+        dtype = self._timed.problem.dtype
+
+        def check(plain: Errors) -> None:
+            budget.check_unsampled(name, got, want, plain[name], dtype, LOOSER)
+
+        try:
+            within(self._plain, check)
+        except Wrong:
+            error = compare(got, want)
+            raise Wrong(
+                f"on values that it had not seen its {WORDS.get(name, name)} is off: the worst "
+                f"row by {error.worst_row or float('nan'):.2g}"
+            ) from None

@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 
-from attnbench.core.record import TOO_FAST, Energy, Ranks, Record, Status, Time, Work, least_time
+from attnbench.core.record import TOO_FAST, Energy, Record, Status, Time, Work, least_time
 from attnbench.gate import hygiene, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Attend, Call, Ends, make
 from attnbench.gate.reference import Judged, judge
-from attnbench.meter import ceilings, clocks, memory
+from attnbench.meter import clocks, memory
 from attnbench.meter.audit import (
     Audit,
     Owner,
     audit_device,
     audit_host,
+    check_remembers_nothing,
     chosen,
     owner_of,
     unattested,
@@ -36,7 +37,6 @@ from attnbench.meter.memory import Observed, growth, observe
 from attnbench.meter.ranks import (
     RankLost,
     RanksClock,
-    Spending,
     Together,
     attend_of,
     runs_over_ranks,
@@ -53,24 +53,24 @@ from attnbench.meter.timed import (
     unlike,
     warm_up,
 )
-from attnbench.meter.unseen import check_remembers_nothing
 from impls.cost import Cost
 from impls.loading import load_function
 from impls.problem import Problem
-from impls.spec import Unavailable, Unsupported, Variant
+from impls.spec import Unavailable, Unsupported
 
-LONGEST, TRACE, NAME = 1000, 4000, 80
-"""Characters of a message, of a traceback and of an exception's name that are kept."""
+LONGEST, TRACE, NAME, NOTE = 1000, 4000, 80, 500
+"""Characters that are kept of a message, a traceback, an exception's name and a variant's note."""
 DEEPEST = 8
-"""Of exceptions that led to one another, so many are told."""
+"""How many exceptions that led to one another are shown."""
 SILENT = "it doesn't say why"
 NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
-"""How those say it that have no exception for it."""
+"""In the messages of what has no exception for it."""
 
 
 def failure(error: Exception) -> dict[str, Any]:
     """The fields of a record that ended in an exception."""
-    text = _said(error)
+    lines = _text(error, LONGEST).splitlines()
+    text = lines[0] if lines else _name(error)
     if _no_room(error, text):
         return {
             "status": Status.OUT_OF_MEMORY,
@@ -87,16 +87,8 @@ def failure(error: Exception) -> dict[str, Any]:
     }
 
 
-def told(words: object, most: int = LONGEST) -> str:
-    """What a variant says of itself, as far as anybody reads; that it says nothing, where so."""
-    try:
-        return str(words)[:most].strip() or SILENT
-    except Exception:  # it can't be said
-        return SILENT
-
-
 def clipped(record: Record) -> Record:
-    """A record of which no text is longer than anybody reads, wherever it came from."""
+    """The record with its texts cut to the longest that is kept; it may come from anywhere."""
     return record.with_(
         reason=str(record.reason)[:LONGEST],
         remedy=str(record.remedy)[:LONGEST],
@@ -116,13 +108,12 @@ def poisoned(device: str) -> bool:
         return True
 
 
-def _said(error: BaseException) -> str:
-    """The first line of its message, as far as anybody reads; its name where it has none."""
+def _text(words: object, most: int) -> str:
+    """What a variant passed as a message; empty where it has none or can't be printed."""
     try:
-        lines = str(error)[:LONGEST].strip().splitlines()
-    except Exception:  # a message that can't be made is the variant's own affair
-        lines = []
-    return lines[0] if lines else _name(error)
+        return str(words)[:most].strip()
+    except Exception:
+        return ""
 
 
 def _name(error: BaseException) -> str:
@@ -138,28 +129,16 @@ def _no_room(error: Exception, text: str) -> bool:
 
 
 def _trace(error: BaseException) -> Iterator[str]:
-    """As Python would print it, but for messages without end; what it came from stands first."""
-    for each in reversed(list(_origins(error))):
+    """As Python would print it, but with messages cut; its causes stand first."""
+    causes: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and len(causes) < DEEPEST:
+        causes.insert(0, at)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    for each in causes:
         yield "Traceback (most recent call last):"
         yield "".join(traceback.format_tb(each.__traceback__)).rstrip()
-        yield f"{_name(each)}: {_whole(each)}"
-
-
-def _origins(error: BaseException) -> Iterator[BaseException]:
-    """It, what it was raised from, and so on."""
-    at: BaseException | None = error
-    for _ in range(DEEPEST):
-        if at is None:
-            return
-        yield at
-        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-
-
-def _whole(error: BaseException) -> str:
-    try:
-        return str(error)[:TRACE]
-    except Exception:
-        return ""
+        yield f"{_name(each)}: {_text(each, TRACE)}"
 
 
 CALLS = 3
@@ -168,7 +147,7 @@ NOT_ONE = (
 )
 
 
-def audit_ranks(timed: Timed, together: Spending) -> Audit:
+def audit_ranks(timed: Timed, together: Together) -> Audit:
     """Calls from end to end by the worker's clock: no rank can have taken longer."""
     walls, reason = [], None
     for _ in range(CALLS):
@@ -189,16 +168,9 @@ def audit_ranks(timed: Timed, together: Spending) -> Audit:
     return Audit(median(walls), "e2e", [], reason)
 
 
-def ranks_of(attend: Callable[..., object], clock: Clock, time: Time) -> Ranks | None:
-    """What each rank did; None where a variant runs in one process."""
-    if isinstance(attend, Together) and isinstance(clock, RanksClock):
-        return attend.ranks(clock, time)
-    return None
-
-
 MORE, MORE_S, SURE = 2.0, 5e-4, 3
-"""What a call may take more, when something else than its time is looked at; so often in a row it
-is more before the time is called false. After a wait a short call finds everything cold."""
+"""How much longer a call may take while it is audited, and how often in a row it takes longer
+before its time is called false. After a wait a short call finds everything cold."""
 
 
 class Implausible(Exception):
@@ -207,12 +179,16 @@ class Implausible(Exception):
 
 def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     """The record with everything that was measured."""
-    job, problem, clock = ready.job, ready.job.problem, ready.clock()
+    job, attend, clock = ready.job, ready.attend, ready.clock()
+    problem = job.problem
     with spent.on("warmup"):
         timed = ready.timed()
         prepare(clock, timed)
-        in_here = problem.device == "cpu" and not isinstance(ready.attend, Together)
-        grown = _growth(timed) if in_here else None
+        grown = None
+        if problem.device == "cpu" and not isinstance(attend, Together):
+            timed.before()
+            grown = growth(timed.run)  # of the first call that is like those to be timed
+            timed.settle()
     with spent.on("memory"):
         seen = _observed(ready, grown)
         if isinstance(clock, EventClock):
@@ -222,34 +198,27 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     with spent.on("sampling"):
         time = _measured(ready, timed, clock, flags)
     with spent.on("audit"):
-        time = _audited(ready, timed, clock, time)
-        _refuse_too_fast(ready, time)
+        time = _confirmed(ready, timed, clock, time)
+        least = _check_not_too_fast(ready, time)
         watch.check(ready.shared)
-        ranks = ranks_of(ready.attend, clock, time)
-    once = spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s)
+        ranks = None
+        if isinstance(attend, Together) and isinstance(clock, RanksClock):
+            ranks = attend.ranks(clock, time)
+    backend = chosen(job.variant, problem.device, seen.ran)
     record = record.with_(
         time=time,
         memory=seen.memory,
         kernels=seen.kernels,
-        setup_s=once,
-        share_of_ceiling=_share(ready, time),
+        setup_s=spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s),
+        share_of_ceiling=None if least is None else least / time.median_s,
         ranks=ranks,
-        note=_noted(record.note, ready, seen),
+        note="; ".join(filter(None, [record.note, backend])),
     )
-    if not job.energy:
-        return record
-    with spent.on("energy"):
-        if ranks is not None:
-            return record.with_(energy=Energy(why=NOT_ONE))
-        return record.with_(energy=_energy(problem, timed, clock))
-
-
-def _growth(timed: Timed) -> int:
-    """By how much the process grew in the first call that is like those to be timed."""
-    timed.before()
-    grown = growth(timed.run)
-    timed.settle()
-    return grown
+    if job.energy:
+        with spent.on("energy"):
+            energy = Energy(why=NOT_ONE) if ranks else _energy(problem, timed, clock)
+        record = record.with_(energy=energy)
+    return record
 
 
 def _observed(ready: Ready, grown: int | None) -> Observed:
@@ -266,11 +235,6 @@ def _observed(ready: Ready, grown: int | None) -> Observed:
     return seen
 
 
-def _noted(note: str, ready: Ready, seen: Observed) -> str:
-    backend = chosen(ready.job.variant, ready.job.problem.device, seen.ran)
-    return "; ".join(filter(None, [note, backend]))
-
-
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
     counter = counter_for(problem.device)
     if isinstance(counter, Energy):  # it says why there is none
@@ -278,27 +242,28 @@ def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
     run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
     energy = measure_energy(problem, run, timed.before, counter)
     timed.settle()
-    _refuse(timed)
+    _check(timed)
     return energy
 
 
 def _measured(ready: Ready, timed: Timed, clock: Clock, flags: list[str]) -> Time:
     health = health_for(ready.job.problem.device)
     time = measure_time(timed, clock, ready.job.budget_s, flags, health=health)
-    watch.check(ready.shared)  # now, when nobody could know that the last sample was the last
+    watch.check(ready.shared)  # now, when the variant can't know that the last sample was the last
     return time
 
 
-def _audited(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
-    """The time with what the second clock says; raises where it is wrong or can't be true.
+def _confirmed(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
+    """The time with the audit's; raises where the variant is wrong or the time can't be true.
 
-    Where calls that are looked at take longer than those that were timed, the machine may have
+    Where calls take longer while they are audited than while they were timed, the machine may have
     become slow: then the time is measured again.
     """
     for _ in range(SURE):
         audit, slowest = audited(ready, timed, clock, time.median_s)
         if slowest < MORE * time.median_s + MORE_S:
-            return _with(time, audit)
+            flags = [*time.flags, *audit.flags]
+            return time.with_(audit_s=audit.seconds, audit_clock=audit.clock, flags=flags)
         timed_s, time = time.median_s, _measured(ready, timed, clock, list(time.flags))
     raise Implausible(
         f"it took {timed_s * 1e3:.3g} ms while it was timed and {slowest * 1e3:.3g} ms while "
@@ -307,73 +272,53 @@ def _audited(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
 
 
 def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[Audit, float]:
-    """What the second clock says of calls that took so long, and what a call took meanwhile, at
-    the least, in either look. Raises where it is wrong or can't be true.
+    """The audit of calls that took so long, and the least that a call took during it.
+
+    Raises where the variant is wrong or the time can't be true.
     """
     threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
-    if isinstance(clock, RanksClock):  # nothing of it runs in here, on whatever device
+    if isinstance(clock, RanksClock):  # nothing of it runs in this process, on any device
         audit, host = audit_ranks(timed, clock.ranks), False
     else:
         audit = audit_host(timed, threads) if host else audit_device(timed, seconds)
-    _refuse(timed)
+    _check(timed)
     if audit.implausible is not None:
         raise Implausible(audit.implausible)
     new = check_remembers_nothing(
         timed, clock, ready.values, ready.define, ready.verdict.plain, seconds
     )
-    _refuse(timed)
+    _check(timed)
     return audit, max(audit.least / threads, new) if host else 0.0
 
 
-def _with(time: Time, audit: Audit) -> Time:
-    flags = [*time.flags, *audit.flags]
-    return time.with_(audit_s=audit.seconds, audit_clock=audit.clock, flags=flags)
-
-
-def _refuse(timed: Timed) -> None:
+def _check(timed: Timed) -> None:
     if (changed := timed.wrong()) is not None:
         raise Wrong(changed)
 
 
-def _share(ready: Ready, time: Time) -> float | None:
-    least = _least(ready.job, ready)
-    return None if least is None else least / time.median_s
-
-
-def _least(job: Job, ready: Ready) -> float | None:
-    if ready.cost is None:
+def _check_not_too_fast(ready: Ready, time: Time) -> float | None:
+    """The least time by the run's ceilings; raises where new ceilings too rule the time out."""
+    problem, cost = ready.job.problem, ready.cost
+    # the ceilings are of one device
+    devices = ready.attend.team.world if isinstance(ready.attend, Together) else 1
+    if cost is None or (whole := least_time(cost, problem.dtype, ready.job.ceilings)) is None:
         return None
-    least = least_time(ready.cost, job.problem.dtype, job.ceilings)
-    return None if least is None else least / _devices(ready)
-
-
-def _devices(ready: Ready) -> int:
-    """Over how many a call is spread: the ceilings are of one."""
-    return ready.attend.team.world if isinstance(ready.attend, Together) else 1
-
-
-def _refuse_too_fast(ready: Ready, time: Time) -> None:
-    """Raise where the work can't be done in the time: ceilings are measured again first."""
-    job = ready.job
-    least = _least(job, ready)
-    if least is None or time.median_s >= TOO_FAST * least:
-        return
-    again = ceilings.measure(job.problem.device, [job.problem.dtype])
-    assert ready.cost is not None
-    anew = least_time(ready.cost, job.problem.dtype, again)
-    least = min(least, anew / _devices(ready)) if anew else least
-    if time.median_s < TOO_FAST * least:
+    least = whole / devices
+    if time.median_s >= TOO_FAST * least:
+        return least
+    again = clocks.measure_ceilings(problem.device, [problem.dtype])
+    lower = min(least, (least_time(cost, problem.dtype, again) or whole) / devices)
+    if time.median_s < TOO_FAST * lower:
         raise Implausible(
             f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "
-            f"{least * 1e3:.3g} ms, by the product and the copy measured on it"
+            f"{lower * 1e3:.3g} ms, by the product and the copy measured on it"
         )
+    return least
 
 
-NOTE = 500
-"""Characters of what a variant may say of itself."""
 COPIES = 3
-"""Of its inputs that are held while a call is checked and timed: its own, those of another set, and
-those under signs."""
+"""How many copies of its inputs are held while a call is checked and timed: its own, those of
+another set, and those under signs."""
 PROTECTED_S = 0.03
 """A first call that takes longer is not made again on write-protected inputs."""
 
@@ -390,10 +335,12 @@ class Bench:
     """Measures cell after cell, keeping what the cells of one problem share."""
 
     def __init__(self, announce: hygiene.Announce | None = None) -> None:
-        """``announce``: told what it means if the process dies; without it nothing risks that."""
+        """``announce`` gets a sentence for the case that the process dies; without it no call is
+        made that risks that.
+        """
         self._announce = announce
         self.shared: dict[str, Any] | None = None
-        """What all variants share, where it was taken down before and is still as it was."""
+        """What all variants share, if it was recorded before and has not changed since."""
         self._judged: tuple[tuple[Problem, int], Judged] | None = None
 
     def judged(self, problem: Problem, seed: int) -> Judged:
@@ -407,34 +354,41 @@ class Bench:
     def measure(self, job: Job, shared: dict[str, Any] | None = None) -> Record:
         """The cell's record, whatever happens short of the process dying.
 
-        ``shared``: what all variants share, where somebody has just taken it down.
+        ``shared``: what all variants share, if the caller has just recorded it.
         """
 
         def whole(spent: TimeSpent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent, shared)
             if job.timed:
                 record = metered(ready, record, spent)
-            return _with_bits(ready, record, spent) if job.bits else record
+            if not job.bits:
+                return record
+            built_s = spent.seconds["setup"] + ready.first_s
+            with spent.on("bits"):
+                bits = try_determinism(
+                    job.problem, job.variant, ready.attend, ready.values, setup_s=built_s
+                )
+            return record.with_(determinism=bits)
 
         return self._recorded(job, whole)
 
     def ready(self, job: Job) -> Ready:
         """A variant that has passed the gate, to be timed; raises :class:`NotReady`."""
-        made: list[Ready] = []
+        passed: list[Ready] = []
         clocks.begin(job.problem.device)
 
         def gated(spent: TimeSpent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent)
-            made.append(ready)
+            passed.append(ready)
             return record
 
         record = self._recorded(job, gated)
-        if not made:
+        if not passed:
             raise NotReady(record)
-        return made[0]
+        return passed[0]
 
     def _recorded(self, job: Job, steps: Callable[[TimeSpent, Record], Record]) -> Record:
-        """What the steps make of a blank record, or how they ended."""
+        """The record that the steps make of a blank one, or of how they ended."""
         spent, variant = TimeSpent(), job.variant
         now = datetime.now(UTC).isoformat(timespec="seconds")
         blank = Record.of(
@@ -449,12 +403,13 @@ class Bench:
         except Implausible as implausible:
             record = blank.with_(status=Status.IMPLAUSIBLE, reason=str(implausible))
         except Unsupported as error:
-            record = blank.with_(status=Status.UNSUPPORTED, reason=told(error, NOTE))
+            reason = _text(error, NOTE) or SILENT
+            record = blank.with_(status=Status.UNSUPPORTED, reason=reason)
         except Unavailable as error:
             record = blank.with_(
                 status=Status.UNAVAILABLE,
-                reason=told(error.reason),
-                remedy=told(error.remedy) if error.remedy else "",
+                reason=_text(error.reason, LONGEST) or SILENT,
+                remedy=(_text(error.remedy, LONGEST) or SILENT) if error.remedy else "",
             )
         except RankLost as lost:
             record = blank.with_(**lost.fields)
@@ -462,18 +417,20 @@ class Bench:
             record = blank.with_(**failure(error))
         if self._judged and self._judged[0] == (job.problem, job.seed):
             record = record.with_(entropy=self._judged[1].entropy)
-        if record.status is Status.OUT_OF_MEMORY:  # the next one shall not meet what it left
-            memory.let_go(job.problem.device)
+        if record.status is Status.OUT_OF_MEMORY:  # the next cell needs the room
+            memory.release(job.problem.device)
         return record.with_(spent_s=spent.closed())
 
     def _gated(
         self, job: Job, blank: Record, spent: TimeSpent, shared: dict[str, Any] | None = None
     ) -> tuple[Ready, Record]:
-        """The variant, right as far as the gate can tell, and a record of that."""
+        """The variant that has passed the gate, with a record of that; else raises."""
         variant, problem = job.variant, job.problem
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
-        cost = _cost(variant, problem)
+        cost: Cost | None = None
+        if variant.cost is not None:
+            cost = load_function(variant.cost)(problem, **variant.chosen)
         record = blank.with_(cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
         if cost is not None and cost.peak_bytes is not None:
             memory.insist(cost.peak_bytes, problem.device, "it", "above")
@@ -481,14 +438,14 @@ class Bench:
             judged = self.judged(problem, job.seed)
         _insist_on_copies(problem, judged.inputs, cost)
         if several := runs_over_ranks(variant):
-            with spent.on("ranks"):  # what it takes to start them is nobody's setup
+            with spent.on("ranks"):  # starting them is not the variant's setup
                 team_for(variant.world, problem.device).load(variant.build)
         else:
             load_function(variant.build)
         before = watch.snapshot() if shared is None else shared
         with spent.on("setup"):
             attend = attend_of(variant, problem)
-        if swaps := getattr(variant, "swaps", ()):  # rows of an earlier commit do not say
+        if swaps := getattr(variant, "swaps", ()):  # rows of an earlier commit lack the field
             before = watch.allowing(before, swaps)
         if not callable(attend):
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
@@ -498,13 +455,13 @@ class Bench:
         with spent.on("gate"):
             if variant.definition is not None:
                 define = load_function(variant.definition)(problem, **variant.chosen)
-            reuses = getattr(variant, "reuses_output", False)  # an earlier commit's does not say
+            reuses = getattr(variant, "reuses_output", False)  # as swaps
             verdict = gate(
                 judged, attend, define, job.seed, reuses_output=reuses, one_graph=several
             )
             watch.check(before)
             cheap = first_s <= PROTECTED_S
-            # ranks have copies of their own, and each looks whether it wrote to them
+            # ranks have copies of their own, and each checks whether it wrote to them
             if self._announce is not None and verdict.reason is None and cheap and not several:
                 hygiene.check_writes_nothing(judged, attend, self._announce)
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
@@ -516,16 +473,8 @@ class Bench:
         return ready, record.with_(status=Status.MEASURED, reason="")
 
 
-def _with_bits(ready: Ready, record: Record, spent: TimeSpent) -> Record:
-    job, built_s = ready.job, spent.seconds["setup"] + ready.first_s
-    with spent.on("bits"):
-        bits = try_determinism(
-            job.problem, job.variant, ready.attend, ready.values, setup_s=built_s
-        )
-    return record.with_(determinism=bits)
-
-
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
+    """Seconds of the first call."""
     call, dout = Call(problem, attend, judged.inputs), judged.dout
     start = perf_counter()
     out = call.forward()
@@ -537,15 +486,8 @@ def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
 
 
 def _insist_on_copies(problem: Problem, inputs: Ends, cost: Cost | None) -> None:
-    """Raise where a GPU has room for a call, and not for what is kept to check and time it."""
+    """Raise where a GPU has room for a call, but not for what is kept to check and time it."""
     if problem.device != "cpu":
         kept = COPIES * sum(x.nbytes for x in inputs)
         peak = cost.peak_bytes if cost else None
         memory.insist(kept + (peak or 0), problem.device, "checking it", "with")
-
-
-def _cost(variant: Variant, problem: Problem) -> Cost | None:
-    if variant.cost is None:
-        return None
-    cost: Cost = load_function(variant.cost)(problem, **variant.chosen)
-    return cost

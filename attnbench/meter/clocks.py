@@ -1,13 +1,14 @@
-"""The clocks: a host's, and on a GPU events, graphs and the end of the queue."""
+"""The clocks: a host's, and on a GPU events, graphs and the end of the queue; and the ceilings and
+the canary that are read with them."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable
-from contextlib import suppress
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
-from time import perf_counter_ns
-from typing import Any, NamedTuple, Protocol
+from time import perf_counter, perf_counter_ns
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,35 +22,39 @@ WARM = 3
 """Calls on the capturing stream before a capture, so that what is made once has been made."""
 
 
-class GpuTimer(Protocol):
-    """A device and its host. An event is whatever :meth:`event` gives."""
+class Clock:
+    """Seconds of each of some calls."""
 
-    def now(self) -> float:
-        """Seconds of the host's monotonic clock."""
+    name = ""
+    batch = 1
+    """How many calls it takes best at once."""
 
-    def event(self) -> Any:
-        """An event, not recorded yet."""
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What must be known of its samples."""
+        return ()
 
-    def record(self, event: Any) -> None:
-        """The event happens when what is queued so far is done."""
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """Time ``call`` ``count`` times, ``before`` running untimed ahead of each."""
+        raise NotImplementedError
 
-    def elapsed(self, first: Any, second: Any) -> float:
-        """Seconds of the device between two events that have happened."""
 
-    def synchronize(self) -> None:
-        """Wait until nothing runs anywhere on the device."""
+class HostClock(Clock):
+    """The monotonic clock of the host."""
 
-    def sleep(self, cycles: int) -> None:
-        """Queue a kernel that waits."""
+    name = "host"
 
-    def flush(self) -> None:
-        """Queue the overwriting of all that the L2 cache holds."""
-
-    def capture(self, call: Step) -> Step:
-        """A step that replays what ``call`` queues; what it returned stays where it is.
-
-        Raises where the call can't be captured. Capturing runs nothing.
-        """
+    def samples(self, before: Step, call: Step, count: int) -> list[float]:
+        """One call a sample; the collector waits, and what a call returned is freed untimed."""
+        taken, now = [], perf_counter_ns  # once: a call might replace it before its end
+        with collector_off():
+            for _ in range(count):
+                before()
+                start = now()
+                kept = call()
+                taken.append((now() - start) * 1e-9)
+                del kept
+        return taken
 
 
 _synchronize = torch.cuda.synchronize
@@ -68,7 +73,7 @@ _available, _set_device = torch.cuda.is_available, torch.cuda.set_device
 
 
 class CudaGpu:
-    """torch.cuda, on one device."""
+    """torch.cuda, on one device, and its host."""
 
     def __init__(self, device: str) -> None:
         index = torch.device(device).index
@@ -83,33 +88,37 @@ class CudaGpu:
         return perf_counter_ns() * 1e-9
 
     def event(self) -> Any:
-        """A torch event."""
+        """An event that is not recorded yet."""
         return _Event(enable_timing=True)
 
     def record(self, event: Any) -> None:
-        """On the stream that the call would queue on."""
+        """The event happens when all that is queued on the current stream is done."""
         event.record(_current_stream(self.device))
 
     def elapsed(self, first: Any, second: Any) -> float:
-        """In seconds; torch says milliseconds."""
+        """Seconds between two events that have happened; torch gives milliseconds."""
         return first.elapsed_time(second) * 1e-3
 
     def synchronize(self) -> None:
-        """All streams of the device."""
+        """Wait for all streams of the device."""
         _synchronize(self.device)
 
     def sleep(self, cycles: int) -> None:
-        """A kernel that counts the SM's cycles."""
+        """Queue a kernel that waits for so many cycles of the SM."""
         if _sleep is not None:
             with _on(self.device):
                 _sleep(cycles)
 
     def flush(self) -> None:
-        """Write twice the cache."""
+        """Queue the overwriting of all that the L2 cache holds."""
         self._flushed.zero_()
 
     def capture(self, call: Step) -> Step:
-        """A CUDA graph, captured with the collector off: freeing a module would break it."""
+        """A step that replays what ``call`` queues; its results stay where they are.
+
+        Raises where the call can't be captured. The collector is off: freeing a module would break
+        the capture.
+        """
         graph, pool = _Graph(), _new_pool()
         with _on(self.device), collector_off():
             side, before = _Stream(self.device), _current_stream(self.device)
@@ -130,10 +139,10 @@ class CudaGpu:
         return graph.replay
 
     def _mend(self, pool: Any) -> None:
-        """After a capture that failed, have torch as it was.
+        """Put torch right after a capture that failed.
 
-        It leaves its allocator and its random numbers as they are during a capture. The first is
-        told, the second come right at the end of a capture that goes well.
+        It leaves its allocator and its random numbers as they are during a capture. The allocator
+        is reset by hand, the random numbers by an empty capture that succeeds.
         """
         with suppress(RuntimeError):
             _synchronize(self.device)
@@ -147,19 +156,19 @@ class CudaGpu:
 
 @cache
 def cuda_gpu(device: str) -> CudaGpu:
-    """One for each device: what empties the cache is large."""
+    """One for each device: the buffer that empties the cache is large."""
     return CudaGpu(device)
 
 
 def begin(device: str) -> None:
-    """Before a variant is looked at: its GPU is the current one, and its context is there.
+    """Before a variant is measured: make its GPU the current one, and create its context.
 
     Kernels are launched on the current GPU wherever their tensors lie; and the files and random
-    states that come with a context are no variant's doing.
+    states that come with a context are not the variant's doing.
     """
     if device == "cpu" or not _available():
         return
-    with suppress(RuntimeError):  # the cell says for itself what is amiss
+    with suppress(RuntimeError):  # the cell reports what is wrong
         _set_device(torch.device(device).index or 0)
         _synchronize()
 
@@ -179,14 +188,12 @@ MISSES = 3
 """So many batches of one call that the host could not queue in time: it never will."""
 
 
-class EndToEndClock:
+class EndToEndClock(Clock):
     """The host's clock from an idle device, around a call, to an idle device."""
 
     name = "e2e"
-    batch = 1
-    flags: tuple[str, ...] = ()
 
-    def __init__(self, gpu: GpuTimer) -> None:
+    def __init__(self, gpu: CudaGpu) -> None:
         self._gpu = gpu
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
@@ -215,7 +222,7 @@ class _Batch(NamedTuple):
     """What it took for the first call's fresh values, ahead of the sleep."""
 
 
-class EventClock:
+class EventClock(Clock):
     """Events around each of some calls that wait behind a sleeping kernel.
 
     While it sleeps the host queues them, so that no gap between launches gets into a sample. A
@@ -227,7 +234,7 @@ class EventClock:
     name = "events"
     batch = QUEUE
 
-    def __init__(self, gpu: GpuTimer) -> None:
+    def __init__(self, gpu: CudaGpu) -> None:
         self._gpu = gpu
         self._size, self._misses = QUEUE, 0
         self._rate = 0.0
@@ -319,11 +326,11 @@ class EventClock:
 class GraphClock(EventClock):
     """A CUDA graph of one call, replayed under events: a decoder's step as it is served.
 
-    It must be told of a call by :meth:`prepare`. Until then, and where the call can't be captured,
-    it is the end-to-end clock, and is named so.
+    :meth:`prepare` captures the call. Before that, and where the call can't be captured, this is
+    the end-to-end clock, and has its name.
     """
 
-    def __init__(self, gpu: GpuTimer) -> None:
+    def __init__(self, gpu: CudaGpu) -> None:
         super().__init__(gpu)
         self._end_to_end = EndToEndClock(gpu)
         self._call: Step | None = None
@@ -332,17 +339,16 @@ class GraphClock(EventClock):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Why it is not what it should be."""
+        """Why it has no graph."""
         return super().flags if self._replay else (f"timed without a CUDA graph: {self._why}",)
 
     def prepare(self, before: Step, call: Step, held: Step) -> None:
         """Capture ``call``, which :meth:`samples` then replays.
 
-        A replay writes its results where the capture did, and runs none of the call's Python: what
-        ``call`` had put aside of them, to be looked at later, is not put aside again. So right
-        after the capture ``held`` is asked for a step that does, which follows every replay.
-        The call must read all that changes from addresses that stay, and so must what ``before``
-        prepares for it.
+        A replay writes its results where the capture did, and runs none of the call's Python, so
+        it doesn't keep the results for later. ``held``, called right after the capture, returns a
+        step that does, which follows every replay. The call must read all that changes from
+        addresses that stay, and so must what ``before`` prepares for it.
         """
         gpu = self._gpu
         self.leave("no call was captured")
@@ -355,9 +361,9 @@ class GraphClock(EventClock):
             replay()
             gpu.synchronize()
         except Exception as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            self._why = f"the call can't be captured ({said[0][:200]})"
-            call()  # what a capture that failed has put aside holds no result
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self._why = f"the call can't be captured ({lines[0][:200]})"
+            call()  # the results that the failed capture kept hold nothing
             gpu.synchronize()
             return
 
@@ -368,11 +374,11 @@ class GraphClock(EventClock):
         self.name, self.batch, self._replay = "graph", QUEUE, again
 
     def leave(self, why: str) -> None:
-        """Time from end to end what follows: it can't be captured."""
+        """Time what follows from end to end: it can't be captured."""
         self.name, self.batch, self._replay, self._why = "e2e", 1, None, why
 
     def step(self, call: Step) -> Step:
-        """What stands for the call: its replay, or where there is none, the call itself."""
+        """The replay of the call, or the call itself where there is none."""
         return self._replay or call
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
@@ -384,42 +390,6 @@ class GraphClock(EventClock):
         return super().samples(before, self._replay, count)
 
 
-class Clock(Protocol):
-    """Seconds of each of some calls.
-
-    A clock may say more: ``batch``, how many calls it takes best at once, and ``flags``, what must
-    be known of its samples.
-    """
-
-    name: str
-
-    def samples(self, before: Step, call: Step, count: int) -> list[float]:
-        """Time ``call`` ``count`` times, ``before`` running untimed ahead of each."""
-
-
-class HostClock:
-    """The monotonic clock of the host."""
-
-    name = "host"
-
-    def samples(self, before: Step, call: Step, count: int) -> list[float]:
-        """One call a sample; the collector waits, and what a call returned is freed untimed."""
-        taken, now = [], perf_counter_ns  # once: a call might put another one there for its end
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            for _ in range(count):
-                before()
-                start = now()
-                kept = call()
-                taken.append((now() - start) * 1e-9)
-                del kept
-        finally:
-            if collecting:
-                gc.enable()
-        return taken
-
-
 def clock_for(device: str, phase: str) -> Clock:
     """The clock that a phase is timed with on a device."""
     if device == "cpu":
@@ -428,6 +398,88 @@ def clock_for(device: str, phase: str) -> Clock:
     return GraphClock(gpu) if phase == "decode" else EventClock(gpu)
 
 
-def second_clock_for(device: str) -> EndToEndClock | None:
-    """The clock that audits a GPU's; the CPU has one clock."""
-    return None if device == "cpu" else EndToEndClock(cuda_gpu(device))
+PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
+COPY_BYTES = {"cpu": (1 << 18, 1 << 21, 1 << 25, 1 << 28), "cuda": (1 << 22, 1 << 26, 1 << 30)}
+THREE_OF_TF32 = ("cuda",)
+"""Where a product of float32 can be three of TF32 that keep its digits, as in torch's efficient
+attention: that may be faster than cuBLAS's own, which uses no tensor core."""
+TRIES = 5
+WARM_S = {"cpu": 0.0, "cuda": 0.3}
+"""How long a call is repeated before it counts: the clocks of an idle GPU are low."""
+
+
+def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
+    """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries."""
+    kind = device.split(":")[0]
+    clock = clock_for(device, "forward")
+    chance = torch.Generator(device)  # torch's own is shared
+
+    def best(call: Any) -> float:
+        until = perf_counter() + WARM_S[kind]
+        clock.samples(_nothing, call, 2)
+        while perf_counter() < until:
+            clock.samples(_nothing, call, 2)
+        return min(clock.samples(_nothing, call, TRIES))
+
+    flops = {}
+    for name in sorted(set(dtypes)):
+        rates = []
+        for n in PRODUCT_SIZES[kind]:
+            a, b = (
+                torch.randn(n, n, device=device, generator=chance).to(getattr(torch, name))
+                for _ in range(2)
+            )
+            rates.append(2 * n**3 / best(lambda a=a, b=b: a @ b))
+            if name == "float32" and kind in THREE_OF_TF32:
+                with _tf32():
+                    rates.append(2 * n**3 / best(lambda a=a, b=b: a @ b) / 3)
+        flops[name] = max(rates)
+    copy = {}
+    for size in COPY_BYTES[kind]:
+        source = torch.ones(size // 2, dtype=torch.int8, device=device)
+        target = torch.empty_like(source)
+        copy[str(size)] = size / best(lambda s=source, t=target: t.copy_(s))
+    return {"flops": flops, "copy": copy}
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    """Products of float32 on tensor cores, and afterwards as they were."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+CANARY = {"cpu": (1, 4, 256, 64), "cuda": (2, 16, 2048, 128)}
+"""Batch, heads, tokens and width: about a millisecond."""
+CANARY_WARM, CANARY_SAMPLES = 3, 15
+
+
+def canary_s(device: str) -> float:
+    """Seconds of a small call of our own, the median of a few."""
+    call, clock = _canary(device), clock_for(device, "forward")
+    clock.samples(_nothing, call, CANARY_WARM)
+    return statistics.median(clock.samples(_nothing, call, CANARY_SAMPLES))
+
+
+@cache
+def _canary(device: str) -> Step:
+    """Scores, softmax and values, from tensors of its own."""
+    kind = device.split(":")[0]
+    made = torch.Generator(device).manual_seed(0)
+    dtype = torch.float32 if kind == "cpu" else torch.bfloat16
+    q, k, v = (torch.randn(CANARY[kind], generator=made, device=device).to(dtype) for _ in "qkv")
+    product, softmax = torch.matmul, torch.softmax
+
+    def call() -> object:
+        with torch.no_grad():
+            return product(softmax(product(q, k.mT) * q.shape[-1] ** -0.5, -1), v)
+
+    return call

@@ -4,63 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 from attnbench.core import gpu as nvml
 from attnbench.core.gpu import Absent, Board
 from attnbench.core.record import Energy
-from attnbench.meter.clocks import cuda_gpu
+from attnbench.meter.clocks import Step, cuda_gpu
 from impls.problem import Problem
 
 POWERCAP = Path("/sys/class/powercap")
-
-
-class Counter(Protocol):
-    """Joules that a device has drawn. Where a reading fails, ``OSError``."""
-
-    key: str
-    """Which device: its idle draw is measured once."""
-    method: str
-    """What it is and what it covers, for the record."""
-    warm_s: float
-    """How long a load must have run before its draw is what it stays."""
-
-    def joules(self) -> float:
-        """Since some moment that stays the same."""
-
-    def watts(self) -> float | None:
-        """What the device says that it draws now; None where it doesn't."""
-
-    def wait(self) -> None:
-        """Until the device has done what it was given."""
 
 
 class NvmlCounter:
     """The board's own counter: its processor, its memory and all else that it feeds."""
 
     method = "nvml counter: the whole board"
+    """For the record: what it is and what it covers."""
     warm_s = 1.0
+    """How long a load must have run before its draw stays the same."""
 
     def __init__(self, board: Board, wait: Callable[[], None]) -> None:
-        self._board, self.key, self._wait = board, board.uuid, wait
+        self._board, self.wait = board, wait
+        self.key = board.uuid
+        """The idle draw is measured once for each."""
 
     def joules(self) -> float:
-        """Since the driver was loaded."""
-        found = self._board.energy_j()
-        if isinstance(found, Absent):
-            raise OSError(found.reason)
-        return found
+        """Since the driver was loaded; raises OSError where the reading fails."""
+        joules = self._board.energy_j()
+        if isinstance(joules, Absent):
+            raise OSError(joules.reason)
+        return joules
 
     def watts(self) -> float | None:
-        """At this instant, where the board can say that."""
-        found = self._board.power_w()
-        return None if isinstance(found, Absent) else found
-
-    def wait(self) -> None:
-        """For the whole device."""
-        self._wait()
+        """At this instant; None where the board can't tell."""
+        watts = self._board.power_w()
+        return None if isinstance(watts, Absent) else watts
 
 
 class RaplCounter:
@@ -78,7 +57,7 @@ class RaplCounter:
         self._sum_uj = 0
 
     def joules(self) -> float:
-        """Since this was made, so long as nobody waits longer than a counter takes around."""
+        """Since this was made; must be called before a counter has gone around."""
         for i, package in enumerate(self._packages):
             now = _number(package / "energy_uj")
             went = now - self._last[i]
@@ -86,20 +65,20 @@ class RaplCounter:
             self._last[i] = now
         return self._sum_uj * 1e-6
 
-    def watts(self) -> float | None:
+    def watts(self) -> None:
         """It has no such reading."""
-        return None
 
     def wait(self) -> None:
         """A call on the processor has ended when it returns."""
 
 
+Counter = NvmlCounter | RaplCounter
+
+
 def counter_for(device: str) -> Counter | Energy:
     """The counter of a device, or an :class:`Energy` that says why there is none."""
-    return _rapl(POWERCAP) if device == "cpu" else _nvml(device)
-
-
-def _nvml(device: str) -> Counter | Energy:
+    if device == "cpu":
+        return _rapl(POWERCAP)
     gpu = cuda_gpu(device)
     board = nvml.board(gpu.uuid)
     return (
@@ -108,7 +87,7 @@ def _nvml(device: str) -> Counter | Energy:
 
 
 def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
-    """The board's counter, if what it counts is ours alone."""
+    """The board's counter, if it counts this process alone."""
     mig, others, energy = board.mig(), board.other_processes(), board.energy_j()
     if mig is True:
         return Energy(
@@ -148,12 +127,12 @@ def _number(file: Path) -> int:
 IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
 """Of a look at the idle draw, how many there may be, and by what share two that agree differ."""
 SETTLE_S = 0.5
-"""Left alone so long before its idle draw is believed."""
+"""How long a device is left alone before its idle draw is read."""
 POLL_S = 1e-3
 UPDATES = 50
-"""Steps of the counter that a measurement is made of, at the least."""
+"""Steps of the counter in a measurement, at the least."""
 ROUND_S = 5e-3
-"""Calls between two looks at the counter."""
+"""Calls between two readings of the counter."""
 FRESH_S = 0.1
 WATTS_S = 0.05
 PATIENCE_S = 2.0
@@ -165,19 +144,15 @@ NOT_ALONE = (
     "tell the two apart: take the phases forward and train"
 )
 
-Step = Callable[[], object]
 
-
-@dataclass(frozen=True)
-class HostTime:
-    """Time, so that a test can make its own."""
+class HostTime(NamedTuple):
+    """Time, which a test replaces."""
 
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], object] = time.sleep
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(NamedTuple):
     """A device with nothing to do."""
 
     watts: float
@@ -214,23 +189,24 @@ def measure_energy(
         return Energy(why=str(error), method=counter.method)
     took, calls = last.at - first.at, last.calls - first.calls
     drawn = last.joules - first.joules
-    found = Energy(
-        joules=(drawn - idle.watts * took) / calls,
+    joules = (drawn - idle.watts * took) / calls
+    flags = _disagreement(load.watts, took, drawn)
+    if joules <= 0:
+        flags.append("the device drew no more than when idle")
+    return Energy(
+        joules=joules,
         gross_joules=drawn / calls,
+        tokens_per_joule=problem.batch * problem.q_len / joules if joules > 0 else None,
         idle_w=idle.watts,
         calls=calls,
         call_s=took / calls,
         method=counter.method,
-        flags=_disagreement(load.watts, took, drawn),
+        flags=flags,
     )
-    assert found.joules is not None
-    if found.joules <= 0:
-        return found.with_(flags=[*found.flags, "the device drew no more than when idle"])
-    return found.with_(tokens_per_joule=problem.batch * problem.q_len / found.joules)
 
 
 def _disagreement(watts: list[float], took: float, drawn: float) -> list[str]:
-    """Power by time is a second opinion; where it is another, one of the two is off."""
+    """A flag where power by time, a second opinion, differs from the counter."""
     if not watts:
         return []
     other = sum(watts) / len(watts) * took
@@ -240,19 +216,19 @@ def _disagreement(watts: list[float], took: float, drawn: float) -> list[str]:
 
 
 def _idle_of(counter: Counter, host: HostTime) -> Idle:
-    """What it draws once two looks in a row agree: clocks go on falling for seconds after work."""
+    """Its draw once two looks in a row agree: clocks go on falling for seconds after work."""
     counter.wait()
     host.sleep(SETTLE_S)
-    found = _look(counter, host)
+    idle = _look(counter, host)
     for _ in range(MOST_LOOKS - 1):
-        before, found = found, _look(counter, host)
-        if abs(found.watts - before.watts) <= STILL * before.watts:
+        before, idle = idle, _look(counter, host)
+        if abs(idle.watts - before.watts) <= STILL * before.watts:
             break
-    return found
+    return idle
 
 
 def _look(counter: Counter, host: HostTime) -> Idle:
-    """Watch the counter move while nothing is done."""
+    """Watch the counter move while the device is idle."""
     steps: list[tuple[float, float]] = []
     start, last = host.now(), counter.joules()
     while host.now() - start < IDLE_S or len(steps) < 2:
@@ -266,13 +242,11 @@ def _look(counter: Counter, host: HostTime) -> Idle:
     return Idle((high - low) / (ended - began), (ended - began) / (len(steps) - 1))
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """A step of the counter, and how many calls had been made by then."""
-
+class _CounterStep(NamedTuple):
     at: float
     joules: float
     calls: int
+    """How many had been made by then."""
 
 
 class _Load:
@@ -282,10 +256,10 @@ class _Load:
         self._run, self._before, self._counter, self._host = run, before, counter, host
         self._calls, self._each = 0, 1
         self.watts: list[float] = []
-        self._asked = self._fresh = host.now() - FRESH_S
+        self._read = self._fresh = host.now() - FRESH_S
 
     def warm_up(self) -> None:
-        """The load as it will be, until the device draws what it will draw."""
+        """Run until the device draws what it will go on drawing."""
         start = self._host.now()
         while (spent := self._host.now() - start) < self._counter.warm_s or not self._calls:
             self._round()
@@ -294,7 +268,7 @@ class _Load:
                 self._each *= 2
         self.watts.clear()
 
-    def between_steps(self, least_s: float) -> tuple[_Mark, _Mark]:
+    def between_steps(self, least_s: float) -> tuple[_CounterStep, _CounterStep]:
         """From a step of the counter to the first one after so many seconds."""
         first = self._next_step()
         last = first
@@ -302,14 +276,14 @@ class _Load:
             last = self._next_step()
         return first, last
 
-    def _next_step(self) -> _Mark:
-        """Load until the counter moves."""
+    def _next_step(self) -> _CounterStep:
+        """Run until the counter moves."""
         start, was = self._host.now(), self._counter.joules()
         while True:
             self._round()
             now, joules = self._host.now(), self._counter.joules()
             if joules != was:
-                return _Mark(now, joules, self._calls)
+                return _CounterStep(now, joules, self._calls)
             if now - start > PATIENCE_S:
                 raise _Stuck(STOOD_STILL.format(now - start))
 
@@ -319,8 +293,8 @@ class _Load:
             self._before()
         for _ in range(self._each):
             self._run()
-        if self._host.now() - self._asked >= WATTS_S:  # while it works, not after
-            self._asked = self._host.now()
+        if self._host.now() - self._read >= WATTS_S:  # while it works, not after
+            self._read = self._host.now()
             if (watts := self._counter.watts()) is not None:
                 self.watts.append(watts)
         self._counter.wait()

@@ -1,10 +1,10 @@
 """Instructions of a call, counted by valgrind's callgrind: a figure without noise.
 
-Started by ``features/commits/instructions`` under valgrind, in a folder with a commit's
-``impls``. All cells are counted in one process, since loading torch under valgrind is most of what
-it costs. Calls are built and made once before valgrind's instrumentation is switched on, and only
-what happens between two marks is collected. Each mark writes a file of callgrind's, with a number
-at the end of its name; the answer says which numbers are whose.
+Started by ``features/commits/instructions`` under valgrind, in a folder with a commit's ``impls``.
+All cells are counted in one process, since most of the cost is loading torch under valgrind. Calls
+are built and made once before valgrind's instrumentation is switched on, and only what happens
+between two marks is collected. Each mark writes a file of callgrind's, with a number at the end of
+its name; the answer lists the numbers of each cell.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from impls.problem import Problem
 
 SEED = 0
 WARM_UP, COUNTS = 3, 5
-"""Calls of a cell under valgrind before it counts, and calls that are counted, each by itself. The
-allocators' lists of what is free take a few calls to come to rest.
-"""
+"""Calls of a cell before it counts, as the allocators' free lists take a few calls to settle, and
+calls that are counted, each by itself."""
 
 
-def main(asked: str, answer: str) -> None:
-    """Count the calls of the jobs in a file; write what became of each to another."""
-    sent = json.loads(Path(asked).read_text())
+def main(question: str, answer: str) -> None:
+    """Count the calls of the jobs in a file; write the results to another."""
+    sent = json.loads(Path(question).read_text())
     apply(Settings(threads=1))
     rows = table(sent["tables"])
-    said: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     calls: list[Callable[[], object] | None] = []
     for job in sent["jobs"]:
         try:
             calls.append(_call(rows.find(job["variant"]), Problem.from_dict(job["problem"])))
-            said.append({})
+            answers.append({})
         except Exception as error:
             calls.append(None)
-            said.append({"why": f"{type(error).__name__}: {error}"})
-    _instrument()
+            answers.append({"why": f"{type(error).__name__}: {error}"})
+    subprocess.run(  # not before: without it all the rest is much faster
+        ["callgrind_control", "--instr=on", str(os.getpid())], check=True, capture_output=True
+    )
     gc.collect()
     gc.disable()  # for good: a collection frees what the next call would find ready
     marks = 0
-    for call, each in zip(calls, said, strict=True):
+    for call, each in zip(calls, answers, strict=True):
         if call is None:
             continue
         try:
@@ -66,7 +67,7 @@ def main(asked: str, answer: str) -> None:
             torch._C._valgrind_toggle_and_dump_stats()
         each["files"] = list(range(marks + 1, marks + 1 + COUNTS))
         marks += COUNTS
-    Path(answer).write_text(json.dumps(said))
+    Path(answer).write_text(json.dumps(answers))
 
 
 def _call(variant: Any, problem: Problem) -> Callable[[], object]:
@@ -84,13 +85,6 @@ def _call(variant: Any, problem: Problem) -> Callable[[], object]:
 
     both()
     return both
-
-
-def _instrument() -> None:
-    """Switch valgrind's instrumentation on: without it all that came before is much faster."""
-    subprocess.run(
-        ["callgrind_control", "--instr=on", str(os.getpid())], check=True, capture_output=True
-    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Memory: bytes live above the inputs at the worst instant, and what stays saved for backward.
 
-On CUDA the caching allocator counts the bytes that were asked for. On the CPU the profiler reports
-every allocation and release of torch's allocator, scratch inside kernels included, and their
-running sum is exact; the process's own high-water mark checks it, since memory taken past that
-allocator (NumPy's, a library's) is seen there alone.
+On CUDA the caching allocator counts the requested bytes. On the CPU the profiler reports every
+allocation and release of torch's allocator, scratch inside kernels included, and their running sum
+is exact; the process's own high-water mark checks it, since memory taken past that allocator
+(NumPy's, a library's) shows there alone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from impls.cost import output_bytes
 from impls.problem import Problem
 
 OPERATORS = ("aten::", "torch_", "triton_", "mkldnn::", "quantized::", "Torch-Compiled")
-"""How the names of what computes begin; the rest is the profiler's and autograd's bookkeeping."""
+"""Prefixes of what computes; the rest is the profiler's and autograd's bookkeeping."""
 COMPILED = "## Call CompiledFxGraph"
-"""How the name of a compiled graph's call begins; its hash follows."""
+"""Prefix of a compiled graph's call; its hash follows."""
 ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
-"""Of those, the ones that allocate on behalf of another, which fills what they give."""
+"""Prefixes of operators that allocate for another one, which fills the memory."""
 MEMORY = "[memory]"
 """The name of an allocation, or of a release."""
 
@@ -47,25 +47,25 @@ class Own(NamedTuple):
     name: str
     nanoseconds: int
     allocated: int
-    """Bytes, whatever became of them; none where allocations were not asked for."""
+    """Bytes, released or not; 0 without ``allocations``."""
     called: list[Any]
     """The events of the operators that it called itself."""
 
 
-def said(name: str) -> str:
-    """The name as it is told: a compiled graph's without its hash."""
+def shown_name(name: str) -> str:
+    """The name as it is shown: a compiled graph's without its hash."""
     return "compiled graph" if name.startswith(COMPILED) else name
 
 
 def named(events: Iterable[Any]) -> list[Named]:
-    """The events with their names, which are dear to ask for."""
+    """The events with their names, which take long to read."""
     return [(event.name(), event) for event in events]
 
 
 def own_of(
     events: Iterable[Named], names: tuple[str, ...] = OPERATORS, *, allocations: bool = False
 ) -> Iterator[Own]:
-    """Each operator that ran, with what is its own and not of one inside it."""
+    """Each operator that ran, without the operators inside it."""
     wanted = (*names, MEMORY) if allocations else names
     by_thread: dict[int, list[_Call]] = {}
     for number, (name, event) in enumerate(events):
@@ -77,14 +77,14 @@ def own_of(
 
 
 _Call = tuple[int, int, int, str, Any]
-"""Start; less the time that it took, as the longer of two that start at once called the other;
-number, name and event."""
+"""Start; the negative duration, as the longer of two that start at once called the other; number,
+name and event."""
 
 
 def _of_thread(calls: list[_Call]) -> Iterator[Own]:
     own, allocated = [-minus for _, minus, *_ in calls], [0] * len(calls)
     called: list[list[Any]] = [[] for _ in calls]
-    within: list[tuple[int, int]] = []  # the calls that are not over: when they will be, and which
+    within: list[tuple[int, int]] = []  # the calls that are not over: their ends, and which
     for at, (start, minus, _, name, event) in enumerate(calls):
         while within and within[-1][0] <= start:
             within.pop()
@@ -102,35 +102,20 @@ def _of_thread(calls: list[_Call]) -> Iterator[Own]:
 
 BETWEEN = "attnbench: between forward and backward"
 ARRAY_BYTES = 1 << 18
-"""Beyond this, what Python's own tracing saw is arrays and not small objects; and where torch's
-allocator gave less than the output, that came from elsewhere too."""
+"""Beyond this, what Python's own tracing saw is arrays and not small objects."""
 UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
 """A high-water mark beyond the sum by both of these: memory that torch's allocator did not give."""
 HIGH_WATER, SURE = "high-water mark", 3
-"""So often in a row it must be beyond before it is believed: a heap in pieces grows, too."""
+"""How often in a row it must be beyond to be believed: a fragmented heap grows, too."""
 OPERATOR = re.compile(r"\w+::\w+$|Torch-Compiled")
-NO_KERNEL = tuple(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "resize_",
-        "as_strided",
-        "view",
-        "_unsafe_view",
-        "_reshape_alias",
-        "alias",
-        "detach",
-        "unsqueeze",
-        "expand",
-        "select",
-        "slice",
-        "transpose",
-    )
+NO_KERNEL = re.compile(
+    "aten::(empty|resize_|as_strided|view|_unsafe_view|_reshape_alias|alias|detach|unsqueeze|expand"
+    "|select|slice|transpose)"
 )
-"""How the names of operators begin that launch nothing on a GPU."""
+"""Prefixes of operators that launch nothing on a GPU."""
 MOST_KERNELS = 12
 MOST_THINGS = 20000
-"""Of what a variant refers to, so many are looked at."""
+"""How many of the objects that a variant refers to are looked at."""
 
 
 def warm_profiler(*, kernels: bool = False) -> None:
@@ -147,7 +132,7 @@ def warm_profiler(*, kernels: bool = False) -> None:
 
 
 class Observed(NamedTuple):
-    """One profiled call: its memory, the operators that took longest, what it gave."""
+    """One profiled call: its memory, the operators that took longest, its results."""
 
     memory: Memory
     kernels: list[str]
@@ -156,8 +141,8 @@ class Observed(NamedTuple):
     results: dict[str, torch.Tensor]
     """Output and gradients, by name."""
     launches: int
-    """About how many kernels it launches on a GPU: its operators that call no other, but for those
-    that only allocate or look at a tensor in another way."""
+    """About how many kernels it launches on a GPU: the operators that call no other, but for those
+    that only allocate or view a tensor."""
 
 
 def observe(
@@ -173,14 +158,14 @@ def observe(
 ) -> Observed:
     """One call under the profiler, after others have warmed every cache.
 
-    ``grown``: by how much the process grew in a call without; found here where nobody has looked.
-    ``sure``: how often at most, where others have to call as often. ``settle`` is called before the
-    profiler ends, by whoever has threads that must not outlast it.
+    ``grown``: by how much the process grew in a call without it; measured here if not given.
+    ``sure``: how many calls at most. ``settle`` is called before the profiler ends, and waits for
+    threads that must not outlast it.
     """
     call = Call(problem, attend, inputs)
     if problem.device != "cpu":
         return _observe_cuda(call, dout, expected)
-    run = partial(_settled, call, dout, settle)
+    run = partial(_run, call, dout, settle)
     for _ in range(sure):
         if grown is None:
             grown = growth(lambda: _run(call, dout))
@@ -191,10 +176,10 @@ def observe(
 
 
 def growth(run: Callable[[], object]) -> int:
-    """Bytes by which a call made the process larger, at the most: as it is with no profiler on."""
+    """Bytes by which a call makes the process larger, at the most, with no profiler on."""
     resident = _reset_high_water()
     run()
-    return _resident("VmHWM") - resident
+    return _kernel_bytes("VmHWM") - resident
 
 
 def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
@@ -217,17 +202,8 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
 
 def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:
     own = list(own_of(events))
-    launches = sum(not each.called and not each.name.startswith(NO_KERNEL) for each in own)
+    launches = sum(not each.called and not NO_KERNEL.match(each.name) for each in own)
     return Observed(memory, _operators(own), _ran(events), results, launches)
-
-
-def _settled(
-    call: Call, dout: torch.Tensor | None, settle: Callable[[], object] | None
-) -> dict[str, torch.Tensor]:
-    results = _run(call, dout)
-    if settle is not None:
-        settle()
-    return results
 
 
 def _observe_cpu(
@@ -239,7 +215,7 @@ def _observe_cpu(
         results = run()
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    high = max(grown, _resident("VmHWM") - resident)
+    high = max(grown, _kernel_bytes("VmHWM") - resident)
     events = named(seen.profiler.kineto_results.events())
     peak, between = _replay(events)
     method, flags = "allocation events", []
@@ -292,14 +268,19 @@ def _full(cell: CellType) -> bool:
         return False
 
 
-def _run(call: Call, dout: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    out = call.forward()
-    if not call.problem.gradients:
-        return {"forward": out}
-    assert dout is not None
-    with record_function(BETWEEN):
-        pass
-    return {"forward": out, **dict(zip(call.names, call.backward(out, dout), strict=True))}
+def _run(
+    call: Call, dout: torch.Tensor | None, settle: Callable[[], object] | None = None
+) -> dict[str, torch.Tensor]:
+    results = {"forward": call.forward()}
+    if call.problem.gradients:
+        assert dout is not None
+        with record_function(BETWEEN):
+            pass
+        gradients = call.backward(results["forward"], dout)
+        results.update(zip(call.names, gradients, strict=True))
+    if settle is not None:
+        settle()
+    return results
 
 
 def _replay(events: list[Named]) -> tuple[int, int | None]:
@@ -324,7 +305,7 @@ def _replay(events: list[Named]) -> tuple[int, int | None]:
 
 
 def _ran(events: list[Named]) -> frozenset[str]:
-    """Names of all operators that ran: the host's, which say the backend, whatever the device."""
+    """Names of all operators that ran on the host, which name the backend on any device."""
     return frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
 
 
@@ -352,34 +333,34 @@ def _cuda_saved(call: Call) -> int:
     return live - out.numel() * out.element_size()
 
 
-def _resident(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    return 0
+def _kernel_bytes(field: str, file: str = "/proc/self/status") -> int:
+    """What the kernel reports under a name, in kilobytes; 0 where it doesn't."""
+    with Path(file).open() as lines:
+        return next((int(x.split()[1]) * 1024 for x in lines if x.startswith(field)), 0)
 
 
 def _reset_high_water() -> int:
+    """Begin a new high-water mark; returns what the process holds now."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return _resident("VmHWM")
-    return _resident("VmRSS")
+        return _kernel_bytes("VmHWM")
+    return _kernel_bytes("VmRSS")
 
 
 FREE_SHARE = 0.9
-"""Of the free memory, how much may be asked for."""
+"""How much of the free memory may be taken."""
 GIB = 2**30
 
 
 def insist(need: int, device: str, what: str, beside: str) -> None:
-    """Raise where so many bytes would not fit, rather than find out.
+    """Raise MemoryError where so many bytes would not fit, rather than try.
 
-    ``what`` needs them, ``beside`` (above, or with) its inputs. What torch keeps of a GPU for later
-    is given back first where the driver itself has too little: not everybody asks torch for memory.
+    ``what`` needs them, ``beside`` (above, or with) its inputs. Where a GPU's driver has too
+    little, torch first gives back what it keeps: not every library gets its memory from torch.
     """
     if device != "cpu" and need > FREE_SHARE * torch.cuda.mem_get_info(device)[0]:
-        let_go(device)
+        release(device)
     free = free_bytes(device)
     if need > FREE_SHARE * free:
         raise MemoryError(
@@ -389,25 +370,20 @@ def insist(need: int, device: str, what: str, beside: str) -> None:
 
 
 def free_bytes(device: str) -> int:
-    """What can be had: of the machine, and of what this process may hold."""
+    """What the machine has free, or this process may still take."""
     if device != "cpu":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + unused  # which torch keeps for what comes
-    free, limit = _told("/proc/meminfo", "MemAvailable"), getrlimit(RLIMIT_DATA)[0]
+        return int(torch.cuda.mem_get_info(device)[0]) + unused  # which torch keeps for later
+    free = _kernel_bytes("MemAvailable", "/proc/meminfo")
+    limit = getrlimit(RLIMIT_DATA)[0]
     if limit == RLIM_INFINITY:
         return free
-    return min(free, limit - _told("/proc/self/status", "VmData"))
+    return min(free, limit - _kernel_bytes("VmData"))
 
 
-def let_go(device: str) -> None:
-    """Collect what nothing refers to any more; of a GPU's memory, give back what lies unused."""
+def release(device: str) -> None:
+    """Collect garbage, and give back the GPU memory that torch keeps unused."""
     gc.collect()
     if device != "cpu":
-        with suppress(RuntimeError):  # of a context that is gone, with all that lay there
+        with suppress(RuntimeError):  # the context is gone, with all its memory
             torch.cuda.empty_cache()
-
-
-def _told(file: str, name: str) -> int:
-    """Bytes, as the system tells them in kilobytes."""
-    with Path(file).open() as lines:
-        return next(int(x.split()[1]) * 1024 for x in lines if x.startswith(name))

@@ -1,4 +1,4 @@
-"""What a worker answers about pairs: two variants against each other, or one kept ready."""
+"""Pairs in a worker: two variants compared, or one held ready for another process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +27,12 @@ from attnbench.meter.timed import Job, Ready, prepare
 from impls import table
 from impls.problem import Problem
 
-RULER = "attnbench"
-"""Stands in both folders as a link to the same, and stays."""
+SHARED = "attnbench"
+"""A link to the same package in both folders; its modules stay."""
 
 
 class ModuleSwap:
-    """The modules of a folder that has the place of another's for a while."""
+    """The modules of a folder, put in place of those of another one for a while."""
 
     def __init__(self, folder: str, instead_of: str) -> None:
         self._folder, self._instead_of = folder, instead_of
@@ -41,38 +40,29 @@ class ModuleSwap:
 
     @contextmanager
     def there(self) -> Iterator[None]:
-        """What is imported now comes from this folder, and so does what was imported from it."""
-        away = _taken(self._instead_of)
+        """Inside the block imports, earlier ones too, come from this folder."""
+        away = _remove_modules(self._instead_of)
         sys.modules.update(self._modules)
         _repath(self._instead_of, self._folder)
         try:
             yield
         finally:
-            self._modules = _taken(self._folder)
+            self._modules = _remove_modules(self._folder)
             sys.modules.update(away)
             _repath(self._folder, self._instead_of)
 
 
-def _taken(folder: str) -> dict[str, ModuleType]:
-    """The modules that came from a folder, no longer among those that are loaded."""
-    found = {
-        name: module
-        for name, module in list(sys.modules.items())
-        if name.split(".")[0] != RULER and _lies_in(module, folder)
-    }
-    for name in found:
-        del sys.modules[name]
-    return found
-
-
-def _lies_in(module: ModuleType, folder: str) -> bool:
-    """By its own dictionary: asking some modules for a name loads what has it.
-
-    Nobody keeps what is among the modules from being something else, without one.
-    """
-    said = getattr(module, "__dict__", {})
-    places = [said.get("__file__"), *list(said.get("__path__") or ())]
-    return any(str(place).startswith(folder + "/") for place in places)
+def _remove_modules(folder: str) -> dict[str, ModuleType]:
+    """Take the modules that came from a folder out of ``sys.modules``; returns them."""
+    removed = {}
+    for name, module in list(sys.modules.items()):
+        # by its own dictionary, if it has one: asking some modules for a name loads the attribute
+        names = getattr(module, "__dict__", {})
+        places = [names.get("__file__"), *(names.get("__path__") or ())]
+        inside = any(str(place).startswith(folder + "/") for place in places)
+        if inside and name.split(".")[0] != SHARED:
+            removed[name] = sys.modules.pop(name)
+    return removed
 
 
 def _repath(old: str, new: str) -> None:
@@ -92,10 +82,10 @@ class ReadyCalls:
         self.clock = ready.clock()
         self._timed = ready.timed()
         self._kept = [self._timed]
-        """Earlier tensors keep their place, or the next would get it."""
+        """Earlier tensors are kept for a while, or new ones would get their addresses."""
 
     def fresh(self) -> None:
-        """Tensors elsewhere."""
+        """Use tensors at other addresses from now on."""
         self.check()
         self._kept = [*self._kept[-1:], self._timed]
         self._timed = self.ready.timed()
@@ -103,11 +93,11 @@ class ReadyCalls:
         self.clock.samples(self._timed.before, self._timed.run, self.WARM)
 
     def sample(self) -> float:
-        """One call, every result held against what is right."""
+        """Seconds of one call; every result is compared."""
         return self.clock.samples(self._timed.before, self._timed.run, 1)[0]
 
     def audit(self, seconds: float) -> None:
-        """Raise where calls can't have taken so long: looked at as they are in a sweep."""
+        """Raise where calls can't have taken so long, by the audit of a sweep."""
         label = self.ready.job.variant.label
         for _ in range(SURE):
             try:
@@ -122,16 +112,16 @@ class ReadyCalls:
         )
 
     def check(self) -> None:
-        """Raise :class:`Wrong` where a timed call gave something else."""
+        """Raise :class:`Wrong` where a timed call gave a wrong result."""
         self._timed.settle()
         if (changed := self._timed.wrong()) is not None:
             raise Wrong(f"{self.ready.job.variant.label}: {changed}")
 
 
 def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) -> Pairs:
-    """The comparison of two variants in this process; their calls are checked to the last.
+    """The comparison of two variants in this process; every call is checked.
 
-    ``audit``: and then looked at otherwise than by the clock.
+    ``audit``: both are audited afterwards.
     """
     sides = ReadyCalls(a), ReadyCalls(b)
     start, wanted = perf_counter(), demanded()
@@ -139,8 +129,13 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     for side in sides:
         side.check()
     if audit:
-        both = " or ".join(ready.job.variant.label for ready in (a, b))
-        _check_shared(a, both)
+        both = f"{a.job.variant.label} or {b.job.variant.label}"
+
+        def check_shared() -> None:
+            if (left := watch.said(a.shared)) is not None:
+                raise Wrong(f"{both}: {left}")
+
+        check_shared()
         busy, threads = (demanded() - wanted) / (perf_counter() - start), torch.get_num_threads()
         if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
             raise Wrong(
@@ -148,35 +143,29 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
             )
         for side, seconds in zip(sides, (pairs.a_s, pairs.b_s), strict=True):
             side.audit(statistics.median(seconds))
-        _check_shared(a, both)  # now, when no call comes after
+        check_shared()  # now, when no call comes after
     return pairs
-
-
-def _check_shared(first: Ready, both: str) -> None:
-    if (left := watch.said(first.shared)) is not None:
-        raise Wrong(f"{both}: {left}")
 
 
 LENGTHS = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 8192)}
 VARIANT = "sdpa"
 CAP = 640
 TRIALS = (8, 20)
-"""At least and at most so many comparisons, as many as fit the budget."""
+"""The fewest and the most comparisons; as many as fit the budget."""
 BUDGET_S = 5.0
 
 
-@dataclass(frozen=True)
-class Floor:
-    """What calls about so long can be told apart by."""
+class Floor(NamedTuple):
+    """The least difference that can be seen between calls about as long."""
 
     call_s: float
     floor: float
     """A share: 0.004 is four thousandths."""
     apart: float
-    """By how much the ratios themselves were off one, 95 of 100 no more: sampling noise too."""
+    """How far 95 of 100 ratios were off one at most, with the sampling noise."""
     trials: int
     pairs: float
-    """Of the comparisons, the median."""
+    """The median of the comparisons."""
 
 
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
@@ -185,31 +174,26 @@ def floors(device: str, dtype: str) -> list[dict[str, Any]]:
     found = []
     for length in LENGTHS[device.split(":")[0]]:
         problem = Problem(q_len=length, kv_len=length, dtype=dtype, device=device)
-        found.append(asdict(floor_of(bench.ready(Job(row, problem)))))
+        found.append(floor_of(bench.ready(Job(row, problem)))._asdict())
     return found
 
 
 def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> Floor:
-    """The floor of one variant on one problem."""
-    found = list(_against_itself(ready, budget_s))
-    seen = [pairs.comparison for pairs in found]
+    """The floor of one variant on one problem, from comparisons with itself."""
+    start, taken = perf_counter(), list[Pairs]()
+    rule = StopRule(LEAST_MARGIN, cap=CAP, budget_s=budget_s / TRIALS[0])
+    while len(taken) < TRIALS[0] or (len(taken) < TRIALS[1] and perf_counter() - start < budget_s):
+        taken.append(compare_ready(ready, ready, rule))
+    seen = [pairs.comparison for pairs in taken]
     off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in seen]
     apart = [abs(math.log(c.ratio)) for c in seen]
     return Floor(
-        call_s=statistics.median(statistics.median(pairs.a_s) for pairs in found),
+        call_s=statistics.median(statistics.median(pairs.a_s) for pairs in taken),
         floor=math.expm1(float(np.quantile(off, 0.95))),
         apart=math.expm1(float(np.quantile(apart, 0.95))),
         trials=len(seen),
         pairs=statistics.median(c.n for c in seen),
     )
-
-
-def _against_itself(ready: Ready, budget_s: float) -> Iterator[Pairs]:
-    start, trials = perf_counter(), 0
-    rule = StopRule(LEAST_MARGIN, cap=CAP, budget_s=budget_s / TRIALS[0])
-    while trials < TRIALS[0] or (trials < TRIALS[1] and perf_counter() - start < budget_s):
-        yield compare_ready(ready, ready, rule)
-        trials += 1
 
 
 FLOOR_BUDGET_S = 4.0
@@ -219,23 +203,23 @@ SWAPPED = (
 )
 
 
-def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker says to ``{"compare": [job, job], "margin": …, "budget_s": …}``.
+def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to ``{"compare": [job, job], "margin": …, "floors": …, "budget_s": …}``.
 
     Without a margin it is the larger of a hundredth and the noise floor of calls as long as the
-    first's: one of those sent along, or measured first. Where a side is not ready, or turns out
-    wrong, it is said of whom, and why.
+    first's: one of those sent along, or measured first. Where a side is not ready or turns out
+    wrong, the answer names it and the reason.
     """
-    a, b = (Job.from_dict(sent) for sent in asked["compare"])
+    a, b = (Job.from_dict(sent) for sent in question["compare"])
     if swapping := [job.variant.label for job in (a, b) if getattr(job.variant, "swaps", ())]:
         stop = {"status": str(Status.UNSUPPORTED), "why": SWAPPED.format(swapping[0])}
         return {"stopped": stop}
     try:
         sides = bench.ready(a), bench.ready(b)
-        margin = asked["margin"]
+        margin = question["margin"]
         if margin is None:
-            margin = max(LEAST_MARGIN, _floor(sides[0], asked["floors"]))
-        rule = StopRule(margin, budget_s=asked["budget_s"])
+            margin = max(LEAST_MARGIN, _floor(sides[0], question["floors"]))
+        rule = StopRule(margin, budget_s=question["budget_s"])
         pairs = compare_ready(*sides, rule, audit=True)
         pairs.names = (a.variant.label, b.variant.label)
     except NotReady as stopped:
@@ -243,7 +227,7 @@ def two(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
         why = f"{record.variant}: {record.reason}"
         stop = {"status": str(record.status), "why": why}
         return {"stopped": stop, "spoiled": poisoned(record.problem.device)}
-    except Wrong as wrong:  # it says of whom
+    except Wrong as wrong:
         return {"stopped": {"status": str(Status.WRONG), "why": str(wrong)}, "spoiled": True}
     return {"pairs": pairs.to_dict()}
 
@@ -263,12 +247,28 @@ class HeldVariant:
     def __init__(self) -> None:
         self._calls: ReadyCalls | None = None
 
-    def hold(self, bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
+        """To ``hold``, ``fresh`` or ``sample``."""
+        if "hold" in question:
+            return self.hold(bench, question)
+        assert self._calls is not None
+        try:
+            if "fresh" in question:  # tensors at other addresses
+                self._calls.fresh()
+                return {"fresh": True}
+            self._calls.sample()  # warms what other processes have cooled
+            seconds = [self._calls.sample() for _ in range(question["sample"])]
+            self._calls.check()
+        except Wrong as wrong:
+            return {"wrong": str(wrong)}
+        return {"seconds": seconds}
+
+    def hold(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """``{"hold": …}``: the variant, by its text in the table that this worker sees."""
-        sent = asked["hold"]
+        sent = question["hold"]
         try:
             rows = table(sent.get("tables", ()))
-        except Exception as error:  # a door that fails costs all rooms behind it
+        except Exception as error:  # whatever a file of rows raises
             why = f"its table can't be read: {type(error).__name__}: {error}"
             return {"refused": why, "status": str(Status.FAILED)}
         try:
@@ -282,50 +282,24 @@ class HeldVariant:
             return {"refused": str(error)}
         return {"held": True}
 
-    def answer(self, bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """To one of three questions."""
-        if "fresh" in asked:
-            return self.fresh()
-        return self.sample(asked["sample"]) if "sample" in asked else self.hold(bench, asked)
-
-    def fresh(self) -> dict[str, Any]:
-        """``{"fresh": true}``: tensors at other addresses."""
-        assert self._calls is not None
-        try:
-            self._calls.fresh()
-        except Wrong as wrong:
-            return {"wrong": str(wrong)}
-        return {"fresh": True}
-
-    def sample(self, count: int) -> dict[str, Any]:
-        """``{"sample": n}``: seconds of some calls, after one to warm what others have cooled."""
-        assert self._calls is not None
-        self._calls.sample()
-        seconds = [self._calls.sample() for _ in range(count)]
-        try:
-            self._calls.check()
-        except Wrong as wrong:
-            return {"wrong": str(wrong)}
-        return {"seconds": seconds}
-
 
 class Sides:
-    """What this process holds: a variant, and one more of each folder beside."""
+    """What this process holds: a variant of its own, and one of each other folder."""
 
-    def __init__(self, folder: str, made: Callable[[], HeldVariant] = HeldVariant) -> None:
+    def __init__(self, folder: str, make: Callable[[], HeldVariant] = HeldVariant) -> None:
         """``folder``: where this process looks first for what it imports."""
-        self._folder, self._made, self._own = folder, made, made()
+        self._folder, self._make, self._own = folder, make, make()
         self._others: dict[str, tuple[ModuleSwap, HeldVariant]] = {}
 
-    def answer(self, bench: Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """To ``hold``, ``fresh`` or ``sample``, of the folder that ``beside`` names if it does."""
-        if (folder := asked.get("beside")) is None:
-            return self._own.answer(bench, asked)
+    def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
+        """To ``hold``, ``fresh`` or ``sample``, of the folder that ``beside`` names, if any."""
+        if (folder := question.get("beside")) is None:
+            return self._own.answer(bench, question)
         if folder not in self._others:
-            self._others[folder] = ModuleSwap(folder, self._folder), self._made()
-        beside, held = self._others[folder]
-        with beside.there():
-            return held.answer(bench, asked)
+            self._others[folder] = ModuleSwap(folder, self._folder), self._make()
+        swap, held = self._others[folder]
+        with swap.there():
+            return held.answer(bench, question)
 
 
 SIDES = Sides(str(Path(impls.__file__).parents[1]))

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import tracemalloc
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ import impls
 from attnbench.core.record import Record, Status
 from attnbench.gate.inputs import Call
 from attnbench.meter.cell import Bench, NotReady
-from attnbench.meter.clocks import clock_for
+from attnbench.meter.clocks import Step, clock_for
 from attnbench.meter.memory import (
     ALLOCATES,
     ARRAY_BYTES,
@@ -39,38 +40,46 @@ from attnbench.meter.memory import (
     named,
     observe,
     own_of,
-    said,
+    shown_name,
     warm_profiler,
 )
 from attnbench.meter.ranks import runs_over_ranks
 from attnbench.meter.timed import Job, Ready
 from impls.loading import load_function
 from impls.problem import Problem
-from impls.spec import Variant
 
 MARK = "attnbench line: "
-
-
-def files_of(variant: Variant) -> tuple[str, ...]:
-    """Where a variant's code lies: the table's package, and its own file (its core's too)."""
-    own = [inspect.getfile(load_function(v.build)) for v in (variant, variant.core) if v]
-    return (str(Path(impls.__file__).parent), *own)
+FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
+PHASES = {FORWARD: "forward", BACKWARD: "backward"}
+CPU, CUDA = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
 
 
 class Marks:
-    """The marks that were set. ``arrays``: bytes that Python's allocators hold at each, and the
-    most since the one before, where they are traced.
+    """Puts a mark into the profile at each line of the variant's code.
+
+    ``arrays``: bytes that Python's allocators hold at each mark, and the most since the one before,
+    where they are traced.
     """
 
     def __init__(self, files: tuple[str, ...]) -> None:
         self._files = files
         self.arrays: list[tuple[int, int]] = []
 
-    def enter(self, frame: FrameType, what: str, _: Any) -> Any:
-        """For every function that is called: follow its lines if it is the variant's."""
-        return self.follow if self._own(frame) else None
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Set marks inside the block."""
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
 
-    def follow(self, frame: FrameType, what: str, _: Any) -> Any:
+    def _enter(self, frame: FrameType, what: str, _: Any) -> Any:
+        """For every function that is called: follow its lines if it is the variant's."""
+        return self._follow if self._own(frame) else None
+
+    def _follow(self, frame: FrameType, what: str, _: Any) -> Any:
         """For every line, and the end, of such a function."""
         at: FrameType | None = frame
         if what == "return":
@@ -78,38 +87,25 @@ class Marks:
             while at is not None and not self._own(at):
                 at = at.f_back
         if what in ("line", "return"):
-            self._set("" if at is None else f"{at.f_code.co_filename}:{at.f_lineno}")
-        return self.follow
+            if tracemalloc.is_tracing():
+                self.arrays.append(tracemalloc.get_traced_memory())
+                tracemalloc.reset_peak()
+            place = "" if at is None else f"{at.f_code.co_filename}:{at.f_lineno}"
+            with _RecordFunctionFast(MARK + place):
+                pass
+        return self._follow
 
     def _own(self, frame: FrameType) -> bool:
         return frame.f_code.co_filename.startswith(self._files)
-
-    def _set(self, place: str) -> None:
-        if tracemalloc.is_tracing():
-            self.arrays.append(tracemalloc.get_traced_memory())
-            tracemalloc.reset_peak()
-        with _RecordFunctionFast(MARK + place):
-            pass
-
-
-@contextmanager
-def marked(files: tuple[str, ...]) -> Iterator[Marks]:
-    """Set marks inside the block."""
-    marks, before = Marks(files), sys.gettrace()
-    sys.settrace(marks.enter)
-    try:
-        yield marks
-    finally:
-        sys.settrace(before)
 
 
 BYTES = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "bool": 1, "long int": 8,
     "int": 4, "c10::complex<float>": 8, "unsigned char": 1,
 }  # fmt: skip
-"""Of one number, by the name the profiler has for its type; others are no tensors."""
+"""Bytes of a number, by the profiler's name of its type; others are not tensors."""
 OVERWRITES = ("aten::copy_", "aten::fill_", "aten::zero_")
-"""They write what they are given and do not read it."""
+"""They write their first operand and do not read it."""
 
 
 class Window(NamedTuple):
@@ -122,83 +118,62 @@ class Window(NamedTuple):
 
 @dataclass
 class OperatorTime:
-    """An operator in a phase, all its calls together."""
+    """All calls of an operator in a phase."""
 
     nanoseconds: int = 0
     calls: int = 0
     flops: int = 0
     moved: int = 0
-    """Bytes of its operands and of what it made: what it must read and write at the least."""
-
-    def to_dict(self, name: str, rounds: int, phase_ns: float) -> dict[str, Any]:
-        """A call's share of it. ``flops`` and ``bytes`` are None where torch does not know them."""
-        seconds = self.nanoseconds / rounds * 1e-9
-        flops = self.flops / rounds or None
-        return {
-            "name": name,
-            "self_s": seconds,
-            "share": seconds * 1e9 / phase_ns if phase_ns else 0.0,
-            "calls": self.calls / rounds,
-            "flops": flops,
-            "bytes": self.moved / rounds or None,
-            "flop_rate": flops / seconds if flops and seconds else None,
-        }
+    """Bytes of its operands and results: what it must read and write at the least."""
 
 
-class When:
-    """Finds the window that an instant falls into."""
-
-    def __init__(self, windows: Iterable[Window]) -> None:
-        self._windows = sorted(windows, key=lambda w: w.start_ns)
-        self._starts = [w.start_ns for w in self._windows]
-
-    def phase(self, at_ns: int) -> str | None:
-        """None outside of all."""
-        number = bisect_right(self._starts, at_ns) - 1
-        inside = number >= 0 and at_ns < self._windows[number].end_ns
-        return self._windows[number].phase if inside else None
+OperatorTimes = dict[str, dict[str, OperatorTime]]
+"""By phase and name."""
 
 
-def operators(events: Sequence[Any], when: When) -> dict[str, dict[str, OperatorTime]]:
-    """Operators of the host, by phase and name."""
-    found: dict[str, dict[str, OperatorTime]] = {}
+def phase_at(windows: Sequence[Window], at_ns: int) -> str | None:
+    """The phase that an instant falls into; None outside all windows, which are in order."""
+    number = bisect_right(windows, at_ns, key=lambda w: w.start_ns) - 1
+    inside = number >= 0 and at_ns < windows[number].end_ns
+    return windows[number].phase if inside else None
+
+
+def operators(events: Sequence[Any], windows: Sequence[Window]) -> OperatorTimes:
+    """Operators of the host."""
+    times: OperatorTimes = defaultdict(lambda: defaultdict(OperatorTime))
     for own in own_of(named(events), (*OPERATORS, COMPILED), allocations=True):
-        if (phase := when.phase(own.event.start_ns())) is not None:
-            spent = found.setdefault(phase, {}).setdefault(said(own.name), OperatorTime())
-            spent.nanoseconds += own.nanoseconds
-            spent.calls += 1
-            spent.flops += own.event.flops()
-            spent.moved += _moved(own)
-    return found
+        if (phase := phase_at(windows, own.event.start_ns())) is not None:
+            time = times[phase][shown_name(own.name)]
+            time.nanoseconds += own.nanoseconds
+            time.calls += 1
+            time.flops += own.event.flops()
+            time.moved += _moved(own)
+    return times
 
 
-def kernels(events: Sequence[Any], when: When) -> dict[str, dict[str, OperatorTime]]:
+def kernels(events: Sequence[Any], windows: Sequence[Window]) -> OperatorTimes:
     """Kernels of the device, by the phase of the operator that launched each."""
-    launched = {  # the driver's own calls are linked to an operator, and number themselves anew
+    launched = {  # the driver's own calls are linked to an operator, and have numbers of their own
         e.correlation_id(): e
         for e in events
-        if _on(e, "CPU") and e.correlation_id() > 0 and not e.linked_correlation_id()
+        if e.device_type() == CPU and e.correlation_id() > 0 and not e.linked_correlation_id()
     }
-    found: dict[str, dict[str, OperatorTime]] = {}
+    times: OperatorTimes = defaultdict(lambda: defaultdict(OperatorTime))
     for event in events:
-        if not _on(event, "CUDA") or event.is_user_annotation():
+        if event.device_type() != CUDA or event.is_user_annotation():
             continue
         by = launched.get(event.linked_correlation_id())
-        phase = when.phase(by.start_ns()) if by is not None else None
+        phase = phase_at(windows, by.start_ns()) if by is not None else None
         if by is not None and phase is not None:
-            spent = found.setdefault(phase, {}).setdefault(event.name(), OperatorTime())
-            spent.nanoseconds += event.duration_ns()
-            spent.calls += 1
-            spent.flops += by.flops()
-    return found
-
-
-def _on(event: Any, device: str) -> bool:
-    return bool(event.device_type() == getattr(torch.autograd.DeviceType, device))
+            time = times[phase][event.name()]
+            time.nanoseconds += event.duration_ns()
+            time.calls += 1
+            time.flops += by.flops()
+    return times
 
 
 def _moved(own: Own) -> int:
-    """Bytes of what an operator was given and made, unless it handed all of it on to another."""
+    """Bytes of an operator's operands and results, unless it handed all of them to another."""
     given = _given(own.event)
     if not given or any(_given(event) >= given for event in own.called):
         return 0
@@ -206,7 +181,7 @@ def _moved(own: Own) -> int:
 
 
 def _given(event: Any) -> int:
-    """Bytes of the tensors that an operator reads or writes over; twice where it does both."""
+    """Bytes of the tensors that an operator reads or overwrites; twice where it does both."""
     name, kind = event.name(), _kind(event.name())
     if kind == "view" or name.startswith(ALLOCATES):
         return 0
@@ -222,7 +197,7 @@ def _given(event: Any) -> int:
 
 @cache
 def _kind(name: str) -> str:
-    """``view``, ``in place`` or ``new``, as the operator's own schema says."""
+    """``view``, ``in place`` or ``new``, by the operator's own schema."""
     schemas = torch._C._jit_get_schemas_for_operator(name) if "::" in name else []
     returned = [r.alias_info for schema in schemas for r in schema.returns]
     aliases = [alias for alias in returned if alias is not None]
@@ -231,13 +206,12 @@ def _kind(name: str) -> str:
     return "in place" if aliases and name.endswith("_") else "new"
 
 
-FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
 EVALUATES = "autograd::engine::evaluate_function: "
-"""How the names of autograd's own events begin."""
+"""Prefix of autograd's own events."""
 ARRAYS = "array"
-"""What stands for an operator where Python's own allocators gave the memory, as for NumPy."""
+"""Stands for the operator where Python's own allocators gave the memory, as for NumPy."""
 TIMELINE_SMALL = 1 << 16
-"""Beneath this, what Python's own allocators gave is no array."""
+"""Less than this from Python's own allocators is not an array."""
 
 
 class Allocator(NamedTuple):
@@ -248,7 +222,7 @@ class Allocator(NamedTuple):
     backward: bool
 
 
-class Step(NamedTuple):
+class MemoryStep(NamedTuple):
     """An instant, and the bytes that a source gained or lost."""
 
     at_ns: int
@@ -257,22 +231,21 @@ class Step(NamedTuple):
 
 
 class LineSpan(NamedTuple):
-    """A stretch of time, and the line that was at work in it."""
+    """A line, and when it began to run; it runs until the next one."""
 
     start_ns: int
     place: str
     backward: bool
     gradient: str = ""
-    """The function of autograd's that was at work: ``BmmBackward0``."""
+    """Autograd's function that ran: ``BmmBackward0``."""
 
 
 @dataclass
 class Timeline:
     """One call."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[MemoryStep] = field(default_factory=list)
     spans: list[LineSpan] = field(default_factory=list)
-    """In order; each lasts to the next."""
     start_ns: int = 0
     turn_ns: int | None = None
     """Where backward begins."""
@@ -280,49 +253,48 @@ class Timeline:
 
 
 class Reader:
-    """Walks the tree in the order of time, knowing which line it is at."""
+    """Walks the tree of events in the order of time, and knows the line that runs."""
 
     def __init__(self, device: str, arrays: Sequence[tuple[int, int]]) -> None:
-        self.found = Timeline()
+        self._timeline = Timeline()
         self._device, self._arrays = device, _Arrays(arrays)
-        self._place, self._backward = "", False
+        self._place, self._backward, self._gradient = "", False, ""
         self._alive: dict[tuple[int, int], tuple[Allocator, int]] = {}
         self._lines: dict[int, str] = {}
+        """The line of each operator in forward, by autograd's sequence number."""
         self._numbers: list[int] = []
         self._operators: list[str] = []
-        self._gradient = ""
 
     def read(self, roots: Iterable[Any]) -> Timeline:
-        """The call between the forward's beginning and the last end."""
-        for node in _in_order(roots):
-            self._visit(node)
-        self.found.steps += self._arrays.steps
-        self.found.steps.sort(key=lambda step: step.at_ns)
-        return self.found
+        """The call from the beginning of forward to the last end."""
+        self._visit(roots)
+        self._timeline.steps += self._arrays.steps
+        self._timeline.steps.sort(key=lambda step: step.at_ns)
+        return self._timeline
 
-    def _visit(self, node: Any) -> None:
-        name = node.name
-        if hasattr(node.extra_fields, "alloc_size"):
-            self._allocation(node)
-        elif name.startswith(MARK):
-            self._arrays.mark(node.start_time_ns, Allocator(self._place, ARRAYS, self._backward))
-            self._go_to(name.removeprefix(MARK), node.start_time_ns)
-        elif name in (FORWARD, BACKWARD):
-            self._phase(node)
-        else:
-            self._operator(node)
+    def _visit(self, nodes: Iterable[Any]) -> None:
+        for node in sorted(nodes, key=lambda node: node.start_time_ns):
+            if hasattr(node.extra_fields, "alloc_size"):
+                self._allocation(node)
+            elif node.name.startswith(MARK):
+                source = Allocator(self._place, ARRAYS, self._backward)
+                self._arrays.mark(node.start_time_ns, source)
+                self._go_to(node.name.removeprefix(MARK), node.start_time_ns)
+            elif node.name in PHASES:
+                self._phase(node)
+            else:
+                self._operator(node)
 
     def _phase(self, node: Any) -> None:
         self._backward = node.name == BACKWARD
         if self._backward:
             self._numbers = sorted(self._lines)
-            self.found.turn_ns = node.start_time_ns
+            self._timeline.turn_ns = node.start_time_ns
         else:
-            self.found.start_ns = node.start_time_ns
+            self._timeline.start_ns = node.start_time_ns
         self._go_to("", node.start_time_ns)
-        for child in _in_order(node.children):
-            self._visit(child)
-        self.found.end_ns = node.end_time_ns
+        self._visit(node.children)
+        self._timeline.end_ns = node.end_time_ns
         self._go_to("", node.end_time_ns)
 
     def _operator(self, node: Any) -> None:
@@ -337,8 +309,7 @@ class Reader:
         elif number >= 0 and place:
             self._lines[number] = place
         self._operators.append(node.name)
-        for child in _in_order(node.children):
-            self._visit(child)
+        self._visit(node.children)
         self._operators.pop()
         self._gradient = gradient
         if self._backward and known:
@@ -346,7 +317,7 @@ class Reader:
 
     def _go_to(self, place: str, at_ns: int) -> None:
         self._place = place
-        self.found.spans.append(LineSpan(at_ns, place, self._backward, self._gradient))
+        self._timeline.spans.append(LineSpan(at_ns, place, self._backward, self._gradient))
 
     def _allocation(self, node: Any) -> None:
         fields = node.extra_fields
@@ -361,20 +332,20 @@ class Reader:
             nbytes = -there
         else:
             return  # it was there before the call
-        self.found.steps.append(Step(node.start_time_ns, source, nbytes))
+        self._timeline.steps.append(MemoryStep(node.start_time_ns, source, nbytes))
 
 
 class _Arrays:
-    """What Python's allocators say at each mark, as steps; the last that was taken goes first."""
+    """The readings of Python's allocators at each mark, as steps; the last array is freed first."""
 
     def __init__(self, readings: Sequence[tuple[int, int]]) -> None:
         self._readings = iter(readings)
         self._before: tuple[int, int] | None = None
         self._held: list[tuple[Allocator, int]] = []
-        self.steps: list[Step] = []
+        self.steps: list[MemoryStep] = []
 
     def mark(self, at_ns: int, source: Allocator) -> None:
-        """A line has ended that ``source`` names."""
+        """The line of ``source`` has ended."""
         reading = next(self._readings, None)
         if reading is None:
             return
@@ -382,41 +353,38 @@ class _Arrays:
         if self._before is not None:
             then_ns, base = self._before
             if (scratch := most - max(base, held)) > TIMELINE_SMALL:
-                self.steps += [Step(then_ns, source, scratch), Step(at_ns, source, -scratch)]
+                self.steps.append(MemoryStep(then_ns, source, scratch))
+                self.steps.append(MemoryStep(at_ns, source, -scratch))
             if (more := held - base) > TIMELINE_SMALL:
                 self._held.append((source, more))
-                self.steps.append(Step(then_ns, source, more))
+                self.steps.append(MemoryStep(then_ns, source, more))
             elif more < -TIMELINE_SMALL:
-                self._give_back(at_ns, -more)
+                self._free(at_ns, -more)
         self._before = (at_ns, held)
 
-    def _give_back(self, at_ns: int, nbytes: int) -> None:
+    def _free(self, at_ns: int, nbytes: int) -> None:
         while self._held and nbytes > 0:
             source, there = self._held.pop()
-            self.steps.append(Step(at_ns, source, -min(there, nbytes)))
+            self.steps.append(MemoryStep(at_ns, source, -min(there, nbytes)))
             if there > nbytes:
                 self._held.append((source, there - nbytes))
             nbytes -= there
 
 
-def _in_order(nodes: Iterable[Any]) -> list[Any]:
-    return sorted(nodes, key=lambda node: node.start_time_ns)
-
-
 def _operator_of(around: Sequence[str]) -> str:
-    """The innermost operator that asked for memory on its own behalf."""
+    """The innermost operator that allocated for itself."""
     ran = [name for name in around if name.startswith(OPERATORS)]
     own = [name for name in ran if not name.startswith(ALLOCATES)]
-    return said((own or ran or list(around) or [""])[-1])
+    return shown_name((own or ran or list(around) or [""])[-1])
 
 
 MOST_MOMENTS = 1200
 MOST_SOURCES = 8
-"""Told apart for what they hold at the peak, and as many more for what they hold all along; the
-rest are one."""
+"""How many sources are listed for their bytes at the peak, and as many more for their bytes over
+time; the others are summed."""
 REST = Allocator("", "all the rest", False)
 TINY = 64
-"""Allocations of fewer bytes are scalars, and no line's worth in a list."""
+"""Allocations of fewer bytes are scalars, and not listed."""
 ALIKE = 0.01
 
 
@@ -428,10 +396,8 @@ class Moment(NamedTuple):
     alive: dict[Allocator, int]
 
 
-def moments(steps: Sequence[Step], most: int) -> list[Moment]:
-    """What is alive over time, at no more than some instants: the highest of each stretch, and its
-    last.
-    """
+def moments(steps: Sequence[MemoryStep], most: int) -> list[Moment]:
+    """What is alive over time, at some instants at most: the highest and last of each stretch."""
     totals = list(accumulate(step.nbytes for step in steps))
     kept = set(range(len(steps)))
     if len(steps) > most:
@@ -439,21 +405,22 @@ def moments(steps: Sequence[Step], most: int) -> list[Moment]:
         stretches = [range(i, min(i + length, len(steps))) for i in range(0, len(steps), length)]
         kept = {max(some, key=totals.__getitem__) for some in stretches}
         kept |= {some[-1] for some in stretches}
-    found, alive = [], dict[Allocator, int]()
+    result, alive = [], defaultdict[Allocator, int](int)
     for number, (at_ns, source, nbytes) in enumerate(steps):
-        alive[source] = alive.get(source, 0) + nbytes
+        alive[source] += nbytes
         if number in kept:
             there = {source: held for source, held in alive.items() if held}
-            found.append(Moment(at_ns, totals[number], there))
-    return found
+            result.append(Moment(at_ns, totals[number], there))
+    return result
 
 
 def memory_values(timeline: Timeline, problem: Problem) -> dict[str, Any]:
     """The peak, and what is alive over time by the sources that had most."""
-    found = moments(timeline.steps, MOST_MOMENTS)
-    peak = max(found, key=lambda m: m.total, default=Moment(timeline.start_ns, 0, {}))
+    over_time = moments(timeline.steps, MOST_MOMENTS)
+    peak = max(over_time, key=lambda m: m.total, default=Moment(timeline.start_ns, 0, {}))
     turn = timeline.turn_ns
-    before_turn = [m.total for m in found if turn is not None and m.at_ns < turn]
+    before_turn = [m.total for m in over_time if turn is not None and m.at_ns < turn]
+    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
 
     def ms(at_ns: int) -> float:
         return (at_ns - timeline.start_ns) * 1e-6
@@ -465,28 +432,28 @@ def memory_values(timeline: Timeline, problem: Problem) -> dict[str, Any]:
         "turn_ms": None if turn is None else ms(turn),
         "turn_bytes": None if turn is None else [0, *before_turn][-1],
         "end_ms": ms(timeline.end_ns),
-        "scores_bytes": _scores_bytes(problem),
+        "scores_bytes": pairs * problem.item_bytes,
         "largest": _largest(timeline.steps),
-        "at_ms": [ms(m.at_ns) for m in found],
-        **_by_source(found, peak),
+        "at_ms": [ms(m.at_ns) for m in over_time],
+        **_by_source(over_time, peak),
     }
 
 
-def _by_source(found: Sequence[Moment], peak: Moment) -> dict[str, Any]:
+def _by_source(over_time: Sequence[Moment], peak: Moment) -> dict[str, Any]:
     """The sources that hold most, and each one's bytes over time."""
-    area: dict[Allocator, int] = {}
-    for moment, then in zip(found, [*found[1:], *found[-1:]], strict=True):
+    area: dict[Allocator, int] = defaultdict(int)
+    for moment, then in zip(over_time, [*over_time[1:], *over_time[-1:]], strict=True):
         for source, nbytes in moment.alive.items():
-            area[source] = area.get(source, 0) + nbytes * (then.at_ns - moment.at_ns)
-    at_the_peak = sorted(peak.alive, key=lambda s: -peak.alive[s])[:MOST_SOURCES]
-    others = sorted(area.keys() - set(at_the_peak), key=lambda s: -area[s])
-    named, rest = at_the_peak + others[:MOST_SOURCES], others[MOST_SOURCES:]
+            area[source] += nbytes * (then.at_ns - moment.at_ns)
+    listed = sorted(peak.alive, key=lambda s: -peak.alive[s])[:MOST_SOURCES]
+    others = sorted(area.keys() - set(listed), key=lambda s: -area[s])
+    listed, rest = listed + others[:MOST_SOURCES], others[MOST_SOURCES:]
 
     def row(alive: dict[Allocator, int]) -> list[int]:
-        others = [sum(alive.get(s, 0) for s in rest)] * bool(rest)
-        return [alive.get(s, 0) for s in named] + others
+        of_rest = [sum(alive.get(s, 0) for s in rest)] if rest else []
+        return [alive.get(s, 0) for s in listed] + of_rest
 
-    rows, at_peak = [row(m.alive) for m in found], row(peak.alive)
+    rows, at_peak = [row(m.alive) for m in over_time], row(peak.alive)
     sources = [
         {
             "place": _place(s.place),
@@ -496,24 +463,15 @@ def _by_source(found: Sequence[Moment], peak: Moment) -> dict[str, Any]:
             "peak_bytes": at_peak[i],
             "most_bytes": max(r[i] for r in rows),
         }
-        for i, s in enumerate([*named, *[REST] * bool(rest)])
+        for i, s in enumerate([*listed, *([REST] if rest else [])])
     ]
     return {"sources": sources, "alive": rows}
 
 
-def _scores_bytes(problem: Problem) -> int:
-    """A number for each query, key and head, in the problem's dtype."""
-    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
-    return pairs * problem.item_bytes
-
-
-def _largest(steps: Iterable[Step]) -> dict[str, Any]:
+def _largest(steps: Iterable[MemoryStep]) -> dict[str, Any]:
     """The largest single allocation, and how many were as large (to a hundredth)."""
-    taken = [step for step in steps if step.nbytes > 0]
-    if not taken:
-        return {"bytes": 0, "count": 0, "forward": 0}
-    most = max(step.nbytes for step in taken)
-    alike = [step for step in taken if step.nbytes >= (1 - ALIKE) * most]
+    most = max((step.nbytes for step in steps if step.nbytes > 0), default=0)
+    alike = [step for step in steps if step.nbytes > 0 and step.nbytes >= (1 - ALIKE) * most]
     forward = sum(not step.source.backward for step in alike)
     return {"bytes": most, "count": len(alike), "forward": forward}
 
@@ -521,40 +479,38 @@ def _largest(steps: Iterable[Step]) -> dict[str, Any]:
 def line_values(timeline: Timeline, memory: dict[str, Any], *, timed: bool) -> list[dict[str, Any]]:
     """Each line's share of the time, with what its gradient takes, and the bytes it allocated."""
     ends = [*(span.start_ns for span in timeline.spans[1:]), timeline.end_ns]
-    spent: dict[str, list[int]] = {}
-    functions: dict[str, dict[str, int]] = {}
+    spent: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    functions: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for span, end in zip(timeline.spans, ends, strict=True):
         if span.place:
             length = max(0, end - span.start_ns)
-            spent.setdefault(span.place, [0, 0])[span.backward] += length
-            of = functions.setdefault(span.place, {})
-            of[span.gradient] = of.get(span.gradient, 0) + length * span.backward
-    taken: dict[str, int] = {}
+            spent[span.place][span.backward] += length
+            functions[span.place][span.gradient] += length * span.backward
+    allocated: dict[str, int] = defaultdict(int)
     for _, source, nbytes in timeline.steps:
-        if source.place and nbytes > TINY:
-            taken[source.place] = taken.get(source.place, 0) + nbytes
-    whole = max(1, timeline.end_ns - timeline.start_ns)
-    at_peak: dict[str, int] = {}
+        if nbytes > TINY:
+            allocated[source.place] += nbytes
+    at_peak: dict[str, int] = defaultdict(int)
     for source in memory["sources"]:
-        at_peak[source["place"]] = at_peak.get(source["place"], 0) + source["peak_bytes"]
-    found: list[dict[str, Any]] = [
-        {
-            "place": _place(place),
-            "code": _code(place),
-            "forward_share": forward / whole if timed else None,
-            "backward_share": backward / whole if timed else None,
-            "gradient": max(functions[place], key=functions[place].__getitem__) if backward else "",
-            "allocated_bytes": taken.get(place, 0),
-            "peak_bytes": at_peak.get(_place(place), 0),
-        }
-        for place, (forward, backward) in spent.items()
-    ]
-    kept = [x for x in found if x["allocated_bytes"] or (x["forward_share"] or 0) > 0.001]
-    return sorted(kept, key=_share, reverse=True)
-
-
-def _share(line: dict[str, Any]) -> float:
-    return float((line["forward_share"] or 0.0) + (line["backward_share"] or 0.0))
+        at_peak[source["place"]] += source["peak_bytes"]
+    whole = max(1, timeline.end_ns - timeline.start_ns)
+    lines = []
+    for place, (forward, backward) in sorted(spent.items(), key=lambda x: -sum(x[1]) * timed):
+        if not allocated[place] and not (timed and forward > 0.001 * whole):
+            continue
+        by_function = functions[place]
+        lines.append(
+            {
+                "place": _place(place),
+                "code": _code(place),
+                "forward_share": forward / whole if timed else None,
+                "backward_share": backward / whole if timed else None,
+                "gradient": max(by_function, key=by_function.__getitem__) if backward else "",
+                "allocated_bytes": allocated[place],
+                "peak_bytes": at_peak[_place(place)],
+            }
+        )
+    return lines
 
 
 def _place(place: str) -> str:
@@ -568,14 +524,13 @@ def _code(place: str) -> str:
     return linecache.getline(file, int(number)).strip() if file else ""
 
 
-PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 PLAIN = 25
 """Calls under the clock."""
 PLAIN_S, PROFILED_S = 2.0, 0.4
 """About how long they may take together."""
 LEAST_PROFILED, MOST_PROFILED = 2, 20
 FREE_SHARE = 0.4
-"""Of the free memory, what may be taken beforehand."""
+"""How much of the free memory may be taken beforehand."""
 SMALL, AGREE = 1024, 0.01
 """Peaks that differ by less than either are the same."""
 
@@ -583,7 +538,7 @@ SMALL, AGREE = 1024, 0.01
 def answer(bench: Bench, job: Job, trace: str) -> dict[str, Any]:
     """The profile of a variant that passes the gate, else the record that says why there is none.
 
-    A worker that has profiled is spoiled: the profiler has left the heap in pieces, and what comes
+    A worker that has profiled is spoiled: the profiler has fragmented the heap, and what comes
     after would be slower for it.
     """
     if runs_over_ranks(job.variant):
@@ -594,35 +549,42 @@ def answer(bench: Bench, job: Job, trace: str) -> dict[str, Any]:
     except NotReady as stopped:
         return {"record": stopped.record.to_dict()}
     try:
-        found = profiled(ready, Path(trace) if trace else None)
+        result = profiled(ready, Path(trace) if trace else None)
     except Exception as error:
         reason = (
             f"it passed the gate, and under the profiler raised {type(error).__name__}: {error}"
         )
         record = Record.of(job.variant, job.problem, Status.FAILED, reason)
         return {"record": record.to_dict(), "spoiled": True}
-    return {"profile": found, "spoiled": True}
+    return {"profile": result, "spoiled": True}
 
 
 def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
     """All that is known of one variant's call, as plain values."""
     variant, problem, attend, cost = ready.job.variant, ready.job.problem, ready.attend, ready.cost
     inputs, dout = ready.values
-    call, files = Call(problem, attend, inputs), files_of(variant)
+    call, host = Call(problem, attend, inputs), problem.device == "cpu"
+    # the variant's code: the table's package, its own file, and its core's
+    builds = [load_function(row.build) for row in (variant, variant.core) if row]
+    files = (str(Path(impls.__file__).parent), *map(inspect.getfile, builds))
     _phases(call, dout)
     plain = _plain(call, dout)
-    if problem.device != "cpu":  # no clock runs from here on
+    if not host:  # no clock runs from here on
         warm_profiler(kernels=True)
     expected = cost.peak_bytes if cost else None
     seen = observe(problem, attend, inputs, dout, expected).memory
     first = _timeline(call, dout, files)
-    if problem.device == "cpu":
+    if host:
         once = sum(step.nbytes for step in first.steps if step.nbytes > 0)
         _fault_in((_rounds(plain["total_s"]) + 2) * once)
     phases = _by_phase(call, dout, plain, trace)
     timeline = _timeline(call, dout, files)
     memory = memory_values(timeline, problem)
     note = getattr(attend, "note", None)
+    work = None
+    if cost is not None:
+        rate = cost.flops / plain["total_s"]
+        work = {"flops": cost.flops, "bytes": cost.bytes, "flop_rate": rate}
     return {
         "variant": variant.label,
         "title": variant.title,
@@ -633,12 +595,10 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
         "note": str(note()) if callable(note) else "",
         "plain": plain,
         "phases": phases,
-        "cost": None
-        if cost is None
-        else {"flops": cost.flops, "bytes": cost.bytes, "flop_rate": cost.flops / plain["total_s"]},
+        "cost": work,
         "memory": memory,
         "observed": seen.to_dict(),
-        "lines": line_values(timeline, memory, timed=problem.device == "cpu"),
+        "lines": line_values(timeline, memory, timed=host),
         "caveats": list(_caveats(memory, seen.peak_bytes, seen.flags)),
     }
 
@@ -656,9 +616,9 @@ def _phases(call: Call, dout: torch.Tensor | None) -> None:
 def _fault_in(nbytes: int) -> None:
     """Have the process hold pages for all that the profiled calls will allocate.
 
-    What the profiler notes lands in the memory that one call frees and the next would take again,
-    so that the next goes to the system for pages it has never touched: that is slower than many an
-    operator, and no plain call does it.
+    The profiler's notes take the memory that one call frees and the next would take again, so that
+    the next gets pages from the system that it has never touched: that is slower than many an
+    operator, and does not happen in plain calls.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     wanted = min(nbytes, int(FREE_SHARE * free))
@@ -666,33 +626,44 @@ def _fault_in(nbytes: int) -> None:
 
 
 def _plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
-    """Medians of calls that nobody watches."""
+    """Medians of calls without the profiler."""
     problem, clock = call.problem, clock_for(call.problem.device, call.problem.phase)
 
-    def once(before: Callable[[], object], run: Callable[[], object]) -> float:
+    def once(before: Step, run: Step) -> float:
         (first,) = clock.samples(before, run, 1)
         more = clock.samples(before, run, max(2, min(PLAIN - 1, int(PLAIN_S / first))))
         return median([first, *more])
 
-    def nothing() -> None: ...
+    forward_s, backward_s = once(lambda: None, call.forward), None
+    total_s = forward_s
+    if problem.gradients:
+        assert dout is not None
+        kept: list[torch.Tensor] = []
 
-    found: dict[str, Any] = {
+        def forward() -> None:
+            kept[:] = [call.forward()]
+
+        backward_s = once(forward, lambda: call.backward(kept[0], dout))
+        total_s = backward_s if problem.phase == "backward" else forward_s + backward_s
+    return {
         "clock": clock.name,
-        "forward_s": once(nothing, call.forward),
-        "backward_s": None,
+        "forward_s": forward_s,
+        "backward_s": backward_s,
+        "total_s": total_s,
     }
-    if not problem.gradients:
-        return {**found, "total_s": found["forward_s"]}
-    assert dout is not None
-    kept: list[torch.Tensor] = []
 
-    def forward() -> None:
-        kept[:] = [call.forward()]
 
-    found["backward_s"] = once(forward, lambda: call.backward(kept[0], dout))
-    if problem.phase == "backward":
-        return {**found, "total_s": found["backward_s"]}
-    return {**found, "total_s": found["forward_s"] + found["backward_s"]}
+def _traced(call: Call, run: Callable[[], object], **options: Any) -> Any:
+    """The profile of something run."""
+    cuda = call.problem.device != "cpu"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
+    with profile(
+        activities=activities, record_shapes=True, profile_memory=True, **options
+    ) as result:
+        run()
+        if cuda:
+            torch.cuda.synchronize(call.problem.device)
+    return result
 
 
 def _by_phase(
@@ -700,16 +671,13 @@ def _by_phase(
 ) -> list[dict[str, Any]]:
     """Operators or kernels, from calls under the profiler."""
     cuda = call.problem.device != "cpu"
-    longest = plain["forward_s"] + (plain["backward_s"] or 0.0)
-    rounds = _rounds(longest)
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
-    with profile(
-        activities=activities, record_shapes=True, with_flops=True, profile_memory=True
-    ) as seen:
+    rounds = _rounds(plain["forward_s"] + (plain["backward_s"] or 0.0))
+
+    def run() -> None:
         for _ in range(rounds + 1):
             _phases(call, dout)
-        if cuda:
-            torch.cuda.synchronize(call.problem.device)
+
+    seen = _traced(call, run, with_flops=True)
     if trace is not None:
         with tempfile.TemporaryDirectory() as folder:  # torch would follow a link that lies there
             seen.export_chrome_trace(str(made := Path(folder) / trace.name))
@@ -718,17 +686,43 @@ def _by_phase(
                 shutil.copyfileobj(source, target)
     events = seen.profiler.kineto_results.events()
     windows = _windows(events)
-    found = (kernels if cuda else operators)(events, When(windows))
-    return [
-        _phase(
-            phase,
-            found.get(phase, {}),
-            [w for w in windows if w.phase == phase],
-            plain[f"{phase}_s"],
-            cuda=cuda,
+    times = (kernels if cuda else operators)(events, windows)
+    result = []
+    for name in dict.fromkeys(w.phase for w in windows):
+        spans = [w.end_ns - w.start_ns for w in windows if w.phase == name]
+        inside_ns = sum(t.nanoseconds for t in times[name].values()) / len(spans)
+        wall_ns = inside_ns if cuda else sum(spans) / len(spans)
+        rows = [
+            _row(operator, time, len(spans), wall_ns)
+            for operator, time in times[name].items()
+            if time.nanoseconds > 0
+        ]
+        result.append(
+            {
+                "name": name,
+                "of": "kernels" if cuda else "operators",
+                "plain_s": plain[f"{name}_s"],
+                "profiled_s": wall_ns * 1e-9,
+                "outside_s": max(0.0, wall_ns - inside_ns) * 1e-9,
+                "operators": sorted(rows, key=lambda row: -row["self_s"]),
+            }
         )
-        for phase in dict.fromkeys(w.phase for w in windows)
-    ]
+    return result
+
+
+def _row(name: str, time: OperatorTime, rounds: int, phase_ns: float) -> dict[str, Any]:
+    """An operator in one call. ``flops`` and ``bytes`` are None where torch does not know them."""
+    seconds = time.nanoseconds / rounds * 1e-9
+    flops = time.flops / rounds or None
+    return {
+        "name": name,
+        "self_s": seconds,
+        "share": seconds * 1e9 / phase_ns if phase_ns else 0.0,
+        "calls": time.calls / rounds,
+        "flops": flops,
+        "bytes": time.moved / rounds or None,
+        "flop_rate": flops / seconds if flops and seconds else None,
+    }
 
 
 def _rounds(seconds: float) -> int:
@@ -737,61 +731,43 @@ def _rounds(seconds: float) -> int:
 
 
 def _windows(events: Iterable[Any]) -> list[Window]:
-    """The phases of the quieter half of the calls; the first warms the profiler up."""
-    marks = [
-        e for e in events if e.name() in PHASES and e.device_type() == torch.autograd.DeviceType.CPU
-    ]
-    found = sorted(
-        (Window(PHASES[e.name()], e.start_ns(), e.end_ns()) for e in marks),
+    """The phases of the quieter half of the calls, in order; the first call is a warm-up."""
+    windows = sorted(
+        (
+            Window(PHASES[e.name()], e.start_ns(), e.end_ns())
+            for e in events
+            if e.name() in PHASES and e.device_type() == CPU
+        ),
         key=lambda w: w.start_ns,
     )
-    phases = len({w.phase for w in found})
-    calls = [found[i : i + phases] for i in range(phases, len(found), phases)]
+    phases = len({w.phase for w in windows})
+    calls = [windows[i : i + phases] for i in range(phases, len(windows), phases)]
     calls.sort(key=lambda call: sum(w.end_ns - w.start_ns for w in call))
-    return [window for call in calls[: (len(calls) + 1) // 2] for window in call]
-
-
-def _phase(
-    name: str, spent: dict[str, Any], windows: list[Window], plain_s: float | None, *, cuda: bool
-) -> dict[str, Any]:
-    rounds = max(1, len(windows))
-    inside_ns = sum(s.nanoseconds for s in spent.values()) / rounds
-    wall_ns = inside_ns if cuda else sum(w.end_ns - w.start_ns for w in windows) / rounds
-    rows = [s.to_dict(name, rounds, wall_ns) for name, s in spent.items() if s.nanoseconds > 0]
-    return {
-        "name": name,
-        "of": "kernels" if cuda else "operators",
-        "plain_s": plain_s,
-        "profiled_s": wall_ns * 1e-9,
-        "outside_s": max(0.0, wall_ns - inside_ns) * 1e-9,
-        "operators": sorted(rows, key=lambda row: -row["self_s"]),
-    }
+    quiet = [window for call in calls[: (len(calls) + 1) // 2] for window in call]
+    return sorted(quiet, key=lambda w: w.start_ns)
 
 
 def _timeline(call: Call, dout: torch.Tensor | None, files: tuple[str, ...]) -> Timeline:
     """One call with every allocation and every line; arrays of NumPy's where there are any."""
-    cuda = call.problem.device != "cpu"
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
+    marks = Marks(files)
+
+    def run() -> None:
+        with marks.on():
+            _phases(call, dout)
+
     tracemalloc.start()
     try:
-        with profile(activities=activities, profile_memory=True, record_shapes=True) as seen:
-            with marked(files) as marks:
-                _phases(call, dout)
-            if cuda:
-                torch.cuda.synchronize(call.problem.device)
+        seen = _traced(call, run)
     finally:
         tracemalloc.stop()
-    roots = seen.profiler.kineto_results.experimental_event_tree()
-    return Reader("cuda" if cuda else "cpu", _arrays(marks)).read(roots)
-
-
-def _arrays(marks: Marks) -> list[tuple[int, int]]:
-    """Nothing, unless more was held than Python's own objects would."""
     most = [peak for _, peak in marks.arrays]
-    return marks.arrays if most and max(most) - min(most) > ARRAY_BYTES else []
+    # less than this is Python's own objects
+    arrays = marks.arrays if most and max(most) - min(most) > ARRAY_BYTES else []
+    roots = seen.profiler.kineto_results.experimental_event_tree()
+    return Reader(call.problem.device.partition(":")[0], arrays).read(roots)
 
 
-def _caveats(memory: dict[str, Any], observed: int, flags: list[str]) -> Iterable[str]:
+def _caveats(memory: dict[str, Any], observed: int, flags: list[str]) -> Iterator[str]:
     """What keeps the picture from being the whole truth."""
     yield from flags
     if abs(memory["peak_bytes"] - observed) > max(AGREE * observed, SMALL):

@@ -1,4 +1,9 @@
-"""One of the processes that share a call."""
+"""One of the processes that share a call: it joins the others, builds variants, and times its part.
+
+The time is between two readings of its own clock, after all ranks have met at a barrier that is
+not the variant's. Before that it takes its share of the inputs; its results are copied the moment
+that the clock has stopped, so nothing can be filled in afterwards.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +13,236 @@ import json
 import os
 import signal
 import socket
-import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from attnbench.core import settings
+from attnbench.core.lock import collector_off
+from attnbench.gate import watch
+from attnbench.gate.findings import Wrong
+from attnbench.gate.hygiene import check_form
+from attnbench.gate.inputs import Attend, Call, Inputs
+from attnbench.meter import memory
+from attnbench.meter.cell import failure
+from attnbench.meter.clocks import cuda_gpu
+from attnbench.meter.ranks import EXCHANGE, MESSAGE, Pages
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported, Variant
+
+PATIENCE = timedelta(minutes=30)
+"""For the others, in an exchange: longer than the worker's for any of them."""
+
+REST_S, LOOK_S, STILL = 2.0, 1e-3, 3
+"""How long at most other threads are waited for, and how often in a row they must be at rest."""
 DIE_WITH_PARENT = 1
 """prctl's PR_SET_PDEATHSIG."""
-MESSAGE, FILES = 1 << 20, 1
+
+_barrier, _synchronize = dist.barrier, torch.cuda.synchronize
 
 
-def _answer(member: Any, asked: dict[str, Any], files: list[int]) -> dict[str, Any]:
-    from attnbench.gate.findings import Wrong
-    from attnbench.meter.cell import failure
-    from attnbench.meter.ranks import EXCHANGE
-    from impls.spec import Unavailable, Unsupported
+def _threads_rest() -> None:
+    """Wait until no other thread is at work or about to be.
 
+    A thread of gloo's that has reported the end of an exchange still has to free its tensors, and
+    the profiler crashes if it ends before that.
+    """
+    myself, still = threading.get_native_id(), 0
+    until = monotonic() + REST_S
+    while still < STILL and monotonic() < until:
+        sleep(LOOK_S)
+        others = (t for t in Path("/proc/self/task").iterdir() if int(t.name) != myself)
+        still = 0 if any(_runs(thread) for thread in others) else still + 1
+
+
+def _runs(thread: Path) -> bool:
     try:
-        return {"done": member.answer(asked, files)}
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+    except OSError:  # it has ended
+        return False
+
+
+class Share:
+    """A rank's part of a problem: its tokens, and the problem as it is with those alone."""
+
+    def __init__(self, whole: Problem, places: Sequence[int], device: str, pages: Pages) -> None:
+        n = len(places)
+        self.problem = whole.with_(q_len=n, kv_len=n, mask=Mask(), device=device)
+        self._pages, self._places = pages, torch.tensor(places)
+
+    def take(self, name: str) -> Tensor:
+        """The share of a tensor that the worker wrote."""
+        return self._pages[name].index_select(2, self._places).to(self.problem.device)
+
+    def inputs(self) -> Inputs:
+        """Queries, keys and values of the rank's tokens."""
+        return Inputs(*(self.take(name) for name in Inputs._fields))
+
+    def put(self, name: str, result: Tensor) -> None:
+        """Write a result to its place in the whole."""
+        self._pages[name].index_copy_(2, self._places, result.detach().cpu())
+
+
+class RankPart:
+    """A variant, built by this rank for its share."""
+
+    def __init__(self, share: Share, attend: Attend, ranks: Any, before: dict[str, Any]) -> None:
+        self.share, self.attend, self.ranks, self.before = share, attend, ranks, before
+        self.call = Call(share.problem, attend, share.inputs())
+        self.out: Tensor | None = None
+        self.dout = share.take("dout") if share.problem.gradients else None
+
+    def check_kept(self, inputs: Inputs, versions: Sequence[int]) -> None:
+        """Raise where the variant wrote to its share of the inputs."""
+        kept = zip(Inputs._fields, self.call.leaves, inputs, versions, strict=True)
+        for name, leaf, given, version in kept:
+            if not torch.equal(leaf.detach(), given):
+                raise Wrong(f"it changed its input {name}")
+            if leaf._version != version:
+                raise Wrong(f"it wrote to its input {name} and put it back")
+
+
+class Member:
+    """This rank among the others, and what it has built."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, RankPart] = {}
+        self._warm = False
+        self._rank, self._world, self._device = 0, 1, "cpu"
+        self._own: Any = None
+        """The group at whose barrier all meet: no variant gets it."""
+
+    def answer(self, question: Mapping[str, Any], files: Sequence[int]) -> dict[str, Any]:
+        """The answer to one question."""
+        for number in question["over"]:
+            self._parts.pop(number, None)
+        match question["do"]:
+            case "join":
+                return self._join(question, files[0])
+            case "load":
+                load_function(question["build"])
+                return {}
+            case "build":
+                return self._build(question, files[0])
+        part = self._parts[question["of"]]
+        match question["do"]:
+            case "forward":
+                return self._forward(part)
+            case "backward":
+                return self._backward(part)
+            case "observe":
+                return self._observe(part)
+        watch.check(part.before)
+        return {}
+
+    def _join(self, question: Mapping[str, Any], file: int) -> dict[str, Any]:
+        """Meet the others through a file that only the team's processes hold."""
+        self._rank, self._world = question["rank"], question["world"]
+        settings.apply(settings.Settings(**question["settings"]))
+        if question["device"] != "cpu":
+            self._device = f"cuda:{self._rank}"
+            torch.cuda.set_device(self._device)
+        store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
+        dist.init_process_group(
+            question["backend"],
+            store=store,
+            rank=self._rank,
+            world_size=self._world,
+            timeout=PATIENCE,
+        )
+        self._own = dist.new_group(backend="gloo", timeout=PATIENCE)
+        _barrier(group=self._own)
+        return {}
+
+    def _build(self, question: Mapping[str, Any], file: int) -> dict[str, Any]:
+        from impls.parallel.ranks import Ranks
+
+        row, problem = (
+            Variant.from_dict(question["variant"]),
+            Problem.from_dict(question["problem"]),
+        )
+        pages = Pages(problem, file)
+        pages.close_file()
+        assert row.shares is not None
+        places = load_function(row.shares)(problem, self._world)[self._rank]
+        share = Share(problem, places, self._device, pages)
+        ranks = Ranks(self._rank, self._world)
+        options = {name: value for name, value in row.chosen.items() if name != "world"}
+        build, here = load_function(row.build), problem.with_(device=self._device)
+        before = watch.snapshot()
+        attend = build(here, ranks, **options)
+        if not callable(attend):
+            raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
+        self._parts[question["of"]] = RankPart(share, attend, ranks, before)
+        note = getattr(attend, "note", None)
+        return {"note": str(note()) if callable(note) else ""}
+
+    def _forward(self, part: RankPart) -> dict[str, Any]:
+        part.out, inputs = None, part.share.inputs()
+        part.call.load(inputs)
+        versions = [leaf._version for leaf in part.call.leaves]
+        seconds, sent, out = self._timed(part, part.call.forward)
+        out = check_form(part.share.problem, out)
+        part.share.put("out", out)
+        part.check_kept(inputs, versions)
+        part.out = out
+        return {"seconds": seconds, "sent": sent}
+
+    def _backward(self, part: RankPart) -> dict[str, Any]:
+        out, dout = part.out, part.dout
+        assert out is not None and dout is not None
+        dout.copy_(part.share.take("dout"))
+        seconds, sent, gradients = self._timed(part, lambda: part.call.backward(out, dout))
+        for name, gradient in zip(part.call.names, gradients, strict=True):
+            part.share.put(name, gradient)
+        part.out = None
+        return {"seconds": seconds, "sent": sent}
+
+    def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[float, int, Any]:
+        """Seconds of a call from when all ranks begin, bytes sent meanwhile, what it returned."""
+        cuda, now = self._device != "cpu", perf_counter_ns
+        if cuda:
+            cuda_gpu(self._device).flush()  # as cold as one process alone is timed
+        with collector_off():
+            sent = part.ranks.sent
+            if cuda:
+                _synchronize(self._device)  # first: a flush goes on after the barrier
+            _barrier(group=self._own)
+            start = now()
+            result = run()
+            if cuda:
+                _synchronize(self._device)
+            return (now() - start) * 1e-9, part.ranks.sent - sent, result
+
+    def _observe(self, part: RankPart) -> dict[str, Any]:
+        """One call under the profiler; all ranks make as many calls, whatever each of them sees."""
+        part.out = None
+        if not self._warm:
+            memory.warm_profiler()
+            self._warm = True
+        inputs = part.share.inputs()
+        dout = part.share.take("dout") if part.share.problem.gradients else None
+        seen = memory.observe(
+            part.share.problem, part.attend, inputs, dout, None, sure=1, settle=_threads_rest
+        )
+        for name, result in seen.results.items():
+            part.share.put("out" if name == "forward" else name, result)
+        return {"memory": seen.memory.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}
+
+
+def _answer(member: Member, question: dict[str, Any], files: list[int]) -> dict[str, Any]:
+    """``{"done": …}``, or what went wrong."""
+    try:
+        return {"done": member.answer(question, files)}
     except Wrong as wrong:
         return {"wrong": str(wrong)}
     except Unsupported as why:
@@ -32,28 +251,19 @@ def _answer(member: Any, asked: dict[str, Any], files: list[int]) -> dict[str, A
         return {"unavailable": [why.reason, why.remedy]}
     except Exception as error:
         failed = failure(error)
-        exchanging = bool(EXCHANGE.search(failed.get("detail", "")))
-        return {"failed": failed, "exchanging": exchanging}
+        return {"failed": failed, "exchanging": bool(EXCHANGE.search(failed.get("detail", "")))}
 
 
 def main(line: int, worker: int) -> None:
     """Answer until the worker closes the line, or is gone."""
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != worker:  # it went before that was asked for
+    if os.getppid() != worker:  # it ended before that call
         return
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # says where it stands, also from within a library
-    with socket.socket(fileno=line) as asking:
-        from attnbench.meter.rank_member import Member
-
-        member = Member()
+    faulthandler.register(signal.SIGUSR1)  # writes the stack, also from within a library
+    member = Member()
+    with socket.socket(fileno=line) as channel:
         while True:
-            message, files, _, _ = socket.recv_fds(asking, MESSAGE, FILES)
+            message, files, _, _ = socket.recv_fds(channel, MESSAGE, 1)
             if not message:
-                os._exit(0)  # its threads wait for nobody
-            answer = _answer(member, json.loads(message), files)
-            asking.send(json.dumps(answer).encode())
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+                os._exit(0)  # without waiting for its threads
+            channel.send(json.dumps(_answer(member, json.loads(message), files)).encode())

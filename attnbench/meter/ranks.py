@@ -1,4 +1,4 @@
-"""A call that several processes share: how they are started, asked, timed and ended."""
+"""A call that several processes share: how they are started, questioned, timed and ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -30,14 +30,14 @@ from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings, environment
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Ends
-from attnbench.meter.clocks import Step
+from attnbench.meter.clocks import Clock, Step
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
 EXCHANGE = re.compile(r"impls/parallel/ranks\.py|torch/distributed/")
-"""Where a rank stands that waits for others, by the files of its frames."""
+"""The files in whose frames a rank stands that waits for others."""
 
 
 class RankLost(Exception):
@@ -45,13 +45,8 @@ class RankLost(Exception):
 
     def __init__(self, reason: str, status: Status, detail: str = "", remedy: str = "") -> None:
         super().__init__(reason)
-        self.fields: dict[str, Any] = {
-            "status": status,
-            "reason": reason,
-            "detail": detail,
-            "remedy": remedy,
-        }
-        """Of the record that ends so."""
+        self.fields = {"status": status, "reason": reason, "detail": detail, "remedy": remedy}
+        """Of the record."""
 
 
 def died(rank: int, status: int, doing: str, words: str) -> RankLost:
@@ -59,38 +54,34 @@ def died(rank: int, status: int, doing: str, words: str) -> RankLost:
     return RankLost(f"rank {rank} {process.ended(status)} in its {doing}", Status.CRASHED, words)
 
 
-def ended(doing: str) -> RankLost:
-    """A team that somebody has ended before."""
-    return RankLost(f"its ranks had ended before its {doing}", Status.CRASHED)
-
-
 def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
-    """Ranks that have not answered, by what they said of where they are."""
-    waiting = [rank for rank, said in words.items() if EXCHANGE.search(said)]
+    """Ranks that have not answered in time; ``words``: where each stands."""
+    waiting = [rank for rank, stack in words.items() if EXCHANGE.search(stack)]
     stuck = [rank for rank in words if rank not in waiting]
     after = f"after {limit_s:.0f} s"
     if stuck:
-        reason = f"{_listed(stuck)} still at {_own(stuck)} {doing} {after}"
+        own = "its" if len(stuck) == 1 else "their"
+        reason = f"{_listed(stuck)} still at {own} {doing} {after}"
         reason += f", and {_listed(waiting)} waiting" if waiting else ""
     elif len(waiting) > 1:
         reason = f"{_listed(waiting)} waiting for each other in their {doing} {after}"
     else:
         reason = f"{_listed(waiting)} still waiting for others in its {doing} {after}"
-    detail = "\n".join(f"rank {rank}:\n{said}" for rank, said in words.items())
+    detail = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in words.items())
     return RankLost(reason, Status.TIMED_OUT, detail)
 
 
 def blamed(troubles: Mapping[int, Mapping[str, Any]]) -> Exception:
-    """Of ranks that could not answer, the one that the others did not wait for in vain."""
+    """The error of the rank at fault: of those that failed, one that didn't wait for another."""
     rank = min(troubles, key=lambda each: (troubles[each].get("exchanging", False), each))
-    said = troubles[rank]
-    if "wrong" in said:
-        return Wrong(f"rank {rank}: {said['wrong']}")
-    if "unsupported" in said:
-        return Unsupported(said["unsupported"])
-    if "unavailable" in said:
-        return Unavailable(*said["unavailable"])
-    fields = dict(said["failed"])
+    answer = troubles[rank]
+    if "wrong" in answer:
+        return Wrong(f"rank {rank}: {answer['wrong']}")
+    if "unsupported" in answer:
+        return Unsupported(answer["unsupported"])
+    if "unavailable" in answer:
+        return Unavailable(*answer["unavailable"])
+    fields = dict(answer["failed"])
     own = fields["reason"].removeprefix("it ")
     named = f"rank {rank} {own}" if own != fields["reason"] else f"rank {rank}: {own}"
     status = Status(fields["status"])
@@ -101,10 +92,6 @@ def _listed(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} was"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} were"
-
-
-def _own(ranks: Sequence[int]) -> str:
-    return "its" if len(ranks) == 1 else "their"
 
 
 ALIGNED = 64
@@ -125,7 +112,7 @@ class Pages:
     """Inputs and results of one problem by name, wherever they are mapped."""
 
     def __init__(self, problem: Problem, file: int | None = None) -> None:
-        """``file``: the descriptor of pages that somebody has made; without it, new ones."""
+        """``file``: the descriptor of pages that exist already; without it, new ones."""
         dtype, shapes = getattr(torch, problem.dtype), _shapes(problem)
         at, offsets = 0, {}
         for name, shape in shapes.items():
@@ -147,18 +134,18 @@ class Pages:
         return self._tensors[name]
 
     def close_file(self) -> None:
-        """Nobody else is to map them; what is mapped stays."""
+        """Let no other process map them; what is mapped stays."""
         os.close(self.file)
 
 
 START_LIMIT_S = 120.0
 """For all ranks to load torch and to find each other."""
 CALL_LIMIT_S = 240.0
-"""For a call, a build or a look; less than a whole cell may take."""
+"""For any other question; less than a whole cell may take."""
 GRACE_S = 1.0
-"""So long the others may take to be in trouble too, before one is blamed."""
+"""How long the others may take to fail too, before one is blamed."""
 SAY_S = 0.3
-"""For a rank that is stuck to say where."""
+"""For a rank that is stuck to write where."""
 MESSAGE = 1 << 20
 LAST_WORDS = 2000
 """Bytes of a rank's error stream that go into the record."""
@@ -174,7 +161,7 @@ class _Rank:
     words: IO[bytes]
 
     def last_words(self) -> str:
-        """The end of what it said."""
+        """The end of what it wrote."""
         size = self.words.seek(0, os.SEEK_END)
         self.words.seek(max(0, size - LAST_WORDS))
         return self.words.read().decode(errors="replace")
@@ -188,7 +175,7 @@ class Team:
         self.world, self.device = world, device
         self.backend = "gloo" if device == "cpu" else "nccl"
         self.threads = max(1, torch.get_num_threads() // world)
-        """Of each rank: those that the worker was given are shared out."""
+        """Of each rank: they share the worker's."""
         self._over: list[int] = []
         self._built = 0
         self._selector = selectors.DefaultSelector()
@@ -196,7 +183,7 @@ class Team:
         for number in range(world):
             self._ranks.append(rank := _start(number, self.threads))
             self._selector.register(rank.line, selectors.EVENT_READ, rank)
-        told = {
+        join = {
             "do": "join",
             "world": world,
             "device": device,
@@ -205,13 +192,13 @@ class Team:
         }
         meeting = os.memfd_create("attnbench-meeting")  # unlike a socket, for the ranks alone
         try:
-            self._ask([{**told, "rank": number} for number in range(world)], "start", (meeting,))
+            self._ask([{**join, "rank": number} for number in range(world)], "start", (meeting,))
         finally:
             os.close(meeting)
 
     @property
     def alive(self) -> bool:
-        """Whether all of them are there."""
+        """Whether all of them run."""
         return bool(self._ranks) and all(r.process.poll() is None for r in self._ranks)
 
     @property
@@ -226,17 +213,17 @@ class Team:
     def build(
         self, variant: Mapping[str, Any], problem: Mapping[str, Any], pages: int
     ) -> tuple[int, list[dict[str, Any]]]:
-        """Have each build a variant; under which number it is asked for later, and the answers."""
+        """Have each build a variant; returns the number of what was built, and the answers."""
         self._built += 1
-        asked = {"do": "build", "of": self._built, "variant": variant, "problem": problem}
-        return self._built, self._ask([asked] * self.world, "setup", (pages,))
+        question = {"do": "build", "of": self._built, "variant": variant, "problem": problem}
+        return self._built, self._ask([question] * self.world, "setup", (pages,))
 
     def ask(self, do: str, of: int, doing: str, **more: Any) -> list[dict[str, Any]]:
-        """What each answers, of something that was built; ``doing`` is how that is called."""
+        """What each answers about something that was built; ``doing`` names it in an error."""
         return self._ask([{"do": do, "of": of, **more}] * self.world, doing)
 
-    def let_go(self, of: int) -> None:
-        """Nobody will ask for this any more; the ranks are told with the next question."""
+    def release(self, of: int) -> None:
+        """This is not needed any more; the next question tells the ranks."""
         self._over.append(of)
 
     def close(self) -> None:
@@ -251,21 +238,18 @@ class Team:
         self._selector.close()
 
     def _ask(
-        self, asked: Sequence[Mapping[str, Any]], doing: str, files: Sequence[int] = ()
+        self, questions: Sequence[Mapping[str, Any]], doing: str, files: Sequence[int] = ()
     ) -> list[dict[str, Any]]:
         if not self._ranks:
-            raise ended(doing)
+            raise RankLost(f"its ranks had ended before its {doing}", Status.CRASHED)
         if not self.alive:
             raise self._lost({}, doing)
         over, self._over = self._over, []
-        for rank, question in zip(self._ranks, asked, strict=True):
+        for rank, question in zip(self._ranks, questions, strict=True):
             message = json.dumps({**question, "over": over}).encode()
-            with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: that comes out next
+            with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the answers show it
                 socket.send_fds(rank.line, [message], list(files))
         limit_s = START_LIMIT_S if doing == "start" else CALL_LIMIT_S
-        return self._answers(doing, limit_s)
-
-    def _answers(self, doing: str, limit_s: float) -> list[dict[str, Any]]:
         until, answers = monotonic() + limit_s, dict[int, dict[str, Any]]()
         while len(answers) < self.world:
             if not self._listen(answers, until - monotonic()):
@@ -275,7 +259,7 @@ class Team:
         return [answers[rank]["done"] for rank in range(self.world)]
 
     def _listen(self, answers: dict[int, dict[str, Any]], patience_s: float) -> bool:
-        """Take in what ranks have to say; a rank that is gone says nothing, and that is noted."""
+        """Read what ranks answer, or that they are gone; False where none did in time."""
         ready = self._selector.select(max(0.0, patience_s))
         for key, _ in ready:
             rank: _Rank = key.data
@@ -289,7 +273,7 @@ class Team:
         return bool(ready)
 
     def _lost(self, answers: dict[int, dict[str, Any]], doing: str) -> Exception:
-        """Who is to blame; the team is ended. One that is gone leaves others in the lurch."""
+        """The error of the rank at fault, which may be gone; ends the team."""
         until = monotonic() + GRACE_S
         while len(answers) < self.world and (left := until - monotonic()) > 0:
             self._listen(answers, left)
@@ -299,13 +283,12 @@ class Team:
                 lost: Exception = died(rank.number, status, doing, rank.last_words())
                 break
         else:
-            troubles = {rank: said for rank, said in answers.items() if "done" not in said}
-            lost = blamed(troubles)
+            lost = blamed({rank: one for rank, one in answers.items() if "done" not in one})
         self.close()
         return lost
 
     def _silent(self, answers: Mapping[int, Any], doing: str, limit_s: float) -> Exception:
-        """Nobody knows why: ask those who have not answered where they stand."""
+        """Have those that have not answered write where they stand; ends the team."""
         missing = [rank for rank in self._ranks if rank.number not in answers]
         for rank in missing:
             rank.process.send_signal(signal.SIGUSR1)
@@ -316,7 +299,7 @@ class Team:
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """How it ended; one that has only closed its line is ended now."""
+    """Its exit status; one that has only closed its line is killed."""
     try:
         return process.wait(timeout=5)
     except subprocess.TimeoutExpired:
@@ -327,16 +310,9 @@ def _status(process: subprocess.Popen[bytes]) -> int:
 def _start(number: int, threads: int) -> _Rank:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the rank
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "attnbench.meter.rank",
-        str(its.fileno()),
-        str(os.getpid()),
-    ]
+    code = f"from attnbench.meter.rank import main; main({its.fileno()}, {os.getpid()})"
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-X", "faulthandler", "-P", "-c", code],
         env=_variables(threads),
         pass_fds=(its.fileno(),),
         stdin=subprocess.DEVNULL,
@@ -348,7 +324,7 @@ def _start(number: int, threads: int) -> _Rank:
 
 
 def _variables(threads: int) -> dict[str, str]:
-    """The worker's own, with each rank's share of its threads; they meet on this machine alone."""
+    """The worker's own, with a rank's share of its threads; ranks meet on this machine alone."""
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), here]))
     return {
@@ -372,11 +348,11 @@ def _settings(threads: int) -> Settings:
 
 
 _teams: dict[tuple[int, str], Team] = {}
-"""Those that wait for the next cell, by how many they are and on what."""
+"""Those that wait for the next cell, by their number of ranks and their device."""
 
 
 def team_for(world: int, device: str) -> Team:
-    """The team of so many that is there, or a new one."""
+    """The team of so many ranks that waits, or a new one."""
     key = (world, device.split(":")[0])
     team = _teams.get(key)
     if team is not None and team.alive and team.threads == max(1, torch.get_num_threads() // world):
@@ -388,29 +364,17 @@ def team_for(world: int, device: str) -> Team:
 
 
 def end_teams() -> None:
-    """End all that wait."""
+    """End all teams."""
     while _teams:
         _teams.popitem()[1].close()
 
 
-class Spending(Protocol):
-    """Whoever knows what each rank has spent."""
-
-    spent: list[float]
-
-    def begin(self) -> None:
-        """Count from here."""
-
-    def check(self) -> None:
-        """Raise where a rank has left something changed."""
-
-
-class RanksClock:
+class RanksClock(Clock):
     """Seconds of the slowest rank."""
 
     name = "ranks"
 
-    def __init__(self, ranks: Spending) -> None:
+    def __init__(self, ranks: Together) -> None:
         self.ranks = ranks
         self.taken: list[list[float]] = []
         """Of every sample, what each rank took."""
@@ -437,7 +401,7 @@ class Together:
         self._pages = Pages(problem)
         self._of, built = team.build(variant.to_dict(), problem.to_dict(), self._pages.file)
         self._pages.close_file()
-        weakref.finalize(self, team.let_go, self._of)
+        weakref.finalize(self, team.release, self._of)
         self._note = built[0]["note"]
         self.spent = [0.0] * team.world
         """Seconds of each rank, and bytes that it sent, since :meth:`begin`."""
@@ -451,13 +415,13 @@ class Together:
         return out
 
     def note(self) -> str:
-        """How many there are, and what the variant says of itself."""
+        """The number of ranks, and the variant's own note."""
         threads = f"{self.team.threads} thread" + "s" * (self.team.threads > 1)
-        who = f"{self.team.world} ranks of {threads} each over {self.team.backend}"
-        return f"{who}; {self._note}" if self._note else who
+        ranks = f"{self.team.world} ranks of {threads} each over {self.team.backend}"
+        return f"{ranks}; {self._note}" if self._note else ranks
 
     def begin(self) -> None:
-        """What ranks spend and send counts from here."""
+        """Count what ranks spend and send from here."""
         self.spent, self.sent = [0.0] * self.team.world, [0] * self.team.world
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, int]:
@@ -468,7 +432,7 @@ class Together:
         return self._taken("out"), self._calls
 
     def backward(self, call: int, dout: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the call with this number, which must be the last."""
+        """The gradients of the call with this number; raises if it is not the last."""
         if call != self._calls:
             raise RuntimeError("the ranks keep what the last forward pass left, no other's")
         self._lay(("dout",), (dout,))
@@ -476,7 +440,7 @@ class Together:
         return tuple(self._taken(name) for name in GRADIENTS)
 
     def check(self) -> None:
-        """Raise :class:`Wrong` where a rank left something changed that all its variants share."""
+        """Raise :class:`Wrong` where a rank left something changed that variants share."""
         self.team.ask("look", self._of, "last look")
 
     def clock(self) -> RanksClock:
@@ -491,9 +455,9 @@ class Together:
         for _ in range(SURE):
             seen = self.team.ask("observe", self._of, "call under the profiler")
             memories = [Memory.from_dict(rank["memory"]) for rank in seen]
-            if not any(found.method == HIGH_WATER for found in memories):
+            if all(each.method != HIGH_WATER for each in memories):
                 break
-        self._peaks = [found.peak_bytes for found in memories]
+        self._peaks = [each.peak_bytes for each in memories]
         names = ("out", *GRADIENTS) if self.problem.gradients else ("out",)
         results = {"forward" if n == "out" else n: self._taken(n) for n in names}
         results["forward"].requires_grad_(self.problem.gradients)  # as each rank's own did
@@ -501,7 +465,7 @@ class Together:
         return Observed(_largest(memories, expected), seen[0]["kernels"], ran, results, 0)
 
     def ranks(self, clock: RanksClock, time: Time) -> Ranks:
-        """What each of them did of the calls that a time was taken from."""
+        """What each rank did in the calls whose samples were kept."""
         kept = set(time.samples_s)
         taken = [each for each in clock.taken if max(each) in kept]
         return Ranks(
@@ -541,25 +505,20 @@ class _Shared(torch.autograd.Function):
 
 def _largest(memories: Sequence[Memory], expected: int | None) -> Memory:
     """The memory of the rank that needs most, with what must be known of any."""
-    most = max(memories, key=lambda found: found.peak_bytes)
-    flags = [f"rank {i}: {flag}" for i, found in enumerate(memories) for flag in found.flags]
+    most = max(memories, key=lambda each: each.peak_bytes)
+    flags = [f"rank {i}: {flag}" for i, each in enumerate(memories) for flag in each.flags]
     method = f"the largest of {len(memories)} ranks, each above its share: {most.method}"
     return most.with_(expected_bytes=expected, method=method, flags=flags)
 
 
-def together(variant: Variant, problem: Problem) -> Together:
-    """A variant of several processes, built by the ranks of a team."""
-    return Together(team_for(variant.world, problem.device), variant, problem)
-
-
 def runs_over_ranks(variant: Variant) -> bool:
-    """Whether a row runs over several processes; rows of an earlier commit do not say."""
+    """Whether a row runs over several processes; rows of an earlier commit lack the field."""
     return getattr(variant, "ranks", False)
 
 
 def attend_of(variant: Variant, problem: Problem) -> Attend:
-    """What ``build`` returns, or what stands for all that the ranks have built."""
+    """What ``build`` returns; of a row of several processes, what calls its ranks."""
     if runs_over_ranks(variant):
-        return together(variant, problem)
+        return Together(team_for(variant.world, problem.device), variant, problem)
     attend: Attend = load_function(variant.build)(problem, **variant.chosen)
     return attend

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from time import perf_counter, process_time, sleep
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,95 +44,125 @@ class Values(NamedTuple):
     dout: Tensor | None
 
 
-def _drawer(device: torch.device) -> torch.Generator:
-    """Chance of the ruler's own: torch's may be seeded by anybody."""
+def _generator(device: torch.device) -> torch.Generator:
+    """A generator with a random seed: a variant may seed torch's own."""
     generator = torch.Generator(device)
     generator.manual_seed(int.from_bytes(os.urandom(7)))
     return generator
 
 
-class Signs:
-    """The same values under signs that no call has seen."""
+class FreshValues:
+    """Values for every timed call, and the results that each must give.
 
-    def __init__(self, values: Values, truth: Sequence[Tensor]) -> None:
-        self._values, self._truth = values, truth
-        assert isinstance(values.inputs, Inputs)
-        q, _, v = self._inputs = values.inputs
-        self._qk, self._v = torch.ones_like(q[0, 0, 0]), torch.ones_like(v[0, 0, 0])
-        self._chance = _drawer(q.device)
-
-    def draw(self) -> Values:
-        """New signs."""
-        for signs in (self._qk, self._v):
-            signs.bernoulli_(generator=self._chance).mul_(2).sub_(1)
-        (q, k, v), dout = self._inputs, self._values.dout
-        fresh = Inputs(q * self._qk, k * self._qk, v * self._v)
-        return Values(fresh, None if dout is None else dout * self._v)
-
-    def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The truth under the signs drawn last."""
-        signs = (self._v, self._qk, self._qk, self._v)
-        return [tensor * sign for tensor, sign in zip(self._truth, signs, strict=False)]
-
-
-class TimedTurns:
-    """Two sets of values in turn; each must give what it gave when it was judged."""
+    An exact variant gets the judged values under random signs: on the channels of q and k, which
+    leave the scores as they are, and on those of v, which come out on the output. Any other gets
+    two sets of values in turn, and signs on v besides, once :meth:`sign_values` was called.
+    """
 
     def __init__(
-        self, values: Values, truth: Sequence[Tensor], second: Sequence[Tensor] | None = None
+        self,
+        values: Values,
+        truth: Sequence[Tensor],
+        second: Sequence[Tensor] | None = None,
+        *,
+        exact: bool,
     ) -> None:
-        self._sets = (values, Values(other_set(values.inputs), values.dout))
-        self._first: list[Sequence[Tensor] | None] = [truth, second]
-        self._judged = second is not None
+        """``second``: what the other set must give, where that was judged."""
+        self._sets, self._results = [values], [truth]
+        if not exact:
+            self._sets.append(Values(other_set(values.inputs), values.dout))
+            self._results.append(second or ())
+        self.judged = exact or second is not None
+        """Whether the results of every set were judged."""
         self._turn = 0
-        self._signs: Tensor | None = None
-        self._chance = _drawer(values.inputs[0].device)
+        self._qk: Tensor | None = None
+        self._v: Tensor | None = None
+        self._chance = _generator(values.inputs[0].device)
+        if exact:
+            assert isinstance(values.inputs, Inputs)
+            self._qk = torch.ones_like(values.inputs.q[0, 0, 0])
+            self.sign_values()
 
-    def sign_values(self) -> None:
-        """From now on v comes under signs that no call has seen, and the output with them."""
+    def sign_values(self, on: bool = True) -> None:
+        """Put signs on v from now on, or no longer."""
         inputs = self._sets[0].inputs
         assert isinstance(inputs, Inputs)
-        self._signs = torch.ones_like(inputs.v[0, 0, 0])
-
-    def leave_signs(self) -> None:
-        """The values as they were."""
-        self._signs = None
+        self._v = torch.ones_like(inputs.v[0, 0, 0]) if on else None
 
     def draw(self) -> Values:
-        """The other set."""
-        self._turn = 1 - self._turn
+        """The next set, under new signs."""
+        self._turn = (self._turn + 1) % len(self._sets)
         inputs, dout = self._sets[self._turn]
-        if self._signs is None or not isinstance(inputs, Inputs):
-            return self._sets[self._turn]
-        self._signs.bernoulli_(generator=self._chance).mul_(2).sub_(1)
-        dout = None if dout is None else dout * self._signs
-        return Values(inputs._replace(v=inputs.v * self._signs), dout)
+        for signs in (self._qk, self._v):
+            if signs is not None:
+                signs.bernoulli_(generator=self._chance).mul_(2).sub_(1)
+        if self._v is None:
+            return Values(inputs, dout)
+        assert isinstance(inputs, Inputs)
+        q, k, v = inputs
+        if self._qk is not None:
+            q, k = q * self._qk, k * self._qk
+        return Values(Inputs(q, k, v * self._v), None if dout is None else dout * self._v)
 
     def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What this set gave at first, under the signs drawn last."""
-        if (first := self._first[self._turn]) is None:
-            first = self._first[self._turn] = [x.clone() for x in results]
-        if self._signs is None:
+        """What the values drawn last must give; for a set not judged, what it gave at first."""
+        if not self._results[self._turn]:
+            self._results[self._turn] = [x.clone() for x in results]
+        first = self._results[self._turn]
+        if self._v is None:
             return first
-        on = (True, False, False, True)  # the output and dv
-        return [x * self._signs if s else x for x, s in zip(first, on, strict=False)]
-
-    @property
-    def judged(self) -> bool:
-        """Whether somebody judged what both sets give."""
-        return self._judged
+        signs = (self._v, self._qk, self._qk, self._v)  # of the output, dq, dk and dv
+        return [x if s is None else x * s for x, s in zip(first, signs, strict=False)]
 
     def alike(self) -> bool:
-        """Whether both sets gave the same, though their values differ and nobody judged that."""
-        a, b = self._first
-        if self._judged:
+        """Whether two sets of other values gave the same results, and that was never judged."""
+        if self.judged or not all(self._results):
             return False
-        differ = not torch.equal(self._sets[0].inputs[-1], self._sets[1].inputs[-1])
-        return differ and a is not None and b is not None and torch.equal(a[0], b[0])
+        one, other = (values.inputs[-1] for values in self._sets)
+        a, b = self._results
+        return not torch.equal(one, other) and torch.equal(a[0], b[0])
 
 
-class Timed:
-    """A variant's call in one phase, ready to be timed: what goes before, and what counts."""
+class Repeated:
+    """A variant's call in one phase, made again and again on values that change in place."""
+
+    def __init__(self, problem: Problem, attend: Attend, values: Values) -> None:
+        self.problem = problem
+        self.call = Call(problem, attend, values.inputs)
+        self._dout = None if values.dout is None else values.dout.clone()
+        self._out: Tensor | None = None
+        self._gradients: Sequence[Tensor] = ()
+
+    def before(self) -> None:
+        """Put other values in place."""
+        raise NotImplementedError
+
+    def run(self) -> object:
+        """What the clock sees."""
+        if self.problem.phase != "backward":
+            self._out = self.call.forward()
+        if self.problem.gradients:
+            assert self._out is not None and self._dout is not None
+            self._gradients = self.call.backward(self._out, self._dout)
+        return self._out
+
+    def hold(self) -> Callable[[], None]:
+        """A step that puts the results of the last call back, for a clock that replays it."""
+        out, gradients = self._out, self._gradients
+
+        def put_back() -> None:
+            self._out, self._gradients = out, gradients
+
+        return put_back
+
+    def _forward_first(self) -> None:
+        """Make the forward pass where only the backward one is timed."""
+        if self.problem.phase == "backward":
+            self._out = self.call.forward()
+
+
+class Timed(Repeated):
+    """A variant's call, ready to be timed; the result of every call is compared."""
 
     def __init__(
         self,
@@ -146,51 +176,44 @@ class Timed:
         zero: Collection[str] = (),
     ) -> None:
         """``truth``: output and gradients as they were judged, and ``second`` those of the other
-        set; ``zero``: those that only round.
+        set; ``zero``: those that are only rounding.
         """
-        self.problem = problem
-        self.call = Call(problem, attend, values.inputs)
-        self._dout = None if values.dout is None else values.dout.clone()
-        self.fresh: Signs | TimedTurns = (
-            Signs(values, truth) if exact else TimedTurns(values, truth, second)
-        )
-        self._zero = zero
-        self._names = ("forward", *self.call.names)
-        self._off = torch.zeros(len(self._names), dtype=torch.float64, device=truth[0].device)
+        super().__init__(problem, attend, values)
+        self.fresh = FreshValues(values, truth, second, exact=exact)
+        self._exact, self._zero = exact, zero
+        self._all_names = ("forward", *self.call.names)
+        self.names = tuple(name for name in self._all_names if name not in zero)
+        """Output and gradients, but those that are only rounding."""
+        self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
         self._form: str | None = None
-        self._out: Tensor | None = None
-        self._gradients: Sequence[Tensor] = ()
         self._given: Values | None = None
         self.unseen: tuple[Values, list[Tensor]] | None = None
-        """The values that :meth:`load` put last, and what came of them: output and gradients."""
-        self.names = tuple(name for name in self._names if name not in zero)
-        """Output and gradients, but those that only round."""
-        self._chance = _drawer(truth[0].device)
+        """The values of the last :meth:`load`, with the output and gradients of the call."""
+        self._chance = _generator(truth[0].device)
 
     def try_signs(self) -> None:
-        """Whether signs on v come out on the output: then every call gets its own."""
-        turns = self.fresh
-        if self.problem.level != "core" or not isinstance(turns, TimedTurns) or not turns.judged:
+        """Put signs on v from now on, where they come out on the output."""
+        if self._exact or self.problem.level != "core" or not self.fresh.judged:
             return
-        turns.sign_values()
+        self.fresh.sign_values()
         off, form = self._off.clone(), self._form
         self.before()
         self.run()
         self.settle()
         if self.wrong() is not None:
-            turns.leave_signs()
+            self.fresh.sign_values(False)
         self._off, self._form = off, form
 
     def before(self) -> None:
-        """Hold the last result against what is right, and put fresh values in its place."""
+        """Compare the last result, and put fresh values in place."""
         self.settle()
         self._take(self.fresh.draw())
 
     def load(self, values: Values) -> None:
-        """Put these values there, for a call whose result is kept and held against nothing yet.
+        """Put these values in place for a call whose result :attr:`unseen` keeps, uncompared.
 
-        Signs on the upstream gradient are drawn only after a forward pass that is not timed: it
-        can't have prepared what nobody knew.
+        Signs on the upstream gradient are drawn after a forward pass that is not timed, which can't
+        have prepared for them.
         """
         self.settle()
         self._take(values)
@@ -201,34 +224,12 @@ class Timed:
 
     def _take(self, values: Values) -> None:
         self.call.load(values.inputs)
-        if self.problem.phase == "backward":
-            self._out = self.call.forward()
+        self._forward_first()
         if self._dout is not None and values.dout is not None:
             self._dout.copy_(values.dout)
 
-    def run(self) -> object:
-        """What the clock sees."""
-        if self.problem.phase != "backward":
-            self._out = self.call.forward()
-        if self.problem.gradients:
-            assert self._out is not None and self._dout is not None
-            self._gradients = self.call.backward(self._out, self._dout)
-        return self._out
-
-    def hold(self) -> Callable[[], None]:
-        """A step that puts the last call's results back where :meth:`settle` looks for them.
-
-        For a clock that replays a call without running any of its Python.
-        """
-        out, gradients = self._out, self._gradients
-
-        def put_back() -> None:
-            self._out, self._gradients = out, gradients
-
-        return put_back
-
     def settle(self) -> None:
-        """Take the last result in, outside the clock."""
+        """Compare the last result, or keep it, outside the clock."""
         if self._out is None:
             return
         try:
@@ -236,24 +237,23 @@ class Timed:
             results = [out, *self._gradients]
             if self._given is not None:
                 self.unseen, self._given = (self._given, results), None
-                self._out, self._gradients = None, ()
-                return
-            if len(results) != len(self._names) and self.problem.gradients:
+            elif len(results) != len(self._all_names) and self.problem.gradients:
                 raise Wrong("its weights are not those that it had when it was judged")
+            else:
+                wanted = self.fresh.wanted(results)
+                for i, (got, want) in enumerate(zip(results, wanted, strict=True)):
+                    self._off[i] = torch.maximum(self._off[i], _deviation(got, want))
         except Wrong as wrong:
             self._form = str(wrong)
-        else:
-            for i, (got, want) in enumerate(zip(results, self.fresh.wanted(results), strict=True)):
-                self._off[i] = torch.maximum(self._off[i], _deviation(got, want))
         self._out, self._gradients = None, ()
 
     def wrong(self) -> str | None:
         """None where every timed call gave what it should, else a sentence."""
         if self._form is not None:
             return f"while it was timed, {self._form}"
-        if isinstance(self.fresh, TimedTurns) and self.fresh.alike():
+        if self.fresh.alike():
             return "while it was timed it returned the same result for other inputs"
-        off = dict(zip(self._names, self._off.tolist(), strict=True))
+        off = dict(zip(self._all_names, self._off.tolist(), strict=True))
         changed = _changed(self.problem.dtype, off, self._zero)
         return None if changed is None else f"while it was timed {changed}"
 
@@ -266,10 +266,8 @@ def unlike(
         check_form(problem, results["forward"])
     except Wrong as wrong:
         return str(wrong)
-    off = {
-        name: float(_deviation(got.detach(), want))
-        for (name, got), want in zip(results.items(), truth, strict=True)
-    }
+    pairs = zip(results.items(), truth, strict=True)
+    off = {name: float(_deviation(got.detach(), want)) for (name, got), want in pairs}
     return _changed(problem.dtype, off, zero)
 
 
@@ -293,7 +291,7 @@ def _deviation(got: Tensor, want: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is asked to measure."""
+    """What a worker is to measure."""
 
     variant: Variant
     problem: Problem
@@ -307,21 +305,13 @@ class Job:
     ceilings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """To send over a pipe."""
-        return {
-            "variant": self.variant.to_dict(),
-            "problem": self.problem.to_dict(),
-            "seed": self.seed,
-            "budget_s": self.budget_s,
-            "timed": self.timed,
-            "bits": self.bits,
-            "energy": self.energy,
-            "ceilings": dict(self.ceilings),
-        }
+        """As JSON."""
+        parts = {"variant": self.variant.to_dict(), "problem": self.problem.to_dict()}
+        return {**vars(self), **parts, "ceilings": dict(self.ceilings)}
 
     @classmethod
     def from_dict(cls, sent: Mapping[str, Any]) -> Job:
-        """As it was sent."""
+        """From :meth:`to_dict`."""
         variant, problem = Variant.from_dict(sent["variant"]), Problem.from_dict(sent["problem"])
         return cls(**{**sent, "variant": variant, "problem": problem})
 
@@ -339,7 +329,7 @@ class Ready:
     first_s: float
     """What the first call took."""
     shared: dict[str, Any]
-    """What others share, as it stood before the variant was built."""
+    """What variants share, as it was before this one was built."""
 
     @property
     def values(self) -> Values:
@@ -366,21 +356,6 @@ class Ready:
         if isinstance(self.attend, Together):
             return self.attend.clock()
         return clock_for(self.job.problem.device, self.job.problem.phase)
-
-
-class Repeated(Protocol):
-    """A call that is made again and again on values that change in place."""
-
-    call: Call
-
-    def before(self) -> object:
-        """Put other values there."""
-
-    def run(self) -> object:
-        """What the clock sees."""
-
-    def hold(self) -> Callable[[], object]:
-        """What puts the results back where they are looked for, after a replay."""
 
 
 def prepare(clock: Clock, timed: Repeated) -> None:
@@ -411,13 +386,11 @@ class TimeSpent:
             self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - start
 
     def closed(self) -> dict[str, float]:
-        """All the names, and what is left over as the ruler's own."""
+        """Seconds by name, with the total and what no name counts."""
         total = perf_counter() - self._start
         own = total - sum(self.seconds.values())
         return {k: round(v, 6) for k, v in {**self.seconds, "own": own, "total": total}.items()}
 
-
-Samples = Callable[[], list[float]]
 
 IN_A_ROW = 5
 """Batches thrown away in a row before it is accepted that the device stays slow."""
@@ -427,57 +400,27 @@ CONTENDED = 0.9
 """Below this share of the processor a single thread was not running all the time."""
 
 
-class Health(Protocol):
-    """Watches while batches of samples are taken."""
+class Health:
+    """Watches a GPU while batches of samples are taken, and throws away those of a slow one."""
 
-    discarded: int
-    """Samples thrown away."""
-
-    def take(self, batch: Samples) -> list[float]:
-        """The samples of a batch, taken while the device was itself."""
-
-    def clocks(self) -> dict[str, float]:
-        """The device's clocks, as observed."""
-
-    def flags(self) -> list[str]:
-        """What must be known."""
-
-
-class Unwatched:
-    """Nothing to watch; on a GPU, with the reason."""
-
-    discarded = 0
-
-    def __init__(self, why: str = "") -> None:
-        self._why = why
-
-    def take(self, batch: Samples) -> list[float]:
-        """As they come."""
-        return batch()
-
-    def clocks(self) -> dict[str, float]:
-        """None are known."""
-        return {}
-
-    def flags(self) -> list[str]:
-        """Why slow-downs went unseen."""
-        return [f"slow-downs were not watched for: {self._why}"] if self._why else []
-
-
-class Watched:
-    """A GPU under its driver's eyes."""
-
-    def __init__(self, board: Board, wait: Callable[[float], object] = sleep) -> None:
-        self._board, self._wait = board, wait
+    def __init__(
+        self, board: Board | Absent | None, wait: Callable[[float], object] = sleep
+    ) -> None:
+        """``board``: the GPU's, the reason why it can't be watched, or None where there is none."""
+        self._board = None if isinstance(board, Absent) else board
+        self._blind = board.reason if isinstance(board, Absent) else ""
+        self._wait = wait
         self.discarded = 0
+        """Samples thrown away."""
         self._mhz: list[float] = []
         self._batches = self._capped = 0
         self._stays: frozenset[str] = frozenset()
         """Slow-downs that did not end."""
-        self._blind = ""
 
-    def take(self, batch: Samples) -> list[float]:
+    def take(self, batch: Callable[[], list[float]]) -> list[float]:
         """The batch, again and again while the device is slowed down; at last as it is."""
+        if self._board is None:
+            return batch()
         pause, tries = WAIT_S[0], 0
         while True:
             hot, capped = self._held_down_s("thermal"), self._held_down_s("power")
@@ -485,7 +428,7 @@ class Watched:
             samples = batch()
             mhz, reasons = self._board.sm_mhz(), reasons | self._reasons()
             if self._held_down_s("power") > capped:
-                reasons |= {POWER_CAP}  # it came and went while nobody looked
+                reasons |= {POWER_CAP}  # it came and went within the batch
             slow = reasons & SLOWDOWNS
             if not slow and self._held_down_s("thermal") > hot:
                 slow = frozenset({"thermal"})  # as did this
@@ -504,49 +447,48 @@ class Watched:
         return samples
 
     def clocks(self) -> dict[str, float]:
-        """Of its processors, right after each batch that was kept."""
+        """The clocks of its processors, read after each batch that was kept."""
         if not self._mhz:
             return {}
         return {"sm_mhz": float(median(self._mhz)), "sm_mhz_min": float(min(self._mhz))}
 
     def flags(self) -> list[str]:
-        """Slow-downs that stayed, and the power cap."""
-        found = []
+        """Slow-downs that stayed, the power cap, and why slow-downs went unseen."""
+        flags = []
         if self._stays:
             why = ", ".join(sorted(self._stays))
-            found.append(
+            flags.append(
                 f"slowed down all the time ({why}): {self.discarded} samples were thrown "
                 "away, then the rest kept"
             )
-        if self._capped:
+        if self._capped and self._board is not None:
             limit = self._board.power_limit_w()
             least = "" if isinstance(limit, Absent) else f" of {limit:.0f} W"
-            found.append(
+            flags.append(
                 f"power-capped: in {self._capped} of {self._batches} batches the clocks "
                 f"were held down to keep to the limit{least}"
             )
         if self._blind:
-            found.append(f"slow-downs were not watched for: {self._blind}")
-        return found
+            flags.append(f"slow-downs were not watched for: {self._blind}")
+        return flags
 
     def _reasons(self) -> frozenset[str]:
-        found = self._board.reasons()
-        if isinstance(found, Absent):
-            self._blind = found.reason
+        assert self._board is not None
+        reasons = self._board.reasons()
+        if isinstance(reasons, Absent):
+            self._blind = reasons.reason
             return frozenset()
-        return found
+        return reasons
 
     def _held_down_s(self, policy: str) -> float:
-        found = self._board.held_down_s(policy)
-        return 0.0 if isinstance(found, Absent) else found
+        assert self._board is not None
+        seconds = self._board.held_down_s(policy)
+        return 0.0 if isinstance(seconds, Absent) else seconds
 
 
 def health_for(device: str) -> Health:
     """A watcher for one measurement on a device."""
-    if device == "cpu":
-        return Unwatched()
-    board = gpu.board(cuda_gpu(device).uuid)
-    return Unwatched(board.reason) if isinstance(board, Absent) else Watched(board)
+    return Health(None if device == "cpu" else gpu.board(cuda_gpu(device).uuid))
 
 
 class Processor:
@@ -556,10 +498,10 @@ class Processor:
         self._wall, self._cpu, self._waits = perf_counter(), process_time(), _waits()
 
     def flags(self, calls: int, threads: int) -> list[str]:
-        """Whether others took it, or the calls let it go themselves.
+        """Whether other processes took it, or the calls gave it back themselves.
 
-        A thread that sleeps or waits gives the processor back of its own will, and the system
-        counts how often. Several threads wait honestly for one another: then it tells nothing.
+        A thread that sleeps or waits gives the processor back voluntarily, which the system
+        counts. With several threads this says nothing: they wait for one another.
         """
         wall = max(perf_counter() - self._wall, 1e-9)
         share = (process_time() - self._cpu) / wall
@@ -573,7 +515,7 @@ class Processor:
 
 
 def _waits() -> int:
-    """How often this thread has given the processor back of its own will."""
+    """How often this thread has given the processor back voluntarily."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
@@ -587,7 +529,7 @@ PLATEAU = 64
 """Noise that did not change over so many samples will not get better."""
 
 
-def warm_up(timed: Timed, clock: Clock, budget_s: float) -> tuple[float, list[str]]:
+def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list[str]]:
     """Call until the second half is as fast as the first, or the budget is spent."""
     taken: list[float] = []
     start = perf_counter()
@@ -610,7 +552,7 @@ def measure_time(
 
     ``health`` watches the device meanwhile, and throws away what was taken while it was slow.
     """
-    health = health or Unwatched()
+    health = health or Health(None)
     samples: list[float] = []
     start, processor = perf_counter(), Processor()
     stop = ""
@@ -619,7 +561,7 @@ def measure_time(
         samples += health.take(partial(clock.samples, timed.before, timed.run, count))
         stop = _why_stop(samples, perf_counter() - start, budget_s)
     timed.settle()
-    flags = [*flags, *getattr(clock, "flags", ()), *health.flags(), *_drift(samples)]
+    flags = [*flags, *clock.flags, *health.flags(), *_drift(samples)]
     if clock.name == "host":
         flags += processor.flags(len(samples), torch.get_num_threads())
     s = summary(samples)
@@ -642,13 +584,12 @@ def measure_time(
 
 def _batch(clock: Clock, samples: list[float], spent_s: float, budget_s: float) -> int:
     """How many samples to take before looking again."""
-    most: int = getattr(clock, "batch", 1)
-    if most == 1:
+    if clock.batch == 1:
         return 1 if len(samples) < ENOUGH else 5
-    if not samples:  # nobody knows yet how long one takes
+    if not samples:  # how long one takes is not known yet
         return 1
     fits = (budget_s - spent_s) / (spent_s / len(samples) + 1e-9)
-    return max(1, min(most, int(fits)))
+    return max(1, min(clock.batch, int(fits)))
 
 
 def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
@@ -673,7 +614,7 @@ def _noise(samples: list[float]) -> float:
 
 
 def _drift(samples: list[float]) -> list[str]:
-    """Whether the last third is not the first, by more than both intervals allow."""
+    """Whether the last third differs from the first by more than both intervals allow."""
     third = len(samples) // 3
     if third < LEAST:
         return []

@@ -42,16 +42,16 @@ def main() -> None:
 
 
 def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:
-    from attnbench.meter import ceilings, pairs, probe
+    from attnbench.meter import clocks, pairs, probe
     from attnbench.meter.timed import Job
 
     match question:
         case {"apply": settings}:
             return _apply(settings)
         case {"ceilings": dtypes, "device": device}:
-            return {"ceilings": ceilings.measure(device, dtypes)}
+            return {"ceilings": clocks.measure_ceilings(device, dtypes)}
         case {"canary": device}:
-            return {"canary": ceilings.reading(device)}
+            return {"canary": clocks.canary_s(device)}
         case {"noise": dtype, "device": device}:
             return {"noise": pairs.floors(device, dtype)}
         case {"compare": _}:

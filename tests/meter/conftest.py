@@ -10,6 +10,7 @@ import pytest
 import attnbench
 from attnbench.core.record import Record
 from attnbench.meter.cell import Bench
+from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import warm_profiler
 from attnbench.meter.timed import Job
 from impls.problem import Problem
@@ -78,7 +79,7 @@ def cells(tmp_path):
     return Cells(tmp_path)
 
 
-class Scripted:
+class Scripted(Clock):
     """A clock that reads what it is told, while its own time passes by a fixed step a sample."""
 
     name = "scripted"

@@ -153,8 +153,8 @@ def hold(variant="matmul", **changes):
 def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
     held = HeldVariant()
     assert held.hold(cells.bench, hold()) == {"held": True}
-    assert held.fresh() == {"fresh": True}
-    seconds = held.sample(3)["seconds"]
+    assert held.answer(None, {"fresh": True}) == {"fresh": True}
+    seconds = held.answer(None, {"sample": 3})["seconds"]
     assert len(seconds) == 3
     assert all(0 < s < 1 for s in seconds)
 
@@ -183,12 +183,12 @@ def told(wrong=None):
 
 
 def test_the_call_that_warms_what_others_have_cooled_is_no_sample():
-    assert told().sample(3) == {"seconds": [2.0, 3.0, 4.0]}
+    assert told().answer(None, {"sample": 3}) == {"seconds": [2.0, 3.0, 4.0]}
 
 
-@pytest.mark.parametrize("ask", [HeldVariant.fresh, lambda held: held.sample(2)])
-def test_a_variant_that_is_held_and_lies_is_wrong_and_gives_no_seconds(ask):
-    assert ask(told("it lied")) == {"wrong": "it lied"}
+@pytest.mark.parametrize("question", [{"fresh": True}, {"sample": 2}])
+def test_a_variant_that_is_held_and_lies_is_wrong_and_gives_no_seconds(question):
+    assert told("it lied").answer(None, question) == {"wrong": "it lied"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from dataclasses import astuple
 from types import SimpleNamespace
 
 import pytest
@@ -104,7 +103,7 @@ def test_after_a_call_others_are_watched_for_a_third_of_it_within_limits(monkeyp
     seen = audit._host_call(SimpleNamespace(run=lambda: None))
     assert slept == [pytest.approx(waited)]
     share = wall / (2 + 2 * wall)  # asking took the rest
-    assert astuple(seen) == pytest.approx((wall, 0.5, share, 0.25, waited))
+    assert tuple(seen) == pytest.approx((wall, 0.5, share, 0.25, waited))
 
 
 def timed(**parts):

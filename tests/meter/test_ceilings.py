@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attnbench.core.record import least_time
-from attnbench.meter import ceilings
-from attnbench.meter.ceilings import measure
+from attnbench.meter import clocks as ceilings
+from attnbench.meter.clocks import measure_ceilings as measure
 from impls.cost import Cost
 
 GIVEN = {"flops": {"float32": 1e9}, "copy": {"1000": 8e9, "100000": 4e9, "10000000": 1e9}}

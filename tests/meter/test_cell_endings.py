@@ -104,7 +104,7 @@ def test_what_may_just_fit_is_run(cells, monkeypatch):
 @pytest.mark.parametrize(("error", "gone"), [("MemoryError", ["cpu"]), ("ValueError", [])])
 def test_what_lacked_memory_leaves_none_behind(cells, monkeypatch, error, gone):
     asked = []
-    monkeypatch.setattr(room, "let_go", asked.append)
+    monkeypatch.setattr(room, "release", asked.append)
     cells.run(raising(f"raise {error}('no')", "attend"))
     assert asked == gone
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.meter import clocks
-from attnbench.meter.clocks import HostClock, clock_for, second_clock_for
+from attnbench.meter.clocks import HostClock, clock_for
 from impls.loading import load_file
 
 FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
@@ -98,8 +98,3 @@ def test_the_processor_is_timed_by_the_host_clock(phase):
 def test_a_gpu_is_timed_by_events_and_a_decoder_by_its_graph(monkeypatch, phase, name):
     monkeypatch.setattr(clocks, "cuda_gpu", lambda device: FakeGpu())
     assert type(clock_for("cuda:1", phase)).__name__ == name
-    assert second_clock_for("cuda:1").name == "e2e"
-
-
-def test_the_processor_has_no_second_clock():
-    assert second_clock_for("cpu") is None

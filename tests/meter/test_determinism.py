@@ -126,7 +126,7 @@ def build(problem):
 
 def test_the_mode_is_tried_where_calls_differ_and_its_cost_is_measured(planted, monkeypatch):
     under = torch.are_deterministic_algorithms_enabled
-    monkeypatch.setattr(determinism._Given, "seconds", lambda self: 3.0 if under() else 2.0)
+    monkeypatch.setattr(determinism._Fixed, "seconds", lambda self: 3.0 if under() else 2.0)
     found = tried(planted(OBEYS), problem())
     assert (found.repeats, found.mode_repeats, found.mode_cost) == (False, True, 1.5)
 

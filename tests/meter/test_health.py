@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.core.gpu import SLOWDOWNS, Absent
 from attnbench.meter import timed
-from attnbench.meter.timed import Processor, Unwatched, Watched, health_for
+from attnbench.meter.timed import Health, Processor, health_for
 from impls.loading import load_file
 
 fake = load_file(Path(__file__).with_name("fake_gpu.py"))
@@ -20,7 +20,7 @@ class Scene:
         self.gpu = fake.FakeGpu(launch_s=0.0)
         self.gpu.slow = list(slow)
         self.waits = []
-        self.watch = Watched(fake.FakeBoard(self.gpu, **board), self.wait)
+        self.watch = Health(fake.FakeBoard(self.gpu, **board), self.wait)
 
     def wait(self, seconds):
         self.waits.append(seconds)
@@ -111,7 +111,6 @@ def test_a_driver_that_does_not_say_is_flagged_once():
 
 def test_on_the_processor_nothing_is_watched():
     watch = health_for("cpu")
-    assert isinstance(watch, Unwatched)
     assert watch.take(lambda: [1.0]) == [1.0]
     assert (watch.discarded, watch.clocks(), watch.flags()) == (0, {}, [])
 

@@ -98,7 +98,7 @@ def seen(monkeypatch):
     def observed(peak=MIB, between=None, high=0, held=0, problem=SMALL):
         monkeypatch.setattr(memory, "_replay", lambda events: (peak, between))
         monkeypatch.setattr(memory, "_reset_high_water", lambda: 1000)
-        monkeypatch.setattr(memory, "_resident", lambda field: 1000 + high)
+        monkeypatch.setattr(memory, "_kernel_bytes", lambda field: 1000 + high)
         monkeypatch.setattr(memory, "_held", lambda call: held)
         inputs = make(problem, 0)
         dout = torch.ones(problem.output_shape) if problem.gradients else None
@@ -171,7 +171,7 @@ def test_what_the_call_that_is_observed_gave_comes_with_it(phase):
 def test_a_call_grows_the_process_by_its_highest_mark_above_where_it_stood(monkeypatch):
     done, stood = [], []
     monkeypatch.setattr(memory, "_reset_high_water", lambda: stood.append(list(done)) or 10)
-    monkeypatch.setattr(memory, "_resident", lambda field: 25 if done and field == "VmHWM" else 0)
+    monkeypatch.setattr(memory, "_kernel_bytes", lambda field: 25 if done else 0)
     assert memory.growth(lambda: done.append(1)) == 15
     assert stood == [[]]
 

@@ -100,7 +100,7 @@ def test_a_call_is_as_slow_as_the_slower_of_two_looks_at_it():
     assert looked_at(least=3.0, new=1.0, threads=2) == 1.5  # two at work take half as long
 
 
-def test_what_the_second_clock_notes_joins_what_the_first_did():
+def test_what_the_second_clock_notes_joins_what_the_first_did(monkeypatch):
     time = Time(
         median_s=1.0,
         low_s=1.0,
@@ -114,7 +114,9 @@ def test_what_the_second_clock_notes_joins_what_the_first_did():
         samples_s=[1.0] * 7,
         flags=["drifting"],
     )
-    found = cell._with(time, Audit(2.0, "e2e", ["launch-bound"]))
+    audit = Audit(2.0, "e2e", ["launch-bound"])
+    monkeypatch.setattr(cell, "audited", lambda *_: (audit, 0.0))
+    found = cell._confirmed(None, None, None, time)
     assert (found.audit_s, found.audit_clock) == (2.0, "e2e")
     assert found.flags == ["drifting", "launch-bound"]
 

@@ -5,14 +5,14 @@ from torch.autograd import DeviceType
 from attnbench.meter.memory import named, own_of
 from attnbench.meter.profile import (
     Allocator,
-    Step,
+    MemoryStep,
     Timeline,
-    When,
     Window,
     kernels,
     memory_values,
     moments,
     operators,
+    phase_at,
 )
 from impls.problem import Problem
 
@@ -96,8 +96,8 @@ def test_an_operators_own_is_without_those_inside_it():
 
 
 def test_operators_fall_into_the_phase_that_they_start_in():
-    when = When([Window("forward", 0, 10), Window("backward", 10, 20), Window("forward", 30, 40)])
-    assert [when.phase(t) for t in (0, 9, 10, 19, 20, 25, 30, 40, -1)] == [
+    windows = [Window("forward", 0, 10), Window("backward", 10, 20), Window("forward", 30, 40)]
+    assert [phase_at(windows, t) for t in (0, 9, 10, 19, 20, 25, 30, 40, -1)] == [
         "forward",
         "forward",
         "backward",
@@ -114,7 +114,7 @@ def test_operators_fall_into_the_phase_that_they_start_in():
         Event("aten::a", 31, 3),
         Event("aten::a", 22, 3),
     ]
-    found = operators(events, when)
+    found = operators(events, windows)
     assert (found["forward"]["aten::a"].nanoseconds, found["forward"]["aten::a"].calls) == (5, 2)
     assert found["backward"]["aten::a"].nanoseconds == 4
 
@@ -127,7 +127,7 @@ def test_kernels_belong_to_the_phase_of_what_launched_them():
         Event("attnbench: forward", 5, 10, device=cuda, linked=7, note=True),
         Event("stray", 15, 6, device=cuda, linked=99),
     ]
-    found = kernels(events, When([Window("forward", 0, 10), Window("backward", 10, 20)]))
+    found = kernels(events, [Window("forward", 0, 10), Window("backward", 10, 20)])
     assert set(found) == {"forward"} and set(found["forward"]) == {"gemm"}
     assert (found["forward"]["gemm"].nanoseconds, found["forward"]["gemm"].flops) == (6, 100)
 
@@ -136,9 +136,9 @@ def test_thinning_out_keeps_the_peak_and_the_end():
     a, b = Allocator("a.py:1", "aten::a", False), Allocator("b.py:2", "aten::b", True)
     steps = []
     for i in range(5000):
-        steps += [Step(10 * i, a, 8), Step(10 * i + 5, a, -8)]
-    steps.insert(6001, Step(steps[6000].at_ns + 1, b, 100))
-    steps.insert(6003, Step(steps[6001].at_ns + 1, b, -100))
+        steps += [MemoryStep(10 * i, a, 8), MemoryStep(10 * i + 5, a, -8)]
+    steps.insert(6001, MemoryStep(steps[6000].at_ns + 1, b, 100))
+    steps.insert(6003, MemoryStep(steps[6001].at_ns + 1, b, -100))
     found = moments(steps, 100)
     assert len(found) <= 110
     assert max(m.total for m in found) == 108
@@ -150,12 +150,12 @@ def test_thinning_out_keeps_the_peak_and_the_end():
 
 def test_a_source_is_told_apart_for_its_peak_or_for_holding_long():
     sources = [Allocator(f"a.py:{i}", "aten::a", False) for i in range(40)]
-    steps = [Step(0, sources[0], 5)]  # little, but all along
-    steps += [Step(10 + i, s, 10 + i) for i, s in enumerate(sources[1:21])]
-    steps += [Step(100 + i, s, -s_bytes) for i, (_, s, s_bytes) in enumerate(steps[1:21])]
+    steps = [MemoryStep(0, sources[0], 5)]  # little, but all along
+    steps += [MemoryStep(10 + i, s, 10 + i) for i, s in enumerate(sources[1:21])]
+    steps += [MemoryStep(100 + i, s, -s_bytes) for i, (_, s, s_bytes) in enumerate(steps[1:21])]
     for i, s in enumerate(sources[21:]):  # much, for an instant, one after another
-        steps += [Step(200 + 2 * i, s, 50), Step(201 + 2 * i, s, -50)]
-    steps.append(Step(10_000, sources[0], -5))
+        steps += [MemoryStep(200 + 2 * i, s, 50), MemoryStep(201 + 2 * i, s, -50)]
+    steps.append(MemoryStep(10_000, sources[0], -5))
     timeline = Timeline(steps, [], 0, None, 10_000)
     told = memory_values(timeline, Problem())
     assert told["peak_bytes"] == sum(x.nbytes for x in steps[:21])

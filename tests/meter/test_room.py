@@ -65,13 +65,13 @@ def test_a_context_that_is_gone_has_nothing_to_give_back(monkeypatch):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(torch.cuda, "empty_cache", gone)
-    room.let_go("cuda")
+    room.release("cuda")
 
 
 def test_a_cpu_has_nothing_to_give_back(monkeypatch):
     memory = Memory(monkeypatch, free=0, kept=0, used=0)
     room.insist(0, "cpu", "it", "above")
-    room.let_go("cpu")
+    room.release("cpu")
     assert memory.deeds == ["collected"]
 
 

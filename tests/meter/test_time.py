@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attnbench.meter.clocks import EventClock, HostClock
-from attnbench.meter.timed import Watched, _drift, measure_time, warm_up
+from attnbench.meter.timed import Health, _drift, measure_time, warm_up
 from impls.loading import load_file
 
 fake = load_file(Path(__file__).with_name("fake_gpu.py"))
@@ -157,7 +157,7 @@ def gpu(monkeypatch):
 
 
 def test_a_gpus_samples_come_in_batches_and_its_clocks_are_noted(gpu):
-    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=Watched(fake.FakeBoard(gpu)))
+    got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=Health(fake.FakeBoard(gpu)))
     assert got.clock == "events"
     assert got.median_s == pytest.approx(1e-3)
     assert (got.stop, got.flags, got.discarded) == ("converged", [], 0)
@@ -173,7 +173,7 @@ def test_long_calls_on_a_gpu_do_not_overrun_the_budget_by_a_batch(gpu):
 
 def test_what_was_taken_under_a_slow_down_is_not_in_the_time_and_is_counted(gpu):
     gpu.slow = [(0.1, 0.4, 3.0, "HwThermal")]
-    health = Watched(fake.FakeBoard(gpu), gpu.busy_host)
+    health = Health(fake.FakeBoard(gpu), gpu.busy_host)
     got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=health)
     assert max(got.samples_s) == pytest.approx(1e-3)
     assert got.discarded > 0
@@ -182,7 +182,7 @@ def test_what_was_taken_under_a_slow_down_is_not_in_the_time_and_is_counted(gpu)
 
 def test_a_power_cap_is_in_the_flags_and_the_clocks(gpu):
     gpu.slow = [(0.0, 1e9, 1.1, "SwPowerCap")]
-    health = Watched(fake.FakeBoard(gpu), gpu.busy_host)
+    health = Health(fake.FakeBoard(gpu), gpu.busy_host)
     got = on(gpu, EventClock(gpu), lambda: gpu.kernel(1e-3), health=health)
     assert got.flags[0].startswith("power-capped: ")
     assert got.median_s == pytest.approx(1.1e-3)

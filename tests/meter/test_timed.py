@@ -8,7 +8,7 @@ import torch
 import impls
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, cast, make
-from attnbench.meter.timed import SAME, Signs, Timed, TimedTurns, Values, measure_time, other_set
+from attnbench.meter.timed import SAME, FreshValues, Timed, Values, measure_time, other_set
 from impls.dense.matmul import build
 from impls.loading import load_function
 from impls.lowrank import mean_v
@@ -119,7 +119,7 @@ def test_every_call_has_values_that_no_call_had_at_the_same_addresses(phase):
 def test_the_scores_are_the_same_to_the_last_bit(dtype, kv_heads):
     problem = Problem(**{**SMALL, "kv_heads": kv_heads}, dtype=dtype)
     values = values_of(problem)
-    fresh = Signs(values, [])
+    fresh = FreshValues(values, [], exact=True)
     was = values.inputs.q @ values.inputs.k.mT
     for _ in range(5):
         q, k, _ = fresh.draw().inputs
@@ -137,7 +137,7 @@ def test_what_is_wanted_is_what_honest_rows_compute(name, phase, dtype, kv_heads
         **{**SMALL, "kv_heads": kv_heads}, dtype=dtype, phase=phase, mask=Mask.parse(mask)
     )
     attend, values = attend_of(name, problem), values_of(problem)
-    fresh = Signs(values, results_of(problem, attend, values))
+    fresh = FreshValues(values, results_of(problem, attend, values), exact=True)
     for _ in range(2):
         got = results_of(problem, attend, fresh.draw())
         wanted = fresh.wanted(got)
@@ -154,7 +154,6 @@ def test_what_is_wanted_is_what_honest_rows_compute(name, phase, dtype, kv_heads
 def test_honest_rows_are_right_all_the_while(name, phase, dtype, kv_heads):
     problem = Problem(**{**SMALL, "kv_heads": kv_heads}, dtype=dtype, phase=phase)
     one, _ = timed(problem, attend_of(name, problem), exact=name != "mean_v")
-    assert isinstance(one.fresh, TimedTurns if name == "mean_v" else Signs)
     turns(one, 5)
     assert one.wrong() is None
 
@@ -168,7 +167,7 @@ def test_the_values_themselves_are_left_alone():
 
 def test_nobody_can_draw_the_same_signs_by_doing_the_same():
     values = values_of(Problem(**SMALL))
-    one, other = (Signs(values, []) for _ in range(2))
+    one, other = (FreshValues(values, [], exact=True) for _ in range(2))
     assert any(
         not torch.equal(a, b)
         for _ in range(4)

@@ -7,7 +7,7 @@ import torch
 
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, make, other_set
-from attnbench.meter.timed import Timed, TimedTurns, Values
+from attnbench.meter.timed import Timed, Values
 from impls.problem import Problem
 
 SMALL = Problem(heads=2, kv_heads=2, q_len=12, kv_len=12, head_dim=8, v_head_dim=8)
@@ -41,7 +41,6 @@ def turns_of(attend, problem=SMALL, *, judged=True):
 
     second = made(other_set(values.inputs)) if judged else None
     timed = Timed(problem, watched, values, made(values.inputs), exact=False, second=second)
-    assert isinstance(timed.fresh, TimedTurns)
     timed.try_signs()
     had.clear()
     for _ in range(6):

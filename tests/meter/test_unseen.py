@@ -8,9 +8,9 @@ import torch
 
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
-from attnbench.meter import unseen
+from attnbench.meter import audit as unseen
+from attnbench.meter.audit import UnseenJudge, _in_turn
 from attnbench.meter.timed import Values
-from attnbench.meter.unseen import _in_turn, _Judge
 from impls.problem import Problem
 
 LENGTH = 256
@@ -99,7 +99,7 @@ def remembering(monkeypatch, *looks, seconds=MS):
     the least that is told."""
     given, rounds = iter(looks), []
     monkeypatch.setattr(unseen, "_in_turn", lambda *a: rounds.append(a[3]) or next(given))
-    monkeypatch.setattr(unseen._Judge, "kept", lambda judge: rounds.append("judged"))
+    monkeypatch.setattr(unseen.UnseenJudge, "kept", lambda judge: rounds.append("judged"))
     timed = SimpleNamespace(unseen=None)
     least = unseen.check_remembers_nothing(timed, None, None, None, {}, seconds)
     return rounds, least
@@ -141,7 +141,7 @@ def test_a_machine_that_is_slow_for_two_looks_makes_no_memory(monkeypatch):
 # ---- what came of them ---------------------------------------------------------------------------
 
 
-class Judging(_Judge):
+class Judging(UnseenJudge):
     """A judge who writes down what it would hold against the truth: names and rows."""
 
     def __init__(self, problem=SMALL, define=None, results=None):
@@ -176,7 +176,7 @@ def test_what_is_not_finite_in_a_row_that_is_not_judged_is_named(monkeypatch):
     results = [torch.zeros(1, 1, LENGTH, 4)]
     results[0][0, 0, 7, 1] = torch.nan
     judge = Judging(results=results)
-    monkeypatch.setattr(judge, "_rows", lambda *_: None)
+    monkeypatch.setattr(judge, "_check_rows", lambda *_: None)
     with pytest.raises(Wrong, match="not finite in the output on values it had not seen: row 7 "):
         judge.output()
 
