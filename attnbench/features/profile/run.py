@@ -1,6 +1,4 @@
-"""``attnbench profile``: one or two variants on one problem, profiled by a worker once the gate has
-let them pass.
-"""
+"""``attnbench profile``: one or two variants on one problem, profiled once they pass the gate."""
 
 from __future__ import annotations
 
@@ -22,16 +20,15 @@ from impls.spec import Variant
 LENGTH = "1024"
 """Long enough that products weigh more than calling them."""
 PREFERRED = ("train", "forward", "decode", "backward")
-"""Of the phases that a variant serves, the first of these."""
 MASKS = ("causal", "none")
-"""Likewise."""
+"""The first of these that all variants serve."""
 
 
 class NotProfiled(Exception):
-    """Why there is no profile, in a sentence; ``status`` is what the program ends with."""
+    """Why there is no profile, in a sentence; ``status`` is the program's exit status."""
 
     def __init__(self, record: Record) -> None:
-        remedy = f" → {record.remedy}" * bool(record.remedy)
+        remedy = f" → {record.remedy}" if record.remedy else ""
         status = str(record.status).replace("_", " ")
         super().__init__(f"{record.variant} is not profiled ({status}): {record.reason}{remedy}")
         self.status = 1 if record.status in FINDINGS else 2
@@ -42,44 +39,43 @@ def plan(
 ) -> Plan:
     """A cell for each variant, all on the same problem; refuses more problems than one."""
     rows = [table.find(name) for name in names]
-    asked = grid.with_(seq=(LENGTH,), variants=()).with_(**changes)
+    grid = grid.with_(seq=(LENGTH,), variants=()).with_(**changes)
     if "phase" not in changes:
-        asked = asked.with_(phase=(_first(rows, asked.device, "phases", PREFERRED),))
+        grid = grid.with_(phase=(_first(rows, grid.device, "phases", PREFERRED),))
     if "mask" not in changes:
-        asked = asked.with_(mask=(_first(rows, asked.device, "masks", MASKS),))
+        grid = grid.with_(mask=(_first(rows, grid.device, "masks", MASKS),))
     levels = list(dict.fromkeys(row.level for row in rows))
     if len(levels) > 1:
         raise InvalidProblem(
             f"{rows[0].label} works at level {levels[0]} and {rows[1].label} at {levels[1]}: "
             "they are given different things, so neither is slower than the other; name two of one"
         )
-    made = make_plan(table, names, asked, machine)
-    problems = list(dict.fromkeys(cell.problem for cell in made.cells))
+    result = make_plan(table, names, grid, machine)
+    problems = list(dict.fromkeys(cell.problem for cell in result.cells))
     if len(problems) > 1:
         raise InvalidProblem(
             f"profile takes one problem, and this grid has {len(problems)}: "
             f"{problems[0]}, {problems[1]}" + ", …" * (len(problems) > 2) + "; give one value each"
         )
-    return made
+    return result
 
 
 def _first(
     rows: Sequence[Variant], device: str, what: Literal["phases", "masks"], preferred: Sequence[str]
 ) -> str:
-    """What all of the variants serve; where there is no such thing, the plan says who does not."""
+    """The first that all of the variants serve; if there is none, the plan refuses one of them."""
     served = [row.on(device, what) for row in rows]
     return next((x for x in preferred if all(x in some for some in served)), preferred[0])
 
 
 def folder_of(cells: Sequence[Cell], out: Path) -> Path:
-    """Where the files of such a question go; asked again, they are replaced."""
+    """Where the files go; the same question again replaces them."""
     names = "-against-".join(cell.variant.label for cell in cells)
-    return out / re.sub(r"[^A-Za-z0-9.]+", "-", f"{names} {cells[0].problem}").strip("-")
+    return out / _slug(f"{names} {cells[0].problem}").strip("-")
 
 
-def trace_of(cell: Cell, folder: Path) -> Path:
-    """The file of one variant's trace."""
-    return folder / f"trace-{re.sub(r'[^A-Za-z0-9.]+', '-', cell.variant.label)}.json"
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text)
 
 
 def profiles(
@@ -93,10 +89,11 @@ def profiles(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"can't write to {folder}: {error.strerror}; use another --out") from None
-    return [_profile(cell, engine, seed, trace_of(cell, folder).resolve()) for cell in cells]
+    return [_profile(cell, engine, seed, folder) for cell in cells]
 
 
-def _profile(cell: Cell, engine: LocalEngine, seed: int, trace: Path) -> dict[str, Any]:
+def _profile(cell: Cell, engine: LocalEngine, seed: int, folder: Path) -> dict[str, Any]:
+    trace = (folder / f"trace-{_slug(cell.variant.label)}.json").resolve()
     job = {
         "variant": cell.variant.to_dict(),
         "problem": cell.problem.to_dict(),

@@ -41,14 +41,12 @@ def profile(given: argparse.Namespace) -> int:
         return stopped.status
     why = why_slower(*found) if len(found) > 1 else []
     data = json.dumps({"profiles": found, "why": why}, allow_nan=False)
-    kept = [{**p, "trace": Path(p["trace"]).name} for p in found]  # wherever the folder goes
+    kept = [{**p, "trace": Path(p["trace"]).name} for p in found]  # the folder may move
     write_whole(folder / "profile.json", json.dumps({"profiles": kept, "why": why}).encode())
     view.draw(found, [folder / "memory.png", folder / "memory.svg"])
     if given.json:
         print(data)
     else:
-        from attnbench.features.profile import view
-
         view.show(found, why)
     traces = ", ".join(Path(p["trace"]).name for p in found)
     say(f"written in {folder}: memory.png, memory.svg, profile.json, {traces} (ui.perfetto.dev)")

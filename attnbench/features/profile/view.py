@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.bar import Bar
 from rich.console import Console, RenderableType
@@ -40,7 +40,7 @@ Profile = Mapping[str, Any]
 
 
 class ProfileRow(NamedTuple):
-    """What took time in a phase: an operator, several, or what is none."""
+    """What took time in a phase: an operator, or several; or the time outside all."""
 
     name: str
     seconds: float
@@ -58,11 +58,12 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
     out.print()
     if len(profiles) == 1:
         _heads(out, profiles)
-        _alone(out, profiles[0])
+        out.print(_alone(profiles[0]))
+        out.print()
         _lines(out, profiles[0])
         _memory(out, profiles, rows=3, sources=SOURCES_ALONE)
     else:
-        _beside(out, profiles)
+        out.print(_beside(profiles))
         _heads(out, profiles)
         _memory(out, profiles, rows=2, sources=SOURCES_BESIDE)
     for profile in profiles:
@@ -73,78 +74,69 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
 def _heads(out: Console, profiles: Sequence[Profile]) -> None:
     """The time of plain calls, and what the profiler added to it."""
     for p in profiles:
-        name = f"{p['variant']} " * (len(profiles) > 1)
-        timed = p["plain"]["total_s"]
-        words = f"{name}unwatched {milliseconds(timed)}"
+        timed, traced = p["plain"]["total_s"], watched(p)
+        text = f"unwatched {milliseconds(timed)}"
+        if len(profiles) > 1:
+            text = f"{p['variant']} {text}"
         if p["phases"] and p["phases"][0]["of"] == "operators":
-            words += f", profiled {milliseconds(watched(p))} ({watched(p) / timed - 1:+.0%})"
+            text += f", profiled {milliseconds(traced)} ({traced / timed - 1:+.0%})"
         else:
-            words += f", kernels {milliseconds(watched(p))}"
+            text += f", kernels {milliseconds(traced)}"
         if p["cost"]:
-            words += f"; {rate(p['cost']['flop_rate'])} useful GFLOP/s"
-        out.print(escape(words), style=FAINT if len(profiles) > 1 else None)
+            text += f"; {rate(p['cost']['flop_rate'])} useful GFLOP/s"
+        out.print(escape(text), style=FAINT if len(profiles) > 1 else None)
         if p["note"]:
             out.print(escape(p["note"]), style=FAINT)
 
 
 def rows_of(phase: Mapping[str, Any], most: int) -> list[ProfileRow]:
-    """An operator a row, then the others as one, then the time outside of all."""
+    """An operator a row, then the others as one, then the time outside all."""
     least = LEAST * max(phase["profiled_s"], 1e-12)
     large = [x for x in phase["operators"] if x["self_s"] >= least][:most]
     rows = [ProfileRow(x["name"], x["self_s"], x["calls"], x["flop_rate"]) for x in large]
-    others = phase["operators"][len(large) :]
-    if others:
-        rows.append(
-            ProfileRow(
-                f"{len(others)} other{'s' * (len(others) > 1)}", sum(x["self_s"] for x in others)
-            )
-        )
+    if others := phase["operators"][len(large) :]:
+        name = "1 other" if len(others) == 1 else f"{len(others)} others"
+        rows.append(ProfileRow(name, sum(x["self_s"] for x in others)))
     if phase["of"] == "operators":
         rows.append(ProfileRow("outside operators", phase["outside_s"]))
     return rows
 
 
-def _table(*columns: tuple[str, str]) -> Grid:
+def _table(first: str, *numbers: str) -> Grid:
+    """A table of names and numbers; a column without a name is for bars."""
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name, justify in columns:
-        side: Literal["left", "right"] = "right" if justify == "right" else "left"
-        grid.add_column(escape(name), justify=side, no_wrap=True)
+    grid.add_column(escape(first), no_wrap=True)
+    for name in numbers:
+        grid.add_column(name, justify="right" if name else "left", no_wrap=True)
     return grid
 
 
-def _alone(out: Console, profile: Profile) -> None:
+def _alone(profile: Profile) -> Grid:
     whole = sum(p["profiled_s"] for p in profile["phases"]) or 1.0
     of = profile["phases"][0]["of"] if profile["phases"] else "operators"
-    grid = _table(
-        (of, ""),
-        ("self ms", "right"),
-        ("share", "right"),
-        ("", ""),
-        ("calls", "right"),
-        ("GFLOP/s", "right"),
-    )
+    grid = _table(of, "self ms", "share", "", "calls", "GFLOP/s")
     for phase in profile["phases"]:
-        color = COLORS[phase["name"]]
-        share = phase["profiled_s"] / whole
+        color, seconds = COLORS[phase["name"]], phase["profiled_s"]
         grid.add_row(
             f"[bold {color}]{phase['name']}[/]",
-            f"[bold]{_ms(phase['profiled_s'])}[/]",
-            f"[bold]{share:.0%}[/]",
-            _bar(phase["profiled_s"], whole, color),
+            f"[bold]{_ms(seconds)}[/]",
+            f"[bold]{seconds / whole:.0%}[/]",
+            _bar(seconds, whole, color),
         )
         for row in rows_of(phase, MOST_ALONE):
-            calls = "" if row.calls is None else f"{row.calls:g}"
-            rated = rate(row.rate) if row.calls is not None else ""
+            known = [] if row.calls is None else [f"{row.calls:g}", rate(row.rate)]
             grid.add_row(
-                "  " + escape(short(plain(row.name), NAME)),
+                _operator(row.name),
                 _ms(row.seconds),
                 f"{row.seconds / whole:.0%}",
                 _bar(row.seconds, whole, color),
-                calls,
-                rated,
+                *known,
             )
-    out.print(grid)
-    out.print()
+    return grid
+
+
+def _operator(name: str) -> str:
+    return "  " + escape(short(plain(name), NAME))
 
 
 def _lines(out: Console, profile: Profile) -> None:
@@ -156,17 +148,17 @@ def _lines(out: Console, profile: Profile) -> None:
     grid = _wide()
     for line in timed[:LINES]:
         share = line["forward_share"] + line["backward_share"]
-        words = Text(f"{line['place']}  ", style="bold")
-        words.append(line["code"], style=f"{FAINT} not bold")
-        grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), words)
+        text = Text(f"{line['place']}  ", style="bold")
+        text.append(line["code"], style=f"{FAINT} not bold")
+        grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), text)
     out.print(grid)
     out.print()
 
 
-def _beside(out: Console, profiles: Sequence[Profile]) -> None:
+def _beside(profiles: Sequence[Profile]) -> Grid:
     """Both on one scale: that of the slower."""
     whole = max(sum(p["profiled_s"] for p in x["phases"]) for x in profiles) or 1.0
-    grid = _table(("self time, one scale", ""))
+    grid = _table("self time, one scale")
     for profile in profiles:
         grid.add_column("ms", justify="right", no_wrap=True)
         grid.add_column(escape(short(profile["variant"], BAR)), no_wrap=True)
@@ -175,22 +167,20 @@ def _beside(out: Console, profiles: Sequence[Profile]) -> None:
         phases = [next((p for p in x["phases"] if p["name"] == name), None) for x in profiles]
         cells: list[RenderableType] = [f"[bold {color}]{name}[/]"]
         for p in phases:
-            cells += (
-                [f"[bold]{_ms(p['profiled_s'])}[/]", _bar(p["profiled_s"], whole, color)]
-                if p
-                else ["–", ""]
-            )
+            cells += ["–", ""]
+            if p:
+                cells[-2:] = f"[bold]{_ms(p['profiled_s'])}[/]", _bar(p["profiled_s"], whole, color)
         grid.add_row(*cells)
-        for label, seconds in _merged([p for p in phases if p is not None]):
-            cells = ["  " + escape(short(plain(label), NAME))]
+        for operator, seconds in _merged([p for p in phases if p is not None]):
+            cells = [_operator(operator)]
             for s in seconds:
                 cells += [f"[{FAINT}]–[/]", ""] if s is None else [_ms(s), _bar(s, whole, color)]
             grid.add_row(*cells)
-    out.print(grid)
+    return grid
 
 
 def _merged(phases: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float | None]]]:
-    """Operators by the longest time in either, then the rest of each; None: it never runs it."""
+    """Operators by the longest time in either, then the rest of each; None where it never runs."""
     spent = [{x["name"]: x["self_s"] for x in p["operators"]} for p in phases]
     least = LEAST * max((p["profiled_s"] for p in phases), default=0.0)
     ranked = sorted({n for s in spent for n in s}, key=lambda n: -max(s.get(n, 0) for s in spent))
@@ -210,26 +200,31 @@ def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: in
     end = max(p["memory"]["end_ms"] for p in profiles)
     for p in profiles:
         m = p["memory"]
-        name = f"{p['variant']}: " * (len(profiles) > 1)
-        kept = "" if m["turn_bytes"] is None else f"; {size(m['turn_bytes'])} between the phases"
-        where = f", in {m['peak_phase']}" * (m["turn_ms"] is not None)
-        head = f"[bold]{escape(name)}peak {size(m['peak_bytes'])}[/] above the inputs{where}{kept}"
+        head = f"[bold]peak {size(m['peak_bytes'])}[/] above the inputs"
+        if len(profiles) > 1:
+            head = f"[bold]{escape(p['variant'])}: [/]{head}"
+        if m["turn_ms"] is not None:
+            head += f", in {m['peak_phase']}"
+        if m["turn_bytes"] is not None:
+            head += f"; {size(m['turn_bytes'])} between the phases"
         out.print(head)
-        width = min(out.width, WIDEST)
-        for line in curve(m, width, rows, top, end):
+        for line in curve(m, min(out.width, WIDEST), rows, top, end):
             out.print(line)
         grid = _wide()
-        for source in _at_peak(m)[:sources]:
-            grid.add_row(
-                size(source["peak_bytes"]),
-                _bar(source["peak_bytes"], top, BACKWARD if source["backward"] else FORWARD),
-                _source(source),
-            )
+        there = [s for s in m["sources"] if s["peak_bytes"] > LEAST * m["peak_bytes"]]
+        for s in sorted(there, key=lambda s: (not s["place"], -s["peak_bytes"]))[:sources]:
+            gradient = " in its gradient" if s["backward"] else ""
+            operator = short(plain(s["operator"]), NAME) or "Python"
+            text = Text(f"{s['place'] or '–'} ", style="bold")  # einsum.py:22 bmm  torch.einsum(…
+            text.append(f"{operator}{gradient}  ", style="default not bold")
+            text.append(s["code"], style=f"{FAINT} not bold")
+            color = BACKWARD if s["backward"] else FORWARD
+            grid.add_row(size(s["peak_bytes"]), _bar(s["peak_bytes"], top, color), text)
         out.print(grid)
 
 
 def _wide() -> Grid:
-    """A number, a bar, and as many words as there is room for."""
+    """A number, a bar, and as much text as there is room for."""
     grid = Grid.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(width=8, justify="right", no_wrap=True)
     grid.add_column(width=BAR, no_wrap=True)
@@ -237,22 +232,8 @@ def _wide() -> Grid:
     return grid
 
 
-def _at_peak(memory: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    there = [s for s in memory["sources"] if s["peak_bytes"] > LEAST * memory["peak_bytes"]]
-    return sorted(there, key=lambda s: (not s["place"], -s["peak_bytes"]))
-
-
-def _source(source: Mapping[str, Any]) -> Text:
-    """``einsum.py:22 gradient of: …``"""
-    made = short(plain(source["operator"]), NAME) or "Python"
-    words = Text(f"{source['place'] or '–'} ", style="bold")
-    words.append(f"{made}{' in its gradient' * source['backward']}  ", style="default not bold")
-    words.append(source["code"], style=f"{FAINT} not bold")
-    return words
-
-
 def curve(memory: Mapping[str, Any], width: int, rows: int, top: float, end: float) -> list[Text]:
-    """Bytes alive over time, drawn with blocks ``rows`` high; the second phase in its color.
+    """Bytes alive over time, drawn with blocks, ``rows`` high; backward in its own color.
 
     The whole height is ``top`` bytes, the whole width ``end`` ms.
     """
@@ -293,9 +274,9 @@ def rate(flops: float | None) -> str:
 
 MIB = 2**20
 GRADIENT, AGAIN = "////", ".."
-"""Hatches: over what the gradients allocate, and over a color that is used for the second time."""
-TIMELINE_PICTURE_LEAST = 0.005
-"""Of the peak: what never held more gets no place in the key."""
+"""Hatches: of what the gradients allocate, and of a color that is used for the second time."""
+LEAST_BAND = 0.005
+"""Of the peak: a source that never held more gets no band."""
 CODE, OPERATOR = 46, 23
 """Characters of a line of code, and of an operator's name, that the key has room for."""
 WIDE, HIGH, LINE = 7.6, 4.2, 0.19
@@ -323,8 +304,10 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
         "hatch.color": PAPER,
     }
     with mpl.rc_context(settings):
-        keys = max(LEAST_KEYS, 1 + max(len(_shown(p["memory"])) for p in profiles))
-        figure, (row, below) = plt.subplots(
+        colors = mpl.color_sequences["petroff10"]
+        bands = [_bands(p["memory"], colors) for p in profiles]
+        keys = max(LEAST_KEYS, 1 + max(map(len, bands)))
+        figure, panels = plt.subplots(
             2,
             len(profiles),
             figsize=(WIDE * len(profiles), HIGH + LINE * keys),
@@ -334,17 +317,16 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
             facecolor=PAPER,
         )
         title = " against ".join(p["variant"] for p in profiles)
-        words = f"{title}: memory above the inputs over one call\n{profiles[0]['slug']}"
-        figure.suptitle(words, fontsize=11, x=0.01, ha="left")
+        title += f": memory above the inputs over one call\n{profiles[0]['slug']}"
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left")
         top = max((p["memory"]["peak_bytes"] for p in profiles), default=0) or 1
         end = max(1e-6, *(p["memory"]["end_ms"] for p in profiles))
-        row[0].set_ylabel("alive, MiB")
-        for axes, key, profile in zip(row, below, profiles, strict=True):
+        panels[0][0].set_ylabel("alive, MiB")
+        for axes, key, profile, of_it in zip(*panels, profiles, bands, strict=True):
             axes.set_xlim(0, end)
             axes.set_ylim(0, 1.15 * top / MIB)
-            bands = _bands(profile["memory"], mpl.color_sequences["petroff10"])
-            _panel(axes, profile, bands, top, end)
-            _key(key, bands, keys)
+            _panel(axes, profile, of_it, top, end)
+            _key(key, of_it, keys)
         try:
             for file in files:
                 svg = {"Date": None} if file.suffix == ".svg" else None
@@ -364,11 +346,18 @@ class Band(NamedTuple):
 
 
 def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
-    """From the bottom up, each of another color or hatch."""
+    """From the bottom up, each of another color or hatch.
+
+    Their order is that of the first instant at which each is alive: what stays lies at the bottom.
+    """
+    first = {}
+    for number, source in enumerate(memory["sources"]):
+        if source["most_bytes"] > LEAST_BAND * memory["peak_bytes"]:
+            first[number] = next(i for i, row in enumerate(memory["alive"]) if row[number])
     bands = list[Band]()
-    for turn, number in enumerate(_shown(memory)):
+    for turn, number in enumerate(sorted(first, key=lambda number: (first[number], number))):
         source = memory["sources"][number]
-        hatch = GRADIENT * source["backward"] + AGAIN * (turn // len(colors))
+        hatch = (GRADIENT if source["backward"] else "") + AGAIN * (turn // len(colors))
         look = {
             "facecolor": colors[turn % len(colors)],
             "edgecolor": PAPER,
@@ -377,17 +366,6 @@ def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
         }
         bands.append(Band(number, source, look))
     return bands
-
-
-def _shown(memory: Mapping[str, Any]) -> list[int]:
-    """The sources that are worth a band of their own, by the first instant at which each is alive,
-    so that what stays lies at the bottom.
-    """
-    first = {}
-    for number, source in enumerate(memory["sources"]):
-        if source["most_bytes"] > TIMELINE_PICTURE_LEAST * memory["peak_bytes"]:
-            first[number] = next(i for i, row in enumerate(memory["alive"]) if row[number])
-    return sorted(first, key=lambda number: (first[number], number))
 
 
 def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end: float) -> None:
@@ -434,16 +412,17 @@ def _title(profile: Profile) -> str:
     text = f"{profile['variant']}: peak {size(memory['peak_bytes'])}"
     if memory["turn_bytes"] is not None:
         text += f", {size(memory['turn_bytes'])} between forward and backward"
-    caveats = "".join(f"\n{caveat}" for caveat in profile["caveats"])
-    striped = "\nstriped: allocated by the gradient of that line" if memory["turn_ms"] else ""
-    return text + striped + caveats
+    if memory["turn_ms"]:
+        text += "\nstriped: allocated by the gradient of that line"
+    return "\n".join([text, *profile["caveats"]])
 
 
 def _label(source: Mapping[str, Any]) -> str:
     """``32 MiB  einsum.py:22  bmm  torch.einsum(…``"""
-    made = short(plain(source["operator"]), OPERATOR) + " in gradient" * source["backward"]
+    operator = short(plain(source["operator"]), OPERATOR)
+    operator += " in gradient" if source["backward"] else ""
     code = source["code"] if len(source["code"]) <= CODE else source["code"][: CODE - 1] + "…"
-    text = f"{size(source['most_bytes']):>8}  {source['place'] or '–':<17} {made:<35} {code}"
+    text = f"{size(source['most_bytes']):>8}  {source['place'] or '–':<17} {operator:<35} {code}"
     return text.rstrip().replace("$", r"\$")
 
 

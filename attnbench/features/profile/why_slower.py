@@ -1,31 +1,29 @@
-"""Two profiles side by side, in sentences: what costs the difference.
-
-Every statement is computed from the profiles; where they do not say, nothing is said.
-"""
+"""Why one of two variants is slower, in sentences that are computed from their profiles."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnbench.core.format import billions, milliseconds, plain, short, size
 
 ALIKE = 1.05
-"""Times within this factor are no difference that a profile explains."""
+"""Times within this factor differ too little for a profile to explain."""
 NAMED = 0.03
-"""Operators beneath this share of the time are not named."""
+"""Operators below this share of the time are not named."""
 MOST_NAMED = 4
 AS_LARGE = 0.99
-"""Of all scores: a tensor from here to twice as much is a score matrix, or holds one."""
+"""Of the bytes of all scores: a tensor from here to twice as much holds a score matrix."""
 
 MORE = 1.3
-"""Work beyond this factor is told."""
+"""Work beyond this factor is mentioned."""
 WIDTH = 36
 """Characters of an operator's name in a sentence."""
 DOUBT = 1.4
 """Plain and profiled ratios further apart than this contradict each other."""
 HARDLY = 0.02
-"""Of the other's time: less than this is hardly running it."""
+"""A share of the other's time: less than this is hardly running it."""
 
 Profile = Mapping[str, Any]
 
@@ -45,43 +43,39 @@ def why_slower(one: Profile, other: Profile) -> list[str]:
 def _ratios(slow: Profile, fast: Profile) -> str:
     times = [p["plain"]["total_s"] for p in (slow, fast)]
     peaks = [p["memory"]["peak_bytes"] for p in (slow, fast)]
-    words = f"{milliseconds(times[0])} a call against {milliseconds(times[1])}"
     if times[0] < ALIKE * times[1]:
-        text = f"{slow['variant']} and {fast['variant']} take about the same time: {words}"
+        text = f"{slow['variant']} and {fast['variant']} take about the same time: "
     else:
-        text = f"{slow['variant']} takes {times[0] / times[1]:.3g} × as long as {fast['variant']}: "
-        text += words
+        ratio = times[0] / times[1]
+        text = f"{slow['variant']} takes {ratio:.3g} × as long as {fast['variant']}: "
+    text += f"{milliseconds(times[0])} a call against {milliseconds(times[1])}"
     if min(peaks) > 0:
         text += f"; its peak is {size(peaks[0])} against {size(peaks[1])}"
         text += f" ({peaks[0] / peaks[1]:.2g} ×)"
-    return text + "." + _doubt(slow, fast)
-
-
-def _doubt(slow: Profile, fast: Profile) -> str:
-    """Where plain and profiled calls tell different tales, one of them was disturbed."""
-    a, b = (p["plain"]["total_s"] for p in (slow, fast))
-    c, d = (watched(p) for p in (slow, fast))
-    if min(a, b, c, d) <= 0 or 1 / DOUBT < (a / b) / (c / d) < DOUBT:
-        return ""
-    return (
-        f" Beware: while they were profiled it was {c / d:.3g} × as long; something disturbed one "
-        "of the two, so ask again when the machine is quiet."
-    )
+    traced = [watched(p) for p in (slow, fast)]
+    if min(*times, *traced) > 0:  # where the two disagree, one of them was disturbed
+        ratio = traced[0] / traced[1]
+        if not 1 / DOUBT < times[0] / times[1] / ratio < DOUBT:
+            return (
+                f"{text}. Beware: while they were profiled it was {ratio:.3g} × as long; something "
+                "disturbed one of the two, so ask again when the machine is quiet."
+            )
+    return text + "."
 
 
 def _work(slow: Profile, fast: Profile) -> Iterator[str]:
     """What the mathematics asks of each, and what the slower does beyond that."""
     if not slow["cost"] or not fast["cost"]:
         return
-    asked, less = slow["cost"]["flops"], fast["cost"]["flops"]
-    if asked > MORE * less > 0:
+    needed, less = slow["cost"]["flops"], fast["cost"]["flops"]
+    if needed > MORE * less > 0:
         yield (
-            f"Its mathematics takes {billions(asked)}, {asked / less:.2g} × the {billions(less)} "
+            f"Its mathematics takes {billions(needed)}, {needed / less:.2g} × the {billions(less)} "
             f"of {fast['variant']}."
         )
     done = sum(row["flops"] or 0 for p in slow["phases"] for row in p["operators"])
-    if done > MORE * asked > 0:
-        yield f"Its operators do {billions(done)} where its mask asks for {billions(asked)}."
+    if done > MORE * needed > 0:
+        yield f"Its operators do {billions(done)} where its mask asks for {billions(needed)}."
 
 
 def _operators(slow: Profile, fast: Profile) -> Iterator[str]:
@@ -115,7 +109,7 @@ def _named(seconds: Mapping[str, float], whole: float) -> str:
     ranked = sorted(seconds, key=lambda name: -seconds[name])
     shown = [n for n in ranked if seconds[n] >= NAMED * whole][:MOST_NAMED]
     words = ", ".join(f"{short(plain(n), WIDTH)} {seconds[n] / whole:.0%}" for n in shown)
-    return f" ({words})" * bool(words)
+    return f" ({words})" if words else ""
 
 
 def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
@@ -154,9 +148,12 @@ def _line(slow: Profile) -> Iterator[str]:
     first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"])
     share = first["forward_share"] + first["backward_share"]
     if share >= 0.2:
-        back = f", {first['backward_share']:.0%} in its gradient" * (first["backward_share"] > 0)
-        back += f" ({first['gradient']})" * bool(first["gradient"])
-        yield f"The line that costs most is {first['place']}: {share:.0%} of the time{back}."
+        text = f"The line that costs most is {first['place']}: {share:.0%} of the time"
+        if first["backward_share"] > 0:
+            text += f", {first['backward_share']:.0%} in its gradient"
+        if first["gradient"]:
+            text += f" ({first['gradient']})"
+        yield text + "."
 
 
 def watched(profile: Profile) -> float:
@@ -171,8 +168,8 @@ def watched(profile: Profile) -> float:
 
 def spent(profile: Profile) -> dict[str, float]:
     """Seconds by operator, both phases together."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = defaultdict(float)
     for phase in profile["phases"]:
         for row in phase["operators"]:
-            found[row["name"]] = found.get(row["name"], 0.0) + row["self_s"]
-    return found
+            seconds[row["name"]] += row["self_s"]
+    return dict(seconds)
