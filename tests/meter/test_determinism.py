@@ -1,119 +1,39 @@
-"""The same values, the same bits? Planted in the order of adding, the batch and the place in it."""
+"""The same values, the same bits? Faults planted in calls, in the batch and in the place in it."""
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 
+import impls
 from attnbench.core.record import Determinism
+from attnbench.gate.inputs import make
 from attnbench.meter import determinism
-from impls.loading import load_file
+from attnbench.meter.determinism import try_determinism
+from attnbench.meter.timed import Values
+from impls.loading import load_function
 from impls.masks import Mask
 
-bits = load_file(Path(__file__).with_name("bits.py"))
-HONEST = bits.HONEST
-KEYS = bits.KEYS
-planted = bits.planted
-problem = bits.problem
-tried = bits.tried
-
-
-BY_CALL = """
-def build(problem):
-    orders = itertools.cycle([BLOCKS, BLOCKS[::-1]])
-    return lambda q, k, v: added(q, k, v, next(orders))
+KEYS = 64
+TOP = f"""
+import itertools
+KEYS = {KEYS}
+BLOCKS = [slice(i, i + 8) for i in range(0, KEYS, 8)]
+def added(q, k, v, order):
+    weights = (q @ k.mT).softmax(-1)
+    return sum(weights[..., s] @ v[..., s, :] for s in order)
 """
-BACKWARD = """
-class Same(torch.autograd.Function):
-    calls = itertools.count()
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, dx):
-        return dx * (1 + 2**-22 * (next(Same.calls) % 2))
-
-def build(problem):
-    return lambda q, k, v: added(q, k, Same.apply(v), BLOCKS)
-"""
-
-
-# ---- over calls ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("phase", ["forward", "train", "backward"])
-def test_adding_in_another_order_at_every_call_is_seen(planted, phase):
-    found = tried(planted(BY_CALL), problem(phase=phase))
-    assert (found.repeats, found.batch, found.place) == (False, None, None)
-    assert found.why == "its results differ from call to call, so nothing can be said of the batch"
-
-
-def test_a_gradient_that_differs_by_its_last_bit_is_seen(planted):
-    row = planted(BACKWARD)
-    assert tried(row, problem()).repeats is True
-    assert tried(row, problem(phase="train")).repeats is False
-
-
-def test_a_buffer_that_every_call_fills_anew_does_not_hide_that_calls_differ(planted):
-    code = (
-        BY_CALL.replace(
-            "return lambda q, k, v:",
-            "out = torch.empty(1, 2, KEYS, 8)\n    return lambda q, k, v: out.copy_(",
-        ).rstrip()
-        + ")\n"
-    )
-    assert tried(planted(f"KEYS = {KEYS}\n{code}"), problem()).repeats is False
-
-
-def test_random_bits_drawn_at_every_call_are_seen(planted):
-    code = "def build(problem): return lambda q, k, v: v + torch.rand(())\n"
-    assert tried(planted(code), problem()).repeats is False
-
-
-def test_the_sign_of_nought_is_a_bit_too(planted):
-    code = """
-def build(problem):
-    signs = itertools.cycle([1.0, -1.0])
-    return lambda q, k, v: torch.zeros_like(v) * next(signs)
-"""
-    assert tried(planted(code), problem()).repeats is False
-
-
-def test_what_is_no_number_repeats_where_its_bits_do(planted):
-    code = "def build(problem): return lambda q, k, v: v * float('nan')\n"
-    assert tried(planted(code), problem()).repeats is True
-
-
-def test_a_weights_gradient_that_differs_is_seen(planted):
-    code = """
-class Layer:
-    def __init__(self):
-        self.weights = {"w": torch.ones(16, 16, requires_grad=True)}
-        self.calls = itertools.count()
-
-    def __call__(self, x):
-        self.weights["w"].register_hook(lambda g: g * (1 + 2**-22 * (next(self.calls) % 2)))
-        return x @ self.weights["w"]
-
-def build(problem): return Layer()
-"""
-    row = planted(code, level="layer", definition="a:b")
-    assert tried(row, problem(level="layer", phase="train")).repeats is False
-    assert tried(row, problem(level="layer")).repeats is True
-
-
-# ---- torch's deterministic mode ------------------------------------------------------------------
-
-OBEYS = """
-def build(problem):
-    orders = itertools.cycle([BLOCKS, BLOCKS[::-1]])
-    def attend(q, k, v):
-        order = BLOCKS if torch.are_deterministic_algorithms_enabled() else next(orders)
-        return added(q, k, v, order)
-    return attend
-"""
+HONEST = "def build(problem): return lambda q, k, v: added(q, k, v, BLOCKS)\n"
+ORDERS = "def build(problem):\n    orders = itertools.cycle([BLOCKS, BLOCKS[::-1]])\n"
+BY_CALL = ORDERS + "    return lambda q, k, v: added(q, k, v, next(orders))\n"
+BUFFER = ORDERS + (
+    "    out = torch.empty(1, 2, KEYS, 8)\n"
+    "    return lambda q, k, v: out.copy_(added(q, k, v, next(orders)))\n"
+)
+OBEYS = ORDERS + (
+    "    mode = torch.are_deterministic_algorithms_enabled\n"
+    "    return lambda q, k, v: added(q, k, v, BLOCKS if mode() else next(orders))\n"
+)
 RAISES = """
 def build(problem):
     def attend(q, k, v):
@@ -122,99 +42,185 @@ def build(problem):
         return v + torch.rand(())
     return attend
 """
+BACKWARD = """
+class Same(torch.autograd.Function):
+    calls = itertools.count()
+    forward = staticmethod(lambda ctx, x: x.clone())
+    backward = staticmethod(lambda ctx, dx: dx * (1 + 2**-22 * (next(Same.calls) % 2)))
+
+def build(problem): return lambda q, k, v: added(q, k, Same.apply(v), BLOCKS)
+"""
+SWAPPED = """
+class Swaps(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, out: out.clone())
+    backward = staticmethod(lambda ctx, dout: dout.flip(0))
+
+def build(problem): return lambda q, k, v: Swaps.apply(added(q, k, v, BLOCKS))
+"""
+LAYER = """
+class Layer:
+    def __init__(self):
+        self.weights, self.calls = {{"w": torch.ones(16, requires_grad=True)}}, itertools.count()
+    def __call__(self, x):
+        {deed}
+        return x * self.weights["w"]
+
+def build(problem): return Layer()
+"""
+NUDGE = 'self.weights["w"].register_hook(lambda g: g * (1 + 2**-22 * (next(self.calls) % 2)))'
+PLACE = "x = torch.cat([x[:1], x[1:] + 1e-3])"
+BY_PLACE = """
+def build(problem):
+    return lambda q, k, v: torch.cat(
+        [added(*(x[i:i+1] for x in (q, k, v)), BLOCKS[::(-1)**i]) for i in range(len(q))])
+"""
+BY_BATCH = HONEST.replace("BLOCKS", "BLOCKS[::1 if len(q) == 1 else -1]")
+FIXED = """
+def build(problem):
+    def attend(q, k, v):
+        assert len(q) == problem.batch
+        return added(q, k, v, BLOCKS)
+    return attend
+"""
+DECODER = """
+class Decoder:
+    def __call__(self, q, k, v): raise AssertionError
+    def remember(self, k, v): return v.sum(2, keepdim=True)
+    def step(self, q, k, v, memory): return (memory + v) * (1 + 2**-20 * (len(q) > 1)), memory
+
+def build(problem): return Decoder()
+"""
 
 
-def test_the_mode_is_tried_where_calls_differ_and_its_cost_is_measured(planted, monkeypatch):
+def returning(text):
+    return f"def build(problem): return lambda q, k, v: {text}\n"
+
+
+@pytest.fixture
+def tried(cells):
+    """The determinism of code, or of a row, on a problem, with values from seeds."""
+
+    def tried(code, *, setup_s=0.0, **changes):
+        more = {"level": "layer", "definition": "a:b"} if "Layer" in code else {}
+        row = cells.variant(TOP + code, **more) if "build" in code else impls.table().find(code)
+        level = {"level": "layer"} if "Layer" in code else {}
+        problem = cells.problem(**{"q_len": KEYS, "kv_len": KEYS, **level, **changes})
+        generator = torch.Generator().manual_seed(1)
+        dout = torch.randn(problem.output_shape, generator=generator) if problem.gradients else None
+        attend = load_function(row.build)(problem, **row.chosen)
+        values = Values(make(problem, 0), dout)
+        return try_determinism(problem, row, attend, values, setup_s=setup_s, most_setup_s=1.0)
+
+    return tried
+
+
+TRAIN, DECODE = {"phase": "train"}, {"phase": "decode", "q_len": 1}
+SAME, DIFFERS, BATCH, IN_PLACE = (
+    (True,) * 3,
+    (False, None, None),
+    (True, False),
+    (True, True, False),
+)
+CASES = [
+    (HONEST, {}, SAME),
+    (HONEST, TRAIN | {"batch": 2}, SAME),
+    (HONEST, {"batch": 3}, SAME),
+    (FIXED, {}, SAME), (FIXED, {"batch": 2}, SAME), (FIXED, {"batch": 3}, SAME),
+    (returning("v * float('nan')"), {}, SAME),
+    (BY_CALL, {}, DIFFERS), (BY_CALL, TRAIN, DIFFERS), (BY_CALL, {"phase": "backward"}, DIFFERS),
+    (BUFFER, {}, DIFFERS),
+    (BACKWARD, {}, SAME), (BACKWARD, TRAIN, DIFFERS),
+    (returning("v + torch.rand(())"), {}, DIFFERS),
+    (LAYER.format(deed=NUDGE), TRAIN, DIFFERS), (LAYER.format(deed=NUDGE), {}, SAME),
+    (LAYER.format(deed="pass"), TRAIN, SAME),  # a weight's gradient sums over the batch
+    (LAYER.format(deed=PLACE), {}, IN_PLACE),
+    (BY_BATCH, {}, BATCH), (BY_BATCH, {"batch": 2}, BATCH), (BY_BATCH, {"batch": 3}, BATCH),
+    (BY_PLACE, {}, IN_PLACE), (BY_PLACE, TRAIN, IN_PLACE),
+    (returning("v + 1e-6 * v.sum(0, keepdim=True)"), {}, BATCH),
+    (returning("v.flip(0)"), {}, BATCH),
+    (SWAPPED, {}, (True, True)), (SWAPPED, TRAIN, BATCH),
+    (DECODER, DECODE, BATCH),
+    ("sdpa.flash", TRAIN, None), ("matmul", {"kv_heads": 1}, None),
+    ("linear.elu", DECODE | {"mask": Mask.parse("causal")}, None),
+    ("mha", TRAIN | {"level": "layer"}, None), ("block", {"level": "block"}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "changes", "wanted"), CASES)
+def test_what_differs_is_seen_over_calls_batches_and_places(tried, code, changes, wanted):
+    result = tried(code, **changes)
+    got = (result.repeats, result.batch, result.place)
+    if wanted is None:  # a row of the table: it repeats, and its batch can be tried
+        assert got[0] is True and None not in got
+    else:
+        assert got[: len(wanted)] == wanted
+    assert bool(result.why) == (wanted == DIFFERS)
+
+
+def test_the_sign_of_zero_is_a_bit_too(tried):
+    code = "signs = itertools.cycle([1.0, -1.0])\n"
+    assert tried(code + returning("torch.zeros_like(v) * next(signs)")).repeats is False
+
+
+UNTRIED = [
+    (HONEST, {"batch": 2, "mask": Mask.parse("padding:64,40")}, True, "2 lengths for a batch of 1"),
+    (HONEST, {"setup_s": 3.14}, True, "building took 3.1 s"),
+    (
+        "def build(problem):\n    if problem.batch > 1: raise ValueError('one at a time')\n"
+        "    return lambda q, k, v: v.clone()\n",
+        {}, True, "for another batch it can't be tried: one at a time",
+    ),
+    (returning("[][1]"), {}, None, "trying it raised: list index out of range"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "changes", "repeats", "why"), UNTRIED)
+def test_what_can_not_be_tried_says_why(tried, code, changes, repeats, why):
+    result = tried(code, **changes)
+    assert (result.repeats, result.batch, result.place) == (repeats, None, None)
+    assert why in result.why
+
+
+def test_torchs_mode_is_tried_where_calls_differ_and_its_cost_is_measured(tried, monkeypatch):
     under = torch.are_deterministic_algorithms_enabled
     monkeypatch.setattr(determinism._Fixed, "seconds", lambda self: 3.0 if under() else 2.0)
-    found = tried(planted(OBEYS), problem())
-    assert (found.repeats, found.mode_repeats, found.mode_cost) == (False, True, 1.5)
+    result = tried(OBEYS)
+    assert (result.repeats, result.mode_repeats, result.mode_cost) == (False, True, 1.5)
+    assert tried(BY_CALL).mode_repeats is False
+    assert tried(HONEST).mode_repeats is None
+    raised = tried(RAISES)
+    assert (raised.mode_repeats, raised.mode_cost) == (None, None)
+    assert raised.why.endswith("deterministic mode: scatter has no deterministic form")
 
 
-def test_a_mode_that_does_not_help_is_said_to_have_not(planted):
-    assert tried(planted(BY_CALL), problem()).mode_repeats is False
-
-
-def test_what_raises_under_the_mode_says_so(planted):
-    found = tried(planted(RAISES), problem())
-    assert (found.mode_repeats, found.mode_cost) == (None, None)
-    assert found.why.endswith("under torch's deterministic mode: scatter has no deterministic form")
-
-
-@pytest.mark.parametrize(
-    ("code", "before"),
-    [
-        (OBEYS, (False, False)),
-        (RAISES, (False, False)),
-        (RAISES, (False, True)),
-        (BY_CALL, (True, True)),
-        (BY_CALL, (True, False)),
-    ],
-    ids=["obeys", "raises", "raises, warned", "on, warned", "on"],
-)
-def test_the_mode_is_left_as_it_was(planted, code, before):
+@pytest.mark.parametrize("before", [(False, False), (False, True), (True, True), (True, False)])
+@pytest.mark.parametrize("code", [OBEYS, RAISES, BY_CALL])
+def test_torchs_mode_is_left_as_it_was(tried, code, before):
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     try:
-        tried(planted(code), problem())
-        after = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
+        tried(code)
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        after = (torch.are_deterministic_algorithms_enabled(), warns)
     finally:
         torch.use_deterministic_algorithms(False)
     assert after == before
 
 
-def test_the_mode_is_not_tried_where_calls_agree(planted):
-    found = tried(planted(HONEST), problem())
-    assert (found.mode_repeats, found.mode_cost) == (None, None)
-
-
-# ---- rows of the table ---------------------------------------------------------------------------
+PARTS = partial(Determinism, repeats=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "changes"),
+    ("result", "words"),
     [
-        ("sdpa.flash", {"phase": "train"}),
-        ("matmul", {"kv_heads": 1}),
-        ("linear.elu", {"phase": "decode", "q_len": 1, "mask": Mask.parse("causal")}),
-        ("mha", {"level": "layer", "phase": "train"}),
-        ("mha", {"level": "layer", "q_len": 8}),
-        ("block", {"level": "block"}),
+        (PARTS(batch=True, place=True), "same bits"),
+        (Determinism(repeats=False), "not over repeats"),
+        (PARTS(batch=False, place=True), "not across batches"),
+        (PARTS(batch=True, place=False), "not across places"),
+        (PARTS(batch=False, place=False), "not across batches or places"),
+        (PARTS(why="it is dear"), "same bits over repeats; batch not tried: it is dear"),
+        (Determinism(), "not tried"),
+        (Determinism(why="it was not asked for"), "not tried: it was not asked for"),
     ],
 )
-def test_rows_of_the_table_repeat_and_their_batch_can_be_tried(table, text, changes):
-    found = tried(table.find(text), problem(**changes))
-    assert found.repeats is True
-    assert None not in (found.batch, found.place)
-
-
-@pytest.fixture(scope="module")
-def table():
-    import impls
-
-    return impls.table()
-
-
-# ---- in a word -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"repeats": True, "batch": True, "place": True}, "same bits"),
-        ({"repeats": False}, "not over repeats"),
-        ({"repeats": True, "batch": False, "place": True}, "not across batches"),
-        ({"repeats": True, "batch": True, "place": False}, "not across places"),
-        ({"repeats": True, "batch": False, "place": False}, "not across batches or places"),
-        (
-            {"repeats": True, "why": "building took 3.1 s"},
-            "same bits over repeats; batch not tried: building took 3.1 s",
-        ),
-        ({}, "not tried"),
-        ({"why": "it was not asked for"}, "not tried: it was not asked for"),
-    ],
-)
-def test_a_few_words_say_it(values, said):
-    assert Determinism(**values).words() == said
+def test_a_few_words_for_a_table(result, words):
+    assert result.words() == words
