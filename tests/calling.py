@@ -1,5 +1,7 @@
-"""The command line, called as a process."""
+"""The command line, called in this process, or in one of its own."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import attnbench
+from attnbench import cli
 
 ROOT = Path(attnbench.__file__).parents[1]
 SENTENCE = "the cat sat on the mat"
@@ -31,13 +34,22 @@ ROWS = [Variant(name="inverted", title="sees what it must not", family="mine", b
 """
 
 
-def attnbench_(*words, options=(), **more):
-    return subprocess.run(
-        [sys.executable, *options, "-m", "attnbench", *map(str, words)],
-        cwd=ROOT,
-        timeout=120,
-        **{"capture_output": True, "text": True, **more},
-    )
+def attnbench_(*words, own_process=False, options=(), **more):
+    """What became of a command: ``returncode``, ``stdout`` and ``stderr``."""
+    if own_process or options or more:
+        return subprocess.run(
+            [sys.executable, *options, "-m", "attnbench", *map(str, words)],
+            cwd=ROOT,
+            timeout=120,
+            **{"capture_output": True, "text": True, **more},
+        )
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            status = cli.main([str(word) for word in words])
+        except SystemExit as ended:
+            status = ended.code
+    return subprocess.CompletedProcess(words, status, out.getvalue(), error.getvalue())
 
 
 def well(*words, status=0, **more):

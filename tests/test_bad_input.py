@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 
 from attnbench.core.record import SCHEMA
-from impls.loading import load_file
-
-calling = load_file(Path(__file__).with_name("calling.py"))
-ROOT = calling.ROOT
-SENTENCE = calling.SENTENCE
-attnbench_ = calling.attnbench_
-only_run = calling.only_run
-well = calling.well
-
+from tests.calling import ROOT, SENTENCE, attnbench_, only_run, well
 
 TINY = ["--seq", "32,48", "--phase", "forward", "--heads", "2", "--budget", "0.02"]
 

@@ -15,15 +15,7 @@ import pytest
 import attnbench
 import impls
 from attnbench.command.arguments import GROUPS
-from impls.loading import load_file
-
-calling = load_file(Path(__file__).with_name("calling.py"))
-ROOT = calling.ROOT
-SENTENCE = calling.SENTENCE
-attnbench_ = calling.attnbench_
-well = calling.well
-inverted = calling.inverted
-
+from tests.calling import ROOT, SENTENCE, attnbench_, well
 
 WORDS = SENTENCE.split()
 

@@ -8,14 +8,7 @@ import pytest
 
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import read_header, read_records
-from impls.loading import load_file
-
-calling = load_file(Path(__file__).with_name("calling.py"))
-only_run = calling.only_run
-well = calling.well
-inverted = calling.inverted
-VALID = calling.VALID
-
+from tests.calling import VALID, only_run, well
 
 # ---- check ---------------------------------------------------------------------------------------
 
@@ -31,20 +24,8 @@ def test_check_finds_nothing_wrong_with_honest_variants():
 
 
 def test_check_finds_an_inverted_mask_and_exits_1(inverted):
-    done = well(
-        "check",
-        "einsum",
-        "inverted",
-        "--table",
-        inverted,
-        "--kv-heads",
-        "4",
-        "--mask",
-        "causal",
-        "--phase",
-        "forward",
-        status=1,
-    )
+    grid = ["--kv-heads", "4", "--mask", "causal", "--phase", "forward"]
+    done = well("check", "einsum", "inverted", "--table", inverted, *grid, status=1)
     lines = done.stdout.splitlines()
     assert "1 of 1" in next(x for x in lines if x.startswith("einsum"))
     assert "0 of 1" in next(x for x in lines if x.startswith("inverted"))
@@ -59,18 +40,8 @@ TINY = ["--seq", "32,48", "--heads", "2", "--budget", "0.02"]
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     out = tmp_path_factory.mktemp("tiny")
-    done = well(
-        "run",
-        "einsum",
-        "sdpa.flash",
-        "chunked",
-        *TINY,
-        "--seed",
-        "7",
-        "--out",
-        out,
-        options=["-X", "importtime"],
-    )
+    words = ["einsum", "sdpa.flash", "chunked", *TINY, "--seed", "7", "--out", out]
+    done = well("run", *words, options=["-X", "importtime"])
     return done, only_run(out)
 
 
@@ -155,11 +126,7 @@ def test_the_header_of_a_run_says_what_and_where(tiny):
 def peaky(tmp_path_factory, inverted):
     """One bad variant by its inputs, one by its mask, one honest; as JSON."""
     out = tmp_path_factory.mktemp("peaky")
-    done = well(
-        "run",
-        "einsum",
-        "exp.naive",
-        "inverted",
+    grid = [
         "--seq",
         "48",
         "--heads",
@@ -170,14 +137,9 @@ def peaky(tmp_path_factory, inverted):
         "normal,peaky",
         "--budget",
         "0.02",
-        "--json",
-        "--table",
-        inverted,
-        "--no-report",
-        "--out",
-        out,
-        status=1,
-    )
+    ]
+    rest = ["--json", "--table", inverted, "--no-report", "--out", out]
+    done = well("run", "einsum", "exp.naive", "inverted", *grid, *rest, status=1)
     sent = json.loads(done.stdout)
     return sent, {(r["variant"], r["problem"]["inputs"]): r for r in sent["records"]}
 
