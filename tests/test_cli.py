@@ -15,7 +15,10 @@ import pytest
 import attnbench
 import impls
 from attnbench.command.arguments import GROUPS
+from tests import calling
 from tests.calling import ROOT, SENTENCE, attnbench_, well
+
+inverted = calling.inverted
 
 WORDS = SENTENCE.split()
 

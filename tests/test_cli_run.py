@@ -8,7 +8,10 @@ import pytest
 
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import read_header, read_records
+from tests import calling
 from tests.calling import VALID, only_run, well
+
+inverted = calling.inverted
 
 # ---- check ---------------------------------------------------------------------------------------
 
@@ -138,7 +141,7 @@ def peaky(tmp_path_factory, inverted):
         "--budget",
         "0.02",
     ]
-    rest = ["--json", "--table", inverted, "--no-report", "--out", out]
+    rest = ["--budget", "0.02", "--json", "--table", inverted, "--no-report", "--out", out]
     done = well("run", "einsum", "exp.naive", "inverted", *grid, *rest, status=1)
     sent = json.loads(done.stdout)
     return sent, {(r["variant"], r["problem"]["inputs"]): r for r in sent["records"]}
