@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,66 +20,64 @@ import impls
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models.mask_of import hides, is_usual, mask_of, own_folder, phase_of, problem_of
 from impls.asked import CantBeDone
+from impls.heads import Attend
 from impls.loading import load_function
 from impls.masks import Mask, Shape
 from impls.problem import Problem
 from impls.spec import DEVICES, Unsupported, Variant
 
 
-@dataclass
-class SeenTensor:
-    """A tensor, how often it had been written to, and what it said, for each form of scores."""
+class _SeenTensor:
+    """A tensor, how often it had been written to, and its mask for each form of scores."""
 
-    tensor: weakref.ref[Tensor]
-    version: int | None
-    masks: dict[tuple[bool, Shape], Mask] = field(default_factory=dict)
-    end: weakref.finalize[..., Tensor] | None = None
-    """What is done when the tensor is gone."""
+    def __init__(self, tensor: Tensor, version: int | None) -> None:
+        self.tensor, self.version = weakref.ref(tensor), version
+        self.masks: dict[tuple[bool, Shape], Mask] = {}
+        self.end: weakref.finalize[..., Tensor] | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """The files of its masks."""
+        return [part.file for mask in self.masks.values() for part in mask.parts if part.file]
 
 
 class KnownMasks:
     """The masks of the tensors that are alive."""
 
     def __init__(self) -> None:
-        self._known: dict[int, SeenTensor] = {}
+        self._known: dict[int, _SeenTensor] = {}
         self._files: Counter[str] = Counter()
         self._process = os.getpid()
         self._lock = threading.RLock()
 
     def __call__(self, tensor: Tensor | None, is_causal: bool, shape: Shape) -> Mask:
-        """The mask that ``tensor`` and ``is_causal`` are; both mean what F.sdpa takes them for."""
+        """The mask that F.scaled_dot_product_attention makes of ``tensor`` and ``is_causal``."""
         if tensor is None:
             return mask_of(None, is_causal, shape)
         with self._lock:
-            version = None if tensor.is_inference() else tensor._version
-            known = self._known.get(id(tensor))
+            key, version = id(tensor), None if tensor.is_inference() else tensor._version
+            known = self._known.get(key)
             same = known is not None and known.tensor() is tensor
             if known is None or not same or version is None or known.version != version:
-                known = self._learned(tensor, version)
+                if known is not None:
+                    self._forget(key, known)
+                known = self._known[key] = _SeenTensor(tensor, version)
+                known.end = weakref.finalize(tensor, self._forget, key, known)
+                known.end.atexit = False
             if (is_causal, shape) not in known.masks:
                 mask = mask_of(tensor, is_causal, shape, own_folder("models"))
                 known.masks[is_causal, shape] = mask
                 self._files.update(part.file for part in mask.parts if part.file)
             return known.masks[is_causal, shape]
 
-    def _learned(self, tensor: Tensor, version: int | None) -> SeenTensor:
-        key = id(tensor)
-        if key in self._known:
-            self._forget(key, self._known[key])
-        known = SeenTensor(weakref.ref(tensor), version)
-        self._known[key] = known
-        known.end = weakref.finalize(tensor, self._forget, key, known)
-        known.end.atexit = False
-        return known
-
-    def _forget(self, key: int, known: SeenTensor) -> None:
-        """A tensor is gone, or says something else now; files that nobody else means go too."""
+    def _forget(self, key: int, known: _SeenTensor) -> None:
+        """Drop a tensor that is gone or was written to, and files that no other one needs."""
         with self._lock:
             if self._known.get(key) is known:
                 del self._known[key]
             if known.end is not None:
                 known.end.detach()
-            files = [p.file for mask in known.masks.values() for p in mask.parts if p.file]
+            files = known.files
             known.masks.clear()
             self._files.subtract(files)
             for file in files:
@@ -103,7 +100,7 @@ def with_bias_gradient(
     scale: float | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """``out`` as it is, with the gradients of those ``terms`` that want one behind it.
+    """``out`` as it is, through which ``terms`` that require a gradient get one.
 
     ``terms`` are all that made the mask: booleans (true: may see) and numbers to add; ``is_causal``
     as F.scaled_dot_product_attention takes it.
@@ -118,7 +115,7 @@ def with_bias_gradient(
 
 
 class _BiasGradient(torch.autograd.Function):
-    """The identity of ``out``, from whose gradient those of the terms are made."""
+    """The identity of ``out``, whose backward makes the terms' gradients."""
 
     @staticmethod
     def forward(
@@ -145,14 +142,16 @@ class _BiasGradient(torch.autograd.Function):
         dscores = weights * (dout @ v.mT - (dout * out).sum(-1, keepdim=True))
         wanted = ctx.needs_input_grad[6:]
         grads = [
-            dscores.sum_to_size(_padded(term)).reshape(term.shape).to(term.dtype) if want else None
+            _summed(dscores, term) if want else None
             for term, want in zip(terms, wanted, strict=True)
         ]
         return dout, None, None, None, None, None, *grads
 
 
-def _padded(term: Tensor) -> tuple[int, ...]:
-    return (1,) * (4 - term.dim()) + tuple(term.shape)
+def _summed(dscores: Tensor, term: Tensor) -> Tensor:
+    """The gradient of the scores as one of a term that was broadcast to them."""
+    padded = (1,) * (4 - term.dim()) + tuple(term.shape)
+    return dscores.sum_to_size(padded).reshape(term.shape).to(term.dtype)
 
 
 def _weights(scores: Tensor, terms: list[Tensor], is_causal: bool) -> Tensor:
@@ -168,8 +167,8 @@ def _weights(scores: Tensor, terms: list[Tensor], is_causal: bool) -> Tensor:
 
 
 LASTING, PASSING = 32, 8
-"""Problems that a variant is kept built for: with masks that follow from the shape, and with those
-that come and go with the data, whose tables may be as large as the scores."""
+"""How many problems a variant is kept built for: with masks that follow from the shape, and with
+masks of the data, whose tables may be as large as the scores."""
 DATA = {"padding", "document", "dense", "bias"}
 OWN = "its own operator"
 NO_BIAS_GRADIENT = (
@@ -179,11 +178,11 @@ NO_BIAS_GRADIENT = (
 
 
 class NotServed(CantBeDone):
-    """This variant doesn't serve this call. The text says which, why, and what would be."""
+    """This variant doesn't serve this call. The text says which, why, and what would serve it."""
 
 
 class CallShape(NamedTuple):
-    """All of a call that its problem follows from: one variant is built for each."""
+    """All of a call that its problem follows from: a variant is built once for each."""
 
     q: tuple[int, ...]
     k: tuple[int, ...]
@@ -206,39 +205,6 @@ def wrong_level(row: Variant) -> str | None:
     )
 
 
-def _asked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> CallShape:
-    gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    shape = Shape(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    phase = phase_of(shape, mask, gradient=gradient)
-    return CallShape(
-        tuple(q.shape), tuple(k.shape), tuple(v.shape), q.dtype, q.device, mask, phase, dropout
-    )
-
-
-def _kind(problem: Problem, asked: CallShape) -> tuple[object, ...]:
-    """What is alike of problems that differ in batch, lengths and the numbers of a mask alone.
-
-    Compiled code takes 1 and equal lengths for what they are, so they are kinds of their own.
-    """
-    q, kv = problem.q_len, problem.kv_len
-    return (
-        problem.heads,
-        problem.kv_heads,
-        problem.head_dim,
-        problem.v_head_dim,
-        asked.dtype,
-        asked.device,
-        problem.phase,
-        problem.mask.kinds,
-        problem.mask.upper_left,
-        asked.dropout,
-        problem.batch == 1,
-        q == 1,
-        kv == 1,
-        q == kv,
-    )
-
-
 class Built:
     """A variant as a function of q, k and v, whatever their shapes."""
 
@@ -251,8 +217,8 @@ class Built:
         self.row = row
         self.lasting = lru_cache(maxsize=LASTING)(self._build)
         self.passing = lru_cache(maxsize=PASSING)(self._build)
-        self._alike: dict[tuple[object, ...], Callable[[Problem], Callable[..., Tensor]]] = {}
-        """Of a variant that compiles, by kind of problem, the latest last."""
+        self._alike: dict[Any, Callable[[Problem], Attend]] = {}
+        """By kind of problem, what a variant has compiled, the latest last."""
 
     def __repr__(self) -> str:
         return f"<attention {self.row.label}: {self.row.title}>"
@@ -267,40 +233,41 @@ class Built:
         is_causal: bool = False,
         dropout_p: float = 0.0,
     ) -> Tensor:
-        """``out`` [b, h, n, e]. What comes after v means what F.scaled_dot_product_attention says.
+        """``out`` [b, h, n, e]; arguments after v as in F.scaled_dot_product_attention.
 
         A scale other than head_dim^-1/2, which every softmax applies, is had by multiplying q
         with the ratio: exact where that is a power of two, else one rounding more; an operator of
-        its own has no scores to scale, and refuses it. A mask that wants a gradient gets it beside
-        (:mod:`attnbench.models.attention`), though not under dropout. Under autocast q, k and
-        v are cast to its dtype, doubles aside, as torch does, and the variant runs outside it.
+        its own has no scores to scale, and refuses it. A mask that requires a gradient gets it
+        (:func:`with_bias_gradient`), though not under dropout. Under autocast q, k and v are cast
+        to its dtype, doubles aside, as torch does, and the variant runs outside it.
         """
         kind = q_bhnd.device.type
         if kind in DEVICES and torch.is_autocast_enabled(kind):
             q_bhnd, k_bcmd, v_bcme = (_cast(x, kind) for x in (q_bhnd, k_bcmd, v_bcme))
             with torch.autocast(kind, enabled=False):
                 return self(q_bhnd, k_bcmd, v_bcme, mask, scale, is_causal, dropout_p)
-        self._fit(q_bhnd, k_bcmd, v_bcme)
+        self._check_tensors(q_bhnd, k_bcmd, v_bcme)
         batch, heads, q_len, _ = q_bhnd.shape
-        meant = self._meant(mask, is_causal, Shape(batch, heads, q_len, k_bcmd.shape[2]))
-        out = self._called(q_bhnd, k_bcmd, v_bcme, meant, scale, dropout_p)
+        shape = Shape(batch, heads, q_len, k_bcmd.shape[2])
+        meant = self._mask(mask, is_causal, shape)
+        qkv = q_bhnd, k_bcmd, v_bcme
+        gradient = torch.is_grad_enabled() and any(x.requires_grad for x in qkv)
+        phase = phase_of(shape, meant, gradient=gradient)
+        q, k, v = (tuple(x.shape) for x in qkv)
+        call = CallShape(q, k, v, q_bhnd.dtype, q_bhnd.device, meant, phase, dropout_p)
+        attend = self.attend(call)
+        try:
+            out = attend(self._scaled(q_bhnd, scale), k_bcmd, v_bcme)
+        except Unsupported as why:
+            raise self._refused(str(why)) from None
         if not isinstance(mask, Tensor):
             return out
         if dropout_p and mask.requires_grad:
             raise self._refused(NO_BIAS_GRADIENT)
-        return with_bias_gradient(out, q_bhnd, k_bcmd, v_bcme, (mask,), scale, is_causal)
-
-    def _called(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, dropout: float
-    ) -> Tensor:
-        call, q = self.attend(_asked(q, k, v, mask, dropout)), self._scaled(q, scale)
-        try:
-            return call(q, k, v)
-        except Unsupported as why:
-            raise self._refused(str(why)) from None
+        return with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
 
     def _scaled(self, q: Tensor, scale: float | None) -> Tensor:
-        """What the variant is given for q, so that its scores have this scale."""
+        """q, multiplied so that the variant's scores have this scale."""
         usual = q.shape[-1] ** -0.5
         if scale is None or scale == usual:
             return q
@@ -314,13 +281,13 @@ class Built:
             "variant that computes softmax"
         )
 
-    def attend(self, asked: CallShape) -> Callable[..., Tensor]:
-        """``attend(q, k, v)`` for all calls that ask this: built now, or kept from before."""
-        kept = self.lasting if DATA.isdisjoint(asked.mask.kinds) else self.passing
-        return kept(asked)
+    def attend(self, call: CallShape) -> Attend:
+        """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
+        kept = self.lasting if DATA.isdisjoint(call.mask.kinds) else self.passing
+        return kept(call)
 
-    def _fit(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """One dtype, one device, k and v of one length, all of one batch: else a sentence."""
+    def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Raise NotServed unless they are of one dtype, device and batch, k and v of one length."""
         (qs, ks, vs), one = (q.shape, k.shape, v.shape), (q.dtype, q.device)
         if not len(qs) == len(ks) == len(vs) == 4:
             shapes = f"{tuple(qs)}, {tuple(ks)}, {tuple(vs)}"
@@ -334,7 +301,7 @@ class Built:
                 f"wide; their shapes are {tuple(qs)}, {tuple(ks)}, {tuple(vs)}"
             )
 
-    def _meant(self, mask: Mask | str | Tensor | None, is_causal: bool, shape: Shape) -> Mask:
+    def _mask(self, mask: Mask | str | Tensor | None, is_causal: bool, shape: Shape) -> Mask:
         if isinstance(mask, Mask | str):
             if is_causal:
                 raise self._refused(f"give either is_causal or the mask {mask}, not both")
@@ -345,37 +312,43 @@ class Built:
             )
         return known_mask(mask, is_causal, shape)
 
-    def _build(self, asked: CallShape) -> Callable[..., Tensor]:
-        problem = self._taken(
-            problem_of(asked.q, asked.v, asked.dtype, asked.device, asked.mask, asked.phase)
-        )
-        kind = _kind(problem, asked)
+    def _build(self, call: CallShape) -> Attend:
+        device, mask = call.device, call.mask
+        problem = problem_of(call.q, call.v, call.dtype, device, mask, call.phase)
+        problem, more = self._accepted(problem), self._dropout(call.dropout)
         try:
-            call = self._made(problem, kind, self._dropping(asked.dropout))
+            attend = self._compiled_or_built(problem, call, more)
         except Unsupported as why:
             raise self._refused(str(why)) from None
-        if problem.phase == "decode" and hasattr(call, "step"):
-            call = _stepping(call, problem.q_len)
-        if self.row.reuses_output:
-            call = _copied(call)
-        return _laid_out(call, problem, asked.dropout)
+        if problem.phase == "decode" and hasattr(attend, "step"):
+            attend = _stepping(attend, problem.q_len)
+        return _laid_out(attend, problem, call.dropout, copied=self.row.reuses_output)
 
-    def _made(
-        self, problem: Problem, kind: tuple[object, ...], more: dict[str, float]
-    ) -> Callable[..., Tensor]:
-        """The variant for a problem; one that compiles shares what it compiled for others alike."""
+    def _compiled_or_built(
+        self, problem: Problem, call: CallShape, more: dict[str, float]
+    ) -> Attend:
+        """The variant for a problem; a variant that compiles shares that among problems alike.
+
+        Alike are problems that differ in batch, lengths and the numbers of a mask alone. Compiled
+        code takes 1 and equal lengths for constants, so these are kinds of their own.
+        """
+        q_len, kv_len = problem.q_len, problem.kv_len
+        widths = problem.heads, problem.kv_heads, problem.head_dim, problem.v_head_dim
+        constants = problem.batch == 1, q_len == 1, kv_len == 1, q_len == kv_len
+        mask = problem.mask.kinds, problem.mask.upper_left
+        kind = (widths, call.dtype, call.device, problem.phase, mask, call.dropout, constants)
         alike = self._alike.pop(kind, None)
         if alike is None:
-            call = load_function(self.row.build)(problem, **self.row.chosen, **more)
-            if (alike := getattr(call, "alike", None)) is None:
-                return call
+            built: Attend = load_function(self.row.build)(problem, **self.row.chosen, **more)
+            if (alike := getattr(built, "alike", None)) is None:
+                return built
         self._alike[kind] = alike
         if len(self._alike) > LASTING:
             self._alike.pop(next(iter(self._alike)))
         return alike(problem)
 
-    def _dropping(self, dropout: float) -> dict[str, float]:
-        """What the row's ``build`` is told of dropout besides."""
+    def _dropout(self, dropout: float) -> dict[str, float]:
+        """The argument of the row's ``build`` for dropout, if there is any."""
         if not dropout:
             return {}
         if not self.row.dropout:
@@ -387,12 +360,13 @@ class Built:
             )
         return {"dropout": dropout}
 
-    def _taken(self, problem: Problem) -> Problem:
-        """The problem as the row takes it: who has no decode may compute the same as forward."""
+    def _accepted(self, problem: Problem) -> Problem:
+        """The problem as the row accepts it: forward may compute what decode is."""
         refused = self.row.supports(problem)
         if refused is not None and problem.phase == "decode":
             whole = problem.with_(phase="forward")
-            problem, refused = (whole, None) if not self.row.supports(whole) else (problem, refused)
+            if not self.row.supports(whole):
+                return whole
         if refused is not None:
             raise self._refused(refused)
         return problem
@@ -407,17 +381,11 @@ def _cast(x: Tensor, kind: str) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
 
 
-def _copied(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``call`` with its output in memory that no later call writes to."""
-    return lambda *qkv: call(*qkv).clone()
-
-
-def _laid_out(
-    call: Callable[..., Tensor], problem: Problem, dropout: float
-) -> Callable[..., Tensor]:
+def _laid_out(call: Attend, problem: Problem, dropout: float, *, copied: bool) -> Attend:
     """``call`` with its output in memory as F.scaled_dot_product_attention would lay it out.
 
     What follows in a model may rely on that: ``out.transpose(1, 2).view(batch, tokens, -1)``.
+    ``copied``: a later call would write to the output, so it is cloned.
     """
     mask, grouped = None, problem.group > 1
     causal = problem.mask.is_causal(problem.shape)
@@ -428,22 +396,23 @@ def _laid_out(
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out = call(q_bhnd, k_bcmd, v_bcme)
+        out = out.clone() if copied else out
         try:
             backend = torch._fused_sdp_choice(
                 q_bhnd, k_bcmd, v_bcme, mask, dropout, causal, enable_gqa=grouped
             )
         except RuntimeError:  # under vmap torch doesn't say
             return out
-        return _like(out, _steps(backend, q_bhnd.shape, q_bhnd.stride(), out.shape))
+        return _like(out, _strides(backend, q_bhnd.shape, q_bhnd.stride(), out.shape))
 
     return attend
 
 
 @lru_cache(maxsize=256)
-def _steps(
+def _strides(
     backend: int, q: tuple[int, ...], q_steps: tuple[int, ...], out: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The strides of what a backend of torch's gives."""
+    """The strides of what a backend of torch's returns."""
     if backend == SDPBackend.EFFICIENT_ATTENTION.value:
         batch, heads, tokens, width = out
         return torch.empty(batch, tokens, heads, width, device="meta").transpose(1, 2).stride()
@@ -460,16 +429,16 @@ def _like(out: Tensor, steps: tuple[int, ...]) -> Tensor:
     return out.permute(order).contiguous().permute([order.index(dim) for dim in range(out.dim())])
 
 
-def _stepping(call: Callable[..., Tensor], new: int) -> Callable[..., Tensor]:
-    """A decoder with a memory of its own, asked with the whole cache.
+def _stepping(call: Any, new: int) -> Attend:
+    """A decoder with a memory of its own, called with the whole cache.
 
     A model keeps keys and values, so the memory is made anew at every call: right, but not as
     cheap as the variant could be.
     """
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        memory = call.remember(k_bcmd[:, :, :-new], v_bcme[:, :, :-new])  # type: ignore[attr-defined]
-        out: Tensor = call.step(q_bhnd, k_bcmd[:, :, -new:], v_bcme[:, :, -new:], memory)[0]  # type: ignore[attr-defined]
+        memory = call.remember(k_bcmd[:, :, :-new], v_bcme[:, :, :-new])
+        out: Tensor = call.step(q_bhnd, k_bcmd[:, :, -new:], v_bcme[:, :, -new:], memory)[0]
         return out
 
     return attend
@@ -478,7 +447,7 @@ def _stepping(call: Callable[..., Tensor], new: int) -> Callable[..., Tensor]:
 def attention(name: str, tables: Sequence[str | Path] = ()) -> Built:
     """The variant called ``name``, as ``out = attention(q, k, v, mask, scale, is_causal)``.
 
-    ``tables``: files with rows of your own, as ``--table`` takes them. An unknown name, and a
-    variant that can't run on this machine, are sentences.
+    ``tables``: files with rows of your own, as ``--table`` takes them. Raises CantBeDone for an
+    unknown name, and for a variant that can't run on this machine.
     """
     return Built(impls.table(tables).find(name))

@@ -1,7 +1,7 @@
-"""The mask that a tensor is: what a program hands to attention, in the words of the masks.
+"""The mask that a tensor is, among the masks that have a name.
 
-A boolean says who may see whom; a number is added to the scores, and hides where it is minus
-infinity, or so low that nothing comes through (-1e9, or the lowest number of a dtype, as
+A boolean tells which pairs may see each other; a number is added to the scores, and hides where it
+is minus infinity, or so low that nothing comes through (-1e9, or the lowest number of a dtype, as
 transformers writes it; only a row that hides everything would tell them apart). Where each row sees
 one span of keys, the spans are held against the masks that have a name, the simplest first, and a
 name is given only if its own spans are the tensor's, row by row. What has no name (left padding,
@@ -46,7 +46,7 @@ UPPER_LEFT = Mask(CAUSAL.parts, upper_left=True)
 
 
 class NoData(CantBeDone):
-    """A tensor without values: nobody can say which mask it is. A sentence."""
+    """A tensor without values: which mask it is can't be known."""
 
 
 def mask_of(
@@ -69,7 +69,7 @@ class Nameless(NamedTuple):
 
 
 def recognised(attn_mask: Tensor | None, is_causal: bool, shape: Shape) -> Mask | Nameless:
-    """The mask of that name, or what there is to keep of it."""
+    """The mask with its name, or the table of one that has none."""
     if attn_mask is None:
         return causal_of(shape) if is_causal else FULL
     seen, added = _tables(attn_mask, shape)
@@ -86,7 +86,7 @@ def causal_of(shape: Shape) -> Mask:
     return CAUSAL if shape.q_len == shape.kv_len else UPPER_LEFT
 
 
-# ---- what the tensor says ----------------------------------------------------------------------
+# ---- what the tensor holds ---------------------------------------------------------------------
 
 
 def has_data(x: Tensor) -> bool:
@@ -96,7 +96,7 @@ def has_data(x: Tensor) -> bool:
 
 
 def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]:
-    """Who may see whom, [batch or 1, heads or 1, q_len, kv_len], and what is added, if anything."""
+    """The visible pairs [batch or 1, heads or 1, q_len, kv_len], and what is added, if any."""
     if not has_data(attn_mask):
         raise NoData(
             f"the mask of shape {tuple(attn_mask.shape)} has no values (it is fake, or on the meta "
@@ -127,7 +127,7 @@ def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]
 
 @cache
 def hides(dtype: torch.dtype) -> float:
-    """What is added and is no more than this hides: ``LOWEST`` as numbers of the dtype have it."""
+    """A number that is added hides if it is no more than this: ``LOWEST`` in that dtype."""
     return max(torch.tensor(LOWEST, dtype=dtype, device="cpu").item(), torch.finfo(dtype).min / 2)
 
 
@@ -147,30 +147,30 @@ def _alibi(seen: Seen, added: NDArray[Any], dtype: torch.dtype, shape: Shape) ->
 
 
 def _named(seen: Seen, shape: Shape) -> Mask | None:
-    """The simplest mask with exactly these spans; None where rows are no spans, or unlike any."""
+    """The simplest mask with exactly these spans; None where rows are no spans, or no mask's."""
     if (seen != seen[:, :1]).any():
-        return None  # heads that see unlike things
+        return None  # heads that see different keys
     if seen.all():
         return FULL
     first, past = _spans(seen[:, 0])
     if ((past - first) != seen[:, 0].sum(-1)).any():
         return None
     for mask in _candidates(first, past, shape):
-        if mask.wrong_for(shape) is None and _same(mask, first, past, shape):
+        if mask.wrong_for(shape) is None and _has_spans(mask, first, past, shape):
             return mask
     return None
 
 
 def _spans(seen_bnm: Seen) -> tuple[Places, Places]:
-    """The first and the past-the-last key of each row; nought twice of a row that sees nothing."""
+    """The first and the past-the-last key of each row; zeros for a row that sees nothing."""
     some = seen_bnm.any(-1)
     first = np.where(some, seen_bnm.argmax(-1), 0)
     past = np.where(some, seen_bnm.shape[-1] - seen_bnm[..., ::-1].argmax(-1), 0)
     return first, past
 
 
-def _same(mask: Mask, first: Places, past: Places, shape: Shape) -> bool:
-    """Whether the mask's own spans are these; it does not matter where an empty one stands."""
+def _has_spans(mask: Mask, first: Places, past: Places, shape: Shape) -> bool:
+    """Whether the mask's own spans are these; an empty one may stand anywhere."""
     low, high = mask.spans(shape)
     low, high = (np.broadcast_to(x, first.shape) for x in (low, high))
     blind = past == first
@@ -194,7 +194,7 @@ def _candidates(first: Places, past: Places, shape: Shape) -> Iterator[Mask]:
 
 
 def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tuple[Part, ...]]:
-    """Conditions that the spans may be made of, but for the padding, at one corner."""
+    """Conditions that the spans may be of, without a padding, at one corner."""
     inner = (first < past) & (past < ends[:, None])  # rows whose end is not the padding's
     right = _only((past - 1 - at)[inner])
     left = _only((at - first)[(first > 0) & (first < past)])
@@ -212,7 +212,7 @@ def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tu
 
 
 def _only(numbers: Places) -> int | None:
-    """The one number that all of these are."""
+    """The number that all of these are, if they are equal."""
     return int(numbers[0]) if len(numbers) and (numbers == numbers[0]).all() else None
 
 
@@ -228,7 +228,7 @@ def _documents(first: Places, past: Places) -> tuple[int, ...] | None:
 
 
 def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
-    """The mask as a file of the folder, or of this process; the file is named by what it holds."""
+    """The mask as a file of the folder, or of this process; it is named by its content."""
     folder = own_folder("masks") if folder is None else folder
     if set("+@") & set(str(folder)):
         raise InvalidMask(
@@ -236,8 +236,8 @@ def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
             "in a mask's text, where + and @ mean something; give another folder"
         )
     kind, table = found.kind, np.ascontiguousarray(found.table)
-    said = f"{table.dtype}{table.shape}".encode()
-    name = hashlib.blake2b(table.tobytes(), digest_size=8, person=said[:16]).hexdigest()
+    form = f"{table.dtype}{table.shape}".encode()
+    name = hashlib.blake2b(table.tobytes(), digest_size=8, person=form[:16]).hexdigest()
     file = folder / f"{kind}-{'x'.join(map(str, table.shape))}-{name}.npy"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,7 +264,7 @@ SCALE_OFF = 1e-6
 
 
 def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
-    """What is asked for; ``gradient``: whether a backward pass may come of it.
+    """The phase of a call; ``gradient``: whether a backward pass may follow.
 
     A few queries on more keys decode if they are the last tokens of these: each sees the keys up to
     its own place and none after it. Otherwise they are another sequence, which attends across. A
@@ -281,8 +281,6 @@ def _ends_at_its_own_place(mask: Mask, shape: Shape) -> bool:
     """Whether the last key that each query sees is its own token's, where queries come last."""
     if mask.plain or mask.upper_left:
         return False
-    import numpy as np
-
     seen = np.logical_or.reduce(mask.visible(shape), (0, 1))
     last = shape.kv_len - 1 - seen[:, ::-1].argmax(-1)
     return bool((last == np.arange(shape.kv_len - shape.q_len, shape.kv_len)).all())
@@ -291,22 +289,12 @@ def _ends_at_its_own_place(mask: Mask, shape: Shape) -> bool:
 def problem_of(
     q: Sequence[int], v: Sequence[int], dtype: object, device: object, mask: Mask, phase: str
 ) -> Problem:
-    """From the forms of q [batch, heads, q_len, head_dim] and v [batch, kv_heads, kv_len, …]."""
+    """From the shapes of q [batch, heads, q_len, head_dim] and v [batch, kv_heads, kv_len, …]."""
     batch, heads, q_len, head_dim = map(int, q)
     _, kv_heads, kv_len, v_head_dim = map(int, v)
-    return Problem(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        q_len=q_len,
-        kv_len=kv_len,
-        head_dim=head_dim,
-        v_head_dim=v_head_dim,
-        dtype=str(dtype).removeprefix("torch."),
-        mask=mask,
-        phase=phase,
-        device=str(device),
-    )
+    sizes = batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim
+    name = str(dtype).removeprefix("torch.")
+    return Problem(*sizes, name, mask, phase, device=str(device))
 
 
 def is_usual(scale: float, head_dim: int) -> bool:

@@ -17,7 +17,6 @@ is refused at load.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import sys
@@ -32,9 +31,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import eager_mask, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import impls
 from attnbench.answer.paste import PREFIX, spelled
@@ -51,60 +47,76 @@ from impls.asked import CantBeDone
 from impls.masks import Mask, Part, Shape
 from impls.spec import Variant
 
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers.masking_utils import eager_mask, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+except ModuleNotFoundError as missing:
+    if missing.name != "transformers":
+        raise
+    raise ModuleNotFoundError(
+        "attnbench.models.transformers needs transformers: pip install 'attnbench[transformers]'"
+    ) from None
+
 BETWEEN = (__name__, "torch.", "transformers.")
-"""Whose frames lie between a hook and the line that called the model."""
+"""Modules whose frames lie between a hook and the line that called the model."""
 
 
 class NotCalledWarning(UserWarning):
     """A variant was set on a model, and none of the model's layers called it."""
 
 
-class Pass:
+class _Pass:
     """A forward pass of a watched model that is under way."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = weakref.ref(model)
         self.called = False
+        """Whether a layer has called a variant."""
 
 
-class UnderWay(threading.local):
+class _UnderWay(threading.local):
     """The passes of this thread, the outermost first."""
 
     def __init__(self) -> None:
-        self.passes: list[Pass] = []
+        self.passes: list[_Pass] = []
 
 
-_under_way = UnderWay()
+_under_way = _UnderWay()
 _watched: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 """The models whose first forward pass is still to come, with the handles of their hooks."""
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
 
 
-def put_into_transformers() -> None:
-    """Let every model answer with :func:`answer` when one of our names is set on it."""
-    PreTrainedModel.get_correct_attn_implementation = answer  # type: ignore[assignment,method-assign]
+def implementation(
+    model: Any, requested_attention: str | None, is_init_check: bool = False
+) -> str | None:
+    """The attention that ``model`` will have; raises :class:`NotServed` where it can't have ours.
 
-
-def answer(model: Any, requested_attention: str | None, is_init_check: bool = False) -> str | None:
-    """What ``model`` will have for its attention; raises :class:`NotServed` where it can't."""
+    It stands for ``PreTrainedModel.get_correct_attn_implementation``.
+    """
     name = requested_attention
     if name is None or not name.startswith(PREFIX) or name not in ALL_ATTENTION_FUNCTIONS:
         own: str | None = _transformers_own(model, requested_attention, is_init_check)
         return own
     kind: Any = type(model)
-    if is_init_check and (found := _chosen_from(kind)) is not None:
+    if is_init_check and (found := _table_of_classes(kind)) is not None:
         layer, table = found
         raise NotServed(
             f"{kind.__name__} can't be loaded with {name}: {layer} takes its attention from "
             f"{table}, a table of transformers' own classes, and calls no other; load it with "
             "attn_implementation='eager'"
         )
-    _watch(model)
+    if model not in _watched:
+        _watched[model] = [
+            model.register_forward_pre_hook(_begin),
+            model.register_forward_hook(_end, always_call=True),
+        ]
     return name
 
 
 @cache
-def _chosen_from(model: type[nn.Module]) -> tuple[str, str] | None:
+def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
     """The class within a model that looks its attention up in a table of classes, and the table.
 
     None where no class that the model's code names, directly or through others, does so.
@@ -134,24 +146,10 @@ def _is_layer(value: Any, module: str) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module
 
 
-def called() -> None:
-    """Note that a layer called a variant, in whatever passes are under way."""
-    for one in _under_way.passes:
-        one.called = True
-
-
-def _watch(model: nn.Module) -> None:
-    if model not in _watched:
-        _watched[model] = [
-            model.register_forward_pre_hook(_begin),
-            model.register_forward_hook(_end, always_call=True),
-        ]
-
-
 @torch.compiler.disable
 def _begin(model: nn.Module, args: Any) -> None:
     if model in _watched:
-        _under_way.passes.append(Pass(model))
+        _under_way.passes.append(_Pass(model))
 
 
 @torch.compiler.disable
@@ -164,34 +162,30 @@ def _end(model: nn.Module, args: Any, output: Any) -> None:
         return  # it raised, or another thread's pass was the first
     for handle in handles:
         handle.remove()
-    config: Any = model.config
-    name = config._attn_implementation
-    if done.called or not str(name).startswith(PREFIX) or _told_by_the_model_around(model):
+    name = str(model.config._attn_implementation)  # type: ignore[union-attr]
+    if done.called or not name.startswith(PREFIX) or _is_covered_by_outer(model):
         return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(BETWEEN):
+        level, frame = level + 1, frame.f_back
     warnings.warn(
         f"{name} is set on {type(model).__name__}, and none of its layers called it in this "
         "forward pass: what attention there is, it computes by code of its own, as under "
         "attn_implementation='eager'",
         NotCalledWarning,
-        _levels_to_the_caller(),
+        level,
     )
 
 
-def _levels_to_the_caller() -> int:
-    """How far up the line stands that called the model, for ``warnings.warn`` in a hook."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(BETWEEN):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _told_by_the_model_around(model: Any) -> bool:
-    """Whether a model around this one says it, or other parts of it may call the variant."""
+def _is_covered_by_outer(model: Any) -> bool:
+    """Whether a model around this one warns, or other parts of it may call the variant."""
     if not _under_way.passes:
         return False
-    around: Any = _under_way.passes[0].model()
-    return model.config is around.config or model._can_set_attn_implementation()
+    outer: Any = _under_way.passes[0].model()
+    return model.config is outer.config or model._can_set_attn_implementation()
 
+
+# ---- masks -------------------------------------------------------------------------------------
 
 FORM = {
     "shape", "size", "dim", "ndim", "ndimension", "numel", "dtype", "device", "layout", "is_cuda",
@@ -228,14 +222,14 @@ class EagerMask(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"EagerMask({tuple(self.shape)}, {'causal' if self.seen is None else 'dense'})"
 
-    def said(self) -> SdpaMask:
-        """What the mask says now: its numbers, where a model may have written into them."""
+    def for_sdpa(self) -> SdpaMask:
+        """The mask as it is now: its numbers, where a model may have written into them."""
         if self.dense is not None and (self.dense.is_inference() or self.dense._version > 0):
             return SdpaMask(self.dense, False)
         return SdpaMask(self.seen, self.seen is None and self.shape[2] > 1)
 
     def numbers(self) -> Tensor:
-        """The mask as eager attention has it, one tensor however often it is asked for."""
+        """The mask as eager attention has it: the same tensor each time."""
         if self.dense is None:
             seen = self.seen
             if seen is None:
@@ -249,7 +243,7 @@ class EagerMask(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call ``func`` with the numbers; what it asks about the form needs none."""
+        """Call ``func`` with the numbers, unless it reads the form alone."""
         name = getattr(getattr(func, "__self__", None), "__name__", func.__name__)
         if name in FORM:
             with torch._C.DisableTorchFunctionSubclass():
@@ -264,63 +258,59 @@ class EagerMask(Tensor):
         return func(*args, **kwargs)
 
 
-def mask_as_eager(**asked: Any) -> Tensor | None:
-    """What transformers calls for each mask of a model, in the words of its ``sdpa_mask``.
+def mask_as_eager(**given: Any) -> Tensor | None:
+    """What transformers calls for each mask of a model, with the arguments of its ``sdpa_mask``.
 
     Returns None where eager attention gets no mask either: every query sees every key.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return eager_mask(**asked)
-    if asked.get("allow_is_bidirectional_skip"):
-        seen = sdpa_mask(**{**asked, "allow_is_causal_skip": False})
+        return eager_mask(**given)
+    if given.get("allow_is_bidirectional_skip"):
+        seen = sdpa_mask(**{**given, "allow_is_causal_skip": False})
         if seen is None:
             return None
     else:
-        seen = sdpa_mask(**{**asked, "allow_is_causal_skip": _may_be_causal(asked)})
-    shape = (asked["batch_size"], 1, asked["q_length"], asked["kv_length"])
-    dtype, device = asked.get("dtype", torch.float32), torch.device(asked.get("device", "cpu"))
+        # for one query, sdpa_mask may skip the free places of a static cache too, where no 2D mask
+        # names them
+        keys_before = given.get("q_offset", 0) - given.get("kv_offset", 0)
+        whole = given["q_length"] != 1 or bool(keys_before == given["kv_length"] - 1)
+        skip = bool(given.get("allow_is_causal_skip", True)) and whole
+        seen = sdpa_mask(**{**given, "allow_is_causal_skip": skip})
+    shape = (given["batch_size"], 1, given["q_length"], given["kv_length"])
+    dtype, device = given.get("dtype", torch.float32), torch.device(given.get("device", "cpu"))
     return EagerMask(seen, shape, dtype, device)
 
 
-def _may_be_causal(asked: dict[str, Any]) -> bool:
-    """Whether a mask that ``sdpa_mask`` leaves out hides nothing but what comes later.
-
-    For one query it leaves out the free places of a static cache too, where no 2D mask names them.
-    """
-    keys_before = asked.get("q_offset", 0) - asked.get("kv_offset", 0)
-    alone = asked["q_length"] == 1
-    whole = not alone or bool(keys_before == asked["kv_length"] - 1)
-    return bool(asked.get("allow_is_causal_skip", True)) and whole
-
-
 ANY_CORNER = {"dense", "bias", "padding", "document"}
-"""Conditions that say the same whichever corner a mask is aligned to, with as many keys or more."""
+"""Conditions that mean the same at either corner, with as many keys as queries or more."""
 
 CAUSAL_FROM_THE_FRONT = Mask.parse("causal@upper-left")
 
 
-def meant(terms: tuple[Tensor, ...], is_causal: bool, query: Tensor, key: Tensor) -> Mask | Tensor:
+def joined_mask(
+    terms: tuple[Tensor, ...], is_causal: bool, query: Tensor, key: Tensor
+) -> Mask | Tensor:
     """The mask of all the terms: each is looked at once, however many layers are given it.
 
     A boolean mask and a bias stay two conditions, ``causal+bias:FILE``: nothing as large as both
-    together is made. What can't be said side by side is added up, and stays a tensor.
+    together is made. Terms that no mask can hold together are added up to a tensor.
     """
     batch, heads, q_len, _ = query.shape
     shape = Shape(batch, heads, q_len, key.shape[2])
     whole = known_mask(None, is_causal, shape)
     for term in terms:
-        beside = _joined(whole, known_mask(term, False, shape))
-        if beside is None:
-            return _added_up(terms, is_causal, shape)
-        whole = beside
+        both = _joined(whole, known_mask(term, False, shape))
+        if both is None:
+            return _sum(terms, is_causal, shape)
+        whole = both
     return whole
 
 
 def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor, int]:
     """The mask over the keys that are in use, and how many those are.
 
-    A static cache has free places after the tokens, which nobody sees. Without them there is less
-    to do, and often no mask at all, so that variants can serve it that take none.
+    A static cache has free places after the tokens, which no query sees. Without them there is
+    less to compute, and often no mask at all, so that variants without masks can serve it.
     """
     if isinstance(mask, Tensor):
         return mask, kv_len
@@ -348,8 +338,8 @@ def _joined(one: Mask, other: Mask) -> Mask | None:
     return None if len(corners) > 1 else Mask(one.parts + other.parts, corners == {True})
 
 
-def _added_up(terms: tuple[Tensor, ...], is_causal: bool, shape: Shape) -> Tensor:
-    """The terms as one that is added; nothing here wants a gradient."""
+def _sum(terms: tuple[Tensor, ...], is_causal: bool, shape: Shape) -> Tensor:
+    """The terms as one tensor to add, without gradients."""
     dtype = next((term.dtype for term in terms if term.dtype != torch.bool), torch.float32)
     total = torch.zeros(shape.q_len, shape.kv_len, dtype=dtype, device=terms[0].device)
     if is_causal:
@@ -371,62 +361,56 @@ MEANINGLESS = {
     "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
     "return_dict_in_generate",
 }  # fmt: skip
-"""What concerns the model around: its cache, its loss, positions that are in q and k already."""
+"""Arguments for the model around: its cache, its loss, positions that are in q and k already."""
 PACKED = {
     "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k", "seq_idx",
 }  # fmt: skip
-"""Where packed sequences begin; a mask, if there is one, says it too."""
+"""Where packed sequences begin; a mask, if there is one, holds that too."""
 EAGER = "take attn_implementation='eager' for this model"
 
 
 def refusal(
-    module: nn.Module, key: Tensor, mask: Tensor | None, asked: Mapping[str, Any]
+    module: nn.Module, key: Tensor, mask: Tensor | None, more: Mapping[str, Any]
 ) -> str | None:
-    """None where all that is asked is served, else a sentence: the word, and what to do."""
+    """None where all arguments are served, else a sentence: the word, and what to do."""
     if mask is not None and not isinstance(mask, Tensor):
         return f"the mask is a {type(mask).__name__}, not a tensor; give the model a 2D or 4D one"
-    window = asked.get("sliding_window")
+    window = more.get("sliding_window")
     if mask is None and isinstance(window, int) and key.shape[2] > window:
         return (
             f"sliding_window={window} over {key.shape[2]} keys came without a mask that says so, "
             f"and no variant knows of windows otherwise; {EAGER}"
         )
-    return _refused_word(mask, asked)
-
-
-def _refused_word(mask: Tensor | None, asked: Mapping[str, Any]) -> str | None:
-    for word, value in asked.items():
+    for word, value in more.items():
         if value is None or word in HONOURED | MEANINGLESS:
             continue
         if word == "output_attentions":
             if value:
                 return f"output_attentions=True, and no variant hands out its weights; {EAGER}"
-        elif word in PACKED:
-            if mask is None and _several(word, value):
-                return (
-                    f"{word} says that sequences are packed, and no mask keeps them apart; pass "
-                    "position_ids that begin anew with each of them, or an attention mask"
-                )
-        else:
+        elif word not in PACKED:
             return f"{word} is asked for, which no variant does; {EAGER}"
+        elif mask is None and _has_several(word, value):
+            return (
+                f"{word} says that sequences are packed, and no mask keeps them apart; pass "
+                "position_ids that begin anew with each of them, or an attention mask"
+            )
     return None
 
 
-def _several(word: str, value: Any) -> bool:
-    """Whether more than one sequence is meant."""
+def _has_several(word: str, value: Any) -> bool:
+    """Whether there is more than one sequence."""
     if word == "seq_idx":
         return bool((value != value.flatten()[0]).any())
-    return isinstance(value, torch.Tensor) and value.numel() > 2
+    return isinstance(value, Tensor) and value.numel() > 2
 
 
-Answer = tuple[Tensor, None]
 OTHERS = (
     "'attnbench list' shows what each variant takes; attn_implementation='attnbench:sdpa' takes "
     "whatever transformers' own sdpa does"
 )
 
 
-def forward_by(row: Variant) -> Callable[..., Answer]:
+def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
     """The function that transformers calls in each layer's forward."""
 
     @cache
@@ -440,75 +424,73 @@ def forward_by(row: Variant) -> Callable[..., Answer]:
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None,
-        **asked: Any,
-    ) -> Answer:
-        called()
+        **more: Any,
+    ) -> tuple[Tensor, None]:
+        for one in _under_way.passes:
+            one.called = True
+        number = getattr(module, "layer_idx", None)
+        layer = type(module).__name__ + ("" if number is None else f" of layer {number}")
         try:
-            if (refused := refusal(module, key, attention_mask, asked)) is not None:
+            if (refused := refusal(module, key, attention_mask, more)) is not None:
                 raise CantBeDone(f"{row.label}: {refused}")
-            return _answered(built(), module, (query, key, value), attention_mask, asked), None
+            return _attend(built(), module, (query, key, value), attention_mask, more), None
         except NotServed as why:
-            raise NotServed(f"{_place(module)}: {why}; {OTHERS}") from None
+            raise NotServed(f"{layer}: {why}; {OTHERS}") from None
         except CantBeDone as why:
-            raise NotServed(f"{_place(module)}: {why}") from None
+            raise NotServed(f"{layer}: {why}") from None
 
     return forward
 
 
-def _answered(
+def _attend(
     variant: Built,
     module: nn.Module,
     qkv: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
-    asked: dict[str, Any],
+    more: dict[str, Any],
 ) -> Tensor:
     """The output [b, n, h, e].
 
-    Layers that say ``scaling=1`` have scaled q before (OPT, Whisper, ESM) or have that scale in
-    their weights (T5): an operator of its own is given q as it was without.
+    Layers with ``scaling=1`` have scaled q before (OPT, Whisper, ESM) or have that scale in their
+    weights (T5): an operator of its own is given q as it was without.
     """
     query, key, value = qkv
-    is_causal = mask is None and query.shape[2] > 1 and bool(asked.get("is_causal"))
+    is_causal = mask is None and query.shape[2] > 1 and bool(more.get("is_causal"))
     if isinstance(mask, EagerMask):
-        mask, is_causal = mask.said()
-    terms = tuple(x for x in (mask, asked.get("position_bias")) if x is not None)
-    said, used = in_use(meant(terms, is_causal, query, key), query.shape[2], key.shape[2])
-    if isinstance(said, Mask) and _alternates(variant.row, module, query):
-        said = with_a_window(said, used)
-    scale = asked.get("scaling")
-    dropout = (asked.get("dropout") or 0.0) if module.training else 0.0
+        mask, is_causal = mask.for_sdpa()
+    terms = tuple(x for x in (mask, more.get("position_bias")) if x is not None)
+    whole = joined_mask(terms, is_causal, query, key)
+    whole, used = in_use(whole, query.shape[2], key.shape[2])
+    if isinstance(whole, Mask) and _needs_window(variant.row, module, query):
+        whole = with_a_window(whole, used)
+    scale = more.get("scaling")
+    dropout = (more.get("dropout") or 0.0) if module.training else 0.0
     if dropout and any(term.requires_grad for term in terms):
         raise CantBeDone(f"{variant.row.label}: {NO_BIAS_GRADIENT}")
     if scale == 1.0 and variant.row.computes == OWN:
         query, scale = query * query.shape[-1] ** 0.5, None
     keys, values = key[:, :, :used], value[:, :, :used]
-    out = variant(query, keys, values, said, scale, dropout_p=dropout)
+    out = variant(query, keys, values, whole, scale, dropout_p=dropout)
     out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
     return out.transpose(1, 2).contiguous()
 
 
-def _alternates(row: Variant, module: nn.Module, query: Tensor) -> bool:
+def _needs_window(row: Variant, module: nn.Module, query: Tensor) -> bool:
     """Whether a row that takes nothing without a window attends in a model with windows.
 
     Such a model has layers without one too, or texts no longer than it.
     """
     masks = row.on(query.device.type, "masks")
     config = getattr(module, "config", None)
-    return (
-        "window" in masks
-        and "none" not in masks
-        and getattr(config, "sliding_window", None) is not None
-    )
+    has_windows = getattr(config, "sliding_window", None) is not None
+    return has_windows and "window" in masks and "none" not in masks
 
 
-def _place(module: nn.Module) -> str:
-    """Which layer calls."""
-    number = getattr(module, "layer_idx", None)
-    return type(module).__name__ + (f" of layer {number}" if number is not None else "")
+# ---- names -------------------------------------------------------------------------------------
 
 
 def register(name: str, tables: Sequence[str | Path] = ()) -> str:
-    """Register ``name`` or ``name?option=value&…``, and give back what to write for it.
+    """Register ``name`` or ``name?option=value&…``, and return what to write for it.
 
     ``tables``: files with rows of your own, as ``--table`` takes them.
     """
@@ -518,31 +500,20 @@ def register(name: str, tables: Sequence[str | Path] = ()) -> str:
     return register_row(row)
 
 
-def register_table() -> None:
-    """Register every core of the table; what can't run here says so when it is called."""
-    put_into_transformers()
-    for row in impls.table().rows.values():
-        if wrong_level(row) is None:
-            register_row(row)
-
-
 def names() -> list[str]:
-    """What ``attn_implementation`` may be set to, of ours."""
+    """The names of ours that ``attn_implementation`` may be set to."""
     return sorted(name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if name.startswith(PREFIX))
 
 
 def register_row(row: Variant) -> str:
-    """Both halves: a name without its mask function would have every mask dropped, unsaid."""
+    """Register a row with its mask function, without which every mask would be dropped silently."""
     name = spelled(row.label)
     AttentionMaskInterface.register(name, mask_as_eager)
     AttentionInterface.register(name, forward_by(row))
     return name
 
 
-if importlib.util.find_spec("transformers") is None:
-    raise ModuleNotFoundError(
-        "attnbench.models.transformers needs transformers: pip install 'attnbench[transformers]'"
-    )
-
-
-register_table()
+PreTrainedModel.get_correct_attn_implementation = implementation  # type: ignore[assignment,method-assign]
+for _row in impls.table().rows.values():  # what can't run here says so when it is called
+    if wrong_level(_row) is None:
+        register_row(_row)

@@ -10,7 +10,7 @@ from transformers import AttentionInterface
 
 from attnbench.models import attention as known_masks
 from attnbench.models.attention import attention
-from attnbench.models.transformers import in_use, meant
+from attnbench.models.transformers import in_use, joined_mask
 from impls.loading import load_file
 from impls.masks import Mask, Shape
 
@@ -30,7 +30,7 @@ def left_padded():
 
 def said(terms, is_causal=False, q_len=6, kv_len=6):
     q, k, _ = heads(q_len, kv_len)
-    return meant(terms, is_causal, q, k)
+    return joined_mask(terms, is_causal, q, k)
 
 
 def test_rows_that_see_nothing_give_zeros_and_nothing_becomes_nan():
@@ -116,7 +116,7 @@ def test_what_can_not_be_said_side_by_side_is_added_up(is_causal):
             hides = term.dtype == torch.bool
             together = together.masked_fill(~term, -torch.inf) if hides else together + term
         expected = nn.functional.scaled_dot_product_attention(q, k, v, together)
-        given = attention("einsum")(q, k, v, meant(terms, is_causal, q, k))
+        given = attention("einsum")(q, k, v, joined_mask(terms, is_causal, q, k))
         torch.testing.assert_close(given, expected)
 
 
