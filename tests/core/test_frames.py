@@ -17,7 +17,7 @@ from attnbench.core.store import load, read_records
 from impls.loading import load_file
 
 written = load_file(Path(__file__).with_name("records.py")).written
-records = load_file(Path(__file__).parents[1] / "test_record.py").records
+records = load_file(Path(__file__).with_name("test_record.py")).records
 
 
 def slowly(paths):

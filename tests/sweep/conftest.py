@@ -4,6 +4,9 @@ import textwrap
 
 import pytest
 
+from attnbench.core.run_folder import RunFolder
+from tests.sweep.build import HEADER
+
 HOSTILE = """
 import ctypes, os, sys, time
 from pathlib import Path
@@ -76,3 +79,10 @@ def hostile(tmp_path_factory):
     file = tmp_path_factory.mktemp("hostile") / "hostile.py"
     file.write_text(textwrap.dedent(HOSTILE))
     return file
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder.create(tmp_path, "box", HEADER)
+    yield made
+    made.close()

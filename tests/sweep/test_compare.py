@@ -1,7 +1,5 @@
 """Two variants on each problem of a grid: who is asked what, and what becomes of the answers."""
 
-from pathlib import Path
-
 import pytest
 
 import impls
@@ -12,9 +10,8 @@ from attnbench.sweep.compare import compare_cells
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from impls.loading import load_file
+from tests.sweep.build import ToldEngine
 
-ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 GRID = Preset("three", seq=("16", "32", "48"), heads=(1,), head_dim=(8,), phase=("forward",))
 
 

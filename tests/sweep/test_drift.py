@@ -1,23 +1,13 @@
 """A sweep on a machine that becomes another meanwhile: what is marked, and measured again."""
 
-from pathlib import Path
-
 import pytest
 
 from attnbench.core.store import read_records
 from attnbench.sweep import sweep
 from attnbench.sweep.start import RunRecords
 from attnbench.sweep.sweep import Slot
-from impls.loading import load_file
 from impls.problem import Problem
-
-stand_in = load_file(Path(__file__).with_name("answering.py"))
-Answering = stand_in.Answering
-MANY = stand_in.MANY
-Watched = stand_in.Watched
-folder = stand_in.folder
-plan_of = stand_in.plan_of
-swept = stand_in.swept
+from tests.sweep.build import MANY, Answering, Watched, plan_of, swept
 
 
 class Drifting(Answering):

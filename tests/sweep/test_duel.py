@@ -1,7 +1,5 @@
 """Two variants over a range: what is refused before anything runs, and what a worker is asked."""
 
-from pathlib import Path
-
 import pytest
 
 import impls
@@ -12,9 +10,8 @@ from attnbench.features.crossover.search import PAIRS_S, PAIRS_SHARE, LengthRati
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import Preset
 from impls.asked import CantBeDone
-from impls.loading import load_file
+from tests.sweep.build import ToldEngine as Told
 
-Told = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 GRID = Preset("one", seq=("64", "256"), heads=(2,), head_dim=(8,), phase=("forward",))
 
 

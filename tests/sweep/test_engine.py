@@ -1,7 +1,6 @@
 """A sweep over variants that die, hang and shout: each costs its own cell and no other."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +17,8 @@ from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.start import RunRecords
 from attnbench.sweep.sweep import Slot
-from impls.loading import load_file
 from tests.processes import alive
-
-watched = load_file(Path(__file__).with_name("watched.py"))
-GRID = watched.GRID
-KNOWN = watched.KNOWN
-Watched = watched.Watched
-
+from tests.sweep.build import KNOWN, ONE, Watched
 
 ORDER = [
     "einsum", "h.exits", "h.honest", "h.exits_in_build", "h.segfaults", "matmul", "h.hangs", "bmm",
@@ -38,8 +31,8 @@ LIMIT_S = 8.0
 def swept(hostile, tmp_path_factory):
     """The records by variant, in order, and the watcher."""
     out = tmp_path_factory.mktemp("results")
-    plan = make_plan(impls.table([hostile]), ORDER, GRID, this_machine())
-    folder = RunFolder.create(out, "box", {"seed": 0, "budget_s": GRID.budget, **KNOWN})
+    plan = make_plan(impls.table([hostile]), ORDER, ONE, this_machine())
+    folder = RunFolder.create(out, "box", {"seed": 0, "budget_s": ONE.budget, **KNOWN})
     engine, watcher = LocalEngine(Settings()), Watched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
@@ -129,7 +122,7 @@ def test_the_watcher_counts_up_to_the_total_and_the_time_left_reaches_zero(swept
 
 
 def test_a_sweep_measures_nothing_that_has_a_record(swept, hostile, tmp_path):
-    plan = make_plan(impls.table([hostile]), ORDER, GRID, this_machine())
+    plan = make_plan(impls.table([hostile]), ORDER, ONE, this_machine())
     folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 1.0, **KNOWN})
     done = RunRecords(swept[0].values())
     engine, watcher = LocalEngine(Settings()), Watched()
@@ -152,7 +145,7 @@ def test_an_engine_does_not_wait_past_the_limit_but_lets_the_worker_start():
 
 @pytest.fixture
 def cells(hostile):
-    plan = make_plan(impls.table([hostile]), ["bmm", "matmul"], GRID, this_machine())
+    plan = make_plan(impls.table([hostile]), ["bmm", "matmul"], ONE, this_machine())
     return plan.to_run[:2]
 
 

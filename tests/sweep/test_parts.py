@@ -17,13 +17,12 @@ from attnbench.sweep import start
 from attnbench.sweep.plan import make_plan, problems, shared_out
 from attnbench.sweep.presets import FAR, PRESETS, Preset
 from impls.loading import load_file
+from tests.sweep.build import BOX, row, table
 
 HERE = Path(__file__).parent
-planning = load_file(HERE / "planning.py")
 runs = load_file(HERE.parent / "report" / "page" / "runs.py")
-row, table = planning.row, planning.table
 H200 = replace(
-    planning.BOX,
+    BOX,
     name="nvidia-h200",
     cores=16,
     torch_cuda="13.0",
@@ -56,7 +55,7 @@ def test_the_problems_of_parts_come_in_their_order():
 def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_measured_once():
     few = A.with_(seq=("128",), variants=("a",))
     grid = Preset("g", parts=(few, A))
-    cells = make_plan(table(row("a"), row("b")), (), grid, planning.BOX).cells
+    cells = make_plan(table(row("a"), row("b")), (), grid, BOX).cells
     assert [(c.variant.name, c.problem.kv_len) for c in cells] == [
         ("a", 128),
         ("b", 128),
@@ -71,16 +70,16 @@ def test_on_a_gpu_what_torch_compiles_comes_after_all_else():
     assert compiled == sorted(compiled)
     assert 8 <= sum(compiled) < len(compiled) / 4
     assert all(cell.guess_s > 8 for cell in cells[-sum(compiled) :])
-    on_cpu = make_plan(table(row("a", requires=("c++",)), row("b")), (), BOTH, planning.BOX).cells
+    on_cpu = make_plan(table(row("a", requires=("c++",)), row("b")), (), BOTH, BOX).cells
     assert [cell.variant.name for cell in on_cpu][:2] == ["a", "b"]
 
 
 def test_variants_that_are_named_are_measured_in_every_part():
     grid = Preset("g", parts=(A.with_(seq=("128",), variants=("a",)), A), variants=("a", "b"))
     rows = table(row("a"), row("b"), row("c"))
-    asked = [c.variant.name for c in make_plan(rows, ("c",), grid, planning.BOX).cells]
+    asked = [c.variant.name for c in make_plan(rows, ("c",), grid, BOX).cells]
     assert asked == ["c", "c"]
-    assert {c.variant.name for c in make_plan(rows, (), grid, planning.BOX).cells} == {"a", "b"}
+    assert {c.variant.name for c in make_plan(rows, (), grid, BOX).cells} == {"a", "b"}
 
 
 def test_what_the_command_line_changes_is_changed_in_every_part():

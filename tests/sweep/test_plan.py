@@ -1,7 +1,6 @@
 """The plan: which cells there are, which are left out and why, and what can't be planned."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,15 +9,8 @@ from attnbench.core.machine import Gpu
 from attnbench.core.record import Status
 from attnbench.sweep.plan import Cell, Plan, duration, make_plan, problems
 from attnbench.sweep.presets import PRESETS, default_preset
-from impls.loading import load_file
 from impls.problem import InvalidProblem, Problem
-
-planning = load_file(Path(__file__).with_name("planning.py"))
-BOX = planning.BOX
-GRID = planning.GRID
-plan = planning.plan
-row = planning.row
-
+from tests.sweep.build import BOX, PLAIN, plan, row
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
 
@@ -27,7 +19,7 @@ GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
 
 
 def test_every_combination_is_there_once():
-    grid = GRID.with_(
+    grid = PLAIN.with_(
         seq=("16", "32"),
         batch=(1, 2),
         heads=(4,),
@@ -55,13 +47,13 @@ def test_every_combination_is_there_once():
 
 
 def test_what_is_not_given_follows_what_is():
-    assert {(p.heads, p.kv_heads) for p in problems(GRID.with_(heads=(2, 6)))} == {(2, 2), (6, 6)}
-    widths = {(p.head_dim, p.v_head_dim) for p in problems(GRID.with_(head_dim=(8, 24)))}
+    assert {(p.heads, p.kv_heads) for p in problems(PLAIN.with_(heads=(2, 6)))} == {(2, 2), (6, 6)}
+    widths = {(p.head_dim, p.v_head_dim) for p in problems(PLAIN.with_(head_dim=(8, 24)))}
     assert widths == {(8, 8), (24, 24)}
 
 
 def test_a_length_is_one_query_where_it_decodes():
-    made = list(problems(GRID.with_(seq=("64",), phase=("decode", "forward"))))
+    made = list(problems(PLAIN.with_(seq=("64",), phase=("decode", "forward"))))
     assert [(p.phase, p.q_len, p.kv_len) for p in made] == [
         ("decode", 1, 64),
         ("forward", 64, 64),
@@ -70,7 +62,7 @@ def test_a_length_is_one_query_where_it_decodes():
 
 @pytest.mark.parametrize("text", ["4x64", "4X64"])
 def test_queries_x_keys_says_both_in_every_phase(text):
-    made = problems(GRID.with_(seq=(text,), phase=("decode", "forward"), mask=("none",)))
+    made = problems(PLAIN.with_(seq=(text,), phase=("decode", "forward"), mask=("none",)))
     assert [(p.q_len, p.kv_len) for p in made] == [(4, 64), (4, 64)]
 
 
@@ -79,7 +71,7 @@ def test_queries_x_keys_says_both_in_every_phase(text):
 )
 def test_a_length_that_is_none_is_refused(text):
     with pytest.raises(InvalidProblem) as caught:
-        list(problems(GRID.with_(seq=(text,))))
+        list(problems(PLAIN.with_(seq=(text,))))
     assert "--seq" in str(caught.value) or "_len is 0" in str(caught.value)
 
 
@@ -189,7 +181,7 @@ def test_a_cell_left_out_is_not_to_run():
 
 def test_the_built_in_table_has_a_cell_or_a_reason_for_every_row():
     built_in = impls.table()
-    made = make_plan(built_in, [], GRID, BOX)
+    made = make_plan(built_in, [], PLAIN, BOX)
     core = {name for name, variant in built_in.rows.items() if variant.level == "core"}
     assert {c.variant.name for c in made.cells} == core
     for cell in made.cells:
@@ -252,5 +244,5 @@ def test_the_default_preset_is_for_what_is_there():
 
 
 def test_a_change_that_is_none_leaves_the_preset_as_it_is():
-    assert GRID.with_(seq=None, heads=None) == GRID
-    assert GRID.with_(heads=(3,)).heads == (3,)
+    assert PLAIN.with_(seq=None, heads=None) == PLAIN
+    assert PLAIN.with_(heads=(3,)).heads == (3,)

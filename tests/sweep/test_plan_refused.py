@@ -2,21 +2,15 @@
 
 import gc
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from impls import UnknownVariant
-from impls.loading import load_file
 from impls.masks import InvalidMask
 from impls.problem import InvalidProblem
 from impls.spec import InvalidRow
-
-planning = load_file(Path(__file__).with_name("planning.py"))
-plan = planning.plan
-row = planning.row
-
+from tests.sweep.build import plan, row
 
 # ---- what can't be planned -----------------------------------------------------------------------
 

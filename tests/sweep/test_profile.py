@@ -14,10 +14,8 @@ from attnbench.core.settings import Settings
 from attnbench.features.profile.run import NotProfiled, folder_of, plan, profiles
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
-from impls.loading import load_file
 from impls.problem import InvalidProblem
-
-ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
+from tests.sweep.build import ToldEngine
 
 PLANTED = """
 import os

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,7 @@ from attnbench.sweep import sweep
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.start import RunRecords
 from attnbench.sweep.sweep import Slot, SlotLost
-from impls.loading import load_file
-
-stand_in = load_file(Path(__file__).with_name("answering.py"))
-Answering = stand_in.Answering
-GRID = stand_in.GRID
-MANY = stand_in.MANY
-Watched = stand_in.Watched
-folder = stand_in.folder
-plan_of = stand_in.plan_of
-swept = stand_in.swept
-timed = stand_in.timed
+from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, swept, timed
 
 
 def first_of_each(jobs):
@@ -169,7 +158,7 @@ class Slow(Answering):
     """Takes a moment, so that others get their share."""
 
     def ask(self, question, limit_s):
-        time.sleep(0.01)
+        time.sleep(0.05)
         return super().ask(question, limit_s)
 
 

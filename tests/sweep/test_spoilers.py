@@ -1,7 +1,5 @@
 """Variants that change what others share, or answer in the worker's place."""
 
-from pathlib import Path
-
 import pytest
 
 import impls
@@ -16,13 +14,9 @@ from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.start import RunRecords
 from attnbench.sweep.sweep import Slot
-from impls.loading import load_file
+from tests.sweep.build import KNOWN, ONE, Watched
 
 pytestmark = pytest.mark.slow  # for each spoiler a worker
-watched = load_file(Path(__file__).with_name("watched.py"))
-GRID = watched.GRID
-KNOWN = watched.KNOWN
-Watched = watched.Watched
 
 
 SPOILING = """
@@ -124,10 +118,10 @@ def spoilt(tmp_path_factory):
     table = tmp_path_factory.mktemp("spoiling") / "spoiling.py"
     table.write_text(SPOILING)
     order = [name for pair in AFTER.items() for name in pair]
-    plan = make_plan(impls.table([table]), order, GRID, this_machine())
+    plan = make_plan(impls.table([table]), order, ONE, this_machine())
     assert [c.variant.label for c in plan.to_run] == order
     folder = RunFolder.create(
-        table.parent / "results", "box", {"seed": 0, "budget_s": GRID.budget, **KNOWN}
+        table.parent / "results", "box", {"seed": 0, "budget_s": ONE.budget, **KNOWN}
     )
     engine, watcher, workers = LocalEngine(Settings()), Watched(), []
     start = engine._start

@@ -1,7 +1,6 @@
 """A run that may begin cells for so long: the first are measured, the rest is left and said."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,15 +9,7 @@ from attnbench.core.store import read_records
 from attnbench.sweep import sweep
 from attnbench.sweep.start import RunRecords
 from attnbench.sweep.sweep import Slot
-from impls.loading import load_file
-
-stand_in = load_file(Path(__file__).with_name("answering.py"))
-Answering, Watched, plan_of, folder = (
-    stand_in.Answering,
-    stand_in.Watched,
-    stand_in.plan_of,
-    stand_in.folder,
-)
+from tests.sweep.build import Answering, Watched, plan_of
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from attnbench.features.commits.pairs import Refused
 from attnbench.features.crossover import search
 from attnbench.features.crossover.search import HoldingWorker, open_worker
 from attnbench.sweep.engine import WorkerLost
-from impls.loading import load_file
 from impls.problem import Problem
+from tests.sweep.build import ToldEngine
 
-ToldEngine = load_file(Path(__file__).with_name("told_engine.py")).ToldEngine
 PROBLEM = Problem(q_len=8, kv_len=8)
 HERE = Path("/a")
 

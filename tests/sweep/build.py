@@ -1,0 +1,119 @@
+"""Grids, plans, stand-ins for engines, and watchers, for tests of a sweep."""
+
+import impls
+from attnbench.core.machine import Machine, this_machine
+from attnbench.core.record import Record, Status, Time
+from attnbench.core.store import read_records
+from attnbench.sweep import sweep
+from attnbench.sweep.plan import make_plan
+from attnbench.sweep.presets import Preset
+from attnbench.sweep.start import RunRecords
+from attnbench.sweep.sweep import Slot
+from impls import Table
+from impls.problem import Problem
+from impls.spec import Variant
+
+BOX = Machine(
+    name="box",
+    cpu="a cpu",
+    cores=2,
+    memory_bytes=1 << 33,
+    system="Linux",
+    python="3.11.7",
+    versions={},
+    torch_cuda=None,
+    compiler=None,
+)
+ONE = Preset(
+    "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
+)
+GRID = ONE.with_(seq=("16", "32"), phase=("forward", "train"), mask=("none",))
+MANY = GRID.with_(seq=("16", "32", "48", "64"))
+PLAIN = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))
+KNOWN = {"nodes": {"": {"ceilings": {}}}}
+HEADER = {"seed": 0, "budget_s": 0.01, "nodes": {"": {"ceilings": {"flops": {}}}}}
+
+
+def row(name, **more):
+    plain = {"title": "", "family": "f", "computes": "softmax", "build": "a:b"}
+    return Variant(**{"name": name, **plain, **more})
+
+
+def table(*rows):
+    made = Table()
+    for each in rows:
+        made.add(each)
+    return made
+
+
+def plan(*rows, names=(), machine=BOX, **grid):
+    """The plan of some rows on one problem, or as the grid is changed."""
+    return make_plan(table(*(rows or [row("a")])), names, PLAIN.with_(**grid), machine)
+
+
+def plan_of(*names, grid=GRID):
+    """The plan of some rows of the built-in table on this machine."""
+    return make_plan(impls.table(), names, grid, this_machine())
+
+
+def timed(seconds):
+    figures = dict.fromkeys(("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"), seconds)
+    return Time(**figures, n=7, clock="host", stop="converged", samples_s=[seconds] * 7)
+
+
+class ToldEngine:
+    """Answers from a list and keeps what it was asked; an exception is raised."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def ask(self, question, limit_s):
+        self.asked.append(question)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Answering:
+    """An engine whose worker takes as long as it is told for each phase."""
+
+    def __init__(self, forward=0.010, train=0.030):
+        self.seconds, self.jobs = {"forward": forward, "train": train}, []
+
+    def ask(self, question, limit_s):
+        if "canary" in question:
+            return {"canary": self.canary(len(self.jobs))}
+        job = question["job"]
+        self.jobs.append(job)
+        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        record = Record.of(variant, problem, Status.MEASURED, seed=0)
+        return {"record": record.with_(time=timed(self.seconds[problem.phase])).to_dict()}
+
+    def canary(self, jobs):
+        """Seconds of its canary, when so many cells have been asked for."""
+        return 0.001
+
+    def close(self):
+        """Nothing."""
+
+
+class Watched:
+    """A watcher that keeps what it is shown; stops the sweep after the first cell if it can."""
+
+    def __init__(self, interrupt=None):
+        self.cells, self.interrupt, self.told = [], interrupt, []
+
+    def cell(self, record, done, total, left_s):
+        self.cells.append((record.variant, done, total, left_s))
+        if self.interrupt is not None:
+            self.interrupt.asked = True
+
+    def tell(self, sentence):
+        self.told.append(sentence)
+
+
+def swept(plan, folder, engine, done=()):
+    """The records that a sweep has written down."""
+    sweep.sweep(plan, RunRecords(done), folder, [Slot(engine)], Watched(), sweep.Interrupt(print))
+    return list(read_records(folder.path))
