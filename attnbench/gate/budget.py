@@ -1,21 +1,22 @@
-"""How much error is allowed: as much as the plain form makes in the same dtype, times a little.
+"""How much error is allowed: a small multiple of what the plain form makes in the same dtype.
 
 No tolerance is set by hand for a dtype, a length or a kind of input. The plain form, computed in
-the problem's own dtype on the problem's own inputs, shows what its arithmetic costs there; an
-honest implementation stays near it or below. The factors were read off the honest table: see
-DESIGN.md, "Budgets".
+the problem's own dtype on the problem's own inputs, shows what the arithmetic costs there; an
+honest implementation stays near it or below. The factors come from measuring the honest table.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
 
 from attnbench.core.record import Error
 from attnbench.gate.findings import Wrong, place
-from attnbench.gate.oracle import compare
+from attnbench.gate.oracle import Errors, compare
+from attnbench.gate.reference import Reference
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
@@ -29,9 +30,9 @@ judges it: there the definition may agree with itself to the last bit."""
 ZERO_EPSILONS = 16.0
 """Allowed where the true gradient is zero, in spacings of what cancels there."""
 UNSAMPLED_FACTOR = 16.0
-"""For rows that are held against the plain form alone, which is off itself."""
+"""For rows that are compared with the plain form alone, which has an error of its own."""
 CEILING = 0.5
-"""Never allowed of the output, however badly the plain form does: half of it is missing. Gradients
+"""The most relative error ever allowed of the output, however large the plain form's. Gradients
 have no such limit: where the weights are saturated the true one is near zero."""
 
 
@@ -43,9 +44,9 @@ def with_ratio(error: Error, plain: Error) -> Error:
 
 
 def allowed(plain: float | None, factor: float, dtype: str, rows: int) -> float:
-    """The budget that goes with what the plain form makes of so many rows.
+    """The budget, from the plain form's error over so many rows.
 
-    A plain form that is not a number says nothing: then only the dtype's own spacing counts.
+    Where the plain form is not a number only the dtype's own spacing counts.
     """
     if plain is None or math.isnan(plain):
         plain = 0.0
@@ -54,7 +55,7 @@ def allowed(plain: float | None, factor: float, dtype: str, rows: int) -> float:
 
 
 class Yardstick(NamedTuple):
-    """What an error is held against."""
+    """What an error is compared with."""
 
     plain: Error
     """The plain form's own."""
@@ -62,6 +63,14 @@ class Yardstick(NamedTuple):
     """How many rows it was taken over."""
     cancels: float | None = None
     """Where the true tensor is zero: the size of the terms that cancel. Else None."""
+
+
+def check_all(errors: Mapping[str, Error], plain: Errors, reference: Reference, dtype: str) -> None:
+    """Raise :class:`Wrong` where the error of output or gradients is beyond its budget."""
+    for name, error in errors.items():
+        yardstick = Yardstick(plain[name], reference.tried, reference.cancels.get(name))
+        rows = reference.rows if name in ("forward", "dq") else None
+        check(name, error, yardstick, dtype, rows)
 
 
 def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tensor | None) -> None:
@@ -94,7 +103,7 @@ def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tenso
 def check_unsampled(
     name: str, got: Tensor, whole: Tensor, plain: Error, dtype: str, looser: float = 1.0
 ) -> None:
-    """Raise :class:`Wrong` where a row lies further from the plain form's than both may be off."""
+    """Raise :class:`Wrong` where a row differs from the plain form by more than both may."""
     error = compare(got, whole.double())
     least = FLOOR_EPSILONS[dtype] * EPSILON[dtype]
     budget = UNSAMPLED_FACTOR * looser * max(plain.worst_row or 0.0, least)

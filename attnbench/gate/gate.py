@@ -159,10 +159,7 @@ def _check_values(
     def check(plain: Errors) -> None:
         for name, error in verdict.error.items():
             verdict.error[name] = budget.with_ratio(error, plain[name])
-        for name, error in verdict.error.items():
-            rows = reference.rows if name in ("forward", "dq") else None
-            yardstick = budget.Yardstick(plain[name], reference.tried, reference.cancels.get(name))
-            budget.check(name, error, yardstick, problem.dtype, rows)
+        budget.check_all(verdict.error, plain, reference, problem.dtype)
 
     within(reference.plain, check)
 

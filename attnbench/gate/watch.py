@@ -46,18 +46,18 @@ CLASSES = {
 OWN = ("attnbench", "impls")
 """Packages in which everything counts."""
 TABLES = "attnbench."
-"""Where a module's lists and dicts are numbers of the ruler, and not somebody's memory."""
+"""The package whose modules' lists and dicts are numbers of the ruler."""
 FOLLOWS = {"torch.Storage"}
-"""Names that come to stand for something else when a setting changes, which is named already."""
+"""Names whose value changes with a setting, which is reported already."""
 BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__
-"""Inside what torch puts around functions of its own when its compiler is first loaded."""
+"""The code of what torch wraps its own functions in when its compiler is first loaded."""
 _GONE = object()
 _EVERY, _PAIRED = all, map
-"""Python's own, whatever comes to stand behind their names."""
+"""Python's own, whatever a variant puts behind their names."""
 
 
 def names_now() -> dict[str, Any]:
-    """Who stands behind which name."""
+    """The values of all names that count, and the insides of our functions."""
     namespaces = list(_namespaces())
     functions = dict.fromkeys(_functions(namespaces))  # each once, however many names it has
     return {
@@ -128,7 +128,7 @@ def _tables(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[s
 
 
 def replaced(before: Mapping[str, Any]) -> Iterator[str]:
-    """The names that stand for something else, and the functions that have another inside."""
+    """The names that have another value, and the functions that have other code."""
     for name, module in before["modules"].items():
         if sys.modules.get(name) is not module:
             yield name
@@ -155,7 +155,7 @@ def replaced(before: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _counts(name: str, value: object, own: bool) -> bool:
-    """Whether this name may not come to stand for something else."""
+    """Whether a change of this name's value counts."""
     if name.startswith("__"):  # torch's compiler keeps names with two strokes, and takes them away
         return name.endswith("__") and isinstance(value, FunctionType)
     return own or (callable(value) and not name.startswith("_"))
@@ -167,7 +167,7 @@ def _by_compiler(now: object, was: object) -> bool:
 
 
 def _hides(where: str, name: str) -> bool:
-    """Whether a new name stands before one that was found without it."""
+    """Whether a new name hides one that was found without it."""
     if where == "torch.Tensor":
         return hasattr(torch._C.TensorBase, name)
     return where.partition(".")[0] in OWN and hasattr(builtins, name) and not name.startswith("__")
@@ -177,56 +177,19 @@ KERNELS = re.compile(r"^(?:CPU|CUDA|Autograd\S*|Composite\S*|catchall): .*$", re
 OPERATORS = tuple(
     f"aten::{name}"
     for name in (
-        "abs",
-        "add.Tensor",
-        "all",
-        "amax",
-        "any",
-        "baddbmm",
-        "bernoulli_.float",
-        "bmm",
-        "clone",
-        "convolution",
-        "copy_",
-        "div.Tensor",
-        "eq.Tensor",
-        "equal",
-        "exp",
-        "index_select",
-        "isfinite",
-        "linear",
-        "linalg_vector_norm",
-        "logsumexp",
-        "masked_fill.Scalar",
-        "matmul",
-        "max",
-        "maximum",
-        "mm",
-        "mul.Scalar",
-        "mul.Tensor",
-        "native_layer_norm",
-        "ne.Tensor",
-        "roll",
-        "scaled_dot_product_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_backward",
-        "_flash_attention_forward",
-        "_flash_attention_backward",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-        "_softmax",
-        "_softmax_backward_data",
-        "square",
-        "sub.Tensor",
-        "sum",
-        "sum.dim_IntList",
-        "_to_copy",
-        "where.self",
-        "zero_",
+        "abs", "add.Tensor", "all", "amax", "any", "baddbmm", "bernoulli_.float", "bmm", "clone",
+        "convolution", "copy_", "div.Tensor", "eq.Tensor", "equal", "exp", "index_select",
+        "isfinite", "linear", "linalg_vector_norm", "logsumexp", "masked_fill.Scalar", "matmul",
+        "max", "maximum", "mm", "mul.Scalar", "mul.Tensor", "native_layer_norm", "ne.Tensor",
+        "roll", "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+        "_flash_attention_forward", "_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+        "_softmax", "_softmax_backward_data", "square", "sub.Tensor", "sum", "sum.dim_IntList",
+        "_to_copy", "where.self", "zero_",
     )
-)
-"""What variants and ruler are made of: nobody may put other kernels in place of torch's."""
+)  # fmt: skip
+"""What variants and the ruler are made of: no variant may replace torch's kernels for these."""
 KERNELS_OF = "torch's kernels"
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 TINY = 1e-40
@@ -234,7 +197,7 @@ TINY = 1e-40
 
 
 def settings_now() -> dict[str, Any]:
-    """Settings, by the words in which a change is told."""
+    """Settings, by the words that report a change."""
     cuda = torch.backends.cuda
     matmul = cuda.matmul
     return {
@@ -277,7 +240,7 @@ def _kernels(dump: str) -> tuple[str, ...]:
 
 
 def _modes() -> int:
-    """How many stand between a caller and torch; the default device has one of its own."""
+    """How many modes are active; the default device's own doesn't count."""
     core = torch._C
     functions = map(core._get_function_stack_at, range(core._len_torch_function_stack()))
     plain = sum(isinstance(mode, DeviceContext) for mode in functions)
@@ -285,14 +248,14 @@ def _modes() -> int:
 
 
 def _current() -> tuple[int, int]:
-    """Where kernels are launched for whoever does not say where."""
+    """Where kernels are launched by default."""
     if not torch.cuda.is_initialized():
         return 0, 0
     return torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream
 
 
 def random_states() -> dict[str, Any]:
-    """States of the generators that belong to everybody."""
+    """States of the global random generators."""
     numpys = mtrand.get_bit_generator().state["state"]
     states: dict[str, Any] = {
         "torch's random state": torch.get_rng_state().numpy().tobytes(),
@@ -307,11 +270,11 @@ def random_states() -> dict[str, Any]:
 
 
 LONG = 120
-"""Characters beyond which it is not said what a setting was and is."""
+"""Characters beyond which a setting's old and new value are left out."""
 
 
 def snapshot() -> dict[str, Any]:
-    """All of it, as it stands."""
+    """All that is watched, as it is now."""
     return {
         "settings": settings_now(),
         "random": random_states(),
@@ -321,10 +284,10 @@ def snapshot() -> dict[str, Any]:
 
 
 def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
-    """The snapshot with the kernels of some operators as they stand now, and all else as it was.
+    """The snapshot with the kernels of some operators as they are now, and all else as it was.
 
-    For what a row declares that it replaces, as soon as it is built. That it has put torch's own
-    kernels back is seen by the snapshot from before.
+    For the operators that a row declares to replace, once it is built. Whether it puts torch's own
+    kernels back is checked against the earlier snapshot.
     """
     kernels, now = before["settings"][KERNELS_OF], settings_now()[KERNELS_OF]
     kernels = {**kernels, **{name: now[name] for name in swaps if name in now}}
@@ -332,20 +295,18 @@ def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
 
 
 def still(before: dict[str, Any]) -> dict[str, Any] | None:
-    """The same, where it was just found unchanged and nothing has come to it: it need not be taken
-    down again.
-    """
+    """A snapshot that was just found unchanged; None where there are new names or modules."""
     return None if grown(before) else before
 
 
 def changes(before: Mapping[str, Any]) -> list[str]:
-    """What is not as it was, in words."""
+    """What has changed, each in a few words."""
     copies = [f"a copy of its process left running ({pid})" for pid in _left_running(before)]
     return [*_changed(before), *copies, *replaced(before)]
 
 
 def said(before: Mapping[str, Any]) -> str | None:
-    """The same as a sentence; None where all is as it was."""
+    """The same as a sentence; None where nothing has changed."""
     parts = {
         "it replaced": list(replaced(before)),
         "it left changed what other variants share:": list(_changed(before)),
@@ -355,25 +316,25 @@ def said(before: Mapping[str, Any]) -> str | None:
 
 
 def check(before: Mapping[str, Any]) -> None:
-    """Raise :class:`Wrong` where something is not as it was."""
+    """Raise :class:`Wrong` where something has changed."""
     if (sentence := said(before)) is not None:
         raise Wrong(sentence)
 
 
 def sealed() -> Callable[[], list[str]]:
-    """Tells which names of the modules that notice were replaced. To be kept out of reach."""
+    """A function that returns which names of this module were replaced since."""
+    module = sys.modules[__name__]
     kept = [
-        (guard, name, value, getattr(value, "__code__", None))
-        for guard in (sys.modules[__name__],)
-        for name, value in vars(guard).items()
+        (name, value, getattr(value, "__code__", None))
+        for name, value in vars(module).items()
         if not name.startswith("__")
     ]
 
     def broken() -> list[str]:
         return [
-            f"{guard.__name__}.{name}"
-            for guard, name, value, code in kept
-            if vars(guard).get(name) is not value or getattr(value, "__code__", None) is not code
+            f"{module.__name__}.{name}"
+            for name, value, code in kept
+            if vars(module).get(name) is not value or getattr(value, "__code__", None) is not code
         ]
 
     return broken

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Probed, Status
-from attnbench.gate import mask_probe, watch
+from attnbench.gate import spot_check, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_form
 from attnbench.gate.inputs import Attend, Ends, cast, make
@@ -83,7 +83,7 @@ def _look(job: Job, max_time_s: float, expected: int | None, spent: TimeSpent) -
         clock = clock_for(problem.device, problem.phase)
         prepare(clock, fresh)
         samples = few_samples(clock, fresh, max_time_s)
-    results, rows = fresh.results(), mask_probe.secret_rows(problem, ROWS)
+    results, rows = fresh.results(), spot_check.secret_rows(problem, ROWS)
     dout = fresh.dout_in(rows)
     seen = None
     if statistics.median(samples) <= max_time_s:
@@ -93,11 +93,11 @@ def _look(job: Job, max_time_s: float, expected: int | None, spent: TimeSpent) -
         define = None
         if variant.definition is not None:
             define = load_function(variant.definition)(problem, **variant.chosen)
-        wanted = mask_probe.reference(problem, fresh.ends, rows, dout, define, job.seed)
-        mask_probe.check(problem, results, wanted)
+        wanted = spot_check.reference(problem, fresh.ends, rows, dout, define, job.seed)
+        spot_check.check(problem, results, wanted)
         if seen is not None:
             check_form(problem, seen.results["forward"])
-            mask_probe.check(problem, {n: x.detach() for n, x in seen.results.items()}, wanted)
+            spot_check.check(problem, {n: x.detach() for n, x in seen.results.items()}, wanted)
         watch.check(before)
     fields: dict[str, Any] = {"flags": [*clock.flags]}
     if seen is not None:
@@ -184,7 +184,7 @@ class Fresh(Repeated):
 
 def _insist_on_room(problem: Problem, expected: int | None, *, exact: bool) -> None:
     """Raise MemoryError where the call or its check would not fit what is free."""
-    inputs, checked = mask_probe.room(problem, exact=True), mask_probe.room(problem, exact=exact)
+    inputs, checked = spot_check.room(problem, exact=True), spot_check.room(problem, exact=exact)
     what = "it" if (expected or 0) > checked else "checking it"
     memory.insist(inputs + max(expected or 0, checked), problem.device, what, "with")
 
