@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from attnbench.features.commits import sitting, suite
-from attnbench.features.commits import suite as command
+from attnbench.features.commits import measurement, suite
 
-ASKED = command.handed_on()
+REQUEST = suite.current_request()
 param_names = list(suite.PARAMETERS)
-params = suite.parameters("time", ASKED.device)
+params = suite.parameters("time", REQUEST.device)
 version = suite.VERSION
 timeout = suite.LIMIT_S
 
 
 def setup_cache():
-    return sitting.measured(ASKED, Path.cwd())
+    return measurement.measure_all(REQUEST, Path.cwd())
 
 
 def time(cache, variant, seq, phase):
@@ -33,9 +32,9 @@ def error(cache, variant, seq, phase):
 
 setup_cache.timeout = suite.LIMIT_S
 
-if ASKED.energy:
+if REQUEST.energy:
 
     def energy(cache, variant, seq, phase):
         pass
 
-    energy.params = suite.parameters("energy", ASKED.device)
+    energy.params = suite.parameters("energy", REQUEST.device)

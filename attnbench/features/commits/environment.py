@@ -1,7 +1,7 @@
 """asv's plugin: an environment that shares the running interpreter's packages, torch among them.
 
 It holds the commit's ``impls`` and nothing else of the commit, so a commit takes no build, no
-network and a moment. The ruler is the checkout's: see :mod:`attnbench.features.commits.sitting`.
+network and a moment. The checkout measures it: see :mod:`attnbench.features.commits.measurement`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _hand_on(words: Sequence[str], said: Namespace, environment: Any) -> None:
 
     Machine.hardcoded_machine_name = _entered()
     device = this_machine().devices[-1]
-    asked = suite.understood(said, device, energy=device == "cuda" or _counts_energy())
+    asked = suite.request_of(said, device, energy=device == "cuda" or _counts_energy())
     kept = tempfile.mkdtemp(prefix="attnbench-history-")
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     replace(asked, kept=kept).hand_on(environment)

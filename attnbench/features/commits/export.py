@@ -5,16 +5,24 @@ calls skipped (``n/a``) is one that was not to be had on that machine, or that n
 sweeps of a commit on one machine share a file. The times that several of them took of one cell
 are values of independent processes, and are put together; a cell that failed in one stays failed,
 however fast it was in another.
+
+A graph of asv's has one line for each variant, length and phase. All else that a problem holds
+(heads, dtype, mask …) is in the group, which is the first word of a benchmark's name: the suite's
+own for what the suite measures on such a machine, and one that spells the problem for the rest. So
+times of unlike problems never meet in a graph.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,9 +32,12 @@ from attnbench.core.checkout import git
 from attnbench.core.disk import HEADER, write_whole
 from attnbench.core.record import NOT_TRIED, PROTOCOL, Record, Status
 from attnbench.core.store import find_runs, read_header, read_records
-from attnbench.features.commits import asv, graphs, suite
-from attnbench.features.commits.asv import entry, one, save_entry
+from attnbench.features.commits import asv, suite
+from attnbench.features.commits.asv import entry, save_entry
+from attnbench.features.commits.revisions import find_commit
+from attnbench.sweep.plan import problems
 from impls.asked import CantBeDone
+from impls.problem import SHORT, Problem
 
 if TYPE_CHECKING:
     from asv.results import Results
@@ -148,7 +159,7 @@ def _check(path: Path, commit: str | None, dirty: bool | None, protocol: int) ->
 
 def _committed(found: CommitRun, root: Path) -> int:
     try:
-        sha = one(found.commit, root).sha
+        sha = find_commit(found.commit, root).sha
     except CantBeDone as unknown:
         raise CantExport(
             f"{found.path} was measured at a commit that can't be looked up: {unknown}"
@@ -251,8 +262,8 @@ def _enter(
         ResultsPlace(mine["machine"], sweep.commit, python), Sheet(mine, sweep)
     )
     sheet.sweep = sweep
-    group = graphs.group_on(machine, record.problem, sweep.own_threads(machine))
-    cell = graphs.cell(record.variant, record.problem)
+    group = group_on(machine, record.problem, sweep.own_threads(machine))
+    cell = cell_of(record.variant, record.problem)
     for figure in suite.FIGURES.values():
         if figure.name != "energy" or sweep.energy:
             sheet.add(f"{group}.{figure.name}", cell, _value(record, figure))
@@ -345,3 +356,58 @@ def _before(whole: Results, name: str) -> dict[asv.Cell, Value]:
         cell: (samples if same else [statistics.median(samples)]) if samples else value
         for cell, value, samples in values
     }
+
+
+# ---- groups of problems --------------------------------------------------------------------------
+
+FROM_FILES = ("dense:", "bias:", "captured:")
+
+
+def cell_of(variant: str, problem: Problem) -> tuple[str, ...]:
+    """Where in a graph it stands: the suite's parameters as asv writes them.
+
+    The length is that of the keys, which in decoding are the tokens so far.
+    """
+    return tuple(suite.written((variant, problem.kv_len, problem.phase)))
+
+
+def group_on(machine: Mapping[str, Any], problem: Problem, threads: int | None = None) -> str:
+    """The suite's own group, or another, for what a machine measured."""
+    there = "cuda" if "cuda" in machine.get("devices", ()) else "cpu"
+    found = group(problem, threads)
+    return suite.MODULE if found == _of_suite(there) else found
+
+
+@cache
+def _of_suite(device: str) -> str:
+    return group(next(problems(suite.grid(device))))
+
+
+def group(problem: Problem, threads: int | None = None) -> str:
+    """All of a problem but its length and phase, as a word: ``b2-h16-d128-bf16-causal-cuda``.
+
+    ``threads``: how many, where they are not as many as a measurement takes by itself.
+    """
+    p = problem
+    heads, width = f"h{p.heads}", f"d{p.head_dim}"
+    if p.kv_heads != p.heads:
+        heads += f"of{p.kv_heads}"
+    if p.v_head_dim != p.head_dim:
+        width += f"v{p.v_head_dim}"
+    words = [f"b{p.batch}", heads, width, SHORT[p.dtype], _plain(str(p.mask))]
+    if p.q_len != (1 if p.phase == "decode" else p.kv_len):
+        words.append(f"q{p.q_len}")
+    words += [_plain(p.inputs)] * (p.inputs != "normal")
+    words += [p.level] * (p.level != "core")
+    kind = p.device.partition(":")[0]  # one GPU of a machine is as good as another
+    words += [kind] * (kind != "cpu")
+    words += [f"{threads}-threads"] * bool(threads)
+    return "-".join(words)
+
+
+def _plain(text: str) -> str:
+    """A mask or a kind of inputs, in letters that a file name and an address may have."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", text)
+    if any(kind in text for kind in FROM_FILES):  # of a file's name, letters may be lost
+        plain += "_" + hashlib.sha256(text.encode()).hexdigest()[:6]
+    return plain

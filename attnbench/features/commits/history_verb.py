@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.core.checkout import Commit
-    from attnbench.features.commits.asv import Asv
-    from attnbench.features.commits.pairs import CommitCell
     from attnbench.sweep.presets import Preset
 
 
@@ -31,7 +29,7 @@ def history(given: argparse.Namespace) -> int:
 def _root(tables: bool = False) -> Path:
     """The checkout whose commits are meant: where we stand, if it holds what is measured."""
     import impls
-    from attnbench.features.commits.asv import checkout
+    from attnbench.features.commits.revisions import checkout
 
     own = Path(impls.__file__).resolve().parents[1]
     try:
@@ -47,20 +45,15 @@ def _root(tables: bool = False) -> Path:
 
 
 def _commits(given: argparse.Namespace) -> int:
-    from attnbench.features.commits import history_view
-    from attnbench.features.commits.asv import (
-        Asv,
-        checked_regex,
-        ensure_machine,
-        refuse_dirty,
-        several,
-    )
-    from attnbench.features.commits.told import other_machines, told
+    from attnbench.features.commits import view
+    from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine
+    from attnbench.features.commits.asv_report import other_machines, report
+    from attnbench.features.commits.revisions import find_commits, refuse_dirty
 
     _refuse_tables(given)
     root, bench = _root(), checked_regex(given.bench)
     asv = Asv.of(root)
-    commits = several(given.range, root)
+    commits = find_commits(given.range, root)
     refuse_dirty(commits, root)
     machine = ensure_machine()
     others = other_machines(asv.results, machine)
@@ -76,20 +69,16 @@ def _commits(given: argparse.Namespace) -> int:
     if not asv.run([c.sha for c in commits], machine, given.rounds, bench):
         say("note: some benchmarks failed; the table says how many, 'asv show' which and why")
     page = asv.publish()
-    found = told(commits, asv.results, machine, given.factor, root)
+    found = report(commits, asv.results, machine, given.factor, root)
     if given.json:
         sent = {"machine": machine, "factor": given.factor, "page": str(page)}
         print(json.dumps({**sent, "commits": [one.to_dict() for one in found]}))
     else:
-        history_view.commits(found, given.factor)
+        view.history(found, given.factor)
     say(f"pages: {page}; to see them: {asv.preview_command}")
-    _shown(asv, given.open)
-    return int(any(one.newly_failed for one in found))  # asv's 'slower' is no finding: no pairs
-
-
-def _shown(asv: Asv, wanted: bool) -> None:
-    if wanted:
+    if given.open:
         asv.preview()
+    return int(any(one.newly_failed for one in found))  # asv's 'slower' is no finding: no pairs
 
 
 def _compare(given: argparse.Namespace) -> int:
@@ -97,8 +86,7 @@ def _compare(given: argparse.Namespace) -> int:
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
-    from attnbench.features.commits import history_view, rounds
-    from attnbench.features.commits.rounds import BUDGET_S
+    from attnbench.features.commits import rounds, view
     from attnbench.features.crossover.search import open_worker
     from attnbench.sweep.start import pinned
 
@@ -110,11 +98,8 @@ def _compare(given: argparse.Namespace) -> int:
     machine = this_machine()
     settings, grid = Settings(threads=pinned(given.threads, machine)), _grid(given)
     margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
-    seconds = given.budget or BUDGET_S
+    seconds = given.budget or rounds.BUDGET_S
     opened = open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
-
-    def watch(cell: CommitCell) -> None:
-        say(history_view.line(cell))
 
     with lock_for([grid.device]):
         found = rounds.compare(
@@ -128,25 +113,25 @@ def _compare(given: argparse.Namespace) -> int:
             budget_s=seconds,
             root=root,
             tables=tables,
-            watch=watch,
-            plan=lambda cells: say(history_view.plan(cells, seconds)),
+            watch=lambda cell: say(view.line(cell, "base", "head")),
+            plan=lambda cells: say(view.plan(cells, seconds)),
         )
     if given.json:
         print(json.dumps(found.to_dict()))
     elif given.markdown:
-        print(history_view.markdown(found))
+        print(view.markdown(found))
     else:
-        history_view.changes(found)
+        view.pull_request(found)
     return found.exit_status
 
 
 def _two(given: argparse.Namespace) -> tuple[Path, list[str], Commit, Commit]:
     """The checkout, the row files in it, and the two commits; raises a sentence."""
-    from attnbench.features.commits.asv import one, refuse_dirty
+    from attnbench.features.commits.revisions import find_commit, refuse_dirty
 
     root = _root(bool(given.table))
     tables = [_inside(Path(file), root) for file in given.table]
-    base, head = one(given.a, root), one(given.b, root)
+    base, head = find_commit(given.a, root), find_commit(given.b, root)
     refuse_dirty([base, head], root, "." if tables else "impls")
     return root, tables, base, head
 
@@ -155,8 +140,8 @@ def _instructions(given: argparse.Namespace) -> int:
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
-    from attnbench.features.commits import history_view, instructions
-    from attnbench.features.commits.rounds import cells_of_both
+    from attnbench.features.commits import instructions, view
+    from attnbench.features.commits.rounds import NoCommonCells, plan_cells
     from attnbench.features.crossover.search import open_worker
     from attnbench.sweep.start import find_preset
 
@@ -169,7 +154,10 @@ def _instructions(given: argparse.Namespace) -> int:
     grid = grid.with_(**changes)
     if grid.device != "cpu":
         raise NoSuchHistory("--instructions are counted on a CPU; leave --device and --preset out")
-    cells = cells_of_both(base, head, given.variant or [], grid, machine, root, tables)
+    planned = plan_cells(base, head, given.variant or [], grid, machine, root, tables)
+    if why := next(filter(None, planned.unreadable), None):
+        raise NoCommonCells(f"{why}; give commits whose table can be read")
+    cells = planned.cells
     say(
         f"counting the instructions of {len(cells)} cells in {base} and {head}: a minute or two "
         "for valgrind to load torch, and some seconds a cell"
@@ -180,7 +168,7 @@ def _instructions(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(found.to_dict()))
     else:
-        history_view.instructions(found, markdown=given.markdown)
+        view.instructions(found, markdown=given.markdown)
     return found.exit_status
 
 

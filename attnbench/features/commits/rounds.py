@@ -1,4 +1,4 @@
-"""Two commits in several processes, both in each, since a process is luck that lasts as it does.
+"""Two commits in several processes, both in each, since each process has a luck that lasts.
 
 Where the system put a process's memory makes the same code some hundredths faster or slower than in
 another, for as long as the process lives, and no number of pairs between two processes shows it. In
@@ -21,14 +21,11 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from attnbench.core.checkout import Commit, changed, laid_out
 from attnbench.core.machine import Machine
-from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import (
     VERDICT_CONFIDENCE,
     Comparison,
@@ -39,7 +36,13 @@ from attnbench.core.stats import (
     student,
     student_quantile,
 )
-from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compared
+from attnbench.features.commits.pairs import (
+    CommitCell,
+    CommitsComparison,
+    Open,
+    PullRequest,
+    compare_cell,
+)
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
@@ -117,7 +120,7 @@ def _round(
         together = [other, own] if host else [own, other]
         for one in left:
             start = perf_counter()
-            seen = None if one.apart else compared(one.cell, commits, together, rule)
+            seen = None if one.apart else compare_cell(one.cell, commits, together, rule)
             if seen is None or (seen.pairs is None and one.cell.left_out is None):
                 one.apart = True
                 seen = _apart(one.cell, commits, folders, opened, rule, host)
@@ -143,7 +146,7 @@ def _apart(
     with ExitStack() as stack:
         order = (first, 1 - first)
         workers = {side: stack.enter_context(opened(folders[side])) for side in order}
-        return compared(cell, commits, [workers[0], workers[1]], rule)
+        return compare_cell(cell, commits, [workers[0], workers[1]], rule)
 
 
 def _look(one: Taken, rounds: int, margin: float, budget_s: float) -> None:
@@ -206,109 +209,55 @@ class Unreadable(Exception):
     """The table of a commit can't be read: why."""
 
 
-class CommitVerdict(StrEnum):
-    """What is said of a cell of a pull request, the gravest first."""
-
-    WRONG = "wrong"
-    LOST = "fails"
-    WORSE = "worse"
-    IMPROVED = "improved"
-    MENDED = "works again"
-    ADDED = "added"
-    UNTOLD = "can't tell"
-    UNCHANGED = "unchanged"
-    REMOVED = "removed"
-    LEFT_OUT = "not measured"
-
-
-FINDINGS = (CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.WORSE)
-"""What a pull request should not do."""
-VERDICTS = {
-    Verdict.SLOWER: CommitVerdict.WORSE,
-    Verdict.FASTER: CommitVerdict.IMPROVED,
-    Verdict.EQUIVALENT: CommitVerdict.UNCHANGED,
-    Verdict.INCONCLUSIVE: CommitVerdict.UNTOLD,
-}
-NOT_RIGHT = ("wrong", "implausible")
-
-
 @dataclass(frozen=True)
-class Change:
-    """A cell, and what is said of it."""
+class CellPlan:
+    """The cells that two commits are compared on, and what the tables of both tell."""
 
-    cell: CommitCell
-    said: CommitVerdict
-
-    @property
-    def why(self) -> str:
-        """Whose words explain it, where there are no pairs."""
-        if self.cell.comparison is not None or self.said is CommitVerdict.ADDED:
-            return ""
-        return self.cell.why_b or self.cell.why_a
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {**self.cell.to_dict(), "said": str(self.said), "why": self.why}
+    cells: list[Cell]
+    changed: tuple[str, ...]
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    unreadable: tuple[str, str] = ("", "")
+    """Why the table of base, or of head, can't be read."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a commit does to the variants of another."""
+def plan_cells(
+    base: Commit,
+    head: Commit,
+    variants: Sequence[str],
+    grid: Preset,
+    machine: Machine,
+    root: Path,
+    tables: Sequence[str] = (),
+) -> CellPlan:
+    """The cells of some variants; of the grid's and all that were touched, if none is given.
 
-    compared: CommitsComparison
-    added: tuple[str, ...]
-    """Variants that only the later commit has."""
-    removed: tuple[str, ...]
-
-    @property
-    def cells(self) -> tuple[Change, ...]:
-        """All cells, the gravest first."""
-        made = [Change(cell, self._said(cell)) for cell in self.compared.cells]
-        return tuple(sorted(made, key=lambda each: list(CommitVerdict).index(each.said)))
-
-    def _said(self, cell: CommitCell) -> CommitVerdict:
-        name = cell.variant.split("?")[0]
-        if cell.status_b in NOT_RIGHT:
-            return CommitVerdict.WRONG
-        if cell.comparison is not None:
-            return VERDICTS[cell.comparison.verdict]
-        if name in self.removed:
-            return CommitVerdict.REMOVED
-        if not cell.why_b:
-            return CommitVerdict.ADDED if name in self.added else CommitVerdict.MENDED
-        if name in self.added or cell.why_a:
-            failed = cell.status_b not in NOT_TRIED and name in self.added
-            return CommitVerdict.LOST if failed else CommitVerdict.LEFT_OUT
-        return CommitVerdict.LOST
-
-    def counts(self) -> dict[str, int]:
-        """How often each word fell."""
-        words = [each.said for each in self.cells]
-        return {str(word): words.count(word) for word in CommitVerdict if word in words}
-
-    @property
-    def exit_status(self) -> int:
-        """1 for a finding; 2 where nothing could be said of any cell."""
-        words = {each.said for each in self.cells}
-        if words & set(FINDINGS):
-            return 1
-        return 0 if words - {CommitVerdict.LEFT_OUT} or self.added or self.removed else 2
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            **self.compared.to_dict(),
-            "cells": [each.to_dict() for each in self.cells],
-            "counts": self.counts(),
-            "added": list(self.added),
-            "removed": list(self.removed),
-        }
+    ``tables``: row files of a repository of one's own, by their path in it: each commit's own are
+    read. Raises NoCommonCells where neither table can be read.
+    """
+    rows: list[dict[str, Variant]] = []
+    why = []
+    for commit in (base, head):
+        try:
+            rows.append(rows_of(commit, root, tables))
+            why.append("")
+        except Unreadable as error:
+            rows.append({})
+            why.append(f"commit {commit}: {error}")
+    if all(why):
+        raise NoCommonCells(f"{why[0]}; {why[1]}; give commits whose table can be read")
+    files = changed(base, head, root, bool(tables))
+    new = [] if any(why) else [name for name in rows[1] if name not in rows[0]]
+    lost = [] if any(why) else sorted(set(rows[0]) - set(rows[1]))
+    names = list(variants) or _touched(rows, grid, files, new, tables)
+    cells = _cells(rows, names, grid, machine)
+    return CellPlan(cells, tuple(files), tuple(new), tuple(lost), (why[0], why[1]))
 
 
 def compare(
     base: Commit,
     head: Commit,
-    asked: Sequence[str],
+    variants: Sequence[str],
     grid: Preset,
     machine: Machine,
     opened: Open,
@@ -319,62 +268,30 @@ def compare(
     tables: Sequence[str] = (),
     plan: Callable[[Sequence[Cell]], None] = lambda cells: None,
     watch: Callable[[CommitCell], None] = lambda cell: None,
-) -> Changes:
-    """What head does to the variants of base; raises a sentence where that can't be asked.
-
-    ``asked``: variants; those of the grid, and whatever was touched, if none. ``tables``: row files
-    of a repository of one's own, by their path in it: each commit's own are read.
-    """
-    rows, broken = [], []
-    for commit in (base, head):
-        try:
-            rows.append(rows_of(commit, root, tables))
-            broken.append("")
-        except Unreadable as why:
-            rows.append({})
-            broken.append(f"commit {commit}: {why}")
-    if all(broken):
-        raise NoCommonCells(f"{broken[0]}; {broken[1]}; give commits whose table can be read")
-    files = changed(base, head, root, bool(tables))
-    lost = [] if any(broken) else sorted(set(rows[0]) - set(rows[1]))
-    new = [] if any(broken) else [name for name in rows[1] if name not in rows[0]]
-    names = list(asked) or _touched(rows, grid, files, new, tables)
-    cells = _cells(rows, names, grid, machine)
-    plan(cells)
-    if any(broken):
-        compared = _all_lost(base, head, cells, broken, tuple(files), margin)
+) -> PullRequest:
+    """What head does to the variants of base; see :func:`plan_cells`."""
+    planned = plan_cells(base, head, variants, grid, machine, root, tables)
+    plan(planned.cells)
+    if any(planned.unreadable):  # none of its rows can be measured
+        why_a, why_b = planned.unreadable
+        status_a, status_b = ("failed" if why else "" for why in planned.unreadable)
+        cells = tuple(
+            CommitCell(c.variant.label, c.problem, None, why_a, why_b, status_a, status_b)
+            for c in planned.cells
+        )
     else:
-        compared = compare_in_rounds(
+        cells = compare_in_rounds(
             base,
             head,
-            cells,
+            planned.cells,
             opened,
             margin=margin,
             budget_s=budget_s,
             watch=watch,
             root=root,
             whole=bool(tables),
-        )
-    return Changes(compared, tuple(new), tuple(lost))
-
-
-def cells_of_both(
-    base: Commit,
-    head: Commit,
-    asked: Sequence[str],
-    grid: Preset,
-    machine: Machine,
-    root: Path,
-    tables: Sequence[str] = (),
-) -> list[Cell]:
-    """The cells that :func:`compare` has; raises a sentence where a table can't be read."""
-    try:
-        rows = [rows_of(commit, root, tables) for commit in (base, head)]
-    except Unreadable as why:
-        raise NoCommonCells(f"{why}; give commits whose table can be read") from None
-    new = [name for name in rows[1] if name not in rows[0]]
-    files = changed(base, head, root, bool(tables))
-    return _cells(rows, list(asked) or _touched(rows, grid, files, new, tables), grid, machine)
+        ).cells
+    return PullRequest(base, head, planned.changed, cells, margin, planned.added, planned.removed)
 
 
 def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str, Variant]:
@@ -397,24 +314,22 @@ def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str,
         if done.returncode or not answer.exists():
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             said = (last or [f"it ended with status {done.returncode}"])[0]
-            raise Unreadable(f"its table can't be read: {said.replace(str(folder) + os.sep, '')}")
+            raise Unreadable(f"its table can't be read: {said.replace(f'{folder}{os.sep}', '')}")
         sent = json.loads(answer.read_text())
     # where the files lie is another folder each time
-    rows = [Variant.from_dict(_elsewhere(row, str(folder))) for row in sent]
-    return {row.name: row for row in rows}
-
-
-def _elsewhere(row: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    return {
-        key: value.replace(folder + os.sep, "") if isinstance(value, str) else value
-        for key, value in row.items()
-    }
+    rows = {}
+    for row in sent:
+        for key, value in row.items():
+            if isinstance(value, str):
+                row[key] = value.replace(f"{folder}{os.sep}", "")
+        rows[row["name"]] = Variant.from_dict(row)
+    return rows
 
 
 def _touched(
     rows: Sequence[Mapping[str, Variant]],
     grid: Preset,
-    files: Iterable[str],
+    files: Sequence[str],
     new: Iterable[str],
     tables: Sequence[str],
 ) -> list[str]:
@@ -422,13 +337,13 @@ def _touched(
     either = {**rows[0], **rows[1]}
     if tables:
         return [name for name, row in either.items() if row.origin in tables]
-    own = [name for name, row in either.items() if _file(row) in set(files)]
+    own = [
+        name
+        for name, row in either.items()
+        if row.build.split(":")[0].replace(".", "/") + ".py" in files
+    ]
     names = [name for name in grid.variants if name.split("?")[0] in either]
     return list(dict.fromkeys([*names, *own, *new]))
-
-
-def _file(row: Variant) -> str:
-    return row.build.split(":")[0].replace(".", "/") + ".py"
 
 
 def _cells(
@@ -456,27 +371,3 @@ def _cells(
         if why is not None and not planned:
             raise why
     return list(found.values())
-
-
-def _all_lost(
-    base: Commit,
-    head: Commit,
-    cells: Sequence[Cell],
-    broken: Sequence[str],
-    files: tuple[str, ...],
-    margin: float,
-) -> CommitsComparison:
-    """One commit has no table that could be read: none of its rows can be measured."""
-    status = ["failed" if why else "" for why in broken]
-    lost = tuple(
-        CommitCell(
-            c.variant.label,
-            c.problem,
-            why_a=broken[0],
-            why_b=broken[1],
-            status_a=status[0],
-            status_b=status[1],
-        )
-        for c in cells
-    )
-    return CommitsComparison(base, head, files, lost, margin)

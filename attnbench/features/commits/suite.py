@@ -1,7 +1,7 @@
 """Which benchmarks asv sees, and what each takes from a record.
 
 asv starts a process for each benchmark and each of its parameters. So everything is measured once
-a commit, in one sweep (see ``sitting``), and the benchmarks look it up. What
+a commit, in one sweep (see ``measurement``), and the benchmarks look it up. What
 is here loads no ``impls``: the commit's may be broken, and still is to be told of.
 """
 
@@ -51,7 +51,7 @@ class AsvRequest:
         environment[VARIABLE] = json.dumps(asdict(self))
 
 
-def understood(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
+def request_of(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
     """The arguments of asv's command, where it has them."""
     turns, bench = getattr(said, "interleave_rounds", False), getattr(said, "bench", None) or ()
     return AsvRequest(
@@ -63,7 +63,7 @@ def understood(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
     )
 
 
-def handed_on(environment: Mapping[str, str] = os.environ) -> AsvRequest:
+def current_request(environment: Mapping[str, str] = os.environ) -> AsvRequest:
     """What asv was asked for; the defaults in a process that asv did not start."""
     text = environment.get(VARIABLE)
     if text is None:

@@ -208,7 +208,6 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
     from attnbench.core.evidence import stored_margin
     from attnbench.core.lock import lock_for
     from attnbench.features.commits import view
-    from attnbench.features.commits.pairs import CommitCell
     from attnbench.features.commits.rounds import BUDGET_S, compare_in_rounds
     from attnbench.features.crossover.search import open_worker
     from attnbench.sweep.plan import make_plan
@@ -220,13 +219,6 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
     a, b = resolve(given.a, root), resolve(given.b, root)
     opened = open_worker(settings, given.seed or 0, grid.budget, device=grid.device)
 
-    def watch(cell: CommitCell) -> None:
-        c = cell.comparison
-        what = (
-            c.sentence(given.a, given.b) if c else "; ".join(filter(None, (cell.why_a, cell.why_b)))
-        )
-        say(f"{cell.variant}, {cell.problem}: {what}")
-
     with lock_for([grid.device]):
         found = compare_in_rounds(
             a,
@@ -236,7 +228,7 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
             margin=margin,
             budget_s=given.budget or BUDGET_S,
             root=root,
-            watch=watch,
+            watch=lambda cell: say(view.line(cell, given.a, given.b)),
         )
     if given.json:
         print(json.dumps(found.to_dict()))

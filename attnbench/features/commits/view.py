@@ -1,18 +1,26 @@
-"""Tables of two runs, two variants or two commits."""
+"""Two variants, two runs, or two commits compared; and what asv's results show of many commits."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from attnbench.answer.compare_runs import ComparedCell, RunsComparison
 from attnbench.answer.ranking import regime, regime_on_device
 from attnbench.core.stats import Comparison, Verdict
-from attnbench.features.commits.pairs import CommitCell, CommitsComparison
+from attnbench.features.commits.pairs import FINDINGS, CommitVerdict, PullRequest
+from attnbench.features.commits.rounds import LOOKS
 from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
 from attnbench.sweep.compare import Compared, counts
+from attnbench.sweep.plan import Cell, duration
+
+if TYPE_CHECKING:
+    from attnbench.answer.compare_runs import ComparedCell, RunsComparison
+    from attnbench.features.commits.asv_report import CommitHistory, Moved
+    from attnbench.features.commits.instructions import InstructionCounts
+    from attnbench.features.commits.pairs import CommitCell, CommitsComparison
 
 STYLE = {
     Verdict.FASTER: GOOD,
@@ -20,6 +28,20 @@ STYLE = {
     Verdict.EQUIVALENT: "bold",
     Verdict.INCONCLUSIVE: FAINT,
 }
+HEAD_STYLE = {
+    **dict.fromkeys(FINDINGS, BAD),
+    CommitVerdict.IMPROVED: GOOD,
+    CommitVerdict.MENDED: GOOD,
+    CommitVerdict.ADDED: GOOD,
+    CommitVerdict.UNCHANGED: "bold",
+}
+MANY, MANY_BENCHMARKS = 8, 12
+"""Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
+MOST = 400
+"""Rows of two runs at most; of more, those that differ come first."""
+NOTHING = "–"
+WORDS = ("problem", "verdict", "pairs")
+"""Columns that may wrap."""
 STOPS = {"decided": "", "cap": " (at the cap)", "budget": " (at the budget)"}
 
 
@@ -49,12 +71,12 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
             made.add_row(where, f"[{FAINT}]{one.status}[/]", *["–"] * len(right))
             continue
         c = one.pairs.comparison
-        a_ms, b_ms = (statistics.median(x) * 1e3 for x in (one.pairs.a_s, one.pairs.b_s))
+        against_ms, judged_ms = _medians_ms(one)
         made.add_row(
             where,
             f"[{STYLE[c.verdict]}]{c.verdict}[/]",
-            f"{b_ms:.4g}",
-            f"{a_ms:.4g}",
+            judged_ms,
+            against_ms,
             f"{c.ratio:.3f}",
             f"{c.low:.3f}–{c.high:.3f}",
             f"{c.n}{STOPS[one.pairs.stop]}",
@@ -69,15 +91,6 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
     problems = f"{len(found)} problem" + "s" * (len(found) != 1)
     out.print(escape(f"{judged} against {against}, {problems}: {many}"))
-
-
-MANY = 8
-"""Cells of one side alone that are named; the rest is counted."""
-MOST = 400
-"""Rows of two runs that anybody reads; of more, those that say something come first."""
-NOTHING = "–"
-WORDS = ("problem", "verdict", "pairs")
-"""Columns that may wrap."""
 
 
 def runs(found: RunsComparison) -> None:
@@ -105,43 +118,280 @@ def runs(found: RunsComparison) -> None:
             escape(cell.variant), where, _run_verdict(cell), *_figures(cell.comparison), memory
         )
     put(made)
-    _lines(_run_remarks(found, shown))
+    _faint(_run_remarks(found, shown))
     _counted(found.counts())
 
 
+# ---- two commits ---------------------------------------------------------------------------------
+
+
+def plan(cells: Sequence[Cell], budget_s: float) -> str:
+    """What is going to be done, in a sentence."""
+    runs = [cell for cell in cells if cell.left_out is None]
+    variants = len({cell.variant.label for cell in runs})
+    return (
+        f"comparing {_count(len(runs), 'cell')} of {_count(variants, 'variant')}, in {LOOKS[0]} to "
+        f"{LOOKS[-1]} rounds, a new process each; {duration(len(runs) * budget_s)} at the most, a "
+        "quarter of that as a rule"
+    )
+
+
 def commits(found: CommitsComparison) -> None:
-    """Commit b against commit a."""
-    out = console()
-    for side, commit in (("a", found.a), ("b", found.b)):
-        out.print(escape(f"{side}  {commit}  {commit.subject}"))
-    files = ", ".join(found.changed) or "nothing: impls is the same in both"
-    out.print(escape(f"changed in between: {files}"))
-    out.print(f"\nb's time over a's, in pairs; the margin is {found.margin:.1%}\n")
-    right = ("a ms", "b ms", "ratio", "99 % interval", "pairs", "could be seen")
-    made = grid("variant", "problem", "verdict", *right, right=right, words=WORDS)
-    for cell in found.cells:
-        ratio, interval, n, seen = _figures(cell.comparison)
-        taken = (NOTHING, NOTHING)
-        if cell.pairs is not None:
-            a_ms, b_ms = (statistics.median(x) * 1e3 for x in (cell.pairs.a_s, cell.pairs.b_s))
-            taken, n = (f"{a_ms:.4g}", f"{b_ms:.4g}"), n + STOPS[cell.pairs.stop]
-        where = escape(regime_on_device(cell.problem))
-        made.add_row(
-            escape(cell.variant), where, _commit_verdict(cell), *taken, ratio, interval, n, seen
-        )
-    put(made)
-    _lines(
-        f"{c.variant} on {regime_on_device(c.problem)}: {_why(c)}"
+    """Commit b against commit a, for ``compare``."""
+    _ends(found, ("a", "b"), "nothing: impls is the same in both")
+    _pairs_table(found, ("a", "b"), "verdict", [(c, _commit_verdict(c)) for c in found.cells])
+    _faint(
+        f"{c.variant} on {regime_on_device(c.problem)}: {c.why}"
         for c in found.cells
         if c.pairs is None
     )
     _counted(found.counts())
 
 
-def line(cell: CommitCell) -> str:
+def pull_request(found: PullRequest) -> None:
+    """Head against base, for ``history compare``."""
+    _ends(found, ("base", "head"), "nothing that is measured")
+    words = [
+        (cell, f"[{HEAD_STYLE.get(verdict, FAINT)}]{_head_is(cell, verdict)}[/]")
+        for cell, verdict in found.judged()
+    ]
+    _pairs_table(found, ("base", "head"), "head is", words)
+    _faint(_pull_request_remarks(found))
+    console().print(_verdict_counts(found))
+
+
+def _ends(found: CommitsComparison, names: tuple[str, str], nothing: str) -> None:
+    """The two commits, the files that changed, and the margin."""
+    out = console()
+    for name, commit in zip(names, (found.a, found.b), strict=True):
+        out.print(escape(f"{name}  {commit}  {commit.subject}"))
+    out.print(escape(f"changed in between: {', '.join(found.changed) or nothing}"))
+    a, b = names
+    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {found.margin:.1%}\n")
+
+
+def _pairs_table(
+    found: CommitsComparison,
+    names: tuple[str, str],
+    heading: str,
+    cells: Sequence[tuple[CommitCell, str]],
+) -> None:
+    """A row a cell, with the verdict as given."""
+    right = (*(f"{name} ms" for name in names), "ratio", "99 % interval", "pairs", "could be seen")
+    made = grid("variant", "problem", heading, *right, right=right, words=WORDS)
+    for cell, verdict in cells:
+        ratio, interval, n, seen = _figures(cell.comparison)
+        if cell.pairs is not None:
+            n += STOPS[cell.pairs.stop]
+        times = _medians_ms(cell)
+        where = escape(regime_on_device(cell.problem))
+        made.add_row(escape(cell.variant), where, verdict, *times, ratio, interval, n, seen)
+    put(made)
+
+
+def _medians_ms(cell: CommitCell | Compared) -> tuple[str, str]:
+    """Of both sides."""
+    if cell.pairs is None:
+        return NOTHING, NOTHING
+    a, b = (f"{statistics.median(x) * 1e3:.4g}" for x in (cell.pairs.a_s, cell.pairs.b_s))
+    return a, b
+
+
+def line(cell: CommitCell, a: str = "a", b: str = "b") -> str:
     """One cell of two commits as a sentence."""
     where = f"{cell.variant} on {regime_on_device(cell.problem)}"
-    return f"{where}: {cell.comparison.sentence('a', 'b') if cell.comparison else _why(cell)}"
+    return f"{where}: {cell.comparison.sentence(a, b) if cell.comparison else cell.why}"
+
+
+def _commit_verdict(cell: CommitCell) -> str:
+    if cell.comparison is not None:
+        return f"[{STYLE[cell.comparison.verdict]}]{cell.comparison.verdict}[/]"
+    sides = [side for side, why in (("a", cell.why_a), ("b", cell.why_b)) if why]
+    style = BAD if sides == ["b"] else FAINT
+    return f"[{style}]not by {' nor '.join(sides)}[/]"
+
+
+def markdown(found: PullRequest) -> str:
+    """The same, short, for a comment on a pull request: what did not change is folded away."""
+    loud: list[tuple[CommitCell, CommitVerdict]] = []
+    quiet: list[tuple[CommitCell, CommitVerdict]] = []
+    for cell, verdict in found.judged():
+        folded = verdict in (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
+        (quiet if folded else loud).append((cell, verdict))
+    lines = [f"### Attention, {found.a} to {found.b}: {_verdict_counts(found)}", ""]
+    lines += _markdown_rows(loud) if loud else ["Nothing that was compared has changed."]
+    if quiet:
+        lines += [
+            "",
+            f"<details><summary>{len(quiet)} others</summary>",
+            "",
+            *_markdown_rows(quiet),
+            "",
+            "</details>",
+        ]
+    if remarks := list(_pull_request_remarks(found)):
+        lines += ["", *(f"- {escape_markdown(text)}" for text in remarks)]
+    lines += [
+        "",
+        f"<sub>Time of head over base in pairs of calls, margin {found.margin:.1%}; every cell "
+        "passed the gate in both commits first. improved: FASTER, worse: SLOWER, unchanged: "
+        "EQUIVALENT, can't tell: INCONCLUSIVE.</sub>",
+    ]
+    return "\n".join(lines)
+
+
+def _markdown_rows(cells: Sequence[tuple[CommitCell, CommitVerdict]]) -> list[str]:
+    made = [
+        "| variant | problem | head is | base ms | head ms | ratio | 99 % interval |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
+    for cell, verdict in cells:
+        word = _head_is(cell, verdict)
+        word = f"**{word}**" if verdict in FINDINGS else word
+        names = map(escape_markdown, (cell.variant, regime_on_device(cell.problem)))
+        row = [*names, word, *_medians_ms(cell), *_figures(cell.comparison)[:2]]
+        made.append(f"| {' | '.join(row)} |")
+    return made
+
+
+def _head_is(cell: CommitCell, verdict: CommitVerdict) -> str:
+    """The verdict on the commit, and that of the pairs behind it."""
+    if cell.comparison is not None and verdict is not CommitVerdict.WRONG:
+        return f"{verdict} ({cell.comparison.verdict})"
+    return str(verdict)
+
+
+def _verdict_counts(found: PullRequest) -> str:
+    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells"
+
+
+def _pull_request_remarks(found: PullRequest) -> Iterator[str]:
+    for word, names in (("added", found.added), ("removed", found.removed)):
+        if names:
+            yield f"{word}: {', '.join(names)}"
+    for cell, verdict in found.judged():
+        where, c = f"{cell.variant} on {regime_on_device(cell.problem)}", cell.comparison
+        if why := found.reason(cell):
+            yield f"{where}: {why}"
+        if verdict is CommitVerdict.UNDECIDED and c is not None:
+            yield f"{where}: can't tell; {c.smallest_effect:.1%} would have been seen"
+
+
+def escape_markdown(text: str) -> str:
+    """Text that markdown and its tables leave as it is."""
+    for mark in ("\\", "|", "`", "*", "_", "<"):
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())
+
+
+def _count(n: int, noun: str) -> str:
+    """``1 cell``, ``2 cells``"""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _whole(instructions: int | None) -> str:
+    return NOTHING if instructions is None else f"{instructions:,}"
+
+
+# ---- instructions, and asv -----------------------------------------------------------------------
+
+
+def instructions(found: InstructionCounts, *, markdown: bool) -> None:
+    """Instructions of a call in both commits, and why there are none."""
+    head = ("variant", "problem", "base", "head", "change")
+    rows = [
+        (
+            one.variant,
+            regime(one.problem),
+            _whole(one.base),
+            _whole(one.head),
+            NOTHING if one.change is None else f"{one.change:+.2%}",
+        )
+        for one in found.cells
+    ]
+    whys = [
+        f"{one.variant} on {regime(one.problem)}: {commit} {why}"
+        for one in found.cells
+        for commit, why in ((found.base, one.why_base), (found.head, one.why_head))
+        if why
+    ]
+    if markdown:
+        print(
+            "\n".join(
+                [
+                    f"### Instructions of a call, {found.base} to {found.head}",
+                    "",
+                    f"| {' | '.join(head)} |",
+                    "|---|---|--:|--:|--:|",
+                    *(f"| {' | '.join(map(escape_markdown, row))} |" for row in rows),
+                    *([""] if whys else []),
+                    *(f"- {escape_markdown(why)}" for why in whys),
+                ]
+            )
+        )
+        return
+    out = console()
+    for side, commit in (("base", found.base), ("head", found.head)):
+        out.print(escape(f"{side}  {commit}  {commit.subject}"))
+    made = grid(*head, right=head[2:], words=["problem"])
+    for row in rows:
+        made.add_row(*map(escape, row))
+    put(made)
+    for why in whys:
+        out.print(escape(why), style=FAINT)
+    out.print(
+        "instructions of a call, by valgrind's callgrind; they are no time, and below 0.1 % "
+        "a change is noise",
+        style=FAINT,
+    )
+
+
+def history(found: Sequence[CommitHistory], factor: float) -> None:
+    """What asv's results show: a line a commit, oldest first, and what moved."""
+    right = ("measured", "skipped", "failed", "slower", "faster")
+    made = grid("commit", "subject", *right, right=right, words=["subject"])
+    for one in found:
+        counts = (one.measured, one.skipped, len(one.failed), len(one.slower), len(one.faster))
+        colors = ("", FAINT, BAD, BAD, GOOD)
+        shown = [_colored(n, color) for n, color in zip(counts, colors, strict=True)]
+        made.add_row(one.commit.sha[:8], escape(one.commit.subject), *shown)
+    put(made)
+    out = console()
+    for one in found:
+        for text in _moves(one):
+            out.print(escape(f"{one.commit.sha[:8]} {text}"))
+    out.print(
+        escape(
+            f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
+            "times, and further than anything moved on a commit that changed nothing in impls; "
+            "not in pairs, though: 'attnbench history compare' decides"
+        ),
+        style=FAINT,
+    )
+
+
+def _colored(n: int, color: str) -> str:
+    return f"[{color}]{n}[/]" if n and color else str(n)
+
+
+def _moves(one: CommitHistory) -> Iterator[str]:
+    groups: list[tuple[str, Sequence[Moved]]] = [("slower", one.slower), ("faster", one.faster)]
+    for word, moved in groups:
+        for each in sorted(moved, key=lambda m: -m.far)[:MANY_BENCHMARKS]:
+            yield f"{word}: {each.name}: {each.before:.4g} → {each.after:.4g} ({each.ratio:.3f})"
+        if len(moved) > MANY_BENCHMARKS:
+            yield f"{word}: {len(moved) - MANY_BENCHMARKS} more"
+    if one.by_itself:
+        most = max(one.by_itself, key=lambda m: m.far)
+        nothing = "" if one.changed else "nothing in impls has changed, and yet "
+        yield f"{nothing}{len(one.by_itself)} moved by themselves, by up to {most.ratio:.3f}"
+    for name in one.newly_failed[:MANY_BENCHMARKS]:
+        yield f"fails now: {name}"
+    if len(one.newly_failed) > MANY_BENCHMARKS:
+        yield f"fails now: {len(one.newly_failed) - MANY_BENCHMARKS} more"
+
+
+# ---- parts of tables -----------------------------------------------------------------------------
 
 
 def _figures(c: Comparison | None) -> tuple[str, str, str, str]:
@@ -160,18 +410,6 @@ def _run_verdict(cell: ComparedCell) -> str:
         return f"[{FAINT}]no verdict[/]{across}"
     style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
     return f"[{style}]{cell.status_a} → {cell.status_b}[/]{across}"
-
-
-def _commit_verdict(cell: CommitCell) -> str:
-    if cell.comparison is not None:
-        return f"[{STYLE[cell.comparison.verdict]}]{cell.comparison.verdict}[/]"
-    sides = [side for side, why in (("a", cell.why_a), ("b", cell.why_b)) if why]
-    style = BAD if sides == ["b"] else FAINT
-    return f"[{style}]not by {' nor '.join(sides)}[/]"
-
-
-def _why(cell: CommitCell) -> str:
-    return "; ".join(dict.fromkeys(filter(None, (cell.why_a, cell.why_b))))
 
 
 def _telling(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
@@ -214,7 +452,7 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterab
         yield f"{which} {middle} apart" + f", nine in ten at most {most}" * (timed > 1)
 
 
-def _lines(some: Iterable[str]) -> None:
+def _faint(some: Iterable[str]) -> None:
     out = console()
     for each in some:
         out.print(escape(each), style=FAINT)

@@ -86,7 +86,7 @@ PLACES = ((0.005, 4), (0.015, 3), (math.inf, 2))
 """Places of a value, by the seconds that a call takes at most."""
 
 
-def measured(asked: AsvRequest, here: Path) -> Cache:
+def measure_all(asked: AsvRequest, here: Path) -> Cache:
     """Everything that was asked for, of the commit whose environment this process is of."""
     impls, commit = impls_of_commit(), os.environ.get("ASV_COMMIT", "that is checked out")
     if skipped := why_not(impls, commit) or _unlike(commit):
@@ -129,7 +129,7 @@ def _swept_all(asked: AsvRequest, here: Path, first: Path) -> dict[Key, SuiteRow
     return rows | (_swept(doubted, asked, here, first, energy=False) if doubted else {})
 
 
-def anew(key: Key, asked: AsvRequest, here: Path) -> SuiteRow:
+def measure_again(key: Key, asked: AsvRequest, here: Path) -> SuiteRow:
     """One cell: a sweep of its own and, unless only a look is wanted, one value more."""
     impls = impls_of_commit()
     assert impls is not None

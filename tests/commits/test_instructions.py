@@ -10,8 +10,8 @@ from attnbench import cli
 from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.commits import instructions
-from attnbench.features.commits.asv import one
-from attnbench.features.commits.rounds import cells_of_both
+from attnbench.features.commits.revisions import find_commit
+from attnbench.features.commits.rounds import plan_cells
 from attnbench.features.crossover.search import open_worker
 
 STAND_IN = """#!{python}
@@ -55,8 +55,8 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def counted(pulls, root, head, asked=(), base="main", opened=None, grid=None):
-    a, b = one(base, root), one(head, root)
-    cells = cells_of_both(a, b, asked, grid or pulls.GRID, this_machine(), root)
+    a, b = find_commit(base, root), find_commit(head, root)
+    cells = plan_cells(a, b, asked, grid or pulls.GRID, this_machine(), root).cells
     return instructions.count(a, b, cells, opened or pulls.Opened(), root)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import attnbench
 from attnbench.command import arguments
-from attnbench.features.commits.asv import one, refuse_dirty
+from attnbench.features.commits.revisions import find_commit, refuse_dirty
 
 ROOT = Path(attnbench.__file__).parents[1]
 WORKFLOW = (ROOT / "docs" / "history.yml").read_text()
@@ -64,7 +64,7 @@ def test_the_workflow_compares_with_where_the_branch_left_and_passes_the_status_
     given = arguments.parser().parse_args(words)
     assert (given.verb, given.form, given.a, given.b) == ("history", "compare", left, "change")
     assert (given.table, given.markdown) == ([rows] if rows else [], True)
-    refuse_dirty([one("change", clone)], clone, ".")  # what it wrote is no change
+    refuse_dirty([find_commit("change", clone)], clone, ".")  # what it wrote is no change
 
 
 def test_the_workflow_fails_last_and_for_a_finding():

@@ -17,7 +17,7 @@ from attnbench.sweep.plan import Cell
 from impls.loading import load_file
 from impls.problem import Problem
 
-repository = load_file(Path(__file__).with_name("repository.py"))
+repository = load_file(Path(__file__).parents[1] / "sweep" / "repository.py")
 FakeWorker = repository.FakeWorker
 ROOT = repository.ROOT
 cells = repository.cells

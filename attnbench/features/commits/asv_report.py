@@ -1,9 +1,9 @@
-"""What asv's results say of some commits, each held against the one before it.
+"""A report of what asv's results show of some commits, each held against the one before it.
 
 By asv's own rule: both have values, asv's statistics tell them apart, and one is a factor of the
 other. It is weaker than pairs, since what slows the machine for a while slows one commit alone. A
 commit that changed no file of ``impls`` shows how much weaker: what moved there moved by itself,
-and what moved no further elsewhere, in the same kind of figure, is not told from that.
+and what moved no further elsewhere, in the same kind of figure, can't be told from that.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CommitHistory:
     slower: tuple[Moved, ...] = ()
     faster: tuple[Moved, ...] = ()
     by_itself: tuple[Moved, ...] = ()
-    """Moved too, but not told from what moves when nothing has changed."""
+    """They moved no further than others do where nothing has changed."""
     changed: tuple[str, ...] = ()
     """Files of ``impls`` that the commit before has otherwise."""
 
@@ -87,27 +87,27 @@ class CommitHistory:
         return asdict(self)
 
 
-def told(
+def report(
     commits: Sequence[Commit], results: Path, machine: str, factor: float, root: Path
 ) -> list[CommitHistory]:
-    """What the results folder says of each commit, oldest first."""
+    """What the results folder holds of each commit, oldest first."""
     found: list[CommitHistory] = []
     before: dict[str, Value] = {}
     last: Commit | None = None
     for commit in commits:
         now = dict(_values(results, machine, commit.sha))
         files = changed(last, commit, root) if last else []
-        found.append(_told(commit, before, now, factor, tuple(files)))
+        found.append(_against(commit, before, now, factor, tuple(files)))
         if now:
             before, last = now, commit
     alone: dict[str, float] = {}
     for one in found:
         for moved in (*one.slower, *one.faster) if not one.changed else ():
             alone[moved.kind] = max(alone.get(moved.kind, 0.0), moved.far)
-    return [_less(one, alone) for one in found]
+    return [_without_noise(one, alone) for one in found]
 
 
-def _told(
+def _against(
     commit: Commit,
     before: Mapping[str, Value],
     now: Mapping[str, Value],
@@ -129,7 +129,7 @@ def _told(
     )
 
 
-def _less(one: CommitHistory, alone: Mapping[str, float]) -> CommitHistory:
+def _without_noise(one: CommitHistory, alone: Mapping[str, float]) -> CommitHistory:
     """Without what moved by itself: no further than something did where nothing had changed."""
     both = (*one.slower, *one.faster)
     by_itself = tuple(m for m in both if m.far <= alone.get(m.kind, 0.0))
@@ -185,7 +185,7 @@ def _as_long(column: Sequence[Any] | None, length: int) -> Sequence[Any]:
 
 
 def other_machines(results: Path, machine: str) -> list[str]:
-    """Whose results lie there besides; raises a sentence where somebody else's lie under ours."""
+    """The other machines with results there; raises AsvError where ours are another's, renamed."""
     found = sorted(file.parent.name for file in results.glob("*/machine.json"))
     if machine in found:
         _refuse_another(results / machine)

@@ -125,7 +125,7 @@ def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_comm
     assert given == {}
     assert list(tmp_path.iterdir()) == []
     environment._hand_on(["run", "--quick"], Namespace(quick=True, bench=["x"]), given)
-    asked = suite.handed_on(given)
+    asked = suite.current_request(given)
     assert (asked.quick, asked.bench, asked.energy) == (True, ("x",), True)
     name = environment.Machine.hardcoded_machine_name
     assert name in json.loads((tmp_path / ".asv-machine.json").read_text())

@@ -18,7 +18,8 @@ from asv_runner.statistics import compute_stats
 import impls
 from attnbench.core.machine import Gpu, this_machine
 from attnbench.core.record import PROTOCOL, Energy, Error, Memory, Record, Time
-from attnbench.features.commits import kinds, sitting, suite
+from attnbench.features.commits import benchmark_kinds as kinds
+from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
 from attnbench.sweep.plan import make_plan
 from impls.problem import Problem
@@ -205,7 +206,7 @@ def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatc
         asked.append((key, how.quick, here))
         return SuiteRow("measured", "", {"time": [0.5]})
 
-    monkeypatch.setattr(sitting, "anew", anew)
+    monkeypatch.setattr(measurement, "measure_again", anew)
     row = SuiteRow("measured", "", {"time": SAMPLES})
     cache = Cache({KEY: row, ("sdpa", 128, "forward"): row})
     assert told(kinds.TimeBenchmark, tmp_path, monkeypatch, cache)["samples"] == SAMPLES
@@ -251,7 +252,12 @@ def test_what_cannot_be_asked_is_skipped_in_the_records_words(tmp_path, monkeypa
 
 def test_a_figure_that_is_missing_is_skipped_and_said_so(tmp_path, monkeypatch):
     with pytest.raises(SkipNotImplemented, match="the record has no energy"):
-        told(kinds.EnergyBenchmark, tmp_path, monkeypatch, Cache({KEY: suite.row(record())}))
+        told(
+            kinds.EnergyBenchmark,
+            tmp_path,
+            monkeypatch,
+            Cache({KEY: suite.row(record())}),
+        )
     bare = suite.row(record(memory=None, energy=Energy(why="the counter did not move")))
     for kind, why in (
         (kinds.EnergyBenchmark, "counter did not move"),
@@ -262,8 +268,8 @@ def test_a_figure_that_is_missing_is_skipped_and_said_so(tmp_path, monkeypatch):
 
 
 def test_asv_knows_the_kinds_once_however_often_they_are_taught():
-    kinds.teach()
-    kinds.teach()
+    kinds.register()
+    kinds.register()
     from asv_runner.benchmarks import benchmark_types
 
     assert [benchmark_types.count(kind) for kind in kinds.KINDS] == [1, 1, 1, 1]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from attnbench.features.commits import suite
-from attnbench.features.commits import suite as command
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +61,7 @@ class Repository:
                 for what in ("NAME", "EMAIL")
             },
         }
-        self.environment.pop(command.VARIABLE, None)
+        self.environment.pop(suite.VARIABLE, None)
         self.root.mkdir()
         for name in FILES:
             source = CHECKOUT / name

@@ -7,6 +7,7 @@ own. The other figures are one number a cell, which asv compares by its factor a
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from asv_runner.benchmarks._base import Benchmark, _get_first_attr
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from attnbench.core.protocol import NOT_TRIED
-from attnbench.features.commits import sitting, suite
-from attnbench.features.commits import suite as command
+from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import Cache, Key, SuiteRow
 
 
@@ -63,11 +63,11 @@ class Looked(Benchmark):  # type: ignore[misc]
 
     def anew(self, key: Key) -> SuiteRow:
         """The cell measured again."""
-        asked = command.handed_on()
+        asked = suite.current_request()
         once = int(_get_first_attr(self._attr_sources, "repeat", 0)) == 1
         if once and not asked.quick:
-            asked = command.AsvRequest(**{**vars(asked), "quick": True})
-        return sitting.anew(key, asked, Path.cwd())
+            asked = replace(asked, quick=True)
+        return measurement.measure_again(key, asked, Path.cwd())
 
 
 class TimeBenchmark(Looked):
@@ -78,13 +78,13 @@ class TimeBenchmark(Looked):
 
     def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
         super().__init__(name, func, attr_sources)
-        self.rounds = suite.PROCESSES if command.handed_on().interleaved else 1
+        self.rounds = suite.PROCESSES if suite.current_request().interleaved else 1
 
     def taken(self, cache: Cache, key: Key) -> Any:
         """Values that asv has not had before."""
         row = cache.rows.get(key)
         measured = row is not None and row.status == "measured"
-        if row is None or (measured and not sitting.is_first(key, self.figure, Path.cwd())):
+        if row is None or (measured and not measurement.is_first(key, self.figure, Path.cwd())):
             row = self.anew(key)
         return {"samples": self.value(row, key), "number": 1}
 
@@ -117,7 +117,7 @@ class EnergyBenchmark(Looked):
 KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark, EnergyBenchmark)
 
 
-def teach() -> None:
+def register() -> None:
     """Make the kinds known to asv in this process."""
     benchmark_types.extend(kind for kind in KINDS if kind not in benchmark_types)
 

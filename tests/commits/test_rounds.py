@@ -1,23 +1,17 @@
 """Two commits in several processes: when that decides, and what luck does not."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.stats import Verdict
-from attnbench.features.commits.asv import one
-from attnbench.features.commits.pairs import Refused
-from attnbench.features.commits.rounds import LOOKS, CommitVerdict, compare_in_rounds, judged
+from attnbench.features.commits.pairs import CommitVerdict, Refused
+from attnbench.features.commits.revisions import find_commit
+from attnbench.features.commits.rounds import LOOKS, compare_in_rounds, judged
 from attnbench.sweep.plan import make_plan
 from impls import Table
-from impls.loading import load_file
-
-history = load_file(Path(__file__).parents[1] / "history" / "conftest.py")
-pulls = history.pulls
-repository = history.repository
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ def cells(pulls, *names):
 
 
 def in_rounds(pulls, root, head, opened, *names, budget_s=60.0):
-    ends = one("main", root), one(head, root)
+    ends = find_commit("main", root), find_commit(head, root)
     return compare_in_rounds(
         *ends, cells(pulls, *names), opened, margin=0.01, budget_s=budget_s, root=root
     )
@@ -156,5 +150,5 @@ def test_who_turns_out_wrong_in_a_later_round_is_wrong(pulls, repository):
 
     opened = pulls.Opened(kind=Later)
     found = pulls.compared(repository, "faster", asked=["matmul"], opened=opened)
-    assert [each.said for each in found.cells] == [CommitVerdict.WRONG]
-    assert found.cells[0].cell.pairs is None
+    assert [verdict for _, verdict in found.judged()] == [CommitVerdict.WRONG]
+    assert found.cells[0].pairs is None

@@ -2,11 +2,11 @@
 
 import json
 
-from attnbench.features.commits import history_view
+from attnbench.features.commits import view
 
 
 def test_a_comment_is_short_findings_first_and_the_unchanged_folded(pulls, repository):
-    text = history_view.markdown(pulls.compared(repository, "slower"))
+    text = view.markdown(pulls.compared(repository, "slower"))
     before, folded = text.split("<details>")
     assert text.startswith("### Attention, ")
     assert "1 worse, 1 unchanged" in before
@@ -17,25 +17,25 @@ def test_a_comment_is_short_findings_first_and_the_unchanged_folded(pulls, repos
 
 
 def test_a_comment_says_why_and_what_came_and_went(pulls, repository):
-    text = history_view.markdown(pulls.compared(repository, "wrong"))
+    text = view.markdown(pulls.compared(repository, "wrong"))
     assert "**wrong**" in text
     assert "row 3 is off" in text
     assert "FASTER" not in text.split("<sub>")[0]
-    assert "- added: fresh" in history_view.markdown(pulls.compared(repository, "fresh"))
-    assert "- removed: einsum" in history_view.markdown(pulls.compared(repository, "gone"))
+    assert "- added: fresh" in view.markdown(pulls.compared(repository, "fresh"))
+    assert "- removed: einsum" in view.markdown(pulls.compared(repository, "gone"))
 
 
 def test_a_comment_on_nothing_says_so(pulls, repository):
-    text = history_view.markdown(pulls.compared(repository, "same"))
+    text = view.markdown(pulls.compared(repository, "same"))
     assert "Nothing that was compared has changed." in text
 
 
 def test_marks_in_a_reason_do_not_break_the_comment():
-    assert history_view._cell("a|b `c`\nd <e>") == "a\\|b \\`c\\` d \\<e>"
+    assert view.escape_markdown("a|b `c`\nd <e>") == "a\\|b \\`c\\` d \\<e>"
 
 
 def test_the_terminal_shows_the_same(pulls, repository, capsys):
-    history_view.changes(pulls.compared(repository, "slower"))
+    view.pull_request(pulls.compared(repository, "slower"))
     text = capsys.readouterr().out
     assert "worse (SLOWER)" in text
     assert "1 worse, 1 unchanged" in text
@@ -46,7 +46,7 @@ def test_each_cell_is_a_line_as_it_ends(pulls, repository):
     seen = []
     pulls.compared(repository, "slower", asked=["matmul"], watch=seen.append)
     pulls.compared(repository, "broken", asked=["matmul"], watch=seen.append)
-    slower, broken = map(history_view.line, seen)
+    slower, broken = (view.line(cell, "base", "head") for cell in seen)
     assert "matmul on forward, mask causal, 16 tokens" in slower
     assert "head is SLOWER than base: 1.050 of its time" in slower
     assert broken.endswith("failed: it raised ModuleNotFoundError")
@@ -54,7 +54,7 @@ def test_each_cell_is_a_line_as_it_ends(pulls, repository):
 
 def test_what_will_be_done_is_said_first(pulls, repository):
     seen = []
-    pulls.compared(repository, "same", plan=lambda some: seen.append(history_view.plan(some, 90.0)))
+    pulls.compared(repository, "same", plan=lambda some: seen.append(view.plan(some, 90.0)))
     assert seen[0].startswith("comparing 2 cells of 2 variants, in 4 to 16 rounds")
 
 

@@ -11,8 +11,8 @@ import attnbench
 from attnbench import cli
 from attnbench.features.commits import suite
 from attnbench.features.commits.asv import Asv
-from attnbench.features.commits.pairs import CommitsComparison
-from attnbench.features.commits.rounds import BUDGET_S, Changes
+from attnbench.features.commits.pairs import PullRequest
+from attnbench.features.commits.rounds import BUDGET_S
 
 ROOT = Path(attnbench.__file__).parents[1]
 
@@ -89,7 +89,7 @@ def changes(monkeypatch):
 
     def stood_in(base, head, names, grid, machine, opened, **more):
         calls.append((base.name, head.name, names, grid, more))
-        return Changes(CommitsComparison(base, head, (), (), 0.01), ("fresh",), ())
+        return PullRequest(base, head, (), (), 0.01, ("fresh",), ())
 
     monkeypatch.setattr(rounds, "compare", stood_in)
     return calls

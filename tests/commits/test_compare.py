@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.features.commits import rounds
-from attnbench.features.commits.asv import one
-from attnbench.features.commits.rounds import CommitVerdict, NoCommonCells, rows_of
+from attnbench.features.commits.revisions import find_commit
+from attnbench.features.commits.rounds import NoCommonCells, rows_of
 from impls import UnknownVariant
 
 ROOT = Path(attnbench.__file__).parents[1]
 
 
 def said(found):
-    return {each.cell.variant: str(each.said) for each in found.cells}
+    return {cell.variant: str(verdict) for cell, verdict in found.judged()}
 
 
 # ---- the words -----------------------------------------------------------------------------------
@@ -45,7 +44,7 @@ def test_a_commit_is_told_what_it_does_and_nothing_else(pulls, repository, head,
 def test_what_was_wrong_before_is_no_measure_and_works_again(pulls, repository):
     found = pulls.compared(repository, "same", base="wrong", asked=["matmul"])
     assert said(found) == {"matmul": "works again"}
-    assert "wrong: row 3 is off" in found.cells[0].why
+    assert "wrong: row 3 is off" in found.reason(found.cells[0])
     assert found.exit_status == 0
 
 
@@ -63,14 +62,16 @@ def test_where_nothing_could_be_measured_the_status_is_that_of_usage(pulls, repo
 
 def test_the_gravest_comes_first(pulls, repository):
     found = pulls.compared(repository, "slower")
-    assert [str(each.said) for each in found.cells] == ["worse", "unchanged"]
+    assert list(said(found).values()) == ["worse", "unchanged"]
 
 
 def test_a_table_that_can_not_be_read_costs_all_its_rows_and_no_worker(pulls, repository):
     opened = pulls.Opened()
     found = pulls.compared(repository, "door", opened=opened)
     assert said(found) == {"matmul": "fails", "einsum": "fails"}
-    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in found.cells[0].why
+    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in found.reason(
+        found.cells[0]
+    )
     assert (found.exit_status, opened.folders) == (1, [])
     assert (found.added, found.removed) == ((), ())  # nobody knows
     with pytest.raises(NoCommonCells, match="can't be read"):
@@ -91,9 +92,9 @@ def test_an_unknown_variant_is_a_sentence(pulls, repository):
 
 
 def test_a_commit_is_asked_for_its_own_rows(repository):
-    rows = rows_of(one("fresh", repository), repository)
+    rows = rows_of(find_commit("fresh", repository), repository)
     assert rows["fresh"].build == "impls.dense.matmul:build"
-    assert "fresh" not in rows_of(one("main", repository), repository)
+    assert "fresh" not in rows_of(find_commit("main", repository), repository)
 
 
 def test_rows_of_a_repository_of_ones_own_are_each_commits(pulls, tmp_path):
@@ -131,10 +132,5 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(pulls, tmp_path):
     found = pulls.compared(root, "later", opened=opened, tables=["rows.py"])
     assert said(found) == {"one": "unchanged", "two": "added"}
     assert found.added == ("two",)
-    assert found.compared.changed == ("mine/core.py", "rows.py")
+    assert found.changed == ("mine/core.py", "rows.py")
     assert set(seen) == {"WHERE = 'main'\n", "WHERE = 'later'\n"}
-
-
-def test_every_word_has_its_place():
-    assert set(rounds.VERDICTS.values()) < set(CommitVerdict)
-    assert set(rounds.FINDINGS) == {CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.WORSE}

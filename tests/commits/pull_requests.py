@@ -7,8 +7,8 @@ from pathlib import Path
 
 import attnbench
 from attnbench.core.machine import this_machine
-from attnbench.features.commits.asv import one
 from attnbench.features.commits.pairs import Refused
+from attnbench.features.commits.revisions import find_commit
 from attnbench.features.commits.rounds import compare
 from attnbench.sweep.presets import Preset
 from impls.loading import load_file
@@ -110,6 +110,6 @@ class Opened:
 
 
 def compared(root, head, base="main", asked=(), opened=None, **more):
-    ends = one(base, root), one(head, root)
+    ends = find_commit(base, root), find_commit(head, root)
     more = {"margin": 0.01, "budget_s": 60.0, "root": root, **more}
     return compare(*ends, asked, more.pop("grid", GRID), this_machine(), opened or Opened(), **more)

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from asv.commands import make_argparser
 
-from attnbench.features.commits import sitting, suite
-from attnbench.features.commits import sitting as ruler
-from attnbench.features.commits import suite as command
+from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.pairs import Refused
 from attnbench.features.commits.suite import AsvRequest, SuiteRow
 from attnbench.features.crossover import search
@@ -31,46 +29,46 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 )
 def test_what_asv_was_asked_for_is_handed_on(words, wanted):
     said = make_argparser()[0].parse_args(words.split())
-    asked = command.understood(said, "cpu", energy=False)
+    asked = suite.request_of(said, "cpu", energy=False)
     assert asked == wanted
     environment = {}
     asked.hand_on(environment)
-    assert command.handed_on(environment) == wanted
+    assert suite.current_request(environment) == wanted
 
 
 def test_a_process_that_asv_did_not_start_has_the_defaults():
-    assert command.handed_on({}) == AsvRequest()
+    assert suite.current_request({}) == AsvRequest()
 
 
 def test_a_commit_of_another_contract_is_told_from_one_without_and_one_without_impls(tmp_path):
     spec = tmp_path / "spec.py"
     spec.write_text("INTERFACE = 999\n")
-    assert ruler.why_not(tmp_path, "0123456789") == (
+    assert measurement.why_not(tmp_path, "0123456789") == (
         "the table of commit 01234567 has version 999 of the contract between table and ruler, and "
         "this attnbench measures version 1; give a commit that has it"
     )
     spec.write_text("")
-    assert "says none of the contract" in ruler.why_not(tmp_path, "0123456789")
+    assert "says none of the contract" in measurement.why_not(tmp_path, "0123456789")
     spec.unlink()
-    assert "says none of the contract" in ruler.why_not(tmp_path, "0123456789")
-    assert ruler.why_not(None, "0123456789") == (
+    assert "says none of the contract" in measurement.why_not(tmp_path, "0123456789")
+    assert measurement.why_not(None, "0123456789") == (
         "commit 01234567 has no folder impls; give a later one"
     )
-    assert ruler.why_not(CHECKOUT / "impls", "x") == ""
+    assert measurement.why_not(CHECKOUT / "impls", "x") == ""
 
 
 def test_impls_of_somebody_else_are_not_taken_for_the_commits(tmp_path, monkeypatch):
     shared = {"ASV_ENV_TYPE": "shared", "ASV_ENV_DIR": str(tmp_path)}
-    assert ruler.impls_of_commit(shared) is None  # those that run now lie in no environment
+    assert measurement.impls_of_commit(shared) is None  # those that run now lie in no environment
     shared["ASV_ENV_DIR"] = str(CHECKOUT)
-    assert ruler.impls_of_commit(shared) == CHECKOUT / "impls"
-    assert ruler.impls_of_commit({}) == CHECKOUT / "impls"
-    monkeypatch.setattr(ruler, "find_spec", lambda name: None)
-    assert ruler.impls_of_commit(shared) is None
+    assert measurement.impls_of_commit(shared) == CHECKOUT / "impls"
+    assert measurement.impls_of_commit({}) == CHECKOUT / "impls"
+    monkeypatch.setattr(measurement, "find_spec", lambda name: None)
+    assert measurement.impls_of_commit(shared) is None
 
 
 def test_a_variant_that_the_commit_has_not_costs_its_own_rows():
-    names, rows = sitting._known([("matmul", 128, "forward"), ("no.such", 128, "forward")])
+    names, rows = measurement._known([("matmul", 128, "forward"), ("no.such", 128, "forward")])
     assert names == {"matmul": "matmul"}
     (row,) = rows.values()
     assert row.status in ("unsupported", "unavailable")
@@ -80,10 +78,10 @@ def test_a_variant_that_the_commit_has_not_costs_its_own_rows():
 def test_a_table_of_the_commits_is_measured_by_itself_and_no_link(tmp_path):
     (tmp_path / "impls" / "__pycache__").mkdir(parents=True)
     (tmp_path / "impls" / "spec.py").write_text("INTERFACE = 1\n")
-    first = ruler.laid_out(tmp_path / "impls", tmp_path / "commit")
+    first = measurement.laid_out(tmp_path / "impls", tmp_path / "commit")
     assert [p.name for p in (first / "impls").iterdir()] == ["spec.py"]
     assert not (first / "impls").is_symlink()
-    assert ruler.laid_out(tmp_path / "impls", tmp_path / "commit") == first
+    assert measurement.laid_out(tmp_path / "impls", tmp_path / "commit") == first
 
 
 def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, monkeypatch):
@@ -93,12 +91,12 @@ def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, mon
         swept.append((energy, {length for _, length, _ in keys}, len(keys)))
         return {}
 
-    monkeypatch.setattr(sitting, "_swept", sweep)
-    monkeypatch.setattr(sitting, "_timed", lambda *_: {})
-    sitting.measured(AsvRequest(energy=True), tmp_path)
-    sitting.measured(AsvRequest(energy=True, bench=("time",)), tmp_path)
-    sitting.measured(AsvRequest(energy=True, bench=("energy.*gla",)), tmp_path)
-    sitting.measured(AsvRequest(), tmp_path)
+    monkeypatch.setattr(measurement, "_swept", sweep)
+    monkeypatch.setattr(measurement, "_timed", lambda *_: {})
+    measurement.measure_all(AsvRequest(energy=True), tmp_path)
+    measurement.measure_all(AsvRequest(energy=True, bench=("time",)), tmp_path)
+    measurement.measure_all(AsvRequest(energy=True, bench=("energy.*gla",)), tmp_path)
+    measurement.measure_all(AsvRequest(), tmp_path)
     every = {128, 256, 512}
     assert swept == [
         (False, every - {512}, 28),
@@ -159,14 +157,14 @@ SWEPT = {
 def test_each_process_gives_one_value_the_median_in_its_best_place(few, processes, monkeypatch):
     monkeypatch.setattr(suite, "PROCESSES", 2)
     left = {("matmul", 32, "train"): SuiteRow("wrong", "it sees too much", {})}
-    rows = sitting._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", CHECKOUT, suite.PROCESSES)
+    rows = measurement._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", CHECKOUT, suite.PROCESSES)
     assert [sorted(cells) for cells in processes] == [sorted(SWEPT)] * 2
     for row in rows.values():
         assert row == SuiteRow("measured", "", {"time": [5e-4, 1e-3], "memory": 7})
 
 
 def test_a_cell_that_a_later_process_refuses_has_no_time(few, processes):
-    rows = sitting._timed(SWEPT, list(SWEPT), "cpu", CHECKOUT, 4)
+    rows = measurement._timed(SWEPT, list(SWEPT), "cpu", CHECKOUT, 4)
     assert len(rows["matmul", 16, "train"].figures["time"]) == 4
     assert rows["sdpa", 16, "train"] == SuiteRow("failed", "failed: it is not what it was", {})
     assert all(("sdpa", 16, "train") in cells for cells in processes[:2])
@@ -184,9 +182,9 @@ def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
     few, processes, tmp_path, monkeypatch, asked, wanted
 ):
     swept = []
-    monkeypatch.setattr(sitting, "_swept", lambda *_, **__: swept.append(1) or SWEPT)
+    monkeypatch.setattr(measurement, "_swept", lambda *_, **__: swept.append(1) or SWEPT)
     asked = replace(asked, bench=("16, 'train'",), kept=str(tmp_path))
-    rounds = [sitting.measured(asked, tmp_path / name).rows for name in "ab"]
+    rounds = [measurement.measure_all(asked, tmp_path / name).rows for name in "ab"]
     assert len(swept) == 1
     assert len(processes) == 2 * wanted
     assert rounds[0].keys() == rounds[1].keys() == SWEPT.keys()
@@ -196,12 +194,12 @@ def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
 @pytest.mark.slow
 def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(few, tmp_path):
     asked = AsvRequest(quick=True, bench=("matmul.*(16|32).*forward", "sdpa.*16.*train"))
-    cache = sitting.measured(asked, tmp_path)
+    cache = measurement.measure_all(asked, tmp_path)
     wanted = {("matmul", 16, "forward"), ("matmul", 32, "forward"), ("sdpa", 16, "train")}
     assert set(cache.rows) == wanted
     assert {row.status for row in cache.rows.values()} == {"measured"}
     assert not cache.skipped
-    row = sitting.anew(("matmul", 16, "forward"), asked, tmp_path)
+    row = measurement.measure_again(("matmul", 16, "forward"), asked, tmp_path)
     assert row.status == "measured"
     assert row.figures["time"] != cache.rows["matmul", 16, "forward"].figures["time"]
     assert row.figures["memory"] == cache.rows["matmul", 16, "forward"].figures["memory"]
@@ -216,8 +214,8 @@ def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
         liar = ("matmul", 16, "train")
         return {k: doubted if k == liar or len(swept) == 1 else SWEPT[k] for k in keys}
 
-    monkeypatch.setattr(sitting, "_swept", sweep)
-    rows = sitting.measured(AsvRequest(quick=True, bench=("16, 'train'",)), tmp_path).rows
+    monkeypatch.setattr(measurement, "_swept", sweep)
+    rows = measurement.measure_all(AsvRequest(quick=True, bench=("16, 'train'",)), tmp_path).rows
     assert swept == [sorted(SWEPT)] * 2
     assert rows["sdpa", 16, "train"].status == "measured"
     assert rows["matmul", 16, "train"] == doubted

@@ -7,9 +7,9 @@ import pytest
 
 from attnbench import cli
 from attnbench.core.checkout import Commit
-from attnbench.features.commits import told
+from attnbench.features.commits import asv_report
 from attnbench.features.commits.asv import save_entry
-from attnbench.features.commits.told import Value
+from attnbench.features.commits.asv_report import Value
 
 NAME = "attention.Time.time(matmul, 128, forward)"
 
@@ -42,9 +42,9 @@ def value(result, low=None, high=None):
 )
 def test_a_commit_is_held_against_the_one_before_it(monkeypatch, before, after, counts):
     given = iter([{NAME: before}, {NAME: after}])
-    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
-    monkeypatch.setattr(told, "changed", lambda *_: ["impls/dense/matmul.py"])
-    first, second = told.told(COMMITS[:2], Path("nowhere"), "box", 1.05, Path("root"))
+    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
+    monkeypatch.setattr(asv_report, "changed", lambda *_: ["impls/dense/matmul.py"])
+    first, second = asv_report.report(COMMITS[:2], Path("nowhere"), "box", 1.05, Path("root"))
     assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
     assert not first.slower and not first.faster and not first.newly_failed
 
@@ -57,10 +57,10 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
     names.append("attention.Memory.peak(x, 128, forward)")
     times = [(1.0, 1.0, 1.0, 1.0), (1.2, 1.0, 0.9, 1.0), (1.2, 1.15, 0.6, 1.1)]
     given = iter([dict(zip(names, map(value, row), strict=True)) for row in times])
-    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
     files = {("a", "b"): [], ("b", "c"): ["impls/x.py"]}
-    monkeypatch.setattr(told, "changed", lambda a, b, root: files[a.name, b.name])
-    _, same, other = told.told(COMMITS, Path("nowhere"), "box", 1.05, Path("root"))
+    monkeypatch.setattr(asv_report, "changed", lambda a, b, root: files[a.name, b.name])
+    _, same, other = asv_report.report(COMMITS, Path("nowhere"), "box", 1.05, Path("root"))
     assert not same.slower and not same.faster
     assert {m.name for m in same.by_itself} == {names[0], names[2]}
     assert [m.name for m in other.faster] == [names[2]]
@@ -69,8 +69,8 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
 
 
 def test_what_fails_now_is_a_finding_with_its_name(clone, asked, monkeypatch, capsys):
-    given = iter([{NAME: value(0.001)}, {NAME: told.Value(None)}])
-    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    given = iter([{NAME: value(0.001)}, {NAME: asv_report.Value(None)}])
+    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
     assert cli.main(["history", "HEAD~2..HEAD"]) == 1
     assert f"fails now: {NAME}" in capsys.readouterr().out
 
@@ -79,14 +79,14 @@ def test_what_became_slower_is_named_and_no_finding_as_it_was_not_in_pairs(
     clone, asked, monkeypatch, capsys
 ):
     given = iter([{NAME: value(0.001)}, {NAME: value(0.0011)}])
-    monkeypatch.setattr(told, "_values", lambda *_: next(given).items())
+    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
     assert cli.main(["history", "HEAD~2..HEAD"]) == 0
     text = capsys.readouterr().out
     assert f"slower: {NAME}: 0.001 → 0.0011 (1.100)" in text
 
 
 def test_all_of_it_can_be_sent(clone, asked, monkeypatch, capsys):
-    monkeypatch.setattr(told, "_values", lambda *_: {NAME: value(0.001)}.items())
+    monkeypatch.setattr(asv_report, "_values", lambda *_: {NAME: value(0.001)}.items())
     assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == 0
     sent = json.loads(capsys.readouterr().out)
     assert [c["measured"] for c in sent["commits"]] == [1, 1]
@@ -113,8 +113,8 @@ def test_results_are_read_as_asv_wrote_them(tmp_path):
     )
     made.add_result(benchmark, done, record_samples=True)
     made.save(str(tmp_path))
-    found = dict(told._values(tmp_path, "box", sha))
+    found = dict(asv_report._values(tmp_path, "box", sha))
     assert found["t.time(a)"].result == 1.0
     assert found["t.time(b)"].failed
     assert found["t.time(c)"].skipped
-    assert dict(told._values(tmp_path, "box", "d" * 40)) == {}
+    assert dict(asv_report._values(tmp_path, "box", "d" * 40)) == {}
