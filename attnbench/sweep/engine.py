@@ -6,11 +6,13 @@ dies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from attnbench.core.lock import lock_for
 from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
 from attnbench.core.process import WorkerLost as WorkerLost
@@ -58,6 +60,13 @@ class LocalEngine(Worker):
     def _start(self) -> None:
         super()._start()
         self.ask({"apply": asdict(self.settings)}, START_LIMIT_S)
+
+
+@contextmanager
+def engine_on(device: str, settings: Settings) -> Iterator[LocalEngine]:
+    """An engine that has the device to itself; on a CPU its memory is limited."""
+    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
+        yield engine
 
 
 def measure(

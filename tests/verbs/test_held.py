@@ -58,7 +58,7 @@ def held(monkeypatch):
             lock.seen.append((lock.on, lock.devices))
             raise Reached
 
-    for where in ("attnbench.core.lock", "attnbench.sweep.places"):
+    for where in ("attnbench.core.lock", "attnbench.sweep.engine", "attnbench.sweep.places"):
         monkeypatch.setattr(f"{where}.lock_for", lock)
     for where in ("attnbench.sweep.engine", "attnbench.sweep.places"):
         monkeypatch.setattr(f"{where}.LocalEngine", Engine)

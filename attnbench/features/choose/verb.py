@@ -265,10 +265,9 @@ def _check(
     asked: Sequence[tuple[str, Problem]], rows: Table, given: argparse.Namespace
 ) -> list[Record]:
     """What the gate says of variants on problems; nothing is timed."""
-    from attnbench.core.lock import lock_for
     from attnbench.core.settings import Settings
     from attnbench.sweep import progress
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import Plan, make_plan
     from attnbench.sweep.presets import one_problem
     from attnbench.sweep.start import pinned
@@ -282,8 +281,7 @@ def _check(
     say(f"checking each variant of the table on other inputs than the run's: {plan.sentence()}")
     settings = Settings(threads=pinned(given.threads, machine))
     with (
-        lock_for([device]),
-        LocalEngine(settings, limited=device == "cpu") as engine,
+        engine_on(device, settings) as engine,
         progress.watcher(len(plan.to_run)) as watcher,
     ):
         return check_cells(plan, engine, given.seed or 0, watcher)

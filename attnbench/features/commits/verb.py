@@ -134,10 +134,9 @@ def _begun(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
 
 def _variants(given: argparse.Namespace, table: Table) -> int:
     from attnbench.core.evidence import stored_floors
-    from attnbench.core.lock import lock_for
     from attnbench.features.commits import view
     from attnbench.sweep.compare import compare_cells, counts
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan
 
     machine, settings, grid = _begun(given)
@@ -160,7 +159,7 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
             "no noise floor is stored for this machine, so it is measured first for each problem; "
             "'attnbench env' measures it once"
         )
-    with lock_for([grid.device]), LocalEngine(settings, limited=grid.device == "cpu") as engine:
+    with engine_on(grid.device, settings) as engine:
         found = compare_cells(
             judged,
             against,

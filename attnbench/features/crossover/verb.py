@@ -63,12 +63,11 @@ def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
 def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> CrossoverAnswer:
     """Everything that was found out until it was all, or until something ended it."""
     from attnbench.core.evidence import stored_floors
-    from attnbench.core.lock import lock_for
     from attnbench.core.settings import Settings
     from attnbench.features.crossover.answer import BUDGET, STOPPED, CrossoverAnswer
     from attnbench.features.crossover.search import CrossoverSearch, PairServer, seek
     from attnbench.features.crossover.view import line
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.engine import engine_on
     from attnbench.sweep.start import pinned
     from attnbench.sweep.sweep import Interrupt
 
@@ -83,11 +82,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
         )
     device, interrupt, stopped = duel.problem.device, Interrupt(say), False
     try:
-        with (
-            lock_for([device]),
-            LocalEngine(settings, limited=device == "cpu") as engine,
-            interrupt.watching(),
-        ):
+        with engine_on(device, settings) as engine, interrupt.watching():
             asking = PairServer(duel, engine, given.seed or 0, given.margin, floors)
             for look, left_s in seek(search, asking, seconds):
                 say(line(look, duel.a.label, duel.b.label, left_s))

@@ -36,11 +36,10 @@ def limits(given: argparse.Namespace) -> int:
     """``attnbench limits [VARIANT …]``"""
     import impls
     from attnbench.core.evidence import check_writable
-    from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.features.limits.search import Hunt, finding, plan
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.engine import engine_on
     from attnbench.sweep.start import pinned
     from attnbench.sweep.sweep import Interrupt
 
@@ -55,11 +54,7 @@ def limits(given: argparse.Namespace) -> int:
     say(_sentence(found, budget, given.by, seconds))
     interrupt, stopped = Interrupt(say), False
     try:
-        with (
-            lock_for([grid.device]),
-            LocalEngine(settings, limited=grid.device == "cpu") as engine,
-            interrupt.watching(),
-        ):
+        with engine_on(grid.device, settings) as engine, interrupt.watching():
             for _ in Hunt(found, engine, budget, given.seed or 0, Lines()).run(seconds):
                 evidence.write(stopped=interrupt.asked, ended=False)
                 if stopped := interrupt.asked:

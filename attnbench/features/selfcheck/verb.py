@@ -67,13 +67,13 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
 
     devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
     # one thread, however many there are: a fault is one for a fixed number of them
-    settings, watching = Settings(threads=1), progress.watcher(len(PLANTS))
+    settings = Settings(threads=1)
     try:
         with (
             lock_for(devices),
             LocalEngine(settings, variables=NO_GPU) as engine,
             LocalEngine(settings, limited=False) as on_gpu,
-            watching as watcher,
+            progress.watcher(len(PLANTS)) as watcher,
         ):
             for outcome in run_plants(machine, engine, seed, watcher, on_gpu=on_gpu):
                 outcomes.append(outcome)
@@ -90,11 +90,10 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
 def check(given: argparse.Namespace) -> int:
     """``attnbench check [VARIANT …]``"""
     import impls
-    from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.sweep import progress
-    from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan, shared_out
     from attnbench.sweep.start import find_preset, pinned
     from attnbench.sweep.sweep import check_cells
@@ -108,11 +107,9 @@ def check(given: argparse.Namespace) -> int:
         grid = shared_out(grid)
     plan = make_plan(impls.table(given.table), given.variants, grid, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    watching = progress.watcher(len(plan.to_run))
     with (
-        lock_for([grid.device]),
-        LocalEngine(settings, limited=grid.device == "cpu") as engine,
-        watching as watcher,
+        engine_on(grid.device, settings) as engine,
+        progress.watcher(len(plan.to_run)) as watcher,
     ):
         records = check_cells(plan, engine, given.seed or 0, watcher)
     if given.json:

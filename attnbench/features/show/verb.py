@@ -136,8 +136,7 @@ def _ceilings_and_noise(
     given: argparse.Namespace, machine: Machine, settings: Settings
 ) -> tuple[Any, Any]:
     """What a worker measures: the device's ceilings, and the noise floor."""
-    from attnbench.core.lock import lock_for
-    from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
+    from attnbench.sweep.engine import START_LIMIT_S, engine_on
     from attnbench.sweep.plan import LONG, here
     from impls.problem import Problem
 
@@ -145,7 +144,7 @@ def _ceilings_and_noise(
     dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
     for dtype in dtypes:
         here(Problem(dtype=dtype, device=device).device, machine)  # raises for what can't be
-    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
+    with engine_on(device, settings) as engine:
         say("measuring the ceilings …")
         question = {"ceilings": dtypes, "device": device}
         ceilings = engine.ask(question, START_LIMIT_S)["ceilings"]
