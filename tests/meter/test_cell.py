@@ -1,120 +1,119 @@
-"""One cell that is measured, and what its record says; the bench and its jobs."""
+"""One cell: what its record says where it is measured, and every other way it can end."""
 
 import json
-from pathlib import Path
+import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 import impls
-from attnbench.core.record import Status
-from attnbench.meter import cell
+from attnbench.core.record import Energy, Status, Time
+from attnbench.gate import watch
+from attnbench.meter import cell, clocks, memory
+from attnbench.meter.audit import Audit
 from attnbench.meter.cell import Bench, Job
-from impls.loading import load_file
+from attnbench.sweep import worker
+from impls.loading import load_function
 from impls.masks import Mask
 
-codes = load_file(Path(__file__).with_name("codes.py"))
-COST, HONEST, raising = codes.COST, codes.HONEST, codes.raising
+HONEST = "build = right\n"
+COST = "from impls.cost import Cost\ndef cost(problem): return Cost(1000, 2000, {peak})\n"
+PHASES = ("forward", "train", "backward", "decode")
+CEILINGS = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
+ATTEND = """
+def build(problem):
+    inner, calls, held, packed = right(problem), [], [], {{}}
+    buffer = torch.empty(problem.batch, problem.heads, problem.q_len, problem.v_head_dim)
+    def through(held, out): return held + (out - out.detach())
+    def attend(q, k, v):
+        calls.append(1)
+        n, late, looked_at = len(calls), len(calls) > {after}, torch.autograd._profiler_enabled()
+        {deed}
+    return attend
+class Lazy(torch.Tensor): pass
+"""
+
+
+def attending(deed, after=15):
+    """A variant whose every call is the deed; ``late``: after so many calls."""
+    return ATTEND.format(deed=deed, after=after)
+
+
+def raising(text, where="build"):
+    return attending(text) if where == "attend" else f"def build(problem):\n    {text}\n"
+
+
+def unmeasured(record, status, reason=""):
+    assert (record.status, record.time, record.memory) == (status, None, None), record.reason
+    assert record.reason and re.match(reason, record.reason), record.reason
 
 
 # ---- measured ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_what_passes_is_measured_and_says_everything(cells, phase):
     problem = cells.problem(phase=phase, mask=Mask.parse("causal"), kv_heads=1)
-    ceilings = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
     variant = cells.variant(HONEST + COST.format(peak=12345), cost=True)
-    record = cells.measure(variant, problem, ceilings=ceilings, seed=3)
+    record = cells.measure(variant, problem, ceilings=CEILINGS, seed=3)
     assert (record.status, record.reason) == (Status.MEASURED, "")
-    assert record.time.median_s > 0
-    assert record.time.clock == "host"
+    assert record.time.median_s > 0 and record.time.clock == "host"
     assert record.time.n == len(record.time.samples_s) >= 7
-    assert record.memory.peak_bytes > 0
-    assert record.memory.expected_bytes == 12345
+    assert record.memory.peak_bytes > 0 and record.memory.expected_bytes == 12345
     trained = phase in ("train", "backward")
     assert (record.memory.saved_bytes is not None) == trained
     assert set(record.error) == ({"forward", "dq", "dk", "dv"} if trained else {"forward"})
     assert (record.cost.flops, record.cost.bytes) == (1000, 2000)
     assert record.share_of_ceiling == pytest.approx(2e-8 / record.time.median_s)
-    assert record.setup_s > 0
+    assert record.setup_s > 0 and 0 < record.entropy < 1
     assert any("aten::" in name for name in record.kernels)
-    assert 0 < record.entropy < 1
     assert (record.seed, record.variant, record.family) == (3, "planted", "dense")
     assert record.problem == problem
 
 
-def test_an_approximation_is_measured_with_its_distance(cells):
-    record = cells.measure(impls.table().find("mean_v"))
-    assert record.status is Status.MEASURED
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_approximation_is_measured_with_its_distance(cells, phase):
+    record = cells.measure(impls.table().find("mean_v"), cells.problem(phase=phase))
+    assert (record.status, record.reason) == (Status.MEASURED, "")
     assert record.distance.skill == pytest.approx(0, abs=1e-6)
-    assert record.time is not None
 
 
-def test_checking_alone_gives_no_time(cells):
+def test_checking_alone_gives_no_time_and_without_ceilings_there_is_no_share(cells):
     record = cells.measure(cells.variant(HONEST), timed=False)
-    assert record.status is Status.MEASURED
-    assert record.time is None
-    assert record.error["forward"].relative < 1e-6
-    assert "sampling" not in record.spent_s
+    assert (record.status, record.time) == (Status.MEASURED, None)
+    assert record.error["forward"].relative < 1e-6 and "sampling" not in record.spent_s
+    record = cells.measure(cells.variant(HONEST))
+    assert (record.share_of_ceiling, record.cost, record.memory.expected_bytes) == (None,) * 3
 
 
-def test_without_ceilings_or_a_cost_there_is_no_share_of_them(cells):
-    record = cells.measure(cells.variant(HONEST), ceilings={})
-    assert record.share_of_ceiling is None
-    assert record.cost is None
-    assert record.memory.expected_bytes is None
-
-
-def test_options_reach_the_code_and_the_label(cells):
+def test_options_and_notes_reach_the_record(cells):
     code = (
-        "def build(problem, swap):\n"
-        "    if swap != 4: raise ValueError(f'swap is {swap}')\n    return right(problem)\n"
-    )
-    variant = cells.variant(code, options={"swap": 2}).with_options({"swap": "4"})
-    record = cells.measure(variant)
-    assert record.status is Status.MEASURED
-    assert record.variant == "planted?swap=4"
-    assert record.options == {"swap": 4}
-
-
-def test_what_a_variant_notes_is_in_the_record(cells):
-    code = (
-        "def build(problem):\n    inner = right(problem)\n"
-        "    def attend(q, k, v): return inner(q, k, v)\n"
+        "def build(problem, swap):\n    if swap != 4: raise ValueError(f'swap is {swap}')\n"
+        "    inner = right(problem)\n    def attend(q, k, v): return inner(q, k, v)\n"
         "    attend.note = lambda: 'two blocks'\n    return attend\n"
     )
-    assert cells.run(code).note == "two blocks"
+    record = cells.measure(cells.variant(code, options={"swap": 2}).with_options({"swap": "4"}))
+    assert (record.status, record.variant) == (Status.MEASURED, "planted?swap=4")
+    assert (record.options, record.note) == ({"swap": 4}, "two blocks")
 
 
 def test_building_is_paid_in_the_setup_and_not_in_the_time(cells):
-    code = (
-        "import time\n"
-        "def build(problem):\n    time.sleep(0.1)\n    inner, first = right(problem), []\n"
-        "    def attend(q, k, v):\n"
-        "        if not first: time.sleep(0.1); first.append(1)\n"
-        "        return inner(q, k, v)\n    return attend\n"
-    )
+    code = "import time; time.sleep(0.1)\n" + attending(
+        "n == 1 and time.sleep(0.1); return inner(q, k, v)"
+    ).replace("    inner,", "    time.sleep(0.1)\n    inner,", 1)
     record = cells.run(code)
-    assert record.setup_s > 0.19
-    assert record.time.median_s < 0.05
+    assert record.setup_s > 0.19 and record.time.median_s < 0.05
     assert 0.09 < record.spent_s["setup"] < record.setup_s  # building alone
-
-
-@pytest.mark.parametrize("code", [HONEST, raising("raise ValueError('no')")])
-def test_the_parts_of_the_time_spent_add_up_to_the_total(cells, code):
-    spent = dict(cells.run(code).spent_s)
-    total = spent.pop("total")
-    assert {"inputs", "setup", "own"} <= set(spent)
-    assert sum(spent.values()) == pytest.approx(total, abs=1e-5)
-    assert all(seconds >= 0 for seconds in spent.values())
-
-
-# ---- the bench and its jobs ----------------------------------------------------------------------
+    for spent in (dict(record.spent_s), dict(cells.run(raising("raise ValueError")).spent_s)):
+        total = spent.pop("total")
+        assert {"inputs", "setup", "own"} <= set(spent)
+        assert sum(spent.values()) == pytest.approx(total, abs=1e-5)
+        assert all(seconds >= 0 for seconds in spent.values())
 
 
 def test_the_truth_of_a_problem_is_made_once_for_all_its_variants(cells, monkeypatch):
-    made = []
-    make = cell.make
+    made, make = [], cell.make
     monkeypatch.setattr(cell, "make", lambda p, seed: made.append((p, seed)) or make(p, seed))
     one, two = cells.problem(), cells.problem(q_len=16)
     for problem, seed in ((one, 0), (one, 0), (one, 1), (two, 1), (one, 0)):
@@ -122,16 +121,8 @@ def test_the_truth_of_a_problem_is_made_once_for_all_its_variants(cells, monkeyp
     assert made == [(one, 0), (one, 1), (two, 1), (one, 0)]
 
 
-def test_a_variant_that_spoils_its_inputs_does_not_spoil_the_next_ones(cells):
-    spoil = (
-        "def build(problem):\n    inner = right(problem)\n    def attend(q, k, v):\n"
-        "        out = inner(q, k, v)\n        k.zero_()\n        return out\n    return attend\n"
-    )
-    assert cells.run(spoil).status is Status.WRONG
-    assert cells.run(HONEST).status is Status.MEASURED
-
-
 def test_the_bench_goes_on_after_any_ending(cells):
+    assert cells.run(attending("out = inner(q, k, v); k.zero_(); return out")).status == "wrong"
     for code in (raising("raise MemoryError"), raising("raise ValueError"), HONEST):
         last = cells.run(code)
     assert last.status is Status.MEASURED
@@ -139,14 +130,351 @@ def test_the_bench_goes_on_after_any_ending(cells):
 
 def test_a_job_travels_as_json(cells):
     variant = cells.variant(HONEST, options={"block": 4}, head_dims=(1, 64))
-    job = Job(
-        variant, cells.problem(mask=Mask.parse("causal+alibi")), 5, 0.25, False, {"flops": {}}
-    )
+    problem = cells.problem(mask=Mask.parse("causal+alibi"))
+    job = Job(variant, problem, 5, 0.25, False, ceilings={"flops": {}})
     assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
 
 
-def test_inputs_that_cannot_be_read_fail_the_cell_and_not_the_bench(cells, tmp_path):
+# ---- not measured --------------------------------------------------------------------------------
+
+
+def test_a_problem_that_the_row_refuses_is_unsupported_and_nothing_is_run(cells):
+    variant = cells.variant(raising("raise SystemError"), masks=("none",))
+    record = cells.measure(variant, cells.problem(mask=Mask.parse("causal")))
+    unmeasured(record, Status.UNSUPPORTED, "planted takes the masks none on cpu, not causal$")
+
+
+ENDINGS = [
+    ("from impls.spec import Unsupported; raise Unsupported('odd')", Status.UNSUPPORTED, "odd$"),
+    ("from impls.spec import Unavailable; raise Unavailable('none', 'get one')",
+     Status.UNAVAILABLE, "none$"),
+    ("raise ValueError('boom')", Status.FAILED, r"it raised ValueError at planted0\.py:\d+: boom$"),
+    ("raise KeyError", Status.FAILED, "it raised KeyError"),
+    ("raise MemoryError", Status.OUT_OF_MEMORY, "MemoryError"),
+    ("raise MemoryError('too much')", Status.OUT_OF_MEMORY, "too much"),
+    ("raise torch.OutOfMemoryError('CUDA')", Status.OUT_OF_MEMORY, "CUDA"),
+    ("return torch.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),
+    ("import numpy; return numpy.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["build", "attend"])
+@pytest.mark.parametrize(("text", "status", "reason"), ENDINGS)
+def test_what_is_raised_ends_in_a_status_with_its_words(cells, text, status, reason, where):
+    record = cells.run(raising(text, where))
+    unmeasured(record, status, reason)
+    if status is Status.OUT_OF_MEMORY:
+        assert "shorten the sequence" in record.remedy
+    if status is Status.UNAVAILABLE:
+        assert record.remedy == "get one"
+    if status is Status.FAILED:
+        assert "planted0.py" in record.detail and len(record.detail) <= 4000
+        assert record.detail.splitlines()[-1].startswith(record.reason.split()[2])
+
+
+def test_what_can_not_be_found_or_read_is_failed(cells, tmp_path):
+    variant = replace(cells.variant(HONEST), build=f"{tmp_path / 'nowhere.py'}:build")
+    unmeasured(cells.measure(variant), Status.FAILED, ".*nowhere.py")
     problem = cells.problem(inputs=f"captured:{tmp_path / 'none.npz'}")
-    record = Bench().measure(Job(cells.variant(HONEST), problem))
-    assert record.status is Status.FAILED
-    assert "none.npz" in record.reason
+    unmeasured(Bench().measure(Job(cells.variant(HONEST), problem)), Status.FAILED, ".*none.npz")
+
+
+def test_what_cannot_fit_is_predicted_and_not_run(cells, monkeypatch):
+    code = raising("raise ValueError('it was run')") + COST.format(peak=1 << 60)
+    says = f"predicted, not run: it needs {2**30:.1f} GiB above its inputs"
+    unmeasured(cells.run(code, cost=True), Status.OUT_OF_MEMORY, says)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    for peak, status in ((900, Status.MEASURED), (901, Status.OUT_OF_MEMORY)):
+        row = cells.variant(HONEST + COST.format(peak=peak), cost=True)
+        assert cells.measure(row).status is status
+
+
+@pytest.mark.parametrize(("error", "released"), [("MemoryError", ["cpu"]), ("ValueError", [])])
+def test_what_lacked_memory_leaves_none_behind(cells, monkeypatch, error, released):
+    devices = []
+    monkeypatch.setattr(memory, "release", devices.append)
+    cells.run(raising(f"raise {error}('no')", "attend"))
+    assert devices == released
+
+
+def test_a_wrong_variant_has_its_errors_and_no_time(cells):
+    record = cells.run(attending("return inner(q, k, v) * 1.01"))
+    unmeasured(record, Status.WRONG, ".*relative error of forward is 0.01")
+    assert record.error["forward"].relative == pytest.approx(0.01, rel=0.01)
+    assert record.setup_s is None
+
+
+@pytest.mark.parametrize("form", ["None", "(q, k)", "q.double()", "q[:, :1]", "q.to_sparse()"])
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_an_output_of_the_wrong_form_is_wrong_and_not_failed(cells, form, phase):
+    record = cells.run(attending(f"return {form}"), cells.problem(phase=phase))
+    unmeasured(record, Status.WRONG, "the output ")
+
+
+def test_a_variant_that_leaves_threads_running_is_wrong(cells):
+    code = "import threading\ndone = threading.Event()\ndef release(): done.set()\n"
+    start = "threading.Thread(target=done.wait, args=(60,), name='straggler', daemon=True).start()"
+    variant = cells.variant(code + attending(f"{start}; return inner(q, k, v)"))
+    try:
+        record = cells.measure(variant)
+    finally:
+        load_function(variant.build.replace(":build", ":release"))()
+    unmeasured(record, Status.WRONG, ".*straggler")
+
+
+# ---- what changes after the gate -----------------------------------------------------------------
+
+CHANGED = "while (it was timed|its memory was observed) its output was not what it was when it was"
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "return inner(q, k, v) * (1.001 if late else 1.0)",
+        "return torch.zeros_like(v) if late else inner(q, k, v)",
+        "return inner(q, k, v).fill_(torch.nan) if late else inner(q, k, v)",
+        "return inner(*(x.bfloat16() for x in (q, k, v))).float() if late else inner(q, k, v)",
+        "return buffer if late else buffer.copy_(inner(q, k, v))",
+    ],
+    ids=["scaled", "zeros", "nan", "half", "stale buffer"],
+)
+def test_a_variant_that_changes_after_fifteen_calls_is_wrong(cells, deed):
+    unmeasured(cells.run(attending(deed), reuses_output="buffer" in deed), Status.WRONG, CHANGED)
+
+
+@pytest.mark.parametrize(
+    ("deed", "says"),
+    [
+        ("return q * 0.0 if looked_at else inner(q, k, v)", "output"),
+        ("return inner(q, k, v.detach() + 0.0 * v) if looked_at else inner(q, k, v)", "dv"),
+        ("return inner(q, k, v).double() if looked_at else inner(q, k, v)", "the output is float6"),
+    ],
+)
+def test_what_differs_while_its_memory_is_observed_is_wrong(cells, deed, says):
+    record = cells.run(attending(deed), cells.problem(phase="train"))
+    unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
+
+
+@pytest.mark.parametrize("when", [True, False])
+def test_memory_taken_only_where_no_profiler_is_on_is_seen(cells, when):
+    code = "import mmap\ndef take():\n    with mmap.mmap(-1, 96 << 20) as taken:\n"
+    code += "        for page in range(0, 96 << 20, 4096): taken[page] = 1\n"
+    deed = f"looked_at is {when} and take(); return inner(q, k, v)"
+    seen = cells.run(code + attending(deed)).memory
+    assert seen.method == "high-water mark" and seen.peak_bytes > 90 << 20
+
+
+GATE = {"forward": 10, "decode": 10, "train": 13, "backward": 13}
+"""Calls up to the end of the gate."""
+FREEZE = "late and (held or held.append(out.detach().clone()))"
+FROZEN = f"out = inner(q, k, v); {FREEZE}; return through(held[0], out) if held else out"
+KEEP = "out = inner(q, k, v); held.append(out.detach().clone())"
+BY_ADDRESS = (
+    "out, key = inner(q, k, v), tuple(x.data_ptr() for x in (q, k, v))\n"
+    "        return through(packed.setdefault(key, out.detach().clone()), out) if late else out"
+)
+BEFORE = f"{KEEP}; return through(held[-2], out) if late else out"
+SCALED = "return inner(q, k, v) * (1.001 if late else 1.0)"
+CHEATS = {
+    "by call count": f"{KEEP}; return through(held[20], out) if n > 21 else out",
+    "what came before": BEFORE,
+    "by address": BY_ADDRESS,
+    "by parity": f"{KEEP}; return through(held[-3], out) if late else out",
+    "every second": f"{KEEP}; return through(held[-2], out) if late and n % 2 else out",
+    "zeros now and then": "out = inner(q, k, v); return out * 0 if n % 20 == 0 else out",
+    "lazy": "out = inner(q, k, v); return out.as_subclass(Lazy) if late else out",
+    "scaled": SCALED,
+    "frozen": FROZEN,
+}
+LOST = {
+    "all": "return out.detach() + 0.0 * out if late else out",
+    "dq": "return inner(q.detach() + 0.0 * q, k, v) if late else out",
+    "dk": "return inner(q, k.detach() + 0.0 * k, v) if late else out",
+    "dv": "return inner(q, k, v.detach() + 0.0 * v) if late else out",
+}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The gate makes a known number of calls, and nothing but the timed calls finds a cheat."""
+    monkeypatch.setattr("attnbench.gate.gate.check_nothing_goes_on", lambda *_: None)
+    monkeypatch.setattr(cell, "unlike", lambda *_: None)
+
+
+def cheats(cells, code, phase, **more):
+    record = cells.run(code, cells.problem(phase=phase, **more))
+    assert (record.status, record.time) == (Status.WRONG, None), record.reason
+    assert record.reason.startswith("while it was timed"), record.reason
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_variant_that_is_right_for_the_gate_alone_is_wrong(cells, counted, name, phase):
+    cheats(cells, attending(CHEATS[name]), phase)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("deed", [BY_ADDRESS, BEFORE, SCALED, FROZEN])
+def test_the_first_call_after_the_gate_is_not_too_early(cells, counted, deed, phase, late):
+    cheats(cells, attending(deed, GATE[phase] + late), phase)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_keys_packed_once_for_each_address_are_wrong_with_one_kv_head(cells, counted, phase, heads):
+    deed = (
+        "if not late: return inner(q, k, v)\n"
+        "        kept = packed.setdefault(k.data_ptr(), k.detach().clone())\n"
+        "        return inner(q, kept + (k - k.detach()), v)"
+    )
+    cheats(cells, attending(deed, GATE[phase]), phase, heads=heads, kv_heads=1)
+
+
+@pytest.mark.parametrize("phase", ["train", "backward"])
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("late", [0, 1, 7])
+def test_gradients_that_are_zero_after_the_gate_are_wrong(cells, counted, phase, name, late):
+    cheats(cells, attending("out = inner(q, k, v); " + LOST[name], GATE[phase] + late), phase)
+
+
+@pytest.mark.parametrize("deed", [BY_ADDRESS, BEFORE])
+def test_seeding_the_generator_does_not_make_the_values_repeat(cells, counted, deed, monkeypatch):
+    monkeypatch.setattr(watch, "check", lambda *_: None)  # it would report first
+    cheats(cells, attending(f"torch.manual_seed(0)\n        {deed}", GATE["forward"]), "forward")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("late", [10, 15, 16])
+def test_a_frozen_variant_with_a_definition_of_its_own_is_wrong(cells, counted, phase, late):
+    mean = "from impls.lowrank.mean_v import build as mean, definition\n"
+    code = mean + attending(FROZEN, late).replace("right(problem)", "mean(problem)")
+    row = cells.variant(code, computes="approximates softmax", definition=True)
+    record = cells.measure(row, cells.problem(phase=phase))
+    assert not row.exact and record.status is Status.WRONG
+    assert record.reason.startswith("while it was timed")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_honest_variants_are_not_taken_for_cheats(cells, phase):
+    deed = "return buffer.detach().copy_(inner(q, k, v))"
+    record = cells.run(attending(deed), cells.problem(phase=phase), reuses_output=True)
+    assert (record.status, record.reason) == (Status.MEASURED, "")
+    one = cells.problem(heads=1, kv_heads=1, q_len=1, v_head_dim=1)  # other values are the same
+    assert cells.run(HONEST, one).status is Status.MEASURED
+
+
+# ---- what the meters add -------------------------------------------------------------------------
+
+
+def test_a_row_that_forces_what_did_not_run_is_wrong_with_both_names(cells):
+    assert cells.run(HONEST, runs={"cpu": "aten::bmm"}).status is Status.MEASURED
+    says = "it should run aten::_other and ran aten::"
+    unmeasured(cells.run(HONEST, runs={"cpu": "aten::_other"}), Status.WRONG, says)
+
+
+def test_energy_is_measured_on_demand_and_what_is_wrong_meanwhile_is_wrong(cells, monkeypatch):
+    wanted = Energy(joules=0.5, gross_joules=0.7, idle_w=3.0, calls=9, method="a counter")
+
+    def measured(problem, run, before, counter):
+        assert counter == "counter of cpu"
+        before()
+        monkeypatch.setattr(torch, "energy_is_measured", True, raising=False)
+        run()
+        monkeypatch.delattr(torch, "energy_is_measured")
+        return wanted
+
+    monkeypatch.setattr(cell, "counter_for", lambda device: f"counter of {device}")
+    monkeypatch.setattr(cell, "measure_energy", measured)
+    cheap = attending(
+        "return inner(q, k, v) * (0.5 if hasattr(torch, 'energy_is_measured') else 1)"
+    )
+    assert cells.measure(cells.variant(HONEST), energy=True).energy == wanted
+    assert cells.measure(cells.variant(cheap)).energy is None
+    record = cells.measure(cells.variant(cheap), energy=True)
+    assert (record.status, record.energy) == (Status.WRONG, None)
+    assert "while it was timed its output was not what it was" in record.reason
+    monkeypatch.setattr(cell, "counter_for", lambda device: Energy(why="no counter here"))
+    record = cells.measure(cells.variant(HONEST), energy=True)
+    assert (record.status, record.energy.why) == (Status.MEASURED, "no counter here")
+
+
+@pytest.mark.parametrize(
+    ("least", "new", "threads", "slowest"),
+    [(3.0, 2.0, 1, 3.0), (1.0, 2.0, 1, 2.0), (3.0, 1.0, 2, 1.5)],
+)
+def test_a_call_is_as_slow_as_the_slower_look_at_it(
+    cells, monkeypatch, least, new, threads, slowest
+):
+    ready = cells.bench.ready(Job(cells.variant(HONEST), cells.problem()))
+    audit = Audit(1.0, "process", least=least)
+    monkeypatch.setattr(cell.torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(cell, "audit_host", lambda timed, threads: audit)
+    monkeypatch.setattr(cell, "check_remembers_nothing", lambda *_: new)
+    assert cell.audited(ready, ready.timed(), None, 1.0) == (audit, slowest)
+
+
+def test_what_the_second_clock_notes_joins_what_the_first_did(monkeypatch):
+    ones = dict.fromkeys(("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"), 1.0)
+    more = {"clock": "events", "stop": "converged", "samples_s": [1.0] * 7, "flags": ["drifting"]}
+    audit = Audit(2.0, "e2e", ["launch-bound"])
+    monkeypatch.setattr(cell, "audited", lambda *_: (audit, 0.0))
+    time = cell._confirmed(None, None, None, Time(n=7, **ones, **more))
+    assert (time.audit_s, time.audit_clock) == (2.0, "e2e")
+    assert time.flags == ["drifting", "launch-bound"]
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_a_random_state_changed_while_it_is_timed_is_found_though_put_back(
+    cells, monkeypatch, undo
+):
+    state = torch.get_rng_state()
+
+    def after(name, deed):
+        real = getattr(cell, name)
+        monkeypatch.setattr(cell, name, lambda *a, **k: (real(*a, **k), deed())[0])
+
+    if undo:
+        after("measure_time", lambda: torch.rand(1))
+        after("audited", lambda: torch.set_rng_state(state))
+    else:
+        after("audited", lambda: torch.rand(1))
+    try:
+        unmeasured(cells.run(HONEST), Status.WRONG, ".*torch's random state")
+    finally:
+        torch.set_rng_state(state)
+
+
+def test_the_ruler_rewritten_while_it_timed_is_found(cells, monkeypatch):
+    from attnbench.gate import oracle
+
+    monkeypatch.setattr(oracle, "compare", oracle.compare)  # is put back afterwards
+    deed = "n == 30 and setattr(oracle, 'compare', lambda *a: None); return inner(q, k, v)"
+    record = cells.run("from attnbench.gate import oracle\n" + attending(deed))
+    unmeasured(record, Status.WRONG, "it replaced attnbench.gate.oracle.compare")
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_the_same_bits_are_tried_on_demand_timed_or_not(cells, timed):
+    assert cells.measure(cells.variant(HONEST), timed=timed).determinism is None
+    bits = cells.measure(cells.variant(HONEST), timed=timed, bits=True).determinism
+    assert (bits.repeats, bits.batch, bits.place) == (True, True, True)
+    changes = cells.variant(attending("return inner(q, k, v) * (1 + 1e-7 * (n % 2))"))
+    assert cells.measure(changes, timed=False, bits=True).determinism.repeats is False
+
+
+def test_a_cells_gpu_is_the_current_one_before_what_variants_share_is_recorded(cells, monkeypatch):
+    from attnbench.meter import probe
+
+    order, snapshot = [], watch.snapshot
+    monkeypatch.setattr(watch, "snapshot", lambda: order.append("recorded") or snapshot())
+    monkeypatch.setattr(clocks, "begin", order.append)
+    job = Job(impls.table().find("matmul"), cells.problem(), timed=False)
+    for measure in (
+        lambda: worker._measured(cells.bench, job),
+        lambda: cells.bench.ready(job),
+        lambda: probe.probe(job, 30.0),
+    ):
+        order.clear()
+        measure()
+        assert order[:2] == ["cpu", "recorded"]
