@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -41,11 +42,11 @@ NAMED = 3
 
 
 class CodeChanged(CantBeDone):
-    """Something that is measured, or that measures, was changed while the run went on."""
+    """Code or a file that a measurement depends on was changed while the run went on."""
 
 
-def taken_with(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dict[str, Any]:
-    """What stands in a header about the code, the files and the versions of a plan's records."""
+def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dict[str, Any]:
+    """The code, the files and the versions that a plan's records depend on, for a header."""
     wanted = {word.partition(">")[0] for cell in plan.cells for word in cell.variant.requires}
     return {
         "code": {**code(), **{name: _digest(files) for name, files in _sources().items()}},
@@ -55,84 +56,75 @@ def taken_with(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> di
     }
 
 
-def latest(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the header says of the run's last leg."""
-    return {**header, **(legs[-1] if (legs := header.get("legs")) else {})}
+def last_leg(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's header, with the facts of its last leg."""
+    legs = header.get("legs")
+    return {**header, **legs[-1]} if legs else header
 
 
-def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is otherwise now than in a leg, each in a few words."""
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How the facts of a leg differ now, each in a few words."""
     if "files" not in then or "ruler" not in then["code"]:
         return ["an earlier attnbench measured it, which didn't write down with which code"]
     found = []
     for name, what in (("impls", "the code of the variants"), ("ruler", "the code that measures")):
         if then["code"][name] != now["code"][name]:
             found.append(f"{what} is not that of {_commit(then)} (now {_commit(now)})")
-    same = {*then["files"].values()} & {*now["files"].values()}  # though it may lie elsewhere
-    for file, digest in then["files"].items():
-        if digest not in same:
-            found.append(
-                f"{file} holds something else"
-                if file in now["files"]
-                else f"{file} is not read any more"
-            )
-    found += [
-        f"{file} is read too"
-        for file, digest in now["files"].items()
-        if digest not in same and file not in then["files"]
-    ]
-    for what, before in _versions(then).items():
-        if (after := _versions(now).get(what, "nothing")) != before:
-            found.append(f"{what} was {before} and is {after}")
-    found += [
-        f"{what} is {after} and was not there"
-        for what, after in _versions(now).items()
-        if what not in _versions(then)
-    ]
+    before, after = then["files"], now["files"]
+    same = {*before.values()} & {*after.values()}  # the file may have moved
+    for file in dict.fromkeys([*before, *after]):
+        if file in before and before[file] not in same:
+            change = "holds something else" if file in after else "is not read any more"
+            found.append(f"{file} {change}")
+        elif file not in before and after[file] not in same:
+            found.append(f"{file} is read too")
+    versions, versions_now = _versions(then), _versions(now)
+    for what in dict.fromkeys([*versions, *versions_now]):
+        has = versions_now.get(what, "nothing")
+        if what not in versions:
+            found.append(f"{what} is {has} and was not there")
+        elif has != versions[what]:
+            found.append(f"{what} was {versions[what]} and is {has}")
     return found
 
 
 class Unchanged:
-    """Notices that what a leg is taken with is changed while it goes on."""
+    """Notices changes to what a leg depends on while the leg is measured."""
 
     def __init__(self, header: Mapping[str, Any]) -> None:
-        leg = latest(header)
-        known = leg.get("code") or {}
-        self._digests = {name: known[name] for name in ("impls", "ruler") if name in known}
+        leg = last_leg(header)
+        recorded = leg.get("code") or {}
+        self._digests = {name: recorded[name] for name in ("impls", "ruler") if name in recorded}
         self._files: Mapping[str, str] = leg.get("files") or {}
-        self._watched = [*map(long, self._files)]
-        self._watched += [f for some in _sources().values() for f in some] if self._digests else []
+        self._watched = [long(file) for file in self._files]
+        if self._digests:
+            self._watched += [file for files in _sources().values() for file in files]
         self._stamps: dict[Path, tuple[int, int]] | None = None
 
     def check(self) -> None:
-        """Raises :class:`CodeChanged`; where no file was written since, it only looks at times."""
-        stamps = dict(self._now())
+        """Raises :class:`CodeChanged`. While no file is written, only their times are compared."""
+        stamps = {file: _stamp(file) for file in self._watched}
         if stamps == self._stamps:
             return
         sources = _sources() if self._digests else {}
-        found = [name for name, digest in self._digests.items() if _digest(sources[name]) != digest]
-        found += [f for f, digest in self._files.items() if _digest([long(f)]) != digest]
-        if found:
-            before = self._stamps or {}
-            touched = [
-                short(str(file))
-                for file, stamp in stamps.items()
-                if before and before.get(file) != stamp
-            ]
+        changed = [n for n, digest in self._digests.items() if _digest(sources[n]) != digest]
+        changed += [f for f, digest in self._files.items() if _digest([long(f)]) != digest]
+        if changed:
+            known = self._stamps or stamps
+            written = [short(str(f)) for f, stamp in stamps.items() if known.get(f) != stamp]
             raise CodeChanged(
-                f"{', '.join((touched or found)[:NAMED])} was changed while the run went on, so "
+                f"{', '.join((written or changed)[:NAMED])} was changed while the run went on, so "
                 "the cell at hand may be of the one or the other and is dropped"
             )
         self._stamps = stamps
 
-    def _now(self) -> Iterator[tuple[Path, tuple[int, int]]]:
-        for file in self._watched:
-            try:
-                about = file.stat()
-            except OSError:
-                yield file, (0, 0)
-            else:
-                yield file, (about.st_mtime_ns, about.st_size)
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
 
 
 def _sources() -> dict[str, list[Path]]:
@@ -143,13 +135,13 @@ def _sources() -> dict[str, list[Path]]:
 
 
 def _files_of_leg(plan: Plan, tables: Sequence[str | Path]) -> Iterator[Path]:
-    """Files that records depend on: tables and what they import, masks, inputs, and options'."""
+    """Files that records depend on: tables and what they import, masks, inputs, options' files."""
     yield from _imported([Path(table).resolve() for table in tables])
     for problem in dict.fromkeys(cell.problem for cell in plan.cells):
-        named = [part.file for part in problem.mask.parts if part.file]
+        files = [part.file for part in problem.mask.parts if part.file]
         kind, _, file = problem.inputs.partition(":")
-        named += [file] if kind == "captured" else []
-        yield from (Path(name).expanduser().resolve() for name in named)
+        files += [file] if kind == "captured" else []
+        yield from (Path(name).expanduser().resolve() for name in files)
     for variant in {cell.variant.label: cell.variant for cell in plan.cells}.values():
         for value in variant.given.values():
             if isinstance(value, str) and Path(value).is_file():
@@ -167,17 +159,16 @@ def _imported(tables: Sequence[Path]) -> Iterator[Path]:
             continue
         names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
         names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-        for table in tables:
-            for top in {name.partition(".")[0] for name in names} - {""}:
-                module = table.parent / f"{top}.py"
-                package = module.with_suffix("")
-                found = [module] if module.is_file() else sorted(package.rglob("*.py"))
-                left += [each for each in found if each not in seen]
-                seen.update(found)
+        tops = {name.partition(".")[0] for name in names} - {""}
+        for folder, top in product({table.parent for table in tables}, sorted(tops)):
+            module = folder / f"{top}.py"
+            files = [module] if module.is_file() else sorted((folder / top).rglob("*.py"))
+            left += [each for each in files if each not in seen]
+            seen.update(files)
 
 
 def _digest(files: Iterable[Path]) -> str:
-    """A word that is another where one of the files is, by its name or by what it holds."""
+    """A digest of some files' names and contents."""
     found = hashlib.sha256()
     for file in files:
         found.update(b"\0" + file.name.encode() + b"\0")
@@ -190,9 +181,10 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _commit(leg: Mapping[str, Any]) -> str:
-    about = leg["code"]
-    dirty = " with changes" if about.get("dirty") else ""
-    return f"commit {about['commit'][:8]}{dirty}" if about.get("commit") else "an unknown commit"
+    facts = leg["code"]
+    if not facts.get("commit"):
+        return "an unknown commit"
+    return f"commit {facts['commit'][:8]}" + (" with changes" if facts.get("dirty") else "")
 
 
 def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
@@ -375,7 +367,7 @@ def begin(
         "problems": [p.to_dict() for p in problems],
         "tables": [str(Path(t).resolve()) for t in tables],
         "settings": settings.to_dict(),
-        **taken_with(plan, tables, machine),
+        **leg_facts(plan, tables, machine),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
         "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -417,8 +409,8 @@ def resume(
         plan = make_plan(table, header["variants"], grid, machine, given)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
         pinned(settings.threads, machine)
-        now = taken_with(plan, tables, machine)
-        changed = changes(latest(header), now)
+        now = leg_facts(plan, tables, machine)
+        changed = differences(last_leg(header), now)
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     if (
