@@ -1,12 +1,11 @@
-"""What a report shows: runs as they were read, and their regimes as the pages number them."""
+"""What a report shows: the runs that were read, and their regimes in the order of the page."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,6 @@ from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.store import BAD_TIME, Checked, each_run, read_header, whole_length
-from attnbench.sweep.plan import problems as problems_of
-from attnbench.sweep.presets import Preset
-from impls.asked import CantBeDone
 from impls.problem import Problem
 
 
@@ -40,23 +36,23 @@ class ReportRun:
     header: Mapping[str, Any]
     records: Sequence[Record]
     lines: Sequence[int]
-    """Of each record, its line in the run's file, counted from 1."""
-    notes: Sequence[str] = field(default_factory=tuple)
-    """What is amiss with the run as a whole: cut off, numbers that are not finite."""
+    """The line of each record in the run's file, counted from 1."""
+    notes: Sequence[str] = ()
+    """Sentences on the run as a whole: it was cut off, or has numbers that aren't finite."""
 
     @cached_property
     def margin(self) -> float:
-        """What counts as no lead in this run."""
+        """The largest lead that counts as none in this run."""
         return margin_of(self.records)
 
     @property
     def machine(self) -> str:
-        """The name of the machine that it was on."""
+        """The name of its machine."""
         return str((self.header.get("machine") or {}).get("name") or self.path.parent.name)
 
     @property
     def name(self) -> str:
-        """``20261122-015809 on amd-epyc-2c``, with its folder's name where that is another."""
+        """``20261122-015809 on amd-epyc-2c``, with its folder's name where that differs."""
         run, folder = str(self.header.get("run") or ""), self.path.name
         called = run if run == folder else f"{folder} ({run})" if run else folder
         return f"{called} on {self.machine}"
@@ -73,17 +69,17 @@ class Scene:
 
     @cached_property
     def standings(self) -> list[Standing]:
-        """How the variants stand at each length."""
+        """The ranking at each length."""
         return standings(self.regime, self.run.margin)
 
     @cached_property
     def stretches(self) -> list[Stretch]:
-        """The same, lengths together at which the same ones lead."""
+        """The lengths at which the same variants lead, together."""
         return stretches(self.standings)
 
     @cached_property
     def crossings(self) -> list[Crossing]:
-        """Where one overtakes another."""
+        """Where one variant overtakes another."""
         return crossings(self.regime, self.standings, self.run.margin)
 
     @property
@@ -107,17 +103,17 @@ AXES = {
     "seq": "kv_len", "phase": "phase", "mask": "mask", "dtype": "dtype", "batch": "batch",
     "heads": "heads", "head_dim": "head_dim", "inputs": "inputs",
 }  # fmt: skip
-"""Of a run's grid, and what problems call them."""
+"""The axes of a run's grid, and the fields of a problem that they set."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name may have: ends of lines, commands to a terminal, half a letter."""
 OBJECTS = ("ceilings", "nodes", "code", "selfcheck")
-"""Of a header; each may be missing."""
+"""Parts of a header that may be missing."""
 CHOSEN = re.compile(r"torch chose ([^(]+) \(")
-"""Of a record's note."""
+"""The backend, in a record's note."""
 
 
 def gather(paths: Sequence[Path]) -> list[ReportRun]:
-    """The runs that are, or lie below, these paths; each once, the first given first."""
+    """The runs at or below these paths, each once, in the order given."""
     found = each_run(paths)
     if not found:
         raise StoreError(
@@ -130,31 +126,21 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
         header = read_header(path)
         check_header(path, header)
         with collector_off():
-            records, torn, amiss = _records(path)
-        if records:
-            notes = [
-                *_cut_off(torn, header, records),
-                *_not_finite(path, records),
-                *_chosen_by_torch(records),
-                *amiss,
-            ]
-            notes += [
-                f"leg {number} of the run, whose cells are ranked apart: "
-                f"{'; '.join(leg['changes'])}"
-                for number, leg in enumerate(header.get("legs", ()), 2)
-            ]
-            read.append(
-                ReportRun(
-                    len(read),
-                    path,
-                    header,
-                    [r for _, r in records],
-                    [line for line, _ in records],
-                    tuple(notes),
-                )
-            )
-        else:
+            records, torn, damage = _records(path)
+        if not records:
             empty.append(path)
+            continue
+        notes = [
+            *_cut_off(torn, header, records),
+            *_not_finite(records),
+            *_chosen_by_torch(records),
+            *damage,
+        ]
+        for number, leg in enumerate(header.get("legs", ()), 2):
+            changes = "; ".join(leg["changes"])
+            notes.append(f"leg {number} of the run, whose cells are ranked apart: {changes}")
+        lines, some = zip(*records, strict=True)
+        read.append(ReportRun(len(read), path, header, some, lines, tuple(notes)))
     if not read:
         raise StoreError(
             f"{_listed(empty)} holds no record: nothing has been measured there; go on with it by "
@@ -190,9 +176,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def _records(path: Path) -> tuple[list[tuple[int, Record]], bool, list[str]]:
-    """The records with their lines, whether a death left something behind them, and what is amiss
-    with some of them, in sentences.
-    """
+    """The records with their lines, whether the file is cut off, and sentences on damaged lines."""
     try:
         data = (path / RECORDS).read_bytes()
     except FileNotFoundError:
@@ -204,7 +188,7 @@ def _records(path: Path) -> tuple[list[tuple[int, Record]], bool, list[str]]:
     whole = whole_length(data)
     checked = Checked(path)
     found = [(number, with_plain_names(record)) for number, record in checked.records()]
-    last = data.count(b"\n", 0, whole)  # what a death left behind is said apart
+    last = data.count(b"\n", 0, whole)  # what is cut off has a note of its own
     checked.damaged = [number for number in checked.damaged if number <= last]
     return found, whole < len(data), list(checked.sentences())
 
@@ -212,16 +196,16 @@ def _records(path: Path) -> tuple[list[tuple[int, Record]], bool, list[str]]:
 def _cut_off(
     torn: bool, header: Mapping[str, Any], records: Sequence[tuple[int, Record]]
 ) -> Iterator[str]:
-    """Sentences on what a death took from the run, or what it had not come to."""
+    """Sentences on what is missing because the run was cut off."""
     if torn:
         yield (
             f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
             "is shown"
         )
-    asked, there = _asked_for(header, records), len({record.key for _, record in records})
-    if there < asked:
+    cells, there = header.get("cells"), len({record.key for _, record in records})
+    if isinstance(cells, int) and there < cells:
         yield (
-            f"{there} of the {asked} cells that were asked for have a record: the rest was not "
+            f"{there} of the {cells} cells that were asked for have a record: the rest was not "
             "begun, or not ended; 'attnbench run --resume' with its folder goes on"
         )
     for axis, missed in _not_reached(header, [r.problem for _, r in records]).items():
@@ -233,7 +217,7 @@ def _cut_off(
 
 
 def _chosen_by_torch(records: Sequence[tuple[int, Record]]) -> Iterator[str]:
-    """Of each variant that leaves it to torch, which backends ran, the most frequent first."""
+    """For each variant that leaves it to torch: the backends that ran, the most frequent first."""
     ran: dict[str, Counter[str]] = {}
     for _, record in records:
         for backend in CHOSEN.findall(record.note):
@@ -243,46 +227,12 @@ def _chosen_by_torch(records: Sequence[tuple[int, Record]]) -> Iterator[str]:
         yield f"{variant} was torch's own choice of backend: {cells} cells"
 
 
-def _asked_for(header: Mapping[str, Any], records: Sequence[tuple[int, Record]]) -> int:
-    """How many cells the grid has: of the variants named, or else of those that are there."""
-    grid = header.get("grid")
-    if not isinstance(grid, Mapping):
-        return 0
-    values = [grid[axis] for axis in AXES if isinstance(grid.get(axis), list)]
-    named = header.get("variants") or {record.variant for _, record in records}
-    if grid.get("parts"):
-        return _asked_of_parts(grid, header.get("variants"), named)
-    if given := header.get("problems"):  # in place of a grid's
-        return len(given) * len(named)
-    if any(":" in str(mask) and "window" not in str(mask) for mask in grid.get("mask") or ()):
-        return 0  # a mask with lengths of its own is not for every length
-    return math.prod(len(some) or 1 for some in values) * len(named)
-
-
-def _asked_of_parts(
-    grid: Mapping[str, Any], told: Sequence[str] | None, named: Collection[str]
-) -> int:
-    """Of each part the cells on its problems, of its own variants unless some were named."""
-    try:
-        return len(
-            {
-                (variant, problem)
-                for part in Preset.from_dict(grid).products
-                for problem in problems_of(part, part.level or ("core",))
-                for variant in told or part.variants or named
-            }
-        )
-    except (CantBeDone, KeyError, TypeError, ValueError, AttributeError):
-        return 0  # what a header says of its parts is not all that it should be
-
-
-def _asked_values(grid: Any, axis: str) -> list[Any]:
-    """Of an axis, all values that a grid has, or its parts have; where tokens say it, none."""
-    parts = grid.get("parts") if isinstance(grid, Mapping) else None
-    each = parts if isinstance(parts, list) and parts else [grid]
+def _grid_values(grid: Mapping[str, Any], axis: str) -> list[str]:
+    """All values of an axis in a grid or its parts; none of batch where tokens determine it."""
+    parts = grid.get("parts")
     found = [
         part[axis]
-        for part in each
+        for part in (parts if isinstance(parts, list) and parts else [grid])
         if isinstance(part, Mapping)
         and isinstance(part.get(axis), list)
         and not (axis == "batch" and part.get("tokens"))
@@ -292,24 +242,25 @@ def _asked_values(grid: Any, axis: str) -> list[Any]:
 
 def _not_reached(header: Mapping[str, Any], problems: Sequence[Problem]) -> dict[str, list[str]]:
     """By axis of the grid, the values that no problem has."""
+    missed: dict[str, list[str]] = {}
     grid = header.get("grid")
-    missed = {}
+    if not isinstance(grid, Mapping):
+        return {}
     for axis, name in AXES.items():
         seen = {str(getattr(problem, name)) for problem in problems}
-        last = [
-            value.rpartition("x")[2] if axis == "seq" else value
-            for value in _asked_values(grid, axis)
-        ]
-        if left := [value for value in last if value not in seen]:
+        values = _grid_values(grid, axis)
+        if axis == "seq":  # of 1x4096, the keys
+            values = [value.rpartition("x")[2] for value in values]
+        if left := [value for value in values if value not in seen]:
             missed[axis] = left
     return missed
 
 
-def _not_finite(path: Path, records: Sequence[tuple[int, Record]]) -> Iterator[str]:
-    """A sentence with the lines whose times were none."""
+def _not_finite(records: Sequence[tuple[int, Record]]) -> Iterator[str]:
+    """A sentence with the lines whose times are no finite numbers."""
     lines = [str(number) for number, r in records if r.reason == BAD_TIME]
     if lines:
-        some = ", ".join(lines[:8]) + f" and {len(lines) - 8} more" * (len(lines) > 8)
+        some = ", ".join(lines[:8]) + (f" and {len(lines) - 8} more" if len(lines) > 8 else "")
         yield (
             f"a time in {RECORDS} is no finite number above nought, and is left out: line {some}"
         )

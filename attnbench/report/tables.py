@@ -62,6 +62,11 @@ class Cell:
     rest: str = ""
     """Text behind the value, after a space, that does not have the style."""
 
+    @property
+    def full(self) -> str:
+        """The value with the text behind it."""
+        return f"{self.value} {self.rest}" if self.rest else str(self.value)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -144,7 +149,7 @@ def to_html(table: Table) -> str:
 
 
 def _td(cell: Cell, attributes: str, tag: str = "td") -> str:
-    first, *remarks = f"{cell.value} {cell.rest}".rstrip().split("\n")
+    first, *remarks = cell.full.split("\n")
     below = "".join(f'<p class="remedy">{escape(remark)}</p>' for remark in remarks)
     return f"<{tag}{attributes}>{escape(first)}{below}</{tag}>"
 
@@ -161,7 +166,7 @@ def to_markdown(table: Table) -> str:
 def _markdown_cell(cell: Cell) -> str:
     text = markdown_text(cell.value)
     bold = f"**{text}**" if cell.style in (BOLD, BEST) else text
-    return f"{bold} {markdown_text(cell.rest)}".rstrip()
+    return f"{bold} {markdown_text(cell.rest)}" if cell.rest else bold
 
 
 LONG = 900
@@ -217,7 +222,7 @@ def to_latex(table: Table) -> str:
 def _latex_cell(cell: Cell) -> str:
     text = latex_text(cell.value)
     bold = f"\\bfseries {text}" if cell.style in (BOLD, BEST) else text
-    return f"{bold} {latex_text(cell.rest)}".rstrip()
+    return f"{bold} {latex_text(cell.rest)}" if cell.rest else bold
 
 
 PIPED = 120

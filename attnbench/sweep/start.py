@@ -365,6 +365,7 @@ def begin(
         "selfcheck": _told(stored_selfcheck(out, machine.name)),
         "grid": asdict(grid),
         "problems": [p.to_dict() for p in problems],
+        "cells": len({cell.key for cell in plan.cells}),
         "tables": [str(Path(t).resolve()) for t in tables],
         "settings": settings.to_dict(),
         **leg_facts(plan, tables, machine),

@@ -1,15 +1,16 @@
-"""Evidence on a page: claims, and what quality costs a model."""
+"""Evidence on a page: claims, and what a variant costs a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
-from attnbench.features.claims.view import FOOTNOTE, MARK, PointWords, alike, counts, points
+from attnbench.core.format import NONE
+from attnbench.features.claims.view import FOOTNOTE, MARK, alike, counts, points
 from attnbench.features.quality import pictures
 from attnbench.features.quality.recall_view import recall_lines, recall_tables, recall_tasks, said
 from attnbench.features.quality.view import (
@@ -23,12 +24,16 @@ from attnbench.features.quality.view import (
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun
+from attnbench.report.tables import Column, Table, columns
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
 
 
-KIND = "reproduce"
+CLAIMS = "reproduce"
+"""The kind of evidence that claims are."""
+POINTS = ("what must hold", "theirs", "ours", "interval", "verdict")
+LEFT = ("claims", "verdict", "why, and what to do")
 
 
 @dataclass(frozen=True)
@@ -41,94 +46,76 @@ class ClaimWords:
     setting: str
     verdict: str
     why: str
-    points: Sequence[PointWords]
-
-    @property
-    def tried(self) -> bool:
-        """Whether there is a figure of ours."""
-        return any(point.ours != "–" for point in self.points)
+    points: Table
 
 
 @dataclass(frozen=True)
 class Claims:
-    """Those of one machine."""
+    """The claims that were tested on one machine."""
 
     machine: str
-    made: str
+    made: str = ""
     """When, and by what command."""
-    counts: str
-    told: Sequence[ClaimWords]
-    footnote: str
+    counts: str = ""
+    tried: Sequence[ClaimWords] = ()
+    """Those with a figure of ours."""
+    left: Table | None = None
+    """The others by verdict and reason."""
+    footnote: str = ""
     note: str = ""
-    """Of evidence that can't be read."""
-
-    @property
-    def tried(self) -> list[ClaimWords]:
-        """With figures."""
-        return [claim for claim in self.told if claim.tried]
-
-    @property
-    def left(self) -> list[tuple[str, str, list[str]]]:
-        """Without: verdict, reason, and the names of those of which both are so."""
-        return [
-            (*said, names)
-            for said, names in alike(
-                (claim.name, claim.verdict, claim.why) for claim in self.told if not claim.tried
-            ).items()
-        ]
+    """Why newer evidence can't be shown."""
 
 
 def claims_of(runs: Sequence[ReportRun]) -> list[Claims]:
-    """Of each machine's folder that has any."""
+    """The claims in each machine's folder that has any."""
     folders = dict.fromkeys(run.path.resolve().parent for run in runs)
-    return [found for folder in folders if (found := _newest(folder)) is not None]
+    return [found for folder in folders if (found := _newest_claims(folder)) is not None]
 
 
-def _newest(folder: Path) -> Claims | None:
-    """The newest that can be read; what can't is said."""
+def _newest_claims(folder: Path) -> Claims | None:
+    """The newest claims that can be read, with a note on newer ones that can't."""
     note = ""
-    for path in evidence_of(folder, KIND):
+    for path in evidence_of(folder, CLAIMS):
         try:
-            found = read_evidence(path)
-            told = [_told(row) for row in found.rows]
-            said = f"{str(found.made['started'])[:10]}, {found.made['command']}"
-            return Claims(
-                str(found.made["machine"]["name"]),
-                said,
-                counts(found.rows),
-                told,
-                _footnote(told),
-                note,
-            )
+            return _claims(read_evidence(path), note)
         except StoreError as error:
             note = note or str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             note = note or f"{path.name} is not as attnbench writes it ({type(error).__name__})"
-    return Claims(folder.name, "", "", [], "", note) if note else None
+    return Claims(folder.name, note=note) if note else None
 
 
-def _told(row: Mapping[str, Any]) -> ClaimWords:
-    source = row["source"]
-    where = f"{source['title']}, {source['author']} ({source['where']}); read: {source['read']}"
-    why = "; ".join(filter(None, [row["reason"], row["remedy"]]))
-    return ClaimWords(
-        row["name"],
-        row["statement"],
-        where,
-        row["setting"],
-        row["verdict"],
-        why,
-        tuple(points(row)),
+def _claims(found: Evidence, note: str) -> Claims:
+    tried, untried, marked = [], [], False
+    for row in found.rows:
+        some, why = list(points(row)), "; ".join(filter(None, [row["reason"], row["remedy"]]))
+        if all(point.ours == NONE for point in some):
+            untried.append((row["name"], row["verdict"], why))
+            continue
+        marked = marked or any(MARK in point.theirs for point in some)
+        of = row["source"]
+        source = f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}"
+        rows = [
+            (p.says, p.theirs, p.ours, p.interval, f"{p.held}\n{p.why}" if p.why else p.held)
+            for p in some
+        ]
+        table = Table(row["name"], columns(*POINTS, right=["ours"]), rows)
+        texts = row["name"], row["statement"], source, row["setting"], row["verdict"], why
+        tried.append(ClaimWords(*texts, table))
+    left = [(", ".join(names), *both) for both, names in alike(untried).items()]
+    return Claims(
+        str(found.made["machine"]["name"]),
+        f"{str(found.made['started'])[:10]}, {found.made['command']}",
+        counts(found.rows),
+        tried,
+        Table("Claims without a figure", columns(*LEFT), left),
+        FOOTNOTE if marked else "",
+        note,
     )
 
 
-def _footnote(told: Sequence[ClaimWords]) -> str:
-    marked = any(MARK in point.theirs for claim in told if claim.tried for point in claim.points)
-    return FOOTNOTE if marked else ""
-
-
 ALL = 1000
-"""Of those that tie a page names every one."""
+"""A page names all variants that tie."""
 TITLES = {
     "model": "A trained model, its attention replaced by each variant",
     "recall": "What small models recall that were trained with each variant",
@@ -137,85 +124,69 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class PlainTable:
-    """One table of the terminal's, as plain words."""
-
-    title: str
-    head: Sequence[tuple[str, bool]]
-    """The columns, and whether each holds numbers."""
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
 class ShownEvidence:
     """One file of evidence, as it is shown."""
 
     title: str
     file: str
-    said: str
-    """When, where and by which command; of what can't be shown, why."""
+    source: str
+    """When, where and by which command; or why it can't be shown."""
     conclusions: Sequence[str] = ()
-    """What follows: it opens."""
-    tables: Sequence[PlainTable] = ()
-    """The first of them answer; the others are there to be opened."""
+    tables: Sequence[Table] = ()
+    """The first two answer; the others are folded."""
     lines: Sequence[str] = ()
     figure: Drawn | None = None
 
 
 def model_cost(runs: Sequence[Path], known: Looks) -> list[ShownEvidence]:
-    """Of each machine's folder the newest of each kind; a file that can't be shown says why."""
-    folders = list(dict.fromkeys(run.resolve().parent for run in runs))
-    return [found for folder in folders for found in _of_folder(folder, known)]
+    """The newest evidence of each kind in each machine's folder."""
+    folders = dict.fromkeys(run.resolve().parent for run in runs)
+    shown = []
+    for folder in folders:
+        for kind, title in TITLES.items():
+            newest = _newest(evidence_of(folder, kind))
+            if newest is not None:
+                shown.append(_show(*newest, title, known))
+    return shown
 
 
-def _of_folder(folder: Path, known: Looks) -> Iterator[ShownEvidence]:
-    for kind, title in TITLES.items():
-        if (newest := _newest_of_model_cost(evidence_of(folder, kind))) is None:
-            continue
-        file, found = newest
-        if isinstance(found, StoreError):
-            yield ShownEvidence(title, file.name, str(found))
-            continue
-        try:
-            yield _found(found, title, file, known)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]  # of an earlier form, or so
-            yield ShownEvidence(
-                title,
-                file.name,
-                f"it can't be shown: something in it is not what it should be ({said})",
-            )
-
-
-def _newest_of_model_cost(files: Iterable[Path]) -> tuple[Path, Evidence | StoreError] | None:
-    """The newest that is no part, or else the newest part; one that is damaged says so itself."""
+def _newest(files: Iterable[Path]) -> tuple[Path, Evidence | StoreError] | None:
+    """The newest that is complete, or else the newest part; of a damaged one the error."""
     part: tuple[Path, Evidence] | None = None
     for file in files:
         try:
             found = read_evidence(file)
-        except StoreError as why:
-            return file, why
+        except StoreError as error:
+            return file, error
         if not found.partial:
             return file, found
         part = part or (file, found)
     return part
 
 
-def _found(found: Evidence, title: str, file: Path, known: Looks) -> ShownEvidence:
-    made = found.made
-    where = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
-    where += "; stopped before its end: a part of what was asked" * found.partial
-    some, tables, lines, figure = SHOWN[found.kind](found, known)
-    follows = [f"{line[0].upper()}{line[1:]}." for line in some]
-    plain = [_plain(title, grid) for title, grid in tables]
-    return ShownEvidence(title, file.name, where, follows, plain, lines, figure)
+def _show(file: Path, found: Evidence | StoreError, title: str, known: Looks) -> ShownEvidence:
+    if isinstance(found, StoreError):
+        return ShownEvidence(title, file.name, str(found))
+    try:
+        made = found.made
+        source = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
+        if found.partial:
+            source += "; stopped before its end: a part of what was asked"
+        some, tables, lines, figure = SHOWN[found.kind](found, known)
+        conclusions = [f"{line[0].upper()}{line[1:]}." for line in some]
+        plain = [_table(title, grid) for title, grid in tables]
+        return ShownEvidence(title, file.name, source, conclusions, plain, lines, figure)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        why = f"it can't be shown: something in it is not what it should be ({first})"
+        return ShownEvidence(title, file.name, why)
 
 
 Shown = tuple[Sequence[str], Sequence[tuple[str, "Grid"]], Sequence[str], Drawn | None]
 
 
 def _model(found: Evidence, known: Looks) -> Shown:
-    """Who is fastest at the same quality stands first: it is what is asked."""
+    """Its tables, first the one of the fastest variants at the same quality."""
     tables = sorted(model_tables(found, ALL), key=lambda each: each[0] != LEVELS)
     return model_said(found), tables, model_lines(found), pictures.draw_quality(found, known)
 
@@ -237,10 +208,13 @@ def _real(found: Evidence, _: Looks) -> Shown:
 SHOWN = {"model": _model, "recall": _recall, "real": _real}
 
 
-def _plain(title: str, grid: Grid) -> PlainTable:
-    """A table without its colours."""
+def _table(title: str, grid: Grid) -> Table:
+    """A table of the terminal as data."""
     from rich.text import Text
 
-    head = [(str(column.header), column.justify == "right") for column in grid.columns]
+    heads = [
+        Column(str(column.header), align="right" if column.justify == "right" else "left")
+        for column in grid.columns
+    ]
     cells = [[Text.from_markup(str(cell)).plain for cell in c.cells] for c in grid.columns]
-    return PlainTable(title, head, list(zip(*cells, strict=True)))
+    return Table(title, heads, list(zip(*cells, strict=True)))

@@ -1,6 +1,6 @@
 """A report on disk: the page, the summary, the data, the table for a paper, a file for each figure.
 
-Each file is whole or not there. Figures of an earlier report go; what is not ours stays.
+Each file is whole or not there. Figures of an earlier report are removed; other files stay.
 """
 
 from __future__ import annotations
@@ -16,97 +16,82 @@ from typing import Any
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import Standing
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
-from attnbench.core.format import for_sheet
-from attnbench.core.record import Record
-from attnbench.features.report import html
-from attnbench.features.report.contents import Contents, Missing, lead, sentences, telling
-from attnbench.features.report.filled import contents_of
+from attnbench.features.report.build import contents_of
+from attnbench.features.report.contents import Contents, Missing, distinct_words, lead, sentences
+from attnbench.features.report.page import render
 from attnbench.report.scenes import ReportRun, Scene, gather
+from attnbench.report.tables import (
+    BOLD,
+    Cell,
+    Table,
+    columns,
+    csv_of,
+    markdown_text,
+    to_latex,
+    to_markdown,
+)
 from impls.asked import CantBeDone
 
-LONG = 60
-"""Rows from which a table may break over pages."""
-HEAD = """\
+LATEX_HEAD = """\
 % Median milliseconds a call. Bold: the fastest that is exactly softmax, and what can't be told
 % from it. Needs the packages booktabs{longtable}.
 """
-NONE = "--"
-SHORT = {"out_of_memory": "memory", "timed_out": "too slow"}
+NO_TIME = "--"
+SHORT = {"out_of_memory": "memory", "timed_out": "too slow", "measured": NO_TIME}
 
 
 def tables(scenes: Sequence[Scene]) -> str:
-    """Those of all regimes that have a time."""
-    made = [_table(scene) for scene in scenes if scene.timed]
-    longtable = " and longtable" * any("longtable" in table for table in made)
-    return "\n".join([HEAD.format(longtable=longtable), *made])
+    """A LaTeX table for each regime that has a time."""
+    made = [to_latex(_scene_table(scene)) for scene in scenes if scene.timed]
+    longtable = " and longtable" if any("longtable" in table for table in made) else ""
+    return "\n".join([LATEX_HEAD.format(longtable=longtable), *made])
 
 
-def _table(scene: Scene) -> str:
-    import pandas as pd
-
+def _scene_table(scene: Scene) -> Table:
+    """The times by variant and length: the exact variants first, each kind by its longest time."""
     lengths = scene.regime.lengths
     leaders = {s.length: s.leaders for s in scene.standings}
-    rows = _rows(scene)
-    texts = [[_cell(scene.regime.cells[n].get(v)) for n in lengths] for _, v in rows]
-    bold = [["font-weight: bold;" * (v in leaders[n]) for n in lengths] for _, v in rows]
-    frame = pd.DataFrame(
-        texts,
-        index=pd.MultiIndex.from_tuples(rows),
-        columns=pd.MultiIndex.from_tuples([(_title(scene), f"{n:,}") for n in lengths]),
-    )
-    style = frame.style.format(escape="latex")
-    style = style.format_index(escape="latex", axis=0).format_index(escape="latex", axis=1)
-    style = style.apply(lambda _: pd.DataFrame(bold, frame.index, frame.columns), axis=None)
-    text: str = style.to_latex(
-        hrules=True,
-        convert_css=True,
-        multirow_align="naive",
-        multicol_align="c",
-        column_format="ll" + "r" * len(lengths),
-        environment="longtable" if len(rows) > LONG else None,
-    )
-    return text
-
-
-def _rows(scene: Scene) -> list[tuple[str, str]]:
-    """What each computes, and its name: exact ones first, then by time at the longest length."""
     computes: dict[str, str] = {}
     rank: dict[str, tuple[int, float]] = {}
-    for length in scene.regime.lengths:
+    for length in lengths:
         for name, record in scene.regime.timed(length).items():
             computes[name] = record.computes
             if record.time:
                 rank[name] = (-length, record.time.median_s)
     names = sorted(computes, key=lambda v: (computes[v] != "softmax", computes[v], rank[v], v))
-    return [(computes[name], name) for name in names]
+    rows: list[list[Any]] = []
+    before = ""
+    for name in names:
+        cells = [_time_cell(scene, length, name, leaders[length]) for length in lengths]
+        rows.append([computes[name] if computes[name] != before else "", name, *cells])
+        before = computes[name]
+    heads = [f"{length:,}" for length in lengths]
+    title = f"{scene.regime}; {scene.run.machine}; ms"
+    return Table(title, columns("", "", *heads, right=heads), rows)
 
 
-def _title(scene: Scene) -> str:
-    return f"{scene.regime}; {scene.run.machine}; ms"
-
-
-def _cell(record: Record | None) -> str:
+def _time_cell(scene: Scene, length: int, name: str, leaders: Sequence[str]) -> Cell:
+    record = scene.regime.cells[length].get(name)
     if record is None:
-        return NONE
+        return Cell(NO_TIME)
     if record.time is None:
-        return SHORT.get(str(record.status), str(record.status)).replace("measured", NONE)
-    return f"{record.time.median_s * 1e3:.4g}"
+        return Cell(SHORT.get(str(record.status), str(record.status)))
+    return Cell(f"{record.time.median_s * 1e3:.4g}", BOLD if name in leaders else "")
 
 
 LIMIT = 60_000
 """Characters: a comment may hold 65,536."""
 REGIMES, REASONS, VERDICTS, NAMES, TIED = 24, 30, 20, 8, 4
-WORDS = 900
-"""Characters of one text of somebody else's."""
-ENTITY = re.compile(r"&(?=#?\w+;)")
-"""Elsewhere an ampersand is one."""
-SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!$])")
 CUT = "\n\n*… cut here: the rest is in index.html.*\n"
 
 
 def summary(contents: Contents) -> str:
     """Answers, winners, what was not measured, and what may be believed."""
-    parts = [f"# {_plain(contents.title)}", *map(_plain, contents.headlines), *_sure(contents)]
+    parts = [
+        f"# {markdown_text(contents.title)}",
+        *map(markdown_text, contents.headlines),
+        *_sure(contents),
+    ]
     for run in contents.runs:
         parts += _run(contents, run)
     parts += _comparisons(contents)
@@ -120,11 +105,11 @@ def summary(contents: Contents) -> str:
 
 def _sure(contents: Contents) -> Iterator[str]:
     if contents.sure:
-        yield f"How sure: {_plain(contents.sure)}."
+        yield f"How sure: {markdown_text(contents.sure)}."
     several = len(contents.runs) > 1
     for only in contents.only:
         on = f" on {only.run.name}" * several
-        yield _plain(f"If you may choose only one{on}: {only}")
+        yield markdown_text(f"If you may choose only one{on}: {only}")
 
 
 def _cut(text: str) -> str:
@@ -135,50 +120,43 @@ def _run(contents: Contents, run: ReportRun) -> Iterator[str]:
     """One run's winners and its answers, regime by regime."""
     timed = [scene for scene in contents.scenes if scene.run is run and scene.timed]
     about = next(about for about in contents.abouts if about.run is run)
-    yield f"## {_plain(run.name)}" if len(contents.runs) > 1 else "## Winners"
-    yield _plain(about.machine_line)
+    yield f"## {markdown_text(run.name)}" if len(contents.runs) > 1 else "## Winners"
+    yield markdown_text(about.machine_line)
     if not timed:
         yield "Nothing has a time in this run."
         return
     yield _winners(timed[:REGIMES])
     for scene in timed[:REGIMES]:
-        yield f"**{_plain(str(scene.regime))}**\n\n" + "\n".join(
-            f"- {_plain(sentence)}" for sentence in sentences(scene)
+        yield f"**{markdown_text(str(scene.regime))}**\n\n" + "\n".join(
+            f"- {markdown_text(sentence)}" for sentence in sentences(scene)
         )
     if rest := timed[REGIMES:]:
         yield f"… and {len(rest)} more regime{'s' * (len(rest) > 1)}, in index.html."
 
 
 def _winners(scenes: Sequence[Scene]) -> str:
-    """A row a regime, a column a length; a tie is said as one, and an empty cell says why."""
+    """A row a regime, a column a length; a cell without a winner says why."""
     lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
-    lines = [
-        _row(["regime", *(f"{length:,}" for length in lengths)]),
-        _row(["---", *["---"] * len(lengths)]),
-    ]
-    apart = telling(scenes)
+    names = distinct_words(scenes)
+    rows: list[list[Any]] = []
     for scene in scenes:
         standings = {standing.length: standing for standing in scene.standings}
-        cells = [_winner(standings.get(length)) for length in lengths]
-        lines.append(_row([_plain(apart[scene.number]), *cells]))
-    return "\n".join(lines)
+        rows.append([names[scene.number], *(_winner(standings.get(n)) for n in lengths)])
+    return to_markdown(Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows))
 
 
-def _winner(standing: Standing | None) -> str:
+def _winner(standing: Standing | None) -> Cell:
     if standing is None:
-        return "not asked"
-    if standing.answer is None:
-        return "nothing exact has a time"
-    doubt = " (in doubt)" * bool(standing.answer.flags)
-    if standing.answer.equal:
-        named = ", ".join(map(_plain, standing.leaders[:TIED]))
-        more = ", …" * (len(standing.leaders) > TIED)
-        return f"tie of {len(standing.leaders)}: {named}{more}{doubt}"
-    return f"**{_plain(standing.answer.winner)}** {lead(standing) or 'alone'}{doubt}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        return Cell("not asked")
+    answer = standing.answer
+    if answer is None:
+        return Cell("nothing exact has a time")
+    doubt = " (in doubt)" if answer.flags else ""
+    if answer.equal:
+        names = ", ".join(standing.leaders[:TIED])
+        more = ", …" if len(standing.leaders) > TIED else ""
+        return Cell(f"tie of {len(standing.leaders)}: {names}{more}{doubt}")
+    return Cell(answer.winner, BOLD, f"{lead(standing) or 'alone'}{doubt}")
 
 
 def _comparisons(contents: Contents) -> Iterator[str]:
@@ -188,18 +166,20 @@ def _comparisons(contents: Contents) -> Iterator[str]:
     for found in contents.comparisons:
         yield _comparison(found)
     for sentence in contents.incomparable:
-        yield f"Not compared: {_plain(sentence)}."
+        yield f"Not compared: {markdown_text(sentence)}."
 
 
 def _comparison(found: RunsComparison) -> str:
     counts = "; ".join(f"{count} {word}" for word, count in found.counts().items() if count)
-    parts = [
-        f"**{_plain(found.b)}** against {_plain(found.a)}: {_plain(counts) or 'nothing'} "
-        f"(unpaired, margin {found.margin:.1%})."
+    a, b = markdown_text(found.a), markdown_text(found.b)
+    verdicts = f"{markdown_text(counts) or 'nothing'} (unpaired, margin {found.margin:.1%})."
+    parts = [f"**{b}** against {a}: {verdicts}"]
+    other = [
+        f"- {markdown_text(d.what)}: {markdown_text(d.a)} → {markdown_text(d.b)}"
+        for d in found.differences
     ]
-    other = [f"- {_plain(d.what)}: {_plain(d.a)} → {_plain(d.b)}" for d in found.differences]
     if other:
-        more = [f"- … and {len(other) - VERDICTS} more"] * (len(other) > VERDICTS)
+        more = [f"- … and {len(other) - VERDICTS} more"] if len(other) > VERDICTS else []
         parts.append("What they have otherwise:\n\n" + "\n".join([*other[:VERDICTS], *more]))
     return "\n\n".join(parts)
 
@@ -220,60 +200,48 @@ def _stopped(each: Missing) -> str:
     names = ", ".join(each.variants[:NAMES])
     names += f" and {len(each.variants) - NAMES} more" * (len(each.variants) > NAMES)
     status = each.status.replace("_", " ")
-    remedy = f" → {_plain(each.remedy)}" * bool(each.remedy)
+    remedy = f" → {markdown_text(each.remedy)}" * bool(each.remedy)
     cells = f"{each.cells} cell{'s' * (each.cells != 1)}"
-    return f"- {status}: {_plain(names)} ({cells}): {_plain(each.reason)}{remedy}"
+    return f"- {status}: {markdown_text(names)} ({cells}): {markdown_text(each.reason)}{remedy}"
 
 
 def _claims(contents: Contents) -> Iterator[str]:
     """How many claims of others came to which verdict, and which were not reproduced."""
     for found in contents.claims:
-        yield f"## What others claim, tried on {_plain(found.machine)}"
+        yield f"## What others claim, tried on {markdown_text(found.machine)}"
         if found.note:
-            yield _plain(found.note)
-        if found.told:
-            yield _plain(f"{found.made}: {found.counts}")
+            yield markdown_text(found.note)
+        if found.made:
+            yield markdown_text(f"{found.made}: {found.counts}")
             bad = [claim for claim in found.tried if claim.verdict != "reproduced"]
             if bad:
                 yield "\n".join(
-                    f"- {claim.verdict}: {_plain(claim.name)} ({_plain(claim.why)})"
+                    f"- {claim.verdict}: {markdown_text(claim.name)} ({markdown_text(claim.why)})"
                     for claim in bad
                 )
 
 
 def _model_cost(contents: Contents) -> Iterator[str]:
     """What follows from what was asked of models; what can't be shown says why."""
-    told = [found for found in contents.model_cost if found.conclusions or not found.tables]
-    if told:
+    shown = [found for found in contents.model_cost if found.conclusions or not found.tables]
+    if shown:
         yield "## What it costs a model"
-    for found in told:
-        lines = found.conclusions or [found.said]
-        yield f"**{_plain(found.title)}** ({_plain(found.file)})"
-        yield "\n".join(f"- {_plain(line)}" for line in lines)
+    for found in shown:
+        lines = found.conclusions or [found.source]
+        yield f"**{markdown_text(found.title)}** ({markdown_text(found.file)})"
+        yield "\n".join(f"- {markdown_text(line)}" for line in lines)
 
 
 def _trust(contents: Contents) -> Iterator[str]:
     yield "## How far to believe it"
     several = len(contents.runs) > 1
     yield "\n".join(
-        f"- {f'{_plain(about.run.name)}: ' * several}{_plain(sentence)}"
+        f"- {f'{markdown_text(about.run.name)}: ' * several}{markdown_text(sentence)}"
         for about in contents.abouts
         for sentence in about.trust
     )
     commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
-    yield "Repeat it:\n\n" + "\n".join(f"    {_line(command)}" for command in commands)
-
-
-def _plain(text: str) -> str:
-    """Somebody's words as words: on one line, no longer than a sentence, nothing in it markup."""
-    cut = _line(text)
-    cut = cut if len(cut) <= WORDS else cut[:WORDS] + "…"
-    safe = SPECIAL.sub(r"\\\1", ENTITY.sub("&amp;", cut))
-    return safe.replace("@", "&#64;").replace("\\<", "&lt;")
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+    yield "Repeat it:\n\n" + "\n".join(f"    {' '.join(command.split())}" for command in commands)
 
 
 INDEX, SUMMARY, DATA, TABLE, FIGURES = (
@@ -318,7 +286,7 @@ def write(contents: Contents, out: Path) -> list[Path]:
     """The files, the page first; what has the same name is replaced."""
     _make_folder(out / FIGURES)
     texts = {
-        INDEX: html.render(contents),
+        INDEX: render(contents),
         SUMMARY: summary(contents),
         DATA: data(contents.runs),
         TABLE: tables(contents.scenes),
@@ -343,49 +311,44 @@ def _figures(contents: Contents) -> Iterator[tuple[str, bytes]]:
             yield f"{figure.name}.csv", figure.csv.encode()
 
 
-def data(runs: Sequence[ReportRun]) -> str:
-    """All records, a row each; nested values by their path, samples left to the records."""
-    import pandas as pd
-
-    rows = [
-        {
-            "run": run.header.get("run") or run.path.name,
-            "machine": run.machine,
-            "line": line,
-            **_flat(_told(record)),
-        }
-        for run in runs
-        for line, record in zip(run.lines, run.records, strict=True)
-    ]
-    rows = [{for_sheet(name): for_sheet(value) for name, value in row.items()} for row in rows]
-    frame = pd.DataFrame(rows).convert_dtypes()
-    text: str = frame.to_csv(index=False, lineterminator="\n")  # whole numbers stay whole
-    return text
-
-
 LEFT_OUT = ("run", "detail", "spent_s", "schema")
-"""Of a record: said once for the run, or about its making and not about attention."""
+"""Fields of a record that are the run's, or not about attention."""
 
 
-def _told(record: Record) -> dict[str, Any]:
-    if record.time is not None:
-        record = record.with_(time=record.time.with_(samples_s=[]))
-    told = record.to_dict()
-    if told["time"] is not None:
-        del told["time"]["samples_s"]
-    return {name: value for name, value in told.items() if name not in LEFT_OUT}
+def data(runs: Sequence[ReportRun]) -> str:
+    """All records, a row each; nested values by their path, without the samples."""
+    rows = []
+    for run in runs:
+        about = {"run": run.header.get("run") or run.path.name, "machine": run.machine}
+        for line, record in zip(run.lines, run.records, strict=True):
+            fields = {k: v for k, v in record.to_dict().items() if k not in LEFT_OUT}
+            if fields["time"] is not None:
+                del fields["time"]["samples_s"]
+            rows.append({**about, "line": line, **_flat(fields)})
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    whole = {name for name in names if all(_is_whole(row.get(name)) for row in rows)}
+    values = [[_as_whole(row.get(n)) if n in whole else row.get(n) for n in names] for row in rows]
+    return csv_of([names, *values])
 
 
 def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{path}{name}.")
+            flat |= _flat(value, f"{path}{name}.")
         elif isinstance(value, list):
-            found[path + name] = "; ".join(map(str, value))
+            flat[path + name] = "; ".join(map(str, value))
         elif value is not None:
-            found[path + name] = value
-    return found
+            flat[path + name] = value
+    return flat
+
+
+def _is_whole(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and float(value).is_integer())
+
+
+def _as_whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) else value
 
 
 def _forget(folder: Path, keep: Mapping[str, bytes]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.features.report import filled, html
-from attnbench.features.report.filled import contents_of
+from attnbench.features.report import build
+from attnbench.features.report import page as html
+from attnbench.features.report.build import contents_of
 from attnbench.report.scenes import gather
 from impls.loading import load_file
 
@@ -132,9 +133,9 @@ def plain_page(monkeypatch, tmp_path):
 
     def made(*records):
         folders = [runs.written(tmp_path / "box" / f"run{n}", r) for n, r in enumerate(records)]
-        monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+        monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
         path = tmp_path / "index.html"
-        path.write_text(html.render(filled.contents_of(gather(folders), tmp_path)), "utf-8")
+        path.write_text(html.render(build.contents_of(gather(folders), tmp_path)), "utf-8")
         return path
 
     return made

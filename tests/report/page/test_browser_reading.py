@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.features.report import html, table
+from attnbench.features.report import page as html
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -187,7 +187,7 @@ def test_several_runs_are_ranked_apart_and_one_can_be_chosen(reader, plain_page)
 def test_of_very_many_cells_the_page_holds_the_first_and_says_where_the_rest_is(
     reader, plain_page, monkeypatch
 ):
-    monkeypatch.setattr(table, "MOST", 7)
+    monkeypatch.setattr(html, "MOST", 7)
     r = reader(plain_page(runs.many(5, (64, 128))))
     assert len(r.rows()) == 7
     assert "the first 7 of 10 cells" in r.page.inner_text("#table")

@@ -12,7 +12,8 @@ from attnbench.features.claims.claim import (
     ClaimRule,
     ClaimVerdict,
 )
-from attnbench.features.report import filled, html
+from attnbench.features.report import build
+from attnbench.features.report import page as html
 from attnbench.features.report.files import summary
 from attnbench.report.scenes import gather
 from impls.loading import load_file
@@ -39,13 +40,13 @@ def contents(monkeypatch, tmp_path):
     """Of a small run without figures, with these files of evidence beside it."""
 
     def made(**files):
-        monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+        monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
         run = runs.written(tmp_path / "slow-box-2c" / "20260102-030405", runs.small())
         folder = run.parent / "evidence"
         folder.mkdir()
         for stamp, text in files.items():
             (folder / f"{stamp}-reproduce.json").write_text(text)
-        return filled.contents_of(gather([run]), tmp_path)
+        return build.contents_of(gather([run]), tmp_path)
 
     return made
 
@@ -98,7 +99,7 @@ def test_evidence_that_can_not_be_read_costs_a_sentence(contents, text):
 
 def test_damaged_evidence_gives_way_to_older(contents):
     found = contents(s20200101=evidence(), s20260304="{")
-    assert len(found.claims[0].told) == 3
+    assert len(found.claims[0].tried) + len(found.claims[0].left.rows) == 3
     assert "damaged" in found.claims[0].note
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.features.report import filled
-from attnbench.features.report import filled as drawn
+from attnbench.features.report import build
+from attnbench.features.report import build as drawn
 from attnbench.features.report.contents import beside, headlines, sentences
 from attnbench.report.scenes import gather, scenes
 from impls.loading import load_file
@@ -20,8 +20,8 @@ def filled_(monkeypatch, gathered, tmp_path):
     """Contents without figures, which take their time."""
 
     def made(*records, **header):
-        monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
-        return filled.contents_of(gathered(*records, **header), tmp_path / "m" / "run0" / "report")
+        monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
+        return build.contents_of(gathered(*records, **header), tmp_path / "m" / "run0" / "report")
 
     return made
 
@@ -187,7 +187,7 @@ def test_the_baseline_is_the_first_known_or_the_one_most_timed(gathered, names, 
     records = [timed(name, 1e-3, at(64 * (n + 1))) for n, name in enumerate(names)]
     records.append(timed("near", 1e-3, computes="approximates softmax"))
     records.append(runs.untimed("sdpa.math", "failed"))
-    assert filled.baseline(scenes(gathered(records))) == base
+    assert build.baseline(scenes(gathered(records))) == base
 
 
 def test_contents_lead_to_the_run_by_a_relative_address(filled_):
@@ -234,7 +234,7 @@ def hollow(monkeypatch):
 def draw_all(gathered, records):
     ran = gathered(records)
     found = scenes(ran)
-    return drawn.draw_all(ran, found, filled.looks(records), "sdpa")
+    return drawn.draw_all(ran, found, build.looks(records), "sdpa")
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -285,7 +285,7 @@ def test_profiles_and_maps_beside_a_run_are_drawn_or_said_to_be_damaged(hollow, 
     (folder / "profiles" / "x").mkdir(parents=True)
     (folder / "profiles" / "x" / "profile.json").write_text("{")
     (folder / "maps.json").write_text("no json")
-    _, absent = drawn.draw_all(ran, scenes(ran), filled.looks(runs.small()), "sdpa")
+    _, absent = drawn.draw_all(ran, scenes(ran), build.looks(runs.small()), "sdpa")
     assert absent["shares"] != [drawn.WHY_NOT["shares"]]
     assert "profile.json" in absent["shares"][0]
     assert absent["attention"] == ["maps.json is damaged, so no map is shown"]

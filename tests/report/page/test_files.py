@@ -13,7 +13,7 @@ import pytest
 
 from attnbench.core import disk
 from attnbench.core.disk import StoreError
-from attnbench.features.report import files, filled
+from attnbench.features.report import build, files
 from attnbench.report.figures.sheet import sheet
 from attnbench.report.scenes import gather
 from impls.loading import load_file
@@ -28,7 +28,7 @@ PLAIN_S = 0.15
 @pytest.fixture
 def unfigured(monkeypatch):
     """Contents without figures, which take their time."""
-    monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_what_no_run_ever_wrote_is_a_sentence_with_the_run_and_the_error(monkeyp
         raise KeyError("colour")
 
     folder = runs.written(tmp_path / "box" / "run", runs.small())
-    monkeypatch.setattr(filled, "draw_all", fail)
+    monkeypatch.setattr(build, "draw_all", fail)
     with pytest.raises(StoreError, match=r"made of .*/box/run: .*\(KeyError: 'colour'\)"):
         files.make([folder], tmp_path / "out")
 

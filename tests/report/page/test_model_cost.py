@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.core.evidence import KINDS, Evidence
-from attnbench.features.report import html
+from attnbench.features.report import page as html
 from attnbench.features.report.evidence import model_cost
 from attnbench.features.report.files import summary
 from impls.loading import load_file
@@ -157,7 +157,7 @@ def test_whatever_a_file_holds_the_page_says_so(small_contents, tmp_path, kind, 
     file = tmp_path / "evidence" / f"1-{kind}.json"
     file.write_text(json.dumps(whole) if text == "damaged" else text)
     (found,) = model_cost([tmp_path / "a-run"], small_contents.looks)
-    assert found.file == file.name and ("is no evidence" in found.said or "can't" in found.said)
+    assert found.file == file.name and ("is no evidence" in found.source or "can't" in found.source)
     contents = replace(small_contents, model_cost=[found])
     assert file.name in html.render(contents) and "## What it costs a model" in summary(contents)
 
@@ -207,7 +207,7 @@ def test_the_recall_tables_are_those_of_the_file(committed):
                 right.setdefault((table.title, each["variant"], pairs), []).append(share)
         steps.setdefault(each["variant"], []).append((timed["step"], each["state_numbers"]))
     for table in (after, in_time):
-        heads = [head for head, _ in table.head]
+        heads = [column.head for column in table.columns]
         assert {cells[0] for cells in table.rows} == set(steps)
         for cells in table.rows:
             for pairs in ("4", "8", "16", "32"):

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from attnbench.features.report import filled
+from attnbench.features.report import build
 from attnbench.features.report.contents import Missing
-from attnbench.features.report.files import LIMIT, _plain, summary
+from attnbench.features.report.files import LIMIT, summary
 from attnbench.report.scenes import gather
+from attnbench.report.tables import markdown_text
 from impls.loading import load_file
 
 runs = load_file(Path(__file__).with_name("runs.py"))
@@ -19,12 +20,12 @@ runs = load_file(Path(__file__).with_name("runs.py"))
 
 @pytest.fixture
 def contents(monkeypatch, tmp_path):
-    monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
 
     def made(*records):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         paths = [runs.written(folder / f"run{n}", some) for n, some in enumerate(records)]
-        return filled.contents_of(gather(paths), folder / "report")
+        return build.contents_of(gather(paths), folder / "report")
 
     return made
 
@@ -48,7 +49,7 @@ def test_winners_are_a_table_with_ties_and_what_has_none(contents):
     assert rows[0] == "| regime | 64 | 128 | 256 | 512 |"
     assert rows[2] == "| train | **sdpa** alone | **sdpa** alone | not asked | not asked |"
     assert rows[3] == (
-        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× [1.92, 2.08] | "
+        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] | "
         "**sdpa** alone | nothing exact has a time |"
     )
 
@@ -133,8 +134,8 @@ def test_however_much_there_is_it_fits_a_comment(contents):
 
 
 def test_an_ampersand_is_escaped_only_where_it_would_be_something_else():
-    assert _plain("cd a && b & c &copy d") == "cd a && b & c &copy d"
-    assert _plain("a &amp; b &#64; c") == "a &amp;amp; b &amp;\\#64; c"
+    assert markdown_text("cd a && b & c &copy d") == "cd a && b & c &copy d"
+    assert markdown_text("a &amp; b &#64; c") == "a &amp;amp; b &amp;\\#64; c"
 
 
 def test_how_sure_and_which_alone_are_said_below_the_headlines(contents):

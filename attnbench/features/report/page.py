@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import MARGIN
 from attnbench.core import format
-from attnbench.features.report import table
-from attnbench.features.report import table as blob
-from attnbench.features.report.contents import AMISS, Contents, margins, telling
-from attnbench.features.report.table import cards
+from attnbench.features.report.cells import MOST, cards, cells_of, later, packed
+from attnbench.features.report.contents import AMISS, Contents, Missing, distinct_words, margins
 from attnbench.report.figures import sheet
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import Scene
+from attnbench.report.tables import Table, columns, to_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -44,11 +44,10 @@ SECTIONS = (
     ("attention", "Attention maps", "What each one looks at",
      "Who attends to whom in one sentence: rows look at columns."),
 )  # fmt: skip
-"""The parts with figures, in their order: id, name in the contents, heading, what it is."""
+"""The sections with figures, in their order: id, name in the contents, heading, lead."""
 CROSSED = "Shaded spans are where one variant overtakes another."
-"""Of how it grows, where anything does."""
 WIDE = ("map", "shares", "attention")
-"""Drawn for a whole width: where that is too narrow they can be moved."""
+"""Sections whose figures are as wide as the page, and scroll where that is too narrow."""
 UNITS = {"ms": "ms", "tflops": "TFLOP/s", "share": "% of ceiling", "baseline": "× baseline"}
 HINTS = {
     "ratio": "its time over that of the fastest exact variant on the same problem",
@@ -56,22 +55,24 @@ HINTS = {
     "keeps": "of what softmax does beyond giving every query the average; < 0: it is farther from "
     "softmax than the average is",
 }
-"""Of columns: what their heads mean."""
+"""What the heads of columns mean."""
+COMPARED = 400
+"""Cells of two runs that a page holds."""
 INTERVAL = re.compile(r"\[([\d.,]+), ([\d.,]+)\]")
 AXES = ("run", "phase", "mask", "dtype")
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
-    cells = table.cells(contents)
-    found = cards(contents.scenes, contents.looks, cells)
-    rows = table.in_order(cells)[: table.MOST]
-    linked = {cell.number: cell for card in found for cell in card.linked}
+    cells = cells_of(contents)
+    shown = cards(contents.scenes, contents.looks, cells)
+    rows = sorted(cells, key=lambda cell: cell.order)[:MOST]
+    linked = {cell.number: cell for card in shown for cell in card.linked}
     linked |= {cell.number: cell for cell in rows}
     return _template().render(
         c=contents,
-        cards=found,
-        apart=telling(contents.scenes),
+        cards=shown,
+        apart=distinct_words(contents.scenes),
         cells=rows,
         all_cells=len(cells),
         sections=[(*section[:3], *_lead_and_groups(contents, section)) for section in SECTIONS],
@@ -83,8 +84,10 @@ def render(contents: Contents) -> str:
         choices=_choices(contents),
         units=UNITS,
         families=_families(contents.looks),
-        blob=blob.packed(contents, list(linked.values())),
+        blob=packed(contents, list(linked.values())),
         headlines=[_in_two(line, _leaders(contents.scenes)) for line in contents.headlines],
+        missing=_missing(contents.missing),
+        differences=[(run, *_comparison(run)) for run in contents.comparisons],
         amiss=AMISS,
         margin=margins(contents.runs),
         floor=format.percent(MARGIN),
@@ -100,6 +103,7 @@ def _template() -> Template:
 
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
 
     made = Environment(
         loader=FileSystemLoader(HERE),
@@ -108,27 +112,28 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    made.filters["table"] = lambda table: Markup(to_html(table))
     for function in (format.ms, format.mib, format.figures, format.ratio, format.nbytes):
         made.filters[function.__name__] = function
     made.filters["family"] = family
-    made.tests["later"] = blob.later
+    made.tests["later"] = later
     return made
 
 
 def _file(name: str) -> Markup:
-    """One of our own files, as it is."""
+    """The text of a file beside this module."""
     from markupsafe import Markup
 
     return Markup((HERE / name).read_text("utf-8"))
 
 
 def family(look: Look) -> str:
-    """What its colour is called: ``dense``, or ``other`` for a family that is not ours."""
+    """The name of its colour: ``dense``, or ``other`` for a family that is not in our list."""
     return look.family if look.family in sheet.FAMILIES else "other"
 
 
 def colours() -> Markup:
-    """The palette as names, and each family's colour as that of what is in it."""
+    """Style rules for the palette, and for the colour of each family."""
     from markupsafe import Markup
 
     own = "".join(f".f-{name}{{--c:var(--{name})}}" for name in (*sheet.FAMILIES, "other"))
@@ -136,7 +141,7 @@ def colours() -> Markup:
 
 
 def _lead_and_groups(contents: Contents, section: tuple[str, ...]) -> tuple[str, Groups]:
-    """What is said above a section's figures, as far as it is true of these, and they."""
+    """The text above a section's figures, and the figures."""
     name, lead = section[0], section[3]
     drawn = {figure.regime for figure in contents.figures if figure.section == name}
     crossed = any(scene.crossings for scene in contents.scenes if scene.number in drawn)
@@ -147,13 +152,13 @@ Groups = list[tuple[Scene | None, list[Drawn]]]
 
 
 def _groups(contents: Contents, section: str) -> Groups:
-    """A section's figures, those of one regime together."""
+    """A section's figures, those of one regime together; None for figures of several."""
     made: dict[int | None, list[Drawn]] = {}
     for figure in contents.figures:
         if figure.section == section:
             made.setdefault(figure.regime, []).append(figure)
     scenes = {scene.number: scene for scene in contents.scenes}
-    if all(len(some) == 1 for some in made.values()):  # their titles say enough
+    if all(len(some) == 1 for some in made.values()):  # their titles name the regime
         return [(None, [figure for some in made.values() for figure in some])] if made else []
     return [(None if n is None else scenes[n], some) for n, some in made.items()]
 
@@ -163,7 +168,7 @@ def _leaders(scenes: Sequence[Scene]) -> set[str]:
 
 
 def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
-    """The first sentence, what it recommends in it bold, and what follows it."""
+    """The first sentence, with the recommended variants bold, and what follows it."""
     first, point, rest = line.partition(". ")
     advice, colon, why = first.partition(": ")
     bold = emphasised(advice, names) + emphasised(colon + why + point.strip(), set())
@@ -192,7 +197,7 @@ def _families(looks: Mapping[str, Look]) -> dict[str, list[Look]]:
 
 
 def _facts(contents: Contents) -> dict[str, Any]:
-    """What the script knows: scenes and variants by number, and the light colours."""
+    """What the script needs: scenes and variants by number, and the light colours."""
     return {
         "scenes": {
             scene.number: {**_axes(scene), "lengths": scene.regime.lengths}
@@ -209,7 +214,7 @@ def _axes(scene: Scene) -> dict[str, str]:
 
 
 def _choices(contents: Contents) -> Iterator[tuple[str, str, list[str]]]:
-    """Of each axis that has several values: its name, what it is called, the values."""
+    """For each axis that has several values: its name, its label, the values."""
     values: dict[str, dict[str, None]] = {axis: {} for axis in AXES}
     for scene in contents.scenes:
         for axis, value in _axes(scene).items():
@@ -219,3 +224,35 @@ def _choices(contents: Contents) -> Iterator[tuple[str, str, list[str]]]:
     found = [(axis, axis, list(values[axis])) for axis in AXES]
     found += [("n", "length", list(map(str, lengths))), ("computes", "computes", list(computes))]
     yield from (each for each in found if len(each[2]) > 1)
+
+
+def _missing(reasons: Sequence[Missing]) -> Table:
+    heads = ["what happened", "why", "to which", "where", "cells"]
+    rows = [
+        (
+            m.status.replace("_", " "),
+            f"{m.reason}\n{m.remedy}" if m.remedy else m.reason,
+            ", ".join(m.variants),
+            "; ".join(m.where),
+            m.cells,
+        )
+        for m in reasons
+    ]
+    return Table("What did not run", columns(*heads, right=["cells"]), rows)
+
+
+def _comparison(found: RunsComparison) -> tuple[Table, Table]:
+    """How two runs differ, and their verdicts cell by cell."""
+    differences = Table(
+        "How the runs differ",
+        columns("the runs differ in", found.a, found.b),
+        [(d.what, d.a, d.b) for d in found.differences],
+    )
+    rows = []
+    compared = [(cell, c) for cell in found.cells if (c := cell.comparison) is not None]
+    for cell, c in compared[:COMPARED]:
+        p = cell.problem
+        where = f"{p.phase} {p.mask} {p.dtype} {p.kv_len:,}"
+        rows.append((cell.variant, where, c.verdict, f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}"))
+    heads = ["variant", "where", "verdict", "time, b over a", "99 %"]
+    return differences, Table("Cell by cell", columns(*heads, right=["time, b over a"]), rows)

@@ -1,4 +1,4 @@
-"""A report's contents, from its runs: answers, figures, what is missing, where all comes from."""
+"""The contents of a report, made from its runs: answers, figures, and what is missing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from attnbench.report.figures.style import Looks, looks
 from attnbench.report.scenes import ReportRun, Scene, scenes
 
 SCENES, LINES = 8, 1000
-"""So many regimes have figures of their own, the first that have times, and so many lines in all;
-every regime is in the table."""
+"""The first regimes that have times have figures of their own: so many, with so many lines in all.
+Every regime is in the table."""
 MAPS = "maps.json"
 PROFILES = "profiles"
 WHY_NOT = {
@@ -52,20 +52,21 @@ SECTIONS = tuple(WHY_NOT)
 
 @dataclass
 class _Sheets:
-    """What has been drawn so far, and what has not, with the reason."""
+    """The figures so far, and by section why others are absent."""
 
     figures: list[Drawn] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, section: str, draw: Callable[..., Any], *given: Any, what: str) -> None:
-        """One call of a figure's; whatever it raises becomes a sentence."""
+    def add(self, section: str, draw: Callable[..., Any], *arguments: Any, what: str) -> None:
+        """Call a function that draws; whatever it raises becomes a sentence."""
         try:
-            made = draw(*given)
-        except Exception as error:  # anything: the page must not go with it
-            said = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-            self.say(section, f"the figure of {what} could not be drawn ({said})")
+            made = draw(*arguments)
+        except Exception as error:  # anything: the rest of the page is not lost with it
+            first = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            self.say(section, f"the figure of {what} could not be drawn ({first})")
             return
-        self.figures += made if isinstance(made, list) else [made] * (made is not None)
+        if made is not None:
+            self.figures += made if isinstance(made, list) else [made]
 
     def say(self, section: str, sentence: str) -> None:
         if sentence not in self.absent.setdefault(section, []):
@@ -75,7 +76,7 @@ class _Sheets:
 def draw_all(
     runs: Sequence[ReportRun], scenes: Sequence[Scene], looks: Looks, baseline: str
 ) -> tuple[list[Drawn], Mapping[str, Sequence[str]]]:
-    """All figures in the order of the page, and by section what is not drawn and why."""
+    """All figures in the order of the page, and by section why others are absent."""
     sheets = _Sheets()
     timed = [scene for scene in scenes if scene.timed]
     shown = _shown(timed)
@@ -91,10 +92,9 @@ def draw_all(
         sheets.add("closeness", closeness.draw, run, scenes, looks, what=run.name)
         _draw_profiles(sheets, run, looks)
     _draw_maps(sheets, runs, looks)
-    _say_the_rest(sheets, timed, len(shown))
-    return _ordered(sheets.figures), {
-        name: sheets.absent[name] for name in SECTIONS if name in sheets.absent
-    }
+    _explain_absent(sheets, timed, len(shown))
+    figures = sorted(sheets.figures, key=lambda figure: SECTIONS.index(figure.section))
+    return figures, {name: sheets.absent[name] for name in SECTIONS if name in sheets.absent}
 
 
 def _draw_profiles(sheets: _Sheets, run: ReportRun, looks: Looks) -> None:
@@ -110,7 +110,7 @@ def _draw_profiles(sheets: _Sheets, run: ReportRun, looks: Looks) -> None:
 
 
 def _draw_maps(sheets: _Sheets, runs: Sequence[ReportRun], looks: Looks) -> None:
-    """Those of the first run that has any: they are the same wherever they are made."""
+    """Draw the maps of the first run that has any: they are the same on every machine."""
     for run in runs:
         if not (run.path / MAPS).exists():
             continue
@@ -124,13 +124,13 @@ def _draw_maps(sheets: _Sheets, runs: Sequence[ReportRun], looks: Looks) -> None
 
 
 def _shown(timed: Sequence[Scene]) -> Sequence[Scene]:
-    """The first of them, as far as there is room; one at the least."""
+    """The first of them, as far as there is room; at least one."""
     lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
     room = sum(count <= LINES for count in lines)
     return timed[: max(1, min(room, SCENES))]
 
 
-def _say_the_rest(sheets: _Sheets, timed: Sequence[Scene], shown: int) -> None:
+def _explain_absent(sheets: _Sheets, timed: Sequence[Scene], shown: int) -> None:
     drawn = {figure.section for figure in sheets.figures}
     for section in SECTIONS:
         if section not in drawn and section not in sheets.absent:
@@ -140,26 +140,20 @@ def _say_the_rest(sheets: _Sheets, timed: Sequence[Scene], shown: int) -> None:
             sheets.say("scaling", "no energy was measured; 'attnbench run --energy' does it")
         if rest := timed[shown:]:
             some = "; ".join(str(scene.regime) for scene in rest[:4])
-            more = f"; and {len(rest) - 4} more" * (len(rest) > 4)
+            more = f"; and {len(rest) - 4} more" if len(rest) > 4 else ""
+            regimes = "regimes of the run are" if len(rest) > 1 else "regime of the run is"
             sheets.say(
                 "scaling",
-                f"{len(rest)} further regime{'s' * (len(rest) > 1)} of the run "
-                f"{'are' if len(rest) > 1 else 'is'} in the table without "
-                f"figures: {some}{more}",
+                f"{len(rest)} further {regimes} in the table without figures: {some}{more}",
             )
 
 
-def _ordered(figures: Sequence[Drawn]) -> list[Drawn]:
-    order = {section: number for number, section in enumerate(SECTIONS)}
-    return sorted(figures, key=lambda figure: order.get(figure.section, len(order)))
-
-
 BASELINES = ("sdpa", "matmul", "einsum")
-"""What times are told as multiples of: the first of these that has any."""
+"""The first of these that has a time is the baseline."""
 
 
 def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
-    """All that a report of these runs says, for a folder that it will lie in."""
+    """The contents of a report of these runs that will be written to a folder."""
     found = scenes(runs)
     records = [record for run in runs for record in run.records]
     look = looks(records)
@@ -182,14 +176,14 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         comparisons=comparisons,
         incomparable=incomparable,
         method=method(runs),
-        to_run={run.number: _way(run.path, out) for run in runs},
+        to_run={run.number: _address(run.path, out) for run in runs},
         claims=claims_of(runs),
         model_cost=model_cost([run.path for run in runs], look),
     )
 
 
 def baseline(found: Sequence[Scene]) -> str:
-    """The variant that times are told as multiples of; empty where nothing exact has a time."""
+    """The variant that times are shown as multiples of; empty where nothing exact has a time."""
     timed = Counter(
         r.variant
         for scene in found
@@ -212,7 +206,7 @@ def _title(runs: Sequence[ReportRun]) -> str:
 
 
 def _compared(runs: Sequence[ReportRun]) -> tuple[list[RunsComparison], list[str]]:
-    """Each other run against the first; where nothing can be said of two, why."""
+    """Each other run against the first, and why some can't be compared."""
     first, *others = runs
     made, refused = [], []
     for run in others:
@@ -227,6 +221,6 @@ def _compared(runs: Sequence[ReportRun]) -> tuple[list[RunsComparison], list[str
     return made, refused
 
 
-def _way(run: Path, out: Path) -> str:
-    """From the report to the run's folder, as an address has it."""
+def _address(run: Path, out: Path) -> str:
+    """The address of a run's folder, relative to the report."""
     return quote(Path(os.path.relpath(run.resolve(), out.resolve())).as_posix())
