@@ -13,8 +13,8 @@ from typing import Any
 
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
-from attnbench.features.report.contents import headlines, missing, sentences
 from attnbench.features.report.build import baseline
+from attnbench.features.report.contents import headlines, missing, sentences
 from attnbench.notebook.frames import behind
 from attnbench.notebook.words import BadWord, several
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnbench import cli
-from attnbench.features.report import filled
+from attnbench.features.report import build
 from attnbench.features.report.verb import report_of
 from impls.loading import load_file
 
@@ -17,7 +17,7 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def unfigured(monkeypatch):
     """Figures have tests of their own, and take their time."""
-    monkeypatch.setattr(filled, "draw_all", lambda *_: ([], {}))
+    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run, error
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(filled, "draw_all", fail)
+    monkeypatch.setattr(build, "draw_all", fail)
     report_of(run)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
