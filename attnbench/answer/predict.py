@@ -12,7 +12,6 @@ import numpy as np
 
 from attnbench.answer.regimes import time_of
 from impls.loading import load_function
-from impls.problem import Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,10 +107,7 @@ def coordinates(problems: Sequence[Problem]) -> NDArray[np.float64]:
 
 
 def beside(problem: Problem) -> tuple[float, ...]:
-    """What problems have in common whose times are off alike: their place, and full blocks.
-
-    Keys that fill no block cost some percent more, however many there are.
-    """
+    """Its place, and whether its keys fill whole blocks: others cost some percent more."""
     return (*place(problem), float(problem.kv_len % BLOCK > 0))
 
 
@@ -123,7 +119,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 NEAREST = 64
-"""So many measured problems are looked at, the nearest first: a model of a neighbourhood."""
+"""At most so many measured problems are used, the nearest first: a model of a neighbourhood."""
 FEWEST = 4
 """From fewer nothing is said."""
 FOLDS = 5
@@ -138,23 +134,23 @@ INSIDE = 1.645
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """A figure that was not measured, with an interval that nine of ten such figures lie in."""
+class Estimate:
+    """A time in seconds, or bytes: a figure and its interval."""
 
     middle: float
     low: float
     high: float
-    seen: int
-    """From how many measured problems."""
+    measured: bool = False
+    """On this very problem; else predicted, and nine of ten such figures lie in their interval."""
 
     @property
-    def spread(self) -> float:
-        """Half of the interval, as a factor less one."""
-        return math.sqrt(self.high / self.low) - 1
+    def off(self) -> float:
+        """The share by which it may be off, either way."""
+        return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.inf
 
 
 class PredictionModel:
-    """Of one variant in one phase: figures of problems near one that is asked about."""
+    """Predicts a figure of one variant in one phase from the problems nearby."""
 
     def __init__(self, terms: Terms, problems: Sequence[Problem], figures: Sequence[float]) -> None:
         self._of = terms.of
@@ -162,8 +158,8 @@ class PredictionModel:
         self._places = np.array([beside(p) for p in problems], float)
         self._logs = np.log(np.asarray(figures, float))
 
-    def predict(self, problem: Problem) -> Prediction | None:
-        """None where too little was measured."""
+    def predict(self, problem: Problem) -> Estimate | None:
+        """None where too few problems were measured."""
         place = np.array(beside(problem))
         away = ((self._places - place) ** 2).sum(1)
         near = np.argsort(away, kind="stable")[:NEAREST]
@@ -171,15 +167,13 @@ class PredictionModel:
             return None
         fit = _Fit(self._terms[near], self._places[near], self._logs[near])
         middle, spread = fit.at(np.array(self._of(problem)), place)
-        half = INSIDE * spread * fit.honest()
-        return Prediction(
-            math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(near)
-        )
+        half = INSIDE * spread * fit.widening()
+        return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Over how far what the terms leave is alike, how large it is, and how large the noise."""
+    """The reach and the size of what the terms leave over, and the size of the noise."""
 
     reach: float
     spread: float
@@ -187,7 +181,7 @@ class _Shape:
 
 
 class _Fit:
-    """The sum of terms, and what it leaves as a smooth function of the place."""
+    """The sum of terms, and what it leaves over as a smooth function of the place."""
 
     def __init__(
         self, terms: Array, places: Array, logs: Array, shape: _Shape | None = None
@@ -201,15 +195,15 @@ class _Fit:
         self._inverse = np.linalg.inv(alike + s.noise**2 * np.eye(len(logs)))
 
     def at(self, terms: Array, place: Array) -> tuple[float, float]:
-        """The logarithm of a figure that would be measured, and its standard deviation."""
+        """The logarithm of a figure and its standard deviation."""
         s = self.shape
         alike = s.spread**2 * _alike(place[None], self.places, s.reach)[0]
         middle = math.log(terms @ self.weights) + alike @ self._inverse @ self.left
         known = alike @ self._inverse @ alike
         return float(middle), math.sqrt(max(s.spread**2 - known, 0.0) + s.noise**2)
 
-    def honest(self) -> float:
-        """What intervals must be multiplied by, so that nine of ten left out lie in theirs."""
+    def widening(self) -> float:
+        """The factor that intervals need for nine of ten left-out figures to lie in theirs."""
         count = len(self.logs)
         fold, off = np.arange(count) % min(FOLDS, count), []
         for each in range(min(FOLDS, count)):
@@ -229,7 +223,7 @@ def _alike(ones: Array, others: Array, reach: float) -> Array:
 
 
 def _likeliest(places: Array, left: Array) -> _Shape:
-    """The shape under which each figure is least of a surprise, given all the others."""
+    """The shape under which each figure is the least surprising, given all the others."""
     found = []
     for reach in REACHES:
         sizes, ways = np.linalg.eigh(_alike(places, places, reach))
@@ -284,7 +278,7 @@ APART = 2.5
 
 
 def outside(problem: Problem, measured: Sequence[Problem]) -> str | None:
-    """None where a problem lies among the measured or modestly beyond; else what is too far off."""
+    """What is too far from the measured problems; None if nothing is."""
     if not measured:
         return "nothing like it was measured"
     asked, places = np.array(place(problem)), coordinates(measured)
@@ -294,16 +288,16 @@ def outside(problem: Problem, measured: Sequence[Problem]) -> str | None:
         reach = 0.0 if name in FIXED else reach
         if low[axis] - reach - 1e-9 <= asked[axis] <= high[axis] + reach + 1e-9:
             continue
-        ends = [_said(name, 2 ** float(x)) for x in (low[axis], high[axis])]
+        ends = [_text(name, 2 ** float(x)) for x in (low[axis], high[axis])]
         span = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
-        return f"{name} {_said(name, 2 ** float(asked[axis]))}, and {span} was measured"
+        return f"{name} {_text(name, 2 ** float(asked[axis]))}, and {span} was measured"
     nearest = float(np.sqrt(((places - asked) ** 2).sum(1)).min())
     if nearest > APART:
         return f"the nearest that was measured is {nearest:.1f} doublings away"
     return None
 
 
-def _said(axis: str, value: float) -> str:
+def _text(axis: str, value: float) -> str:
     return f"{value:.0%}" if axis == "visible share" else f"{value:,.0f}"
 
 
@@ -315,24 +309,8 @@ BESIDE = 2
 """An error is no larger than the largest of so many measured problems beside it."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A time in seconds, or bytes: what it is and between what it lies."""
-
-    middle: float
-    low: float
-    high: float
-    measured: bool
-    """On this very problem; else predicted."""
-
-    @property
-    def off(self) -> float:
-        """By what share it may be off, either way."""
-        return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.inf
-
-
 class VariantRecords:
-    """One variant's records of problems with the same phase, dtype and kind of mask."""
+    """One variant's records, of problems with the same phase, dtype and kind of mask."""
 
     def __init__(
         self, row: Variant | None, seen: Sequence[Record], ceilings: Mapping[str, Any]
@@ -354,21 +332,19 @@ class VariantRecords:
         return next((s for s in self._timed if s.problem == problem), None)
 
     def time(self, problem: Problem) -> Estimate | str:
-        """Seconds a call, or in a sentence why nothing can be said."""
+        """Seconds a call, or a sentence that says why they can't be known."""
         if (own := self.on(problem)) is not None and own.time is not None:
             t = own.time
             return Estimate(t.median_s, t.low_s, t.high_s, measured=True)
         if (why := outside(problem, [s.problem for s in self._timed])) is not None:
             return why
-        times = [s.time for s in self._timed if s.time is not None]
-        problems, terms = [s.problem for s in self._timed], Terms(self._ceilings)
-        found = PredictionModel(terms, problems, [t.median_s for t in times]).predict(problem)
-        if found is None:
-            return f"only {len(times)} problems near it were measured"
-        return _figure(found)
+        times = [s.time.median_s for s in self._timed if s.time]
+        model = PredictionModel(Terms(self._ceilings), [s.problem for s in self._timed], times)
+        found = model.predict(problem)
+        return f"only {len(times)} problems near it were measured" if found is None else found
 
     def memory(self, problem: Problem) -> Estimate | None:
-        """Bytes above the inputs; None where nobody can say."""
+        """Bytes above the inputs; None if unknown."""
         if (own := self.on(problem)) is not None and own.memory and not own.memory.flags:
             peak = own.memory.peak_bytes
             return Estimate(peak, peak, peak, measured=True)
@@ -380,7 +356,7 @@ class VariantRecords:
         peaks = [s.memory.peak_bytes for s in with_memory if s.memory]
         model = PredictionModel(Terms({}), [s.problem for s in with_memory], peaks)
         found = model.predict(problem)
-        return None if found is None or found.spread > TRUSTED else _figure(found)
+        return None if found is None or found.off > TRUSTED else found
 
     def error(self, problem: Problem) -> float | None:
         """To exact softmax, relative, the worst of output and gradients; None if not measured."""
@@ -390,7 +366,7 @@ class VariantRecords:
         return max(found, default=None)
 
     def _formula(self, problem: Problem) -> Estimate | None:
-        """The row's own formula, where it held wherever it was looked at."""
+        """By the row's own formula, where that held on every measured problem."""
         off = [
             s.memory.peak_bytes / s.memory.expected_bytes
             for s in self._timed
@@ -414,7 +390,3 @@ def _errors(seen: Record) -> list[float]:
         far = seen.distance.relative if seen.distance else None
         return [] if far is None else [far]
     return [e.relative for e in (seen.error or {}).values() if e.relative is not None]
-
-
-def _figure(found: Prediction) -> Estimate:
-    return Estimate(found.middle, found.low, found.high, measured=False)

@@ -58,7 +58,7 @@ def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
             )
             found, true = model.predict(asked), dense(asked) * math.exp(chance.gauss(0, 0.1))
             inside.append(found.low <= true <= found.high)
-            wide.append(found.spread)
+            wide.append(found.off)
     assert 0.84 <= np.mean(inside) <= 0.985
     assert np.median(wide) < 0.3  # an interval that held everything would be of no use
 
@@ -82,7 +82,7 @@ def test_far_from_what_was_measured_the_interval_is_wider_where_terms_leave_some
 
     model = PredictionModel(Terms({}), grid(), [waves(p) for p in grid()])
     near, far = (model.predict(problem(n)) for n in (512, 16_000))
-    assert far.spread > 1.3 * near.spread
+    assert far.off > 1.3 * near.off
 
 
 def test_from_too_few_nothing_is_said():
