@@ -37,7 +37,7 @@ ROUNDING = 1e-6
 
 
 class NoGain(CantBeDone):
-    """The figures can't be what they are said to be; a sentence."""
+    """Figures that can't be shares or times."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,9 @@ class GainInterval:
         return known and least <= self.low <= self.value <= self.high
 
 
-NOTHING = GainInterval.exactly(0.0)
-
-
 @dataclass(frozen=True)
 class SiteTimes:
-    """A site, what it uses now and what it would take; ``then`` is None where nobody answered."""
+    """A site, what it uses now and what it would take."""
 
     site: str
     share: GainInterval | None
@@ -87,10 +84,11 @@ class SiteTimes:
     now_s: GainInterval | None
     takes: str = ""
     then_s: GainInterval | None = None
+    """None where there is no answer."""
     why: str = ""
-    """Why there is no answer, where there is none."""
+    """Why there is no answer."""
     inside_s: float | None = None
-    """What a call took in the program; the times are of calls alone. None where it is not known."""
+    """What a call took in the program; the times above are of calls alone. None if unknown."""
 
     @property
     def ratio(self) -> GainInterval | None:
@@ -106,7 +104,7 @@ class SiteTimes:
     def saved(self) -> GainInterval:
         """Of a step."""
         if self.share is None or self.ratio is None:
-            return NOTHING
+            return GainInterval.exactly(0.0)
         return self.share.saved(self.ratio)
 
     def unchanged(self) -> str:
@@ -120,7 +118,7 @@ class SiteTimes:
 
 @dataclass(frozen=True)
 class Gain:
-    """What became of a step."""
+    """How a step's time changes."""
 
     sites: tuple[SiteTimes, ...]
     """Those that save most first."""
@@ -159,7 +157,7 @@ class Gain:
         return not factor.low <= 1 <= factor.high
 
     def sentence(self) -> str:
-        """What attention is of a step, and what becomes of it."""
+        """Attention's share of a step, and how the step's time changes."""
         if not any(site.share is not None for site in self.sites):
             return f"what {self.of} gains can't be said: no site's share of it was measured"
         return "; ".join(filter(None, [self._share(), self._taken(), self._stay()]))
@@ -177,10 +175,8 @@ class Gain:
 
     def _share(self) -> str:
         s = self.share
-        said = f"attention is {_percent(s.value)} %"
-        if s.low < s.high:
-            said += f" [{_percent(s.low)}, {_percent(s.high)}]"
-        return f"{said} of {self.of}"
+        interval = f" [{_percent(s.low)}, {_percent(s.high)}]" if s.low < s.high else ""
+        return f"attention is {_percent(s.value)} %{interval} of {self.of}"
 
     def _taken(self) -> str:
         factor = self.factor
@@ -225,7 +221,7 @@ def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
 def _with_as_many_seconds_more(
     now: GainInterval, then: GainInterval, inside_s: float
 ) -> GainInterval:
-    """Of both times, each with what a call takes longer in the program than ``now`` is alone."""
+    """The ratio of both times, each with as much more as a call takes in the program."""
 
     def ratio(now_s: float, then_s: float) -> float:
         more = max(0.0, inside_s - now_s)
@@ -273,7 +269,7 @@ def _plain(site: SiteTimes) -> dict[str, Any]:
 
 
 USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
-"""By a word of how a call was captured, the variant that does what it does now."""
+"""By a word of how a call was captured: the variant that it uses now."""
 
 
 def site_times(
@@ -291,10 +287,11 @@ def site_times(
     ``off``: by what factors its share may be smaller and larger; ``inside_s``: what a call of it
     took in the program.
     """
-    uses = uses_of(via)
+    uses = next((name for word, name in USES.items() if word in via), "")
     part = None if share is None else GainInterval(share, share * off[0], min(1.0, share * off[1]))
     if choice is None or choice.winner is None:
-        return SiteTimes(site, part, uses or via, None, why=why or _why(choice))
+        why = why or (choice.why_not if choice else "nothing was asked of it")
+        return SiteTimes(site, part, uses or via, None, why=why)
     by_name: Mapping[str, Candidate] = {c.variant: c for c in choice.ranked}
     now = by_name.get(uses)
     if now is None:
@@ -312,15 +309,6 @@ def site_times(
         _span(takes, choice.margin),
         inside_s=inside_s,
     )
-
-
-def uses_of(via: str) -> str:
-    """The variant that does what a call captured that way does; empty where none is known to."""
-    return next((name for word, name in USES.items() if word in via), "")
-
-
-def _why(choice: Choice | None) -> str:
-    return choice.why_not if choice else "nothing was asked of it"
 
 
 def _span(c: Candidate, margin: float) -> GainInterval:

@@ -1,4 +1,4 @@
-"""A run as a dispatch table: who is chosen at each length, and where between them that changes."""
+"""A run as a dispatch table: the choice at each length, and where between them it changes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 MASKS = ("none", "causal")
-"""What a call of torch's function can say without a tensor."""
+"""The masks that a call of torch's function can have without a tensor."""
 PHASES = ("forward", "train", "decode")
 TRIED = 9
-"""Lengths between two measured ones at which it is asked who leads."""
+"""So many lengths between two measured ones are tried."""
 
 
 def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Record] = ()) -> DispatchTable:
@@ -50,7 +50,7 @@ def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Record] = ())
     made = made_of(header)
     entries: list[DispatchEntry] = []
     for alike in _alike(seen, made["device"]):
-        entries += _entries(alike, _Asking(alike, wants, rows, header.get("ceilings") or {}))
+        entries += _entries(alike, _Chooser(alike, wants, rows, header.get("ceilings") or {}))
     if not entries:
         raise StoreError(
             f"{run} holds nothing for a dispatch table: no exact variant with a time on a problem "
@@ -60,24 +60,16 @@ def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Record] = ())
 
 
 @dataclass(frozen=True)
-class _Asking:
-    """The choice, asked of problems that are alike."""
+class _Chooser:
+    """Chooses among the records of problems that are alike."""
 
     seen: Sequence[Record]
     wants: Wants
     rows: Table
     ceilings: Mapping[str, Any]
 
-    def leaders(self, problem: Problem) -> list[str]:
-        """What is chosen, and what can't be told from it; empty where nothing is said."""
-        return [c.variant for c in self._tied(problem)]
-
-    def fastest(self, problem: Problem) -> str | None:
-        """The fastest of these, be it by little; None where nothing is said."""
-        tied = self._tied(problem)
-        return min(tied, key=lambda c: c.median_s).variant if tied else None
-
-    def _tied(self, problem: Problem) -> list[Candidate]:
+    def leaders(self, problem: Problem) -> list[Candidate]:
+        """The winner and what ties with it; empty where there is no answer."""
         found = choose(self.seen, problem, self.wants, self.rows, ceilings=self.ceilings)
         return [found.winner, *found.equal] if found.winner else []
 
@@ -103,7 +95,7 @@ def _problems(alike: Sequence[Record]) -> list[Problem]:
 
 
 def _steady(leaders: Sequence[Sequence[str]]) -> list[str]:
-    """One name a length: whoever leads stays for as long as nobody can be told from it."""
+    """One name a length: a leader stays for as long as it ties with the others."""
     names: list[str] = []
     for at, some in enumerate(leaders):
         if names and names[-1] in some:
@@ -119,27 +111,27 @@ def _lasts(name: str, leaders: Sequence[Sequence[str]]) -> int:
     return held.index(False) if False in held else len(held)
 
 
-def _entries(alike: Sequence[Record], asking: _Asking) -> Iterator[DispatchEntry]:
+def _entries(alike: Sequence[Record], chooser: _Chooser) -> Iterator[DispatchEntry]:
     """One for each row of lengths that have a leader; a length without one ends the row."""
     row: list[tuple[Problem, list[str]]] = []
     for problem in _problems(alike):
-        leaders = asking.leaders(problem)
+        leaders = [c.variant for c in chooser.leaders(problem)]
         if leaders:
             row.append((problem, leaders))
         elif row:
-            yield _entry(row, asking)
+            yield _entry(row, chooser)
             row = []
     if row:
-        yield _entry(row, asking)
+        yield _entry(row, chooser)
 
 
-def _entry(row: Sequence[tuple[Problem, list[str]]], asking: _Asking) -> DispatchEntry:
+def _entry(row: Sequence[tuple[Problem, list[str]]], chooser: _Chooser) -> DispatchEntry:
     problems, names = [p for p, _ in row], _steady([leaders for _, leaders in row])
     first = problems[0]
     starts = [(first.kv_len, names[0])]
     for (low, high), (before, after) in zip(pairwise(problems), pairwise(names), strict=True):
         if before != after:
-            starts.append((_changes(low, high, before, asking), after))
+            starts.append((_changes(low, high, before, chooser), after))
     ends = [start - 1 for start, _ in starts[1:]] + [problems[-1].kv_len]
     queries: Any = first.q_len if first.phase == "decode" or first.q_len != first.kv_len else "same"
     return DispatchEntry(
@@ -158,16 +150,16 @@ def _entry(row: Sequence[tuple[Problem, list[str]]], asking: _Asking) -> Dispatc
     )
 
 
-def _changes(low: Problem, high: Problem, before: str, asking: _Asking) -> int:
+def _changes(low: Problem, high: Problem, before: str, chooser: _Chooser) -> int:
     """The length from which the one no longer leads, as far as it is predicted."""
     tried = np.geomspace(low.kv_len, high.kv_len, TRIED + 2)[1:-1].astype(int)
     for length in dict.fromkeys(int(n) for n in tried):
         if length <= low.kv_len:
             continue
         problem = low.with_(kv_len=length, q_len=low.q_len if low.q_len != low.kv_len else length)
-        fastest = asking.fastest(problem)
-        if fastest is None:
+        leaders = chooser.leaders(problem)
+        if not leaders:
             break
-        if fastest != before:
+        if min(leaders, key=lambda c: c.median_s).variant != before:
             return length
     return max(int((low.kv_len * high.kv_len) ** 0.5), low.kv_len + 1)
