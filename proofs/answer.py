@@ -22,7 +22,7 @@ ROOT = HERE.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from attnbench.features.quality.recall_verdicts import TargetStanding, TrainingBudget  # noqa: E402
+from attnbench.features.quality.recall_results import TargetStanding, TrainingBudget  # noqa: E402
 from proofs import answer_figures as figures  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"

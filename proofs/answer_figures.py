@@ -13,14 +13,14 @@ from typing import Any
 from attnbench.answer.regimes import Regime, time_of
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.core.record import Record, Time
-from attnbench.features.quality import words
-from attnbench.features.quality.recall_verdicts import (
-    Recalled,
+from attnbench.features.quality import model_results
+from attnbench.features.quality.model_results import format_cosine, summarize
+from attnbench.features.quality.recall_results import (
+    RecallResult,
     TargetStanding,
     TrainingBudget,
-    recalled,
+    recall_results,
 )
-from attnbench.features.quality.words import cosine, told
 from attnbench.features.report.provenance import commands
 from attnbench.report.scenes import Scene, gather, scenes
 
@@ -123,8 +123,8 @@ class Data:
         self.scenes = scenes([self.ran])
         self.evidence = {k: _newest(machine, k) for k in ("reproduce", "recall", "model", "real")}
         original = self.evidence["model"].made["original"]
-        rows = [told(row, original) for row in self.evidence["model"].rows]
-        self.model_rows = words.with_ranks(rows, original)
+        rows = [summarize(row, original) for row in self.evidence["model"].rows]
+        self.model_rows = model_results.with_ranks(rows, original)
 
     def speed(self, phase: str, mask: str = "none") -> Speed:
         """A regime of the run."""
@@ -160,30 +160,30 @@ class Data:
         ]
         return (min(found), max(found)) if found else None
 
-    def levels(self) -> tuple[int, list[words.Level]]:
+    def levels(self) -> tuple[int, list[model_results.Level]]:
         """The longest text whose step was timed, and who is fastest at each quality."""
-        (*_, length) = words.lengths_of(self.model_rows)
-        return length, words.levels_of(words.points(self.model_rows, length))
+        (*_, length) = model_results.lengths_of(self.model_rows)
+        return length, model_results.levels_of(model_results.points(self.model_rows, length))
 
-    def points(self) -> dict[str, words.CostPoint]:
+    def points(self) -> dict[str, model_results.CostPoint]:
         """Variants of the trained model with their quality and their step."""
-        return {p.variant: p for p in words.points(self.model_rows, self.levels()[0])}
+        return {p.variant: p for p in model_results.points(self.model_rows, self.levels()[0])}
 
     def floor(self) -> Mapping[str, Any]:
         """What the step takes of its time without any attention."""
         (*_, last) = self.evidence["model"].made["original"]["floor"]
         return dict(last)
 
-    def recalls(self) -> list[Recalled]:
+    def recalls(self) -> list[RecallResult]:
         """The variants of the recall task."""
         found = self.evidence["recall"]
-        return recalled(found.rows, found.made["baseline"])
+        return recall_results(found.rows, found.made["baseline"])
 
     def _claim(self, name: str) -> Mapping[str, Any]:
         return next(row for row in self.evidence["reproduce"].rows if row["name"] == name)
 
 
-def recall_cell(each: Recalled, budget: TrainingBudget) -> str:
+def recall_cell(each: RecallResult, budget: TrainingBudget) -> str:
     """``86.5 ± 2.3``, with what is known of it."""
     found = each.accuracy[budget][PAIRS_OF_RECALL]
     mark = {TargetStanding.REACHES: " ✓", TargetStanding.OPEN: " ?"}.get(
@@ -198,7 +198,12 @@ def model_rows(data: Data) -> Iterator[Sequence[str]]:
         if p.computes != "softmax":
             value, low, high = p.cosine
             step = "{:.2f} [{:.2f}, {:.2f}]".format(*p.ratio)
-            yield (p.variant, p.computes, f"{cosine(value)} [{cosine(low)}, {cosine(high)}]", step)
+            yield (
+                p.variant,
+                p.computes,
+                f"{format_cosine(value)} [{format_cosine(low)}, {format_cosine(high)}]",
+                step,
+            )
 
 
 def kept_said(found: tuple[float, float] | float | None) -> str:

@@ -29,7 +29,7 @@ SOUND = {
     "attnbench/sweep/plan.py": "from impls import table\nfrom attnbench.gate import findings",
     "attnbench/sweep/worker.py": "def run():\n    from attnbench.gate.oracle import compare",
     "attnbench/answer/best.py": "if TYPE_CHECKING:\n    from torch import Tensor",
-    "attnbench/features/quality/real_worker.py": "import torch",
+    "attnbench/features/quality/recall_worker.py": "import torch",
     "attnbench/cli.py": "from attnbench.sweep import plan",
     "attnbench/__main__.py": "from attnbench.cli import main",
     "benchmarks/suite.py": "from attnbench.sweep.worker import run",

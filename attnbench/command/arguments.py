@@ -401,7 +401,7 @@ FORMS: dict[str, dict[str, tuple[str, Options]]] = {
                 flag("--scan",
                      "one seed of softmax and of linear attention at several widths and rates of "
                      "learning: where the one recalls and the other doesn't"),
-                option("--from", "FILE", "show what an earlier one found", dest="kept"),
+                option("--from", "FILE", "show what an earlier one found", dest="source"),
                 _out("where evidence is kept"),
             ),
         ),

@@ -1,14 +1,15 @@
-"""The process that has the model: the original and its truth, or one variant, stage by stage.
+"""The process that runs the trained model. It forks for each question and answers in stages.
 
 {"do": "original", …}  -> {"original": …}, {"floor": …} a length
 {"do": "variant", …}   -> {"quality": …}, {"step": …} a length, {"layers": …}, {"distilled": …}
+{"do": "capture", …}   -> {"captured": …}
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,36 +18,90 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AutoTokenizer, BertModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 
 import impls
 from attnbench.core.process_child import serve_forked
 from attnbench.core.record import Error
 from attnbench.core.stats import StopRule
-from attnbench.core.stats import compare as compare_stepped
-from attnbench.features.quality import pretrained
-from attnbench.features.quality.pretrained import LONGEST
+from attnbench.core.stats import compare as compare_in_pairs
+from attnbench.features.quality.model_results import LONG
+from attnbench.features.quality.pretrained import LONGEST, PADDING, model_folder, texts_problem
 from attnbench.gate import budget
 from attnbench.gate.oracle import compare, worse
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS, register_row
-from impls.masks import Mask
-from impls.problem import Problem
+from impls.asked import CantBeDone
 from impls.spec import Variant
 
+Stages = Iterator[dict[str, Any]]
+Ids = Sequence[Sequence[int]]
+"""Texts as numbers of tokens; or pairs of texts, by their places."""
+ORIGINAL = "sdpa"
+"""The attention that transformers takes by itself."""
+NO_ATTENTION = "attnbench_no_attention"
 MOST_TOKENS = 8192
 """Of a batch, padding included."""
 
 
+def load_model(dtype: str, device: str, attention: str = ORIGINAL) -> nn.Module:
+    """The model with one of transformers' own attentions, in evaluation mode."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: nn.Module = BertModel.from_pretrained(
+        model_folder(),
+        attn_implementation=attention,
+        local_files_only=True,
+        add_pooling_layer=False,
+        dtype=getattr(torch, dtype),
+    )
+    return model.eval().to(device)
+
+
+def tokenize(texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of each text, with the model's marks at both ends."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
+    ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=LONGEST)["input_ids"]
+    return ids
+
+
+class SwappableModel:
+    """A model whose layers can be given another attention, again and again."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._layers: list[Any] = [layer.attention.self for layer in model.encoder.layer]  # type: ignore[union-attr]
+        self._configs: dict[str, Any] = {}
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self._layers)
+
+    def use(self, name: str, layers: Collection[int] | None = None) -> None:
+        """Put an attention into these layers (None: all) and the original into the others."""
+        for number, layer in enumerate(self._layers):
+            layer.config = self._config(name if layers is None or number in layers else ORIGINAL)
+
+    def _config(self, name: str) -> Any:
+        if name not in self._configs:
+            config: Any = copy.deepcopy(self.model.config)
+            config._attn_implementation = name
+            self._configs[name] = config
+        return self._configs[name]
+
+
 @dataclass
-class Embedded:
-    """What became of some texts."""
+class Embeddings:
+    """The embeddings of some texts."""
 
     vectors_tw: Tensor
-    """Rows of texts that were refused are not numbers."""
+    """In float64; NaN for a text that was refused."""
     together: bool
-    """Whether they went in batches, under a padding mask."""
+    """Whether the texts went in batches, under a padding mask."""
     refused: dict[int, str] = field(default_factory=dict)
     """By the text's place: the variant's own sentence."""
 
@@ -54,14 +109,6 @@ class Embedded:
     def served(self) -> list[int]:
         """The places of texts that have a vector."""
         return [n for n in range(len(self.vectors_tw)) if n not in self.refused]
-
-
-def tokens(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """The numbers of each text's tokens, the model's marks at both ends."""
-    found: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=LONGEST)[
-        "input_ids"
-    ]
-    return found
 
 
 def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
@@ -78,132 +125,77 @@ def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
     return made
 
 
-def hidden(model: nn.Module, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """The last layer's states of a batch, and which of them are of real tokens."""
+def last_states(model: nn.Module, ids: Ids) -> tuple[Tensor, Tensor]:
+    """The last layer's states of a batch, and 1 where a token is real."""
     device = next(model.parameters()).device
     longest = max(map(len, ids))
-    words = torch.tensor([[*some, *[0] * (longest - len(some))] for some in ids], device=device)
-    real = torch.tensor(
-        [[1] * len(some) + [0] * (longest - len(some)) for some in ids], device=device
-    )
-    mask = None if all(len(some) == longest for some in ids) else real
-    states: Tensor = model(input_ids=words, attention_mask=mask).last_hidden_state
+    padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in ids], device=device)
+    lengths = torch.tensor([len(text) for text in ids], device=device)
+    real = (torch.arange(longest, device=device) < lengths[:, None]).long()
+    mask = None if bool((lengths == longest).all()) else real
+    states: Tensor = model(input_ids=padded, attention_mask=mask).last_hidden_state
     return states, real[..., None].to(states.dtype)
 
 
 def own_words(why: NotServed) -> str:
-    """What a variant says of a call, without the layer that called and what else there is."""
+    """A variant's own sentence, without the layer that called it and the alternatives."""
     return str(why).partition(": ")[2].removesuffix(f"; {OTHERS}")
 
 
-def embedded(model: nn.Module, ids: Sequence[Sequence[int]], *, together: bool) -> Embedded:
+def embed(model: nn.Module, ids: Ids, *, together: bool) -> Embeddings:
     """The embeddings of some texts, without gradients; a refusal costs its batch alone."""
-    made: list[Tensor | None] = [None] * len(ids)
+    width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+    vectors = torch.full((len(ids), width), torch.nan, dtype=torch.float64)
     refused: dict[int, str] = {}
-    for some in batches([len(x) for x in ids], together=together):
+    for places in batches([len(x) for x in ids], together=together):
         try:
             with torch.no_grad():
-                states, real = hidden(model, [ids[n] for n in some])
+                states, real = last_states(model, [ids[n] for n in places])
         except NotServed as why:
-            refused |= dict.fromkeys(some, own_words(why))
+            refused |= dict.fromkeys(places, own_words(why))
             continue
         means = (states * real).sum(1) / real.sum(1)
-        for n, vector in zip(some, F.normalize(means), strict=True):
-            made[n] = vector.cpu()
-    width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-    nothing = torch.full((width,), torch.nan)
-    vectors = torch.stack([nothing if x is None else x.to(torch.float64) for x in made])
-    return Embedded(vectors, together, refused)
+        vectors[places] = F.normalize(means).cpu().to(torch.float64)
+    return Embeddings(vectors, together, refused)
 
 
-ORIGINAL = "sdpa"
-"""What transformers takes by itself."""
-NOTHING = "attnbench_hands_v_on"
-"""No attention at all: each token gets its own value. What no variant can be faster than."""
+def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Embeddings:
+    """The embeddings with the attention in use: in batches where the row takes padding.
 
-
-def register_nothing() -> str:
-    """What transformers calls no attention."""
-
-    def hand_on(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
-    ) -> tuple[Tensor, None]:
-        return value.transpose(1, 2).contiguous(), None
-
-    AttentionInterface.register(NOTHING, hand_on)
-    return NOTHING
-
-
-class Replaced:
-    """A model whose layers can be given another attention, again and again."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self._layers: list[Any] = [layer.attention.self for layer in model.encoder.layer]  # type: ignore[union-attr]
-        self._configs: dict[str, Any] = {}
-
-    @property
-    def layers(self) -> int:
-        """How many there are."""
-        return len(self._layers)
-
-    def use(self, name: str, layers: Collection[int] | None = None) -> None:
-        """Another attention in these layers, all if none are named, and the original elsewhere."""
-        for number, layer in enumerate(self._layers):
-            here = layers is None or number in layers
-            layer.config = self._config(name if here else ORIGINAL)
-
-    def _config(self, name: str) -> Any:
-        if name not in self._configs:
-            config: Any = copy.deepcopy(self.model.config)
-            config._attn_implementation = name
-            self._configs[name] = config
-        return self._configs[name]
-
-
-def takes_padding(row: Variant, dtype: str, device: str) -> bool:
-    """Whether a variant serves texts of unequal length under a mask, as far as its row tells."""
-    problem = Problem(
-        batch=2, q_len=8, kv_len=8, mask=Mask.parse("padding:4,8"), dtype=dtype, device=device
-    )
-    return row.supports(problem) is None
-
-
-def no_dropout(model: nn.Module) -> None:
-    """Train a model without dropping anything: not every variant drops weights."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    Raises :class:`NotServed` where it takes no text at all.
+    """
+    device = str(next(swappable.model.parameters()).device)
+    if row.supports(texts_problem(PADDING, dtype, device)) is None:
+        made = embed(swappable.model, ids, together=True)
+        if made.served:
+            return made
+    made = embed(swappable.model, ids, together=False)
+    if not made.served:
+        raise NotServed(next(iter(made.refused.values())))
+    return made
 
 
 FILE = "original.npz"
 FORMS = (("eager", True), ("sdpa", True), ("sdpa", False))
-"""The original's: which attention, and whether texts share batches."""
+"""Of the original: which attention, and whether texts share batches."""
 
 
-def make(texts: Sequence[str], dtype: str, device: str, folder: Path) -> dict[str, Any]:
-    """Leave tokens and embeddings in a folder; how long the texts are, and how near it gets."""
-    ids = tokens(pretrained.tokenizer(), texts)
-    wide = pretrained.load("float64", device, "eager")
-    want = embedded(wide, ids, together=False).vectors_tw
-    del wide
+def embed_original(texts: Sequence[str], dtype: str, device: str, folder: Path) -> dict[str, Any]:
+    """Save tokens and float64 embeddings; return the lengths and the error of the plain forms."""
+    ids = tokenize(texts)
+    want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
     plain: Error | None = None
     for attention, together in FORMS:
-        model = pretrained.load(dtype, device, attention)
-        error = difference(embedded(model, ids, together=together).vectors_tw, want)
+        model = load_model(dtype, device, attention)
+        error = embedding_error(embed(model, ids, together=together).vectors_tw, want)
         plain = error if plain is None else worse(plain, error)
     assert plain is not None
     lengths = [len(x) for x in ids]
-    np.savez(
-        folder / FILE,
-        ids=np.concatenate([np.asarray(x) for x in ids]),
-        lengths=np.asarray(lengths),
-        vectors=want.numpy(),
-    )
+    np.savez(folder / FILE, ids=np.concatenate(ids), lengths=lengths, vectors=want.numpy())
     return {"tokens": lengths, "plain": plain.to_dict()}
 
 
-def read(folder: Path) -> tuple[list[list[int]], Tensor]:
+def read_original(folder: Path) -> tuple[list[list[int]], Tensor]:
     """The tokens of each text, and the original's embeddings in float64."""
     with np.load(folder / FILE) as kept:
         ends = np.cumsum(kept["lengths"])
@@ -211,13 +203,13 @@ def read(folder: Path) -> tuple[list[list[int]], Tensor]:
         return ids, torch.from_numpy(kept["vectors"])
 
 
-def difference(got_tw: Tensor, want_tw: Tensor) -> Error:
-    """How far embeddings are from what they should be, all of them together."""
+def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
+    """The error of all embeddings together."""
     return compare(got_tw[None, None], want_tw[None, None])
 
 
-def disagrees(error: Error, plain: Error, dtype: str, texts: int) -> str:
-    """Empty where softmax may be so far off, else a sentence."""
+def disagreement(error: Error, plain: Error, dtype: str, texts: int) -> str:
+    """A sentence where softmax can't be so far off, else nothing."""
     tests = (
         ("together", error.relative, plain.relative, budget.RELATIVE_FACTOR),
         ("at worst", error.worst_row, plain.worst_row, budget.WORST_ROW_FACTOR),
@@ -225,89 +217,53 @@ def disagrees(error: Error, plain: Error, dtype: str, texts: int) -> str:
     for what, got, base, factor in tests:
         most = budget.allowed(base, factor, dtype, texts)
         if got is None or not got <= most:
-            said = "something not finite" if got is None else f"{got:.2g}"
+            by = "something not finite" if got is None else f"{got:.2g}"
             return (
                 f"it computes softmax by its row, and {what} its embeddings are off the original's "
-                f"by {said}, above the {most:.2g} allowed (transformers' own forms make "
+                f"by {by}, above the {most:.2g} allowed (transformers' own forms make "
                 f"{base or 0.0:.2g} in {dtype})"
             )
     return ""
 
 
-Places = Sequence[Sequence[int]]
-"""Pairs of texts, by their places."""
+def cosines(made: Embeddings, want_tw: Tensor) -> list[float | None]:
+    """Of each text, the cosine between its embedding and the original's; None where refused."""
+    return [_finite(x) for x in F.cosine_similarity(made.vectors_tw, want_tw)]
 
 
-def cosines(found: Embedded, want_tw: Tensor) -> list[float | None]:
-    """Of each text, the cosine between its embedding and the original's; None: it was refused."""
-    each = F.cosine_similarity(found.vectors_tw, want_tw)
-    return [None if n in found.refused else _number(each[n]) for n in range(len(each))]
-
-
-def similarities(vectors_tw: Tensor, pairs: Places) -> list[float | None]:
+def similarities(vectors_tw: Tensor, pairs: Ids) -> list[float | None]:
     """The cosine between the embeddings of both texts of a pair."""
-    return [_number(F.cosine_similarity(vectors_tw[a], vectors_tw[b], 0)) for a, b in pairs]
+    return [_finite(F.cosine_similarity(vectors_tw[a], vectors_tw[b], 0)) for a, b in pairs]
 
 
-def of_texts(replaced: Replaced, row: Variant, ids: Places, dtype: str) -> Embedded:
-    """The embeddings with the attention in use: together where the row takes that, else alone."""
-    device = str(next(replaced.model.parameters()).device)
-    found = None
-    if takes_padding(row, dtype, device):
-        found = embedded(replaced.model, ids, together=True)
-    if found is None or not found.served:
-        found = embedded(replaced.model, ids, together=False)
-    if not found.served:
-        raise NotServed(next(iter(found.refused.values())))
-    return found
-
-
-def quality(
-    found: Embedded, row: Variant, want_tw: Tensor, plain: Error, pairs: Places, dtype: str
-) -> dict[str, Any]:
-    """All that is said of them; whoever computes softmax has to agree with the original."""
-    served = found.served
-    error = difference(found.vectors_tw[served], want_tw[served])
-    wrong = _not_numbers(found)
-    off = disagrees(error, plain, dtype, len(served))
-    if row.exact and not wrong:
-        wrong = off
-    return {
-        "cosines": cosines(found, want_tw),
-        "similarities": similarities(found.vectors_tw, pairs),
-        "error": error.to_dict(),
-        "together": found.together,
-        "wrong": wrong,
-        "equal": not off,
-        "left_out": _told(found.refused),
-    }
-
-
-def _not_numbers(found: Embedded) -> str:
-    """Empty where every text that was served has an embedding, else a sentence."""
-    lost = [n for n in found.served if not bool(torch.isfinite(found.vectors_tw[n]).all())]
-    return f"the embeddings of {len(lost)} of {len(found.served)} texts are not numbers" * bool(
-        lost
-    )
-
-
-def _told(refused: dict[int, str]) -> dict[str, list[int]]:
-    """By the sentence: the places of the texts that were refused with it."""
-    made: dict[str, list[int]] = {}
-    for place, why in refused.items():
-        made.setdefault(why, []).append(place)
-    return made
-
-
-def _number(value: Tensor) -> float | None:
-    """A number as JSON has it; nine digits are more than any of them is good for."""
+def _finite(value: Tensor) -> float | None:
+    """As JSON has it."""
     return round(float(value), 12) if bool(torch.isfinite(value)) else None
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def judge_embeddings(
+    made: Embeddings, row: Variant, want_tw: Tensor, plain: Error, pairs: Ids, dtype: str
+) -> dict[str, Any]:
+    """All figures of the embeddings; a row that computes softmax has to agree."""
+    served = made.served
+    error = embedding_error(made.vectors_tw[served], want_tw[served])
+    off = disagreement(error, plain, dtype, len(served))
+    not_finite = int((~torch.isfinite(made.vectors_tw[served])).any(1).sum())
+    if not_finite:
+        wrong = f"the embeddings of {not_finite} of {len(served)} texts are not numbers"
+    else:
+        wrong = off if row.exact else ""
+    left_out: dict[str, list[int]] = {}
+    for place, why in made.refused.items():
+        left_out.setdefault(why, []).append(place)
     return {
-        name: None if isinstance(x, float) and not torch.isfinite(torch.tensor(x)) else x
-        for name, x in values.items()
+        "cosines": cosines(made, want_tw),
+        "similarities": similarities(made.vectors_tw, pairs),
+        "error": error.to_dict(),
+        "together": made.together,
+        "wrong": wrong,
+        "equal": not off,
+        "left_out": left_out,
     }
 
 
@@ -316,66 +272,60 @@ FIRST, CAP = 20, 80
 
 
 class StepSide:
-    """Steps with one attention: a side of pairs."""
+    """Steps of the model with one attention: a side of pairs."""
 
-    WARM = 1
-
-    def __init__(self, replaced: Replaced, name: str, ids: Sequence[int]) -> None:
-        self._replaced, self._name = replaced, name
-        device = next(replaced.model.parameters()).device
-        self._words = torch.tensor([list(ids)], device=device)
+    def __init__(self, swappable: SwappableModel, name: str, ids: Sequence[int]) -> None:
+        self._swappable, self._name = swappable, name
+        device = next(swappable.model.parameters()).device
+        self._tokens = torch.tensor([list(ids)], device=device)
         self._clock = clock_for(str(device), "forward")
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[Tensor] = []
 
     def fresh(self) -> None:
-        """Tokens elsewhere, and what the allocator gives next with them."""
-        self._kept = [*self._kept[-1:], self._words]
-        self._words = self._words.clone()
-        self._samples(self.WARM)
+        """Move the tokens, and with them what the allocator gives next; warm up."""
+        self._kept = [*self._kept[-1:], self._tokens]
+        self._tokens = self._tokens.clone()
+        self.sample()
 
     def sample(self) -> float:
         """Seconds of one step."""
-        return self._samples(1)[0]
-
-    def _samples(self, count: int) -> list[float]:
-        self._replaced.use(self._name)
+        self._swappable.use(self._name)
         with torch.no_grad():
-            return self._clock.samples(_nothing, self._step, count)
+            return self._clock.samples(lambda: None, self._step, 1)[0]
 
     def _step(self) -> Any:
-        return self._replaced.model(input_ids=self._words)
+        return self._swappable.model(input_ids=self._tokens)
 
 
-def _nothing() -> None:
-    """Before a step there is nothing to do."""
-
-
-def as_long(ids: Sequence[Sequence[int]], length: int) -> list[int]:
+def tokens_of_length(ids: Ids, length: int) -> list[int]:
     """So many tokens of real text: the longest texts, one after the other."""
-    order = sorted(ids, key=len, reverse=True)
-    joined = [token for text in order for token in text]
+    joined = [token for text in sorted(ids, key=len, reverse=True) for token in text]
     while len(joined) < length:
         joined += joined
     return joined[:length]
 
 
-def in_pairs(
-    replaced: Replaced,
-    original: str,
-    name: str,
-    ids: Sequence[Sequence[int]],
-    length: int,
-    margin: float,
-    budget_s: float,
+def compare_steps(
+    swappable: SwappableModel, name: str, ids: Ids, length: int, question: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The step with this attention over the original's, at one length."""
-    tokens = as_long(ids, length)
-    rule = StopRule(margin, first=FIRST, cap=CAP, budget_s=budget_s)
-    pairs = compare_stepped(
-        StepSide(replaced, original, tokens), StepSide(replaced, name, tokens), rule
-    )
-    pairs.names = (original, name)
+    """The time of a step with this attention over that with the original, at one length."""
+    tokens = tokens_of_length(ids, length)
+    rule = StopRule(question["margin"], first=FIRST, cap=CAP, budget_s=question["pairs_s"])
+    original, replaced = (StepSide(swappable, each, tokens) for each in (ORIGINAL, name))
+    pairs = compare_in_pairs(original, replaced, rule)
+    pairs.names = (ORIGINAL, name)
     return {"seq": length, **pairs.to_dict()}
+
+
+def cosines_by_layer(
+    swappable: SwappableModel, name: str, row: Variant, ids: Ids, want_tw: Tensor, dtype: str
+) -> list[list[float | None]]:
+    """The cosines of all texts with this attention in one layer alone, layer by layer."""
+    found = []
+    for layer in range(swappable.layers):
+        swappable.use(name, [layer])
+        found.append(cosines(embed_variant(swappable, row, ids, dtype), want_tw))
+    return found
 
 
 PROJECTIONS = (
@@ -386,159 +336,180 @@ PROJECTIONS = (
 )
 RATE = 3e-4
 """AdamW's."""
-A_STEP = 4
-"""Texts to a step."""
-MOST = 256
-"""Tokens of a text that are learnt from."""
-
-
-def trained(model: nn.Module, which: str) -> list[nn.Parameter]:
-    """The weights that may move: the projections around the attention, or all."""
-    found = []
-    for name, weight in model.named_parameters():
-        moves = which == "all" or any(part in name for part in PROJECTIONS)
-        weight.requires_grad_(moves)
-        found += [weight] * moves
-    return found
+TEXTS_PER_STEP = 4
+LEARN_TOKENS = 256
+"""Of a text, from its beginning."""
 
 
 def distil(
-    replaced: Replaced,
-    teacher: nn.Module,
-    ids: Sequence[Sequence[int]],
-    steps: int,
-    which: str,
-    seed: int,
+    model: nn.Module, teacher: nn.Module, ids: Ids, steps: int, which: str, seed: int
 ) -> list[float]:
-    """Train in place; the loss of each step, before it. The variant is already in use."""
+    """Train in place, without dropout; return the loss before each step."""
     torch.manual_seed(seed)
-    chance, model = random.Random(seed), replaced.model
-    no_dropout(model)
-    optimiser = torch.optim.AdamW(trained(model, which), lr=RATE)
+    chance = random.Random(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # not every variant drops weights
+    moving = []
+    for name, weight in model.named_parameters():
+        moves = which == "all" or any(part in name for part in PROJECTIONS)
+        weight.requires_grad_(moves)
+        if moves:
+            moving.append(weight)
+    optimizer = torch.optim.AdamW(moving, lr=RATE)
     losses = []
     for _ in range(steps):
-        optimiser.zero_grad(set_to_none=True)
-        some = chance.sample(range(len(ids)), min(A_STEP, len(ids)))
+        optimizer.zero_grad(set_to_none=True)
+        some = chance.sample(range(len(ids)), min(TEXTS_PER_STEP, len(ids)))
         total = 0.0
         for n in some:
-            loss = _loss(model, teacher, [ids[n][:MOST]]) / len(some)
+            loss = _distil_loss(model, teacher, [ids[n][:LEARN_TOKENS]]) / len(some)
             loss.backward()
             total += float(loss.detach())
-        optimiser.step()
+        optimizer.step()
         losses.append(total)
-    _rest(model.parameters())
+    for weight in model.parameters():
+        weight.requires_grad_(False)
     return losses
 
 
-def _loss(model: nn.Module, teacher: nn.Module, ids: Sequence[Sequence[int]]) -> Tensor:
+def _distil_loss(model: nn.Module, teacher: nn.Module, ids: Ids) -> Tensor:
     with torch.no_grad():
-        want, _ = hidden(teacher, ids)
-    got, _ = hidden(model, ids)
+        want, _ = last_states(teacher, ids)
+    got, _ = last_states(model, ids)
     return (got - want).square().sum() / want.square().sum()
 
 
-def _rest(weights: Iterable[nn.Parameter]) -> None:
-    for weight in weights:
-        weight.requires_grad_(False)
+def register_no_attention() -> str:
+    """An attention that hands each token its own value: nothing can be faster."""
+
+    def hand_on(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
+    ) -> tuple[Tensor, None]:
+        return value.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(NO_ATTENTION, hand_on)
+    return NO_ATTENTION
 
 
-def one_by_one(
-    replaced: Replaced,
-    name: str,
-    row: Variant,
-    ids: Sequence[Sequence[int]],
-    want_tw: Tensor,
-    dtype: str,
-) -> list[list[Any]]:
-    """By layer: the cosine of each text's embedding to the original's."""
-    found = []
-    for layer in range(replaced.layers):
-        replaced.use(name, [layer])
-        found.append(cosines(of_texts(replaced, row, ids, dtype), want_tw))
-    return found
+def answer_original(question: Mapping[str, Any]) -> Stages:
+    """The original's figures, then the floor of a step's time at each length."""
+    folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
+    original = embed_original(question["texts"], dtype, device, folder)
+    ids, want = read_original(folder)
+    original["similarities"] = similarities(want, question["pairs"])
+    yield {"original": original}
+    swappable = SwappableModel(load_model(dtype, device))
+    name = register_no_attention()
+    for length in question["seq"]:
+        yield {"floor": compare_steps(swappable, name, ids, length, question)}
 
 
-Stages = Iterator[dict[str, Any]]
-
-
-def answer(asked: Mapping[str, Any]) -> Stages:
-    """Whatever was asked."""
-    return {"original": _original, "variant": _variant}[asked["do"]](asked)
-
-
-def _original(asked: Mapping[str, Any]) -> Stages:
-    folder, dtype, device = Path(asked["folder"]), asked["dtype"], asked["device"]
-    found = make(asked["texts"], dtype, device, folder)
-    ids, want = read(folder)
-    found["similarities"] = similarities(want, asked["pairs"])
-    yield {"original": found}
-    replaced = Replaced(pretrained.load(dtype, device, ORIGINAL))
-    nothing = register_nothing()
-    for length in asked["seq"]:
-        yield {
-            "floor": in_pairs(
-                replaced, ORIGINAL, nothing, ids, length, asked["margin"], asked["pairs_s"]
-            )
-        }
-
-
-def _variant(asked: Mapping[str, Any]) -> Stages:
-    dtype, device = asked["dtype"], asked["device"]
-    row = impls.table(asked["tables"]).find(asked["variant"])
+def answer_variant(question: Mapping[str, Any]) -> Stages:
+    """A variant's embeddings, steps, layers and distillation; what is wrong has no more."""
+    dtype, device = question["dtype"], question["device"]
+    row = impls.table(question["tables"]).find(question["variant"])
     name = register_row(row)
-    ids, want = read(Path(asked["folder"]))
-    replaced = Replaced(pretrained.load(dtype, device, ORIGINAL))
-    replaced.use(name)
-    found = of_texts(replaced, row, ids, dtype)
-    plain = Error.from_dict(asked["plain"])
-    said = quality(found, row, want, plain, asked["pairs"], dtype)
-    yield {"quality": said}
-    if said["wrong"]:
-        return  # what is wrong has no time
-    for length in asked["seq"]:
+    ids, want = read_original(Path(question["folder"]))
+    swappable = SwappableModel(load_model(dtype, device))
+    swappable.use(name)
+    made = embed_variant(swappable, row, ids, dtype)
+    plain = Error.from_dict(question["plain"])
+    quality = judge_embeddings(made, row, want, plain, question["pairs"], dtype)
+    yield {"quality": quality}
+    if quality["wrong"]:
+        return
+    for length in question["seq"]:
         try:
-            yield {
-                "step": in_pairs(
-                    replaced, ORIGINAL, name, ids, length, asked["margin"], asked["pairs_s"]
-                )
-            }
+            yield {"step": compare_steps(swappable, name, ids, length, question)}
         except NotServed as why:
             yield {"step": {"seq": length, "why": own_words(why)}}
-    if asked["layers"] and not row.exact:
-        some = asked["layer_texts"]
-        yield {"layers": one_by_one(replaced, name, row, [ids[n] for n in some], want[some], dtype)}
-    if asked["distil"] and not row.exact:
-        yield {"distilled": _distilled(asked, replaced, name, row, ids, want)}
+    if question["layers"] and not row.exact:
+        places = question["layer_texts"]
+        texts = [ids[n] for n in places]
+        yield {"layers": cosines_by_layer(swappable, name, row, texts, want[places], dtype)}
+    if question["distil"] and not row.exact:
+        swappable.use(name)
+        yield {"distilled": _distil_variant(question, swappable, row, ids, want)}
 
 
-def _distilled(
-    asked: Mapping[str, Any],
-    replaced: Replaced,
-    name: str,
-    row: Variant,
-    ids: list[list[int]],
-    want: Any,
+def _distil_variant(
+    question: Mapping[str, Any], swappable: SwappableModel, row: Variant, ids: Ids, want: Tensor
 ) -> dict[str, Any]:
-    """Before and after, on texts that were not learnt from; or why it can't be trained."""
-    learn, judged = asked["learn"], asked["judged"]
-    some, wanted = [ids[n] for n in judged], want[judged]
-    replaced.use(name)
-    before = cosines(of_texts(replaced, row, some, asked["dtype"]), wanted)
-    teacher = pretrained.load(asked["dtype"], asked["device"], ORIGINAL)
+    """Cosines before and after, on texts that were not learnt from; or why it can't be trained."""
+    judged, dtype = question["judged"], question["dtype"]
+    texts = [ids[n] for n in judged]
+    before = cosines(embed_variant(swappable, row, texts, dtype), want[judged])
+    teacher = load_model(dtype, question["device"])
+    learn = [ids[n] for n in question["learn"]]
+    steps, which, seed = question["distil"], question["train"], question["seed"]
     try:
-        losses = distil(
-            replaced,
-            teacher,
-            [ids[n] for n in learn],
-            asked["distil"],
-            asked["train"],
-            asked["seed"],
-        )
+        losses = distil(swappable.model, teacher, learn, steps, which, seed)
     except NotServed as why:
         return {"why": own_words(why)}
-    after = cosines(of_texts(replaced, row, some, asked["dtype"]), wanted)
+    after = cosines(embed_variant(swappable, row, texts, dtype), want[judged])
     return {"before": before, "after": after, "losses": losses, "texts": judged}
 
 
+RECORDER = "attnbench_recorder"
+
+
+def answer_capture(question: Mapping[str, Any]) -> Stages:
+    """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads."""
+    ids = fill_rows(tokenize(question["texts"]), question["seq"], question["batch"])
+    model = load_model(question["dtype"], question["device"])
+    files = []
+    for number, qkv in enumerate(capture_layers(model, ids)):
+        file = Path(question["folder"]) / f"layer-{number}.npz"
+        np.savez(file, **{name: _array(x) for name, x in zip("qkv", qkv, strict=True)})
+        files.append(str(file))
+    _, heads, _, width = qkv[0].shape
+    yield {"captured": {"files": files, "heads": heads, "head_dim": width}}
+
+
+def fill_rows(ids: Ids, seq: int, batch: int) -> Tensor:
+    """Rows of so many tokens: long texts, one after the other until a row is full, and cut there.
+
+    Raises :class:`CantBeDone` where there are too few of them.
+    """
+    rows, begun = list[list[int]](), list[int]()
+    for text in ids:
+        if len(text) >= min(LONG, seq):
+            begun = [*begun, *text]
+        if len(begun) >= seq:
+            rows, begun = [*rows, begun[:seq]], []
+    if len(rows) < batch:
+        raise CantBeDone(
+            f"the texts fill {len(rows)} rows of {seq} tokens, and {batch} are asked for: give a "
+            "smaller --seq or --batch"
+        )
+    return torch.tensor(rows[:batch])
+
+
+def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The q, k and v that each layer hands to attention, in the order of the layers."""
+    captured: list[tuple[Tensor, Tensor, Tensor]] = []
+    original = ALL_ATTENTION_FUNCTIONS[ORIGINAL]
+
+    def record(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
+    ) -> Any:
+        captured.append((query.detach().clone(), key.detach().clone(), value.detach().clone()))
+        return original(module, query, key, value, mask, **more)
+
+    AttentionInterface.register(RECORDER, record)
+    SwappableModel(model).use(RECORDER)
+    with torch.no_grad():
+        model(input_ids=ids_tn.to(next(model.parameters()).device))
+    return captured
+
+
+def _array(x: Tensor) -> Any:
+    """As NumPy has it; bfloat16, which NumPy lacks, as float32, from which it comes back."""
+    return (x.float() if x.dtype == torch.bfloat16 else x).contiguous().cpu().numpy()
+
+
+ANSWERS = {"original": answer_original, "variant": answer_variant, "capture": answer_capture}
+
 if __name__ == "__main__":
-    serve_forked(answer)
+    serve_forked(lambda question: ANSWERS[question["do"]](question))

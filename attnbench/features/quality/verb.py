@@ -1,16 +1,16 @@
-"""``attnbench quality FORM``: what a variant costs a model. A room for each form."""
+"""``attnbench quality FORM``: what a variant costs a model, and the evidence that is kept of it."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.command.terminal import INTERRUPTED, say
-from attnbench.features.quality.evidence import again, keep, status
 from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
@@ -19,373 +19,365 @@ if TYPE_CHECKING:
     from attnbench.core.evidence import Evidence
     from attnbench.core.machine import Machine
     from attnbench.core.settings import Settings
-    from attnbench.features.quality.pretrained import Texts, Trial, Wanted
+    from attnbench.features.quality.pretrained import Texts, TrialOptions
     from attnbench.features.quality.recall import TrainingPlan
     from impls.spec import Variant
 
 
-class NoSuchForm(CantBeDone):
-    """Nothing, or something else, was named after the verb; a sentence."""
-
-
-def quality(given: argparse.Namespace) -> int:
-    """The form that was asked for."""
-    if given.form not in FORMS:
-        what = f"there is no quality {given.asked!r}" if given.asked else "quality of what kind?"
-        *some, last = (f"attnbench quality {form}" for form in FORMS)
-        raise NoSuchForm(f"{what}; there are {', '.join(some)} and {last}")
-    return FORMS[given.form](given)
-
-
-KIND = "model"
+Row = dict[str, Any]
 LAYER_TEXTS = 4
 """Long texts on which each layer is tried alone."""
 PAIRS_S = 3.0
 SEQ = (256,)
+SCAN = ("sdpa", "linear.elu")
+"""The variants that a scan tells apart, unless others are named."""
 
 
-def model(given: argparse.Namespace) -> int:
-    """``attnbench quality model [VARIANT …]``"""
-    from attnbench.features.quality.view import show_model
+def quality(args: argparse.Namespace) -> int:
+    """Run a form, or show what an earlier call of it kept."""
+    if args.form not in FORMS:
+        what = f"there is no quality {args.asked!r}" if args.asked else "quality of what kind?"
+        *some, last = (f"attnbench quality {form}" for form in FORMS)
+        raise CantBeDone(f"{what}; there are {', '.join(some)} and {last}")
+    if args.source is not None:
+        return _show_again(args)
+    return FORMS[args.form](args)
 
-    if given.source is not None:
-        return again(given, KIND, show_model)
-    import impls
-    from attnbench.core.evidence import check_writable
-    from attnbench.core.lock import lock_for
+
+def _show_again(args: argparse.Namespace) -> int:
+    from attnbench.core.disk import StoreError
+    from attnbench.core.evidence import read_evidence
+
+    file = Path(args.source)
+    found = read_evidence(file)
+    if found.kind != args.form:
+        raise StoreError(
+            f"{file} is evidence of {found.kind}, not of {args.form}: give a file that 'attnbench "
+            f"quality {args.form}' wrote, results/*/evidence/*-{args.form}.json"
+        )
+    try:
+        _show(found, file, as_json=args.json)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
+    if found.kind == "recall":
+        _draw(found, file)
+    return _exit_status(found)
+
+
+def _keep(
+    args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> int:
+    """Save evidence with its picture and show it; the exit status."""
+    from attnbench.core.evidence import Evidence, save_evidence
+
+    found = Evidence(args.form, made, rows)
+    file = save_evidence(Path(args.out), found)
+    _show(found, file, as_json=args.json)
+    _draw(found, file)
+    return INTERRUPTED if found.partial else _exit_status(found)
+
+
+def _show(found: Evidence, file: Path, *, as_json: bool) -> None:
+    from attnbench.features.quality import model_view, recall_results
+
+    if found.kind == "recall":
+        conclusions = recall_results.recall_conclusions(found)
+        if as_json:
+            print(json.dumps({**asdict(found), "conclusions": conclusions}))
+        else:
+            recall_results.show_recall(found)
+        return
+    if as_json:
+        print(file.read_text(), end="")
+    elif found.kind == "model":
+        model_view.show_model(found)
+    else:
+        model_view.show_real(found)
+    if found.partial:
+        say("stopped before its end: this is a part of what was asked")
+
+
+def _draw(found: Evidence, file: Path) -> None:
+    """Draw a picture beside the evidence where its kind has one."""
+    from attnbench.features.quality import pictures
+
+    picture = None
+    try:
+        picture = pictures.draw_beside(found, file)
+    except OSError as error:
+        say(f"note: {file.with_suffix('.png')} could not be written: {error.strerror}")
+    say(f"kept in {file}" + (f"; drawn in {picture}" if picture else ""))
+
+
+def _exit_status(found: Evidence) -> int:
+    """1 where a variant is wrong or did not survive; 2 where none could be tried."""
+    statuses = {row["status"] for row in found.rows}
+    if statuses & {"wrong", "failed", "crashed", "timed_out"}:
+        return 1
+    if found.kind != "recall" and "measured" not in statuses:
+        say("attnbench: nothing was measured, for the reasons said")
+        return 2
+    return 0
+
+
+class Start(NamedTuple):
+    """What both forms with the trained model need before they begin."""
+
+    machine: Machine
+    settings: Settings
+    texts: Texts
+    device: str
+    dtype: str
+
+
+def _start(args: argparse.Namespace, lengths: Sequence[int]) -> Start:
+    """Raise :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
     from attnbench.core.machine import this_machine
-    from attnbench.core.process import Worker
     from attnbench.core.settings import Settings
     from attnbench.features.quality import pretrained
-    from attnbench.features.quality.pretrained import WORKER, Trial, rows_of
+    from attnbench.sweep.plan import LONG, here
     from attnbench.sweep.start import pinned
+    from impls.problem import InvalidProblem, Problem
 
     machine = this_machine()
-    pretrained.folder()  # refused before anything is begun
-    texts = _texts(given)
-    settings = Settings(threads=pinned(given.threads, machine))
-    wanted = _wanted(given, machine, settings)
-    rows = rows_of(impls.table(given.table), given.variants)
-    check_writable(Path(given.out), machine)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        lock_for([wanted.device]),
-        Worker(WORKER, settings.threads, limited=wanted.device == "cpu", forks=True) as worker,
-    ):
-        trial = Trial(texts, wanted, worker, given.table, Path(folder))
-        found, stopped = _asked(trial, rows, wanted, machine)
-    if not found:
-        say("attnbench: stopped before any variant was tried; nothing is kept")
-        return INTERRUPTED
-    facts = _facts(trial, texts, wanted, settings, stopped=stopped)
-    keep(given, machine, KIND, facts, found, show_model)
-    return INTERRUPTED if stopped else status(found)
-
-
-def _texts(given: argparse.Namespace) -> Texts:
-    from attnbench.features.quality.pretrained import built_in, of_file
-
-    return of_file(Path(given.texts)) if given.texts else built_in()
-
-
-def _wanted(given: argparse.Namespace, machine: Machine, settings: Settings) -> Wanted:
-    from attnbench.core.evidence import stored_margin
-    from attnbench.features.quality.pretrained import Wanted
-    from attnbench.sweep.plan import LONG, here
-    from impls.problem import Problem
-
-    device, dtype = given.device or machine.devices[-1], LONG.get(given.dtype, given.dtype)
+    pretrained.model_folder()
+    file = getattr(args, "texts", None)
+    texts = pretrained.read_texts(Path(file)) if file else pretrained.built_in_texts()
+    settings = Settings(threads=pinned(args.threads, machine))
+    device, dtype = args.device or machine.devices[-1], LONG.get(args.dtype, args.dtype)
     here(device, machine)
-    for length in given.seq or SEQ:
-        Problem(q_len=length, kv_len=length, dtype=dtype, device=device)  # refuses what can't be
-    return Wanted(
-        dtype=dtype,
-        device=device,
-        seq=_lengths(given.seq or SEQ),
-        pairs_s=given.budget or PAIRS_S,
-        margin=stored_margin(Path(given.out), machine, settings.threads),
-        layers=0 if given.no_layers else LAYER_TEXTS,
-        distil=given.distil,
-        train=given.train,
-        seed=given.seed,
+    for length in lengths:
+        Problem(q_len=length, kv_len=length, dtype=dtype, device=device)
+    if max(lengths) > pretrained.LONGEST:
+        raise InvalidProblem(
+            f"--seq {max(lengths)} is longer than the model has places for: {pretrained.LONGEST} "
+            "at the most"
+        )
+    return Start(machine, settings, texts, device, dtype)
+
+
+def _evidence_facts(start: Start, texts: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is needed to make the evidence again."""
+    from attnbench.core.evidence import made_here
+    from attnbench.features.quality import pretrained
+
+    return made_here(
+        start.machine,
+        model={"name": pretrained.MODEL, **pretrained.versions()},
+        texts={"source": start.texts.source, "digest": start.texts.digest, "texts": texts},
+        wanted=wanted,
+        settings=start.settings.to_dict(),
     )
 
 
-def _lengths(asked: Sequence[int]) -> tuple[int, ...]:
-    from attnbench.features.quality.pretrained import LONGEST
-    from impls.problem import InvalidProblem
-
-    if max(asked) > LONGEST:
-        raise InvalidProblem(
-            f"--seq {max(asked)} is longer than the model has places for: {LONGEST} at the most"
-        )
-    return tuple(sorted(set(asked)))
-
-
-def _asked(
-    trial: Trial, rows: Sequence[Variant], wanted: Wanted, machine: Machine
-) -> tuple[list[dict[str, Any]], bool]:
-    """A row a variant, as far as it came, ranked; and whether Ctrl-C ended it."""
-    from attnbench.features.quality.pretrained import refused
-    from attnbench.features.quality.view import line
-    from attnbench.features.quality.words import with_ranks, with_verdicts
+def _until_interrupted(steps: Generator[Row | None]) -> tuple[list[Row], bool]:
+    """The rows until the end or Ctrl-C, which may also end it at a None; whether it was Ctrl-C."""
     from attnbench.sweep.sweep import Interrupt
 
-    interrupt, stopped, found = Interrupt(say), False, []
-    say(f"{len(rows)} variants in the model, each in a process of its own; first the original")
+    interrupt, rows = Interrupt(say), list[Row]()
     try:
-        with interrupt.watching():
-            trial.begin()
-            for number, row in enumerate(rows, 1):
-                if stopped := interrupt.asked:
-                    break
-                facts = {"variant": row.label, "family": row.family, "computes": row.computes}
-                why = refused(row, wanted, machine)
-                found.append({**facts, **why} if why is not None else trial.variant(row))
-                if found[-1]["status"] != "unavailable":
-                    say(f"[{number}/{len(rows)}] {line(found[-1])}")
+        with interrupt.watching(), closing(steps):
+            for row in steps:
+                if row is not None:
+                    rows.append(row)
+                if interrupt.asked:
+                    return rows, True
     except KeyboardInterrupt:
-        stopped = True
-        if not trial.original:
-            raise
-    return with_verdicts(with_ranks(found, trial.original)), stopped
+        return rows, True
+    return rows, False
 
 
-def _facts(
-    trial: Trial, texts: Texts, wanted: Wanted, settings: Settings, *, stopped: bool
-) -> dict[str, Any]:
-    """What is needed to make it again, and the original's own figures."""
-    from attnbench.features.quality import pretrained
+def model(args: argparse.Namespace) -> int:
+    """``attnbench quality model [VARIANT …]``"""
+    import impls
+    from attnbench.core.evidence import check_writable, stored_margin
+    from attnbench.core.lock import lock_for
+    from attnbench.core.process import Worker
+    from attnbench.features.quality.model_results import with_ranks, with_verdicts
+    from attnbench.features.quality.pretrained import (
+        WORKER,
+        Trial,
+        TrialOptions,
+        choose_rows,
+    )
 
-    return {
-        "model": {"name": pretrained.MODEL, **pretrained.versions()},
-        "texts": {"source": texts.source, "digest": texts.digest, "texts": len(texts.texts)},
-        "wanted": asdict(wanted),
-        "settings": settings.to_dict(),
-        "original": trial.original,
-        "stopped": stopped,
-    }
+    lengths = args.seq or SEQ
+    start = _start(args, lengths)
+    options = TrialOptions(
+        dtype=start.dtype,
+        device=start.device,
+        seq=tuple(sorted(set(lengths))),
+        pairs_s=args.budget or PAIRS_S,
+        margin=stored_margin(Path(args.out), start.machine, start.settings.threads),
+        layers=0 if args.no_layers else LAYER_TEXTS,
+        distil=args.distil,
+        train=args.train,
+        seed=args.seed,
+    )
+    variants = choose_rows(impls.table(args.table), args.variants)
+    check_writable(Path(args.out), start.machine)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(lock_for([start.device]))
+        worker = stack.enter_context(
+            Worker(WORKER, start.settings.threads, limited=start.device == "cpu", forks=True)
+        )
+        trial = Trial(start.texts, options, worker, args.table, Path(folder))
+        rows, stopped = _until_interrupted(_try_variants(trial, variants, options, start.machine))
+    if not rows:
+        say("attnbench: stopped before any variant was tried; nothing is kept")
+        return INTERRUPTED
+    rows = with_verdicts(with_ranks(rows, trial.original))
+    facts = _evidence_facts(start, len(start.texts.texts), asdict(options))
+    return _keep(args, {**facts, "original": trial.original, "stopped": stopped}, rows)
 
 
-QUALITY_REAL_KIND = "real"
+def _try_variants(
+    trial: Any, variants: Sequence[Variant], options: TrialOptions, machine: Machine
+) -> Generator[Row | None]:
+    """A row a variant, after a None for the original."""
+    from attnbench.features.quality.model_view import progress_line
+    from attnbench.features.quality.pretrained import refusal
+
+    say(f"{len(variants)} variants in the model, each in a process of its own; first the original")
+    trial.run_original()
+    yield None
+    for number, variant in enumerate(variants, 1):
+        row = {"variant": variant.label, "family": variant.family, "computes": variant.computes}
+        refused = refusal(variant, options, machine)
+        row = trial.run_variant(variant) if refused is None else {**row, **refused}
+        if row["status"] != "unavailable":
+            say(f"[{number}/{len(variants)}] {progress_line(row)}")
+        yield row
 
 
-def real(given: argparse.Namespace) -> int:
+def real(args: argparse.Namespace) -> int:
     """``attnbench quality real [VARIANT …]``"""
-    from attnbench.features.quality.view import show_real
-
-    if given.source is not None:
-        return again(given, QUALITY_REAL_KIND, show_real)
     from attnbench.core.evidence import check_writable
     from attnbench.core.lock import lock_for
-    from attnbench.core.machine import this_machine
-    from attnbench.core.settings import Settings
-    from attnbench.features.quality import pretrained
-    from attnbench.features.quality.pretrained import LONGEST, built_in
-    from attnbench.sweep.plan import LONG, here
-    from attnbench.sweep.start import pinned
-    from impls.problem import InvalidProblem
 
-    machine = this_machine()
-    pretrained.folder()  # refused before anything is begun
-    if given.seq > LONGEST:
-        raise InvalidProblem(
-            f"--seq {given.seq} is longer than the model has places for: {LONGEST} at the most"
-        )
-    given.device = given.device or machine.devices[-1]
-    given.dtype = LONG.get(given.dtype, given.dtype)
-    here(given.device, machine)
-    texts, settings = built_in(), Settings(threads=pinned(given.threads, machine))
-    check_writable(Path(given.out), machine)
-    with tempfile.TemporaryDirectory() as folder, lock_for([given.device]):
-        rows, stopped = _asked_of_quality_real(given, texts, settings, machine, Path(folder))
+    start = _start(args, [args.seq])
+    check_writable(Path(args.out), start.machine)
+    with tempfile.TemporaryDirectory() as folder, lock_for([start.device]):
+        rows, stopped = _until_interrupted(_judge_layers(args, start, Path(folder)))
     if not rows:
         say("attnbench: stopped before anything was tried; nothing is kept")
         return INTERRUPTED
-    facts = {
-        "model": {"name": pretrained.MODEL, **pretrained.versions()},
-        "texts": {"source": texts.source, "digest": texts.digest, "texts": given.batch},
-        "wanted": {
-            name: getattr(given, name) for name in ("seq", "batch", "dtype", "device", "seed")
-        },
-        "settings": settings.to_dict(),
-        "stopped": stopped,
-    }
-    keep(given, machine, QUALITY_REAL_KIND, facts, rows, show_real)
-    return INTERRUPTED if stopped else status(rows)
+    wanted = {"seq": args.seq, "batch": args.batch, "dtype": start.dtype, "device": start.device}
+    facts = _evidence_facts(start, args.batch, {**wanted, "seed": args.seed})
+    return _keep(args, {**facts, "stopped": stopped}, rows)
 
 
-def _asked_of_quality_real(
-    given: argparse.Namespace, texts: Texts, settings: Settings, machine: Machine, folder: Path
-) -> tuple[list[dict[str, Any]], bool]:
-    """A row a cell, as far as it came; and whether Ctrl-C ended it."""
+def _judge_layers(args: argparse.Namespace, start: Start, folder: Path) -> Generator[Row | None]:
+    """A row a cell, after a None once the layers are read."""
     import impls
-    from attnbench.features.quality.real import capture, judged, planned
+    from attnbench.features.quality.pretrained import (
+        capture_inputs,
+        judge_sources,
+        plan_sources,
+    )
     from attnbench.sweep.engine import LocalEngine
-    from attnbench.sweep.sweep import Interrupt
 
-    interrupt, stopped = Interrupt(say), False
-    rows: list[dict[str, Any]] = []
-    try:
-        with interrupt.watching():
-            sources = capture(
-                texts, given.seq, given.batch, given.dtype, given.device, folder, settings
-            )
-            plan = planned(impls.table(given.table), given.variants, sources, machine)
-            say(plan.sentence())
-            with LocalEngine(settings, limited=given.device == "cpu") as engine:
-                for row in judged(plan, sources, engine, given.seed):
-                    rows.append(row)
-                    _told(rows, len(plan.cells))
-                    if stopped := interrupt.asked:
-                        break
-    except KeyboardInterrupt:
-        stopped = True
-    return rows, stopped
+    sources = capture_inputs(
+        start.texts, args.seq, args.batch, start.dtype, start.device, folder, start.settings
+    )
+    plan = plan_sources(impls.table(args.table), args.variants, sources, start.machine)
+    say(plan.sentence())
+    yield None
+    with LocalEngine(start.settings, limited=start.device == "cpu") as engine:
+        source = None
+        for number, row in enumerate(judge_sources(plan, sources, engine, args.seed)):
+            if row["status"] not in ("measured", "refused", "unavailable"):
+                say(f"{row['variant']} on {row['source']}: {row['status']}: {row['reason']}")
+            if row["source"] != source:
+                source = row["source"]
+                say(f"[{number}/{len(plan.cells)}] {source}")
+            yield row
 
 
-def _told(rows: Sequence[dict[str, Any]], cells: int) -> None:
-    """A line where something is amiss, and one a source."""
-    last = rows[-1]
-    if last["status"] not in ("measured", "refused", "unavailable"):
-        say(f"{last['variant']} on {last['source']}: {last['status']}: {last['reason']}")
-    if len(rows) == 1 or rows[-2]["source"] != last["source"]:
-        say(f"[{len(rows) - 1}/{cells}] {last['source']}")
-
-
-SCAN = ("sdpa", "linear.elu")
-"""Whom a scan tells apart, unless others are named."""
-
-
-class NoSuchRecall(CantBeDone):
-    """What was asked says nothing here; a sentence."""
-
-
-def recall(given: argparse.Namespace) -> int:
-    """The form of the verb."""
-    from attnbench.core.evidence import read_evidence
-
-    if given.kept is not None:
-        found = read_evidence(Path(given.kept))
-        if found.kind != "recall":
-            raise NoSuchRecall(
-                f"{given.kept} is evidence of {found.kind}, not of recall: give a file that "
-                "'attnbench quality recall' wrote, results/*/evidence/*-recall.json"
-            )
-        _whole(found, given.kept)
-        return _shown(found, Path(given.kept), as_json=given.json)
-    return _trained(given)
-
-
-def _whole(found: Evidence, file: str) -> None:
-    """Raise a sentence for a file that a view can't be made of."""
-    from attnbench.features.quality import recall_view
-
-    try:
-        recall_view.said(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NoSuchRecall(f"{file} is damaged ({error}): what it holds can't be shown") from None
-
-
-def _trained(given: argparse.Namespace) -> int:
-    from attnbench.core.evidence import Evidence, check_writable, made_here, save_evidence
+def recall(args: argparse.Namespace) -> int:
+    """``attnbench quality recall [VARIANT …]``"""
+    from attnbench.core.evidence import Evidence, check_writable, made_here
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
-    from attnbench.features.quality import recall_view
     from attnbench.features.quality.recall import TrainingProgress
+    from attnbench.features.quality.recall_results import progress_words
 
     machine = this_machine()
-    plan = _plan(given)
-    check_writable(Path(given.out), machine)
-    say(_sentence(plan))
-    going, stopped = TrainingProgress(plan, say), False
+    plan = _training_plan(args, machine)
+    check_writable(Path(args.out), machine)
+    say(_plan_sentence(plan))
+    progress, stopped = TrainingProgress(plan, say), False
     made = made_here(
         machine,
         baseline=plan.baseline.label,
-        scan=given.scan,
+        scan=args.scan,
         seeds=list(plan.seeds),
         threads=plan.threads,
         trainings=plan.trainings,
     )
     try:
         with lock_for([plan.settings[0].device]):
-            going.run(seconds=given.seconds, timed=not given.scan)
+            progress.run(seconds=args.seconds, timed=not args.scan)
     except KeyboardInterrupt:
         stopped = True
-    if not any(row["curve"] for row in going.rows):
+    if not any(row["curve"] for row in progress.rows):
         if stopped:
             say("attnbench: stopped before any variant was trained; nothing is kept")
         return INTERRUPTED if stopped else 2
-    found = Evidence("recall", {**made, "budgets": going.budgets, "stopped": stopped}, going.rows)
+    made |= {"budgets": progress.budgets, "stopped": stopped}
     if stopped:
-        say(f"{recall_view.part(found)}; what was trained is kept")
-    file = save_evidence(Path(given.out), found)
-    status = _shown(found, file, as_json=given.json)
-    return INTERRUPTED if stopped else status
+        words = progress_words(Evidence("recall", made, progress.rows))
+        say(f"{words}; what was trained is kept")
+    return _keep(args, made, progress.rows)
 
 
-def _plan(given: argparse.Namespace) -> TrainingPlan:
+def _training_plan(args: argparse.Namespace, machine: Machine) -> TrainingPlan:
     import impls
-    from attnbench.core.machine import this_machine
     from attnbench.features.quality import recall as plans
     from attnbench.sweep.start import pinned
 
-    machine = this_machine()
-    name = given.preset or ("gpu" if "cuda" in machine.devices else "cpu")
+    name = args.preset or ("gpu" if "cuda" in machine.devices else "cpu")
     if name not in plans.PRESETS:
-        raise NoSuchRecall(
-            f"there is no preset {name!r}; the presets are {', '.join(plans.PRESETS)}"
-        )
+        raise CantBeDone(f"there is no preset {name!r}; the presets are {', '.join(plans.PRESETS)}")
     preset = plans.PRESETS[name]
-    settings = plans.settings_of(
+    settings = plans.preset_settings(
         preset,
-        seq=given.seq or (),
-        width=given.width or (),
-        pairs=given.pairs and tuple(sorted(set(given.pairs))),
-        steps=given.steps,
+        seq=args.seq or (),
+        width=args.width or (),
+        pairs=args.pairs and tuple(sorted(set(args.pairs))),
+        steps=args.steps,
     )
-    names, seeds = given.variants, given.seeds or preset.seeds
-    if given.scan:
-        settings, names, seeds = plans.scan_of(settings), names or SCAN, given.seeds or 1
-    first = given.seed or 0
-    return plans.made(
-        impls.table(given.table),
+    names, seeds = args.variants, args.seeds or preset.seeds
+    if args.scan:
+        settings, names, seeds = plans.scan_settings(settings), names or SCAN, args.seeds or 1
+    first = args.seed or 0
+    return plans.make_training_plan(
+        impls.table(args.table),
         names,
         preset,
         settings,
         machine,
         seeds=range(first, first + seeds),
-        threads=pinned(given.threads or 1, machine),
+        threads=pinned(args.threads or 1, machine),
     )
 
 
-def _sentence(plan: TrainingPlan) -> str:
-    setting, many = plan.settings[0], len(plan.settings)
+def _plan_sentence(plan: TrainingPlan) -> str:
+    setting = plan.settings[0]
     pairs = ", ".join(map(str, setting.pairs))
-    where = setting.slug if many == 1 else f"{many} settings"
+    where = setting.slug if len(plan.settings) == 1 else f"{len(plan.settings)} settings"
+    seeds = "1 seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
+    threads = "1 thread" if plan.threads == 1 else f"{plan.threads} threads"
     return (
-        f"{plan.trainings} trainings: {len(plan.taking_part[setting])} variants, {len(plan.seeds)} "
-        f"seed{'s' * (len(plan.seeds) > 1)}, {where}; {pairs} pairs; {plan.threads} "
-        f"thread{'s' * (plan.threads > 1)}"
+        f"{plan.trainings} trainings: {len(plan.variants[setting])} variants, {seeds}, {where}; "
+        f"{pairs} pairs; {threads}"
     )
 
 
-def _shown(found: Evidence, file: Path, *, as_json: bool) -> int:
-    """The tables, what follows, and the picture; 1 where a training failed."""
-    from attnbench.features.quality import pictures as recall_picture
-    from attnbench.features.quality import recall_view
-
-    if as_json:
-        print(json.dumps({**asdict(found), "conclusions": recall_view.said(found)}))
-    else:
-        recall_view.show(found)
-    pictures, drawn = [file.with_suffix(".png"), file.with_suffix(".svg")], False
-    try:
-        drawn = recall_picture.draw_recall(found, pictures)
-    except OSError as error:
-        say(f"note: {pictures[0]} could not be written: {error.strerror}")
-    say(f"kept in {file}" + f"; drawn in {pictures[0]}" * drawn)
-    return int(any(row["status"] in ("failed", "timed_out") for row in found.rows))
-
-
-FORMS = {"recall": recall, "model": model, "real": real}
+FORMS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "recall": recall,
+    "model": model,
+    "real": real,
+}

@@ -12,14 +12,19 @@ from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.core.format import NONE
 from attnbench.features.claims.view import FOOTNOTE, MARK, alike, counts, points
 from attnbench.features.quality import pictures
-from attnbench.features.quality.recall_view import recall_lines, recall_tables, recall_tasks, said
-from attnbench.features.quality.view import (
-    LEVELS,
+from attnbench.features.quality.model_view import (
+    LEVELS_TITLE,
     model_lines,
-    model_said,
+    model_conclusions,
     model_tables,
     real_lines,
     real_tables,
+)
+from attnbench.features.quality.recall_results import (
+    recall_conclusions,
+    recall_lines,
+    recall_tables,
+    recall_tasks,
 )
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks
@@ -187,18 +192,18 @@ Shown = tuple[Sequence[str], Sequence[tuple[str, "Grid"]], Sequence[str], Drawn 
 
 def _model(found: Evidence, known: Looks) -> Shown:
     """Its tables, first the one of the fastest variants at the same quality."""
-    tables = sorted(model_tables(found, ALL), key=lambda each: each[0] != LEVELS)
-    return model_said(found), tables, model_lines(found), pictures.draw_quality(found, known)
+    tables = sorted(model_tables(found, ALL), key=lambda each: each[0] != LEVELS_TITLE)
+    return model_conclusions(found), tables, model_lines(found), pictures.draw(found, known)
 
 
 def _recall(found: Evidence, known: Looks) -> Shown:
-    by_setting = said(found)
+    by_setting = recall_conclusions(found)
     several = len(by_setting) > 1
     follows = [
         f"in {slug}: " * several + line for slug, some in by_setting.items() for line in some
     ]
     lines = [*recall_tasks(found), *recall_lines(found)]
-    return follows, recall_tables(found), lines, pictures.drawn(found, known)
+    return follows, recall_tables(found), lines, pictures.draw(found, known)
 
 
 def _real(found: Evidence, _: Looks) -> Shown:

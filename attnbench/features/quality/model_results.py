@@ -1,0 +1,378 @@
+"""What a variant costs a trained model: intervals, ranks, verdicts, and sentences about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnbench.answer.regimes import frontier
+from attnbench.core.stats import (
+    CONFIDENCE,
+    VERDICT_CONFIDENCE,
+    Comparison,
+    Pairs,
+    Verdict,
+    bootstrap_medians,
+    holm,
+    median_interval,
+)
+
+Row = Mapping[str, Any]
+Cosines = Sequence[float | None]
+NONE = "–"
+
+
+def timed_steps(row: Row) -> list[Row]:
+    """The steps of a variant that have a time: the others say why not."""
+    return [step for step in row.get("steps") or () if "why" not in step]
+
+
+DRAWS = 1000
+LEAST_PAIRS = 3
+"""Of fewer no correlation says anything."""
+
+
+def estimate_median(values: Cosines) -> dict[str, Any] | None:
+    """The median and its 95 % interval by bootstrap, no narrower than that of order statistics.
+
+    With few values a bootstrap alone misses the median more often than it says. None of no values.
+    """
+    known = [x for x in values if x is not None]
+    if not known:
+        return None
+    tail = (1 - CONFIDENCE) / 2
+    drawn = [float(x) for x in np.quantile(bootstrap_medians(known), [tail, 1 - tail])]
+    ends = [*drawn, *median_interval(known, CONFIDENCE)]
+    return {
+        "value": float(np.median(known)),
+        "low": min(ends),
+        "high": max(ends),
+        "n": len(known),
+        "worst": min(known),
+    }
+
+
+def rank_values(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The rank of each value, from 1; values that are equal share the mean of their ranks."""
+    _, which, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[which]
+    return ranks
+
+
+def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float:
+    """Spearman's: Pearson's of the ranks; NaN where all values of one side are equal."""
+    x, y = (rank_values(side) - (len(side) + 1) / 2 for side in (a, b))
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale else float("nan")
+
+
+def estimate_correlation(
+    a: Cosines, b: Cosines, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Any] | None:
+    """Spearman's over pairs that both have, with its 95 % interval by bootstrap; None of few."""
+    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    if len(both) < LEAST_PAIRS:
+        return None
+    x, y = np.asarray(both).T
+    value = rank_correlation(x, y)
+    if not np.isfinite(value):
+        return None
+    picks = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
+    drawn = np.array([rank_correlation(x[some], y[some]) for some in picks])
+    low, high = (float(q) for q in np.quantile(drawn[np.isfinite(drawn)], [0.025, 0.975]))
+    ends = {"low": min(low, value), "high": max(high, value)}
+    return {"value": value, **ends, "n": len(x), "worst": None}
+
+
+LONG = 128
+"""Tokens from which a text is long: in a shorter one, many patterns leave nothing out."""
+ENOUGH = 8
+"""Long texts, where ranks go by these alone."""
+ALIKE, UNLIKE = "paraphrase", "unrelated"
+
+
+def long_texts(original: Row) -> list[int]:
+    """The places of texts that ranks go by: the long ones, or all where those are few."""
+    long = [place for place, length in enumerate(original["tokens"]) if length >= LONG]
+    return long if len(long) >= ENOUGH else list(range(len(original["tokens"])))
+
+
+def summarize(row: Row, original: Row) -> dict[str, Any]:
+    """The row with medians, correlations and shares of its raw figures."""
+    more: dict[str, Any] = {}
+    long = long_texts(original)
+    if cosines := row.get("cosines"):
+        short = sorted(set(range(len(original["tokens"]))) - set(long))
+        more["cosine"] = {
+            "long": estimate_median([cosines[n] for n in long]),
+            "short": estimate_median([cosines[n] for n in short]),
+        }
+        similarities = row["similarities"]
+        more["spearman"] = estimate_correlation(similarities, original["similarities"])
+        more["order"] = order_kept(similarities, original["pairs"])
+    if row.get("layers"):
+        more["by_layer"] = [estimate_median(layer) for layer in row["layers"]]
+    if (distilled := row.get("distilled")) and "why" not in distilled:
+        texts = distilled["texts"]
+        places = [n for n, text in enumerate(texts) if text in long] or range(len(texts))
+        before, after = ([distilled[when][n] for n in places] for when in ("before", "after"))
+        both = [(x, y) for x, y in zip(before, after, strict=True) if None not in (x, y)]
+        more["distilled"] = {
+            **distilled,
+            "cosine_before": estimate_median(before),
+            "cosine_after": estimate_median(after),
+            "change": estimate_median([y - x for x, y in both]),
+        }
+    return {**row, **more}
+
+
+def order_kept(similarities: Cosines, pairs: Sequence[Row]) -> float | None:
+    """How often a paraphrase is more alike than an unrelated pair; None where there are none."""
+    alike, unlike = (
+        [
+            s
+            for s, pair in zip(similarities, pairs, strict=True)
+            if s is not None and pair["kind"] == kind
+        ]
+        for kind in (ALIKE, UNLIKE)
+    )
+    if not alike or not unlike:
+        return None
+    return sum(a > b for a in alike for b in unlike) / (len(alike) * len(unlike))
+
+
+RANKED = ("approximates softmax", "softmax on its own pattern")
+
+
+def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
+    """The rows with their ranks: 1 for the nearest to the original and all that tie with it.
+
+    None for what is not ranked: other operators, and variants that refused one of these texts.
+    """
+    places = long_texts(original)
+    cosines = {}
+    for row in rows:
+        if row["status"] == "measured" and row["computes"] in RANKED:
+            some = [row["cosines"][n] for n in places]
+            if None not in some:
+                cosines[row["variant"]] = some
+    order = sorted(cosines, key=lambda name: -sorted(cosines[name])[len(places) // 2])
+    ranks: dict[str, int] = {}
+    leader: Sequence[float] | None = None
+    for place, name in enumerate(order, 1):
+        own = cosines[name]
+        if leader is None or _is_nearer(leader, own):
+            leader, rank = own, place
+        ranks[name] = rank
+    return [{**row, "rank": ranks.get(row["variant"])} for row in rows]
+
+
+def _is_nearer(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether one is nearer to the original than the other, text by text, beyond doubt."""
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    return median_interval(differences, VERDICT_CONFIDENCE)[0] > 0
+
+
+def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows, the verdicts of their steps with Holm's correction over all of them."""
+    taken = [step["comparison"] for row in rows for step in timed_steps(row)]
+    corrected = iter(holm([Comparison.from_dict(each) for each in taken]))
+    made = []
+    for row in rows:
+        steps = [
+            step if "why" in step else {**step, "comparison": next(corrected).to_dict()}
+            for step in row.get("steps") or ()
+        ]
+        made.append({**row, "steps": steps} if steps else dict(row))
+    return made
+
+
+LEVELS = (0.999, 0.99, 0.95, 0.9)
+"""Of the median cosine to the original's embeddings."""
+LEVEL = 0.99
+"""The level that is named first."""
+Triple = tuple[float, float, float]
+"""A figure and its interval."""
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """A variant with both: its cosine over long texts, and its step over the original's."""
+
+    variant: str
+    family: str
+    computes: str
+    cosine: Triple
+    """The median."""
+    ratio: Triple
+    """Of the step's time."""
+    step_s: float
+    faster: bool
+    """Than the original: the verdict of its pairs, which survived Holm's correction over all."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The fastest of those that keep so much."""
+
+    cosine: float
+    fastest: CostPoint | None
+    tied: tuple[CostPoint, ...]
+    """Whose interval of time reaches the fastest's."""
+    doubtful: tuple[CostPoint, ...]
+    """Whose interval of the cosine holds the level: more texts would tell."""
+    keep: int
+    """How many there are that keep it."""
+
+    @property
+    def gains(self) -> bool:
+        """Whether the fastest is faster than the original beyond doubt."""
+        return self.fastest is not None and self.fastest.faster
+
+
+def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
+    """The variants that have both at a length."""
+    found = []
+    for row in rows:
+        cosine = (row.get("cosine") or {}).get("long")
+        step = next((s for s in timed_steps(row) if s["seq"] == seq), None)
+        if row["status"] != "measured" or cosine is None or step is None:
+            continue
+        pairs = Pairs.from_dict(step)
+        compared = pairs.comparison
+        found.append(
+            CostPoint(
+                row["variant"],
+                row["family"],
+                row["computes"],
+                (cosine["value"], cosine["low"], cosine["high"]),
+                (compared.ratio, compared.low, compared.high),
+                sorted(pairs.b_s)[len(pairs.b_s) // 2],
+                compared.verdict is Verdict.FASTER,
+            )
+        )
+    return found
+
+
+def levels_of(found: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> list[Level]:
+    """At each level: the fastest of those whose whole interval is above it, and its ties."""
+    return [_level(found, level) for level in levels]
+
+
+def _level(found: Sequence[CostPoint], level: float) -> Level:
+    keep = [p for p in found if p.cosine[1] >= level]
+    doubtful = tuple(p for p in found if p.cosine[1] < level <= p.cosine[2])
+    if not keep:
+        return Level(level, None, (), doubtful, 0)
+    fastest = min(keep, key=lambda p: (p.ratio[0], p.variant))
+    tied = tuple(p for p in keep if p is not fastest and p.ratio[1] <= fastest.ratio[2])
+    return Level(level, fastest, tied, doubtful, len(keep))
+
+
+def best(found: Sequence[CostPoint]) -> list[str]:
+    """The names that no other beats in time without being further from the original."""
+    return frontier({p.variant: (p.ratio[0], 1 - p.cosine[0]) for p in found})
+
+
+def lengths_of(rows: Sequence[Row]) -> list[int]:
+    """The lengths at which any step was timed."""
+    return sorted({step["seq"] for row in rows for step in timed_steps(row)})
+
+
+NAMED = 4
+"""Of those that tie with the fastest, how many are named."""
+
+
+def format_cosine(value: float | None) -> str:
+    """``0.9876``, or ``> 0.9999``"""
+    if value is None:
+        return NONE
+    return "> 0.9999" if value >= 0.99995 else f"{value:.4f}"
+
+
+def format_interval(found: Row | None, form: Callable[[float], str] = format_cosine) -> str:
+    """``0.9876 [0.9812, 0.9899]``"""
+    if found is None:
+        return NONE
+    return f"{form(found['value'])} [{form(found['low'])}, {form(found['high'])}]"
+
+
+def format_triple(found: Triple) -> str:
+    """``0.987 [0.981, 0.993]``"""
+    value, low, high = found
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def name_points(some: Sequence[CostPoint], named: int) -> str:
+    """``a, b and 3 more``"""
+    more = f" and {len(some) - named} more" if len(some) > named else ""
+    return ", ".join(p.variant for p in some[:named]) + more
+
+
+def nearest_level(points: Sequence[CostPoint]) -> str:
+    """The fastest of those that keep 0.99, or that none of them is faster than the original."""
+    level = levels_of(points, (LEVEL,))[0]
+    if level.fastest is None:
+        return f"Nobody keeps a median cosine of {LEVEL:g}"
+    fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
+    if not level.gains:
+        return f"At a cosine of {LEVEL:g} nobody is faster than the original; next to it: {fastest}"
+    return f"At a cosine of {LEVEL:g} the fastest is {fastest}"
+
+
+def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
+    """What is both faster and as good at each length; then what there was to gain at all."""
+    lengths = lengths_of(rows)
+    for seq in lengths:
+        at = f"at {seq:,} tokens: " if len(lengths) > 1 else ""
+        for sentence in _conclude_length(points(rows, seq)):
+            yield at + sentence
+    for step in original["floor"]:
+        compared = step["comparison"]
+        ratio = format_triple((compared["ratio"], compared["low"], compared["high"]))
+        yield (
+            f"without any attention a step of {step['seq']:,} tokens takes {ratio} of the "
+            "original's time: what a variant can gain ends there"
+        )
+
+
+def _conclude_length(found: Sequence[CostPoint]) -> Iterator[str]:
+    if not found:
+        return
+    levels = levels_of(found)
+    without = [level for level in levels if not level.gains]
+    if without:
+        *most, last = (f"{level.cosine:g}" for level in without)
+        kept = f"{', '.join(most)} or {last}" if most else last
+        fastest = _fastest_of(without[0])
+        yield (
+            "nothing is both faster than the original beyond doubt and keeps a median cosine of "
+            + "; ".join(filter(None, [kept, fastest]))
+        )
+    yield from (_fastest_of(level) for level in levels if level.gains)
+    faster = [p for p in found if p.faster]
+    if without and not faster:
+        yield "nothing at all is faster than the original beyond doubt"
+    elif without:
+        near = max(faster, key=lambda p: p.cosine)
+        yield (
+            f"the nearest to the original of what is faster beyond doubt is {near.variant}: a "
+            f"cosine of {format_triple(near.cosine)} in {format_triple(near.ratio)} of the time"
+        )
+
+
+def _fastest_of(level: Level) -> str:
+    """Of those that keep a level; empty where none does."""
+    if level.fastest is None:
+        return ""
+    if level.keep > 1:
+        fastest = (
+            f"of the {level.keep} that keep {level.cosine:g} {level.fastest.variant} is fastest"
+        )
+    else:
+        fastest = f"only {level.fastest.variant} keeps {level.cosine:g}"
+    tied = f"; {name_points(level.tied, NAMED)} can't be told from it" if level.tied else ""
+    return f"{fastest}: {format_triple(level.fastest.ratio)} of the original's time{tied}"
