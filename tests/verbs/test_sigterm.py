@@ -54,7 +54,7 @@ def processes_of(words):
 
 @pytest.mark.slow
 def test_recall_that_is_told_to_end_keeps_what_was_trained(tmp_path):
-    before = processes_of(b"attnbench.features.quality.recall_child")
+    before = processes_of(b"attnbench.features.quality.recall")
     words = ["quality", "recall", "--preset", "cpu-quick", "--steps", "60", "--seeds", "50"]
     process = subprocess.Popen(
         [sys.executable, "-m", "attnbench", *words, "--out", str(tmp_path)],
@@ -73,4 +73,4 @@ def test_recall_that_is_told_to_end_keeps_what_was_trained(tmp_path):
     found = json.loads(file.read_text())
     assert found["made"]["stopped"] and found["made"]["trainings"] == 100
     assert 2 <= len(found["rows"]) < 100
-    assert processes_of(b"attnbench.features.quality.recall_child") <= before
+    assert processes_of(b"attnbench.features.quality.recall") <= before

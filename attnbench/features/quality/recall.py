@@ -1,6 +1,6 @@
 """Small models trained from scratch to recall the values of keys: the plan and its trainings.
 
-Without torch: each training runs in a process of its own (``recall_worker``).
+Without torch: each training runs in a process of its own, ``python -m`` this module.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.random import Generator
 
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
+from attnbench.core.process_child import Answers, serve
 from impls import Table
 from impls.asked import CantBeDone
 from impls.masks import Mask
@@ -386,8 +387,7 @@ def run_training(job: TrainingJob) -> Row:
     """A row of evidence: how the training ended, and its checkpoints until then."""
     row = training_row(job.variant, job.setting, job.seed, job.seconds)
     limit = START_S + 2 * job.limit_s
-    module = "attnbench.features.quality.recall_worker"
-    with Worker(module, job.threads, limited=False) as worker:
+    with Worker("attnbench.features.quality.recall", job.threads, limited=False) as worker:
         try:
             for message in worker.messages(job.to_dict(), limit):
                 if "checkpoint" in message:
@@ -472,3 +472,14 @@ def training_line(row: Row) -> str:
     steps = f"{last['step']:,} steps in {last['seconds']:.1f} s"
     line = f"{name}: {steps}: {right} % right with {pairs} pairs"
     return f"{line}; {row['reason']}" if row["reason"] else line
+
+
+def _train(job: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """Load torch only now, when a keeper watches this process."""
+    from attnbench.features.quality.recall_worker import train
+
+    return train(job, answers)
+
+
+if __name__ == "__main__":
+    serve(_train, allow_nan=True)

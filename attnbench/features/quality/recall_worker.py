@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnbench.core import settings
-from attnbench.core.process_child import Answers, Tell, serve
+from attnbench.core.process_child import Answers, Tell
 from attnbench.features.quality.recall import (
     CAUSAL,
     NOTHING,
@@ -227,7 +227,3 @@ def train(sent: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
         text = " ".join(str(error).split())[:500]
         return {"status": "failed", "reason": f"{type(error).__name__}: {text}"}
     return {"status": "cut_short" if why else "trained", "reason": why}
-
-
-if __name__ == "__main__":
-    serve(train, allow_nan=True)

@@ -1,4 +1,6 @@
-"""Rows and originals of invented figures, and a small model whose weights nobody trained."""
+"""Made-up rows of evidence, and a small model whose weights nobody trained."""
+
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -6,14 +8,16 @@ from transformers import BertConfig, BertModel
 
 from attnbench.core.evidence import Evidence
 from attnbench.core.stats import paired
-from attnbench.features.quality.words import told, with_ranks
+from attnbench.features.quality.model_results import summarize, with_ranks
+from attnbench.features.quality.recall import Setting
 
 WORDS = 50
+MADE = {"machine": {"name": "a-machine"}, "started": "2026-01-02T03:04:05+00:00"}
 
 
-def small_model(layers=2, seed=0):
+def small_model(layers=2):
     """A BERT of two heads of eight channels, its weights large enough for scores to matter."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = BertConfig(
         vocab_size=WORDS,
         hidden_size=16,
@@ -27,41 +31,49 @@ def small_model(layers=2, seed=0):
     return BertModel(config, add_pooling_layer=False).eval()
 
 
-def some_ids(lengths=(3, 9, 9, 17, 30), seed=0):
+def some_ids(lengths=(3, 9, 9, 17, 30)):
     """Texts as numbers of words."""
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(0)
     return [chance.integers(WORDS, size=n).tolist() for n in lengths]
 
 
-def original(tokens=(20,) * 4 + (200,) * 10, kinds=("paraphrase", "unrelated")):
-    """Of four short texts in two pairs, and ten long ones."""
-    pairs = [{"a": 0, "b": 1, "kind": kinds[0]}, {"a": 2, "b": 3, "kind": kinds[1]}]
-    floor = {**step(0.8, seq=256), "seq": 256}
+def last_head(problem):
+    """A variant that is wrong in its last head, which hands its values on."""
+
+    def attend(q, k, v):
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return torch.cat([out[:, :-1], v[:, -1:]], 1)
+
+    return attend
+
+
+def no_numbers(problem):
+    """A variant that gives NaN."""
+    return lambda q, k, v: v * torch.nan
+
+
+def original(tokens=(20,) * 4 + (200,) * 10):
+    """Four short texts in two pairs, and ten long ones."""
     return {
         "tokens": list(tokens),
-        "pairs": pairs,
+        "pairs": [{"a": 0, "b": 1, "kind": "paraphrase"}, {"a": 2, "b": 3, "kind": "unrelated"}],
         "similarities": [0.8, 0.1],
-        "floor": [floor],
+        "floor": [step(0.8)],
         "plain": {"relative": 1e-7, "max": 1e-7, "worst_row": 2e-7, "cosine": 1.0},
     }
 
 
-def step(ratio, seq=256, spread=0.002):
+def step(ratio, seq=256):
     """Twenty pairs whose median ratio is this."""
-    logs = np.log(ratio) + spread * np.linspace(-1, 1, 20)
-    found = paired(logs.tolist(), 0.01)
-    return {
-        "seq": seq,
-        "comparison": found.to_dict(),
-        "a_s": [0.1] * 20,
-        "b_s": [0.1 * ratio] * 20,
-        "stop": "decided",
-    }
+    logs = np.log(ratio) + 0.002 * np.linspace(-1, 1, 20)
+    times = {"a_s": [0.1] * 20, "b_s": [0.1 * ratio] * 20}
+    comparison = paired(logs.tolist(), 0.01).to_dict()
+    return {"seq": seq, "comparison": comparison, **times, "stop": "decided"}
 
 
 def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
-    """A variant that was measured, on the texts of :func:`original`."""
-    made = {
+    """A variant that was measured in the model, on the texts of :func:`original`."""
+    return {
         "variant": variant,
         "family": "lowrank",
         "computes": computes,
@@ -75,8 +87,8 @@ def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
         "cosines": list(cosines),
         "similarities": [0.7, 0.2],
         "error": {"relative": 1e-7, "max": 1e-7, "worst_row": 1e-7, "cosine": 1.0},
+        **more,
     }
-    return {**made, **more}
 
 
 def flat(value, spread=0.0, texts=14):
@@ -88,15 +100,14 @@ def evidence(*rows):
     """What ``quality model`` would have kept of these."""
     whole = original()
     made = {
-        "machine": {"name": "slow-box-2c"},
-        "started": "2026-01-02T03:04:05+00:00",
+        **MADE,
         "command": "attnbench quality model",
         "original": whole,
         "model": {"name": "all-MiniLM-L6-v2"},
         "texts": {"source": "built in", "digest": "abc", "texts": 14},
         "wanted": {"dtype": "float32", "device": "cpu", "seq": [256]},
     }
-    return Evidence("model", made, with_ranks([told(each, whole) for each in rows], whole))
+    return Evidence("model", made, with_ranks([summarize(each, whole) for each in rows], whole))
 
 
 def real_row(variant, source, skill, **more):
@@ -116,3 +127,75 @@ def real_row(variant, source, skill, **more):
         "problem": "b4 h12/12 n256",
         **more,
     }
+
+
+SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
+
+
+def look(at, accuracy, seconds=1.0, in_time=False, step_s=0.01):
+    """A checkpoint."""
+    return {
+        "step": at,
+        "seconds": seconds,
+        "wall_s": seconds,
+        "loss": 0.5,
+        "step_s": step_s,
+        "in_time": in_time,
+        "accuracy": {str(pairs): share for pairs, share in accuracy.items()},
+    }
+
+
+def training(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=640, **more):
+    """``steps`` and ``time``: accuracies by pairs when each budget was over."""
+    curve = [look(50, dict.fromkeys(SETTING.pairs, 0.1), 0.5, step_s=step_s)]
+    if time is not None:
+        curve.append(look(80, time, 0.9, in_time=True, step_s=step_s))
+    if steps is not None:
+        curve.append(look(100, steps, 1.0, step_s=step_s))
+    return {
+        "variant": variant,
+        "computes": "softmax",
+        "family": "dense",
+        "setting": asdict(SETTING),
+        "seed": seed,
+        "seconds": 0.9,
+        "status": "trained",
+        "reason": "",
+        "remedy": "",
+        "parameters": 1000,
+        "state_numbers": state,
+        "curve": curve,
+        **more,
+    }
+
+
+def trainings(variant, *accuracies, **more):
+    """A training a seed, as good after its steps as in its time."""
+    return [
+        training(
+            variant, seed, dict(zip((4, 8), each, strict=True)), {4: each[0], 8: each[1]}, **more
+        )
+        for seed, each in enumerate(accuracies)
+    ]
+
+
+def untrained(variant, reason, remedy=""):
+    """A variant that this machine can't train."""
+    why = {"status": "unavailable", "reason": reason, "remedy": remedy}
+    return {**training(variant, None), **why, "curve": [], "state_numbers": None}
+
+
+def recall_evidence(*more, seeds=3, budgets=None, **made):
+    """What ``quality recall`` would have kept: sdpa, and more."""
+    facts = {
+        **MADE,
+        "command": "attnbench quality recall",
+        "baseline": "sdpa",
+        "scan": False,
+        "seeds": list(range(seeds)),
+        "threads": 1,
+        "budgets": {SETTING.slug: 0.9} if budgets is None else budgets,
+        "stopped": False,
+        **made,
+    }
+    return Evidence("recall", facts, [*trainings("sdpa", *[(1.0, 0.998)] * seeds), *more])

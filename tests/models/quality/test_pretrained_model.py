@@ -10,10 +10,9 @@ import torch
 
 import impls
 from attnbench import cli
-from attnbench.features.quality import pretrained, pretrained_worker
-from attnbench.features.quality.pretrained import built_in
-from attnbench.features.quality.pretrained_worker import Replaced, embedded, tokens
-from attnbench.features.quality.real_worker import captured, whole
+from attnbench.features.quality import pretrained
+from attnbench.features.quality import pretrained_worker as worker
+from attnbench.features.quality.pretrained import built_in_texts
 from attnbench.models.transformers import register_row
 
 pytestmark = pytest.mark.slow
@@ -30,25 +29,27 @@ def _installed():
 
 @pytest.fixture(scope="module")
 def ids():
-    texts = built_in().texts
-    return tokens(pretrained.tokenizer(), [texts[n] for n in FEW])
+    texts = built_in_texts().texts
+    return worker.tokenize([texts[n] for n in FEW])
 
 
 @pytest.fixture(scope="module")
 def want(ids):
-    return embedded(pretrained.load("float64", "cpu", "eager"), ids, together=False).vectors_tw
+    return worker.embed(
+        worker.load_model("float64", "cpu", "eager"), ids, together=False
+    ).vectors_tw
 
 
 @pytest.mark.parametrize("label", ["einsum", "chunked", "online", "sdpa.flash", "exp.naive"])
 def test_what_computes_softmax_gives_its_embeddings(ids, want, label):
-    replaced = Replaced(pretrained.load("float32", "cpu", "sdpa"))
-    plain = pretrained_worker.difference(
-        embedded(replaced.model, ids, together=True).vectors_tw, want
+    swappable = worker.SwappableModel(worker.load_model("float32", "cpu", "sdpa"))
+    plain = worker.embedding_error(
+        worker.embed(swappable.model, ids, together=True).vectors_tw, want
     )
     row = impls.table().find(label)
-    replaced.use(register_row(row))
-    found = pretrained_worker.quality(
-        pretrained_worker.of_texts(replaced, row, ids, "float32"),
+    swappable.use(register_row(row))
+    found = worker.judge_embeddings(
+        worker.embed_variant(swappable, row, ids, "float32"),
         row,
         want,
         plain,
@@ -63,22 +64,22 @@ def test_paraphrases_are_more_alike_to_it_than_unrelated_sentences(ids, want):
 
 
 def test_the_passages_are_of_256_to_512_tokens():
-    texts = built_in().texts
-    lengths = [len(x) for x in tokens(pretrained.tokenizer(), texts)]
+    texts = built_in_texts().texts
+    lengths = [len(x) for x in worker.tokenize(texts)]
     assert min(lengths[96:]) >= 256 and max(lengths[96:]) < 512
     assert max(lengths[:96]) < 64
 
 
 def test_what_its_layers_hand_to_attention_is_what_makes_their_output():
-    texts = built_in().texts[96:98]
-    ids = whole(tokens(pretrained.tokenizer(), texts), 64, 2)
-    model = pretrained.load("float64", "cpu", "sdpa")
-    found = captured(model, ids)
+    texts = built_in_texts().texts[96:98]
+    ids = worker.fill_rows(worker.tokenize(texts), 64, 2)
+    model = worker.load_model("float64", "cpu", "sdpa")
+    found = worker.capture_layers(model, ids)
     assert len(found) == 6 and found[0][0].shape == (2, 12, 64, 32)
     seen = {}
     attention = model.encoder.layer[3].attention.self
     attention.register_forward_hook(lambda module, given, out: seen.update(out=out[0]))
-    Replaced(model).use("sdpa")
+    worker.SwappableModel(model).use("sdpa")
     with torch.no_grad():
         model(input_ids=ids)
     q, k, v = (x.numpy() for x in found[3])

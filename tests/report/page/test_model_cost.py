@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,11 @@ from attnbench.core.evidence import KINDS, Evidence
 from attnbench.features.report import page as html
 from attnbench.features.report.evidence import model_cost
 from attnbench.features.report.files import summary
-from impls.loading import load_file
-from tests.models.quality.made_up import evidence, flat, real_row, row
+from tests.models.quality import made_up
+from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "results" / "amd-epyc-2c" / "evidence"
-made_up = load_file(ROOT / "tests" / "models" / "quality" / "made_up_recall.py")
 
 
 def kept(kind):
@@ -29,20 +28,6 @@ def committed(small_contents):
     """What the page has of the committed evidence, by its file's ending."""
     found = model_cost([KEPT.parent / "a-run"], small_contents.looks)
     return {each.file.rpartition("-")[2]: each for each in found}
-
-
-def recall_evidence(*more, **made):
-    facts = {
-        "machine": {"name": "a-machine"},
-        "started": "2026-01-01T00:00:00+00:00",
-        "command": "attnbench quality recall",
-        "baseline": "sdpa",
-        "scan": False,
-        "seeds": [0, 1, 2],
-        "budgets": {made_up.SETTING.slug: 0.9},
-        **made,
-    }
-    return Evidence("recall", facts, [*made_up.rows("sdpa", *[(1.0, 0.998)] * 3), *more])
 
 
 @pytest.fixture
@@ -81,7 +66,7 @@ def test_the_newest_of_each_kind_is_shown(page_beside):
 
 
 def test_a_part_stands_behind_what_is_whole_and_says_that_it_is_one(page_beside, tmp_path):
-    whole, part = recall_evidence(), recall_evidence(stopped=True, seeds=[7, 8, 9])
+    whole, part = recall_evidence(), recall_evidence(stopped=True, seeds=3)
     said = page_beside(_1=whole, _2=part)
     assert "1-recall.json" in said and "stopped before its end" not in said
     (tmp_path / "evidence" / "1-recall.json").unlink()
@@ -102,7 +87,7 @@ def test_damaged_evidence_costs_its_own_part(page_beside):
 
 
 def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(page_beside):
-    elu = made_up.rows(
+    elu = made_up.trainings(
         "linear.elu", *[(1.0, 0.5)] * 3, computes="its own operator", family="linear", step_s=0.02
     )
     said = page_beside(_1=recall_evidence(*elu)).replace("&#39;", "'")
@@ -124,22 +109,22 @@ def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(page_bes
 
 
 def test_of_several_settings_each_sentence_says_which_it_is_of(page_beside):
-    wider = made_up.SETTING.with_(width=128)
-    more = [{**each, "setting": wider.to_dict()} for each in made_up.rows("sdpa", (1.0, 0.9))]
+    wider = replace(made_up.SETTING, width=128)
+    more = [{**each, "setting": asdict(wider)} for each in made_up.trainings("sdpa", (1.0, 0.9))]
     said = page_beside(_1=recall_evidence(*more))
     assert f'class="follows">In {made_up.SETTING.slug}: ' in said
     assert f'class="lead">In {wider.slug}: one seed gives no interval' in said
 
 
 def test_a_scan_is_a_table_and_its_sentences(page_beside):
-    said = page_beside(_1=recall_evidence(scan=True, budgets={}, seeds=[0]))
+    said = page_beside(_1=recall_evidence(scan=True, budgets={}, seeds=1))
     assert "settings that were tried" in said.lower() and "is a hint, no verdict" in said
     assert 'class="in-model recall' not in said
 
 
 def test_nothing_was_trained_and_nothing_was_timed(page_beside):
     none = recall_evidence()
-    none = replace(none, rows=[made_up.refused("sdpa", "it needs cuda")])
+    none = replace(none, rows=[made_up.untrained("sdpa", "it needs cuda")])
     said = page_beside(_1=none, _2=evidence(row("untimed", flat(0.5))))
     assert "it needs cuda" in said and "untimed" in said and '<figure id="recall' not in said
 

@@ -1,0 +1,166 @@
+"""Variants in a small model that nobody trained: exact ones agree, wrong ones are found."""
+
+import pytest
+import torch
+
+import impls
+from attnbench.features.quality import pretrained_worker as worker
+from attnbench.models.attention import NotServed
+from attnbench.models.transformers import register_row
+from impls.asked import CantBeDone
+from impls.spec import Variant
+from tests.models.quality.made_up import small_model, some_ids
+
+IDS = some_ids()
+HERE = "tests.models.quality.made_up"
+
+
+@pytest.fixture(scope="module")
+def want():
+    return worker.embed(small_model().double(), IDS, together=False).vectors_tw
+
+
+@pytest.fixture
+def judged(want):
+    """The figures of a variant, by its name or as a row."""
+    plain = worker.embedding_error(worker.embed(small_model(), IDS, together=True).vectors_tw, want)
+
+    def call(row):
+        row = impls.table().find(row) if isinstance(row, str) else row
+        swappable = worker.SwappableModel(small_model())
+        swappable.use(register_row(row))
+        made = worker.embed_variant(swappable, row, IDS, "float32")
+        return worker.judge_embeddings(made, row, want, plain, [(0, 1), (2, 3)], "float32")
+
+    return call
+
+
+def wrong_row(deed, computes="softmax"):
+    own = {} if computes == "softmax" else {"definition": f"{HERE}:{deed}"}
+    build = {"build": f"{HERE}:{deed}", "masks": ("none",)}
+    return Variant(name=deed, title="wrong", family="mine", computes=computes, **build, **own)
+
+
+@pytest.mark.parametrize("label", ["einsum", "inplace", "chunked", "online", "sdpa", "sdpa.flash"])
+def test_what_computes_softmax_gives_the_originals_embeddings(judged, want, label):
+    quality = judged(label)
+    assert quality["wrong"] == "" and quality["together"]
+    assert min(quality["cosines"]) > 1 - 1e-6 and quality["error"]["relative"] < 1e-5
+    alike = [float(want[a] @ want[b]) for a, b in ((0, 1), (2, 3))]
+    assert quality["similarities"] == pytest.approx(alike, abs=1e-6)
+
+
+def test_a_wrong_head_and_what_gives_no_numbers_are_found(judged):
+    quality = judged(wrong_row("last_head"))
+    assert "it computes softmax by its row" in quality["wrong"] and not quality["together"]
+    quality = judged(wrong_row("no_numbers", "its own operator"))
+    assert quality["wrong"] == "the embeddings of 5 of 5 texts are not numbers"
+    assert quality["cosines"] == [None] * 5 and quality["error"]["relative"] is None
+
+
+@pytest.mark.parametrize(
+    ("label", "near", "together"),
+    [
+        ("mean_v", False, True),
+        ("linear.elu", False, False),
+        ("topk?k=4", False, True),
+        ("topk?k=64", True, True),
+    ],
+)
+def test_what_computes_something_else_is_further_off_and_no_fault(judged, label, near, together):
+    quality = judged(label)
+    assert quality["wrong"] == "" and quality["equal"] is near
+    assert (min(quality["cosines"]) > 1 - 1e-6) is near
+    assert (min(quality["cosines"]) < 1 - 1e-4) is not near
+    assert quality["together"] is together
+
+
+def test_a_variant_that_takes_none_of_it_is_refused_in_its_own_words(judged):
+    with pytest.raises(NotServed, match=r"^window\.blocked takes the masks .* on cpu, not none$"):
+        judged("window.blocked")
+
+
+def test_one_layer_alone_leaves_the_others_as_they_were(want):
+    row, swappable = impls.table().find("mean_v"), worker.SwappableModel(small_model())
+    name = register_row(row)
+    by_layer = worker.cosines_by_layer(swappable, name, row, IDS, want, "float32")
+    swappable.use(name)
+    all_layers = worker.cosines(worker.embed_variant(swappable, row, IDS, "float32"), want)
+    assert len(by_layer) == 2 and by_layer[0] != by_layer[1] and all_layers not in by_layer
+    swappable.use(name, [])
+    without = worker.cosines(worker.embed(swappable.model, IDS, together=True), want)
+    assert min(without) > 1 - 1e-6
+
+
+def test_without_attention_each_token_gets_its_own_value():
+    swappable = worker.SwappableModel(small_model())
+    swappable.use(worker.register_no_attention())
+    alone = swappable.model(input_ids=torch.tensor([[7, 9]])).last_hidden_state[0, 0]
+    among = swappable.model(input_ids=torch.tensor([[7, 3]])).last_hidden_state[0, 0]
+    torch.testing.assert_close(alone, among)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "together", "batches"),
+    [
+        ([5, 1, 3], False, [[1], [2], [0]]),
+        ([5, 1, 3], True, [[1, 2, 0]]),
+        ([4096, 10, 4096, 4096], True, [[1, 0], [2, 3]]),
+    ],
+)
+def test_texts_share_a_batch_with_their_neighbours_in_length(lengths, together, batches):
+    assert worker.batches(lengths, together=together) == batches
+
+
+def test_padding_changes_no_embedding(want):
+    together = worker.embed(small_model(), IDS, together=True).vectors_tw
+    torch.testing.assert_close(together, want, rtol=0, atol=1e-5)
+
+
+def test_each_layer_is_recorded_with_what_it_was_given():
+    model, ids = small_model(layers=3), torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+    captured = worker.capture_layers(model, ids)
+    assert [q.shape for q, _, _ in captured] == [(2, 2, 4, 8)] * 3
+    attention, seen = model.encoder.layer[0].attention.self, model.embeddings(ids)
+    projections = (attention.query, attention.key, attention.value)
+    for got, project in zip(captured[0], projections, strict=True):
+        torch.testing.assert_close(got, project(seen).view(2, 4, 2, 8).transpose(1, 2))
+
+
+def test_texts_are_cut_to_one_length_and_too_few_long_ones_are_refused():
+    ids = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 10, 11]]
+    assert worker.fill_rows(ids, 3, 2).tolist() == [[1, 2, 3], [5, 6, 7]]
+    with pytest.raises(CantBeDone, match="the texts fill 1 rows of 4 tokens, and 2 are asked for"):
+        worker.fill_rows(ids, 4, 2)
+    long = [[n] * 150 for n in range(1, 5)]
+    (row,) = worker.fill_rows([[9] * 20, *long], 400, 1).tolist()
+    assert row == [1] * 150 + [2] * 150 + [3] * 100
+
+
+def distilled(label, steps, which="projections"):
+    swappable = worker.SwappableModel(small_model())
+    swappable.use(register_row(impls.table().find(label)))
+    ids = some_ids((6, 9, 12, 15))
+    losses = worker.distil(swappable.model, small_model(), ids, steps, which, seed=4)
+    return swappable.model, losses
+
+
+def test_distillation_brings_a_variant_nearer_the_same_way_each_time():
+    _, losses = distilled("linear.elu", 12)
+    assert len(losses) == 12 and losses[-1] < 0.95 * losses[0]
+    assert distilled("linear.elu", 12)[1] == losses
+    assert distilled("einsum", 1)[1][0] < 1e-8  # it has nothing to learn
+
+
+@pytest.mark.parametrize("which", ["projections", "all"])
+def test_only_the_chosen_weights_move(which):
+    model, _ = distilled("linear.elu", 2, which)
+    before = dict(small_model().named_parameters())
+    moved = {name for name, x in model.named_parameters() if not torch.equal(x, before[name])}
+    around = {name for name in before if any(part in name for part in worker.PROJECTIONS)}
+    assert moved & around and (moved <= around) is (which == "projections")
+
+
+def test_a_variant_without_a_backward_is_refused_by_its_name():
+    with pytest.raises(NotServed, match=r"inplace serves forward, decode, not train: it has no"):
+        distilled("inplace", 1)

@@ -1,0 +1,227 @@
+"""The recall task, what is trained and in which order, and how a plan is carried out."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import impls
+from attnbench.core.machine import this_machine
+from attnbench.features.quality import recall
+from attnbench.features.quality.recall import (
+    NOTHING,
+    TESTING,
+    TRAINING,
+    Setting,
+    TrainingJob,
+    TrainingProgress,
+    stream,
+)
+from impls.asked import CantBeDone
+from tests.models.quality.made_up import SETTING, training
+
+CPU = recall.PRESETS["cpu"]
+
+
+@st.composite
+def settings(draw):
+    pairs = draw(st.integers(1, 8))
+    return Setting(
+        seq=2 * pairs + draw(st.integers(1, 9)),
+        pairs=(pairs,),
+        width=8,
+        keys=pairs + draw(st.integers(0, 5)),
+        values=draw(st.integers(1, 9)),
+    )
+
+
+@given(settings(), st.integers(0, 2**32))
+def test_every_question_has_its_answer_earlier_and_only_as_its_pair(setting, seed):
+    (pairs,) = setting.pairs
+    batch = setting.draw(pairs, 3, np.random.default_rng(seed))
+    for tokens, targets in zip(*(x.tolist() for x in batch), strict=True):
+        values = dict(zip(tokens[0 : 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
+        assert len(values) == pairs, "a key stands twice"
+        assert all(0 <= key < setting.keys for key in values)
+        assert all(setting.keys <= value < setting.tokens for value in values.values())
+        assert targets[: 2 * pairs] == [NOTHING] * (2 * pairs)
+        questions = tokens[2 * pairs :]
+        assert targets[2 * pairs :] == [values[key] - setting.keys for key in questions]
+
+
+def test_a_batch_has_as_many_sequences_of_each_number_of_pairs():
+    setting = Setting(seq=20, pairs=(2, 4, 6), width=8, keys=9, values=5)
+    batch = setting.draw_mixed(8, np.random.default_rng(0))
+    questions = (batch.targets_bn != NOTHING).sum(1).tolist()
+    assert questions == [16] * 3 + [12] * 3 + [8] * 2
+
+
+def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
+    setting = Setting(seq=32, pairs=(8,), width=8, keys=32, values=32)
+    first, same, other = (setting.draw_mixed(9, stream(s, TRAINING))[0] for s in (1, 1, 2))
+    assert (first == same).all() and (first != other).any()
+    generator = stream(0, TRAINING)
+    seen = {row.tobytes() for _ in range(200) for row in setting.draw_mixed(32, generator)[0]}
+    tested = setting.draw(8, 256, stream(0, TESTING)).tokens_bn
+    assert len(seen) == 200 * 32
+    assert seen.isdisjoint(row.tobytes() for row in tested)
+
+
+@pytest.mark.parametrize(("pairs", "values"), [(1, 7), (2, 3), (4, 4), (8, 64)])
+def test_chance_is_the_accuracy_of_naming_the_value_of_any_pair(pairs, values):
+    setting = Setting(2 * pairs + 1, (pairs,), 8, keys=pairs, values=values)
+    generator = np.random.default_rng(5)
+    batch = setting.draw(pairs, 40_000, generator)
+    any_pair = generator.integers(pairs, size=(40_000, 1))
+    named = np.take_along_axis(batch.tokens_bn, 2 * any_pair + 1, 1) - pairs
+    right = (named[:, 0] == batch.targets_bn[:, -1]).mean()
+    assert right == pytest.approx(recall.chance(pairs, values), abs=4 * (0.25 / 40_000) ** 0.5)
+
+
+def plan(*names, preset=CPU, settings=None, seeds=(0, 1, 2), machine=None):
+    return recall.make_training_plan(
+        impls.table(),
+        names,
+        preset,
+        settings or preset.settings,
+        machine or this_machine(),
+        seeds=seeds,
+        threads=1,
+    )
+
+
+def labels(plan):
+    return [row.label for row in plan.variants[plan.settings[0]]]
+
+
+def test_the_small_preset_has_six_that_differ_in_kind_and_softmax_is_always_there():
+    six = plan()
+    assert labels(six) == list(recall.SIX) and not six.left_out and six.trainings == 18
+    assert len({row.computes for row in six.variants[six.settings[0]]}) == 4
+    assert labels(plan("linear.elu")) == ["sdpa", "linear.elu"]
+
+
+def test_each_seed_trains_all_in_an_order_of_its_own():
+    jobs = list(plan().jobs(CPU.settings[0], 5.0))
+    orders = [[j.variant.label for j in jobs if j.seed == seed] for seed in (0, 1, 2)]
+    assert [j.seed for j in jobs] == sorted(j.seed for j in jobs)
+    assert all(sorted(order) == sorted(recall.SIX) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+    assert plan().timing_job(CPU.settings[0]).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason", "remedy"),
+    [
+        ("flash_attn2", "unavailable", "runs on cuda", "flash-attn"),
+        ("linformer", "unsupported", "takes the masks none", "attnbench show"),
+        ("numpy", "unsupported", "it has no backward", "attnbench show"),
+        ("mha", "unsupported", "is a layer", "attnbench list"),
+        ("ring", "unsupported", "over several processes", "attnbench list"),
+    ],
+)
+def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status, reason, remedy):
+    made = plan(name, "linear.elu")
+    assert labels(made) == ["sdpa", "linear.elu"]
+    (row,) = made.left_out
+    assert (row["variant"], row["status"]) == (name, status)
+    assert reason in row["reason"] and remedy in row["remedy"]
+
+
+def test_without_names_all_take_part_that_can_and_are_not_softmax_again():
+    found = labels(plan(preset=CPU._replace(variants=())))
+    assert found[0] == "sdpa" and "einsum" not in found
+    assert {"gla", "delta", "ssd", "linear.elu", "topk", "performer", "mean_v"} <= set(found)
+    assert not {"linformer", "lsh", "mha", "numpy"} & set(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"pairs": (1, 4)}, "a single pair is recalled by everybody"),
+        ({"seq": (64,)}, "no room to ask"),
+        ({"pairs": (200,), "seq": (900,)}, "needs as many keys"),
+        ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
+        ({"width": (33,), "heads": 2}, "not a multiple"),
+    ],
+)
+def test_a_task_that_can_not_be_is_refused(changes, text):
+    with pytest.raises(CantBeDone, match=text):
+        recall.preset_settings(CPU, **changes)
+
+
+def test_a_missing_device_is_refused():
+    with pytest.raises(CantBeDone, match="device cuda is not here"):
+        plan(preset=recall.PRESETS["gpu"], machine=replace(this_machine(), gpus=()))
+
+
+def test_lengths_and_widths_are_settings_and_a_scan_tries_every_combination():
+    found = recall.preset_settings(CPU, seq=(96, 128), width=(16, 32), steps=50)
+    grid = [(96, 16, 50), (96, 32, 50), (128, 16, 50), (128, 32, 50)]
+    assert [(s.seq, s.width, s.steps) for s in found] == grid
+    scan = recall.scan_settings(CPU.settings)
+    assert len(scan) == len({s.slug for s in scan}) == 9
+    assert {(s.width, s.rate) for s in scan} == {
+        (w, r) for w in recall.SCANNED_WIDTHS for r in recall.SCANNED_RATES
+    }
+
+
+def test_a_job_is_what_was_sent():
+    (job, *_) = plan("linear.taylor?features=8").jobs(CPU.settings[0], 3.0)
+    assert TrainingJob.from_dict(job.to_dict()) == job
+
+
+class Carried:
+    """A plan carried out with made-up trainings; by variant how they end badly."""
+
+    def __init__(self, *names, ends=(), **options):
+        self.jobs, self.lines, self.ends = [], [], dict(ends)
+        made = plan(*names, settings=(SETTING,), seeds=(0, 1))
+        self.progress = TrainingProgress(made, self.lines.append, self.train)
+        self.rows = self.progress.rows
+        self.progress.run(**options)
+
+    def train(self, job):
+        self.jobs.append(job)
+        shares = {4: 1.0, 8: 0.9}
+        end = self.ends.get(job.variant.label, {})
+        return training(job.variant.label, job.seed, shares, shares if job.seconds else None) | end
+
+
+def test_the_baselines_own_time_is_the_budget_of_all():
+    carried = Carried("linear.elu")
+    first, *others = carried.jobs
+    assert (first.variant.label, first.seconds, first.seed) == ("sdpa", None, 2)
+    assert {job.seconds for job in others} == {1.0}  # what the made-up training took
+    assert carried.progress.budgets == {SETTING.slug: 1.0}
+    assert len(carried.rows) == 4 and len(carried.lines) == 5
+    assert "sdpa took 1.0 s for 100 steps" in carried.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"), [({"seconds": 3.0}, [3.0] * 4), ({"timed": False}, [None] * 4)]
+)
+def test_a_given_budget_or_none_needs_no_training_before(options, seconds):
+    assert [job.seconds for job in Carried("linear.elu", **options).jobs] == seconds
+
+
+def test_a_refusal_is_met_once_and_the_others_go_on():
+    refusal = {"status": "unsupported", "reason": "gla wants something else", "curve": []}
+    carried = Carried("gla", "linear.elu", "flash_attn2", ends={"gla": refusal})
+    names = [row["variant"] for row in carried.rows]
+    assert (names.count("gla"), names.count("linear.elu")) == (1, 2)
+    assert any("gla wants something else" in line for line in carried.lines)
+    assert carried.rows[0]["status"] == "unavailable"
+    assert carried.lines[0].startswith("not trained: flash_attn2")
+    assert "pip install" in carried.lines[0]
+
+
+def test_without_a_baseline_there_is_nothing_to_compare():
+    with pytest.raises(CantBeDone, match=r"sdpa could not be trained in .*it died"):
+        Carried(ends={"sdpa": {"status": "failed", "reason": "it died", "curve": []}})
+
+
+def test_a_setting_is_read_back_as_it_was_kept():
+    assert Setting.from_dict({**asdict(SETTING), "pairs": [4, 8]}) == SETTING

@@ -1,0 +1,270 @@
+"""The recall model and its training: causal, the same for all, timed, and in its own process."""
+
+import math
+import textwrap
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import impls
+from attnbench.features.quality import recall
+from attnbench.features.quality.recall import CAUSAL, NOTHING, SIX, Setting, TrainingJob, chance
+from attnbench.features.quality.recall_worker import (
+    RecallModel,
+    Training,
+    seeded_model,
+    state_numbers,
+)
+from attnbench.models.attention import Built, NotServed
+
+SETTING = Setting(seq=40, pairs=(4, 8), width=16, keys=12, values=8, batch=3)
+OTHERS = ("gla", "delta", "ssd", "hedgehog", "cosformer", "rfa", "topk?k=4", "mean_v")
+TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=6, looks=3, tests=8)
+
+
+def core_of(name):
+    built = Built(impls.table().find(name))
+    return lambda q, k, v: built(q, k, v, CAUSAL)
+
+
+def logits_of_two(model, at):
+    """Of the same sequences but for one token."""
+    tokens_bn = torch.from_numpy(np.random.default_rng(0).integers(20, size=(3, SETTING.seq)))
+    other_bn = tokens_bn.clone()
+    other_bn[:, at] = (other_bn[:, at] + 1) % 20
+    with torch.no_grad():
+        return model(tokens_bn), model(other_bn)
+
+
+@pytest.mark.parametrize("name", [*SIX, *OTHERS])
+def test_a_logit_depends_on_earlier_tokens_and_on_no_later_one(name):
+    at = 23
+    one, other = logits_of_two(seeded_model(SETTING, core_of(name), 1), at)
+    torch.testing.assert_close(one[:, :at], other[:, :at], rtol=0, atol=1e-5)
+    assert ((one[:, at:] - other[:, at:]).abs().amax((0, 2)) > 1e-4)[:2].all()
+
+
+def test_a_place_sees_itself_and_its_neighbour_where_the_core_lets_nothing_pass():
+    one, other = logits_of_two(seeded_model(SETTING, lambda q, k, v: v, 0), 10)
+    assert (one != other).any(-1).all(0).nonzero().flatten().tolist() == [10, 11]
+
+
+def test_a_seed_gives_every_variant_the_same_first_weights():
+    first, *others = [
+        seeded_model(SETTING, core_of(name), 7).state_dict() for name in (*SIX, *OTHERS)
+    ]
+    for other in others:
+        assert other.keys() == first.keys()
+        assert all(torch.equal(other[name], x) for name, x in first.items())
+    another = seeded_model(SETTING, core_of("sdpa"), 8).state_dict()
+    assert not torch.equal(another["embedding.weight"], first["embedding.weight"])
+
+
+def written_by_hand(core):
+    """Weights that solve the task: keys meet keys one place on, and what passes is the value.
+
+    Tokens are unit vectors, which a norm only stretches and shifts. The places of values draw the
+    queries towards themselves by the sign of the shift.
+    """
+    keys, values = SETTING.keys, SETTING.values
+    width = keys + values
+    model = RecallModel(replace(SETTING, width=width), core)
+    (layer,) = model.layers
+    own, before, q, k, v = 0, width, 0, width, 2 * width
+    with torch.no_grad():
+        for parameter in (layer.into.weight, layer.down.weight, layer.down.bias):
+            parameter.zero_()
+        into = layer.into.weight
+        model.embedding.weight.copy_(torch.eye(width))
+        into[q : q + width, own : own + width] = 40.0 * torch.eye(width)
+        into[k : k + keys, before : before + keys] = torch.eye(keys)
+        into[k + keys : k + width, own + keys : own + width] = -torch.eye(values)
+        into[v + keys : v + width, own + keys : own + width] = torch.eye(values)
+        layer.out.weight.copy_(100 * torch.eye(width))
+        model.head.weight.zero_()
+        model.head.weight[:, keys:] = torch.eye(values)
+    return model
+
+
+@pytest.mark.parametrize(("name", "solved"), [("sdpa", True), ("mean_v", False)])
+def test_weights_written_by_hand_solve_it_with_softmax_and_not_with_a_mean(name, solved):
+    batch = SETTING.draw_mixed(64, np.random.default_rng(3))
+    targets = torch.from_numpy(batch.targets_bn)
+    with torch.no_grad():
+        named = written_by_hand(core_of(name))(torch.from_numpy(batch.tokens_bn)).argmax(-1)
+    right = (named == targets)[targets != NOTHING].float().mean()
+    assert right == 1.0 if solved else right < 0.5
+
+
+def job(name="sdpa", setting=TINY, seed=0, seconds=None):
+    return TrainingJob(impls.table().find(name), setting, seed, seconds)
+
+
+def run(training):
+    """Its checkpoints, why it ended, and its first facts."""
+    told = []
+    why = training.run(told.append)
+    return [x["checkpoint"] for x in told if "checkpoint" in x], why, told[0]
+
+
+def test_there_are_as_many_checkpoints_as_asked_for_and_one_at_the_last_step():
+    looks, why, facts = run(Training(job()))
+    assert [look["step"] for look in looks] == [2, 4, 6] and why == ""
+    assert [look["seconds"] for look in looks] == sorted(look["seconds"] for look in looks)
+    assert all(set(look["accuracy"]) == {"2", "4"} and not look["in_time"] for look in looks)
+    assert facts["parameters"] == sum(x.numel() for x in Training(job()).model.parameters())
+
+
+def test_it_goes_on_until_both_budgets_are_over():
+    looks, _, _ = run(Training(job(seconds=0.2)))
+    (at,) = (look for look in looks if look["in_time"])
+    assert at["step"] > 6 and at is looks[-1] and 0.2 <= at["seconds"] < 1.0
+    assert 6 in [look["step"] for look in looks]
+    looks, _, _ = run(Training(job(seconds=1e-6)))
+    steps = [(1, True), (2, False), (4, False), (6, False)]
+    assert [(look["step"], look["in_time"]) for look in looks] == steps
+
+
+def test_running_the_test_is_not_on_the_clock(monkeypatch):
+    training = Training(job())
+
+    def busy(pairs):
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        return 0.0
+
+    monkeypatch.setattr(training, "accuracy", busy)
+    start = time.process_time()
+    looks, _, _ = run(training)
+    assert time.process_time() - start > 1.2 and looks[-1]["seconds"] < 0.6
+
+
+def test_the_clock_of_one_thread_stands_still_while_others_have_the_processor(monkeypatch):
+    draw = Setting.draw_mixed
+    monkeypatch.setattr(Setting, "draw_mixed", lambda *given: time.sleep(0.1) or draw(*given))
+    looks, _, _ = run(Training(job()))
+    assert looks[-1]["wall_s"] > 0.6 > looks[-1]["seconds"]
+    assert Training(replace(job(), threads=2)).clock is time.perf_counter
+
+
+def test_all_variants_of_a_seed_are_trained_and_tested_on_the_same_sequences():
+    one, other = Training(job("sdpa", seed=4)), Training(job("linear.elu", seed=4))
+    draws = [x.setting.draw_mixed(4, x.stream).tokens_bn for x in (one, other)]
+    assert (draws[0] == draws[1]).all()
+    assert torch.equal(one.tests[4][0], other.tests[4][0])
+    assert not torch.equal(one.tests[4][0], Training(job(seed=5)).tests[4][0])
+
+
+def test_an_accuracy_is_the_share_of_right_answers():
+    training = Training(job())
+    batches = iter(training.tests[4][1].split(TINY.batch))
+
+    class Knows(torch.nn.Module):
+        def forward(self, tokens):
+            named = next(batches).clamp(min=0)
+            named[:, -1] = (named[:, -1] + 1) % 6  # the last of four questions is answered wrong
+            return torch.nn.functional.one_hot(named, 6).float()
+
+    training.model = Knows()
+    assert training.accuracy(4) == pytest.approx(0.75)
+
+
+def test_a_loss_that_is_not_finite_or_too_long_a_time_ends_it(monkeypatch):
+    looks, why, _ = run(Training(job(setting=replace(TINY, rate=math.inf))))
+    assert "its loss is not finite from step" in why and len(looks) < 3
+    monkeypatch.setattr(TrainingJob, "limit_s", 1e-9)
+    looks, why, _ = run(Training(job(seconds=1e-9)))
+    assert why.startswith("it had taken 1 of 6 steps")
+    assert [look["in_time"] for look in looks] == [True]
+
+
+def test_a_refusal_of_the_core_is_its_own_sentence():
+    with pytest.raises(NotServed, match="linformer"):
+        Training(job("linformer")).step()
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("sdpa", 12 * 16),
+        ("dilated?dilation=1&width=2", 12 * 16),  # keys and values of all tokens
+        ("retention", 64),
+        ("delta", 64),
+        ("linear.elu", 64 + 8),  # a state; with what it is divided by
+        ("linear.taylor?features=0", (1 + 8 + 36) * 9),
+        ("performer?features=20", 20 * 9 + 1),
+    ],
+)
+def test_what_a_decoder_keeps_is_counted(name, numbers):
+    assert state_numbers(impls.table().find(name), TINY) == numbers
+
+
+@pytest.mark.slow
+def test_softmax_attention_learns_a_small_task_and_a_mean_does_not():
+    easy = replace(TINY, seq=24, width=32, keys=16, values=16, batch=32, steps=400, looks=1)
+    easy = replace(easy, tests=128)
+    (at,), _, _ = run(Training(job(setting=easy)))
+    assert at["accuracy"]["4"] > 0.95
+    (at,), _, _ = run(Training(job("mean_v", setting=easy)))
+    assert at["accuracy"]["4"] < chance(4, 16) + 0.25
+
+
+ROWS = """
+    import os, sys, time
+    from impls.spec import Variant
+    from impls.dense.sdpa import build as sdpa
+
+    CALLS = []
+
+    def row(does):
+        def build(problem):
+            core = sdpa(problem)
+
+            def attend(q, k, v):
+                CALLS.append(problem.phase)
+                if CALLS.count("train") == 4:
+                    does()
+                return core(q, k, v)
+
+            return attend
+        return build
+
+    prints = row(lambda: print("{}", flush=True))
+    dies = row(lambda: (print("last words", file=sys.stderr, flush=True), os._exit(7)))
+    raises = row(lambda: 1 / 0)
+    hangs = row(lambda: time.sleep(600))
+
+    ROWS = [
+        Variant(name=name, title=name, family="mine", build=f":{name}", computes="softmax",
+                masks=("none", "causal"))
+        for name in ("prints", "dies", "raises", "hangs")
+    ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason", "steps"),
+    [
+        ("prints", "trained", "", [2, 4]),
+        ("dies", "failed", "the worker ended with status 7: last words", [2]),
+        ("raises", "failed", "ZeroDivisionError: division by zero", [2]),
+        pytest.param("hangs", "timed_out", "it was ended after 8 s", [2], marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_keeps_its_checkpoints_however_it_ends(
+    name, status, reason, steps, tmp_path, monkeypatch
+):
+    file = tmp_path / "rows.py"
+    file.write_text(textwrap.dedent(ROWS))
+    if name == "hangs":
+        monkeypatch.setattr(recall, "START_S", 8.0)
+        monkeypatch.setattr(TrainingJob, "limit_s", 0.0)
+    variant = impls.table([file]).find(name)
+    row = recall.run_training(TrainingJob(variant, replace(TINY, steps=4, looks=2), 0))
+    assert (row["status"], row["reason"]) == (status, reason)
+    assert [look["step"] for look in row["curve"]] == steps
+    assert (row["variant"], row["seed"], row["state_numbers"]) == (name, 0, 12 * 16)

