@@ -14,8 +14,8 @@ from attnbench.features.claims.view import FOOTNOTE, MARK, alike, counts, points
 from attnbench.features.quality import pictures
 from attnbench.features.quality.model_view import (
     LEVELS_TITLE,
-    model_lines,
     model_conclusions,
+    model_lines,
     model_tables,
     real_lines,
     real_tables,
