@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class NoProblem(CantBeDone):
-    """What is asked about is no one problem; a sentence."""
+    """The words on the command line are not one problem."""
 
 
 def choose(given: argparse.Namespace) -> int:
@@ -49,20 +49,28 @@ def choose(given: argparse.Namespace) -> int:
     table = impls.table(given.table)
     _refuse_contradictions(given)
     if given.export is not None:
-        pass
-
-        return export(given, wants, table)
+        return _export(given, wants, table)
     if given.problems is not None:
-        pass
+        return _answer_calls(given, lambda problem: _answer(given, problem, wants, table))
+    choice = _answer(given, _one_problem(given), wants, table)
+    if given.json:
+        print(json.dumps(_plain(choice)))
+    else:
+        from attnbench.features.choose import view
 
-        return answer_calls(given, lambda problem: answer(given, problem, wants, table))
-    found = answer(given, problem_asked(given), wants, table)
-    _show(found, as_json=given.json)
-    return int(found.winner is None)
+        view.show(choice)
+    return int(choice.winner is None)
+
+
+def _plain(choice: Choice) -> dict[str, Any]:
+    """As plain values, with what can be pasted."""
+    from attnbench.answer import paste
+
+    return {**choice.to_dict(), **paste.pasted(choice)}
 
 
 def _refuse_contradictions(given: argparse.Namespace) -> None:
-    """What was asked for and would be ignored is refused."""
+    """Raise :class:`NoProblem` for options that would be ignored."""
     if given.source and given.measure:
         raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
     if given.source and given.threads:
@@ -76,7 +84,7 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
         raise NoProblem(f"--problems says what is asked about: leave {', '.join(asked)} out")
 
 
-def answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
+def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
     """From the runs named, from one that was measured here, or measured now."""
     from attnbench.answer import choose_runs
     from attnbench.answer.choose_runs import Means
@@ -99,8 +107,8 @@ def answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Tab
         raise KeyboardInterrupt from None
 
 
-def problem_asked(given: argparse.Namespace) -> Problem:
-    """The one problem that the words say."""
+def _one_problem(given: argparse.Namespace) -> Problem:
+    """The one problem that the options describe."""
     from attnbench.core.machine import this_machine
     from attnbench.sweep.plan import problems
     from attnbench.sweep.presets import one_problem
@@ -122,19 +130,8 @@ def problem_asked(given: argparse.Namespace) -> Problem:
     return problem
 
 
-def _show(found: Choice, *, as_json: bool) -> None:
-    from attnbench.answer import paste
-
-    if as_json:
-        print(json.dumps({**found.to_dict(), **paste.pasted(found)}))
-        return
-    from attnbench.features.choose import view
-
-    view.show(found)
-
-
-def answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]) -> int:
-    """Of a captured program; ``answer`` gives that of one problem."""
+def _answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]) -> int:
+    """The answers for a captured program; ``answer`` gives that of one problem."""
     from attnbench.models.capture.calls import SeenCalls
 
     calls = SeenCalls.read(Path(given.problems))
@@ -145,7 +142,13 @@ def answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice])
         raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
     choices = {problem: answer(problem) for problem in problems}
     gained = _gain(calls, choices)
-    _show_of_choose_calls(choices, gained, as_json=given.json)
+    if given.json:
+        answers = [_plain(choice) for choice in choices.values()]
+        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
+    else:
+        from attnbench.features.choose import view
+
+        view.show_calls(choices, gained)
     return int(all(choice.winner is None for choice in choices.values()))
 
 
@@ -170,22 +173,8 @@ def _gain(calls: SeenCalls, choices: dict[Problem, Choice]) -> Gain:
     )
 
 
-def _show_of_choose_calls(choices: dict[Problem, Choice], gained: Gain, *, as_json: bool) -> None:
-    from attnbench.answer import paste
-
-    if as_json:
-        answers: list[dict[str, Any]] = [
-            {**choice.to_dict(), **paste.pasted(choice)} for choice in choices.values()
-        ]
-        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
-        return
-    from attnbench.features.choose import view
-
-    view.show_calls(choices, gained)
-
-
-def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """Of the run named, or the newest of this machine as it is now."""
+def _export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
+    """Write the dispatch table of the run named, or of the newest of this machine as it is now."""
     from attnbench.answer.choose_runs import measured_here
     from attnbench.core.store import find_runs, read_header
 
