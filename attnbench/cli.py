@@ -1,4 +1,4 @@
-"""The command line, which reads as the product: a verb is loaded when it is called.
+"""The command line. A verb's code is loaded when it is called.
 
 Data goes to stdout, prose to stderr. Exit status: 0 done, 1 a finding, 2 usage or environment.
 """
@@ -32,23 +32,23 @@ VERBS = {
     "reproduce": "features.claims.verb:reproduce",
     "quality": "features.quality.verb:quality",
 }
-"""Where the function of each is, among the verbs."""
+"""The module and function of each verb."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb. Everything is imported below, where Ctrl-C is no traceback."""
+    """The exit status of one verb. Imports are inside, so that Ctrl-C never shows a traceback."""
     try:
         from attnbench.command.terminal import kept_open
 
         with kept_open():
-            return _in_sentences(argv)
+            return _status(argv)
     except KeyboardInterrupt:
         print("attnbench: stopped", file=sys.stderr)
         return 130
 
 
-def _in_sentences(argv: Sequence[str] | None) -> int:
-    """The exit status of a verb; whatever it raises becomes a sentence."""
+def _status(argv: Sequence[str] | None) -> int:
+    """The exit status of a verb; an exception becomes a sentence."""
     from attnbench.command.terminal import say
     from attnbench.core.record import DamagedRun
     from impls.asked import CantBeDone
@@ -57,7 +57,7 @@ def _in_sentences(argv: Sequence[str] | None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("default", DamagedRun)
             warnings.showwarning = _show_warning
-            status = _called(argv)
+            status = _call(argv)
         sys.stdout.flush()
     except CantBeDone as error:
         say(f"attnbench: {error}")
@@ -67,7 +67,7 @@ def _in_sentences(argv: Sequence[str] | None) -> int:
 
         if os.environ.get("ATTNBENCH_TRACEBACK"):
             raise
-        say(f"attnbench: {_unforeseen(error)}")
+        say(f"attnbench: {_unexpected(error)}")
         return 2
     return status
 
@@ -80,7 +80,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Say what is amiss with a run in a sentence of its own; show other warnings as ever."""
+    """Print a warning about a damaged run as a sentence, and other warnings as usual."""
     from attnbench.command.terminal import say
     from attnbench.core.record import DamagedRun
 
@@ -90,8 +90,8 @@ def _show_warning(
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
-def _unforeseen(error: Exception) -> str:
-    """A sentence for an error that nothing below has one for."""
+def _unexpected(error: Exception) -> str:
+    """A sentence for an error that has none of its own."""
     from traceback import walk_tb
 
     again = "ATTNBENCH_TRACEBACK=1 in the environment shows all of it"
@@ -108,7 +108,7 @@ def _unforeseen(error: Exception) -> str:
     )
 
 
-def _called(argv: Sequence[str] | None) -> int:
+def _call(argv: Sequence[str] | None) -> int:
     from attnbench import __version__
     from attnbench.command import arguments
     from attnbench.command.terminal import as_ctrl_c
@@ -122,14 +122,14 @@ def _called(argv: Sequence[str] | None) -> int:
         return 0 if given.help else 2
     with as_ctrl_c():
         if given.verb != "env" and getattr(given, "device", "") is None:
-            _tell_of_an_idle_gpu()
+            _note_idle_gpu()
         module, function = VERBS[given.verb].split(":")
         status: int = getattr(import_module(f"attnbench.{module}"), function)(given)
     return status
 
 
-def _tell_of_an_idle_gpu() -> None:
-    """Nobody said where: before all is measured on the CPU, say what keeps it from the GPU."""
+def _note_idle_gpu() -> None:
+    """Say why a GPU is not used, where no device was given and there is one."""
     from attnbench.command.terminal import say
     from attnbench.core.machine import idle_gpu, this_machine
 

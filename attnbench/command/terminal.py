@@ -1,4 +1,4 @@
-"""The verbs, a room each: they read what was asked and call the rooms below."""
+"""What every verb does with a terminal: prose, exit statuses, streams and signals."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ INTERRUPTED = 130
 
 
 def say(text: str) -> None:
-    """Prose, out of the way of data."""
+    """Print prose on stderr, apart from data."""
     print(text, file=sys.stderr, flush=True)
 
 
 def tried(records: list[Record]) -> bool:
-    """Whether anything was asked of a variant."""
+    """Whether any variant was tried."""
     from attnbench.core.record import NOT_TRIED
 
     return any(r.status not in NOT_TRIED for r in records)
 
 
 def finding(records: list[Record]) -> int:
-    """1 where a variant was not what it says it is; 2 where nothing was asked of any."""
+    """The exit status: 1 where a variant is wrong or fails, 2 where none was tried."""
     from attnbench.core.record import FINDINGS
 
     if not tried(records):
@@ -48,19 +48,19 @@ def finding(records: list[Record]) -> int:
 
 
 RAISING = ("strict", "surrogateescape")
-"""What streams do with a character that they lack; the second is what the C locale gives."""
+"""Error handlers of streams that raise for a character they lack; the second is the C locale's."""
 
 
 class CannotWrite(CantBeDone):
-    """The output took no more: a full disk, say."""
+    """The output can't be written, as on a full disk."""
 
 
 class Stream:
-    """A stream that a reader may close early: the rest is dropped and the verb goes on.
+    """A stream whose reader may leave early: the rest is dropped and the verb goes on.
 
-    So a verb's exit status says what it found, however little of the output was read. Where there
-    is no room, data raises :class:`CannotWrite`; prose is dropped, since no result rests on it.
-    No control character goes through: a message of a plugin or a record's text may hold some.
+    So a verb's exit status does not depend on how much of its output was read. On any other error
+    data raises :class:`CannotWrite`, and prose is dropped. Control characters are removed: a
+    plugin's message or a record's text may hold some.
     """
 
     def __init__(self, stream: TextIO, *, prose: bool = False) -> None:
@@ -68,32 +68,32 @@ class Stream:
         self._dropping = False
 
     def write(self, text: str) -> int:
-        """Write, or drop; without control characters."""
+        """Write, or drop, without control characters."""
         return self.write_unchecked(for_terminal(text))
 
     def write_unchecked(self, text: str) -> int:
-        """Write, or drop, as it is: for text that was checked and then given colours."""
+        """Write, or drop, text that was cleaned before it was given colours."""
         if not self._dropping:
-            with self._told():
+            with self._errors():
                 return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush, or drop."""
         if not self._dropping:
-            with self._told():
+            with self._errors():
                 self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             self._dropping = True
-            with suppress(OSError, ValueError):  # what is left in it must go somewhere at the end
+            with suppress(OSError, ValueError):  # for what is flushed at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             if not self._prose and not isinstance(error, BrokenPipeError):
                 raise CannotWrite(f"can't write to the output: {error.strerror}") from None
@@ -101,7 +101,7 @@ class Stream:
 
 @contextmanager
 def kept_open() -> Iterator[None]:
-    """While a verb runs; what it wrote has arrived at the end."""
+    """Wrap the standard streams while a verb runs, and flush its data at the end."""
     with ExitStack() as opened:
         _open_closed(opened)
         out, error = sys.stdout, sys.stderr
@@ -116,17 +116,16 @@ def kept_open() -> Iterator[None]:
 
 
 def _take_any_character(stream: TextIO, opened: ExitStack) -> None:
-    """Have a terminal of few characters show a mark for others, where it would raise."""
+    """Replace a character that the terminal lacks by a mark, instead of raising."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors in RAISING:
         opened.callback(stream.reconfigure, errors=stream.errors)
         stream.reconfigure(errors="replace")
 
 
 def _open_closed(opened: ExitStack) -> None:
-    """Put /dev/null where a standard stream was closed, as a service may find them.
+    """Open /dev/null in place of a standard stream that is closed, as under some services.
 
-    Otherwise the next file or pipe that is opened gets the stream's number, and what is meant for
-    the one goes to the other.
+    Otherwise the next file that is opened gets the stream's number, and receives its output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -145,14 +144,14 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
-    """While a verb runs. A second one is not heard, so that keeping comes to its end."""
-    if current_thread() is not main_thread():  # nobody else may say what a signal does
+    """Let a signal end a verb as Ctrl-C does. A second one is ignored, so that results are kept."""
+    if current_thread() is not main_thread():  # Python allows it nowhere else
         yield
         return
     before = {each: signal.getsignal(each) for each in ENDS}
     for each, was in before.items():
-        if was != signal.SIG_IGN:  # somebody has switched it off, as nohup does
-            signal.signal(each, _told)
+        if was != signal.SIG_IGN:  # switched off, as by nohup
+            signal.signal(each, _interrupt)
     try:
         yield
     finally:
@@ -160,7 +159,7 @@ def as_ctrl_c() -> Iterator[None]:
             signal.signal(each, was)
 
 
-def _told(*_: object) -> NoReturn:
+def _interrupt(*_: object) -> NoReturn:
     for each in ENDS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -1,10 +1,10 @@
-"""What the gate says when something is not right."""
+"""What the gate raises."""
 
 from __future__ import annotations
 
 
 class Wrong(Exception):
-    """A variant does not compute what it says. The message is a sentence with the evidence."""
+    """A variant does not compute what it claims to. The message is a sentence with the evidence."""
 
 
 def place(batch: int, head: int, row: int) -> str:

@@ -1,7 +1,7 @@
 """The gate: nothing is timed that has not passed it.
 
-In the order of what tells most: mask truth, form and finiteness, error against what the variant
-should compute, and for those that compute something else the distance from softmax attention.
+In this order: mask truth, form and finiteness, error against what the variant should compute, and
+for a variant that computes something else its distance from softmax attention.
 """
 
 from __future__ import annotations
@@ -36,32 +36,31 @@ from attnbench.gate.reference import Judged, Reference, defined, differentiated,
 from impls.problem import Problem
 
 PATIENT_S = 0.05
-"""So long it is waited for work put off by what is wrong already, where other threads worked."""
+"""How long to wait for late work of a variant that is wrong already, where other threads worked."""
 ROWS_AGAIN = 16
-"""How many rows of another set of inputs are held against a variant's own definition."""
+"""How many rows of another set of inputs are compared with a variant's own definition."""
 LOOSER = 4.0
-"""How much looser a definition of a variant's own is asked than the plain form, row by row."""
+"""How much more a row may differ from a variant's own definition than from the plain form."""
 TWO_STEPS = 16.0
-"""Spacings by which a decoder's second step may lie from one from a fresh memory, and a gradient
+"""Spacings by which a decoder's second step may differ from one from a fresh memory, and a gradient
 after another call from one without."""
 
 
 @dataclass
 class GateVerdict:
-    """What the gate found. ``reason`` is None where everything held."""
+    """The result of the gate. ``reason`` is None where the variant passed."""
 
     reason: str | None = None
     error: dict[str, Error] = field(default_factory=dict)
     distance: Distance | None = None
     second: list[Tensor] | None = None
-    """The same of another set of inputs, where the variant does not compute exact softmax."""
+    """``truth`` of another set of inputs, where the variant does not compute exact softmax."""
     plain: Errors = field(default_factory=dict)
-    """What the plain form makes of output and gradients: the yardstick for other values."""
+    """The plain form's errors of output and gradients: the yardstick for other values."""
     zero: tuple[str, ...] = ()
-    """Gradients that are zero in truth: what comes is rounding, and not the same twice."""
+    """Gradients that are zero in truth: a variant's are rounding, and differ from call to call."""
     truth: list[Tensor] = field(default_factory=list)
-    """Output and, where there are any, gradients under the dense upstream: what timed calls must
-    return."""
+    """Output and gradients, if any, under the dense upstream: what timed calls must return."""
 
 
 def gate(
@@ -108,17 +107,17 @@ def gate(
             one_graph=one_graph,
         )
         check_nothing_left(threads)
-    except Wrong as wrong:  # a call that is not over when it returns may be in time, once
+    except Wrong as wrong:  # perhaps because its work was late
         others = spent_elsewhere() != elsewhere
         verdict.reason = _put_off(judged, attend, others) or str(wrong)
     return verdict
 
 
 def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
-    """What of a call was put off, if anything was; a call that fails says nothing of that.
+    """A sentence where a call goes on after its return; None where it doesn't, or where it fails.
 
-    Where ``others`` worked meanwhile it is waited for longer than at first, and for what earlier
-    calls put off before it: on a busy machine such work is late.
+    Where ``others``, other threads, worked meanwhile, this waits longer than the first check did,
+    and for the work of earlier calls before it: on a busy machine such work is late.
     """
     try:
         if others:
@@ -167,7 +166,7 @@ def _check_values(
 def _dense_truth(
     judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor] | None
 ) -> list[Tensor]:
-    """What it makes of the problem with a gradient into every row, held against the plain form."""
+    """Output and gradients under a gradient into every row, compared with the plain form."""
     problem = judged.problem
     out = check_form(problem, call.forward())
     made = {"forward": out.detach().clone()}
@@ -191,9 +190,7 @@ def _dense_truth(
 def _on_another_set(
     judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor]
 ) -> list[Tensor]:
-    """The same tensors, after a call, filled with other values: some rows held against the
-    definition.
-    """
+    """Output and gradients of the same tensors filled with other values; some rows are checked."""
     problem, other = judged.problem, other_set(judged.inputs)
     call.load(other)
     out = check_form(problem, call.forward())
@@ -215,7 +212,7 @@ def _on_another_set(
 
 
 def _secret_rows(problem: Problem) -> Tensor:
-    """Rows that nobody could have known when the output was made."""
+    """Rows that were not known when the output was made."""
     drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
     return torch.tensor(sorted(drawn), device=problem.device)
 
@@ -224,7 +221,7 @@ def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:
     want = judged.softmax.want["forward"]
     far = compare(out[:, :, judged.softmax.rows], want)
     trivial = compare(mean, want).relative
-    skill = None  # where the mean is the answer, knowing the scores is worth nothing
+    skill = None  # where the mean is the answer there is none
     if far.relative is not None and trivial and trivial > budget.EPSILON[judged.problem.dtype]:
         skill = 1.0 - far.relative / trivial
     return Distance(

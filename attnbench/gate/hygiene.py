@@ -1,4 +1,4 @@
-"""Is what came back a plain tensor of the right form, and are the inputs as they were?"""
+"""Checks of a call besides its values: the output's form, the inputs, late work, threads."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from attnbench.gate.reference import Judged
 from impls.problem import Problem
 
 THREADS_CLOCK = 6
-"""What Linux adds to a thread's number to name the clock of its processor time."""
+"""What Linux combines with a thread's number to name the clock of its processor time."""
 
 
 def spent_elsewhere() -> float:
-    """Seconds of processor that all threads had but the one that asks."""
+    """Processor seconds of all threads but the calling one."""
     myself = threading.get_native_id()
     return sum(_had(thread) for thread in _threads() if thread != myself)
 
 
 def demanded() -> float:
-    """Seconds of processor that all threads had or waited for.
+    """Processor seconds that all threads had or waited for.
 
-    Over a stretch of time: as many times as long as threads wanted to run at once, on average.
+    Its growth over a time, divided by the time, is how many threads wanted to run on average.
     """
     return sum(_had(thread) + _waited(thread) for thread in _threads())
 
@@ -57,18 +57,18 @@ def _waited(thread: int) -> float:
 
 
 WAIT_S = 5e-3
-"""How long nothing may go on after a call."""
+"""How long after a call to look for work that goes on."""
 LATE_S = 1e-3
-"""Processor time that other threads may take in that while: housekeeping. In a longer one, more."""
+"""Processor time that other threads may take meanwhile, as housekeeping; more in a longer wait."""
 LATER = 2
-"""Calls after one whose output must be kept: two buffers may take turns."""
+"""Later calls that must leave an output as it is: two buffers may take turns."""
 FEW_PAIRS = 1 << 22
-"""Up to so many pairs of queries and keys the graphs of two calls are held at a time."""
+"""Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
 SURE = 3
-"""So often in a row work is seen after the return before it is believed."""
+"""How often in a row work must be seen after the return."""
 QUIET_S = 1.0
-"""So long it is waited between, at most, for work to end: what a call put off comes with each call,
-and a compiler's housekeeping ends once."""
+"""The longest wait for other work to end before the next look: late work comes with every call, and
+a compiler's housekeeping ends once."""
 ASLEEP = 4_000_000
 """Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
 
@@ -78,7 +78,7 @@ _on = torch.cuda.device
 
 
 def check_form(problem: Problem, out: object) -> Tensor:
-    """A dense torch.Tensor of the right shape, dtype and device, and not a subclass of it."""
+    """The output; raises where it isn't a plain tensor of the right shape, dtype and device."""
     if type(out) is not Tensor:
         raise Wrong(f"the output is a {type(out).__name__}, not a plain torch.Tensor")
     got, want = tuple(out.shape), problem.output_shape
@@ -100,7 +100,7 @@ def check_form(problem: Problem, out: object) -> Tensor:
 
 
 def check_finite(what: str, tensor: Tensor) -> None:
-    """No NaN and no infinity anywhere, not only in the rows that are judged."""
+    """Raise where a row holds NaN or infinity, whether it is among the judged rows or not."""
     finite = tensor.isfinite()
     if bool(finite.all()):
         return
@@ -112,7 +112,7 @@ def check_finite(what: str, tensor: Tensor) -> None:
 
 
 def check_inputs_kept(call: Call, inputs: Ends) -> None:
-    """The inputs of a call that nobody loaded since it was made hold what was put into them."""
+    """Raise where a call has written to its inputs; they must not have been loaded since."""
     for name, leaf, given in zip(inputs._fields, call.leaves, inputs, strict=True):
         if not torch.equal(leaf.detach(), given):
             raise Wrong(f"it changed its input {name}")
@@ -121,14 +121,14 @@ def check_inputs_kept(call: Call, inputs: Ends) -> None:
 
 
 def check_no_input(call: Call, inputs: Ends, out: Tensor) -> None:
-    """The output is memory of its own: whoever writes to it changes no input."""
+    """Raise where the output shares memory with an input."""
     for name, leaf in zip(inputs._fields, call.leaves, strict=True):
         if leaf.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
             raise Wrong(f"its output lies in the memory of its input {name}")
 
 
 def check_weights(problem: Problem, attend: object, define: object) -> None:
-    """It trains the weights that its definition has, by name, form and value."""
+    """Raise where the weights are not those of the definition, by name, shape and value."""
     weights, wanted = weights_of(attend), weights_of(define)
     if missing := sorted(set(wanted) ^ set(weights)):
         raise Wrong(f"its weights and those of its definition differ: {', '.join(missing)}")
@@ -140,7 +140,7 @@ def check_weights(problem: Problem, attend: object, define: object) -> None:
 
 
 def check_memory_kept(call: Call, most: float) -> None:
-    """A step leaves its memory as it is, whatever tokens came; and two steps are as good as one."""
+    """Raise where a step changes the memory that it was given, or can't go on from its own."""
     if not call.steps:
         return
     first = call.forward().clone()
@@ -177,10 +177,10 @@ def check_output_kept(
     reuses: bool,
     one_graph: bool = False,
 ) -> None:
-    """Later calls leave an output and what its gradients need as they are.
+    """Raise where later calls change an output or what its gradients are made from.
 
-    Gradients are tried where two graphs at a time have room: they may lie so far off, relative,
-    but for those that are ``zero`` in truth. ``reuses``: the row says that it reuses outputs.
+    Gradients are checked where two graphs fit at a time, but for those that are ``zero`` in truth;
+    they may differ by ``most``, relative. ``reuses``: the row declares that it reuses outputs.
     ``one_graph``: only the last call's gradients can be had, as over several processes.
     """
     call = Call(problem, attend, inputs)
@@ -210,9 +210,9 @@ def _pairs(problem: Problem) -> int:
 def check_nothing_goes_on(
     problem: Problem, attend: Attend, inputs: Ends, wait_s: float = WAIT_S
 ) -> None:
-    """When a call has returned its output is there, and nobody works on, for so long.
+    """Raise where a call goes on after its return: its output changes, or other threads work.
 
-    On values of their own, so that an output found in memory from before is another's.
+    The calls are on values of their own, so that an earlier output left in memory differs.
     """
     if problem.device != "cpu":
         _check_in_order(problem, attend, inputs)
@@ -232,13 +232,13 @@ def check_nothing_goes_on(
 
 
 def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
-    """On a GPU the output is there for whatever its caller queues next, as for an event.
+    """Raise where work that is queued after a call on a GPU doesn't find its output.
 
     The call and a copy of its output are queued while the device sleeps, so that no gap between
-    launches lets work on another stream, which nobody waits for, be done in time.
+    launches lets late work on another stream be done in time.
     """
     call = Call(problem, attend, inputs)
-    call.forward()  # what it leaves in memory is of other values
+    call.forward()  # leaves an output of other values in memory
     call.load(other_set(inputs))
     if _sleep is not None:
         with _on(problem.device):
@@ -251,7 +251,7 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
 
 
 def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
-    """Until in a wait other threads worked for no more than that, or for ``QUIET_S``."""
+    """Wait until other threads worked no more than that in a wait, at most ``QUIET_S``."""
     until = time.monotonic() + QUIET_S
     while time.monotonic() < until:
         before = spent_elsewhere()
@@ -261,7 +261,7 @@ def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
 
 
 def _copy(out: object) -> Tensor | None:
-    """The output as it is at this moment; None of what has no values to copy."""
+    """A copy of the output; None where it has no values to copy."""
     plain = type(out) is Tensor and out.layout is torch.strided and not out.is_meta
     return out.detach().clone() if plain else None  # type: ignore[attr-defined]
 
@@ -271,9 +271,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def counted_threads() -> list[threading.Thread]:
-    """Those that Python knows of, but for the one that looks after tqdm's bars where tqdm is
-    installed: torch's compiler shows one.
-    """
+    """The threads that Python knows of, but for tqdm's monitor: torch's compiler may start it."""
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
     monitor = getattr(bars, "monitor", None)
     if "run" in getattr(monitor, "__dict__", {}):  # it does something else
@@ -282,7 +280,7 @@ def counted_threads() -> list[threading.Thread]:
 
 
 def check_nothing_left(before: Collection[threading.Thread]) -> None:
-    """No thread that was not there before the call."""
+    """Raise where there is a thread that was not there before."""
     left = [thread for thread in counted_threads() if thread not in before]
     if left:
         names = ", ".join(thread.name for thread in left)
@@ -290,7 +288,7 @@ def check_nothing_left(before: Collection[threading.Thread]) -> None:
 
 
 Announce = Callable[[str], None]
-"""Told what it means if the process dies of a forbidden access now; an empty text: no more."""
+"""Takes the reason to report if the process now dies of a forbidden access; empty at the end."""
 WROTE = "it wrote to its inputs (they were write-protected while it ran)"
 
 _mprotect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -298,7 +296,7 @@ _mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def check_writes_nothing(judged: Judged, attend: Attend, announce: Announce) -> None:
-    """Call it, backward too, on protected pages. The process dies where it writes to them."""
+    """Call it, backward too, on write-protected pages. The process dies where it writes to them."""
     if judged.problem.device != "cpu":
         return
     call, dout = Call(judged.problem, attend, judged.inputs), judged.dout
@@ -315,7 +313,7 @@ def check_writes_nothing(judged: Judged, attend: Attend, announce: Announce) -> 
 
 @contextmanager
 def _protected(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The same tensors, on pages of their own that may be read and nothing else."""
+    """Copies of the tensors on pages of their own that can only be read."""
     pages = [mmap.mmap(-1, max(1, x.numel() * x.element_size())) for x in tensors]
     copies = []
     for x, page in zip(tensors, pages, strict=True):
@@ -326,7 +324,7 @@ def _protected(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             _protect(page, mmap.PROT_READ)
         yield copies
     finally:
-        for page in pages:  # whoever kept one of them may write to it again
+        for page in pages:  # a variant may have kept one of them
             with suppress(OSError):
                 _protect(page, mmap.PROT_READ | mmap.PROT_WRITE)
 

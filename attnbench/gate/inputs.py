@@ -1,7 +1,7 @@
 """The inputs of a problem: made from a seed, or read from a file.
 
-Drawn in float32 where they are needed, and then cast. For one seed a CPU and a GPU draw others: a
-CPU takes 6.5 ns a number, and a GPU would wait for it longer than for most cells.
+Drawn in float32 on the device that needs them, and then cast. A CPU and a GPU draw different values
+for the same seed: a CPU takes 6.5 ns a number, too long for a GPU to wait.
 
     normal      independent, standard
     peaky       logits in the hundreds: the softmax is saturated, nearly every row picks one key
@@ -9,8 +9,8 @@ CPU takes 6.5 ns a number, and a GPU would wait for it longer than for most cell
     equal_keys  keys equal in runs of 64, as in repeated tokens; queries and values differ
     captured:FILE.npz   arrays q, k, v of the problem's shape
 
-A layer or a block takes tokens: x, and where the keys are others than the queries a context, as
-wide as its heads together. The same kinds are then of the tokens.
+A layer or a block takes tokens as wide as its heads together: x, and for cross-attention a context.
+The kinds then apply to the tokens.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ Ends = Inputs | Tokens | Crossed
 
 
 def make(problem: Problem, seed: int) -> Ends:
-    """The inputs of this problem, the same ones for the same seed on a like device."""
+    """The inputs of a problem, the same for the same seed on the same kind of device."""
     return _core(problem, seed) if problem.level == "core" else _tokens(problem, seed)
 
 
 def _normal(problem: Problem, seed: int) -> tuple[torch.Generator, Callable[..., Tensor]]:
-    """A generator on the problem's device, and what draws from it by shape."""
+    """A generator on the problem's device, and a function that draws from it by shape."""
     generator = torch.Generator(problem.device).manual_seed(seed)
     normal = partial(torch.randn, generator=generator, dtype=torch.float32)
     return generator, partial(normal, device=problem.device)
@@ -114,7 +114,7 @@ def _core(problem: Problem, seed: int) -> Inputs:
 
 
 def other_set(inputs: Ends) -> Ends:
-    """Other values of the same kind: the heads one place on; with one head, all reversed."""
+    """Other values of the same kind: heads shifted by one; with one head, all reversed."""
     if not isinstance(inputs, Inputs):
         return type(inputs)(*(x.flip(2) for x in inputs))
     if inputs.k.shape[1] > 1:
@@ -159,14 +159,14 @@ Attend = Callable[..., Tensor]
 
 
 def weights_of(part: object) -> dict[str, Tensor]:
-    """What a layer's ``attend`` trains, or its definition has, by name; nothing of a core's."""
+    """The weights of a layer or of its definition, by name; empty for a core."""
     return dict(getattr(part, "weights", None) or {})
 
 
 def put(there: Any, values: Any) -> bool:
-    """Put a decoder's memory where another one lies; False where the two are not made alike.
+    """Copy a decoder's memory into another one; False where their structures differ.
 
-    Then what lies there is of no use any more.
+    The other one is then no longer usable.
     """
     if type(there) is not type(values):
         return False
@@ -174,7 +174,7 @@ def put(there: Any, values: Any) -> bool:
         form = (there.shape, there.stride(), there.dtype, there.device)
         if form != (values.shape, values.stride(), values.dtype, values.device):
             return False
-        with suppress(RuntimeError):  # where several of its places are one
+        with suppress(RuntimeError):  # an expanded tensor
             there.copy_(values)
             return True
         return False
@@ -193,31 +193,31 @@ class Call:
         self.leaves = [x.clone().requires_grad_(problem.gradients) for x in inputs]
         self.weights = weights_of(attend)
         self.names = (*(f"d{name}" for name in inputs._fields), *(f"d:{n}" for n in self.weights))
-        """What :meth:`backward` gives, in its order: ``dq``, of a weight ``d:in_proj_weight``."""
+        """The names of what :meth:`backward` returns: ``dq``, of a weight ``d:in_proj_weight``."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
-        """Whether it decodes from a memory of its own making."""
+        """Whether it decodes from a memory of its own."""
         self.new: list[Tensor] = []
         self.memory: Any = None
         self.moves = False
-        """Whether the memory lies elsewhere each time: then no replay of a call can read it."""
+        """Whether the memory's address changes: then no replay of a call can read it."""
         self.remember()
 
     def load(self, inputs: Ends) -> None:
-        """Other values at the same addresses."""
+        """Load other values at the same addresses."""
         with torch.no_grad():
             for leaf, values in zip(self.leaves, inputs, strict=True):
                 leaf.copy_(values)
         self.remember()
 
     def remember(self) -> None:
-        """What a decoder would have kept of the tokens before, from the values that are there."""
+        """Build a decoder's memory of the earlier tokens from the present values."""
         if not self.steps:
             return
         before = self.problem.kv_len - self.problem.q_len
         with torch.no_grad():
             new = [x[:, :, -self.problem.q_len :] for x in self.leaves]
             self.new = self.new or [x.clone(memory_format=torch.contiguous_format) for x in new]
-            for kept in self.new:  # nothing of the new tokens is there to be looked up
+            for kept in self.new:  # so that the new tokens can't be read early
                 kept.fill_(torch.nan)
             memory = self._remembered(before)
             if self.memory is None or not put(self.memory, memory):
@@ -227,20 +227,20 @@ class Call:
                 kept.copy_(values)
 
     def _remembered(self, tokens: int) -> Any:
-        """A memory of the first tokens, from copies that lead nowhere else."""
+        """A memory of the first tokens, from copies."""
         sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
         past = [x[:, :, :tokens].clone(memory_format=torch.contiguous_format) for x in sources]
         return self.attend.remember(*self._handed(past))  # type: ignore[attr-defined]
 
     def step(self, new: Sequence[Tensor], memory: Any) -> tuple[Tensor, Any]:
-        """One step of a decoder, as it is: its output and the memory after it."""
+        """One step of a decoder: its output and the memory after it."""
         made = self.attend.step(*self._handed(new), memory)  # type: ignore[attr-defined]
         if not isinstance(made, tuple) or len(made) != 2:
             raise Wrong("its step returned something else than (out, memory)")
         return made
 
     def two_steps(self) -> Tensor:
-        """The last tokens' output from a memory that a step before has made."""
+        """The last tokens' output from the memory that an earlier step returned."""
         n, before = self.problem.q_len, self.problem.kv_len - 2 * self.problem.q_len
         with torch.no_grad():
             earlier = [
@@ -252,7 +252,7 @@ class Call:
             return self._given_back(self.step(self.new, memory)[0])
 
     def forward(self) -> Tensor:
-        """The output; with a graph behind it only in the phases that run backward."""
+        """The output; with a graph only in the phases that run backward."""
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
                 return self._given_back(self.step(self.new, self.memory)[0])

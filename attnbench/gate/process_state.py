@@ -1,7 +1,7 @@
-"""What a process has that its next cell would suffer from: who leaves it changed costs a new one.
+"""State of a process that the next cell would suffer from; a worker that changed it is replaced.
 
-No variant is judged by it. A folder that is gone, signals that nobody hears, files, memory and
-threads that nobody lets go of: the next variant would fail of them, and be blamed.
+No variant is judged by it. A working folder that is gone, signals that are ignored, open files,
+memory and threads that are never released would make the next variant fail.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 FILES = 64
-"""So many more open files than before are a leak."""
+"""More open files than before by this number are a leak."""
 SHARE = 1 / 8
-"""Of the memory that a process may hold, what a cell may leave behind."""
+"""The share of a process's memory limit that a cell may leave in use."""
 COMPILER = b"torch/_inductor"
-"""Processes of torch's compiler stay for its next call."""
+"""In the command line of torch's compiler processes, which stay for its next call."""
 MALLOC_INFO = (
     "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
     "keepcost",
@@ -36,7 +36,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 def now() -> dict[str, Any]:
-    """All of it, as it stands."""
+    """That state, as it is now."""
     return {
         "folder": _folder(),
         "variables": dict(os.environ),
@@ -54,7 +54,7 @@ def now() -> dict[str, Any]:
 
 
 def disturbed(before: Mapping[str, Any]) -> list[str]:
-    """What the next cell would suffer from, by name."""
+    """The names of what the next cell would suffer from."""
     at = now()
     same = ("folder", "signals", "limits", "streams")
     found = [name for name in same if at[name] != before[name]]
@@ -87,7 +87,7 @@ def _file(number: int) -> tuple[int, int] | None:
 
 
 def _memory() -> float:
-    """What it holds as a share of what it may; nought where it is not limited."""
+    """The memory in use as a share of the limit; 0 without a limit."""
     most = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if most == resource.RLIM_INFINITY:
         return 0.0
@@ -97,23 +97,23 @@ def _memory() -> float:
 
 
 def _free() -> int:
-    """Of what it holds, the bytes that the C library has for whoever asks next."""
+    """Bytes of it that the C library holds free for later allocations."""
     try:
-        told = ctypes.CDLL(None).mallinfo2
+        mallinfo = ctypes.CDLL(None).mallinfo2
     except AttributeError:  # another library
         return 0
-    told.restype = _MallocInfo
-    return int(told().fordblks)
+    mallinfo.restype = _MallocInfo
+    return int(mallinfo().fordblks)
 
 
 def _of_torch(thread: threading.Thread) -> bool:
-    """Whether it is one of those that torch's compiler keeps."""
+    """Whether it is a thread of torch's compiler."""
     target = getattr(thread, "_target", None)
     return str(getattr(target, "__module__", "")).startswith(("torch.", "concurrent."))
 
 
 def _children() -> set[int]:
-    """Those of this process, and those that its keeper has adopted."""
+    """Children of this process, and those that its parent has adopted."""
     found: set[int] = set()
     for owner in (os.getpid(), os.getppid()):
         with suppress(OSError):

@@ -1,8 +1,8 @@
 """The ruler tests itself: planted faults, through the same worker, gate and meters as any variant.
 
-Each has to be caught, by the right status and by a reason that names the deed; the same code
-without a deed has to be measured. What can't be planted here (no such device) is said, and not
-counted. Without torch: the faults are data until a worker loads their code.
+Each has to be caught, by the right status and by a reason that names the deed. A fault that can't
+be planted here, for lack of a device, is reported and not counted. The faults are data until a
+worker loads their code, so this needs no torch.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from attnbench.sweep.plan import Cell
 from attnbench.sweep.sweep import Watcher
 
 SLOW, SLOW_DOWN_S = "slow-downs", 12.0
-"""What they are filed under, and for how long pairs of one are taken."""
+"""Their kind, and for how long pairs of one are measured."""
 PART = f"part-{SELFCHECK}"
-"""The file of a self-check that goes on, or was stopped."""
+"""The file of a self-check that is running or was stopped."""
 BUDGET_S = 0.03
-"""Of sampling: a fault is there or not, and needs no narrow interval."""
+"""Of sampling; short, since a fault needs no narrow interval."""
 
 
 @dataclass(frozen=True)
 class PlantOutcome:
-    """What became of one thing that was planted."""
+    """The result of one plant."""
 
     deed: str
     kind: str
     """``masks``, ``memories`` …; ``slow-downs`` for what is no fault but slower by so much."""
     caught: bool | None
-    """None: it could not be planted here, or so little can't be told on this machine now."""
+    """None where it could not be planted here, or is too small to be seen on this machine now."""
     status: str
     said: str
     """The reason, or what the record shows."""
     wanted: str = ""
-    """Of one that escaped: how it should have been caught."""
+    """How it should have been caught, where it escaped."""
     spent_s: float = 0.0
 
 
@@ -63,7 +63,7 @@ class SelfCheck:
     protocol: int = PROTOCOL
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     stopped: bool = False
-    """Whether it ended before all was planted."""
+    """Whether it was stopped before its end."""
 
     @property
     def counted(self) -> int:
@@ -77,7 +77,7 @@ class SelfCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether something was planted, nothing escaped, and all was tried."""
+        """Whether everything was tried, something was planted and nothing escaped."""
         return 0 < self.counted == self.caught and not self.stopped
 
     @property
@@ -102,7 +102,7 @@ def run_plants(
     *,
     on_gpu: LocalEngine | None = None,
 ) -> Iterator[PlantOutcome]:
-    """Plant one after another, and see what the sweep makes of each.
+    """The result of each plant, one after another, by the sweep's own way to measure a cell.
 
     ``on_gpu`` measures those that are planted on a GPU, where that is another engine.
     """
@@ -125,7 +125,7 @@ def run_plants(
 
 
 def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
-    """Whether a record shows that its fault was caught, and by what."""
+    """Whether a record shows that its fault was caught."""
     said, wanted = record.reason, f"{plant.status}, matching {plant.said!r}"
     good = record.status is plant.status and re.search(plant.said, record.reason) is not None
     if plant.shows is not None:
@@ -148,8 +148,8 @@ def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
 def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
     """Code against the same code with a known share more of its work, in pairs.
 
-    One verdict in a hundred is wrong by chance alone. So one that is wrong is asked for again, and
-    has escaped where it is wrong twice.
+    One verdict in a hundred is wrong by chance alone, so a wrong one is measured again; it escaped
+    where it is wrong twice.
     """
     margin = None
     for extra in SLOW_DOWNS:
@@ -166,7 +166,7 @@ def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
 def _slow_down(
     engine: LocalEngine, seed: int, extra: int, margin: float | None
 ) -> tuple[PlantOutcome, float | None]:
-    """What became of one, and the margin: the floor is measured once."""
+    """The result of one slow-down, and the margin, which is measured once."""
     began = monotonic()
     cells = [Cell(slices(n), SLICES_PROBLEM, left_out=None, guess_s=1.0) for n in (extra, 0)]
     found = compare_cells(
@@ -188,8 +188,8 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantO
     """Whether the verdict is right at its margin.
 
     More than the margin is SLOWER. It may be INCONCLUSIVE only where so little could not have been
-    seen, or where the interval holds what was planted beside the margin: then nothing is told. Less
-    than the margin is no difference. What is not slower is never FASTER.
+    seen, or where the interval holds both what was planted and the margin; then it counts neither
+    way. Less than the margin is no difference. FASTER is always wrong.
     """
     deed = f"{extra} % more work" if extra else "no more work"
     if (c := found.comparison) is None:
@@ -219,9 +219,7 @@ def _at(values: Any, path: str) -> float | None:
 
 
 def save(result: SelfCheck, out: Path) -> Path:
-    """Beside the machine's runs; the one before is replaced, by one that was stopped only another
-    that was.
-    """
+    """Write it beside the machine's runs. A stopped one replaces only another stopped one."""
     if result.stopped:
         return save_beside(out, result.machine, PART, result.to_dict())
     path = save_beside(out, result.machine, SELFCHECK, result.to_dict())

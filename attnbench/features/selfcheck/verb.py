@@ -1,4 +1,4 @@
-"""The verbs that check: the gate alone, and the ruler itself."""
+"""``attnbench check`` and ``attnbench selfcheck``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def selfcheck(given: argparse.Namespace) -> int:
-    """Plant every fault, say what became of each, and keep the result beside the runs."""
+    """``attnbench selfcheck``: plant every fault, and keep the result beside the runs."""
     from attnbench.core.evidence import check_writable
     from attnbench.core.machine import this_machine
     from attnbench.features.selfcheck.selfcheck import save
@@ -40,10 +40,10 @@ def selfcheck(given: argparse.Namespace) -> int:
 
 
 def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
-    """All outcomes, or those until Ctrl-C; a part is kept after each.
+    """All outcomes, or those until Ctrl-C; those so far are kept after each.
 
-    What is planted on a CPU is tried where no GPU is seen: of its workers one in two has to be
-    replaced, and each would wait seconds for CUDA.
+    Plants on a CPU run in workers that see no GPU: every second worker has to be replaced, and each
+    would wait seconds for CUDA.
     """
     from attnbench.core.lock import lock_for
     from attnbench.core.settings import Settings
@@ -66,7 +66,7 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
         )
 
     devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
-    # one thread, however many there are: a fault is one for a fixed number of them
+    # one thread, however many there are: the plants are made for that
     settings = Settings(threads=1)
     try:
         with (

@@ -1,4 +1,4 @@
-"""What they print."""
+"""The tables of ``check`` and ``selfcheck``."""
 
 from __future__ import annotations
 
