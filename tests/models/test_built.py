@@ -198,12 +198,13 @@ def test_inference_mode_before_a_training_step_spoils_nothing():
     assert q.grad is not None
 
 
-def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(monkeypatch):
-    q, k, v = qkv()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        given, expected = variant("matmul")(q, k, v), torchs(q, k, v)
-    assert given.dtype == expected.dtype == torch.bfloat16
-    torch.testing.assert_close(given, expected, rtol=0.02, atol=0.02)
+@pytest.mark.parametrize(
+    ("dtype", "wanted"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float64)]
+)
+def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
+    dtype, wanted, monkeypatch
+):
+    q, k, v = qkv(dtype=dtype)
     seen = []
 
     def build(problem):
@@ -213,18 +214,13 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
 
         return attend
 
-    monkeypatch.setattr(attention, "load_function", lambda path: build)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        variant("matmul")(q, k, v)
-    assert seen == [("bfloat16", torch.bfloat16, False)]
-
-
-def test_autocast_leaves_doubles_alone_as_torch_does():
-    q, k, v = qkv(dtype=torch.float64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         given, expected = variant("matmul")(q, k, v), torchs(q, k, v)
-    assert given.dtype == expected.dtype == torch.float64
-    torch.testing.assert_close(given, expected)
+        monkeypatch.setattr(attention, "load_function", lambda path: build)
+        variant("matmul")(q, k, v)
+    assert given.dtype == expected.dtype == wanted
+    torch.testing.assert_close(given, expected, rtol=0.02, atol=0.02)
+    assert seen == [(str(wanted).removeprefix("torch."), wanted, False)]
 
 
 @pytest.mark.parametrize("name", ["linear.elu", "cosine"])

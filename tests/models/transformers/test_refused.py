@@ -28,74 +28,63 @@ def call(*, mask=None, training=False, q_len=6, **asked):
     return out
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        (
-            {"softcap": 50.0},
-            "softcap is asked for, which no variant does; take attn_implementation",
-        ),
-        ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
-        ({"sinks": torch.zeros(4)}, "sinks is asked for"),
-        ({"indices": torch.zeros(4)}, "indices is asked for"),
-        ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
-        ({"cache": object()}, "cache is asked for"),
-        (
-            {"output_attentions": True},
-            "output_attentions=True, and no variant hands out its weights",
-        ),
-        (
-            {"cu_seq_lens_q": torch.tensor([0, 2, 6])},
-            "cu_seq_lens_q says that sequences are packed",
-        ),
-        ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
-        ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
-        ({"mask": object()}, "the mask is a object, not a tensor"),
-    ],
-)
+REFUSED = [
+    ({"softcap": 50.0}, "softcap is asked for, which no variant does; take attn_implementation"),
+    ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
+    ({"sinks": torch.zeros(4)}, "sinks is asked for"),
+    ({"indices": torch.zeros(4)}, "indices is asked for"),
+    ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
+    ({"cache": object()}, "cache is asked for"),
+    ({"output_attentions": True}, "output_attentions=True, and no variant hands out its weights"),
+    ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
+    ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
+    ({"sliding_window": 4}, "sliding_window=4 over 6 keys came without a mask"),
+    ({"mask": object()}, "the mask is a object, not a tensor"),
+]
+
+
+@pytest.mark.parametrize(("asked", "sentence"), REFUSED)
 def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
     with pytest.raises(NotServed, match=f"^Layer of layer 3: einsum: {sentence}"):
         call(**asked)
 
 
 def test_words_that_ask_nothing_change_nothing():
-    torch.manual_seed(0)
-    plain = call(scaling=0.4)
-    torch.manual_seed(0)
-    given = call(
-        scaling=0.4,
-        dropout=0.3,
-        softcap=None,
-        s_aux=None,
-        output_attentions=False,
-        sliding_window=6,
-        position_ids=torch.arange(6),
-        use_cache=True,
-        cache_position=None,
-        max_new_tokens=4,
-        do_sample=False,
-        cu_seq_lens_q=torch.tensor([0, 6]),
-        max_length_q=6,
-        seq_idx=torch.zeros(1, 6),
-    )
-    assert torch.equal(plain, given)
-    mask = torch.ones(2, 1, 6, 6).bool()
-    assert call(mask=mask, cu_seq_lens_q=torch.tensor([0, 2, 6]), sliding_window=2).shape == (
-        2,
-        6,
-        4,
-        8,
-    )
+    words = {"softcap": None, "s_aux": None, "output_attentions": False, "sliding_window": 6}
+    words |= {"position_ids": torch.arange(6), "use_cache": True, "cache_position": None}
+    words |= {"max_new_tokens": 4, "do_sample": False, "dropout": 0.3}  # it is no training
+    words |= {
+        "cu_seq_lens_q": torch.tensor([0, 6]),
+        "max_length_q": 6,
+        "seq_idx": torch.zeros(1, 6),
+    }
+    outs = []
+    for more in ({}, words):
+        torch.manual_seed(0)
+        outs.append(call(scaling=0.4, **more))
+    assert torch.equal(*outs)
+    mask, packed = torch.ones(2, 1, 6, 6).bool(), torch.tensor([0, 2, 6])
+    assert call(mask=mask, cu_seq_lens_q=packed, sliding_window=2).shape == (2, 6, 4, 8)
 
 
-def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer_and_what_to_do():
-    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"], "left")
-    sentence = (
-        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not dense; "
-        "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"
-    )
+@pytest.mark.parametrize(
+    ("model", "pad", "variant", "deed", "sentence"),
+    [
+        ("llama", "left", "linear.elu", zoo.logits,
+         "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not dense; "
+         "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"),
+        ("llama", "none", "window.blocked", zoo.logits,
+         r"layer 0: window\.blocked needs a window in the mask"),
+        ("gpt2", "none", "inplace", zoo.learned,
+         "GPT2Attention of layer 0: inplace serves forward, decode"),
+    ],
+)  # fmt: skip
+def test_what_a_variant_does_not_take_is_refused_with_the_layer(
+    model, pad, variant, deed, sentence
+):
+    small = zoo.ZOO[model]
     with pytest.raises(NotServed, match=sentence):
-        zoo.by(model, "attnbench:linear.elu", zoo.logits, question)
+        zoo.by(small.made(), f"attnbench:{variant}", deed, zoo.asked(small, pad))
 
 
 def test_a_model_with_soft_caps_is_refused():
@@ -135,12 +124,6 @@ def test_dropout_beside_a_learned_bias_is_refused():
         zoo.by(model, "attnbench:einsum", zoo.learned, zoo.asked(small))
 
 
-def test_a_variant_without_a_backward_does_not_train():
-    model, question = zoo.ZOO["gpt2"].made(), zoo.asked(zoo.ZOO["gpt2"])
-    with pytest.raises(NotServed, match="GPT2Attention of layer 0: inplace serves forward, decode"):
-        zoo.by(model, "attnbench:inplace", zoo.learned, question)
-
-
 def test_a_model_without_values_is_refused_by_a_sentence():
     small = zoo.ZOO["llama"]
     with torch.device("meta"):
@@ -149,9 +132,3 @@ def test_a_model_without_values_is_refused_by_a_sentence():
     model.set_attn_implementation("attnbench:einsum")
     with pytest.raises(NotServed, match="device='meta' is not cpu, cuda"):
         model(input_ids=ids)
-
-
-def test_a_variant_of_windows_is_refused_in_a_model_that_has_none():
-    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"])
-    with pytest.raises(NotServed, match=r"layer 0: window\.blocked needs a window in the mask"):
-        zoo.by(model, "attnbench:window.blocked", zoo.logits, question)

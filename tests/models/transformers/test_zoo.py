@@ -13,7 +13,7 @@ from impls.loading import load_file
 
 zoo = load_file(Path(__file__).with_name("zoo.py"))
 QUICK = ("einsum", "sdpa.flash")
-MORE = (
+MORE = [
     "sdpa",
     "sdpa.math",
     "chunked",
@@ -23,7 +23,7 @@ MORE = (
     "matmul",
     "matmul.prescale",
     "exp.naive",
-)
+]
 CASES = [(name, pad) for name, small in zoo.ZOO.items() for pad in small.pads]
 WRITES = [(name, pad) for name, pad in CASES if zoo.ZOO[name].writes and pad != "right"]
 CLOSE = 1e-5
@@ -56,22 +56,15 @@ def same_training_step(name: str, pad: str, variant: str) -> None:
         assert off <= CLOSE * 10 * float(gradient.norm()) + CLOSE / 10 * largest, (weight, off)
 
 
-@pytest.mark.parametrize("variant", QUICK)
+@pytest.mark.parametrize(
+    "variant", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)]
+)
 @pytest.mark.parametrize(("name", "pad"), CASES)
-def test_the_logits_are_eagers(name, pad, variant):
+def test_logits_gradients_and_tokens_are_eagers(name, pad, variant):
     same_logits(name, pad, variant)
-
-
-@pytest.mark.parametrize("variant", QUICK)
-@pytest.mark.parametrize(("name", "pad"), WRITES)
-def test_the_generated_tokens_are_eagers(name, pad, variant):
-    same_tokens(name, pad, variant)
-
-
-@pytest.mark.parametrize("variant", QUICK)
-@pytest.mark.parametrize(("name", "pad"), CASES)
-def test_a_training_step_is_eagers_to_each_weights_gradient(name, pad, variant):
     same_training_step(name, pad, variant)
+    if (name, pad) in WRITES:
+        same_tokens(name, pad, variant)
 
 
 @pytest.mark.parametrize("name", ["mistral", "qwen2", "gemma3"])
@@ -122,16 +115,6 @@ def test_an_operator_of_its_own_gets_q_as_it_was_before_the_layer_scaled_it():
     asked = {"scaling": 1.0, "is_causal": True}
     out, _ = AttentionInterface()["attnbench:linear.elu"](given, q * 8**-0.5, k, v, None, **asked)
     torch.testing.assert_close(out, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", MORE)
-@pytest.mark.parametrize(("name", "pad"), CASES)
-def test_every_other_exact_variant_does_what_eager_does(name, pad, variant):
-    same_logits(name, pad, variant)
-    same_training_step(name, pad, variant)
-    if (name, pad) in WRITES:
-        same_tokens(name, pad, variant)
 
 
 @pytest.mark.slow
