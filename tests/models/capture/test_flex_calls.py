@@ -50,6 +50,7 @@ def test_it_is_seen_without_compiling():
     with attnbench.capture() as calls:
         flex_attention(q, q[:, :2], q[:, :2], block_mask=mask, enable_gqa=True)
     assert str(only(calls).problem) == "b2 h4/2 n64 d16 f32 causal forward"
+    assert not any("written out" in line for line in calls.unseen)  # its own products
 
 
 def test_a_mask_function_is_a_mask():
