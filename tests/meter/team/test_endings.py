@@ -162,3 +162,11 @@ def test_one_that_was_left_in_the_lurch_is_not_blamed(troubles, kind, says):
     lost = ranks.blamed(troubles)
     assert type(lost) is kind
     assert str(lost).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(3, "ended with status 3"), (-9, "died of SIGKILL"), (-42, "died of signal 42")],
+)
+def test_a_rank_that_is_gone_is_named_with_how_it_ended(status, how):
+    assert str(ranks.died(1, status, "forward", "")) == f"rank 1 {how} in its forward"
