@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer.choose import Choice, Wants, make_choice, settle
+from attnbench.answer.choose import Choice, Excluded, Wants, Why, make_choice, settle
 from attnbench.answer.ranking import Candidate
 from attnbench.core.stats import paired
 from attnbench.sweep.compare import ContestResult
@@ -96,3 +96,13 @@ def test_among_those_that_pairs_leave_tied_torchs_own_is_the_winner():
     told = settle(choice, [pairs("sdpa", "matmul", 1.03)])
     assert (told.winner.variant, told.equal, told.next.variant) == ("matmul", (), "sdpa")
     assert told.lead.factor == pytest.approx(1.03)
+
+
+@pytest.mark.parametrize(("about_s", "answered"), [(0.9, False), (1.005, False), (1.02, True)])
+def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(about_s, answered):
+    """The best takes 0.99 to 1.01 s."""
+    best = Candidate("a", "softmax", 1.0, 0.99, 1.01, measured=True)
+    rival = Excluded("b", Why.UNKNOWN, "its time is not known", about_s=about_s, at_best_s=0.5)
+    choice = make_choice(made.problem(), Wants(), [best, rival], margin=0.05)
+    assert (choice.winner is not None) == answered
+    assert choice.unknown == [rival]
