@@ -235,7 +235,9 @@ def test_what_went_wrong_is_an_error_with_its_reason_and_never_a_figure(
     row = SuiteRow(
         status, "it sees too much", {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0}
     )
-    with pytest.raises(kinds.Fell, match=f"matmul at 128, forward, is {status}: it sees too much"):
+    with pytest.raises(
+        kinds.NoFigure, match=f"matmul at 128, forward, is {status}: it sees too much"
+    ):
         told(kind, tmp_path, monkeypatch, Cache({KEY: row}))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""The kinds of benchmark that asv is taught: each looks its figure up in what was measured.
+"""The kinds of benchmark that asv is given: each looks its figure up in what was measured.
 
 asv's rank test takes the values of a time for independent draws, so each is from a process of its
 own. The other figures are one number a cell, which asv compares by its factor alone.
@@ -20,12 +20,12 @@ from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import Cache, Key, SuiteRow
 
 
-class Fell(Exception):
-    """A cell that has no figure to show, and ought to; a sentence."""
+class NoFigure(Exception):
+    """A cell that should have a figure has none; a sentence."""
 
 
-class Looked(Benchmark):  # type: ignore[misc]
-    """A benchmark whose function says which row to look up."""
+class FigureBenchmark(Benchmark):  # type: ignore[misc]
+    """A benchmark whose parameters name the row to look up; one number."""
 
     figure = ""
 
@@ -39,38 +39,35 @@ class Looked(Benchmark):  # type: ignore[misc]
         """The figure, as asv takes it."""
         if cache.skipped:
             _skip(cache.skipped)
-        return self.taken(cache, (variant, seq, phase))
+        key = (variant, seq, phase)
+        return self.look_up(cache.rows.get(key), key)
 
-    def taken(self, cache: Cache, key: Key) -> Any:
-        """One number."""
-        return self.value(cache.rows.get(key) or self.anew(key), key)
+    def look_up(self, row: SuiteRow | None, key: Key) -> Any:
+        """The figure of a row; of a cell without a row it is measured."""
+        return self.value(row or self.measure(key), key)
 
     def value(self, row: SuiteRow, key: Key) -> Any:
-        """The figure of a row; skips what can't be asked, raises for what went wrong."""
+        """The figure of a row; skips what can't be measured, raises NoFigure for a failure."""
         if row.status in NOT_TRIED:
             _skip(row.reason)
         if row.status != "measured":
             variant, length, phase = key
-            raise Fell(f"{variant} at {length}, {phase}, is {row.status}: {row.reason}")
+            raise NoFigure(f"{variant} at {length}, {phase}, is {row.status}: {row.reason}")
         value = row.figures.get(self.figure)
         if value is None:
-            _skip(self.missing(row))
+            meter = row.reason if self.figure == "energy" else ""
+            _skip(meter or f"the record has no {self.figure}")
         return value
 
-    def missing(self, row: SuiteRow) -> str:
-        """Why a row that was measured has no such figure."""
-        return f"the record has no {self.figure}"
-
-    def anew(self, key: Key) -> SuiteRow:
+    def measure(self, key: Key) -> SuiteRow:
         """The cell measured again."""
-        asked = suite.current_request()
+        request = suite.current_request()
         once = int(_get_first_attr(self._attr_sources, "repeat", 0)) == 1
-        if once and not asked.quick:
-            asked = replace(asked, quick=True)
-        return measurement.measure_again(key, asked, Path.cwd())
+        request = replace(request, quick=request.quick or once)
+        return measurement.measure_again(key, request, Path.cwd())
 
 
-class TimeBenchmark(Looked):
+class TimeBenchmark(FigureBenchmark):
     """One value for each process that timed the cell."""
 
     name_regex = re.compile("^time$")
@@ -80,38 +77,33 @@ class TimeBenchmark(Looked):
         super().__init__(name, func, attr_sources)
         self.rounds = suite.PROCESSES if suite.current_request().interleaved else 1
 
-    def taken(self, cache: Cache, key: Key) -> Any:
+    def look_up(self, row: SuiteRow | None, key: Key) -> Any:
         """Values that asv has not had before."""
-        row = cache.rows.get(key)
         measured = row is not None and row.status == "measured"
         if row is None or (measured and not measurement.is_first(key, self.figure, Path.cwd())):
-            row = self.anew(key)
+            row = self.measure(key)
         return {"samples": self.value(row, key), "number": 1}
 
 
-class MemoryBenchmark(Looked):
+class MemoryBenchmark(FigureBenchmark):
     """Bytes above the inputs at the worst instant."""
 
     name_regex = re.compile("^memory$")
     figure = "memory"
 
 
-class ErrorBenchmark(Looked):
+class ErrorBenchmark(FigureBenchmark):
     """The largest relative error of outputs and gradients."""
 
     name_regex = re.compile("^error$")
     figure = "error"
 
 
-class EnergyBenchmark(Looked):
+class EnergyBenchmark(FigureBenchmark):
     """Joules a call."""
 
     name_regex = re.compile("^energy$")
     figure = "energy"
-
-    def missing(self, row: SuiteRow) -> str:
-        """In the meter's words."""
-        return row.reason or super().missing(row)
 
 
 KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark, EnergyBenchmark)
@@ -123,6 +115,6 @@ def register() -> None:
 
 
 def _skip(why: str) -> None:
-    """Tell asv that there is nothing to be had, and whoever reads its output why."""
+    """Skip the benchmark in asv, and print why."""
     print(f"asv: skipped: {why}")
     raise SkipNotImplemented(why)

@@ -1,14 +1,14 @@
-"""All cells of a commit in one sitting, with the ruler of ``attnbench run``.
+"""All cells of a commit measured for asv, as ``attnbench run`` measures.
 
 A commit is swept once in each command of asv's: gate, meters, memory and error. What passed is then
 timed in processes that do nothing else, each of which gives one value a cell. Where the system put
 a process's memory moves a call by some hundredths for as long as the process lives, so the samples
 of one process are no independent draws, and values of several processes are. Where commits take
-turns, a sitting is one process and asv makes several; else it is all of them, one after another.
+turns, each round of asv's has one process; else all processes run here, one after another.
 
 The sweep is made in the folder that asv gives to the set-up and to the benchmarks that use it. A
-value that is wanted a second time from there (rounds that do not take turns) is measured anew:
-values that were counted twice would pass for independent ones.
+value that is wanted a second time from there (rounds that do not take turns) is measured again:
+values counted twice would pass for independent ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OWN = ("", "existing")
 
 
 def checkout() -> Path:
-    """The folder that holds the ruler."""
+    """The folder that holds the attnbench that measures."""
     return Path(attnbench.__file__).resolve().parents[1]
 
 
@@ -62,7 +62,7 @@ def impls_of_commit(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def why_not(impls: Path | None, commit: str) -> str:
-    """Why a commit can't be measured with this ruler; a sentence, or nothing."""
+    """Why a commit can't be measured by this attnbench; a sentence, or nothing."""
     if impls is None:
         return f"commit {commit[:8]} has no folder impls; give a later one"
     return unlike(impls, interface(checkout() / "impls"), commit[:8])
@@ -71,7 +71,7 @@ def why_not(impls: Path | None, commit: str) -> str:
 def laid_out(impls: Path, folder: Path) -> Path:
     """A folder in which workers look first, with a copy of the commit's ``impls`` alone.
 
-    A link would not do: the ruler tells its own code from a variant's by the files they lie in.
+    A link would not do: attnbench tells its own code from a variant's by the files they lie in.
     """
     if not folder.exists():
         shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
@@ -79,37 +79,37 @@ def laid_out(impls: Path, folder: Path) -> Path:
 
 
 QUICK_S = 0.01
-"""Seconds of samples a cell where its time is only looked at."""
+"""Seconds of samples a cell where its time is not kept."""
 SAMPLES = 4
 """Calls in one place in memory, besides those that warm up."""
 PLACES = ((0.005, 4), (0.015, 3), (math.inf, 2))
 """Places of a value, by the seconds that a call takes at most."""
 
 
-def measure_all(asked: AsvRequest, here: Path) -> Cache:
-    """Everything that was asked for, of the commit whose environment this process is of."""
+def measure_all(request: AsvRequest, here: Path) -> Cache:
+    """Everything in the request, of the commit whose environment this process has."""
     impls, commit = impls_of_commit(), os.environ.get("ASV_COMMIT", "that is checked out")
     if skipped := why_not(impls, commit) or _unlike(commit):
         return Cache({}, skipped)
     assert impls is not None
     first = laid_out(impls, here / "commit")
-    kept = _kept(asked, commit)
+    kept = _kept(request, commit)
     if kept is not None and kept.exists():
         rows = {_key(key): SuiteRow(**row) for key, row in json.loads(kept.read_text())}
     else:
-        rows = _swept_all(asked, here, first)
+        rows = _swept_all(request, here, first)
         if kept is not None:
             kept.write_text(json.dumps([[key, asdict(row)] for key, row in rows.items()]))
-    if not asked.quick:
-        processes = 1 if asked.interleaved else suite.PROCESSES
-        rows |= _timed(rows, suite.keys(asked, ["time"]), asked.device, first, processes)
+    if not request.quick:
+        processes = 1 if request.interleaved else suite.PROCESSES
+        rows |= _timed(rows, suite.keys(request, ["time"]), request.device, first, processes)
     return Cache(rows)
 
 
-def _kept(asked: AsvRequest, commit: str) -> Path | None:
-    """Where the sweep of a commit is kept for the rounds that follow."""
+def _kept(request: AsvRequest, commit: str) -> Path | None:
+    """The file that keeps the sweep of a commit for the rounds that follow."""
     name = f"{os.environ.get('ASV_ENV_NAME', '')}-{commit}.json"
-    return Path(asked.kept) / name if asked.kept else None
+    return Path(request.kept) / name if request.kept else None
 
 
 def _key(sent: Sequence[Any]) -> Key:
@@ -117,33 +117,33 @@ def _key(sent: Sequence[Any]) -> Key:
     return str(variant), int(length), str(phase)
 
 
-def _swept_all(asked: AsvRequest, here: Path, first: Path) -> dict[Key, SuiteRow]:
-    wanted = suite.keys(asked)
-    counted = suite.keys(asked, ["energy"])
+def _swept_all(request: AsvRequest, here: Path, first: Path) -> dict[Key, SuiteRow]:
+    wanted = suite.keys(request)
+    counted = suite.keys(request, ["energy"])
     rows: dict[Key, SuiteRow] = {}
     for keys, energy in (([k for k in wanted if k not in counted], False), (counted, True)):
         if keys:
-            rows |= _swept(keys, asked, here, first, energy=energy)
+            rows |= _swept(keys, request, here, first, energy=energy)
     # a busy machine can look like it once, and asv compares nothing where one benchmark failed
     doubted = [key for key, row in rows.items() if row.status == "implausible"]
-    return rows | (_swept(doubted, asked, here, first, energy=False) if doubted else {})
+    return rows | (_swept(doubted, request, here, first, energy=False) if doubted else {})
 
 
-def measure_again(key: Key, asked: AsvRequest, here: Path) -> SuiteRow:
-    """One cell: a sweep of its own and, unless only a look is wanted, one value more."""
+def measure_again(key: Key, request: AsvRequest, here: Path) -> SuiteRow:
+    """One cell: a sweep of its own and, unless asv is quick, one more value of its time."""
     impls = impls_of_commit()
     assert impls is not None
     first = laid_out(impls, here / "commit")
-    rows = _swept([key], asked, here, first, energy=False)
-    if not asked.quick:
-        rows |= _timed(rows, [key], asked.device, first, 1)
+    rows = _swept([key], request, here, first, energy=False)
+    if not request.quick:
+        rows |= _timed(rows, [key], request.device, first, 1)
     return rows[key]
 
 
 def _timed(
     rows: Mapping[Key, SuiteRow], keys: Sequence[Key], device: str, first: Path, processes: int
 ) -> dict[Key, SuiteRow]:
-    """The cells that were measured, each with a value for each of some processes in its time."""
+    """The cells that were measured, with a value of the time from each of some processes."""
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
@@ -171,8 +171,8 @@ def _timed(
 def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
     """Seconds of a call: the median of some, in the place in memory where that is least.
 
-    The place is luck: one where a call's tensors evict each other, or a neighbour who was at work
-    while it was sampled, makes the call slower and nothing makes it faster.
+    The place is luck: one where a call's tensors evict each other, or another program at work
+    meanwhile, makes the call slower, and nothing makes it faster.
     """
     turns, medians, places = worker.hold(variant, problem), list[float](), 1
     while len(medians) < places:
@@ -183,7 +183,7 @@ def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
 
 
 def _in_any_order(keys: Sequence[Key], device: str) -> Iterator[tuple[Key, Problem]]:
-    """Cells with their problems. Those of a problem share its truth, so they stay together."""
+    """Cells with their problems. Those of a problem share its oracle, so they stay together."""
     from attnbench.sweep.plan import problems
 
     by_cell = {(p.kv_len, p.phase): p for p in problems(suite.grid(device))}
@@ -195,7 +195,7 @@ def _in_any_order(keys: Sequence[Key], device: str) -> Iterator[tuple[Key, Probl
 
 
 def is_first(key: Key, figure: str, here: Path) -> bool:
-    """Whether nobody has taken this figure from here before; from now on somebody has."""
+    """Whether this figure is taken from here for the first time; a file records it."""
     name = "taken-" + "-".join(map(str, (figure, *key))).replace("/", "_")
     with suppress(FileExistsError):
         os.close(os.open(here / name, os.O_CREAT | os.O_EXCL))
@@ -204,7 +204,7 @@ def is_first(key: Key, figure: str, here: Path) -> bool:
 
 
 def _unlike(commit: str) -> str:
-    """Why the ruler can't ask the commit's table, which loads by itself; a sentence, or nothing."""
+    """Why this attnbench can't use the commit's table, which loads; a sentence, or nothing."""
     import impls
 
     impls.table(())  # what is broken in the commit itself is raised here
@@ -219,7 +219,7 @@ def _unlike(commit: str) -> str:
 
 
 def _swept(
-    keys: Sequence[Key], asked: AsvRequest, here: Path, first: Path, *, energy: bool
+    keys: Sequence[Key], request: AsvRequest, here: Path, first: Path, *, energy: bool
 ) -> dict[Key, SuiteRow]:
     from attnbench.core.store import read_records
     from attnbench.sweep.places import Local
@@ -229,12 +229,12 @@ def _swept(
     names, rows = _known(keys)
     if not names:
         return rows
-    places, grid = Local(first=first), _grid(list(names), keys, asked)
+    places, grid = Local(first=first), _grid(list(names), keys, request)
     begun = begin(grid.variants, grid, (), here / "results", seed=0, threads=None, energy=energy)
     plan = _only(keys, begun.plan, names)
     try:
         with places.slots(begun.settings, grid.device) as slots:
-            sweep(plan, begun.done, begun.folder, slots, Quiet(), Interrupt(print))
+            sweep(plan, begun.done, begun.folder, slots, PrintedProgress(), Interrupt(print))
     finally:
         begun.folder.close()
     labels = {label: name for name, label in names.items()}
@@ -246,7 +246,7 @@ def _swept(
 
 
 def _known(keys: Sequence[Key]) -> tuple[dict[str, str], dict[Key, SuiteRow]]:
-    """The variants that the commit's table has, with their labels; rows for all others."""
+    """The labels of the variants that the commit's table has; rows for all others."""
     import impls
     from impls.asked import CantBeDone
 
@@ -259,8 +259,8 @@ def _known(keys: Sequence[Key]) -> tuple[dict[str, str], dict[Key, SuiteRow]]:
     return names, rows
 
 
-def _grid(names: list[str], keys: Sequence[Key], asked: AsvRequest) -> Preset:
-    grid = suite.grid(asked.device)
+def _grid(names: list[str], keys: Sequence[Key], request: AsvRequest) -> Preset:
+    grid = suite.grid(request.device)
     return grid.with_(
         variants=tuple(names),
         seq=tuple(dict.fromkeys(str(n) for _, n, _ in keys)),
@@ -270,15 +270,15 @@ def _grid(names: list[str], keys: Sequence[Key], asked: AsvRequest) -> Preset:
 
 
 def _only(keys: Sequence[Key], plan: Plan, names: dict[str, str]) -> Plan:
-    """The cells of a plan that were asked for."""
+    """The cells of a plan that are in the request."""
     wanted = {(names[name], length, phase) for name, length, phase in keys if name in names}
     return type(plan)(
         [c for c in plan.cells if (c.variant.label, c.problem.kv_len, c.problem.phase) in wanted]
     )
 
 
-class Quiet:
-    """Says a line of each cell, which asv shows where the set-up fails."""
+class PrintedProgress:
+    """Prints a line for each cell, which asv shows where the set-up fails."""
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """A cell has ended."""

@@ -1,8 +1,8 @@
 """Which benchmarks asv sees, and what each takes from a record.
 
 asv starts a process for each benchmark and each of its parameters. So everything is measured once
-a commit, in one sweep (see ``measurement``), and the benchmarks look it up. What
-is here loads no ``impls``: the commit's may be broken, and still is to be told of.
+a commit, in one sweep (see ``measurement``), and the benchmarks look it up. This module loads no
+``impls``: the commit's may be broken, which must be reported.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ VARIABLE = "ATTNBENCH_HISTORY"
 
 @dataclass(frozen=True)
 class AsvRequest:
-    """One command of asv's, and what of the machine decides which benchmarks there are."""
+    """One command of asv's, and the facts of the machine that decide which benchmarks exist."""
 
     device: str = "cpu"
     energy: bool = False
-    """Whether something counts it here."""
+    """Whether something measures it here."""
     quick: bool = False
     bench: tuple[str, ...] = ()
     """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
@@ -42,34 +42,37 @@ class AsvRequest:
     """A folder that lives as long as asv's command: what the first round found stays there."""
 
     def wants(self, benchmark: str, parameters: Sequence[str]) -> bool:
-        """Whether a benchmark with these parameters, as asv writes them, was asked for."""
+        """Whether a benchmark with these parameters, as asv writes them, is to be run."""
         name = f"{benchmark}({', '.join(parameters)})"
         return not self.bench or any(re.search(each, name) for each in self.bench)
 
     def hand_on(self, environment: dict[str, str]) -> None:
-        """To the processes that get this environment."""
+        """Write it into the environment of asv's processes."""
         environment[VARIABLE] = json.dumps(asdict(self))
 
 
-def request_of(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
+def request_of(arguments: Namespace, device: str, *, energy: bool) -> AsvRequest:
     """The arguments of asv's command, where it has them."""
-    turns, bench = getattr(said, "interleave_rounds", False), getattr(said, "bench", None) or ()
+    turns, bench = (
+        getattr(arguments, "interleave_rounds", False),
+        getattr(arguments, "bench", None) or (),
+    )
     return AsvRequest(
         device,
         energy,
-        bool(getattr(said, "quick", False)),
+        bool(getattr(arguments, "quick", False)),
         (bench,) if isinstance(bench, str) else tuple(bench),
         turns is None or bool(turns),  # None: asv takes turns if it can
     )
 
 
 def current_request(environment: Mapping[str, str] = os.environ) -> AsvRequest:
-    """What asv was asked for; the defaults in a process that asv did not start."""
+    """The request of asv's command; the defaults in a process that asv did not start."""
     text = environment.get(VARIABLE)
     if text is None:
         return AsvRequest()
-    said = json.loads(text)
-    return AsvRequest(**{**said, "bench": tuple(said["bench"])})
+    values = json.loads(text)
+    return AsvRequest(**{**values, "bench": tuple(values["bench"])})
 
 
 PRESET = {"cpu": "history", "cuda": "history-cuda"}
@@ -79,7 +82,7 @@ PARAMETERS = ("variant", "seq", "phase")
 VERSION = f"protocol {PROTOCOL}"
 TIME_VERSION = f"{VERSION}, a value a process"
 LEAST = 1e-12
-"""Errors are never nought: asv draws means of their logarithms."""
+"""Errors are never zero: asv draws means of their logarithms."""
 PROCESSES = 7
 """Values of a time, each from a process of its own. asv's rank test calls a difference real below
 p = 0.002. Six values against six reach 2/924 = 0.0022 at best, so they never differ; seven against
@@ -125,7 +128,7 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class Cache:
-    """What one set-up found: a row for each cell, or why there is none."""
+    """The result of one set-up: a row for each cell, or why there is none."""
 
     rows: Mapping[Key, SuiteRow]
     skipped: str = ""
@@ -184,17 +187,17 @@ def parameters(figure: str, device: str) -> list[list[Any]]:
     return [list(preset.variants), lengths, list(preset.phase)]
 
 
-def figures(asked: AsvRequest) -> list[SuiteFigure]:
-    """Those that can be had."""
-    return [f for f in FIGURES.values() if f.name != "energy" or asked.energy]
+def figures(request: AsvRequest) -> list[SuiteFigure]:
+    """The figures that this machine can measure."""
+    return [f for f in FIGURES.values() if f.name != "energy" or request.energy]
 
 
-def keys(asked: AsvRequest, names: Collection[str] = tuple(FIGURES)) -> list[Key]:
-    """The cells of which at least one of these figures was asked for."""
+def keys(request: AsvRequest, names: Collection[str] = tuple(FIGURES)) -> list[Key]:
+    """The cells of which at least one of these figures is to be measured."""
     wanted: dict[Key, None] = {}
-    for figure in (f for f in figures(asked) if f.name in names):
-        for key in product(*parameters(figure.name, asked.device)):
-            if asked.wants(figure.benchmark, written(key)):
+    for figure in (f for f in figures(request) if f.name in names):
+        for key in product(*parameters(figure.name, request.device)):
+            if request.wants(figure.benchmark, written(key)):
                 wanted[key] = None
     return list(wanted)
 
@@ -204,21 +207,21 @@ def written(key: Sequence[Any]) -> list[str]:
     return [repr(each) for each in key]
 
 
-def benchmarks(asked: AsvRequest | None = None) -> dict[str, dict[str, Any]]:
+def benchmarks(request: AsvRequest | None = None) -> dict[str, dict[str, Any]]:
     """The benchmarks as asv describes them in ``benchmarks.json``."""
-    asked = asked or AsvRequest()
+    request = request or AsvRequest()
     return {
         f.benchmark: {
             "name": f.benchmark,
             "pretty_name": f.title,
             "type": f.name,
             "unit": f.unit,
-            "params": [written(values) for values in parameters(f.name, asked.device)],
+            "params": [written(values) for values in parameters(f.name, request.device)],
             "param_names": list(PARAMETERS),
             "version": f.version,
             "timeout": LIMIT_S,
         }
-        for f in figures(asked)
+        for f in figures(request)
     }
 
 
