@@ -148,7 +148,7 @@ def history(tmp_path_factory):
     shutil.rmtree(found.root / "impls")
     shas["bare"] = found.commit("nothing to measure")
     found.git("checkout", "-q", shas["first"], "--", *FILES)
-    found.add("attnbench/core/record.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
+    found.add("attnbench/core/protocol.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
     hashes = found.root.parent / "hashes"
     order = ("contract", "bare", "older", "torn", "first", "larger", "broken")
     hashes.write_text("\n".join(shas[name] for name in order))

@@ -15,9 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,8 @@ class InstructionCounts:
         }
 
 
-@dataclass
-class _Side:
-    """What one commit gives of each cell: instructions, or why not."""
-
-    counts: list[int | None]
-    why: list[str] = field(default_factory=list)
+CellCount = tuple[int | None, str]
+"""The instructions of a cell in one commit, or None and why there are none."""
 
 
 def grid() -> Preset:
@@ -124,16 +120,16 @@ def count(
         folders = [stack.enter_context(laid_out(c, root, bool(tables))) for c in commits]
         whys = [_refusals(folder, cells, opened) for folder in folders]
         runs = [
-            stack.enter_context(_Run(folder, cells, why, tables))
-            for folder, why in zip(folders, whys, strict=True)
+            stack.enter_context(_valgrind(commit, folder, cells, why, tables))
+            for commit, folder, why in zip(commits, folders, whys, strict=True)
         ]
-        a, b = (run.result(commit) for run, commit in zip(runs, commits, strict=True))
+        counts = [run() for run in runs]
     return InstructionCounts(
         base,
         head,
         tuple(
-            Counted(cell.variant.label, cell.problem, a.counts[i], b.counts[i], a.why[i], b.why[i])
-            for i, cell in enumerate(cells)
+            Counted(cell.variant.label, cell.problem, a, b, why_a, why_b)
+            for cell, (a, why_a), (b, why_b) in zip(cells, *counts, strict=True)
         ),
     )
 
@@ -155,83 +151,72 @@ def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
     return found
 
 
-class _Run:
-    """A process under valgrind that counts the cells of one commit."""
+@contextmanager
+def _valgrind(
+    commit: Commit, folder: Path, cells: Sequence[Cell], why: Sequence[str], tables: Sequence[str]
+) -> Iterator[Callable[[], list[CellCount]]]:
+    """A process under valgrind that counts the cells of one commit; yields how to wait for it.
 
-    def __init__(
-        self, folder: Path, cells: Sequence[Cell], why: Sequence[str], tables: Sequence[str]
-    ) -> None:
-        self._folder, self._cells, self._why, self._tables = folder, cells, list(why), tables
-
-    def __enter__(self) -> _Run:
-        self._place = tempfile.TemporaryDirectory(prefix="attnbench-")
-        place = Path(self._place.name)
-        jobs = [
-            {"variant": cell.variant.label, "problem": cell.problem.to_dict()}
-            for cell, why in zip(self._cells, self._why, strict=True)
-            if not why
-        ]
-        tables = [str(self._folder / table) for table in self._tables]
-        (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": tables}))
-        command = [
-            "valgrind",
-            "--tool=callgrind",
-            "--instr-atstart=no",
-            "--collect-atstart=no",
-            "--callgrind-out-file=counted",
-            sys.executable,
-            "-P",
-            "-m",
-            "attnbench.meter.instructions",
-            "asked",
-            "answer",
-        ]
-        # the same hashes each time, or sets and dictionaries take other paths
-        variables = {**variables_of(1, self._folder), "PYTHONHASHSEED": "0"}
-        with (place / "said").open("w") as said:
-            self._process = subprocess.Popen(
-                command,
-                cwd=place,
-                env=variables,
-                stdout=said,
-                stderr=said,
-                stdin=subprocess.DEVNULL,
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._place.cleanup()
-
-    def result(self, commit: Commit) -> _Side:
-        """What was counted; raises a sentence where the process failed."""
-        place = Path(self._place.name)
-        try:
-            status = self._process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise NoCounter(
-                f"commit {commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter --seq "
-                "or fewer variants"
-            ) from None
-        if status:
-            lines = (place / "said").read_text(errors="replace").splitlines()
-            said = [line for line in lines if line and not line.startswith("==")]
-            raise NoCounter(
-                f"commit {commit}: valgrind's process ended with status {status}: "
-                f"{(said or ['it said nothing'])[-1]}"
-            )
-        answers = iter(json.loads((place / "answer").read_text()))
-        side = _Side([])
-        for why in self._why:
-            one = {"why": why} if why else next(answers)
-            files = [place / f"counted.{number}" for number in one.get("files", ())]
-            side.why.append(one.get("why", ""))
-            side.counts.append(_middle(files) if files else None)
-        return side
+    ``why``: of each cell, why it is not counted, or nothing.
+    """
+    jobs = [
+        {"variant": cell.variant.label, "problem": cell.problem.to_dict()}
+        for cell, refusal in zip(cells, why, strict=True)
+        if not refusal
+    ]
+    command = [
+        *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
+        "--callgrind-out-file=counted",
+        *(sys.executable, "-P", "-m", "attnbench.meter.instructions", "asked", "answer"),
+    ]
+    # the same hashes each time, or sets and dictionaries take other paths
+    variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
+    with tempfile.TemporaryDirectory(prefix="attnbench-") as name, ExitStack() as stack:
+        place = Path(name)
+        files = [str(folder / table) for table in tables]
+        (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": files}))
+        output = stack.enter_context((place / "output").open("w"))
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env=variables,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        yield lambda: _counts(commit, process, place, why)
 
 
-def _middle(files: Sequence[Path]) -> int:
+def _counts(
+    commit: Commit, process: subprocess.Popen[bytes], place: Path, why: Sequence[str]
+) -> list[CellCount]:
+    """Wait for the counts of all cells; raises NoCounter where the process failed."""
+    try:
+        status = process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise NoCounter(
+            f"commit {commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter --seq "
+            "or fewer variants"
+        ) from None
+    if status:
+        lines = (place / "output").read_text(errors="replace").splitlines()
+        said = [line for line in lines if line and not line.startswith("==")]
+        raise NoCounter(
+            f"commit {commit}: valgrind's process ended with status {status}: "
+            f"{(said or ['it said nothing'])[-1]}"
+        )
+    answers = iter(json.loads((place / "answer").read_text()))
+    found: list[CellCount] = []
+    for refusal in why:
+        one = {"why": refusal} if refusal else next(answers)
+        files = [place / f"counted.{number}" for number in one.get("files", ())]
+        found.append((_median(files) if files else None, one.get("why", "")))
+    return found
+
+
+def _median(files: Sequence[Path]) -> int:
     totals = [TOTALS.search(file.read_text()) for file in files]
     if not all(totals):
         raise NoCommonCells("callgrind left a file without totals; is valgrind older than 3.15?")
