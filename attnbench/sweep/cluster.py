@@ -105,8 +105,7 @@ def connected(address: str | None, device: str | None, kind: str | None) -> Iter
     places: list[tuple[str, Any]] = []
     try:
         places = _places(ray, device)
-        told = _told(ray, places)
-        here, found, note = _alike(places, told, kind)
+        here, found, note = _alike(places, _facts(ray, places), kind)
         yield Cluster(ray, here, found, note)
     finally:
         for _, place in places:
@@ -127,7 +126,7 @@ def _ray() -> ModuleType:
 
 
 def _reach(address: str | None) -> None:
-    """Raise a sentence soon for what does not answer at all; Ray itself would try for a minute."""
+    """Raise a sentence soon where nothing answers; Ray itself would try for a minute."""
     if address in (None, "auto"):
         return
     host, _, port = str(address).rpartition(":")
@@ -183,39 +182,39 @@ def _count(node: Mapping[str, Any], what: str) -> int:
     return int(node["Resources"].get(what, 0))
 
 
-def _told(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
-    """What each node says of itself; raises a sentence for one that can't take part."""
-    asked = [place.facts.remote() for _, place in places]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=PLACE_S)
-    told = []
-    for (name, _), reference in zip(places, asked, strict=True):
+def _facts(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
+    """The facts of each node; raises a sentence for one that can't take part."""
+    references = [place.facts.remote() for _, place in places]
+    ready, _ = ray.wait(references, num_returns=len(references), timeout=PLACE_S)
+    facts = []
+    for (name, _), reference in zip(places, references, strict=True):
         if reference not in ready:
             raise NoCluster(
                 f"{name} has not given its device within {PLACE_S:.0f} s: another job of the "
                 "cluster holds it, or it can't start; 'ray status' shows which"
             )
         try:
-            told.append(checked(name, ray.get(reference)))
+            facts.append(checked(name, ray.get(reference)))
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1:]
             raise NoCluster(
                 f"{name} can't run attnbench ({''.join(last)[:300]}): install the same attnbench "
                 "on every node"
             ) from None
-    return told
+    return facts
 
 
 def _alike(
-    places: Sequence[tuple[str, Any]], told: Sequence[Facts], kind: str | None
+    places: Sequence[tuple[str, Any]], found: Sequence[Facts], kind: str | None
 ) -> tuple[list[tuple[str, Any]], Facts, str]:
-    """The places of one kind, what they are, and a sentence about the others."""
-    kinds = Counter(facts.kind for facts in told)
+    """The places of one kind, their facts, and a sentence about the others."""
+    kinds = Counter(facts.kind for facts in found)
     chosen = kind or kinds.most_common(1)[0][0]
     if chosen not in kinds:
         raise NoCluster(f"no node is of kind {chosen}; there are {', '.join(kinds)}")
-    mine = [place for place, facts in zip(places, told, strict=True) if facts.kind == chosen]
+    mine = [place for place, facts in zip(places, found, strict=True) if facts.kind == chosen]
     others = "; ".join(f"{n} of kind {k}" for k, n in kinds.items() if k != chosen)
     note = f"measured on {len(mine)} of kind {chosen}" + (
         f"; left out, as unlike machines share no ranking: {others} (--kind)" if others else ""
     )
-    return mine, next(facts for facts in told if facts.kind == chosen), note
+    return mine, next(facts for facts in found if facts.kind == chosen), note

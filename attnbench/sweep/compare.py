@@ -9,7 +9,7 @@ from typing import Any
 
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
 from attnbench.sweep.plan import Cell, Plan
 from impls.loading import load_function
 from impls.problem import InvalidProblem, Problem
@@ -25,7 +25,7 @@ class Compared:
     pairs: Pairs | None
     status: Status = Status.MEASURED
     why: str = ""
-    """Who was stopped, and the reason, where there are no pairs."""
+    """The variant that was stopped, and the reason, where there are no pairs."""
 
     @property
     def comparison(self) -> Comparison | None:
@@ -92,9 +92,7 @@ def compare_cell(
     try:
         answer = engine.ask(asked, min(limit_s, START_AND_GATE_S + 4 * budget_s))
     except WorkerLost as lost:
-        status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
-        status = Status.WRONG if lost.wrong else status
-        return Compared(judged.problem, None, status, lost.reason)
+        return Compared(judged.problem, None, lost_status(lost), lost.reason)
     if "stopped" in answer:
         status = Status(answer["stopped"]["status"])
         return Compared(judged.problem, None, status, answer["stopped"]["why"])
@@ -114,14 +112,14 @@ LONG_S = 20.0
 SHORTER = 4
 LEAST_KEYS = 64
 HOPELESS = 8.0
-"""Who takes so many times as long as the fastest on a quarter of the tokens won't win on all of
-them, be its power of the length one less."""
+"""A variant that takes so many times as long as the fastest on a quarter of the tokens won't win
+on all of them, even if its power of the length is one less."""
 NEAR = 1.15
-"""Whose median is within this of the best goes into pairs with it."""
+"""Variants whose median is within this of the best are paired with it."""
 MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
-"""Forty pairs are looked at first; what takes longer isn't begun."""
+"""Forty pairs are looked at first; if they take longer, none is begun."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,9 @@ class ContestResult:
 
 
 def within(plan: Plan, most: int | None) -> tuple[list[str], dict[str, int]]:
-    """Who could be measured; and by their own formulas the bytes of those that need too many."""
+    """The variants that could be measured; and the bytes of those that need too many, by their own
+    formulas.
+    """
     peaks = {c.variant.label: _peak(c) for c in plan.to_run}
     large = {name: peak for name, peak in peaks.items() if most and peak and peak > most}
     return [c.variant.label for c in plan.cells if c.variant.label not in large], large
@@ -160,7 +160,9 @@ def _peak(cell: Cell) -> int | None:
 
 
 def shorter(plan: Plan) -> Problem | None:
-    """What is tried first; None where that is not worth it, or the mask fits one length alone."""
+    """The shorter problem to try first; None where that is not worth it, or the mask fits one
+    length alone.
+    """
     runs = plan.to_run
     if max((cell.guess_s for cell in runs), default=0.0) < LONG_S:
         return None
@@ -176,10 +178,10 @@ def shorter(plan: Plan) -> Problem | None:
 
 
 def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
-    """Who could win, after all were tried on a shorter sequence, the fastest first; and of the
-    others how many times as long they took as the fastest.
+    """The variants that could win, after all were tried on a shorter sequence, the fastest first;
+    and of the others how many times as long they took as the fastest.
 
-    Who was not measured there may have been refused its length alone, and stays.
+    A variant that was not measured there may have been refused that length alone, and stays.
     """
     taken = {r.variant: r.time.median_s for r in records if r.time is not None}
     best = min(taken.values(), default=0.0)

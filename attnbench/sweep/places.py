@@ -34,7 +34,7 @@ class Local:
         self.machine, self.note, self._devices = this_machine(), "", devices
         self._first = first
         self.kind = _kind(devices, self.machine) if devices else None
-        """``cpu`` or ``cuda``, for the problems of the run; None where nothing is said."""
+        """``cpu`` or ``cuda``, for the problems of the run; None where it is not given."""
 
     @contextmanager
     def slots(self, settings: Settings, device: str) -> Iterator[list[Slot]]:
@@ -47,7 +47,7 @@ class Local:
             yield slots
 
     def _slot(self, settings: Settings, device: str) -> Slot:
-        """A worker for a GPU that the run names sees no other one: to it, that is ``cuda``."""
+        """A worker for a GPU that the run names sees no other one, so that it is its ``cuda``."""
         machine = self.machine
         if device not in self._devices or ":" not in device:
             engine = LocalEngine(settings, path=self._first, limited=device == "cpu")
@@ -94,11 +94,11 @@ class NoCluster(CantBeDone):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node says of itself before anything is measured on it."""
+    """The facts of a node before anything is measured on it."""
 
     protocol: int
     sources: str
-    """A word that is another where the code is."""
+    """A digest of the code."""
     machine: dict[str, Any]
     kind: str
 
@@ -111,7 +111,7 @@ def facts() -> dict[str, Any]:
 
 @cache
 def sources() -> str:
-    """A word for the ruler's code and the table's."""
+    """A digest of the ruler's code and the table's."""
     found = hashlib.sha256()
     for package in (attnbench, impls):
         root = Path(str(package.__file__)).parent
@@ -131,7 +131,7 @@ class Place:
         return facts()
 
     def open(self, settings: Mapping[str, Any], device: str) -> str:
-        """Hold the device; empty, or who holds it already."""
+        """Hold the device; returns nothing, or the sentence that names its holder."""
         try:
             self._held.enter_context(lock_for([device]))
         except DeviceBusy as busy:
@@ -152,22 +152,22 @@ class Place:
         self._engine.close()
 
 
-def machine_of(told: Mapping[str, Any]) -> Machine:
-    """A machine as another told it."""
-    values = {k: v for k, v in told.items() if k != "devices"}
-    return Machine(**{**values, "gpus": tuple(Gpu(**gpu) for gpu in told["gpus"])})
+def machine_of(values: Mapping[str, Any]) -> Machine:
+    """Back from :meth:`Machine.to_dict`."""
+    fields = {k: v for k, v in values.items() if k != "devices"}
+    return Machine(**{**fields, "gpus": tuple(Gpu(**gpu) for gpu in values["gpus"])})
 
 
-def checked(name: str, told: Mapping[str, Any]) -> Facts:
-    """What a node told; raises a sentence where it measures otherwise, or something else."""
-    if told["protocol"] != PROTOCOL:
+def checked(name: str, values: Mapping[str, Any]) -> Facts:
+    """A node's facts; raises a sentence where it has another method or other code."""
+    if values["protocol"] != PROTOCOL:
         raise NoCluster(
-            f"{name} measures by protocol {told['protocol']} and this attnbench by {PROTOCOL}: "
+            f"{name} measures by protocol {values['protocol']} and this attnbench by {PROTOCOL}: "
             "numbers of unlike protocols can't share a run; install the same attnbench there"
         )
-    if told["sources"] != sources():
+    if values["sources"] != sources():
         raise NoCluster(
-            f"{name} has another attnbench (sources {told['sources']}, here {sources()}): what "
+            f"{name} has another attnbench (sources {values['sources']}, here {sources()}): what "
             "would be measured is not the same; install the same there"
         )
-    return Facts(**told)
+    return Facts(**values)

@@ -2,26 +2,18 @@
 
 import pytest
 
-from attnbench.core.record import Record, Status, Time, Work
+from attnbench.core.record import Record, Status, Work
 from attnbench.sweep.start import RunRecords
 from impls.problem import Problem
+from tests.sweep.build import timed
 
 
 def record(
     seconds, phase="forward", n=512, flops=None, variant="a", status=Status.MEASURED, **more
 ):
     problem = Problem(q_len=n, kv_len=n, phase=phase, **more)
-    time = Time(
-        median_s=seconds,
-        low_s=seconds * 0.99,
-        high_s=seconds * 1.01,
-        q25_s=seconds,
-        q75_s=seconds,
-        min_s=seconds * 0.98,
-        n=20,
-        clock="host",
-        stop="converged",
-        samples_s=[seconds],
+    time = timed(seconds).with_(
+        low_s=seconds * 0.99, high_s=seconds * 1.01, min_s=seconds * 0.98, n=20
     )
     cost = Work(flops=n * n if flops is None else flops, bytes=n)
     return Record(status=status, variant=variant, problem=problem.to_dict(), time=time, cost=cost)

@@ -4,25 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench.core.record import Record, Status, Time
+from attnbench.core.record import Record, Status
 from attnbench.gate import watch
 from attnbench.meter import cell
 from attnbench.sweep import worker
 from impls.problem import Problem
+from tests.sweep.build import timed
 
 PROBLEM = Problem(q_len=8, kv_len=8)
-TIME = Time(
-    median_s=1.0,
-    low_s=1.0,
-    high_s=1.0,
-    q25_s=1.0,
-    q75_s=1.0,
-    min_s=1.0,
-    n=1,
-    clock="host",
-    stop="budget",
-    samples_s=[1.0],
-)
+TIME = timed(1.0)
 
 
 @pytest.fixture
