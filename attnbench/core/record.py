@@ -364,11 +364,6 @@ def cell_key(variant: str, problem: Problem) -> str:
     return variant + " " + json.dumps(problem.to_dict(), sort_keys=True)
 
 
-def variant_of(key: str) -> str:
-    """The variant of a cell's key."""
-    return key.partition(" {")[0]
-
-
 def least_time(cost: Work | Cost, dtype: str, ceilings: Mapping[str, Any]) -> float | None:
     """The least seconds that a device's measured ceilings allow for some work, on one device.
 
