@@ -27,14 +27,14 @@ FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", 
 """By name, what can be drawn."""
 USUAL = ("map", "time")
 UNITS = ("", "ms")
-"""In which a measure is drawn here; the report's page has the others too."""
+"""Units in which a measure is drawn here; the report's page has others too."""
 SCENES, REASONS = 6, 6
-"""Regimes with figures of their own; reasons why cells have no time."""
+"""The most regimes with figures; the most reasons why cells have no time."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure: shown by itself as the last word of a cell, written with ``save``."""
+    """One figure: shown as the last value of a cell, written with ``save``."""
 
     drawn: Drawn
 
@@ -56,7 +56,7 @@ class Picture:
         write_whole(Path(path), kinds[suffix], sync=False)
 
     def _points(self) -> str:
-        """How wide it was drawn, so that its text is as large as that of the others."""
+        """The width it was drawn in, so that all figures' text has one size."""
         found = re.search(r'viewBox="0 0 ([\d.]+) ', self.svg)
         return found[1] if found else "331"
 
@@ -64,7 +64,7 @@ class Picture:
         return f"<{self.name}: {self.drawn.title}. {self.drawn.description}>"
 
     def _repr_html_(self) -> str:
-        """As an image of its own, so that nothing in it meets what else is on the page."""
+        """As an image, so that nothing in it affects the rest of the page."""
         data = base64.b64encode(self.svg.encode()).decode()
         told = escape(f"{self.drawn.title}. {self.drawn.description}")
         return (
@@ -75,7 +75,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Shown:
-    """Answers in sentences, and figures: shown as the last word of a cell."""
+    """Answers in sentences, and figures: shown as the last value of a cell."""
 
     headlines: Sequence[str]
     """One or two sentences that answer, for the longest lengths."""
@@ -85,7 +85,7 @@ class Shown:
     missing: Sequence[str]
     """Why cells have no time, the first few reasons."""
     notes: Sequence[str] = field(default_factory=tuple)
-    """What could not be drawn, what is amiss with a run, what the ruler's self-check said."""
+    """What could not be drawn, problems of a run, and the result of the self-check."""
     more: int = 0
     """Reasons that ``missing`` leaves out."""
 
@@ -120,7 +120,7 @@ class Shown:
 
 
 def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
-    """What was measured, answered and drawn: the last word of a notebook's cell.
+    """The answers and figures of what was measured, for the end of a notebook's cell.
 
     ``what``: a DataFrame of ``run`` or ``load``, or rows of one, which are then all that is looked
     at; a run's folder; several folders. ``figures``: of map, time, memory, error, energy,
@@ -194,7 +194,7 @@ def _draws(
     timed: Sequence[Scene],
     look: Looks,
 ) -> Iterator[Draw]:
-    """What is to be called for one name."""
+    """The calls that draw the figures of one name."""
     if name in ("map", "closeness"):
         of_run = winner_map.draw if name == "map" else closeness.draw
         yield from (partial(of_run, run, found, look) for run in runs)

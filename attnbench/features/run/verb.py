@@ -70,7 +70,7 @@ def run(given: argparse.Namespace) -> int:
             f"cells were not begun. Go on with: {folder.resumed_by}"
         )
         if not tried(records):
-            return 2  # there is nothing to conclude from
+            return 2  # no results to conclude from
     status = _conclude(records, folder, as_json=given.json)
     if not given.no_report:
         maps.keep(folder.path, records, given.table, say)
@@ -79,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _notes(folder: RunFolder) -> Iterator[str]:
-    """What is to be known of a run's folder before anything is measured."""
+    """Notes on a run's folder, before anything is measured."""
     for leg in folder.header.get("legs", ())[-1:]:
         yield f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
     if folder.set_aside:
@@ -139,7 +139,7 @@ def _begun(given: argparse.Namespace, places: Places) -> Run:
 
 
 def _problems(given: argparse.Namespace) -> list[Problem]:
-    """Those of a captured program; none where a grid was asked for."""
+    """The problems of a captured program; none where a grid was given."""
     if given.problems is None:
         return []
     from attnbench.models.capture.calls import SeenCalls
@@ -178,7 +178,7 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
 
-    records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # what was run comes first
+    records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
     found = list(answers(records))
     trust = selfcheck_said(folder.header)
     if as_json:

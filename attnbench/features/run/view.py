@@ -13,9 +13,9 @@ from attnbench.report.tables import BAD, BEST, FAINT, Cell, Table, columns, cons
 from impls.problem import Problem
 
 WIDE_SHARE = 20
-"""Per cent beyond which an interval is marked like a flag."""
+"""Per cent of half-width from which an interval is marked like a flag."""
 ABOVE = "*"
-"""Behind a share of more than the whole ceiling."""
+"""Marks a share of more than the whole ceiling."""
 ABOVE_MEANS = "above the measured ceiling: that is a measurement too, and may be a little low"
 
 
@@ -154,7 +154,7 @@ def _flags(records: Sequence[Record]) -> dict[str, list[str]]:
 
 
 def _unmeasured(records: Sequence[Record]) -> Iterable[str]:
-    """Each reason once, with the variants it stopped and what to do."""
+    """Each reason why cells were not measured, once, with the cells and what to do."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for record in records:
         if record.status is not Status.MEASURED:
