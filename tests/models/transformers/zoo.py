@@ -7,6 +7,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import attnbench.models.transformers  # noqa: F401 - it registers the names
+
 VOCABULARY, TOKENS = 97, 12
 PADS = ("none", "left", "right")
 SMALL = {
