@@ -1,5 +1,7 @@
 """Operators, phases, kernels and sources of a profile, on events made by hand."""
 
+from types import SimpleNamespace
+
 from torch.autograd import DeviceType
 
 from attnbench.meter.memory import named, own_of
@@ -16,72 +18,29 @@ from attnbench.meter.profile import (
 )
 from impls.problem import Problem
 
+DEFAULTS = {
+    "start_thread_id": 1, "nbytes": 0, "flops": 0, "shapes": [], "dtypes": [],
+    "device_type": DeviceType.CPU, "correlation_id": 0, "linked_correlation_id": 0,
+    "is_user_annotation": False,
+}  # fmt: skip
 
-class Event:
-    """An event of the profiler's, as far as it is asked."""
 
-    def __init__(
-        self,
-        name,
-        start,
-        length,
-        thread=1,
-        nbytes=0,
-        flops=0,
-        device=DeviceType.CPU,
-        correlation=0,
-        linked=0,
-        note=False,
-    ):
-        self.values = locals()
-
-    def name(self):
-        return self.values["name"]
-
-    def start_ns(self):
-        return self.values["start"]
-
-    def duration_ns(self):
-        return self.values["length"]
-
-    def start_thread_id(self):
-        return self.values["thread"]
-
-    def nbytes(self):
-        return self.values["nbytes"]
-
-    def flops(self):
-        return self.values["flops"]
-
-    def shapes(self):
-        return []
-
-    def dtypes(self):
-        return []
-
-    def device_type(self):
-        return self.values["device"]
-
-    def correlation_id(self):
-        return self.values["correlation"]
-
-    def linked_correlation_id(self):
-        return self.values["linked"]
-
-    def is_user_annotation(self):
-        return self.values["note"]
+def event(name, start, length, **more):
+    """An event of the profiler's: each value is a method."""
+    values = {"name": name, "start_ns": start, "duration_ns": length, **DEFAULTS, **more}
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
 
 
 def test_an_operators_own_is_without_those_inside_it():
     events = [
-        Event("aten::outer", 0, 100),
-        Event("aten::inner", 10, 30),
-        Event("[memory]", 15, 0, nbytes=64),
-        Event("[memory]", 60, 0, nbytes=8),
-        Event("[memory]", 70, 0, nbytes=-8),
-        Event("aten::next", 100, 5),
-        Event("aten::elsewhere", 20, 50, thread=2),
-        Event("autograd::engine", 0, 200),
+        event("aten::outer", 0, 100),
+        event("aten::inner", 10, 30),
+        event("[memory]", 15, 0, nbytes=64),
+        event("[memory]", 60, 0, nbytes=8),
+        event("[memory]", 70, 0, nbytes=-8),
+        event("aten::next", 100, 5),
+        event("aten::elsewhere", 20, 50, start_thread_id=2),
+        event("autograd::engine", 0, 200),
     ]
     made = list(own_of(named(events), allocations=True))
     found = {own.event.name(): (own.nanoseconds, own.allocated) for own in made}
@@ -109,10 +68,10 @@ def test_operators_fall_into_the_phase_that_they_start_in():
         None,
     ]
     events = [
-        Event("aten::a", 1, 2),
-        Event("aten::a", 12, 4),
-        Event("aten::a", 31, 3),
-        Event("aten::a", 22, 3),
+        event("aten::a", 1, 2),
+        event("aten::a", 12, 4),
+        event("aten::a", 31, 3),
+        event("aten::a", 22, 3),
     ]
     found = operators(events, windows)
     assert (found["forward"]["aten::a"].nanoseconds, found["forward"]["aten::a"].calls) == (5, 2)
@@ -121,11 +80,19 @@ def test_operators_fall_into_the_phase_that_they_start_in():
 
 def test_kernels_belong_to_the_phase_of_what_launched_them():
     cuda = DeviceType.CUDA
+    linked = {"device_type": cuda, "linked_correlation_id": 7}
     events = [
-        Event("aten::mm", 5, 2, correlation=7, flops=100),
-        Event("gemm", 15, 6, device=cuda, linked=7),
-        Event("attnbench: forward", 5, 10, device=cuda, linked=7, note=True),
-        Event("stray", 15, 6, device=cuda, linked=99),
+        event("aten::mm", 5, 2, correlation_id=7, flops=100),
+        event("gemm", 15, 6, device_type=cuda, linked_correlation_id=7),
+        event(
+            "attnbench: forward",
+            5,
+            10,
+            device_type=cuda,
+            linked_correlation_id=7,
+            is_user_annotation=True,
+        ),
+        event("stray", 15, 6, device_type=cuda, linked_correlation_id=99),
     ]
     found = kernels(events, [Window("forward", 0, 10), Window("backward", 10, 20)])
     assert set(found) == {"forward"} and set(found["forward"]) == {"gemm"}
