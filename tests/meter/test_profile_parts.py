@@ -83,15 +83,8 @@ def test_kernels_belong_to_the_phase_of_what_launched_them():
     linked = {"device_type": cuda, "linked_correlation_id": 7}
     events = [
         event("aten::mm", 5, 2, correlation_id=7, flops=100),
-        event("gemm", 15, 6, device_type=cuda, linked_correlation_id=7),
-        event(
-            "attnbench: forward",
-            5,
-            10,
-            device_type=cuda,
-            linked_correlation_id=7,
-            is_user_annotation=True,
-        ),
+        event("gemm", 15, 6, **linked),
+        event("attnbench: forward", 5, 10, **linked, is_user_annotation=True),
         event("stray", 15, 6, device_type=cuda, linked_correlation_id=99),
     ]
     found = kernels(events, [Window("forward", 0, 10), Window("backward", 10, 20)])
