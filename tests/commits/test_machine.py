@@ -94,11 +94,6 @@ def test_where_it_is_the_only_one_asv_takes_it_without_a_name(file):
     assert AsvMachine.load(_path=str(file)).machine == name
 
 
-def test_a_run_of_this_machine_is_of_the_same_entry(file):
-    header = json.loads(json.dumps(this_machine().to_dict()))
-    assert entry(header)["machine"] == ensure_machine(file)
-
-
 def test_others_entries_stay(file):
     file.parent.mkdir()
     file.write_text(json.dumps({"laptop": OTHERS, "version": 1}))

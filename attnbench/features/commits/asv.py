@@ -85,7 +85,7 @@ class Asv:
 
     def _call(self, words: Sequence[str], given: str = "", well: Sequence[int] = (0,)) -> int:
         """asv's exit status; raises its last words where that is none of those that are well."""
-        # -P: a folder named asv where somebody stands is not it
+        # -P: a folder named asv in the current directory is not imported
         command = [
             sys.executable,
             "-P",

@@ -69,7 +69,7 @@ def _instead(table: Table, given: argparse.Namespace, rows: list[bool]) -> str:
 
 
 def _worlds(table: Table, names: Sequence[str], grid: Preset) -> list[Preset]:
-    """The grid for each side: what is said of several processes is for whom runs over several."""
+    """The grid for each side; a row that runs in one process gets a world of one."""
     several = [table.find(name).ranks for name in names]
     return [grid if each or not any(several) else grid.with_(world=1) for each in several]
 
