@@ -153,7 +153,7 @@ class Child:
         """How the worker ended, if it has; waits so long for its keeper to report it."""
         if self._end is None:
             line = self._reported_line("status", patience_s) or self._reported_line("processes", 0)
-            if line is None and self.keeper.poll() is not None:
+            if line is None and self._keeper_ended(min(patience_s, POLL_S)):
                 line = self._reported_line("status", 0)
                 if line is None:  # the keeper was killed and the worker with it, or never began
                     status = self.keeper.returncode if self.pid == self.keeper.pid else -9
@@ -164,6 +164,12 @@ class Child:
                     ProcessEnd(int(number)) if word == "status" else ProcessEnd(-9, int(number))
                 )
         return self._end
+
+    def _keeper_ended(self, patience_s: float) -> bool:
+        """Whether the keeper has ended; its pipes close a moment before that is known."""
+        with suppress(subprocess.TimeoutExpired):
+            self.keeper.wait(patience_s)
+        return self.keeper.returncode is not None
 
     def begin_question(self) -> None:
         """Drop the output about earlier questions."""
