@@ -2,7 +2,7 @@
 
 A record is one JSON object on one line. Its status is one of a closed list; every status but
 ``measured`` has a reason, and only ``measured`` can have a time. A number that is not finite is
-written as null. :mod:`attnbench.core.schema` publishes the form for other programs.
+written as null. ``record.schema.json`` publishes the form for other programs.
 """
 
 from __future__ import annotations

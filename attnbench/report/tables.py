@@ -54,7 +54,7 @@ def columns(*headings: str, right: Sequence[str] = (), wrap: Sequence[str] = ())
 
 
 @dataclass(frozen=True)
-class Cell:
+class Styled:
     """A value with a style."""
 
     value: Any
@@ -80,15 +80,15 @@ class Table:
     caption: str = ""
     """Text beside the title."""
 
-    def cells(self) -> Iterator[list[Cell]]:
+    def cells(self) -> Iterator[list[Styled]]:
         """Row by row the printed values."""
         for row in self.rows:
             yield [_printed(column, v) for column, v in zip(self.columns, row, strict=True)]
 
 
-def _printed(column: Column, value: Any) -> Cell:
-    cell = value if isinstance(value, Cell) else Cell(value)
-    return Cell(NONE if cell.value is None else column.text(cell.value), cell.style, cell.rest)
+def _printed(column: Column, value: Any) -> Styled:
+    cell = value if isinstance(value, Styled) else Styled(value)
+    return Styled(NONE if cell.value is None else column.text(cell.value), cell.style, cell.rest)
 
 
 def show(table: Table) -> None:
@@ -108,7 +108,7 @@ def show(table: Table) -> None:
         out.print(Text(note), style=FAINT)
 
 
-def _terminal_cell(cell: Cell) -> Text:
+def _terminal_cell(cell: Styled) -> Text:
     text = Text().append(cell.value, cell.style)
     return text.append(f" {cell.rest}") if cell.rest else text
 
@@ -116,7 +116,7 @@ def _terminal_cell(cell: Cell) -> Text:
 def to_csv(table: Table) -> str:
     """The values as they are, below the headings."""
     heads = [column.head for column in table.columns]
-    values = ([c.value if isinstance(c, Cell) else c for c in row] for row in table.rows)
+    values = ([c.value if isinstance(c, Styled) else c for c in row] for row in table.rows)
     return csv_of([heads, *values])
 
 
@@ -148,7 +148,7 @@ def to_html(table: Table) -> str:
     return "\n".join([*lines, "</tbody></table></div>"])
 
 
-def _td(cell: Cell, attributes: str, tag: str = "td") -> str:
+def _td(cell: Styled, attributes: str, tag: str = "td") -> str:
     first, *remarks = cell.full.split("\n")
     below = "".join(f'<p class="remedy">{escape(remark)}</p>' for remark in remarks)
     return f"<{tag}{attributes}>{escape(first)}{below}</{tag}>"
@@ -163,7 +163,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: Styled) -> str:
     text = markdown_text(cell.value)
     bold = f"**{text}**" if cell.style in (BOLD, BEST) else text
     return f"{bold} {markdown_text(cell.rest)}" if cell.rest else bold
@@ -219,7 +219,7 @@ def to_latex(table: Table) -> str:
     return "\n".join([begin, *head, r"\endfirsthead", *head, r"\endhead", *foot, *body, end, ""])
 
 
-def _latex_cell(cell: Cell) -> str:
+def _latex_cell(cell: Styled) -> str:
     text = latex_text(cell.value)
     bold = f"\\bfseries {text}" if cell.style in (BOLD, BEST) else text
     return f"{bold} {latex_text(cell.rest)}" if cell.rest else bold

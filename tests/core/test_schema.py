@@ -22,9 +22,9 @@ from attnbench.core.record import (
     Time,
     Work,
 )
-from attnbench.core.schema import schema
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
+from proofs.record_schema import schema
 
 FILE = Path(attnbench.__file__).parent / "record.schema.json"
 PUBLISHED = json.loads(FILE.read_text())
@@ -68,7 +68,7 @@ def with_(path, value):
 
 def test_the_file_is_what_the_types_say():
     assert FILE.read_text() == json.dumps(schema(), indent=2) + "\n", (
-        "write it anew: python -m attnbench.core.schema > attnbench/record.schema.json"
+        "write it anew: python -m proofs.record_schema > attnbench/record.schema.json"
     )
     Draft202012Validator.check_schema(PUBLISHED)
 

@@ -10,8 +10,8 @@ import pytest
 from attnbench.report.tables import (
     BAD,
     BOLD,
-    Cell,
     Column,
+    Styled,
     Table,
     columns,
     console,
@@ -37,9 +37,9 @@ TIMES = Table(
     "times",
     [Column("variant"), Column("median", "ms", "right", text="{:.1f}".format)],
     [
-        ("a", Cell(1.23456, BOLD, "of [1, 2]")),
+        ("a", Styled(1.23456, BOLD, "of [1, 2]")),
         ("=1+1", None),
-        (NASTY, Cell(12.0, BAD)),
+        (NASTY, Styled(12.0, BAD)),
     ],
     notes=["as seen by nobody"],
 )

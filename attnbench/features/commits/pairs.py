@@ -32,17 +32,17 @@ class Refused(Exception):
         self.status = status
 
 
-class Worker(Protocol):
+class CommitWorker(Protocol):
     """A process that measures one commit."""
 
     def hold(self, variant: str, problem: Problem) -> Side:
         """A variant ready to be timed, in place of the one before; raises :class:`Refused`."""
 
-    def beside(self, folder: Path) -> Worker:
+    def beside(self, folder: Path) -> CommitWorker:
         """The same process, of another folder."""
 
 
-Open = Callable[[Path], AbstractContextManager[Worker]]
+Open = Callable[[Path], AbstractContextManager[CommitWorker]]
 """Starts a worker with a folder first on its path."""
 
 
@@ -203,7 +203,7 @@ class PullRequest(CommitsComparison):
 
 
 def compare_cell(
-    cell: Cell, commits: Sequence[Commit], workers: Sequence[Worker], rule: StopRule
+    cell: Cell, commits: Sequence[Commit], workers: Sequence[CommitWorker], rule: StopRule
 ) -> CommitCell:
     """One cell, by a worker of each commit: both pass the gate, or there are no pairs."""
     blank = CommitCell(cell.variant.label, cell.problem)

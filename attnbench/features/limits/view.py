@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from attnbench.core.format import size, time_taken
 from attnbench.report.figures.sheet import save
-from attnbench.report.tables import BAD, GOOD, Cell, Table, columns, console
+from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import FAINT as FAINT_TEXT
 from attnbench.report.tables import show as show_table
 
@@ -65,7 +65,7 @@ def _cells(row: Row) -> list[Any]:
     held, memory = row["held"], row["predicted"].get("memory")
     return [
         _name(row),
-        Cell(f"{held['size']:,}", GOOD) if held else "none",
+        Styled(f"{held['size']:,}", GOOD) if held else "none",
         _limited_by(row),
         time_taken(held["time_s"]) if held else "",
         size(held["peak_bytes"]) if held else "",
@@ -84,7 +84,7 @@ def _limited_by(row: Row) -> Any:
         return "–"
     if why in BUDGETS:
         return why if row["fails"] else f"{why} ≈"
-    return Cell(why.replace("_", " "), BAD)
+    return Styled(why.replace("_", " "), BAD)
 
 
 def _not_held(row: Row) -> str:

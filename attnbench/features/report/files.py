@@ -22,7 +22,7 @@ from attnbench.features.report.page import render
 from attnbench.report.scenes import ReportRun, Scene, gather
 from attnbench.report.tables import (
     BOLD,
-    Cell,
+    Styled,
     Table,
     columns,
     csv_of,
@@ -70,13 +70,13 @@ def _scene_table(scene: Scene) -> Table:
     return Table(title, columns("", "", *heads, right=heads), rows)
 
 
-def _time_cell(scene: Scene, length: int, name: str, leaders: Sequence[str]) -> Cell:
+def _time_cell(scene: Scene, length: int, name: str, leaders: Sequence[str]) -> Styled:
     record = scene.regime.cells[length].get(name)
     if record is None:
-        return Cell(NO_TIME)
+        return Styled(NO_TIME)
     if record.time is None:
-        return Cell(SHORT.get(str(record.status), str(record.status)))
-    return Cell(f"{record.time.median_s * 1e3:.4g}", BOLD if name in leaders else "")
+        return Styled(SHORT.get(str(record.status), str(record.status)))
+    return Styled(f"{record.time.median_s * 1e3:.4g}", BOLD if name in leaders else "")
 
 
 LIMIT = 60_000
@@ -145,18 +145,18 @@ def _winners(scenes: Sequence[Scene]) -> str:
     return to_markdown(Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows))
 
 
-def _winner(standing: Standing | None) -> Cell:
+def _winner(standing: Standing | None) -> Styled:
     if standing is None:
-        return Cell("not asked")
+        return Styled("not asked")
     answer = standing.answer
     if answer is None:
-        return Cell("nothing exact has a time")
+        return Styled("nothing exact has a time")
     doubt = " (in doubt)" if answer.flags else ""
     if answer.equal:
         names = ", ".join(standing.leaders[:TIED])
         more = ", …" if len(standing.leaders) > TIED else ""
-        return Cell(f"tie of {len(standing.leaders)}: {names}{more}{doubt}")
-    return Cell(answer.winner, BOLD, f"{lead(standing) or 'alone'}{doubt}")
+        return Styled(f"tie of {len(standing.leaders)}: {names}{more}{doubt}")
+    return Styled(answer.winner, BOLD, f"{lead(standing) or 'alone'}{doubt}")
 
 
 def _comparisons(contents: Contents) -> Iterator[str]:

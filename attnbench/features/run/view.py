@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnbench.core.format import NONE
 from attnbench.core.record import Record, Status
-from attnbench.report.tables import BAD, BEST, FAINT, Cell, Table, columns, console, show
+from attnbench.report.tables import BAD, BEST, FAINT, Styled, Table, columns, console, show
 from impls.problem import Problem
 
 WIDE_SHARE = 20
@@ -85,17 +85,17 @@ def _best(records: Sequence[Record], length: str) -> float | None:
     return min(times, default=None)
 
 
-def _time_cell(record: Record | None, best: float | None) -> Cell:
+def _time_cell(record: Record | None, best: float | None) -> Styled:
     if record is None:
-        return Cell("not run", FAINT)
+        return Styled("not run", FAINT)
     if record.time is None:
         bad = record.status in (Status.WRONG, Status.FAILED, Status.CRASHED)
-        return Cell(record.status, BAD if bad else FAINT)
+        return Styled(record.status, BAD if bad else FAINT)
     t = record.time
     spread = 100 * max(t.high_s - t.median_s, t.median_s - t.low_s) / t.median_s
     doubt = "!" if t.flags or spread > WIDE_SHARE else ""
     text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}{doubt}"
-    return Cell(text, BEST if t.median_s == best else "")
+    return Styled(text, BEST if t.median_s == best else "")
 
 
 def _millijoules(record: Record | None) -> str | None:

@@ -42,7 +42,7 @@ class Entry:
 class Span(NamedTuple):
     """The time of one call, on the clock that took it."""
 
-    clock: HostClock
+    clock: SpanClock
     begun: Any
     ended: Any
 
@@ -183,7 +183,7 @@ class Tally:
 # ---- clocks ------------------------------------------------------------------------------------
 
 
-class HostClock:
+class SpanClock:
     """For calls that have been computed when they return."""
 
     def now(self) -> Any:
@@ -197,7 +197,7 @@ class HostClock:
         tally.mine().add(entry, sign * (span.ended - span.begun), backward=backward)
 
 
-class NoClock(HostClock):
+class NoClock(SpanClock):
     """For calls that compute nothing."""
 
     def add(self, *_: Any, **__: Any) -> None:
@@ -208,7 +208,7 @@ PENDING = 512
 """Pairs of events that may wait before those that have passed are read."""
 
 
-class GpuClock(HostClock):
+class GpuClock(SpanClock):
     """For calls that are queued on a GPU: their seconds are added when both events have passed."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class GpuClock(HostClock):
 class Begun(NamedTuple):
     """A call that is being made: its clock, what that has read, and the host's time."""
 
-    clock: HostClock
+    clock: SpanClock
     mark: Any
     since: float
 
@@ -263,7 +263,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self.gpu = GpuClock()
-        self._host, self._none = HostClock(), NoClock()
+        self._host, self._none = SpanClock(), NoClock()
 
     def begin(self, x: Tensor) -> Begun:
         """Just before a call on this tensor."""
@@ -279,7 +279,7 @@ MOST_NODES = 48
 
 
 def watch_gradient(
-    out: Tensor, ends: Iterable[Tensor | None], entry: Entry, tally: Tally, clock: HostClock
+    out: Tensor, ends: Iterable[Tensor | None], entry: Entry, tally: Tally, clock: SpanClock
 ) -> None:
     """Time the backward pass of what a call added to the graph, from ``out`` to ``ends``."""
     first = out.grad_fn
@@ -298,7 +298,7 @@ class _Gradient:
 
     __slots__ = ("_begun", "_clock", "_entry", "_looked", "_tally", "_within")
 
-    def __init__(self, entry: Entry, tally: Tally, clock: HostClock) -> None:
+    def __init__(self, entry: Entry, tally: Tally, clock: SpanClock) -> None:
         self._entry, self._tally, self._clock = entry, tally, clock
         self._begun: Any = None
         self._looked = 0.0
@@ -320,7 +320,7 @@ class _Gradient:
             self._tally, self._entry, backward=True
         )
         self._begun = None
-        if type(self._clock) is HostClock:  # a GPU goes on meanwhile
+        if type(self._clock) is SpanClock:  # a GPU goes on meanwhile
             counts.add(self._entry, self._looked - counts.looked, backward=True)
         counts.ended(perf_counter())
         for span in self._within:

@@ -11,8 +11,8 @@ from attnbench.models.capture.clocks import (
     PENDING,
     Entry,
     GpuClock,
-    HostClock,
     Span,
+    SpanClock,
     Steps,
     Tally,
     watch_gradient,
@@ -88,7 +88,7 @@ def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     q, k = (torch.ones(3, requires_grad=True) for _ in "qk")
     a, b = turning(q, 100.0), turning(k, 1000.0)
     inner = turning(turning(a, 3.0) * turning(b, 2.0), 7.0)
-    watch_gradient(inner, (a, b), entry, tally, HostClock())
+    watch_gradient(inner, (a, b), entry, tally, SpanClock())
     turning(inner, 10.0).sum().backward()
     assert tally.mine().by_entry[entry] == [0.0, 0.0, 12.0]
     assert tally.attention_s() == 12.0
@@ -120,7 +120,7 @@ def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
         clock.now += 4.0
         tally.mine().looked += 1.5
 
-    again, first, second = made_again(tally, HostClock(), tick)
+    again, first, second = made_again(tally, SpanClock(), tick)
     again()  # outside of the gradient: nothing is taken off
     assert tally.mine().by_entry == {first: [0.0, 0.0, -1.5], second: [0.0, 8.0, 0.0]}
 
@@ -146,7 +146,7 @@ def test_the_window_is_of_calls_and_gradients_not_of_reading_events(gpu, clock):
     clock.now = 9.0
     x = torch.ones(3, requires_grad=True)
     out = x.clone()
-    watch_gradient(out, (x,), entry, tally, HostClock())
+    watch_gradient(out, (x,), entry, tally, SpanClock())
     one = threading.Thread(target=out.sum().backward)
     one.start()
     one.join()
