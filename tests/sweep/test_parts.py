@@ -131,22 +131,6 @@ def test_a_mask_from_a_file_in_a_part_ties_a_run_to_its_folder(tmp_path):
 # ---- in a report ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lengths", "said"), [((64, 128), "2 of the 3 cells"), ((64,), "1 of")])
-def test_a_report_counts_what_parts_asked_for(tmp_path, lengths, said):
-    lines = [runs.timed("sdpa", 1e-3, runs.at(n)) for n in lengths]
-    grid = json.loads(json.dumps(asdict(BOTH)))
-    (run,) = gather([runs.written(tmp_path / "run", lines, variants=["sdpa"], grid=grid)])
-    notes = [note for note in run.notes if "were asked for" in note]
-    assert notes[0].startswith(said)
-    assert not any("batch" in note for note in run.notes), "tokens say the batches"
-    assert any(note.endswith("length 128") for note in run.notes) == (lengths == (64,))
-    told = dict(about(run).facts)["grid"]
-    alike, first, second = told.split(" | ")
-    assert "tokens 256" in alike
-    assert "batch" not in told
-    assert (first, second) == ("seq 64, 128; phase forward", "seq 128; phase forward, train")
-
-
 @pytest.mark.parametrize(
     "parts", [3, [3], [{}], [{"seq": 3}], [{"seq": ["x"], "title": "t"}], {"seq": 1}]
 )
