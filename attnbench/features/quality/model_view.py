@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from attnbench.core import format
 from attnbench.core.stats import Pairs, Verdict
@@ -14,7 +13,6 @@ from attnbench.features.commits.view import STYLE
 from attnbench.features.quality.model_results import (
     LONG,
     NAMED,
-    NONE,
     RANKED,
     conclude,
     format_cosine,
@@ -28,27 +26,25 @@ from attnbench.features.quality.model_results import (
     points,
     timed_steps,
 )
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
+from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
     from attnbench.core.evidence import Evidence
 
 
 Row = Mapping[str, Any]
-Tables = list[tuple[str, Grid]]
-"""By their titles."""
 LEVELS_TITLE = "at the same quality, who is fastest"
 KEPT = "✓"
 TOLERATED = 0.99
 """The cosine of the worst text: a layer that keeps so much tolerates a variant."""
 
 
-def show(tables: Tables, conclusions: Iterable[str], lines: Iterable[str]) -> None:
+def show(tables: Iterable[Table], conclusions: Iterable[str], lines: Iterable[str]) -> None:
     """Print tables, what follows from them, and what they leave out."""
     out = console()
-    for title, table in tables:
-        out.print(f"\n[bold]{escape(title)}[/]")
-        put(table)
+    for table in tables:
+        show_table(table)
     out.print()
     for line in conclusions:
         out.print(escape(f"{line[0].upper()}{line[1:]}."))
@@ -87,7 +83,7 @@ def model_conclusions(found: Evidence) -> list[str]:
     return list(conclude(found.rows, found.made["original"]))
 
 
-def model_tables(found: Evidence, named: int = NAMED) -> Tables:
+def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
     """The tables that have rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]
     tried = [row for row in rows if row.get("cosines")]
@@ -97,21 +93,24 @@ def model_tables(found: Evidence, named: int = NAMED) -> Tables:
         (row for row in tried if row["computes"] == "its own operator"),
         key=lambda row: str(row["variant"]),
     )
-    tables = {
-        "exact softmax: it has to agree with the original": _exact_table(exact, original),
-        "near softmax, or softmax on its own pattern: the nearest to the original first": (
-            _near_table(near, ranks=True)
+    tables = (
+        _exact_table(exact, original),
+        _near_table(
+            "near softmax, or softmax on its own pattern: the nearest to the original first",
+            near,
+            ranks=True,
         ),
-        "operators of their own: another function, in no order with the rest": (
-            _near_table(others, ranks=False)
+        _near_table(
+            "operators of their own: another function, in no order with the rest",
+            others,
+            ranks=False,
         ),
-        "what a step takes, in pairs with the original": _steps_table(rows, original),
-        LEVELS_TITLE: _levels_table(rows, named),
-        f"each layer alone, the others as they were: median cosine, {KEPT} where it keeps "
-        f"{TOLERATED} on all of some long texts": _layers_table([*near, *others]),
-        "after distillation, on texts that were not learnt from": _distilled_table(rows),
-    }
-    return [(title, table) for title, table in tables.items() if table.row_count]
+        _steps_table(rows, original),
+        _levels_table(rows, named),
+        _layers_table([*near, *others]),
+        _distilled_table(rows),
+    )
+    return [table for table in tables if table.rows]
 
 
 def model_lines(found: Evidence) -> list[str]:
@@ -124,26 +123,30 @@ def _nearest_first(row: Row) -> tuple[float, str]:
     return (-found["value"] if found else 2.0, str(row["variant"]))
 
 
-def _exact_table(rows: Sequence[Row], original: Row) -> Grid:
+def _exact_table(rows: Sequence[Row], original: Row) -> Table:
     right = ("largest error", "relative error", "of the original's own")
-    table = grid("variant", *right, "texts", "agrees", right=right)
+    heads = columns("variant", *right, "texts", "agrees", right=right)
     plain = original["plain"]["relative"]
+    lines = []
     for row in rows:
         largest, relative = row["error"]["max"], row["error"]["relative"]
-        table.add_row(
-            escape(row["variant"]),
-            NONE if largest is None else f"{largest:.1e}",
-            NONE if relative is None else f"{relative:.1e}",
-            format.ratio(None if relative is None else relative / plain),
-            _batching(row),
-            f"[{BAD}]NO[/]" if row["status"] == "wrong" else f"[{GOOD}]yes[/]",
+        lines.append(
+            (
+                row["variant"],
+                None if largest is None else f"{largest:.1e}",
+                None if relative is None else f"{relative:.1e}",
+                format.ratio(None if relative is None else relative / plain),
+                _batching(row),
+                Styled("NO", BAD) if row["status"] == "wrong" else Styled("yes", GOOD),
+            )
         )
-    return table
+    return Table("exact softmax: it has to agree with the original", heads, lines)
 
 
-def _near_table(rows: Sequence[Row], *, ranks: bool) -> Grid:
+def _near_table(title: str, rows: Sequence[Row], *, ranks: bool) -> Table:
     right = ("long texts: cosine", "worst", "short texts", "rank correlation", "paraphrases found")
-    table = grid(*["rank"] * ranks, "variant", *right, "texts", right=(*right, "rank"))
+    heads = columns(*["rank"] * ranks, "variant", *right, "texts", right=(*right, "rank"))
+    lines = []
     for row in rows:
         long, short = row["cosine"]["long"], row["cosine"]["short"]
         cells = (
@@ -151,12 +154,11 @@ def _near_table(rows: Sequence[Row], *, ranks: bool) -> Grid:
             format_cosine(long and long["worst"]),
             format_cosine(short and short["value"]),
             format_interval(row["spearman"], "{:.3f}".format),
-            NONE if row["order"] is None else format.share(row["order"]),
+            None if row["order"] is None else format.share(row["order"]),
             _batching(row),
         )
-        rank = [NONE if row.get("rank") is None else str(row["rank"])] * ranks
-        table.add_row(*rank, escape(row["variant"]), *cells)
-    return table
+        lines.append((*[row.get("rank")] * ranks, row["variant"], *cells))
+    return Table(title, heads, lines)
 
 
 def _batching(row: Row) -> str:
@@ -165,9 +167,9 @@ def _batching(row: Row) -> str:
     return ("together" if row["together"] else "alone") + (f", {left} refused" if left else "")
 
 
-def _steps_table(rows: Iterable[Row], original: Row) -> Grid:
+def _steps_table(rows: Iterable[Row], original: Row) -> Table:
     right = ("tokens", "ms", "of the original's", "99 %", "pairs", "could be seen")
-    table = grid("variant", *right, "verdict", right=right)
+    heads, lines = columns("variant", *right, "verdict", right=right), []
     floor: Row = {"variant": "no attention at all", "steps": original["floor"]}
     steps = [
         (step["seq"], step["comparison"]["ratio"], row["variant"], step)
@@ -177,22 +179,24 @@ def _steps_table(rows: Iterable[Row], original: Row) -> Grid:
     for seq, ratio, name, step in sorted(steps, key=lambda each: each[:3]):
         compared = step["comparison"]
         times = sorted(Pairs.from_dict(step).b_s)
-        table.add_row(
-            escape(name),
-            f"{seq:,}",
-            format.ms(times[len(times) // 2]),
-            f"{ratio:.3f}",
-            f"{compared['low']:.3f}–{compared['high']:.3f}",
-            str(compared["n"]),
-            f"{compared['smallest_effect']:.1%}",
-            f"[{STYLE[Verdict(compared['verdict'])]}]{compared['verdict']}[/]",
+        lines.append(
+            (
+                name,
+                f"{seq:,}",
+                format.ms(times[len(times) // 2]),
+                f"{ratio:.3f}",
+                f"{compared['low']:.3f}–{compared['high']:.3f}",
+                compared["n"],
+                f"{compared['smallest_effect']:.1%}",
+                Styled(compared["verdict"], STYLE[Verdict(compared["verdict"])]),
+            )
         )
-    return table
+    return Table("what a step takes, in pairs with the original", heads, lines)
 
 
-def _levels_table(rows: Sequence[Row], named: int) -> Grid:
-    columns = ("tokens", "cosine", "keep it", "fastest of them", "step", "can't be told from it")
-    table = grid(*columns, right=columns[:3], words=columns[-1:])
+def _levels_table(rows: Sequence[Row], named: int) -> Table:
+    names = ("tokens", "cosine", "keep it", "fastest of them", "step", "can't be told from it")
+    lines = []
     for seq in lengths_of(rows):
         for level in levels_of(points(rows, seq)):
             fastest, step = "nobody", ""
@@ -202,44 +206,52 @@ def _levels_table(rows: Sequence[Row], named: int) -> Grid:
             ties = [name_points(level.tied, named)]
             if level.doubtful:
                 ties.append(f"may keep it: {name_points(level.doubtful, named)}")
-            words = (fastest, step, "; ".join(filter(None, ties)))
-            keep = (f"{seq:,}", f"≥ {level.cosine:g}", str(level.keep))
-            table.add_row(*keep, *map(escape, words))
-    return table
+            keep = (f"{seq:,}", f"≥ {level.cosine:g}", level.keep)
+            lines.append((*keep, fastest, step, "; ".join(filter(None, ties))))
+    return Table(LEVELS_TITLE, columns(*names, right=names[:3], wrap=names[-1:]), lines)
 
 
-def _layers_table(rows: Sequence[Row]) -> Grid:
+def _layers_table(rows: Sequence[Row]) -> Table:
     tried = [row for row in rows if row.get("by_layer")]
     count = max((len(row["by_layer"]) for row in tried), default=0)
     layers = [f"layer {n}" for n in range(count)]
-    table = grid("variant", *layers, "keeps it in", right=layers)
+    lines = []
     for row in tried:
-        cells, kept = [], 0
+        cells: list[str | Styled] = []
+        kept = 0
         for found in row["by_layer"]:
             cell = format_cosine(found and found["value"])
             if found is not None and found["worst"] >= TOLERATED:
-                cell = f"[{GOOD}]{KEPT} {cell}[/]"
+                cells.append(Styled(f"{KEPT} {cell}", GOOD))
                 kept += 1
-            cells.append(cell)
-        table.add_row(escape(row["variant"]), *cells, f"{kept} of {len(cells)}")
-    return table
+            else:
+                cells.append(cell)
+        lines.append((row["variant"], *cells, f"{kept} of {len(cells)}"))
+    title = (
+        f"each layer alone, the others as they were: median cosine, {KEPT} where it keeps "
+        f"{TOLERATED} on all of some long texts"
+    )
+    return Table(title, columns("variant", *layers, "keeps it in", right=layers), lines)
 
 
-def _distilled_table(rows: Sequence[Row]) -> Grid:
+def _distilled_table(rows: Sequence[Row]) -> Table:
     right = ("before", "after", "change, text by text", "loss, first and last step")
-    table = grid("variant", *right, right=right)
+    lines = []
     for row in rows:
         learnt = row.get("distilled")
         if learnt and "why" not in learnt:
             before, after = learnt["cosine_before"], learnt["cosine_after"]
-            table.add_row(
-                escape(row["variant"]),
-                format_cosine(before and before["value"]),
-                format_cosine(after and after["value"]),
-                format_interval(learnt["change"], "{:+.4f}".format),
-                f"{learnt['losses'][0]:.3g} → {learnt['losses'][-1]:.3g}",
+            lines.append(
+                (
+                    row["variant"],
+                    format_cosine(before and before["value"]),
+                    format_cosine(after and after["value"]),
+                    format_interval(learnt["change"], "{:+.4f}".format),
+                    f"{learnt['losses'][0]:.3g} → {learnt['losses'][-1]:.3g}",
+                )
             )
-    return table
+    title = "after distillation, on texts that were not learnt from"
+    return Table(title, columns("variant", *right, right=right), lines)
 
 
 def _model_problems(rows: Sequence[Row]) -> Iterator[str]:
@@ -309,13 +321,13 @@ TITLES = {
 }
 
 
-def real_tables(found: Evidence) -> Tables:
+def real_tables(found: Evidence) -> list[Table]:
     """The entropies, then skill and distance of each kind."""
     sources = list(dict.fromkeys(row["source"] for row in found.rows))
     entropies = {r["source"]: r["entropy"] for r in found.rows if r["entropy"] is not None}
-    spread = grid("", *sources, right=sources)
-    spread.add_row("entropy", *[f"{entropies[s]:.3f}" if s in entropies else NONE for s in sources])
-    tables = [("how spread the attention is: its mean entropy, as a share of the most", spread)]
+    spread = ("entropy", *(f"{entropies[s]:.3f}" if s in entropies else None for s in sources))
+    title = "how spread the attention is: its mean entropy, as a share of the most"
+    tables = [Table(title, columns("", *sources, right=sources), [spread])]
     left_out = ("refused", "unavailable")
     tried = {row["variant"] for row in found.rows if row["status"] not in left_out}
     for computes, title in TITLES.items():
@@ -324,8 +336,8 @@ def real_tables(found: Evidence) -> Tables:
         ]
         if rows:
             tables += [
-                (f"{title}: skill", _source_table(rows, sources, "skill")),
-                (f"{title}: distance from softmax", _source_table(rows, sources, "distance")),
+                _source_table(f"{title}: skill", rows, sources, "skill"),
+                _source_table(f"{title}: distance from softmax", rows, sources, "distance"),
             ]
     return tables
 
@@ -335,16 +347,16 @@ def real_lines(found: Evidence) -> list[str]:
     return [*_real_problems(found.rows), *_real_notes(found)]
 
 
-def _source_table(rows: Sequence[Row], sources: Sequence[str], what: str) -> Grid:
+def _source_table(title: str, rows: Sequence[Row], sources: Sequence[str], what: str) -> Table:
     """A line a variant, the best mean skill on the model's layers first."""
-    table = grid("variant", *sources, right=sources)
     by_variant: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_variant.setdefault(row["variant"], {})[row["source"]] = row
-    for name, by_source in sorted(by_variant.items(), key=lambda each: -_mean_skill(each[1])):
-        cells = [_source_cell(by_source.get(source), what) for source in sources]
-        table.add_row(escape(name), *cells)
-    return table
+    lines = [
+        (name, *(_source_cell(by_source.get(source), what) for source in sources))
+        for name, by_source in sorted(by_variant.items(), key=lambda each: -_mean_skill(each[1]))
+    ]
+    return Table(title, columns("variant", *sources, right=sources), lines)
 
 
 def _mean_skill(by_source: Mapping[str, Row]) -> float:
@@ -357,17 +369,17 @@ def _mean_skill(by_source: Mapping[str, Row]) -> float:
     return sum(skills) / len(skills) if skills else float("-inf")
 
 
-def _source_cell(row: Row | None, what: str) -> str:
+def _source_cell(row: Row | None, what: str) -> str | Styled | None:
     if row is None:
-        return NONE
+        return None
     if row["status"] != "measured":
-        return f"[{BAD}]{escape(row['status'].replace('_', ' '))}[/]"
+        return Styled(row["status"].replace("_", " "), BAD)
     value = row[what]
     if value is None:
-        return NONE
+        return None
     if what == "distance":
         return f"{value:.3g}"
-    return f"[{GOOD}]{value:.3f}[/]" if value >= 0.5 else f"{value:.3f}"
+    return Styled(f"{value:.3f}", GOOD if value >= 0.5 else "")
 
 
 def _real_problems(rows: Sequence[Row]) -> Iterator[str]:

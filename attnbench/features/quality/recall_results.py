@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from attnbench.core.format import milliseconds
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.recall import Setting, chance
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console, show
 
 if TYPE_CHECKING:
     from attnbench.core.evidence import Evidence
@@ -401,14 +400,14 @@ def show_recall(found: Evidence) -> None:
     out, conclusions = console(), recall_conclusions(found)
     settings = by_setting(found)
     if found.made["scan"]:
-        put(_scan_table(settings))
+        show(replace(_scan_table(settings), title=""))
         _print_sentences(conclusions["scan"])
     else:
         for of in settings:
             out.print(f"\n[bold]{escape(of.slug)}[/]  {escape(_task(of.setting))}")
             for budget in of.budgets:
                 out.print()
-                put(_budget_table(of, budget))
+                show(replace(_budget_table(of, budget), title=""))
             _print_sentences(conclusions[of.slug])
     for line in recall_lines(found):
         out.print(escape(line), style=FAINT)
@@ -420,16 +419,12 @@ def _print_sentences(lines: Sequence[str]) -> None:
         console().print(escape(f"{line[0].upper()}{line[1:]}."))
 
 
-def recall_tables(found: Evidence) -> list[tuple[str, Grid]]:
-    """The tables by their titles: of each setting one a budget, or one of a scan."""
+def recall_tables(found: Evidence) -> list[Table]:
+    """Of each setting one a budget, or one of a scan."""
     settings = by_setting(found)
     if found.made["scan"]:
-        return [("settings that were tried", _scan_table(settings))] if settings else []
-    return [
-        (f"right answers after {table.columns[0].header} ({of.slug})", table)
-        for of in settings
-        for table in (_budget_table(of, budget) for budget in of.budgets)
-    ]
+        return [_scan_table(settings)] if settings else []
+    return [_budget_table(of, budget) for of in settings for budget in of.budgets]
 
 
 def recall_tasks(found: Evidence) -> list[str]:
@@ -444,28 +439,30 @@ def _task(setting: Setting) -> str:
     )
 
 
-def _scan_table(scan: Sequence[SettingResults]) -> Grid:
+def _scan_table(scan: Sequence[SettingResults]) -> Table:
     """A line a setting."""
     names = list(dict.fromkeys(each.variant for of in scan for each in of.results))
-    columns = ["tokens", "width", "rate", *(f"{name}, %" for name in names), "seconds"]
-    table = grid(*map(escape, columns), right=columns)
+    heads = ["tokens", "width", "rate", *(f"{name}, %" for name in names), "seconds"]
+    lines = []
     for of in scan:
         shares = [of.accuracy(name) for name in names]
         cells = ["" if x is None else f"{100 * x:.1f}" for x in shares]
         s = of.setting
-        table.add_row(str(s.seq), str(s.width), f"{s.rate:g}", *cells, f"{of.took_s:.0f}")
-    return table
+        lines.append((s.seq, s.width, f"{s.rate:g}", *cells, f"{of.took_s:.0f}"))
+    return Table("settings that were tried", columns(*heads, right=heads), lines)
 
 
-def _budget_table(of: SettingResults, budget: TrainingBudget) -> Grid:
+def _budget_table(of: SettingResults, budget: TrainingBudget) -> Table:
     """A line a variant; after the steps with a step's cost, in the same time with the steps."""
-    columns = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
+    right = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
     if budget is TrainingBudget.STEPS:
         name, more = f"{of.setting.steps:,} steps each", ["a step", "to softmax's", "state"]
     else:
         name, more = f"{of.seconds:.1f} s each", ["steps"]
-    table = grid(name, "computes", *columns, *more, right=[*columns, *more], words=["computes"])
+    right += more
+    lines = []
     for each in of.results:
+        cells: list[str | Styled]
         cells = [_accuracy_cell(each.accuracy[budget].get(pairs)) for pairs in of.setting.pairs]
         if budget is TrainingBudget.STEPS:
             step = milliseconds(each.step_s.mean) if each.step_s else ""
@@ -473,18 +470,18 @@ def _budget_table(of: SettingResults, budget: TrainingBudget) -> Grid:
             cells += [step, _ratio_cell(each.ratio), state]
         else:
             cells.append(f"{each.steps.mean:,.0f}" if each.steps else "")
-        table.add_row(escape(each.variant), each.computes, *cells)
-    return table
+        lines.append((each.variant, each.computes, *cells))
+    heads = columns(name, "computes", *right, right=right, wrap=["computes"])
+    return Table(f"right answers after {name} ({of.slug})", heads, lines)
 
 
-def _accuracy_cell(found: SeedInterval | None) -> str:
+def _accuracy_cell(found: SeedInterval | None) -> str | Styled:
     """``99.6 ± 0.3 ✓``"""
     if found is None:
         return "not there  "
     half = f" ± {100 * found.half:.1f}" if found.n > 1 else ""
     text = f"{100 * found.mean:.1f}{half}{MARKS[found.standing]}"
-    colour = COLOURS.get(found.standing)
-    return f"[{colour}]{text}[/]" if colour else text
+    return Styled(text, COLOURS.get(found.standing, ""))
 
 
 def _ratio_cell(ratio: SeedInterval | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
@@ -29,11 +28,7 @@ from attnbench.features.quality.recall_results import (
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun
-from attnbench.report.tables import Column, Table, columns
-
-if TYPE_CHECKING:
-    from rich.table import Table as Grid
-
+from attnbench.report.tables import Table, columns
 
 CLAIMS = "reproduce"
 """The kind of evidence that claims are."""
@@ -179,20 +174,19 @@ def _show(file: Path, found: Evidence | StoreError, title: str, known: Looks) ->
             source += "; stopped before its end: a part of what was asked"
         some, tables, lines, figure = SHOWN[found.kind](found, known)
         conclusions = [f"{line[0].upper()}{line[1:]}." for line in some]
-        plain = [_table(title, grid) for title, grid in tables]
-        return ShownEvidence(title, file.name, source, conclusions, plain, lines, figure)
+        return ShownEvidence(title, file.name, source, conclusions, tables, lines, figure)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         why = f"it can't be shown: something in it is not what it should be ({first})"
         return ShownEvidence(title, file.name, why)
 
 
-Shown = tuple[Sequence[str], Sequence[tuple[str, "Grid"]], Sequence[str], Drawn | None]
+Shown = tuple[Sequence[str], Sequence[Table], Sequence[str], Drawn | None]
 
 
 def _model(found: Evidence, known: Looks) -> Shown:
     """Its tables, first the one of the fastest variants at the same quality."""
-    tables = sorted(model_tables(found, ALL), key=lambda each: each[0] != LEVELS_TITLE)
+    tables = sorted(model_tables(found, ALL), key=lambda each: each.title != LEVELS_TITLE)
     return model_conclusions(found), tables, model_lines(found), pictures.draw(found, known)
 
 
@@ -211,15 +205,3 @@ def _real(found: Evidence, _: Looks) -> Shown:
 
 
 SHOWN = {"model": _model, "recall": _recall, "real": _real}
-
-
-def _table(title: str, grid: Grid) -> Table:
-    """A table of the terminal as data."""
-    from rich.text import Text
-
-    heads = [
-        Column(str(column.header), align="right" if column.justify == "right" else "left")
-        for column in grid.columns
-    ]
-    cells = [[Text.from_markup(str(cell)).plain for cell in c.cells] for c in grid.columns]
-    return Table(title, heads, list(zip(*cells, strict=True)))

@@ -200,7 +200,7 @@ def test_the_recall_tables_are_those_of_the_file(committed):
                 half = 4.302653 * statistics.stdev(shares) / 3**0.5  # Student's, two to spare
                 mean = statistics.fmean(shares)
                 ends = max(min(1, mean + half) - mean, mean - max(0, mean - half))
-                cell = cells[heads.index(f"{pairs} pairs, %")]
+                cell = cells[heads.index(f"{pairs} pairs, %")].value
                 assert cell.split(" ")[0] == f"{100 * mean:.1f}"
                 assert cell.split(" ")[2] == f"{100 * ends:.1f}"
     for cells in after.rows:
