@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
@@ -12,7 +12,16 @@ from attnbench.answer.ranking import regime, regime_on_device
 from attnbench.core.stats import Comparison, Verdict
 from attnbench.features.commits.pairs import FINDINGS, CommitVerdict, PullRequest
 from attnbench.features.commits.rounds import LOOKS
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import (
+    BAD,
+    FAINT,
+    GOOD,
+    Styled,
+    Table,
+    columns,
+    console,
+    show,
+)
 from attnbench.sweep.compare import Compared, counts
 from attnbench.sweep.plan import Cell, duration
 
@@ -64,26 +73,28 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
         "margin",
         "could be seen",
     )
-    made = grid("problem", "verdict", *right, right=right, words=("problem", "pairs"))
+    rows: list[tuple[Any, ...]] = []
     for one in found:
-        where = escape(str(one.problem))
+        where = str(one.problem)
         if one.pairs is None:
-            made.add_row(where, f"[{FAINT}]{one.status}[/]", *["–"] * len(right))
+            rows.append((where, Styled(one.status, FAINT), *[None] * len(right)))
             continue
         c = one.pairs.comparison
         against_ms, judged_ms = _medians_ms(one)
-        made.add_row(
-            where,
-            f"[{STYLE[c.verdict]}]{c.verdict}[/]",
-            judged_ms,
-            against_ms,
-            f"{c.ratio:.3f}",
-            f"{c.low:.3f}–{c.high:.3f}",
-            f"{c.n}{STOPS[one.pairs.stop]}",
-            f"{c.margin:.1%}",
-            f"{c.smallest_effect:.1%}",
+        rows.append(
+            (
+                where,
+                Styled(c.verdict, STYLE[c.verdict]),
+                judged_ms,
+                against_ms,
+                f"{c.ratio:.3f}",
+                f"{c.low:.3f}–{c.high:.3f}",
+                f"{c.n}{STOPS[one.pairs.stop]}",
+                f"{c.margin:.1%}",
+                f"{c.smallest_effect:.1%}",
+            )
         )
-    put(made)
+    show(Table("", columns("problem", "verdict", *right, right=right, wrap=WORDS), rows))
     out = console()
     for one in found:
         if one.pairs is None:
@@ -98,10 +109,9 @@ def runs(found: RunsComparison) -> None:
     out = console()
     out.print(escape(f"a  {found.a}\nb  {found.b}\n"))
     if found.differences:
-        made = grid("the runs differ in", "a", "b", words=["the runs differ in", "a", "b"])
-        for one in found.differences:
-            made.add_row(*map(escape, (one.what, one.a, one.b)))
-        put(made)
+        names = ("the runs differ in", "a", "b")
+        rows = [(one.what, one.a, one.b) for one in found.differences]
+        show(Table("", columns(*names, wrap=names), rows))
     else:
         out.print("machine, versions, settings and code are the same in both")
     out.print(
@@ -109,15 +119,19 @@ def runs(found: RunsComparison) -> None:
         f"{found.margin:.1%}\n"
     )
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
-    made = grid("variant", "problem", "verdict", *right, right=right, words=WORDS)
+    heads = columns("variant", "problem", "verdict", *right, right=right, wrap=WORDS)
     shown = _telling(found.cells)
-    for cell in shown:
-        memory = NOTHING if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
-        where = escape(regime_on_device(cell.problem))
-        made.add_row(
-            escape(cell.variant), where, _run_verdict(cell), *_figures(cell.comparison), memory
+    cells = [
+        (
+            cell.variant,
+            regime_on_device(cell.problem),
+            _run_verdict(cell),
+            *_figures(cell.comparison),
+            None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}",
         )
-    put(made)
+        for cell in shown
+    ]
+    show(Table("", heads, cells))
     _faint(_run_remarks(found, shown))
     _counted(found.counts())
 
@@ -152,7 +166,7 @@ def pull_request(found: PullRequest) -> None:
     """Head against base, for ``history compare``."""
     _ends(found, ("base", "head"), "nothing that is measured")
     words = [
-        (cell, f"[{HEAD_STYLE.get(verdict, FAINT)}]{_head_is(cell, verdict)}[/]")
+        (cell, Styled(_head_is(cell, verdict), HEAD_STYLE.get(verdict, FAINT)))
         for cell, verdict in found.judged()
     ]
     _pairs_table(found, ("base", "head"), "head is", words)
@@ -174,19 +188,19 @@ def _pairs_table(
     found: CommitsComparison,
     names: tuple[str, str],
     heading: str,
-    cells: Sequence[tuple[CommitCell, str]],
+    cells: Sequence[tuple[CommitCell, Styled]],
 ) -> None:
     """A row a cell, with the verdict as given."""
     right = (*(f"{name} ms" for name in names), "ratio", "99 % interval", "pairs", "could be seen")
-    made = grid("variant", "problem", heading, *right, right=right, words=WORDS)
+    rows = []
     for cell, verdict in cells:
         ratio, interval, n, seen = _figures(cell.comparison)
         if cell.pairs is not None:
             n += STOPS[cell.pairs.stop]
-        times = _medians_ms(cell)
-        where = escape(regime_on_device(cell.problem))
-        made.add_row(escape(cell.variant), where, verdict, *times, ratio, interval, n, seen)
-    put(made)
+        where = regime_on_device(cell.problem)
+        rows.append((cell.variant, where, verdict, *_medians_ms(cell), ratio, interval, n, seen))
+    heads = columns("variant", "problem", heading, *right, right=right, wrap=WORDS)
+    show(Table("", heads, rows))
 
 
 def _medians_ms(cell: CommitCell | Compared) -> tuple[str, str]:
@@ -203,12 +217,12 @@ def line(cell: CommitCell, a: str = "a", b: str = "b") -> str:
     return f"{where}: {cell.comparison.sentence(a, b) if cell.comparison else cell.why}"
 
 
-def _commit_verdict(cell: CommitCell) -> str:
+def _commit_verdict(cell: CommitCell) -> Styled:
     if cell.comparison is not None:
-        return f"[{STYLE[cell.comparison.verdict]}]{cell.comparison.verdict}[/]"
+        return Styled(cell.comparison.verdict, STYLE[cell.comparison.verdict])
     sides = [side for side, why in (("a", cell.why_a), ("b", cell.why_b)) if why]
     style = BAD if sides == ["b"] else FAINT
-    return f"[{style}]not by {' nor '.join(sides)}[/]"
+    return Styled(f"not by {' nor '.join(sides)}", style)
 
 
 def markdown(found: PullRequest) -> str:
@@ -333,10 +347,7 @@ def instructions(found: InstructionCounts, *, markdown: bool) -> None:
     out = console()
     for side, commit in (("base", found.base), ("head", found.head)):
         out.print(escape(f"{side}  {commit}  {commit.subject}"))
-    made = grid(*head, right=head[2:], words=["problem"])
-    for row in rows:
-        made.add_row(*map(escape, row))
-    put(made)
+    show(Table("", columns(*head, right=head[2:], wrap=["problem"]), rows))
     for why in whys:
         out.print(escape(why), style=FAINT)
     out.print(
@@ -349,13 +360,13 @@ def instructions(found: InstructionCounts, *, markdown: bool) -> None:
 def history(found: Sequence[CommitHistory], factor: float) -> None:
     """What asv's results show: a line a commit, oldest first, and what moved."""
     right = ("measured", "skipped", "failed", "slower", "faster")
-    made = grid("commit", "subject", *right, right=right, words=["subject"])
+    rows = []
     for one in found:
         counts = (one.measured, one.skipped, len(one.failed), len(one.slower), len(one.faster))
-        colors = ("", FAINT, BAD, BAD, GOOD)
-        shown = [_colored(n, color) for n, color in zip(counts, colors, strict=True)]
-        made.add_row(one.commit.sha[:8], escape(one.commit.subject), *shown)
-    put(made)
+        styles = ("", FAINT, BAD, BAD, GOOD)
+        shown = [Styled(n, style if n else "") for n, style in zip(counts, styles, strict=True)]
+        rows.append((one.commit.sha[:8], one.commit.subject, *shown))
+    show(Table("", columns("commit", "subject", *right, right=right, wrap=["subject"]), rows))
     out = console()
     for one in found:
         for text in _moves(one):
@@ -368,10 +379,6 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
         ),
         style=FAINT,
     )
-
-
-def _colored(n: int, color: str) -> str:
-    return f"[{color}]{n}[/]" if n and color else str(n)
 
 
 def _moves(one: CommitHistory) -> Iterator[str]:
@@ -401,15 +408,15 @@ def _figures(c: Comparison | None) -> tuple[str, str, str, str]:
     return f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", str(c.n), f"{c.smallest_effect:.1%}"
 
 
-def _run_verdict(cell: ComparedCell) -> str:
+def _run_verdict(cell: ComparedCell) -> Styled:
     across = ", across devices" * cell.across_devices
     if cell.comparison is not None:
         verdict = cell.comparison.verdict
-        return f"[{STYLE[verdict]}]{verdict}[/], unpaired{across}"
+        return Styled(f"{verdict}, unpaired{across}", STYLE[verdict])
     if cell.status_a is cell.status_b:
-        return f"[{FAINT}]no verdict[/]{across}"
+        return Styled(f"no verdict{across}", FAINT)
     style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
-    return f"[{style}]{cell.status_a} → {cell.status_b}[/]{across}"
+    return Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
 
 
 def _telling(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:

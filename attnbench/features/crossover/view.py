@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.markup import escape
 
-from attnbench.core.format import NONE, figures, ms
+from attnbench.core.format import figures, ms
 from attnbench.features.crossover.answer import CrossoverAnswer
 from attnbench.features.crossover.search import A, B, LengthRatio
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
+from attnbench.report.tables import show as show_table
 
 
 def line(look: LengthRatio, a: str, b: str, left_s: float) -> str:
@@ -29,26 +32,27 @@ def show(answer: CrossoverAnswer) -> None:
         "pairs",
         "margin",
     )
-    made = grid(answer.what, "faster", *right[1:], right=right, words=("faster",))
-    names = {A: f"[{GOOD}]{escape(answer.a)}[/]", B: f"[{GOOD}]{escape(answer.b)}[/]"}
-    looks = answer.all_looks
-    for look in looks:
+    names = {A: Styled(answer.a, GOOD), B: Styled(answer.b, GOOD)}
+    rows: list[tuple[Any, ...]] = []
+    for look in answer.all_looks:
         c, where = look.comparison, f"{look.length:,}"
         if c is None:
-            made.add_row(where, f"[{BAD}]{look.status}[/]", *[NONE] * 6)
+            rows.append((where, Styled(look.status, BAD), *[None] * 6))
             continue
-        made.add_row(
-            where,
-            names.get(look.leader, f"[{FAINT}]neither[/]"),
-            ms(look.a_s),
-            ms(look.b_s),
-            f"{c.ratio:.3f}",
-            f"{c.low:.3f}–{c.high:.3f}",
-            str(c.n),
-            f"{figures(100 * c.margin)} %",
+        rows.append(
+            (
+                where,
+                names.get(look.leader, Styled("neither", FAINT)),
+                ms(look.a_s),
+                ms(look.b_s),
+                f"{c.ratio:.3f}",
+                f"{c.low:.3f}–{c.high:.3f}",
+                c.n,
+                f"{figures(100 * c.margin)} %",
+            )
         )
-    if looks:
-        put(made)
+    heads = columns(answer.what, "faster", *right[1:], right=right, wrap=("faster",))
+    show_table(Table("", heads, rows))
     out = console()
     out.print(escape(f"{answer.sentence()}."))
     for note in answer.notes():
