@@ -98,14 +98,21 @@ def show(table: Table) -> None:
         title = Text("\n").append(table.title, BOLD)
         out.print(title.append(f"  {table.caption}") if table.caption else title)
     if table.rows:
-        made = _empty_grid()
+        made = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
         for column in table.columns:
-            _add_column(made, column.head, column.align, column.wrap)
+            head = Text(column.head, no_wrap=False)
+            made.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
             made.add_row(*map(_terminal_cell, row))
-        put(made)
+        width = _fit(made, out)  # as narrow as the console where that can be
+        (out if width <= out.width else console(width)).print(made, crop=False)
     for note in table.notes:
         out.print(Text(note), style=FAINT)
+
+
+def show_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names with what is so of each, but for empty ones."""
+    show(Table("", columns("", "", wrap=[""]), [fact for fact in facts if fact[1]]))
 
 
 def _terminal_cell(cell: Styled) -> Text:
@@ -273,29 +280,6 @@ def console(width: int | None = None) -> Console:
         out = Console(highlight=False, width=width or PIPED, file=out.file)
     out.push_render_hook(_Wrap(_Harmless if terminal else _Trimmed))
     return out
-
-
-def grid(*columns: str, right: Sequence[str] = (), words: Sequence[str] = ()) -> Grid:
-    """An empty table. The columns of ``words`` may wrap; the others do in their headings alone."""
-    made = _empty_grid()
-    for column in columns:
-        _add_column(made, column, "right" if column in right else "left", column in words)
-    return made
-
-
-def _empty_grid() -> Grid:
-    return Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-
-
-def _add_column(made: Grid, head: str, align: Literal["left", "right"], wrap: bool) -> None:
-    made.add_column(Text(head, no_wrap=False), justify=align, overflow="fold", no_wrap=not wrap)
-
-
-def put(made: Grid) -> None:
-    """Print a table, as narrow as the console where that can be."""
-    out = console()
-    width = _fit(made, out)
-    (out if width <= out.width else console(width)).print(made, crop=False)
 
 
 def _fit(made: Grid, out: Console) -> int:

@@ -10,7 +10,8 @@ from rich.markup import escape
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.core.format import milliseconds, size
-from attnbench.report.tables import FAINT, GOOD, console, grid, put
+from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
+from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,28 +84,21 @@ def _pays(choice: Choice) -> str:
 
 
 def _candidates(choice: Choice) -> None:
-    made = grid(
-        "variant",
-        "ms",
-        "between",
-        "of the winner's",
-        "memory",
-        "error",
-        "",
-        right=("ms", "between", "of the winner's", "memory", "error"),
-    )
+    names = ("variant", "ms", "between", "of the winner's", "memory", "error", "")
     best = choice.ranked[0].median_s
-    for c in choice.ranked:
-        made.add_row(
-            f"[bold {GOOD}]{escape(c.variant)}[/]" if c is choice.winner else escape(c.variant),
+    rows = [
+        (
+            Styled(c.variant, f"bold {GOOD}" if c is choice.winner else ""),
             f"{c.median_s * 1e3:.4g}",
             f"{c.low_s * 1e3:.4g} to {c.high_s * 1e3:.4g}",
             f"{c.median_s / best:.2f}",
-            "–" if c.memory_bytes is None else size(c.memory_bytes),
-            "–" if c.error is None else f"{c.error:.1e}",
+            None if c.memory_bytes is None else size(c.memory_bytes),
+            None if c.error is None else f"{c.error:.1e}",
             _word(c, choice),
         )
-    put(made)
+        for c in choice.ranked
+    ]
+    show_table(Table("", columns(*names, right=names[1:-1]), rows))
 
 
 def _word(c: Candidate, choice: Choice) -> str:
@@ -154,38 +148,30 @@ def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
 def _sites(gained: Gain) -> None:
     share = "of " + gained.of
     right = (share, "now, in the program", "now, alone", "then, alone", "then / now")
-    made = grid(
-        "site",
-        share,
-        "uses",
-        "now, in the program",
-        "now, alone",
-        "take",
-        "then, alone",
-        "then / now",
-        right=right,
-    )
-    for site in gained.sites:
-        made.add_row(
-            escape(site.site),
-            "–" if site.share is None else f"{site.share.value:.1%}",
-            escape(site.uses),
-            "–" if site.inside_s is None else milliseconds(site.inside_s),
+    uses = ("now, in the program", "now, alone", "take", "then, alone", "then / now")
+    rows = [
+        (
+            site.site,
+            None if site.share is None else f"{site.share.value:.1%}",
+            site.uses,
+            None if site.inside_s is None else milliseconds(site.inside_s),
             _ms(site.now_s),
-            escape(site.takes or "–"),
+            site.takes or None,
             _ms(site.then_s),
             _ratio(site),
         )
-    put(made)
+        for site in gained.sites
+    ]
+    show_table(Table("", columns("site", share, "uses", *uses, right=right), rows))
 
 
-def _ms(time: GainInterval | None) -> str:
-    return "–" if time is None else milliseconds(time.value)
+def _ms(time: GainInterval | None) -> str | None:
+    return None if time is None else milliseconds(time.value)
 
 
-def _ratio(site: SiteTimes) -> str:
+def _ratio(site: SiteTimes) -> str | None:
     r = site.ratio
-    return "–" if r is None else f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
+    return None if r is None else f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
 
 
 def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:

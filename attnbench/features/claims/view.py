@@ -18,7 +18,19 @@ from attnbench.features.claims.claim import (
     ClaimVerdict,
     PointStanding,
 )
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import (
+    BAD,
+    BOLD,
+    FAINT,
+    GOOD,
+    Column,
+    Styled,
+    Table,
+    columns,
+    console,
+    show,
+    show_facts,
+)
 
 MARK = "*"
 """Beside a limit that is ours."""
@@ -108,12 +120,10 @@ def alike(some: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str], list[st
 
 def list_claims(some: Sequence[Claim]) -> None:
     """``--list``: what is claimed, and what it takes."""
-    columns = ("claim", "what is said", "points", "needs", "min")
-    made = grid(*columns, right=("points", "min"), words=("what is said", "needs"))
-    for claim in some:
-        count, minutes = str(len(claim.points)), f"{claim.minutes:.1f}"
-        made.add_row(claim.name, escape(claim.statement), count, escape(str(claim.needs)), minutes)
-    put(made)
+    names = ("claim", "what is said", "points", "needs", "min")
+    heads = columns(*names, right=("points", "min"), wrap=("what is said", "needs"))
+    rows = [(c.name, c.statement, len(c.points), c.needs, f"{c.minutes:.1f}") for c in some]
+    show(Table("", heads, rows))
 
 
 def line(one: ClaimOutcome) -> str:
@@ -129,25 +139,25 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
     left = [row for row in rows if row not in tried]
     marked = False
     if tried:
-        columns = ("claim and points", "theirs", "ours", "interval", "")
-        made = grid(*columns, right=("ours",), words=columns[:2])
+        names = ("claim and points", "theirs", "ours", "interval", "")
+        lines: list[tuple[str | Styled, ...]] = []
         for row in tried:
-            made.add_row(f"[bold]{escape(row['name'])}[/]", "", "", "", _styled(row["verdict"]))
+            lines.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
             for point in points(row):
-                cells = (f"  {point.says}", point.theirs, point.ours, point.interval)
-                made.add_row(*map(escape, cells), _styled(point.held))
+                figures = (point.theirs, point.ours, point.interval)
+                lines.append((f"  {point.says}", *figures, _styled(point.held)))
                 marked = marked or MARK in point.theirs
-        put(made)
+        show(Table("", columns(*names, right=("ours",), wrap=names[:2]), lines))
     out = console()
     if tried and left:
         out.print()
     if left:
         both = ("claims without a figure", "why, and what to do")
-        made = grid(both[0], "", both[1], words=both)
-        reasons = ((row["name"], row["verdict"], _why(row)) for row in left)
-        for (verdict, why), names in alike(reasons).items():
-            made.add_row(escape(", ".join(names)), _styled(verdict), escape(why))
-        put(made)
+        reasons = alike((row["name"], row["verdict"], _why(row)) for row in left)
+        rest = [
+            (", ".join(some), _styled(verdict), why) for (verdict, why), some in reasons.items()
+        ]
+        show(Table("", columns(both[0], "", both[1], wrap=both), rest))
     if marked:
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{len(rows)} claim{'' if len(rows) == 1 else 's'}: {counts(rows)}")
@@ -168,35 +178,25 @@ def details(row: Mapping[str, Any]) -> None:
         "remedy": row["remedy"],
         "again": f"attnbench reproduce {row['name']}",
     }
-    made = grid("", "", words=[""])
-    for name, fact in facts.items():
-        if fact:
-            made.add_row(name, escape(fact))
-    put(made)
+    show_facts(facts.items())
     out = console()
     for note in row["notes"]:
         out.print(escape(f"! {note}"), style=FAINT)
     for each in row["tables"]:
-        out.print(f"\n[bold]{escape(each['title'])}[/]")
-        columns = [str(column) for column in each["columns"]]
-        made = grid(*columns, words=columns)
-        for cells in each["rows"]:
-            made.add_row(*map(_cell, cells))
-        put(made)
+        heads = [Column(str(name), wrap=True, text=_text) for name in each["columns"]]
+        show(Table(each["title"], heads, each["rows"]))
     out.print()
 
 
-def _cell(value: str | float | None) -> str:
-    if value is None:
-        return NONE
+def _text(value: str | float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    return escape(value) if isinstance(value, str) else number(value)
+    return value if isinstance(value, str) else number(value)
 
 
 def _why(row: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, [row["reason"], row["remedy"]]))
 
 
-def _styled(word: str) -> str:
-    return f"[{STYLES.get(word, FAINT)}]{escape(word)}[/]"
+def _styled(word: str) -> Styled:
+    return Styled(word, STYLES.get(word, FAINT))

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
-
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.features.selfcheck.selfcheck import SLOW, PlantOutcome, SelfCheck
-from attnbench.report.tables import BAD, FAINT, GOOD, console, grid, put
+from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console, show
 from impls.problem import Problem
 
 
 def table(result: SelfCheck) -> None:
     """All of it; the last line is the sum."""
-    made = grid("deed", "caught by", "", "what was said", words=["deed", "what was said"])
+    rows: list[tuple[str | Styled, ...]] = []
     kind = None
     for outcome in result.outcomes:
         if outcome.kind != kind:
             kind = outcome.kind
-            made.add_row(f"[bold]{escape(kind)}[/]", "", "", "")
-        made.add_row(*_row(outcome))
-    put(made)
+            rows.append((Styled(kind, BOLD), "", "", ""))
+        rows.append(_row(outcome))
+    names = ("deed", "caught by", "", "what was said")
+    show(Table("", columns(*names, wrap=["deed", "what was said"]), rows))
     console().print(f"\n{result.line}", style=GOOD if result.passed else BAD)
 
 
-def _row(outcome: PlantOutcome) -> tuple[str, str, str, str]:
-    deed, said = f"  {escape(outcome.deed)}", escape(outcome.said or "nothing amiss")
+def _row(outcome: PlantOutcome) -> tuple[str | Styled, ...]:
+    deed, said = f"  {outcome.deed}", outcome.said or "nothing amiss"
     if outcome.caught is None:
         told = "not told" if outcome.kind == SLOW else "not planted"
         status = outcome.status if outcome.kind == SLOW else "–"
-        return deed, f"[{FAINT}]{status}[/]", f"[{FAINT}]{told}[/]", f"[{FAINT}]{said}[/]"
+        return deed, *(Styled(text, FAINT) for text in (status, told, said))
     if outcome.caught:
-        return deed, outcome.status, f"[{GOOD}]yes[/]", said
-    wanted = escape(f" (it should be {outcome.wanted})") if outcome.wanted else ""
-    return deed, outcome.status, f"[bold {BAD}]ESCAPED[/]", said + wanted
+        return deed, outcome.status, Styled("yes", GOOD), said
+    wanted = f" (it should be {outcome.wanted})" if outcome.wanted else ""
+    return deed, outcome.status, Styled("ESCAPED", f"bold {BAD}"), said + wanted
 
 
 def show_check(records: Sequence[Record]) -> None:
     """``check``: the table."""
-    made = grid("variant", "right", "worst error", "same bits", "", words=["same bits", ""])
+    rows: list[tuple[str | Styled, ...]] = []
     by_variant: dict[str, list[Record]] = {}
     for record in records:
         by_variant.setdefault(record.variant, []).append(record)
@@ -53,15 +52,16 @@ def show_check(records: Sequence[Record]) -> None:
         style = BAD if bad else GOOD if asked else FAINT
         why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))
         bits = _bits(right)
-        made.add_row(name, f"[{style}]{count}[/]", worst, bits, "" if asked else escape(why))
+        rows.append((name, Styled(count, style), worst, bits, "" if asked else why))
         reasons: dict[tuple[str, str], list[Record]] = {}
         for record in bad:
             reasons.setdefault((record.status, record.reason), []).append(record)
         for (status, reason), alike in reasons.items():
             where = _where(alike[0].problem)
             more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-            made.add_row("", f"[{BAD}]{status}[/]", "", "", escape(f"{where}{more}: {reason}"))
-    put(made)
+            rows.append(("", Styled(status, BAD), "", "", f"{where}{more}: {reason}"))
+    names = ("variant", "right", "worst error", "same bits", "")
+    show(Table("", columns(*names, wrap=["same bits", ""]), rows))
 
 
 def _bits(records: Sequence[Record]) -> str:

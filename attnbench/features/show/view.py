@@ -9,7 +9,8 @@ from typing import Any
 from rich.markup import escape
 
 from attnbench.report.figures.sheet import save
-from attnbench.report.tables import BAD, GOOD, console, grid, put
+from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
+from attnbench.report.tables import show as show_table
 from impls import BrokenRow
 from impls.asked import CantBeDone
 from impls.spec import Variant
@@ -17,20 +18,20 @@ from impls.spec import Variant
 
 def show(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> None:
     """Rows look at columns; the darker, the more."""
-    made = grid("", *words, right=words)
+    rows = []
     for word, row in zip(words, weights, strict=True):
         top = max((abs(w) for w in row if w is not None), default=0.0) or 1.0
-        made.add_row(f"[bold]{escape(word)}[/]", *(_shade(w, top) for w in row))
-    put(made)
+        rows.append((Styled(word, BOLD), *(_shade(w, top) for w in row)))
+    show_table(Table("", columns("", *words, right=words), rows))
 
 
-def _shade(weight: float | None, top: float) -> str:
+def _shade(weight: float | None, top: float) -> Styled:
     if weight is None:
-        return f"[{BAD}]nan[/]"
+        return Styled("nan", BAD)
     level = round(16 * abs(weight) / top)
     ground = 255 - level
     ink = "black" if ground > 243 else "white"
-    return f"[{ink} on color({max(232, ground)})] {weight:5.2f} [/]"
+    return Styled(f" {weight:5.2f} ", f"{ink} on color({max(232, ground)})")
 
 
 class BadPicture(CantBeDone):
@@ -71,21 +72,20 @@ UNTRIED = "not yet run: no run has attested it"
 
 def table(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[BrokenRow]) -> None:
     """``list``: family by family, each row available or with its reason and remedy."""
-    made = grid("variant", "family", "computes", "here", "", words=["variant", ""])
+    lines: list[tuple[str | Styled, ...]] = []
     last = ""
     for row, reason, remedy in rows:
-        if last and row.family != last:
-            made.add_section()
-        here = f"[{GOOD}]yes[/]" if reason is None else f"[{BAD}]no[/]"
+        here = Styled("yes", GOOD) if reason is None else Styled("no", BAD)
         why = row.title if reason is None else reason + f" → {remedy}" * bool(remedy)
         why += f" ({UNTRIED})" * row.untried
-        family = escape(row.family) if row.family != last else ""
-        made.add_row(row.name, family, row.computes, here, escape(why))
+        family = row.family if row.family != last else ""
+        lines.append((row.name, family, row.computes, here, why))
         last = row.family
     for bad in broken:
         why = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
-        made.add_row(escape(bad.name), "", "", f"[{BAD}]broken[/]", escape(why))
-    put(made)
+        lines.append((bad.name, "", "", Styled("broken", BAD), why))
+    heads = columns("variant", "family", "computes", "here", "", wrap=["variant", ""])
+    show_table(Table("", heads, lines))
 
 
 def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> None:
@@ -122,11 +122,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         "run": UNTRIED if row.untried else "",
         "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
     }
-    made = grid("", "", words=[""])
-    for what, fact in facts.items():
-        if fact:
-            made.add_row(what, escape(fact))
-    put(made)
+    show_facts(facts.items())
 
 
 def _yes(can: bool | str) -> str:
@@ -140,10 +136,7 @@ def _word(value: object) -> str:
 
 def show_env(facts: Mapping[str, Any]) -> None:
     """``env``: a line a fact."""
-    made = grid("", "", words=[""])
-    for what, said in (*_machine(facts), *_moment(facts["observed"]), *_reach(facts)):
-        made.add_row(what, escape(said))
-    put(made)
+    show_facts([*_machine(facts), *_moment(facts["observed"]), *_reach(facts)])
 
 
 def _machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -47,13 +47,11 @@ def show(calls: SeenCalls, path: Path) -> None:
     """Print the sites, those of most seconds first, and what could not be seen."""
     from rich.markup import escape
 
-    from attnbench.report.tables import FAINT, console, grid, put
+    from attnbench.report.tables import FAINT, Table, columns, console, show
 
-    columns = ("site", "problem", "via", "calls", "forward", "backward", "share")
-    table = grid(*columns, right=columns[3:], words=columns[:3])
-    for site in calls.sites[:SHOWN]:
-        table.add_row(*map(escape, _cells(site)))
-    put(table)
+    names = ("site", "problem", "via", "calls", "forward", "backward", "share")
+    heads = columns(*names, right=names[3:], wrap=names[:3])
+    show(Table("", heads, [_cells(site) for site in calls.sites[:SHOWN]]))
     out = console()
     out.print()
     if not calls.overlap:  # else a sentence about what could not be seen says so
