@@ -31,10 +31,11 @@ STARTS = {"Popen", "fork", "forkpty", "posix_spawn", "Process", "ProcessPoolExec
 """Names of calls that start a process; ``run`` counts only as an attribute of subprocess."""
 TOOLS = {"git"}
 """Programs of others that are run for their answer: no child of ours."""
-PROBLEM_PARAMETERS = {"problem", "problems", "p", "cell", "cells", "job"}
+PROBLEM_PARAMETERS = {"problem", "problems", "cell", "cells", "job"}
 """Parameters by which a function is handed a Problem."""
 RUN = ("attnbench.features.run.verb", "attnbench.sweep.worker")
 """Where a run begins, and where its cells are measured."""
+REPORT = ("attnbench.report", "attnbench.features.report")
 
 
 def python_files(folder: str) -> list[Path]:
@@ -116,7 +117,7 @@ def imported(module: str, seen: set[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         for name in names:
-            if name.startswith("attnbench"):
+            if name.startswith("attnbench") and not name.startswith(REPORT):
                 imported(name, seen)
     return seen
 
@@ -129,7 +130,6 @@ def problem_files() -> list[str]:
     reached: set[str] = set()
     for start in RUN:
         imported(start, reached)
-    reached = {module for module in reached if not module.startswith("attnbench.report")}
     found = []
     for file in python_files("attnbench"):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
