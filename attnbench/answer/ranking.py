@@ -20,6 +20,7 @@ from typing import Any
 from attnbench.answer.regimes import Regime, time_of
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from impls import own_rows
+from impls.masks import Mask
 from impls.problem import Problem
 
 EXACT = "softmax"
@@ -369,9 +370,9 @@ def answers(
             )
 
 
-def _failures(records: Iterable[Record]) -> dict[tuple[Problem, str], str]:
+def _failures(records: Iterable[Record]) -> dict[tuple[tuple[str, Problem], str], str]:
     """By problem without its length, and variant: ``mine is wrong at 4,096 tokens``."""
-    failed: dict[tuple[Problem, str], Record] = {}
+    failed: dict[tuple[tuple[str, Problem], str], Record] = {}
     for record in records:
         if record.status in FINDINGS:
             key = _without_length(record.problem), record.variant
@@ -382,9 +383,12 @@ def _failures(records: Iterable[Record]) -> dict[tuple[Problem, str], str]:
     }
 
 
-def _without_length(problem: Problem) -> Problem:
+def _without_length(problem: Problem) -> tuple[str, Problem]:
     """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
-    return problem.with_(q_len=1, kv_len=1, batch=1)
+    alike = problem.with_(
+        q_len=1, kv_len=1, batch=1, mask=Mask()
+    )  # a mask may fit one length alone
+    return str(problem.mask), alike
 
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:

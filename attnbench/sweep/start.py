@@ -205,8 +205,8 @@ OVERHEAD_S = {"cpu": 1e-3, "cuda": 1e-4}
 """A call as long as this is not all overhead."""
 
 
-Kin = tuple[str, str, Problem]
-"""A variant, a kind of machine, and a problem but for its lengths and phase."""
+Kin = tuple[str, str, str, Problem]
+"""A variant, a kind of machine, a mask, and a problem but for its lengths, phase and mask."""
 
 
 class RunRecords:
@@ -239,8 +239,9 @@ class RunRecords:
 
     def _kin(self, record: Record) -> list[_Kept]:
         """Those that a record may contradict."""
-        problem = record.problem.with_(phase="forward", q_len=1, kv_len=1)
-        return self._times.setdefault((record.variant, record.node, problem), [])
+        p = record.problem  # its mask may fit one length alone
+        alike = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())
+        return self._times.setdefault((record.variant, record.node, str(p.mask), alike), [])
 
 
 class _Kept(NamedTuple):

@@ -170,7 +170,6 @@ FAULTS = [
             "impls": LIST,
             "rich": LIST,
             "numpy": COMPARE,
-            "pandas": REPORT,
             "matplotlib": REPORT,
         }.items()
     ),

@@ -207,7 +207,7 @@ def test_killing_a_node_while_it_measures_loses_nothing(nodes, tmp_path):
 @pytest.mark.slow
 def test_a_node_whose_ruler_is_another_is_refused_and_nothing_is_started(nodes, tmp_path):
     copy = shutil.copytree(ROOT / "attnbench", tmp_path / "copy")
-    record = copy / "record.py"
+    record = copy / "core" / "protocol.py"
     record.write_text(record.read_text().replace(f"PROTOCOL = {PROTOCOL}", "PROTOCOL = 99"))
     inside = ["unshare", "-m", "sh", "-c"]  # where another attnbench lies in the place of this one
     if subprocess.run([*inside, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
