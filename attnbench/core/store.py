@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf, isfinite, nan
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -497,16 +498,17 @@ Column = tuple[Sequence[int], Sequence[Any]]
 
 def _columns(path: str, values: Sequence[Any], rows: Sequence[int]) -> Iterator[tuple[str, Column]]:
     """The columns of what lies at a path: one of its plain values, and those of its parts."""
-    plain = [n for n, v in enumerate(values) if not isinstance(v, NESTED)]
+    kinds = dict.fromkeys(map(type, values))
+    plain = {kind for kind in kinds if not issubclass(kind, NESTED)}
     if plain and path:
-        yield path, ([rows[n] for n in plain], [values[n] for n in plain])
-    parts: dict[str, tuple[list[int], list[Any]]] = {}
-    for row, value in zip(rows, values, strict=True):
-        if isinstance(value, NESTED):
-            for name, part in _items(value):
-                there, some = parts.setdefault(name, ([], []))
-                there.append(row)
-                some.append(part)
+        yield path, _of_kinds(plain, kinds, values, rows)
+    parts: dict[str, tuple[Sequence[int], Sequence[Any]]] = {}
+    for kind in kinds:
+        if kind not in plain:
+            for name, column in _parts(kind, *_of_kinds({kind}, kinds, values, rows)):
+                if (before := parts.get(name)) is not None:
+                    column = ([*before[0], *column[0]], [*before[1], *column[1]])
+                parts[name] = column
     for name, (there, some) in parts.items():
         yield from _columns(f"{path}.{name}" if path else name, some, there)
 
@@ -514,10 +516,33 @@ def _columns(path: str, values: Sequence[Any], rows: Sequence[int]) -> Iterator[
 NESTED = (msgspec.Struct, Problem, Mapping)
 
 
-def _items(value: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, msgspec.Struct):
-        return [(name, getattr(value, name)) for name in value.__struct_fields__]
-    return (value.to_dict() if isinstance(value, Problem) else value).items()
+def _of_kinds(
+    wanted: Collection[type], kinds: Collection[type], values: Sequence[Any], rows: Sequence[int]
+) -> Column:
+    """The values of some kinds, with their rows."""
+    if len(wanted) == len(kinds):
+        return rows, values
+    chosen = [(row, v) for row, v in zip(rows, values, strict=True) if type(v) in wanted]
+    return [row for row, _ in chosen], [value for _, value in chosen]
+
+
+def _parts(kind: type, rows: Sequence[int], values: Sequence[Any]) -> Iterator[tuple[str, Column]]:
+    """What values of one kind hold, by name."""
+    if issubclass(kind, msgspec.Struct):
+        for name in kind.__struct_fields__:
+            yield name, (rows, list(map(attrgetter(name), values)))
+    elif issubclass(kind, Problem):
+        dicts = {id(problem): problem.to_dict() for problem in {id(v): v for v in values}.values()}
+        for name in Problem.__dataclass_fields__:
+            yield name, (rows, [dicts[id(problem)][name] for problem in values])
+    else:
+        columns: dict[str, tuple[list[int], list[Any]]] = {}
+        for row, value in zip(rows, values, strict=True):
+            for name, part in value.items():
+                there, some = columns.setdefault(name, ([], []))
+                there.append(row)
+                some.append(part)
+        yield from columns.items()
 
 
 def _series(column: Column, length: int) -> pd.Series:
@@ -525,7 +550,7 @@ def _series(column: Column, length: int) -> pd.Series:
     import pandas as pd
 
     rows, values = column
-    if len(rows) == length:
+    if isinstance(rows, range):  # all of them, in their order
         return pd.Series(values)
     found: list[Any] = [nan] * length
     for row, value in zip(rows, values, strict=True):

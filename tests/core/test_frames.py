@@ -189,4 +189,4 @@ def test_a_hundred_thousand_records_load_in_little_more_than_json_takes_to_read_
         ratios.append((processor_s() - start) / parsed)
         assert len(frame) == 100_000
         del frame
-    assert min(ratios) < 6
+    assert min(ratios) < 2.5
