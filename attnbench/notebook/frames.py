@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.core.store import each_run
 from attnbench.core.store import load as read_frames
-from attnbench.notebook.words import BadWord
+from attnbench.notebook.arguments import BadWord
 from attnbench.report.scenes import ReportRun, gather
 from impls.problem import Problem
 

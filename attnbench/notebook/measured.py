@@ -20,8 +20,8 @@ from attnbench.answer.choose_runs import Means
 from attnbench.command.arguments import GRID
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
+from attnbench.notebook.arguments import BadWord, command, grid_changes, plain, read, several
 from attnbench.notebook.frames import load
-from attnbench.notebook.words import BadWord, command, grid_changes, plain, read, several
 from attnbench.sweep import start
 from attnbench.sweep.plan import duration, grid_of, problems
 from attnbench.sweep.presets import one_problem

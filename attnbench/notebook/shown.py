@@ -15,8 +15,8 @@ from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
 from attnbench.features.report.build import baseline
 from attnbench.features.report.contents import headlines, missing, sentences
+from attnbench.notebook.arguments import BadWord, several
 from attnbench.notebook.frames import behind
-from attnbench.notebook.words import BadWord, several
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
 from attnbench.report.figures.scaling import panels
 from attnbench.report.figures.sheet import Drawn

@@ -11,7 +11,7 @@ import attnbench
 from attnbench.command import arguments
 from attnbench.core.store import read_header
 from attnbench.models.capture.calls import SeenCalls, Site
-from attnbench.notebook.words import BadWord, command, grid_changes
+from attnbench.notebook.arguments import BadWord, command, grid_changes
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem

@@ -15,8 +15,8 @@ import pytest
 import attnbench
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
+from attnbench.notebook.arguments import BadWord
 from attnbench.notebook.frames import FIRST
-from attnbench.notebook.words import BadWord
 from impls.asked import CantBeDone
 from tests.answer import lines
 from tests.answer.run_folders import HEADER
