@@ -12,7 +12,7 @@ from attnbench.core.settings import Settings
 from attnbench.features.commits import instructions
 from attnbench.features.commits.revisions import find_commit
 from attnbench.features.commits.rounds import plan_cells
-from attnbench.features.crossover.search import open_worker
+from attnbench.sweep.holding import open_worker
 
 STAND_IN = """#!{python}
 import json, os, sys
@@ -110,10 +110,10 @@ def test_a_process_that_fails_is_a_sentence_with_its_last_word(
 
 
 def test_the_verb_prints_a_table_or_json(pulls, repository, stand_in, monkeypatch, capsys):
-    from attnbench.features.crossover import search
+    from attnbench.sweep import holding
 
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(search, "open_worker", lambda *_, **__: pulls.Opened())
+    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: pulls.Opened())
     words = [
         "history",
         "compare",

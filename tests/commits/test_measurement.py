@@ -9,9 +9,9 @@ import pytest
 from asv.commands import make_argparser
 
 from attnbench.features.commits import measurement, suite
-from attnbench.features.commits.pairs import Refused
 from attnbench.features.commits.suite import AsvRequest, SuiteRow
-from attnbench.features.crossover import search
+from attnbench.sweep import holding
+from attnbench.sweep.holding import Refused
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -144,7 +144,7 @@ def processes(monkeypatch):
         worker.places = itertools.cycle([5e-4 * len(taken), 2e-3, 1e-3 * len(taken), 3e-3])
         yield worker
 
-    monkeypatch.setattr(search, "open_worker", lambda *_, **__: opened)
+    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: opened)
     return taken
 
 

@@ -12,7 +12,7 @@ from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.core.stats import Verdict
 from attnbench.features.commits.rounds import LOOKS, PAIRS
-from attnbench.features.crossover.search import open_worker
+from attnbench.sweep.holding import open_worker
 from attnbench.sweep.plan import Cell
 from impls.loading import load_file
 from impls.problem import Problem

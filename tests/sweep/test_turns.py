@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from attnbench.core.settings import Settings
-from attnbench.features.commits.pairs import Refused
-from attnbench.features.crossover import search
-from attnbench.features.crossover.search import HoldingWorker, open_worker
+from attnbench.sweep import holding
 from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.holding import HoldingWorker, Refused, open_worker
 from impls.problem import Problem
 from tests.sweep.build import ToldEngine
 
@@ -91,7 +90,7 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(now))
     monkeypatch.setattr(os, "sched_setaffinity", put)
-    monkeypatch.setattr(search, "LocalEngine", Engine)
+    monkeypatch.setattr(holding, "LocalEngine", Engine)
     opened = open_worker(Settings(threads=threads), 0, 0.1)
     with opened(tmp_path / "a"), opened(tmp_path / "b"):
         assert now == cores
@@ -131,7 +130,7 @@ def test_row_files_are_looked_for_where_the_commit_lies(monkeypatch, tmp_path):
             pass
 
     engines = []
-    monkeypatch.setattr(search, "LocalEngine", Engine)
+    monkeypatch.setattr(holding, "LocalEngine", Engine)
     with open_worker(Settings(threads=1), 0, 0.1, ["kernels/rows.py"])(tmp_path) as worker:
         worker.hold("x", PROBLEM)
     assert engines[0].asked[0]["hold"]["tables"] == [str(tmp_path / "kernels/rows.py")]

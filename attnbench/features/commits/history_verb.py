@@ -87,7 +87,7 @@ def _compare(given: argparse.Namespace) -> int:
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.features.commits import rounds, view
-    from attnbench.features.crossover.search import open_worker
+    from attnbench.sweep.holding import open_worker
     from attnbench.sweep.start import pinned
 
     if given.json and given.markdown:
@@ -142,7 +142,7 @@ def _instructions(given: argparse.Namespace) -> int:
     from attnbench.core.settings import Settings
     from attnbench.features.commits import instructions, view
     from attnbench.features.commits.rounds import NoCommonCells, plan_cells
-    from attnbench.features.crossover.search import open_worker
+    from attnbench.sweep.holding import open_worker
     from attnbench.sweep.start import find_preset
 
     instructions.require()

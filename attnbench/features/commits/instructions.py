@@ -23,8 +23,9 @@ from typing import Any
 
 from attnbench.core.checkout import Commit, laid_out
 from attnbench.core.process import variables_of
-from attnbench.features.commits.pairs import Open, Refused
+from attnbench.features.commits.pairs import Open
 from attnbench.features.commits.rounds import NoCommonCells
+from attnbench.sweep.holding import Refused
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.asked import CantBeDone

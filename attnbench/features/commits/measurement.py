@@ -34,7 +34,7 @@ from attnbench.features.commits.suite import AsvRequest, Cache, Key, SuiteRow
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record
-    from attnbench.features.crossover.search import HoldingWorker
+    from attnbench.sweep.holding import HoldingWorker
     from attnbench.sweep.plan import Plan
     from attnbench.sweep.presets import Preset
     from impls.problem import Problem
@@ -147,8 +147,7 @@ def _timed(
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
-    from attnbench.features.commits.pairs import Refused
-    from attnbench.features.crossover.search import open_worker
+    from attnbench.sweep.holding import Refused, open_worker
     from attnbench.sweep.start import pinned
 
     values: dict[Key, list[float]] = {k: [] for k in keys if rows[k].status == "measured"}

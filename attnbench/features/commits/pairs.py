@@ -19,17 +19,9 @@ from typing import Any, Protocol
 from attnbench.core.checkout import Commit
 from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, Pairs, Side, StopRule, Verdict, compare, tally
+from attnbench.sweep.holding import Refused
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
-
-
-class Refused(Exception):
-    """A commit can't take a cell: why, in a sentence."""
-
-    def __init__(self, why: str, status: str = "") -> None:
-        """``status``: that of a record for the same reason, where there is one."""
-        super().__init__(why)
-        self.status = status
 
 
 class CommitWorker(Protocol):

@@ -208,7 +208,7 @@ def _commits(given: argparse.Namespace, table: Table) -> int:
     from attnbench.core.lock import lock_for
     from attnbench.features.commits import view
     from attnbench.features.commits.rounds import BUDGET_S, compare_in_rounds
-    from attnbench.features.crossover.search import open_worker
+    from attnbench.sweep.holding import open_worker
     from attnbench.sweep.plan import make_plan
 
     machine, settings, grid = _begun(given)
