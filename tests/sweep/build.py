@@ -1,5 +1,7 @@
 """Grids, plans, stand-ins for engines, and watchers, for tests of a sweep."""
 
+from math import inf
+
 import impls
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import Record, Status, Time
@@ -113,7 +115,14 @@ class Watched:
         self.told.append(sentence)
 
 
-def swept(plan, folder, engine, done=()):
+def sweep_of(plan, folder, *engines, done=(), watcher=None, interrupt=None, until=inf):
+    """How many cells a sweep left; an engine may be a slot."""
+    slots = [each if isinstance(each, Slot) else Slot(each) for each in engines]
+    watcher, interrupt = watcher or Watched(), interrupt or sweep.Interrupt(print)
+    return sweep.sweep(plan, RunRecords(done), folder, slots, watcher, interrupt, until)
+
+
+def swept(plan, folder, *engines, **more):
     """The records that a sweep has written down."""
-    sweep.sweep(plan, RunRecords(done), folder, [Slot(engine)], Watched(), sweep.Interrupt(print))
+    sweep_of(plan, folder, *engines, **more)
     return list(read_records(folder.path))

@@ -1,19 +1,21 @@
 """A sweep with a stand-in for the engine: who is asked, and what is written down."""
 
+import json
 import os
 import signal
 import time
 
 import pytest
 
+from attnbench import cli
 from attnbench.core.record import Record, Status
-from attnbench.core.store import read_records
+from attnbench.core.settings import Settings
 from attnbench.sweep import engine as engines
 from attnbench.sweep import sweep
-from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.start import RunRecords
+from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.sweep import Slot, SlotLost
-from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, swept, timed
+from impls.problem import Problem
+from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, sweep_of, swept, timed
 
 
 def first_of_each(jobs):
@@ -26,53 +28,35 @@ def first_of_each(jobs):
     return seen
 
 
-def test_the_same_bits_are_tried_at_a_variants_first_cell_in_each_phase(folder):
-    engine, plan = Answering(), plan_of("einsum", "matmul")
-    swept(plan, folder, engine)
-    assert len(engine.jobs) == 8
-    assert len(first_of_each(engine.jobs)) == 4
-    engine.jobs.clear()
-    sweep.check_cells(plan, engine, 0, Watched())
-    assert len(engine.jobs) == 8
-    assert len(first_of_each(engine.jobs)) == 4
-
-
 def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
     folder.header |= {"seed": 3, "budget_s": 0.25, "energy": True}
-    engine, plan = Answering(), plan_of("einsum")
+    engine, plan = Answering(), plan_of("einsum", "matmul")
     swept(plan, folder, engine)
     job = engine.jobs[0]
     asked = {"timed": True, "seed": 3, "budget_s": 0.25, "energy": True, "ceilings": {"flops": {}}}
     assert {name: job[name] for name in asked} == asked
+    assert len(engine.jobs) == 8 and len(first_of_each(engine.jobs)) == 4
     engine.jobs.clear()
     sweep.check_cells(plan, engine, 5, Watched())
     assert {(job["timed"], job["seed"]) for job in engine.jobs} == {(False, 5)}
+    assert len(engine.jobs) == 8 and len(first_of_each(engine.jobs)) == 4
 
 
-def test_a_record_that_contradicts_another_of_its_run_is_written_down_as_not_believed(folder):
-    found = swept(plan_of("einsum"), folder, Answering(forward=0.010, train=0.005))
-    told = {r.problem.phase: r.status for r in found}
-    assert told == {"forward": Status.MEASURED, "train": Status.IMPLAUSIBLE}
-
-
-def test_what_was_measured_before_a_run_was_stopped_counts_and_is_not_asked_again(folder):
-    grid = GRID.with_(seq=("16",))
-    plan = plan_of("einsum", grid=grid)
+def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(folder):
+    plan = plan_of("einsum", grid=GRID.with_(seq=("16",)))
     forward, train = plan.to_run
-    done = Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0).with_(
-        time=timed(0.010)
-    )
+    done = Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0)
     engine = Answering(train=0.005)
-    (found,) = swept(plan, folder, engine, [done])
+    (found,) = swept(plan, folder, engine, done=[done.with_(time=timed(0.010))])
     assert [job["problem"] for job in engine.jobs] == [train.problem.to_dict()]
     assert (found.key, found.status) == (train.key, Status.IMPLAUSIBLE)
 
 
-def test_what_is_left_out_is_written_down_once(folder):
+def test_what_is_left_out_is_written_down_once_though_there_is_no_time(folder):
     plan = plan_of("sdpa.cudnn")
-    found = swept(plan, folder, Answering())
+    found = swept(plan, folder, Answering(), until=0.0)
     assert [r.status for r in found] == [Status.UNAVAILABLE] * 4
-    assert swept(plan, folder, Answering(), found) == found
+    assert swept(plan, folder, Answering(), done=found) == found
 
 
 @pytest.mark.parametrize(
@@ -116,16 +100,45 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
     assert {r.note for r in rest} == {""}
 
 
+def about_another_cell():
+    _, other = plan_of("bmm", grid=GRID.with_(seq=("16",))).to_run
+    return Record.of(other.variant, other.problem, Status.FAILED, "it was slow").to_dict()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({}, "no record"),
+        ({"record": 5}, "no record"),
+        ({"record": {"schema": 1, "variant": 5, "status": [], "problem": 5}}, "no record"),
+        ({"record": about_another_cell()}, "the worker answered about another cell"),
+    ],
+)
+def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
+    class Engine(Answering):
+        closed = 0
+
+        def ask(self, question, limit_s):
+            return answer
+
+        def close(self):
+            self.closed += 1
+
+    cell, engine = plan_of("bmm").to_run[0], Engine()
+    record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
+    assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
+    assert said in record.reason and record.key == cell.key and engine.closed
+
+
+def test_an_engine_does_not_wait_past_the_limit_but_lets_the_worker_start():
+    engine = LocalEngine(Settings())
+    with pytest.raises(WorkerLost) as caught:
+        engine.ask({"ceilings": ["float64"], "device": "cpu"}, 0.01)  # copying alone takes longer
+    assert caught.value.timed_out
+    assert engine.pid is None
+
+
 # ---- Ctrl-C --------------------------------------------------------------------------------------
-
-
-def test_after_ctrl_c_the_cell_that_ended_is_kept_and_no_other_is_begun(folder):
-    engine, interrupt = Answering(), sweep.Interrupt(print)
-    with pytest.raises(sweep.Stopped):
-        sweep.sweep(
-            plan_of("einsum"), RunRecords(), folder, [Slot(engine)], Watched(interrupt), interrupt
-        )
-    assert len(engine.jobs) == len(list(read_records(folder.path))) == 1
 
 
 def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterwards():
@@ -142,23 +155,11 @@ def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterw
 # ---- several places ------------------------------------------------------------------------------
 
 
-def test_several_places_share_the_cells_and_each_record_says_which_kind_measured_it(folder):
-    folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
-    plan, engines = plan_of("einsum", "matmul", grid=MANY), [Slow(), Slow()]
-    slots = [Slot(engines[0], node="a"), Slot(engines[1], node="b")]
-    sweep.sweep(plan, RunRecords(), folder, slots, Watched(), sweep.Interrupt(print))
-    found = list(read_records(folder.path))
-    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
-    by_node = {n: sum(r.node == n for r in found) for n in "ab"}
-    assert by_node == {"a": len(engines[0].jobs), "b": len(engines[1].jobs)}
-    assert min(by_node.values()) > 2
-
-
 class Slow(Answering):
     """Takes a moment, so that others get their share."""
 
     def ask(self, question, limit_s):
-        time.sleep(0.05)
+        time.sleep(0.02)
         return super().ask(question, limit_s)
 
 
@@ -171,27 +172,37 @@ class Leaving(Slow):
         return super().ask(question, limit_s)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_ctrl_c_lets_every_place_end_its_cell_and_begins_no_other(folder, count):
+    interrupt, engines = sweep.Interrupt(print), [Slow() for _ in range(count)]
+    stopping = {"watcher": Watched(interrupt), "interrupt": interrupt}
+    with pytest.raises(sweep.Stopped):
+        sweep_of(plan_of("einsum", grid=MANY), folder, *engines, **stopping)
+    kept = len((folder.path / "records.jsonl").read_text().splitlines())
+    assert kept == sum(len(e.jobs) for e in engines) <= 2 * count - 1 + count // 2
+
+
+def test_several_places_share_the_cells_and_each_record_says_which_kind_measured_it(folder):
+    folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
+    plan, engines = plan_of("einsum", "matmul", grid=MANY), [Slow(), Slow()]
+    found = swept(plan, folder, *(Slot(e, node=n) for e, n in zip(engines, "ab", strict=True)))
+    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
+    by_node = {n: sum(r.node == n for r in found) for n in "ab"}
+    assert by_node == {"a": len(engines[0].jobs), "b": len(engines[1].jobs)}
+    assert min(by_node.values()) > 2
+
+
 def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
     plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
-    slots = [Slot(Leaving()), Slot(Slow())]
-    sweep.sweep(plan, RunRecords(), folder, slots, watched, sweep.Interrupt(print))
-    found = list(read_records(folder.path))
+    found = swept(plan, folder, Leaving(), Slow(), watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
 
 
 def test_when_every_place_is_lost_it_says_how_to_go_on_and_keeps_what_there_is(folder):
-    plan = plan_of("einsum", "matmul", grid=MANY)
     with pytest.raises(sweep.NobodyLeft, match="attnbench run --resume"):
-        sweep.sweep(
-            plan,
-            RunRecords(),
-            folder,
-            [Slot(Leaving()), Slot(Leaving())],
-            Watched(),
-            sweep.Interrupt(print),
-        )
-    assert len(list(read_records(folder.path))) == 6
+        swept(plan_of("einsum", "matmul", grid=MANY), folder, Leaving(), Leaving())
+    assert len((folder.path / "records.jsonl").read_text().splitlines()) == 6
 
 
 def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
@@ -200,21 +211,101 @@ def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
             raise ZeroDivisionError("a fault of ours")
 
     with pytest.raises(ZeroDivisionError):
-        sweep.sweep(
-            plan_of("einsum"),
-            RunRecords(),
-            folder,
-            [Slot(Broken()), Slot(Slow())],
-            Watched(),
-            sweep.Interrupt(print),
-        )
+        swept(plan_of("einsum"), folder, Broken(), Slow())
 
 
-def test_ctrl_c_lets_every_place_end_its_cell(folder):
-    plan, interrupt = plan_of("einsum", "matmul", grid=MANY), sweep.Interrupt(print)
-    engines = [Slow(), Slow()]
-    with pytest.raises(sweep.Stopped):
-        sweep.sweep(
-            plan, RunRecords(), folder, [Slot(e) for e in engines], Watched(interrupt), interrupt
-        )
-    assert len(list(read_records(folder.path))) == sum(len(e.jobs) for e in engines) <= 4
+# ---- a limit of time -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("until", "measured"), [(99.0, 0), (101.0, 1), (110.0, 1), (1000.0, 4)])
+def test_after_the_limit_no_cell_is_begun_and_the_first_ones_are_kept(
+    folder, monkeypatch, until, measured
+):
+    now = [100.0]
+    monkeypatch.setattr(sweep, "monotonic", lambda: now[0])
+
+    class Taking(Answering):
+        def ask(self, question, limit_s):
+            now[0] += 10.0 * ("job" in question)
+            return super().ask(question, limit_s)
+
+    plan = plan_of("einsum")
+    assert sweep_of(plan, folder, Taking(), until=until) == 4 - measured
+    file = folder.path / "records.jsonl"
+    kept = [json.loads(x) for x in file.read_text().splitlines()] if measured else []
+    cells = [c.problem.to_dict() for c in plan.to_run[:measured]]
+    assert [r["problem"] for r in kept] == cells
+
+
+def test_a_run_says_what_its_limit_left_and_how_to_go_on(capsys, tmp_path):
+    def called(*words):
+        status = cli.main(["run", *map(str, words), "--no-report"])
+        return status, *capsys.readouterr()
+
+    grid = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--budget", "0.01"]
+    asked = ["einsum", "sdpa.cudnn", "--seq", "16", *grid, "--limit", "1ms", "--out", tmp_path]
+    first = called(*asked)
+    folder = first[2].rpartition("attnbench run --resume ")[2].strip()
+    again = called("--resume", folder, "--limit", "1ms")  # what was left out was not measured
+    for status, out, err in (first, again):
+        assert (status, out) == (2, "")
+        assert "the limit of 1 ms is reached: 1 of 1 cells were not begun" in err
+    _, out, err = called("--resume", folder, "--limit", "5min", "--json")
+    assert len(json.loads(out)["records"]) == 2, err
+    assert "not begun" not in err
+
+
+# ---- a machine that becomes another meanwhile ----------------------------------------------------
+
+
+class Drifting(Answering):
+    """A machine that is slower by half while some cells are measured, or at one look."""
+
+    def __init__(self, slow=(), look=None):
+        super().__init__()
+        self.slow, self.look, self.looks = slow, look, 0
+
+    def canary(self, jobs):
+        self.looks += 1
+        return 0.0015 if jobs in self.slow or self.looks == self.look else 0.001
+
+
+@pytest.fixture
+def drifted(folder, monkeypatch):
+    """Of sixteen cells, a canary after every second: the records, and what was told."""
+    monkeypatch.setattr(sweep, "EVERY_CELLS", 2)
+    monkeypatch.setattr(sweep, "WAIT_S", 0.0)
+    plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
+    return lambda engine: (swept(plan, folder, engine, watcher=watched), watched.told, plan)
+
+
+def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_end(drifted):
+    engine = Drifting(slow={4})
+    found, told, plan = drifted(engine)
+    asked = [(job["variant"]["name"], Problem.from_dict(job["problem"])) for job in engine.jobs]
+    assert asked[16:] == asked[2:4]
+    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)  # each once
+    assert [r.key for r in found[14:]] == [c.key for c in plan.to_run[2:4]]
+    assert "was 50% slower; 2 cells measured again; 2 taken meanwhile are marked" in told[0]
+    marked = (0.0015, ["drifted: the canary before it was +50% off"])
+    by_flag = [(r.canary_s, r.time.flags) for r in found]
+    assert by_flag == [(0.001, [])] * 2 + [marked] * 2 + [(0.001, [])] * 12
+
+
+@pytest.mark.parametrize(
+    ("engine", "noise"),
+    [
+        (Drifting(look=3), []),
+        (Drifting(slow={4}), [{"call_s": 1.0, "floor": 0.01}, {"call_s": 0.001, "floor": 0.6}]),
+    ],
+)
+def test_a_burst_that_is_over_or_this_machines_noise_spoils_nothing(drifted, folder, engine, noise):
+    folder.header["noise"] = noise
+    drifted(engine)
+    assert len(engine.jobs) == 16
+
+
+def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_time(drifted):
+    engine = Drifting(slow=set(range(3, 1000)))
+    found, *_ = drifted(engine)
+    assert (len(engine.jobs), len(found)) == (16 + 2, 16)

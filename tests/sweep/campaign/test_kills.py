@@ -1,4 +1,4 @@
-"""Killed by -9 at any moment: what was measured stays, nothing comes twice, no process is left."""
+"""Killed at any moment: what was measured stays, nothing comes twice, no process is left."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,120 +21,84 @@ from attnbench.core.store import read_header, read_records
 from attnbench.sweep import sweep
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.start import RunRecords
-from attnbench.sweep.sweep import Slot
 from impls.loading import load_file
+from tests.sweep.build import KNOWN, ONE, sweep_of
 
-starting = load_file(Path(__file__).with_name("starting.py"))
-sweeping = starting.sweeping
-SEED = 20261122
-NEW, GOING_ON = 12, 40
-"""Kills of runs that have just begun, and of one that goes on where it was."""
-VARIANTS = [
-    *(f"c.honest?n={n}" for n in range(16)), "sdpa.cudnn", "c.gives_nan", "c.note_that_raises",
-    "c.cost_beyond_all_memory", "einsum",
-]  # fmt: skip
-GRID = ["--seq", "16,24", *starting.SMALL]
+campaign = load_file(Path(__file__).with_name("campaign.py"))
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tables")
-    return [word for table in sweeping.laid_out(folder)[:2] for word in ("--table", table)]
+SEED = 20261122
+NEW, GOING_ON = 3, 9
+"""Kills of runs that have just begun, and of one that goes on where it was."""
+VARIANTS = [*(f"c.honest?n={n}" for n in range(6)), "sdpa.cudnn", "c.gives_nan", "einsum"]
 
 
 def ended(path):
     """How each cell ended; what noise alone may doubt counts as measured."""
     alike = {Status.IMPLAUSIBLE: Status.MEASURED}
-    return {r.key: str(alike.get(r.status, r.status)) for r in read_records(path)}
+    return {r.key: alike.get(r.status, r.status) for r in read_records(path)}
 
 
-class Killing:
-    """Starts a run again and again, and kills it; what was kept before has to be kept after."""
-
-    def __init__(self, tables, out, word):
-        self.words = [*VARIANTS, *GRID, *tables, "--out", out]
-        self.out, self.word, self.random = out, word, random.Random(SEED)
-        self.kills = 0
-
-    def after(self, seconds, *words, path=None, a_record_first=False):
-        """Kill it so long after its start, or after its next record."""
-        before = starting.lines(path) if path else []
-        with starting.started(self.word, *words) as process:
-            end = time.monotonic() + 60
-            while a_record_first and process.poll() is None and time.monotonic() < end:
-                if len(starting.lines(path)) > len(before):
+def killed(seconds, *words, path=None):
+    """A run killed so long after its start, or after its next record where it has a folder."""
+    before = campaign.lines(path) if path else []
+    with campaign.marked() as word:
+        with campaign.started(*words) as process:
+            end = time.monotonic() + 60 * bool(path)
+            while process.poll() is None and time.monotonic() < end:
+                if len(campaign.lines(path)) > len(before):
                     break
                 time.sleep(0.01)
             time.sleep(seconds)
-            self.kills += process.poll() is None
-        starting.until_gone(self.word)
-        if path:
-            now = starting.lines(path) + starting.lines(path, "spoiled.jsonl")
-            assert set(before) <= set(now)
-            assert [json.loads(line)["status"] for line in now]
+        campaign.until_gone(word)
+    if path:
+        now = campaign.lines(path) + campaign.lines(path, "spoiled.jsonl")
+        assert set(before) <= set(now)
+        assert all(json.loads(line)["status"] for line in now)
 
-    def new(self):
-        """Runs that die young: each is no run at all, or one that can be gone on with."""
-        for _ in range(NEW):
-            self.after(self.random.uniform(0.1, 5.0), *self.words)
-        runs = [path for path in self.out.glob("*/2*") if path.is_dir()]
-        for path in runs:
-            try:
-                read_header(path)
-            except StoreError as error:
-                assert "start a new" in str(error)
-                continue
+
+def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_path):
+    tables, chance = ["--table", campaign.laid_out(tmp_path)], random.Random(SEED)
+    words = [*VARIANTS, "--seq", "16,24", *campaign.SMALL, *tables, "--out", tmp_path / "out"]
+    for _ in range(NEW):  # each is no run at all, or one that can be gone on with
+        killed(chance.uniform(0.1, 5.0), *words)
+    for path in (tmp_path / "out").glob("*/2*"):
+        try:
+            read_header(path)
+        except StoreError as error:
+            assert "start a new" in str(error)
+        else:
             list(read_records(path))
-            yield path
-
-
-def test_the_process_that_sweeps_may_be_killed_fifty_times_and_every_cell_is_there_once(
-    tables, tmp_path
-):
-    with sweeping.marked() as word:
-        clean = Killing(tables, tmp_path / "clean", word)
-        done = starting.finished(word, *clean.words)
-        assert done.returncode == 1, done.stderr  # one of them is wrong, and one fails
-        (wanted,) = (ended(path) for path in (tmp_path / "clean").glob("*/2*"))
-
-        killing = Killing(tables, tmp_path / "killed", word)
-        runs = list(killing.new())
-        assert runs
-        path = runs[-1]
-        for number in range(GOING_ON):
-            some = number % 4 == 3
-            seconds = killing.random.uniform(0.0, 1.0) if some else killing.random.uniform(0.1, 5)
-            if set(ended(path)) < set(wanted):
-                killing.after(seconds, "--resume", path, *tables, path=path, a_record_first=some)
-            else:
-                killing.after(seconds, *killing.words)
-        assert killing.kills >= 50
-        left = len(set(wanted) - set(ended(path)))
-        done = starting.finished(word, "--resume", path, *tables)
+    with campaign.marked():
+        done = campaign.finished(*words[:-1], tmp_path / "clean")
+    assert done.returncode == 1, done.stderr  # one of them is wrong
+    wanted = ended(campaign.only_run(tmp_path / "clean"))
+    words[-1] = tmp_path / "last"
+    killed(3.0, *words)
+    while not (runs := [*(tmp_path / "last").glob("*/2*/run.json")]):
+        killed(6.0, *words)
+    path = runs[-1].parent
+    for _ in range(GOING_ON):
+        if ended(path).keys() < wanted.keys():
+            killed(chance.uniform(0, 0.5), "--resume", path, *tables, path=path)
+    with campaign.marked() as word:
+        done = campaign.finished("--resume", path, *tables)
         assert done.returncode == 1, done.stderr
-        assert f"[1/{left}, " in done.stderr or not left  # and nothing that was there before
-        starting.until_gone(word)
-    assert ended(path) == wanted
+        campaign.until_gone(word)
+    assert ended(path) == wanted and len(wanted) == 2 * len(VARIANTS)
     assert set(Counter(r.key for r in read_records(path)).values()) == {1}
-    assert len(wanted) == 2 * len(VARIANTS)
 
 
-class Hunted(sweeping.Hasty):
+class Hunted(campaign.Hasty):
     """An engine whose worker, or its keeper, somebody kills now and then."""
 
-    def __init__(self, chance, most):
-        super().__init__(())
-        self._random, self._chance, self._left = random.Random(SEED), chance, most
-        self.killed = 0
+    left, killed, random = 8, 0, random.Random(SEED)
 
     def ask(self, question, limit_s):
-        if self._left and self._child is not None and self._random.random() < self._chance:
-            self._left -= 1
-            who = self.pid if self._random.random() < 0.7 else self._child.keeper.pid
-            late = self._random.choice([0.02, 0.3])  # within a cell, or when it may be over
-            threading.Timer(self._random.uniform(0, late), self._kill, (who,)).start()
+        if self.left and self._child is not None and self.random.random() < 0.5:
+            self.left -= 1
+            who = self.pid if self.random.random() < 0.7 else self._child.keeper.pid
+            late = self.random.choice([0.02, 0.3])  # within a cell, or when it may be over
+            threading.Timer(self.random.uniform(0, late), self._kill, (who,)).start()
         return super().ask(question, limit_s)
 
     def _kill(self, who):
@@ -144,38 +109,62 @@ class Hunted(sweeping.Hasty):
             pass  # its time had come already
 
 
-def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_path):
-    table = sweeping.laid_out(tmp_path)[0]
-    names = [f"c.honest?n={n}" for n in range(1, 41)]
-    plan = make_plan(impls.table([table]), names, sweeping.GRID, this_machine())
-    folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 0.01, **sweeping.KNOWN})
-    with pytest.MonkeyPatch.context() as patch, sweeping.marked() as word:
-        patch.setattr(sweep, "MARGIN", 1e9)
-        engine = Hunted(chance=0.4, most=15)
-        try:
-            for _ in range(10):  # a run whose canary can't be read twice ends with a sentence
-                done = RunRecords(read_records(folder.path))
-                try:
-                    sweep.sweep(
-                        plan,
-                        done,
-                        folder,
-                        [Slot(engine)],
-                        sweeping._Quiet(),
-                        sweep.Interrupt(print),
-                    )
-                    break
-                except WorkerLost:
-                    continue
-        finally:
-            engine.close()
-            folder.close()
-        starting.until_gone(word)
+def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "MARGIN", 1e9)
+    names = [f"c.honest?n={n}" for n in range(1, 21)]
+    table = impls.table([campaign.laid_out(tmp_path)])
+    plan = make_plan(table, names, ONE, this_machine())
+    folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 0.01, **KNOWN})
+    engine = Hunted()
+    with campaign.marked() as word:
+        for _ in range(10):  # a run whose canary can't be read twice ends with a sentence
+            try:
+                sweep_of(plan, folder, engine, done=read_records(folder.path))
+                break
+            except WorkerLost:
+                continue
+        engine.close()
+        folder.close()
+        campaign.until_gone(word)
     records = list(read_records(folder.path))
-    assert engine.killed >= 5
+    assert engine.killed >= 3
     assert [r.variant for r in records] == names
     ends = Counter(r.status for r in records)
     assert set(ends) <= {Status.MEASURED, Status.CRASHED}
     assert ends[Status.MEASURED] > len(names) // 2
-    assert sum("its worker died first" in r.note for r in records) >= 3  # and were asked again
+    assert any("its worker died first" in r.note for r in records)  # and was asked again
     assert all("SIGKILL" in r.reason + r.note for r in records if r.status is Status.CRASHED)
+
+
+@contextmanager
+def stuck_in(name, folder):
+    """A run whose second cell holds its worker, its folder and its word."""
+    tables = ["--table", campaign.laid_out(folder)]
+    words = ["c.honest", f"c.{name}", "einsum", "--seq", "16", *campaign.SMALL, *tables]
+    out = folder / "results"
+    with campaign.marked() as word, campaign.started(*words, "--out", out) as run:
+        campaign.processes.until(lambda: any(map(campaign.lines, out.glob("*/2*"))), 120)
+        time.sleep(1.0)  # it is stuck by then
+        yield run, campaign.only_run(out), word
+    assert [r.variant for r in read_records(campaign.only_run(out))] == ["c.honest"]
+
+
+def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
+    with stuck_in("stands_still", tmp_path) as (run, path, word):
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        assert run.wait(10) == 130
+        said = run.stderr.read()
+        campaign.until_gone(word)
+    assert "Traceback" not in said
+    assert f"attnbench run --resume {path}" in said
+
+
+def test_a_run_that_is_killed_while_its_worker_is_stuck_leaves_nothing(tmp_path):
+    with stuck_in("loops_in_c_with_the_interpreter_held", tmp_path) as (run, _, word):
+        assert len(campaign.left_behind(word)) >= 3  # it, the keeper and the worker
+        run.kill()
+        run.wait()
+        campaign.until_gone(word)

@@ -1,0 +1,540 @@
+"""What a variant may do wrong, and how its cell should end; between every two stands ``honest``."""
+
+import atexit
+import ctypes
+import gc
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from impls.spec import Unavailable, Unsupported, Variant
+
+MARK = "ATTNBENCH_CAMPAIGN"
+"""In the environment of everything that a sweep starts."""
+GIGABYTE = 1 << 30
+KEPT = []
+"""What nobody lets go of."""
+
+
+def honest(problem, n=0):
+    """What is right, if the process is as one that was just started; ``n`` tells rows apart."""
+    assert Path.cwd().is_dir()
+    assert os.environ[MARK]
+    assert sys.stdin and sys.stdout and sys.stderr
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    assert [t.name for t in threading.enumerate()] == ["MainThread"]
+    for who, whose in ((os.getpid(), ""), (os.getppid(), f"{os.getpid()} ")):
+        assert Path(f"/proc/{who}/task/{who}/children").read_text() == whose
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(200)]
+    for file in files:
+        os.close(file)
+    mmap.mmap(-1, 512 << 20).close()
+    return right(problem)
+
+
+def right(problem):
+    from impls.dense.einsum import build
+
+    return build(problem)
+
+
+def in_a_call(problem, deed):
+    """What is right, but for a deed when it is called the first time."""
+    inner, done = right(problem), []
+
+    def attend(q, k, v):
+        if not done:
+            done.append(True)
+            deed()
+        return inner(q, k, v)
+
+    return attend
+
+
+def noted(problem, note):
+    inner = right(problem)
+
+    def attend(q, k, v):
+        return inner(q, k, v)
+
+    attend.note = note
+    return attend
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A fault: the statuses that its cell may end with, and a word of the reason or the note."""
+
+    label: str
+    statuses: tuple[str, ...]
+    word: str
+    hangs: bool
+    """It is given a short time."""
+    quick: bool
+    """It is tried by default, the others where slow tests are."""
+
+
+KINDS = []
+ROWS = []
+
+
+def row(name, **more):
+    given = {"title": name, "family": "campaign", "computes": "softmax"}
+    ROWS.append(Variant(name=f"c.{name}", **given, **more))
+
+
+def kind(statuses, word="", *, hangs=False, quick=False, **more):
+    """The function that follows is the ``build`` of such a kind."""
+
+    def take(function):
+        name = function.__name__
+        KINDS.append(Kind(f"c.{name}", tuple(statuses.split()), word, hangs, quick))
+        row(name, **{"build": f":{name}", **more})
+        return function
+
+    return take
+
+
+row("honest", build=":honest", options={"n": 0})
+
+
+# ---- it raises, or gives what is no result; the worker lives -------------------------------------
+
+
+@kind("failed", ": first line", quick=True)
+def raises(problem):
+    raise RuntimeError("first line\nsecond line")
+
+
+@kind("failed", "Silent")
+def message_that_can_not_be_made(problem):
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError("no message")
+
+        __repr__ = __str__
+
+    raise Silent
+
+
+@kind("failed out_of_memory", "it raised RuntimeError")
+def message_of_a_gigabyte(problem):
+    raise RuntimeError("x" * GIGABYTE)
+
+
+@kind("failed", "KeyError", quick=True)
+def message_with_surrogates_and_nulls(problem):
+    raise KeyError("\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line")
+
+
+@kind("failed", "RuntimeError")
+def exception_that_comes_from_itself(problem):
+    error = RuntimeError("round and round")
+    error.__cause__ = error
+    raise error
+
+
+@kind("failed", "RecursionError")
+def recursion_without_end(problem):
+    return recursion_without_end(problem)
+
+
+@kind("failed", "it must return attend", quick=True)
+def build_that_returns_nothing(problem):
+    return None
+
+
+@kind("wrong failed")
+def returns_what_raises_at_every_touch(problem):
+    def no(self, *_):
+        raise RuntimeError("not even this")
+
+    names = ("getattribute", "repr", "str", "eq", "bool", "len", "iter", "float", "array", "hash")
+    monster = type("Monster", (), {f"__{name}__": no for name in names})
+    return lambda q, k, v: monster()
+
+
+@kind("wrong", "finite", quick=True)
+def gives_nan(problem):
+    return lambda q, k, v: v * float("nan")
+
+
+@kind("wrong", "carries more than its values")
+def output_with_something_of_a_hundred_megabytes(problem):
+    inner = right(problem)
+
+    def attend(q, k, v):
+        out = inner(q, k, v)
+        setattr(out, "a" * (100 << 20), 1)
+        return out
+
+    return attend
+
+
+def _raise(problem):
+    raise ZeroDivisionError("in its cost")
+
+
+@kind("failed", "ZeroDivisionError", cost=":_raise", quick=True)
+def cost_that_raises(problem):
+    return right(problem)
+
+
+def _vast(problem):
+    from impls.cost import Cost
+
+    return Cost(flops=1, bytes=1, peak_bytes=1 << 60)
+
+
+@kind("out_of_memory", "predicted", cost=":_vast", quick=True)
+def cost_beyond_all_memory(problem):
+    return right(problem)
+
+
+@kind("measured out_of_memory")
+def note_of_a_gigabyte(problem):
+    return noted(problem, lambda: "n" * GIGABYTE)
+
+
+@kind("failed", "its note", quick=True)
+def note_that_raises(problem):
+    def note():
+        raise ValueError("its note")
+
+    return noted(problem, note)
+
+
+@kind("unsupported", "it doesn't say why", quick=True)
+def refuses_without_a_word(problem):
+    raise Unsupported("")
+
+
+@kind("unavailable", quick=True)
+def unavailable_for_an_object(problem):
+    raise Unavailable(object(), {1: object()})
+
+
+@kind("out_of_memory", quick=True)
+def asks_for_a_terabyte(problem):
+    return lambda q, k, v: q.new_zeros(1 << 40)
+
+
+@kind("failed", "fails_at_import", build=f"{Path(__file__).with_name('fails_at_import.py')}:build")
+def module_that_fails_at_import(problem):
+    """Its code is elsewhere."""
+
+
+# ---- it leaves the process changed: whoever comes next must not suffer from it -------------------
+
+
+@kind("measured", quick=True)
+def chatters(problem):
+    def deed():
+        os.write(1, b"out " * 5000)
+        os.write(2, b"err " * 5000)
+        print('{"record": 1}', flush=True)
+
+    return in_a_call(problem, deed)
+
+
+@kind("measured wrong")
+def stands_in_a_folder_that_is_gone(problem):
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)  # noqa: PTH106
+    return right(problem)
+
+
+@kind("measured wrong")
+def clears_the_environment(problem):
+    os.environ.clear()
+    return right(problem)
+
+
+@kind("measured wrong failed crashed")
+def closes_the_streams(problem):
+    for number in (0, 1, 2):
+        os.close(number)
+    return right(problem)
+
+
+@kind("wrong", "replaced", quick=True)
+def replaces_the_clock(problem):
+    time.perf_counter = lambda: float("nan")
+    return right(problem)
+
+
+@kind("wrong", "it replaced torch.nn.functional.scaled_dot_product_attention")
+def replaces_a_function_of_torch(problem):
+    import torch
+
+    torch.nn.functional.scaled_dot_product_attention = lambda q, k, v, **_: torch.zeros_like(v)
+    return right(problem)
+
+
+@kind("wrong", "it left changed what other variants share: threads (1 → 2)")
+def changes_the_threads(problem):
+    import torch
+
+    torch.set_num_threads(2)
+    return right(problem)
+
+
+@kind("wrong failed", "device")
+def puts_all_on_the_meta_device(problem):
+    import torch
+
+    inner = right(problem)
+    torch.set_default_device("meta")
+    return inner
+
+
+@kind("wrong", "garbage collection")
+def stops_the_collector(problem):
+    gc.disable()
+    gc.freeze()
+    return right(problem)
+
+
+@kind("measured wrong")
+def ignores_every_signal(problem):
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    return right(problem)
+
+
+@kind("measured failed wrong crashed")
+def opens_all_the_files_it_may_and_keeps_them(problem):
+    inner = right(problem)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most[1]))
+    try:
+        while True:
+            KEPT.append(socket.socket())
+    except OSError:
+        return inner
+
+
+@kind("measured wrong failed crashed")
+def forgets_all_modules(problem):
+    inner = right(problem)
+    sys.modules.clear()
+    return inner
+
+
+@kind("measured wrong")
+def hangs_when_the_process_ends(problem):
+    atexit.register(time.sleep, 600)
+    return right(problem)
+
+
+@kind("measured wrong")
+def leaves_a_thread_that_sleeps(problem):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return right(problem)
+
+
+def sleeper(*how, **more):
+    """A process that stays, whose command says whose it is though its environment may not."""
+    code = f"import time; time.sleep(599)  # {os.environ.get(MARK, '')}"
+    return subprocess.Popen([*how, sys.executable, "-S", "-c", code], **more)
+
+
+@kind("measured wrong")
+def leaves_a_daemon_that_hides(problem):
+    if os.fork() == 0:
+        os.setsid()
+        KEPT.append(sleeper("nohup", start_new_session=True, env={}, stderr=subprocess.DEVNULL))
+        os._exit(0)
+    os.wait()
+    return right(problem)
+
+
+@kind("wrong", "left a copy of its process running")
+def forks(problem):
+    return in_a_call(problem, os.fork)
+
+
+@kind("measured wrong")
+def keeps_most_of_the_memory(problem):
+    inner = right(problem)
+    try:
+        while True:
+            KEPT.append(bytearray(16 << 20))
+    except MemoryError:
+        del KEPT[-4:]
+    return inner
+
+
+# ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
+
+
+def pipe():
+    """The descriptor of the pipe to the parent: the one socket that is connected."""
+    for number in range(3, 256):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                return number
+        except OSError:
+            continue
+    raise LookupError("there is none")
+
+
+def asked():
+    """The question that is being answered, and its number."""
+    frame = sys._getframe()
+    while frame is not None:
+        answers, question = map(frame.f_locals.get, ("answers", "question"))
+        if isinstance(number := getattr(answers, "asked", None), int) and question:
+            return question, number
+        frame = frame.f_back
+    raise LookupError("nobody asked")
+
+
+@kind("crashed", "status 3", quick=True)
+def exits(problem):
+    def deed():
+        print("my last words are xyzzy", file=sys.stderr, flush=True)
+        os._exit(3)
+
+    return in_a_call(problem, deed)
+
+
+@kind("crashed", "SIGABRT")
+def throws_in_c_plus_plus(problem):
+    return in_a_call(problem, ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev)
+
+
+@kind("crashed", "SIGSEGV", quick=True)
+def reads_nothing(problem):
+    return in_a_call(problem, lambda: ctypes.string_at(0))
+
+
+@kind("crashed", "status 0")
+def exits_with_0_in_its_note(problem):
+    return noted(problem, lambda: os._exit(0))
+
+
+@kind("crashed failed")
+def quits_with_0(problem):
+    sys.exit(0)
+
+
+@kind("crashed timed_out", hangs=True)
+def closes_all_pipes(problem):
+    return in_a_call(problem, lambda: os.closerange(3, 256))
+
+
+@kind("crashed", "does not end")
+def floods_the_pipe_without_a_line(problem):
+    return in_a_call(problem, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)])
+
+
+@kind("crashed")
+def says_something_into_the_pipe(problem):
+    return in_a_call(problem, lambda: os.write(pipe(), b"junk\n"))
+
+
+@kind("wrong", "it answered twice: one of the answers is forged")
+def answers_in_the_workers_place(problem):
+    def deed():
+        from attnbench.core.record import Record, Status
+        from impls.problem import Problem
+
+        question, number = asked()
+        job = question["job"]
+        variant, of = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        record = Record.of(variant, of, Status.FAILED, "forged", seed=0).to_dict()
+        os.write(pipe(), json.dumps({"record": record, "asked": number}).encode() + b"\n")
+
+    return in_a_call(problem, deed)
+
+
+@kind("crashed wrong")
+def answers_too_deep(problem):
+    def deed():
+        deep = b'{"a":' * 700 + b"1" + b"}" * 700
+        said = b'{"asked":%d,"record":{"schema":1,"x":%s}}\n'
+        os.write(pipe(), said % (asked()[1], deep))
+
+    return in_a_call(problem, deed)
+
+
+@kind("crashed", "SIGKILL")
+def kills_its_keeper_and_lives(problem):
+    def deed():
+        ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG
+        sleeper()
+        os.kill(os.getppid(), signal.SIGKILL)
+
+    return in_a_call(problem, deed)
+
+
+@kind("crashed", "more than 512 processes")
+def forks_without_end(problem):
+    while True:
+        os.fork()
+
+
+# ---- it never ends, or says more than anybody can hear -------------------------------------------
+
+
+def _loop(*_):
+    while True:
+        pass
+
+
+@kind("timed_out", "still running", hangs=True, quick=True)
+def loops_in_c_with_the_interpreter_held(problem):
+    return in_a_call(problem, lambda: ctypes.PyDLL(None).sleep(600))
+
+
+@kind("timed_out", "still running", hangs=True, cost=":_loop")
+def loops_in_its_cost(problem):
+    return right(problem)
+
+
+@kind("timed_out", "still running", hangs=True)
+def stands_still(problem):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@kind("timed_out", "still running", hangs=True)
+def stops_its_keeper_and_hangs(problem):
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+@kind("timed_out", "still running", hangs=True)
+def shouts_for_ever(problem):
+    while True:
+        os.write(2, b"x" * (1 << 16))
+
+
+@kind("timed_out", "still running", hangs=True)
+def says_for_ever_what_it_is_doing(problem):
+    def deed():
+        said, to = b'{"doing": "work", "asked": %d}\n' % asked()[1], pipe()
+        while True:
+            os.write(to, said * 100)
+
+    return in_a_call(problem, deed)
+
+
+@kind("crashed", "status 3")
+def dies_after_a_flood(problem):
+    for _ in range(100):
+        os.write(2, b"y\n" * (1 << 19))
+    os._exit(3)
