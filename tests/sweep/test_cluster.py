@@ -1,6 +1,5 @@
 """Which nodes of a cluster take part, and what is heard from them; nothing here starts any."""
 
-import json
 import socket
 import sys
 import time
@@ -8,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.sweep import cluster
 from attnbench.sweep import places as place
@@ -43,10 +41,6 @@ def facts(**changes):
     return {**place.facts(), **changes}
 
 
-def test_a_node_like_this_one_may_take_part():
-    assert place.checked("n", facts()).kind == this_machine().kind
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -79,10 +73,6 @@ def test_a_kind_that_is_asked_for_is_taken_and_one_that_is_not_there_refused():
         cluster._alike(*told("a", "b"), "c")
 
 
-def test_a_machine_comes_back_from_what_it_told():
-    assert place.machine_of(json.loads(json.dumps(this_machine().to_dict()))) == this_machine()
-
-
 class Ray:
     """What a remote engine needs of Ray; ``said`` is what every answer is."""
 
@@ -104,11 +94,6 @@ class Ray:
 PLACE = SimpleNamespace(
     ask=SimpleNamespace(remote=lambda *_: None), close=SimpleNamespace(remote=lambda: None)
 )
-
-
-def test_what_a_worker_answers_on_another_machine_comes_back():
-    engine = RemoteEngine(Ray({"answer": {"record": 1}}), PLACE, "node n")
-    assert engine.ask({"job": {}}, 1.0) == {"record": 1}
 
 
 @pytest.mark.parametrize("flags", [(True, False), (False, True), (False, False)])

@@ -4,7 +4,7 @@ import pytest
 
 from attnbench.core.record import Status
 from attnbench.core.stats import paired
-from attnbench.features.crossover.search import A, B, CrossoverSearch, LengthRatio, octaves, seek
+from attnbench.features.crossover.search import A, CrossoverSearch, LengthRatio, octaves, seek
 from tests.sweep.crossing import LONG, answered, polynomial, run, silent
 
 
@@ -54,12 +54,6 @@ def test_lengths_between_that_fail_leave_the_bracket_wide_after_two_tries():
     assert len([n for n in asked if 512 < n < 1024]) == 2
 
 
-def test_one_length_between_that_fails_is_gone_around():
-    search, _ = run(failing(CROSSING, Status.FAILED, lambda n: n == 768))
-    (one,) = answered(search).crossovers()
-    assert (one.low, one.high, one.tight) == (544, 576, True)
-
-
 def undecided(*_):
     return paired([0.3, -0.3] * 20, 0.01)
 
@@ -71,13 +65,6 @@ def test_between_leaders_what_is_undecided_is_looked_into_and_at_the_edge_it_is_
         said = undecided() if length in (64, 512) else slower if length < 512 else faster
         search.hear(LengthRatio(length, said))
     assert [(gap.rungs[0], gap.changes) for gap in search.gaps()] == [(272, True), (544, True)]
-
-
-def test_what_is_undecided_between_lengths_that_one_leads_at_is_not_looked_into():
-    search, slower = CrossoverSearch(LONG), paired([0.5] * 40, 0.01)
-    for length in octaves(LONG):
-        search.hear(LengthRatio(length, undecided() if length == 512 else slower))
-    assert search.gaps() == [] and search.next() is None
 
 
 def test_changes_of_leader_come_before_the_ends_of_ties_and_of_them_the_widest_and_shortest():
@@ -127,28 +114,8 @@ def test_a_budget_that_is_spent_leaves_the_bracket_so_far():
     assert one.low <= 555 <= one.high and not one.tight
 
 
-def test_octaves_that_are_dear_wait_until_what_was_seen_is_tight():
-    _, asked, _ = timed(lambda n: 0.001 * n, 20)
-    refined, later = [n for n in asked if 512 < n < 1024], asked.index(8192)
-    assert asked[:5] == [64, 128, 256, 512, 1024]
-    assert len(refined) == 4 and max(map(asked.index, refined)) < later
-
-
 def test_a_look_is_not_begun_that_is_expected_to_end_too_late():
     _, asked, clock = timed(lambda n: 0.01 * n * n / 64, 45, silent(lambda n: n, lambda n: 2 * n))
     assert asked == [64, 128, 256] and clock.at < 45
     _, asked, _ = timed(lambda n: 1e6, 45)
     assert asked == []
-
-
-def test_the_length_is_remembered_at_which_the_wall_clock_was_spent():
-    search, asked, _ = timed(
-        lambda n: 1.0 if n < 1024 else 1e6, 30, silent(lambda n: n, lambda n: 2 * n)
-    )
-    assert asked == [64, 128, 256, 512] and search.cut == 1024
-
-
-def test_who_leads_is_who_takes_less_time():
-    faster = LengthRatio(64, paired([-0.5] * 40, 0.01))
-    assert faster.leader == B and faster.decided
-    assert not LengthRatio(64, undecided()).decided

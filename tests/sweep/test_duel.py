@@ -6,7 +6,7 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
 from attnbench.core.stats import Pairs, paired
-from attnbench.features.crossover.search import PAIRS_S, PAIRS_SHARE, LengthRatio, PairServer, plan
+from attnbench.features.crossover.search import PAIRS_S, PairServer, plan
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import Preset
 from impls.asked import CantBeDone
@@ -54,20 +54,11 @@ def test_the_lengths_are_those_of_the_ladder_as_many_queries_as_keys():
     assert duel.notes() == []
 
 
-def test_decoding_keeps_its_one_query():
-    duel = planned(phase=("decode",))
-    assert (duel.at(128).q_len, duel.at(128).kv_len) == (1, 128)
-
-
 def test_lengths_that_the_mask_does_not_fit_are_left_out_and_said():
     duel = planned(mask=("padding:100",))
     assert duel.rungs[0] == 112
     (note,) = duel.notes()
     assert note == "3 lengths from 64 to 96 are left out: the mask padding:100 does not fit them"
-
-
-def test_layers_are_compared_as_layers():
-    assert planned("mha", "mha?core=einsum", mask=("none",)).problem.level == "layer"
 
 
 @pytest.mark.parametrize(
@@ -115,12 +106,6 @@ def test_a_worker_is_asked_for_b_against_a_at_the_length():
     assert engine.limit_s == 105.0
 
 
-def test_pairs_get_their_share_of_what_is_left():
-    ask, engine = asking(answered(-0.5))
-    ask(128, 8.0)
-    assert engine.asked[0]["budget_s"] == PAIRS_SHARE * 8.0
-
-
 def test_without_a_margin_and_a_floor_the_first_look_measures_one_for_all():
     ask, engine = asking(answered(-0.5, 0.03), answered(-0.5, 0.03), margin=None)
     ask(64, 100.0)
@@ -136,12 +121,6 @@ def test_with_floors_each_look_has_its_own_margin():
     assert [(a["margin"], a["floors"]) for a in engine.asked] == [(None, floors)] * 2
 
 
-def test_who_is_stopped_is_said():
-    stopped = {"status": "wrong", "why": "einsum: row 3 moved"}
-    ask, _ = asking({"stopped": stopped})
-    assert ask(64, 100.0) == LengthRatio(64, None, Status.WRONG, "einsum: row 3 moved")
-
-
 def test_what_runs_out_of_memory_is_tried_once_more_in_a_new_worker():
     full = {"stopped": {"status": "out_of_memory", "why": "einsum: 9 GiB"}}
     ask, engine = asking(full, answered(0.5))
@@ -155,8 +134,3 @@ def test_what_only_the_wall_clock_ended_is_no_look_and_what_hangs_is_one():
     ask, _ = asking(late, late)
     assert ask(64, 30.0) is None
     assert ask(64, 3000.0).status is Status.TIMED_OUT
-
-
-def test_a_worker_that_dies_of_a_forbidden_write_was_wrong():
-    ask, _ = asking(WorkerLost("it wrote", "", timed_out=False, wrong=True))
-    assert ask(64, 100.0).status is Status.WRONG

@@ -54,13 +54,6 @@ def test_a_gpu_that_is_named_is_the_only_one_that_its_worker_sees(two, number):
     assert two == [[f"cuda:{number}"]]
 
 
-def test_each_of_several_has_a_worker_of_its_own(two):
-    kind, found = slots(["cuda:1", "cuda:0"], "cuda")
-    assert kind == "cuda"
-    assert [variables["CUDA_VISIBLE_DEVICES"] for _, variables, _ in found] == ["GPU-1", "GPU-0"]
-    assert two == [["cuda:1", "cuda:0"]]
-
-
 @pytest.mark.parametrize(
     ("devices", "device", "limited"),
     [

@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.answer.regimes import regimes
 from attnbench.core import machine
 from attnbench.core.machine import Gpu
 from attnbench.core.record import Record, Status
-from attnbench.features.report.provenance import about
-from attnbench.report.scenes import gather
 from attnbench.sweep import start
-from attnbench.sweep.plan import make_plan, problems, shared_out
-from attnbench.sweep.presets import FAR, PRESETS, Preset
+from attnbench.sweep.plan import make_plan, problems
+from attnbench.sweep.presets import PRESETS, Preset
 from impls.loading import load_file
 from tests.sweep.build import BOX, row, table
 
@@ -43,15 +40,6 @@ def test_as_many_tokens_a_batch_is_a_batch_for_each_length():
     assert shapes(longer) == [("forward", 2, 100), ("forward", 1, 512)]
 
 
-def test_the_problems_of_parts_come_in_their_order():
-    assert shapes(BOTH) == [
-        ("forward", 4, 64),
-        ("forward", 2, 128),
-        ("forward", 2, 128),
-        ("train", 2, 128),
-    ]
-
-
 def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_measured_once():
     few = A.with_(seq=("128",), variants=("a",))
     grid = Preset("g", parts=(few, A))
@@ -74,14 +62,6 @@ def test_on_a_gpu_what_torch_compiles_comes_after_all_else():
     assert [cell.variant.name for cell in on_cpu][:2] == ["a", "b"]
 
 
-def test_variants_that_are_named_are_measured_in_every_part():
-    grid = Preset("g", parts=(A.with_(seq=("128",), variants=("a",)), A), variants=("a", "b"))
-    rows = table(row("a"), row("b"), row("c"))
-    asked = [c.variant.name for c in make_plan(rows, ("c",), grid, BOX).cells]
-    assert asked == ["c", "c"]
-    assert {c.variant.name for c in make_plan(rows, (), grid, BOX).cells} == {"a", "b"}
-
-
 def test_what_the_command_line_changes_is_changed_in_every_part():
     assert shapes(BOTH.with_(seq=("32",))) == [
         ("forward", 8, 32),
@@ -92,11 +72,6 @@ def test_what_the_command_line_changes_is_changed_in_every_part():
     assert {p.device for p in problems(BOTH.with_(device="cuda"))} == {"cuda"}
     assert {part.budget for part in BOTH.with_(budget=0.5).products} == {0.5}
     assert BOTH.with_(seq=None, budget=None) == BOTH
-
-
-def test_lengths_of_parts_are_dealt_out_to_processes_too():
-    grid = shared_out(BOTH.with_(world=3, seq=("100",)))
-    assert {p.kv_len for p in problems(grid)} == {102}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -123,22 +98,7 @@ def test_a_run_over_parts_is_resumed_with_the_cells_that_are_left(tmp_path):
     assert [c.key in again.done for c in again.plan.cells] == [True, False, False]
 
 
-def test_a_mask_from_a_file_in_a_part_ties_a_run_to_its_folder(tmp_path):
-    file = "dense:no-such-file.npy"
-    assert start._files(asdict(Preset("g", parts=(A, A.with_(mask=(file,)))))) == [file]
-
-
 # ---- in a report ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "parts", [3, [3], [{}], [{"seq": 3}], [{"seq": ["x"], "title": "t"}], {"seq": 1}]
-)
-def test_parts_that_are_none_are_passed_over_in_a_report(tmp_path, parts):
-    grid = {"seq": ["64"], "parts": parts}
-    (run,) = gather([runs.written(tmp_path / "run", runs.small(), grid=grid)])
-    assert not [note for note in run.notes if "were asked for" in note]
-    assert isinstance(dict(about(run).facts)["grid"], str)
 
 
 # ---- a visit -------------------------------------------------------------------------------------
@@ -159,34 +119,10 @@ def test_a_visit_begins_with_what_is_asked_most():
     }
 
 
-def test_a_visit_covers_its_axes():
-    found = asked("h200")
-    for name, values in {
-        "head_dim": {64, 128, 256},
-        "phase": {"forward", "train", "decode"},
-        "kv_len": {512, 2048, 8192, 32768, 65536, 131072},
-    }.items():
-        assert {getattr(p, name) for p in found} == values
-    assert {str(p.mask) for p in found} == {"none", "causal", "window:1023,0"}
-    alone = {p.kv_len for p in found if p.batch == 1 and p.phase == "forward"}
-    assert alone == {512, 2048, 8192, 32768, 65536, 131072}
-    assert len(found) == 35
-
-
 def test_a_quick_visit_asks_some_of_the_same():
     quick = asked("h200-quick")
     assert set(quick) - set(asked("h200")) == {p for p in quick if p.phase == "decode"}
     assert (quick[0].phase, quick[0].batch, quick[0].kv_len) == HEAD[1]
-
-
-def test_a_report_of_a_visit_draws_lines_at_as_many_tokens_and_at_a_batch_of_one():
-    head = [p for p in asked("h200") if str(p.mask) == "causal" and p.head_dim == 128]
-    records = [runs.timed("sdpa", 1e-3, p) for p in head if p.phase == "forward"]
-    lines = {r.tokens: r.lengths for r in regimes(records)}
-    assert lines == {
-        32768: [512, 2048, 8192, 32768],
-        None: [512, 2048, 8192, 32768, 65536, 131072],
-    }
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])
@@ -197,7 +133,3 @@ def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, 
     plan = make_plan(impls.table(), (), PRESETS[name], H200)
     assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
     assert len({c.variant.family for c in plan.to_run}) >= 5
-
-
-def test_what_goes_far_is_in_the_table():
-    assert set(FAR) <= set(impls.table().rows)

@@ -7,9 +7,9 @@ import pytest
 import impls
 from attnbench.core.machine import Gpu
 from attnbench.core.record import Status
-from attnbench.sweep.plan import Cell, Plan, duration, make_plan, problems
-from attnbench.sweep.presets import PRESETS, default_preset
-from impls.problem import InvalidProblem, Problem
+from attnbench.sweep.plan import duration, make_plan, problems
+from attnbench.sweep.presets import PRESETS
+from impls.problem import InvalidProblem
 from tests.sweep.build import BOX, PLAIN, plan, row
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
@@ -46,12 +46,6 @@ def test_every_combination_is_there_once():
     assert {str(p.mask) for p in made} == {"none", "causal"}
 
 
-def test_what_is_not_given_follows_what_is():
-    assert {(p.heads, p.kv_heads) for p in problems(PLAIN.with_(heads=(2, 6)))} == {(2, 2), (6, 6)}
-    widths = {(p.head_dim, p.v_head_dim) for p in problems(PLAIN.with_(head_dim=(8, 24)))}
-    assert widths == {(8, 8), (24, 24)}
-
-
 def test_a_length_is_one_query_where_it_decodes():
     made = list(problems(PLAIN.with_(seq=("64",), phase=("decode", "forward"))))
     assert [(p.phase, p.q_len, p.kv_len) for p in made] == [
@@ -86,16 +80,6 @@ def test_the_variants_of_one_problem_stand_side_by_side():
         ("a", 32),
         ("b", 32),
     ]
-
-
-def test_only_the_variants_named_are_there_in_the_order_given():
-    made = plan(row("a"), row("b"), row("c"), names=["c", "a"])
-    assert [c.variant.name for c in made.cells] == ["c", "a"]
-
-
-def test_a_variant_asked_for_twice_is_measured_once():
-    made = plan(row("a", options={"n": 4}), names=["a", "a", "a?n=4", "a?n=8", "a?n=8"])
-    assert [c.variant.label for c in made.cells] == ["a", "a?n=8"]
 
 
 def test_a_problem_asked_for_twice_is_measured_once():
@@ -173,31 +157,7 @@ def test_the_levels_are_those_of_the_variants_named_and_else_core():
     assert {c.variant.name for c in everything.to_run} == {"deep", "a"}
 
 
-def test_a_cell_left_out_is_not_to_run():
-    made = plan(row("a"), row("b", phases=("train",)))
-    assert [c.variant.name for c in made.to_run] == ["a"]
-    assert len(made.cells) == 2
-
-
-def test_the_built_in_table_has_a_cell_or_a_reason_for_every_row():
-    built_in = impls.table()
-    made = make_plan(built_in, [], PLAIN, BOX)
-    core = {name for name, variant in built_in.rows.items() if variant.level == "core"}
-    assert {c.variant.name for c in made.cells} == core
-    for cell in made.cells:
-        assert cell.left_out is None or cell.left_out.reason
-
-
 # ---- the sentence --------------------------------------------------------------------------------
-
-
-def cell(name, length, guess, left_out=None):
-    return Cell(row(name), Problem(q_len=length, kv_len=length), left_out, guess)
-
-
-def test_the_sentence_counts_cells_variants_and_problems():
-    made = Plan([cell("a", 8, 1.0), cell("b", 8, 1.0), cell("a", 16, 3.0), cell("b", 16, 5.0)])
-    assert made.sentence() == "4 cells: 2 variants on 2 problems; about 10 s"
 
 
 def test_the_sentence_says_what_is_left_out_and_why():
@@ -220,14 +180,6 @@ def test_a_duration_is_said_in_its_own_unit(seconds, text):
     assert duration(seconds) == text
 
 
-def test_more_work_is_guessed_to_take_longer():
-    short, long, train = (
-        plan(row("a"), seq=(n,), phase=(phase,)).cells[0].guess_s
-        for n, phase in (("128", "forward"), ("4096", "forward"), ("4096", "train"))
-    )
-    assert 0 < short < long < train
-
-
 # ---- presets -------------------------------------------------------------------------------------
 
 
@@ -236,13 +188,3 @@ def test_every_preset_can_be_planned_where_its_device_is(name):
     here = replace(BOX, gpus=(GPU,), torch_cuda="13.0", compiler="/usr/bin/g++")
     made = make_plan(impls.table(), [], PRESETS[name], here)
     assert made.to_run
-
-
-def test_the_default_preset_is_for_what_is_there():
-    assert PRESETS[default_preset(("cpu",))].device == "cpu"
-    assert PRESETS[default_preset(("cpu", "cuda"))].device == "cuda"
-
-
-def test_a_change_that_is_none_leaves_the_preset_as_it_is():
-    assert PLAIN.with_(seq=None, heads=None) == PLAIN
-    assert PLAIN.with_(heads=(3,)).heads == (3,)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from impls import UnknownVariant
-from impls.masks import InvalidMask
 from impls.problem import InvalidProblem
 from impls.spec import InvalidRow
 from tests.sweep.build import plan, row
@@ -38,23 +37,6 @@ def test_a_grid_that_can_not_be_is_a_sentence(grid, words):
         plan(row("a"), **grid)
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize("mask", ["window:-1,0", "nonsense", "causal+causal", "window:1"])
-def test_a_mask_that_is_none_is_a_sentence(mask):
-    with pytest.raises(InvalidMask, match="mask '"):
-        plan(row("a"), mask=(mask,))
-
-
-@pytest.mark.parametrize("axis", ["seq", "dtype", "phase", "inputs"])
-def test_a_grid_with_nothing_on_an_axis_is_a_sentence(axis):
-    with pytest.raises(InvalidProblem):
-        plan(row("a"), **{axis: ()})
-
-
-def test_one_impossible_problem_among_many_refuses_them_all():
-    with pytest.raises(InvalidProblem):
-        plan(row("a"), seq=("16", "32", "0"))
 
 
 def test_an_unknown_variant_or_option_is_a_sentence():

@@ -76,28 +76,6 @@ def test_a_record_without_a_time_is_left_alone_and_contradicts_nobody():
     assert doubted(record(0.005, "train"), failed)[1] is failed
 
 
-def test_a_record_without_a_time_is_left_alone_though_its_work_is_known():
-    left = {"time": None, "status": Status.OUT_OF_MEMORY, "reason": "it did not fit"}
-    stopped = record(0.010, n=1024).with_(**left)
-    assert doubted(record(0.010), stopped)[1] is stopped
-
-
-def test_on_a_gpu_a_call_is_sooner_more_than_overhead():
-    found = doubted(record(0.0002, device="cuda"), record(0.0002, n=1024, device="cuda"))
-    assert found[-1].status is Status.IMPLAUSIBLE
-
-
 def test_a_record_that_is_not_believed_is_not_held_against_others():
     found = doubted(record(0.010), record(0.005, "train"), record(0.007, "train", n=1024))
     assert [r.status for r in found[1:]] == [Status.IMPLAUSIBLE, Status.MEASURED]
-
-
-def test_every_record_of_a_variant_counts_and_not_the_last_alone():
-    found = doubted(record(0.010), record(0.040, n=1024), record(0.005, "train"))
-    assert [r.status for r in found[:2]] == [Status.MEASURED] * 2
-    assert found[2].status is Status.IMPLAUSIBLE
-
-
-def test_what_a_run_held_before_counts_when_it_goes_on():
-    known = RunRecords([record(0.010)])
-    assert known.doubt(record(0.005, "train")).status is Status.IMPLAUSIBLE

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.core.disk import StoreError
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
-from attnbench.features.profile.run import NotProfiled, folder_of, plan, profiles
+from attnbench.features.profile.run import NotProfiled, plan, profiles
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
 from impls.problem import InvalidProblem
@@ -96,26 +95,9 @@ def test_the_mask_is_causal_where_all_of_them_take_it():
     assert all(c.left_out is None for c in (*alone, *both))
 
 
-def test_two_are_asked_the_same():
-    a, b = planned(["einsum", "sdpa.flash"], seq=("64",), phase=("forward",))
-    assert a.problem == b.problem and a.variant.name != b.variant.name
-    assert a.problem.phase == "forward"
-
-
 def test_more_problems_than_one_are_refused():
     with pytest.raises(InvalidProblem, match=r"one problem, and this grid has 4: .*; give one"):
         planned(["einsum"], seq=("64", "128"), mask=("none", "causal"))
-
-
-def test_a_core_is_not_held_against_a_layer():
-    with pytest.raises(InvalidProblem, match="einsum works at level core and mha at layer"):
-        planned(["einsum", "mha"])
-
-
-def test_files_go_where_the_question_says(tmp_path):
-    where = folder_of(planned(["chunked?block=64", "einsum"], **SMALL), tmp_path)
-    assert where.parent == tmp_path
-    assert where.name == "chunked-block-64-against-einsum-b1-h2-2-n48-d8-f32-causal-train"
 
 
 @pytest.mark.slow
@@ -186,23 +168,3 @@ def test_a_worker_that_is_lost_costs_a_sentence(tmp_path, timed_out, ends):
     with pytest.raises(NotProfiled, match="it is gone") as stopped:
         profiles(planned(["einsum"], **SMALL), ToldEngine(lost), 0, tmp_path)
     assert stopped.value.status == ends
-
-
-def test_each_is_asked_for_with_a_trace_of_its_own(tmp_path):
-    cells = planned(["chunked?block=64", "einsum"], **SMALL)
-    worker = ToldEngine({"profile": {"variant": 1}}, {"profile": {"variant": 2}})
-    found = profiles(cells, worker, 7, tmp_path)
-    assert [p["variant"] for p in found] == [1, 2]
-    assert [p["trace"] for p in found] == [q["trace"] for q in worker.asked]
-    assert [Path(p["trace"]).name for p in found] == [
-        "trace-chunked-block-64.json",
-        "trace-einsum.json",
-    ]
-    assert [q["profile"]["seed"] for q in worker.asked] == [7, 7]
-    assert worker.asked[0]["profile"]["problem"] == cells[0].problem.to_dict()
-
-
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"can't write to .*use another --out"):
-        profiles(planned(["einsum"], **SMALL), ToldEngine(), 0, tmp_path / "file" / "new")

@@ -27,13 +27,6 @@ def test_a_header_keeps_what_the_self_check_said(tmp_path):
     assert begun(tmp_path)["selfcheck"] is None
 
 
-def test_a_header_keeps_how_many_cells_were_asked_for(tmp_path):
-    grid = PRESETS["smoke"].with_(seq=("16", "32"), phase=("forward", "train"), device="cpu")
-    run = start.begin(["einsum", "ring"], grid, [], tmp_path, seed=0, threads=1)
-    run.folder.close()
-    assert read_header(run.folder.path)["cells"] == len(run.plan.cells) == 8
-
-
 def test_what_measures_is_the_code_of_four_folders():
     files = start._sources()["ruler"]
     folders = {file.relative_to(files[0].parent).parts[0] for file in files}

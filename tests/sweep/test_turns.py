@@ -25,33 +25,6 @@ def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
     assert engine.asked == [{"hold": held}, {"fresh": True}, {"sample": 1}]
 
 
-def test_of_a_folder_beside_each_question_says_which():
-    engine = ToldEngine({"held": True}, {"held": True}, {"held": True}, {"seconds": [0.5]})
-    own = HoldingWorker(engine, 0, 0.1, HERE, ["rows.py"])
-    own.hold("x", PROBLEM)
-    side = own.beside(Path("/b")).hold("x", PROBLEM)
-    side.fresh()
-    assert side.sample() == 0.5
-    assert [question.get("beside") for question in engine.asked] == [None, "/b", "/b", "/b"]
-    assert [question["hold"]["tables"] for question in engine.asked[:2]] == [
-        ["/a/rows.py"],
-        ["/b/rows.py"],
-    ]
-
-
-@pytest.mark.parametrize("word", ["refused", "wrong"])
-def test_what_a_worker_refuses_is_said_in_its_words(word):
-    with pytest.raises(Refused, match="there is no variant 'x'"):
-        HoldingWorker(ToldEngine({word: "there is no variant 'x'"}), 0, 0.1, HERE).hold(
-            "x", PROBLEM
-        )
-    side = HoldingWorker(ToldEngine({"held": True}, {word: "not so"}), 0, 0.1, HERE).hold(
-        "x", PROBLEM
-    )
-    with pytest.raises(Refused, match="not so"):
-        side.sample()
-
-
 def test_a_worker_that_is_lost_says_how_it_ended_and_its_last_words():
     said = "Traceback …\nModuleNotFoundError: No module named 'impls.loading'\n"
     lost = WorkerLost("the worker ended with status 1", said, timed_out=False)
@@ -115,22 +88,3 @@ def test_a_refusal_says_how_a_record_would_have_ended(answer, status):
     with pytest.raises(Refused) as caught:
         HoldingWorker(ToldEngine(answer), 0, 0.1, HERE).hold("x", PROBLEM)
     assert caught.value.status == status
-
-
-def test_row_files_are_looked_for_where_the_commit_lies(monkeypatch, tmp_path):
-    class Engine(ToldEngine):
-        def __init__(self, settings, path, limited):
-            super().__init__({"held": True})
-            engines.append(self)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-    engines = []
-    monkeypatch.setattr(holding, "LocalEngine", Engine)
-    with open_worker(Settings(threads=1), 0, 0.1, ["kernels/rows.py"])(tmp_path) as worker:
-        worker.hold("x", PROBLEM)
-    assert engines[0].asked[0]["hold"]["tables"] == [str(tmp_path / "kernels/rows.py")]

@@ -11,8 +11,8 @@ import impls
 from attnbench.answer.ranking import answers
 from attnbench.core.machine import Gpu, Machine
 from attnbench.core.record import Ranks, Record, Status, Time, Work
-from attnbench.sweep.plan import make_plan, shared_out
-from attnbench.sweep.presets import PRESETS, Preset
+from attnbench.sweep.plan import make_plan
+from attnbench.sweep.presets import Preset
 from attnbench.sweep.start import RunRecords
 from impls.problem import InvalidProblem, Problem
 
@@ -62,11 +62,6 @@ def test_without_a_world_those_rows_are_left_out_with_a_sentence():
 def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
     with pytest.raises(InvalidProblem, match=says):
         labels(*names, **grid)
-
-
-@pytest.mark.parametrize(("world", "seq"), [(1, "129"), (2, "132"), (4, "136")])
-def test_an_odd_length_of_a_preset_becomes_one_that_can_be_dealt_out(world, seq):
-    assert shared_out(PRESETS["check"].with_(world=world)).seq == (seq,)
 
 
 # ---- what is made of their records ---------------------------------------------------------------
@@ -140,13 +135,6 @@ def attnbench(folder, *words):
         text=True,
         env={"PYTHONPATH": str(Path(impls.__file__).parents[1]), "PATH": "/usr/bin:/bin"},
     )
-
-
-def test_more_than_there_are_is_a_sentence_and_nothing_is_started(tmp_path):
-    done = attnbench(tmp_path, "run", "ring", "--world", "999")
-    assert done.returncode == 2
-    assert "needs a core for each of its 999 processes" in done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
