@@ -7,7 +7,6 @@ for a variant that computes something else its distance from softmax attention.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -32,7 +31,15 @@ from attnbench.gate.hygiene import (
 )
 from attnbench.gate.inputs import Attend, Call, other_set
 from attnbench.gate.oracle import Errors, as_rows, compare, within
-from attnbench.gate.reference import Judged, Reference, defined, differentiated, whole_by
+from attnbench.gate.reference import (
+    Defines,
+    Judged,
+    Reference,
+    defined,
+    differentiated,
+    whole_by,
+    wide,
+)
 from impls.problem import Problem
 
 PATIENT_S = 0.05
@@ -66,7 +73,7 @@ class GateVerdict:
 def gate(
     judged: Judged,
     attend: Attend,
-    define: Callable[..., Tensor] | None,
+    define: Defines | None,
     seed: int,
     *,
     reuses_output: bool = False,
@@ -77,34 +84,27 @@ def gate(
     ``reuses_output``: its row says that a later call may overwrite an output. ``one_graph``: only
     the last call's gradients can be had, as over several processes.
     """
+    problem, inputs = judged.problem, judged.inputs
     verdict, elsewhere = GateVerdict(), spent_elsewhere()
     try:
         threads = counted_threads()
-        check_nothing_goes_on(judged.problem, attend, judged.inputs)
-        check_weights(judged.problem, attend, define)
-        mask_probe.probe(judged.problem, attend, seed, exact=define is None)
+        check_nothing_goes_on(problem, attend, inputs)
+        check_weights(problem, attend, define)
+        mask_probe.probe(problem, attend, seed, exact=define is None)
         reference = judged.softmax
         if define is not None:
-            reference = defined(judged.problem, judged.inputs, reference, define)
+            reference = defined(problem, inputs, reference, define)
         _check_values(judged, attend, reference, verdict)
-        verdict.zero = tuple(reference.cancels)
-        verdict.plain = reference.plain
-        call = Call(judged.problem, attend, judged.inputs)
+        verdict.zero, verdict.plain = tuple(reference.cancels), reference.plain
+        call = Call(problem, attend, inputs)
         verdict.truth = _dense_truth(judged, call, reference, define)
         if define is not None:
             verdict.second = _on_another_set(judged, call, reference, define)
-        if define is not None and judged.mean is not None:
-            verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
-        most = TWO_STEPS * budget.EPSILON[judged.problem.dtype]
+            if judged.mean is not None:
+                verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
+        most = TWO_STEPS * budget.EPSILON[problem.dtype]
         check_output_kept(
-            judged.problem,
-            attend,
-            judged.inputs,
-            judged.dout,
-            most,
-            verdict.zero,
-            reuses=reuses_output,
-            one_graph=one_graph,
+            judged, attend, most, verdict.zero, reuses=reuses_output, one_graph=one_graph
         )
         check_nothing_left(threads)
     except Wrong as wrong:  # perhaps because its work was late
@@ -134,45 +134,41 @@ def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
 def _check_values(
     judged: Judged, attend: Attend, reference: Reference, verdict: GateVerdict
 ) -> None:
-    problem = judged.problem
-    call = Call(problem, attend, judged.inputs)
-    out = check_form(problem, call.forward())
-    got = {"forward": out.detach()[:, :, reference.rows]}
-    whole = {"the output": out.detach()}
-    if reference.dout is not None:
-        gradients = dict(zip(call.names, call.backward(out, reference.dout), strict=True))
-        whole |= gradients
-        if "dq" in gradients:
-            gradients["dq"] = gradients["dq"][:, :, reference.rows]
-        got |= {name: as_rows(gradient) for name, gradient in gradients.items()}
-    for name, tensor in got.items():
-        error = compare(tensor, reference.want[name])
+    dtype, call = judged.problem.dtype, Call(judged.problem, attend, judged.inputs)
+    whole = _results(call, reference.dout)
+    for name, want in reference.want.items():
+        error = compare(reference.of(name, whole[name]), want)
         if name in reference.cancels:  # a share of nothing says nothing
             error = error.with_(relative=None, worst_row=None, cosine=None)
         verdict.error[name] = error
     for name, tensor in whole.items():
-        check_finite(name, as_rows(tensor))
+        check_finite("the output" if name == "forward" else name, as_rows(tensor))
     check_inputs_kept(call, judged.inputs)
-    check_memory_kept(call, TWO_STEPS * budget.EPSILON[problem.dtype])
+    check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
 
     def check(plain: Errors) -> None:
         for name, error in verdict.error.items():
             verdict.error[name] = budget.with_ratio(error, plain[name])
-        budget.check_all(verdict.error, plain, reference, problem.dtype)
+        budget.check_all(verdict.error, plain, reference, dtype)
 
     within(reference.plain, check)
 
 
+def _results(call: Call, dout: Tensor | None) -> dict[str, Tensor]:
+    """Output and gradients of one call, by name."""
+    out = check_form(call.problem, call.forward())
+    made = {"forward": out.detach().clone()}
+    if dout is not None:
+        made |= zip(call.names, call.backward(out, dout), strict=True)
+    return made
+
+
 def _dense_truth(
-    judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor] | None
+    judged: Judged, call: Call, reference: Reference, define: Defines | None
 ) -> list[Tensor]:
     """Output and gradients under a gradient into every row, compared with the plain form."""
     problem = judged.problem
-    out = check_form(problem, call.forward())
-    made = {"forward": out.detach().clone()}
-    if judged.dout is not None:
-        gradients = call.backward(out, judged.dout)
-        made |= {n: g.clone() for n, g in zip(call.names, gradients, strict=True)}
+    made = {name: x.clone() for name, x in _results(call, judged.dout).items()}
     whole, looser = judged.whole, 1.0
     if define is not None:
         whole, looser = whole_by(problem, judged.inputs, judged.dout, define), LOOSER
@@ -188,16 +184,15 @@ def _dense_truth(
 
 
 def _on_another_set(
-    judged: Judged, call: Call, reference: Reference, define: Callable[..., Tensor]
+    judged: Judged, call: Call, reference: Reference, define: Defines
 ) -> list[Tensor]:
     """Output and gradients of the same tensors filled with other values; some rows are checked."""
     problem, other = judged.problem, other_set(judged.inputs)
     call.load(other)
-    out = check_form(problem, call.forward())
+    made = {name: x.clone() for name, x in _results(call, judged.dout).items()}
     few = _secret_rows(problem)
-    wide = type(other)(*(x.double() for x in other))
-    want = differentiated(problem, wide, few, None, define)["forward"]
-    error = compare(out.detach()[:, :, few], want)
+    want = differentiated(problem, wide(other), few, None, define)["forward"]
+    error = compare(made["forward"][:, :, few], want)
 
     def check(plain: Errors) -> None:
         cancels = reference.cancels.get("forward")
@@ -205,15 +200,13 @@ def _on_another_set(
         budget.check("forward", error, yardstick, problem.dtype, few)
 
     within(reference.plain, check)
-    made = [out.detach().clone()]
-    if judged.dout is not None:
-        made += [g.clone() for g in call.backward(out, judged.dout)]
-    return made
+    return list(made.values())
 
 
 def _secret_rows(problem: Problem) -> Tensor:
     """Rows that were not known when the output was made."""
-    drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
+    rows = range(problem.q_len)
+    drawn = random.SystemRandom().sample(rows, min(ROWS_AGAIN, len(rows)))
     return torch.tensor(sorted(drawn), device=problem.device)
 
 

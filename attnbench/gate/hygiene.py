@@ -22,6 +22,27 @@ from impls.problem import Problem
 
 THREADS_CLOCK = 6
 """What Linux combines with a thread's number to name the clock of its processor time."""
+WAIT_S = 5e-3
+"""How long after a call to look for work that goes on."""
+LATE_S = 1e-3
+"""Processor time that other threads may take meanwhile, as housekeeping; more in a longer wait."""
+LATER = 2
+"""Later calls that must leave an output as it is: two buffers may take turns."""
+FEW_PAIRS = 1 << 22
+"""Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
+SURE = 3
+"""How often in a row work must be seen after the return."""
+QUIET_S = 1.0
+"""The longest wait for other work to end before the next look: late work comes with every call, and
+a compiler's housekeeping ends once."""
+ASLEEP = 4_000_000
+"""Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
+PUT_OFF = "its output changed after it had been returned: work was put off"
+WROTE = "it wrote to its inputs (they were write-protected while it ran)"
+
+_sleep = getattr(torch.cuda, "_sleep", None)
+_synchronize = torch.cuda.synchronize
+_on = torch.cuda.device
 
 
 def spent_elsewhere() -> float:
@@ -56,46 +77,30 @@ def _waited(thread: int) -> float:
         return 0.0
 
 
-WAIT_S = 5e-3
-"""How long after a call to look for work that goes on."""
-LATE_S = 1e-3
-"""Processor time that other threads may take meanwhile, as housekeeping; more in a longer wait."""
-LATER = 2
-"""Later calls that must leave an output as it is: two buffers may take turns."""
-FEW_PAIRS = 1 << 22
-"""Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
-SURE = 3
-"""How often in a row work must be seen after the return."""
-QUIET_S = 1.0
-"""The longest wait for other work to end before the next look: late work comes with every call, and
-a compiler's housekeeping ends once."""
-ASLEEP = 4_000_000
-"""Cycles of a GPU, about two milliseconds: long enough for the host to queue a call meanwhile."""
-
-_sleep = getattr(torch.cuda, "_sleep", None)
-_synchronize = torch.cuda.synchronize
-_on = torch.cuda.device
-
-
 def check_form(problem: Problem, out: object) -> Tensor:
     """The output; raises where it isn't a plain tensor of the right shape, dtype and device."""
     if type(out) is not Tensor:
         raise Wrong(f"the output is a {type(out).__name__}, not a plain torch.Tensor")
-    got, want = tuple(out.shape), problem.output_shape
-    if got != want:
-        if problem.level != "core":  # as the variant sees them
-            got, want = (got[0], *got[2:]), (want[0], *want[2:])  # type: ignore[assignment]
-        raise Wrong(f"the output has the shape {got}, not {want}")
-    if out.dtype != getattr(torch, problem.dtype):
-        raise Wrong(f"the output is {str(out.dtype)[6:]}, not {problem.dtype}")
-    if out.device.type != problem.device.split(":")[0]:
-        raise Wrong(f"the output is on {out.device}, not on {problem.device}")
-    if problem.gradients and not out.requires_grad:
-        raise Wrong("the output is detached: no gradient can reach its inputs")
-    if out.layout is not torch.strided:
-        raise Wrong(f"the output has the layout {out.layout}, not a strided one")
-    if vars(out):
-        raise Wrong(f"the output carries more than its values: {', '.join(vars(out))}")
+    got, want = tuple(out.shape), tuple(problem.output_shape)
+    if problem.level != "core" and len(got) == 4:  # as the variant sees them
+        got, want = (got[0], *got[2:]), (want[0], *want[2:])
+    device = problem.device.split(":")[0]
+    for wrong, said in (
+        (out.shape != problem.output_shape, f"has the shape {got}, not {want}"),
+        (
+            out.dtype != getattr(torch, problem.dtype),
+            f"is {str(out.dtype)[6:]}, not {problem.dtype}",
+        ),
+        (out.device.type != device, f"is on {out.device}, not on {problem.device}"),
+        (
+            problem.gradients and not out.requires_grad,
+            "is detached: no gradient can reach its inputs",
+        ),
+        (out.layout is not torch.strided, f"has the layout {out.layout}, not a strided one"),
+        (vars(out), f"carries more than its values: {', '.join(vars(out))}"),
+    ):
+        if wrong:
+            raise Wrong(f"the output {said}")
     return out
 
 
@@ -167,10 +172,8 @@ def check_memory_kept(call: Call, most: float) -> None:
 
 
 def check_output_kept(
-    problem: Problem,
+    judged: Judged,
     attend: Attend,
-    inputs: Ends,
-    dout: Tensor | None,
     most: float,
     zero: Collection[str],
     *,
@@ -183,10 +186,13 @@ def check_output_kept(
     they may differ by ``most``, relative. ``reuses``: the row declares that it reuses outputs.
     ``one_graph``: only the last call's gradients can be had, as over several processes.
     """
+    problem, inputs, dout = judged.problem, judged.inputs, judged.dout
+    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
+    if pairs > FEW_PAIRS or one_graph:
+        dout = None
     call = Call(problem, attend, inputs)
-    trained = dout is not None and _pairs(problem) <= FEW_PAIRS and not one_graph
-    wanted = call.backward(call.forward(), dout) if trained and dout is not None else ()
-    out = call.forward() if trained else call.forward().detach()
+    wanted = () if dout is None else call.backward(call.forward(), dout)
+    out = call.forward() if dout is not None else call.forward().detach()
     at_once = out.detach().clone()
     later = Call(problem, attend, other_set(inputs))
     for _ in range(LATER):
@@ -196,15 +202,11 @@ def check_output_kept(
             "its output is overwritten by a later call: it must return memory of its own each "
             "time, or its row must declare reuses_output"
         )
-    if not trained or dout is None:
+    if dout is None:
         return
     for name, want, got in zip(call.names, wanted, call.backward(out, dout), strict=True):
         if name not in zero and not (got - want).norm() <= most * want.norm():
             raise Wrong(f"a later call changed what its {name} is made from")
-
-
-def _pairs(problem: Problem) -> int:
-    return problem.batch * problem.heads * problem.q_len * problem.kv_len
 
 
 def check_nothing_goes_on(
@@ -224,7 +226,7 @@ def check_nothing_goes_on(
         time.sleep(wait_s)
         late = spent_elsewhere() - before
         if at_once is not None and not _same(at_once, out.detach()):
-            raise Wrong("its output changed after it had been returned: work was put off")
+            raise Wrong(PUT_OFF)
         if late <= LATE_S * wait_s / WAIT_S:
             return
         wait_for_quiet()
@@ -247,7 +249,7 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
     at_once = _copy(out)
     _synchronize(problem.device)
     if at_once is not None and not _same(at_once, out.detach()):
-        raise Wrong("its output changed after it had been returned: work was put off")
+        raise Wrong(PUT_OFF)
 
 
 def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
@@ -272,8 +274,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def counted_threads() -> list[threading.Thread]:
     """The threads that Python knows of, but for tqdm's monitor: torch's compiler may start it."""
-    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    monitor = getattr(bars, "monitor", None)
+    monitor = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "monitor", None)
     if "run" in getattr(monitor, "__dict__", {}):  # it does something else
         monitor = None
     return [thread for thread in threading.enumerate() if thread is not monitor]
@@ -289,7 +290,6 @@ def check_nothing_left(before: Collection[threading.Thread]) -> None:
 
 Announce = Callable[[str], None]
 """Takes the reason to report if the process now dies of a forbidden access; empty at the end."""
-WROTE = "it wrote to its inputs (they were write-protected while it ran)"
 
 _mprotect = ctypes.CDLL(None, use_errno=True).mprotect
 _mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

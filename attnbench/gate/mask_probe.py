@@ -59,14 +59,14 @@ def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -
     out = call.forward().detach()
     call.load(inputs)
     moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
-    sees = _spread(_by_any_head(problem.mask.sees(problem.shape, key), problem), moved)
-    if (row := _row_of(key, problem)) is not None:
-        sees = sees.clone()
+    sees = _spread(problem, problem.mask.sees(problem.shape, key), moved)
+    row = key - (problem.kv_len - problem.q_len)
+    if row >= 0 and problem.level != "core" and not problem.crosses:  # its query is of this token
         sees[:, :, row] = True
     _refuse(moved & ~sees, problem, f"moved when key {key} changed, which {{}} hides from it")
     check_finite("the output on mild inputs", base)
     if exact:
-        must = sees & _spread(_near_top(problem)[..., key], moved)
+        must = sees & _spread(problem, _near_top(problem)[..., key], moved)
         what = f"did not move when key {key} changed, which it may see under {{}}"
         _refuse(must & ~moved, problem, what)
 
@@ -78,50 +78,30 @@ def _one_row(call: Call, row: int, *, exact: bool) -> None:
     dout = torch.zeros_like(out)
     dout[:, :, row] = min(1024.0, 1.0 + problem.kv_len / 16)
     gradients = dict(zip(call.names, call.backward(out, dout), strict=True))
-    if problem.level != "core":
-        _refuse_hidden_tokens(problem, gradients, row)
-        return
-    dq, dk, dv = (gradients[name] for name in ("dq", "dk", "dv"))
     rows = np.array([row])
-    seen = torch.from_numpy(problem.mask.visible(problem.shape, rows)[:, :, 0])
-    near = torch.from_numpy(_near_top(problem, rows)[:, :, 0])
-    sees = _by_kv_head(seen, problem).to(dk.device)
-    must = _by_kv_head(seen & near, problem).to(dk.device)
-    for name, gradient in (("dk", dk), ("dv", dv)):
-        reached = (gradient != 0).any(-1)
-        what = f"has a {name} from row {row}, from which {{}} hides it"
-        _refuse(reached & ~sees, problem, what, "key")
+    seen = problem.mask.visible(problem.shape, rows)[:, :, 0]
+    hides = f"from row {row}, from which {{}} hides it"
+    if problem.level != "core":
+        name = "dcontext" if problem.crosses else "dx"
+        reached = (gradients[name] != 0).any(-1)
+        sees = _spread(problem, seen, reached)
+        if not problem.crosses:
+            sees[:, :, row + problem.kv_len - problem.q_len] = True
+        _refuse(reached & ~sees, problem, f"has a {name} {hides}", "token")
+        return
+    near = _near_top(problem, rows)[:, :, 0]
+    for name in ("dk", "dv"):
+        reached = (gradients[name] != 0).any(-1)
+        sees, must = (_by_kv_head(problem, table, reached) for table in (seen, seen & near))
+        _refuse(reached & ~sees, problem, f"has a {name} {hides}", "key")
         if exact and name == "dv":
             what = f"has no {name} from row {row}, which may see it under {{}}"
             _refuse(must & ~reached, problem, what, "key")
     if exact:
-        elsewhere = (dq != 0).any(-1)
+        elsewhere = (gradients["dq"] != 0).any(-1)
         elsewhere[:, :, row] = False
         what = f"has a dq though only row {row} of the output had a gradient, under {{}}"
         _refuse(elsewhere, problem, what)
-
-
-def _refuse_hidden_tokens(problem: Problem, gradients: dict[str, Tensor], row: int) -> None:
-    name = "dcontext" if problem.crosses else "dx"
-    seen = problem.mask.visible(problem.shape, np.array([row]))[:, :, 0]
-    reached = (gradients[name] != 0).any(-1)
-    sees = _spread(_by_any_head(seen, problem), reached)
-    if not problem.crosses:
-        sees = sees.clone()
-        sees[:, :, row + problem.kv_len - problem.q_len] = True
-    what = f"has a {name} from row {row}, from which {{}} hides it"
-    _refuse(reached & ~sees, problem, what, "token")
-
-
-def _row_of(key: int, problem: Problem) -> int | None:
-    """The row whose query comes from the same token as a key; None where there is none."""
-    row = key - (problem.kv_len - problem.q_len)
-    return row if problem.level != "core" and not problem.crosses and row >= 0 else None
-
-
-def _by_any_head(table: np.ndarray, problem: Problem) -> np.ndarray:
-    """A [b|1, h|1, rows] table as it is for a core; of a layer, whether any head sees."""
-    return table if problem.level == "core" else np.array(table.any(1, keepdims=True))
 
 
 def _refuse(wrong: Tensor, problem: Problem, what: str, kind: str = "row") -> None:
@@ -131,15 +111,17 @@ def _refuse(wrong: Tensor, problem: Problem, what: str, kind: str = "row") -> No
         raise Wrong(f"{where} {what.format(mask)}")
 
 
-def _spread(table: np.ndarray, like: Tensor) -> Tensor:
-    """A [b|1, h|1, rows] table over every batch element and head."""
-    return torch.from_numpy(np.array(table)).to(like.device).expand(like.shape)
+def _spread(problem: Problem, table: np.ndarray, like: Tensor) -> Tensor:
+    """A [b|1, h|1, rows] table over all batch elements and heads; of a layer, if any head sees."""
+    seen = np.array(table if problem.level == "core" else table.any(1, keepdims=True))
+    return torch.from_numpy(seen).to(like.device).expand(like.shape).clone()
 
 
-def _by_kv_head(table_bhm: Tensor, problem: Problem) -> Tensor:
+def _by_kv_head(problem: Problem, table: np.ndarray, like: Tensor) -> Tensor:
     """True where any query head of the group has it: [batch, kv_heads, keys]."""
-    full = table_bhm.expand(problem.batch, problem.heads, problem.kv_len)
-    return full.reshape(problem.batch, problem.kv_heads, problem.group, -1).any(2)
+    full = np.broadcast_to(table, (problem.batch, problem.heads, problem.kv_len))
+    by_group = full.reshape(problem.batch, problem.kv_heads, problem.group, -1)
+    return torch.from_numpy(by_group.any(2)).to(like.device)
 
 
 def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:

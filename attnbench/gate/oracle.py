@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -85,7 +86,7 @@ def exact(
             k_md, v_me = k[element, head].double(), v[element, head].double()
             for block in blocks:
                 k_in, v_in, q_in = k_md[block.keys], v_me[block.keys], q_grd[:, block.at]
-                p = _weights(problem, q_in, k_in, block, element, own)
+                p = _weights(q_in @ k_in.mT * problem.scale, block, element, own)
                 o = p @ v_in
                 out[element, own, block.at] = o
                 entropies.append(_entropy_shares(p, block, element, own))
@@ -126,17 +127,14 @@ def _own(table: Tensor, element: int, heads: slice) -> Tensor:
     return part[heads] if part.shape[0] > 1 else part
 
 
-def _weights(
-    problem: Problem, q_grd: Tensor, k_md: Tensor, block: _Block, element: int, own: slice
-) -> Tensor:
-    scores = (q_grd @ k_md.mT).mul_(problem.scale)
+def _weights(scores: Tensor, block: _Block, element: int, own: slice) -> Tensor:
+    """The softmax over what is in sight, in place; rows of zeros where nothing is."""
     if block.bias is not None:
         scores += _own(block.bias, element, own)
-    seen = _own(block.seen, element, own)
-    scores.masked_fill_(~seen, -torch.inf)
-    top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float64).min)
-    powers = scores.sub_(top).exp_()
-    return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny))
+    scores.masked_fill_(~_own(block.seen, element, own), -torch.inf)
+    kind = torch.finfo(torch.float64)
+    powers = scores.sub_(scores.amax(-1, keepdim=True).clamp_(min=kind.min)).exp_()
+    return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=kind.tiny))
 
 
 def _entropy_shares(p: Tensor, block: _Block, element: int, own: slice) -> Tensor:
@@ -272,21 +270,18 @@ def _over(part: float, whole: float) -> float:
 
 
 def worse(a: Error, b: Error) -> Error:
-    """The larger of each measure."""
-    high = [
-        max(_or_inf(getattr(a, n)), _or_inf(getattr(b, n)))
-        for n in ("relative", "max", "worst_row")
-    ]
+    """The larger of each measure; what is not a number counts as infinite."""
+
+    def larger(name: str) -> float:
+        some = (getattr(a, name), getattr(b, name))
+        return max(math.inf if x is None or math.isnan(x) else x for x in some)
+
     return Error(
-        relative=high[0],
-        max=high[1],
-        worst_row=high[2],
+        relative=larger("relative"),
+        max=larger("max"),
+        worst_row=larger("worst_row"),
         cosine=min(a.cosine or 0.0, b.cosine or 0.0),
     )
-
-
-def _or_inf(value: float | None) -> float:
-    return math.inf if value is None or math.isnan(value) else value
 
 
 Errors = Mapping[str, Error]
@@ -299,24 +294,21 @@ class Plain(dict[str, Error]):
         """``others``: what it makes of more inputs, found when they are asked for."""
         super().__init__(near)
         self._others = others
-        self._wide: dict[str, Error] | None = None
 
+    @cached_property
     def wide(self) -> Errors:
         """The worst of all inputs, measure by measure."""
-        if self._wide is None:
-            wide = dict(self)
-            for errors in self._others():
-                wide = {name: worse(error, errors[name]) for name, error in wide.items()}
-            self._wide = wide
-        return self._wide
+        wide = dict(self)
+        for errors in self._others():
+            wide = {name: worse(error, errors[name]) for name, error in wide.items()}
+        return wide
 
 
 def within(plain: Errors, check: Callable[[Errors], None]) -> None:
     """Raise :class:`Wrong` as ``check`` does under what the plain form makes of all inputs."""
-    if not isinstance(plain, Plain):
-        check(plain)
-        return
     try:
         check(plain)
     except Wrong:
-        check(plain.wide())
+        if not isinstance(plain, Plain):
+            raise
+        check(plain.wide)

@@ -37,73 +37,58 @@ class _MallocInfo(ctypes.Structure):
 
 def now() -> dict[str, Any]:
     """That state, as it is now."""
+    folder, streams = None, []
+    with suppress(OSError):
+        folder = str(Path.cwd())
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        at = None
+        with suppress(OSError):
+            at = os.fstat(number)
+        streams.append((id(stream), at and (at.st_dev, at.st_ino)))
     return {
-        "folder": _folder(),
-        "variables": dict(os.environ),
+        "folder": folder,
         "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "limits": [resource.getrlimit(limit) for limit in LIMITS],
-        "streams": [(id(s), _file(n)) for n, s in enumerate((sys.stdin, sys.stdout, sys.stderr))],
-        "import path": list(sys.path),
+        "streams": streams,
+        "variables": set(os.environ.items()),
+        "import path": set(sys.path),
+        "threads": {thread for thread in threading.enumerate() if not _of_torch(thread)},
+        "children": _children(),
         "recursion": sys.getrecursionlimit(),
         "warnings": sum(each[0] == "error" for each in warnings.filters),
         "files": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - the names are all that is asked
         "memory": _memory(),
-        "threads": {thread for thread in threading.enumerate() if not _of_torch(thread)},
-        "children": _children(),
     }
 
 
 def disturbed(before: Mapping[str, Any]) -> list[str]:
     """The names of what the next cell would suffer from."""
     at = now()
-    same = ("folder", "signals", "limits", "streams")
-    found = [name for name in same if at[name] != before[name]]
-    found += [name for name in ("threads", "children") if at[name] - before[name]]
-    gone = {x for x, value in before["variables"].items() if at["variables"].get(x) != value}
-    more = {
-        "variables": bool(gone),
-        "import path": bool(set(before["import path"]) - set(at["import path"])),
+    suffers = {
+        **{n: at[n] != before[n] for n in ("folder", "signals", "limits", "streams")},
+        **{n: before[n] - at[n] for n in ("variables", "import path")},
+        **{n: at[n] - before[n] for n in ("threads", "children")},
         "recursion": at["recursion"] < before["recursion"],
         "warnings": at["warnings"] > before["warnings"],
         "files": at["files"] > before["files"] + FILES,
         "memory": at["memory"] > before["memory"] + SHARE,
     }
-    return found + [name for name, is_so in more.items() if is_so]
-
-
-def _folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return None
-
-
-def _file(number: int) -> tuple[int, int] | None:
-    try:
-        of = os.fstat(number)
-    except OSError:
-        return None
-    return of.st_dev, of.st_ino
+    return [name for name, is_so in suffers.items() if is_so]
 
 
 def _memory() -> float:
-    """The memory in use as a share of the limit; 0 without a limit."""
+    """The memory in use as a share of the limit, but for what the C library holds free; 0 without
+    a limit."""
     most = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if most == resource.RLIM_INFINITY:
         return 0.0
     with Path("/proc/self/status").open() as lines:
         held = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("VmData"))
-    return (held - _free()) / most
-
-
-def _free() -> int:
-    """Bytes of it that the C library holds free for later allocations."""
-    try:
-        mallinfo = ctypes.CDLL(None).mallinfo2
-    except AttributeError:  # another library
-        return 0
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:  # another library
+        return held / most
     mallinfo.restype = _MallocInfo
-    return int(mallinfo().fordblks)
+    return float((held - mallinfo().fordblks) / most)
 
 
 def _of_torch(thread: threading.Thread) -> bool:
@@ -113,7 +98,7 @@ def _of_torch(thread: threading.Thread) -> bool:
 
 
 def _children() -> set[int]:
-    """Children of this process, and those that its parent has adopted."""
+    """Children of this process, and those that its parent has adopted; none of the compiler's."""
     found: set[int] = set()
     for owner in (os.getpid(), os.getppid()):
         with suppress(OSError):

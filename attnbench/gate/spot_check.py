@@ -45,8 +45,7 @@ def reference(
     if define is None:
         assert isinstance(inputs, Inputs)
         return of_rows(problem, inputs, rows, dout, seed)[0]
-    shared = Reference(rows, dout, want={}, plain={}, cancels={}, tried=0)
-    return defined(problem, inputs, shared, define)
+    return defined(problem, inputs, Reference(rows, dout), define)
 
 
 def check(problem: Problem, got: Tensors, wanted: Reference) -> None:
@@ -54,29 +53,25 @@ def check(problem: Problem, got: Tensors, wanted: Reference) -> None:
 
     ``got``: whole tensors, as a call returned them; only those are checked.
     """
-    errors = {}
     for name, tensor in got.items():
         check_finite("the output" if name == "forward" else name, as_rows(tensor))
-        some = tensor[:, :, wanted.rows] if name in ("forward", "dq") else as_rows(tensor)
-        errors[name] = compare(some, wanted.want[name])
+    errors = {name: compare(wanted.of(name, x), wanted.want[name]) for name, x in got.items()}
+
+    def looser(plain: Error) -> Error:
+        relative, worst_row = (x and LOOSER * x for x in (plain.relative, plain.worst_row))
+        return plain.with_(relative=relative, worst_row=worst_row)
 
     def against(plain: Errors) -> None:
-        loose = {name: _looser(plain[name]) for name in errors}
+        loose = {name: looser(plain[name]) for name in errors}
         budget.check_all(errors, loose, wanted, problem.dtype)
 
     within(wanted.plain, against)
-
-
-def _looser(plain: Error) -> Error:
-    relative, worst = (None if x is None else LOOSER * x for x in (plain.relative, plain.worst_row))
-    return plain.with_(relative=relative, worst_row=worst)
 
 
 def room(problem: Problem, *, exact: bool) -> int:
     """Bytes that such a check takes at most, roughly."""
     keys = problem.batch * problem.kv_heads * problem.kv_len
     queries = problem.batch * problem.heads * problem.q_len
-    widths = problem.head_dim + problem.v_head_dim
-    doubles = 8 * (keys + queries) * widths
+    doubles = 8 * (keys + queries) * (problem.head_dim + problem.v_head_dim)
     copies = 0 if exact else FROM_FLOAT64
     return doubles * max(1, copies + (FROM_FLOAT64 if problem.gradients else 0))

@@ -63,24 +63,14 @@ def names_now() -> dict[str, Any]:
     return {
         "names": [(where, live, dict(live)) for where, live in namespaces],
         "modules": {m.__name__: m for m in (*OTHERS, *_own_modules())},
-        "insides": [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in functions],
+        "insides": [(f, _inside(f)) for f in functions],
         "tables": [(where, table, table.copy()) for where, table in _tables(namespaces)],
         "loaded": len(sys.modules),
     }
 
 
-def grown(before: Mapping[str, Any]) -> bool:
-    """Whether there are names or modules that were not there."""
-    return len(sys.modules) != before["loaded"] or any(
-        len(live) != len(was) for _, live, was in before["names"]
-    )
-
-
-def renumbered(before: Mapping[str, Any]) -> Iterator[str]:
-    """The ruler's numbers that are not as they were."""
-    for where, table, was in before["tables"]:
-        if table != was:
-            yield where
+def _inside(function: FunctionType) -> tuple[Any, ...]:
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _own_modules() -> list[ModuleType]:
@@ -93,15 +83,14 @@ def _own_modules() -> list[ModuleType]:
 
 def _namespaces() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every module and every class that counts, by its name: the names in it, live."""
-    for module in OTHERS:
+    for module in (*OTHERS, *_own_modules()):
         yield module.__name__, vars(module)
+        if module.__name__.partition(".")[0] in OWN:
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type) and value.__module__ == module.__name__:
+                    yield f"{module.__name__}.{name}", vars(value)
     for where, cls in CLASSES.items():
         yield where, vars(cls)
-    for module in _own_modules():
-        yield module.__name__, vars(module)
-        for name, value in list(vars(module).items()):
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                yield f"{module.__name__}.{name}", vars(value)
 
 
 def _functions(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[FunctionType]:
@@ -145,12 +134,8 @@ def replaced(before: Mapping[str, Any]) -> Iterator[str]:
             yield from (
                 f"{where}.{name}" for name in live if name not in was and _hides(where, name)
             )
-    for f, code, defaults, by_name in before["insides"]:
-        if (
-            f.__code__ is not code
-            or f.__defaults__ is not defaults
-            or f.__kwdefaults__ is not by_name
-        ):
+    for f, was_inside in before["insides"]:
+        if not _EVERY(_PAIRED(is_, _inside(f), was_inside)):
             yield f"the inside of {f.__module__}.{f.__qualname__}"
 
 
@@ -296,7 +281,9 @@ def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
 
 def still(before: dict[str, Any]) -> dict[str, Any] | None:
     """A snapshot that was just found unchanged; None where there are new names or modules."""
-    return None if grown(before) else before
+    grown = len(sys.modules) != before["loaded"]
+    grown = grown or any(len(live) != len(was) for _, live, was in before["names"])
+    return None if grown else before
 
 
 def changes(before: Mapping[str, Any]) -> list[str]:
@@ -323,18 +310,18 @@ def check(before: Mapping[str, Any]) -> None:
 
 def sealed() -> Callable[[], list[str]]:
     """A function that returns which names of this module were replaced since."""
-    module = sys.modules[__name__]
+    names, own = vars(sys.modules[__name__]), __name__
     kept = [
         (name, value, getattr(value, "__code__", None))
-        for name, value in vars(module).items()
+        for name, value in names.items()
         if not name.startswith("__")
     ]
 
     def broken() -> list[str]:
         return [
-            f"{module.__name__}.{name}"
+            f"{own}.{name}"
             for name, value, code in kept
-            if vars(module).get(name) is not value or getattr(value, "__code__", None) is not code
+            if names.get(name) is not value or getattr(value, "__code__", None) is not code
         ]
 
     return broken
@@ -346,10 +333,8 @@ def _changed(before: Mapping[str, Any]) -> Iterator[str]:
         if now[name] != was:
             short = len(str(was)) + len(str(now[name])) < LONG
             yield f"{name} ({was} → {now[name]})" if short else name
-    for name, was in before["random"].items():
-        if states.get(name) != was:
-            yield name
-    yield from renumbered(before)
+    yield from (name for name, was in before["random"].items() if states.get(name) != was)
+    yield from (where for where, table, was in before["tables"] if table != was)
 
 
 def _left_running(before: Mapping[str, Any]) -> list[str]:
@@ -365,10 +350,10 @@ def _copies_of_this_process() -> list[int]:
             children = (task / "children").read_text().split()
         except OSError:  # a thread that has ended, or a system that does not tell
             continue
-        for child in map(int, children):
+        for child in children:
             try:
                 if Path(f"/proc/{child}/cmdline").read_bytes() == mine:
-                    copies.append(child)
+                    copies.append(int(child))
             except OSError:
                 continue
     return copies

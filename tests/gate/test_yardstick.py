@@ -94,7 +94,7 @@ def test_all_inputs_are_as_bad_as_the_worst_of_them(asked):
     assert reference.tried == 4 * 2 * 40
     for name, near in reference.plain.items():
         assert near == alone[0][name]
-        worst = reference.plain.wide()[name]
+        worst = reference.plain.wide[name]
         assert worst.relative == max(e[name].relative for e in alone)
         assert worst.worst_row == max(e[name].worst_row for e in alone)
 
@@ -113,7 +113,7 @@ def test_a_wrong_one_is_told_the_yardstick_of_all_inputs(asked):
     judged = judge(asked, make(asked, 0), 0)
     verdict = gate.gate(judged, lambda q, k, v: attend(q, k, v) * 1.01, define, 0)
     reference = defined.defined(asked, judged.inputs, judged.softmax, define)
-    wide = reference.plain.wide()["forward"].relative
+    wide = reference.plain.wide["forward"].relative
     assert f"the plain form in float32 makes {wide:.2g}" in verdict.reason
     assert verdict.error["forward"].ratio == verdict.error["forward"].relative / wide
 

@@ -134,54 +134,41 @@ def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
         wanted = f"{plant.status}, with {where} at least {least:g}"
         good = good and shown is not None and shown >= least
         said = record.reason or f"{where} is {shown if shown is None else format(shown, '.4g')}"
-    return PlantOutcome(
-        plant.deed,
-        plant.kind,
-        good,
-        str(record.status),
-        said,
-        "" if good else wanted,
-        round(spent_s, 3),
-    )
+    wanted, status = "" if good else wanted, str(record.status)
+    return PlantOutcome(plant.deed, plant.kind, good, status, said, wanted, round(spent_s, 3))
 
 
 def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
     """Code against the same code with a known share more of its work, in pairs.
 
     One verdict in a hundred is wrong by chance alone, so a wrong one is measured again; it escaped
-    where it is wrong twice.
+    where it is wrong twice. The margin is measured once.
     """
-    margin = None
+    margin, none = None, Cell(slices(0), SLICES_PROBLEM, left_out=None, guess_s=1.0)
     for extra in SLOW_DOWNS:
-        outcome, margin = _slow_down(engine, seed, extra, margin)
-        if outcome.caught is False and outcome.status in list(Verdict):
+        first = None
+        while True:
+            began, more = monotonic(), replace(none, variant=slices(extra))
+            found = compare_cells(
+                [more],
+                [none],
+                engine,
+                seed=seed,
+                margin=margin,
+                floors=[],
+                budget_s=SLOW_DOWN_S,
+                watch=lambda _: None,
+            )[0]
+            margin = found.comparison.margin if found.comparison else margin
+            outcome = judge_slow_down(extra, found, monotonic() - began)
+            if first is not None or outcome.caught is not False or found.comparison is None:
+                break
             first = outcome
-            outcome, margin = _slow_down(engine, seed, extra, margin)
+        if first is not None:
             said = f"{outcome.said}; asked again, at first {first.status}: {first.said}"
             spent_s = round(first.spent_s + outcome.spent_s, 3)
             outcome = replace(outcome, said=said, spent_s=spent_s)
         yield outcome
-
-
-def _slow_down(
-    engine: LocalEngine, seed: int, extra: int, margin: float | None
-) -> tuple[PlantOutcome, float | None]:
-    """The result of one slow-down, and the margin, which is measured once."""
-    began = monotonic()
-    cells = [Cell(slices(n), SLICES_PROBLEM, left_out=None, guess_s=1.0) for n in (extra, 0)]
-    found = compare_cells(
-        [cells[0]],
-        [cells[1]],
-        engine,
-        seed=seed,
-        margin=margin,
-        floors=[],
-        budget_s=SLOW_DOWN_S,
-        watch=lambda _: None,
-    )[0]
-    if found.comparison is not None:
-        margin = found.comparison.margin
-    return judge_slow_down(extra, found, monotonic() - began), margin
 
 
 def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantOutcome:
