@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend
 
 import impls
 from attnbench.core.machine import this_machine, why_not
+from attnbench.models.cores import wrong_level
 from attnbench.models.mask_of import hides, is_usual, mask_of, own_folder, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.heads import Attend
@@ -192,17 +193,6 @@ class CallShape(NamedTuple):
     mask: Mask
     phase: str
     dropout: float = 0.0
-
-
-def wrong_level(row: Variant) -> str | None:
-    """None for a core in one process, which takes q, k and v, else a sentence."""
-    if row.level == "core" and not row.ranks:
-        return None
-    what = "runs over several processes" if row.ranks else f"is a {row.level}"
-    return (
-        f"{row.label} {what}, and what is called with q, k and v is a core; 'attnbench list' "
-        "shows which are"
-    )
 
 
 class Built:

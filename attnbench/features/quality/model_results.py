@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from attnbench.answer.regimes import frontier
-from attnbench.core.stats import (
+from attnbench.core.format import NONE
+from attnbench.core.stats import (  # fmt: skip
     CONFIDENCE,
     VERDICT_CONFIDENCE,
     Comparison,
@@ -22,17 +23,11 @@ from attnbench.core.stats import (
 
 Row = Mapping[str, Any]
 Cosines = Sequence[float | None]
-NONE = "–"
 
 
 def timed_steps(row: Row) -> list[Row]:
     """The steps of a variant that have a time: the others say why not."""
     return [step for step in row.get("steps") or () if "why" not in step]
-
-
-DRAWS = 1000
-LEAST_PAIRS = 3
-"""Of fewer no correlation says anything."""
 
 
 def estimate_median(values: Cosines) -> dict[str, Any] | None:
@@ -44,15 +39,10 @@ def estimate_median(values: Cosines) -> dict[str, Any] | None:
     if not known:
         return None
     tail = (1 - CONFIDENCE) / 2
-    drawn = [float(x) for x in np.quantile(bootstrap_medians(known), [tail, 1 - tail])]
-    ends = [*drawn, *median_interval(known, CONFIDENCE)]
-    return {
-        "value": float(np.median(known)),
-        "low": min(ends),
-        "high": max(ends),
-        "n": len(known),
-        "worst": min(known),
-    }
+    drawn = np.quantile(bootstrap_medians(known), [tail, 1 - tail])
+    ends = [*map(float, drawn), *median_interval(known, CONFIDENCE)]
+    found = {"value": float(np.median(known)), "low": min(ends), "high": max(ends)}
+    return {**found, "n": len(known), "worst": min(known)}
 
 
 def rank_values(values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -67,6 +57,10 @@ def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.nd
     x, y = (rank_values(side) - (len(side) + 1) / 2 for side in (a, b))
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale else float("nan")
+
+
+DRAWS, LEAST_PAIRS = 1000, 3
+"""Of a bootstrap; and of fewer pairs no correlation says anything."""
 
 
 def estimate_correlation(
@@ -87,10 +81,9 @@ def estimate_correlation(
     return {"value": value, **ends, "n": len(x), "worst": None}
 
 
-LONG = 128
-"""Tokens from which a text is long: in a shorter one, many patterns leave nothing out."""
-ENOUGH = 8
-"""Long texts, where ranks go by these alone."""
+LONG, ENOUGH = 128, 8
+"""Tokens from which a text is long (in a shorter one, many patterns leave nothing out), and how
+many long texts there must be for ranks to go by these alone."""
 ALIKE, UNLIKE = "paraphrase", "unrelated"
 
 
@@ -107,8 +100,8 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
     if cosines := row.get("cosines"):
         short = sorted(set(range(len(original["tokens"]))) - set(long))
         more["cosine"] = {
-            "long": estimate_median([cosines[n] for n in long]),
-            "short": estimate_median([cosines[n] for n in short]),
+            name: estimate_median([cosines[n] for n in places])
+            for name, places in (("long", long), ("short", short))
         }
         similarities = row["similarities"]
         more["spearman"] = estimate_correlation(similarities, original["similarities"])
@@ -131,17 +124,12 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
 
 def order_kept(similarities: Cosines, pairs: Sequence[Row]) -> float | None:
     """How often a paraphrase is more alike than an unrelated pair; None where there are none."""
-    alike, unlike = (
-        [
-            s
-            for s, pair in zip(similarities, pairs, strict=True)
-            if s is not None and pair["kind"] == kind
-        ]
-        for kind in (ALIKE, UNLIKE)
-    )
-    if not alike or not unlike:
-        return None
-    return sum(a > b for a in alike for b in unlike) / (len(alike) * len(unlike))
+    of_kind: dict[str, list[float]] = {ALIKE: [], UNLIKE: []}
+    for similarity, pair in zip(similarities, pairs, strict=True):
+        if similarity is not None and pair["kind"] in of_kind:
+            of_kind[pair["kind"]].append(similarity)
+    kept = [a > b for a in of_kind[ALIKE] for b in of_kind[UNLIKE]]
+    return sum(kept) / len(kept) if kept else None
 
 
 RANKED = ("approximates softmax", "softmax on its own pattern")
@@ -150,30 +138,23 @@ RANKED = ("approximates softmax", "softmax on its own pattern")
 def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
     """The rows with their ranks: 1 for the nearest to the original and all that tie with it.
 
-    None for what is not ranked: other operators, and variants that refused one of these texts.
+    One is nearer than another where it is text by text, beyond doubt. None for what is not ranked:
+    other operators, and variants that refused one of these texts.
     """
-    places = long_texts(original)
-    cosines = {}
+    places, cosines = long_texts(original), dict[str, list[float]]()
     for row in rows:
         if row["status"] == "measured" and row["computes"] in RANKED:
             some = [row["cosines"][n] for n in places]
             if None not in some:
                 cosines[row["variant"]] = some
-    order = sorted(cosines, key=lambda name: -sorted(cosines[name])[len(places) // 2])
     ranks: dict[str, int] = {}
-    leader: Sequence[float] | None = None
-    for place, name in enumerate(order, 1):
-        own = cosines[name]
-        if leader is None or _is_nearer(leader, own):
-            leader, rank = own, place
+    leader: list[float] = []
+    for name in sorted(cosines, key=lambda name: -sorted(cosines[name])[len(places) // 2]):
+        ahead = [x - y for x, y in zip(leader, cosines[name], strict=False)]
+        if not ranks or median_interval(ahead, VERDICT_CONFIDENCE)[0] > 0:
+            leader, rank = cosines[name], len(ranks) + 1
         ranks[name] = rank
     return [{**row, "rank": ranks.get(row["variant"])} for row in rows]
-
-
-def _is_nearer(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether one is nearer to the original than the other, text by text, beyond doubt."""
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    return median_interval(differences, VERDICT_CONFIDENCE)[0] > 0
 
 
 def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -190,10 +171,8 @@ def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return made
 
 
-LEVELS = (0.999, 0.99, 0.95, 0.9)
-"""Of the median cosine to the original's embeddings."""
-LEVEL = 0.99
-"""The level that is named first."""
+LEVELS, LEVEL = (0.999, 0.99, 0.95, 0.9), 0.99
+"""Of the median cosine to the original's embeddings, and the one that is named first."""
 Triple = tuple[float, float, float]
 """A figure and its interval."""
 
@@ -219,18 +198,25 @@ class Level:
     """The fastest of those that keep so much."""
 
     cosine: float
-    fastest: CostPoint | None
-    tied: tuple[CostPoint, ...]
-    """Whose interval of time reaches the fastest's."""
-    doubtful: tuple[CostPoint, ...]
+    keep: Sequence[CostPoint]
+    """Whose whole interval is above it, the fastest first."""
+    doubtful: Sequence[CostPoint]
     """Whose interval of the cosine holds the level: more texts would tell."""
-    keep: int
-    """How many there are that keep it."""
+
+    @property
+    def fastest(self) -> CostPoint | None:
+        """The first of those that keep it."""
+        return self.keep[0] if self.keep else None
+
+    @property
+    def tied(self) -> list[CostPoint]:
+        """Whose interval of time reaches the fastest's."""
+        return [p for p in self.keep[1:] if p.ratio[1] <= self.keep[0].ratio[2]]
 
     @property
     def gains(self) -> bool:
         """Whether the fastest is faster than the original beyond doubt."""
-        return self.fastest is not None and self.fastest.faster
+        return bool(self.keep) and self.keep[0].faster
 
 
 def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
@@ -243,33 +229,25 @@ def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
             continue
         pairs = Pairs.from_dict(step)
         compared = pairs.comparison
-        found.append(
-            CostPoint(
-                row["variant"],
-                row["family"],
-                row["computes"],
-                (cosine["value"], cosine["low"], cosine["high"]),
-                (compared.ratio, compared.low, compared.high),
-                sorted(pairs.b_s)[len(pairs.b_s) // 2],
-                compared.verdict is Verdict.FASTER,
-            )
-        )
+        likeness = cosine["value"], cosine["low"], cosine["high"]
+        ratio = compared.ratio, compared.low, compared.high
+        step_s, faster = sorted(pairs.b_s)[len(pairs.b_s) // 2], compared.verdict is Verdict.FASTER
+        what = row["variant"], row["family"], row["computes"]
+        found.append(CostPoint(*what, likeness, ratio, step_s, faster))
     return found
 
 
 def levels_of(found: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> list[Level]:
-    """At each level: the fastest of those whose whole interval is above it, and its ties."""
-    return [_level(found, level) for level in levels]
-
-
-def _level(found: Sequence[CostPoint], level: float) -> Level:
-    keep = [p for p in found if p.cosine[1] >= level]
-    doubtful = tuple(p for p in found if p.cosine[1] < level <= p.cosine[2])
-    if not keep:
-        return Level(level, None, (), doubtful, 0)
-    fastest = min(keep, key=lambda p: (p.ratio[0], p.variant))
-    tied = tuple(p for p in keep if p is not fastest and p.ratio[1] <= fastest.ratio[2])
-    return Level(level, fastest, tied, doubtful, len(keep))
+    """At each level: those whose whole interval is above it, and those that may be."""
+    by_time = sorted(found, key=lambda p: (p.ratio[0], p.variant))
+    return [
+        Level(
+            level,
+            [p for p in by_time if p.cosine[1] >= level],
+            [p for p in found if p.cosine[1] < level <= p.cosine[2]],
+        )
+        for level in levels
+    ]
 
 
 def best(found: Sequence[CostPoint]) -> list[str]:
@@ -302,8 +280,7 @@ def format_interval(found: Row | None, form: Callable[[float], str] = format_cos
 
 def format_triple(found: Triple) -> str:
     """``0.987 [0.981, 0.993]``"""
-    value, low, high = found
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
 
 
 def name_points(some: Sequence[CostPoint], named: int) -> str:
@@ -314,7 +291,7 @@ def name_points(some: Sequence[CostPoint], named: int) -> str:
 
 def nearest_level(points: Sequence[CostPoint]) -> str:
     """The fastest of those that keep 0.99, or that none of them is faster than the original."""
-    level = levels_of(points, (LEVEL,))[0]
+    (level,) = levels_of(points, (LEVEL,))
     if level.fastest is None:
         return f"Nobody keeps a median cosine of {LEVEL:g}"
     fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
@@ -328,11 +305,9 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
     lengths = lengths_of(rows)
     for seq in lengths:
         at = f"at {seq:,} tokens: " if len(lengths) > 1 else ""
-        for sentence in _conclude_length(points(rows, seq)):
-            yield at + sentence
+        yield from (at + sentence for sentence in _conclude_length(points(rows, seq)))
     for step in original["floor"]:
-        compared = step["comparison"]
-        ratio = format_triple((compared["ratio"], compared["low"], compared["high"]))
+        ratio = format_triple(tuple(step["comparison"][x] for x in ("ratio", "low", "high")))
         yield (
             f"without any attention a step of {step['seq']:,} tokens takes {ratio} of the "
             "original's time: what a variant can gain ends there"
@@ -340,23 +315,20 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
 
 
 def _conclude_length(found: Sequence[CostPoint]) -> Iterator[str]:
-    if not found:
-        return
     levels = levels_of(found)
     without = [level for level in levels if not level.gains]
-    if without:
+    if found and without:
         *most, last = (f"{level.cosine:g}" for level in without)
         kept = f"{', '.join(most)} or {last}" if most else last
-        fastest = _fastest_of(without[0])
         yield (
             "nothing is both faster than the original beyond doubt and keeps a median cosine of "
-            + "; ".join(filter(None, [kept, fastest]))
+            + "; ".join(filter(None, [kept, _fastest_of(without[0])]))
         )
     yield from (_fastest_of(level) for level in levels if level.gains)
-    faster = [p for p in found if p.faster]
-    if without and not faster:
-        yield "nothing at all is faster than the original beyond doubt"
-    elif without:
+    if found and without:
+        if not (faster := [p for p in found if p.faster]):
+            yield "nothing at all is faster than the original beyond doubt"
+            return
         near = max(faster, key=lambda p: p.cosine)
         yield (
             f"the nearest to the original of what is faster beyond doubt is {near.variant}: a "
@@ -368,11 +340,10 @@ def _fastest_of(level: Level) -> str:
     """Of those that keep a level; empty where none does."""
     if level.fastest is None:
         return ""
-    if level.keep > 1:
-        fastest = (
-            f"of the {level.keep} that keep {level.cosine:g} {level.fastest.variant} is fastest"
-        )
-    else:
-        fastest = f"only {level.fastest.variant} keeps {level.cosine:g}"
-    tied = f"; {name_points(level.tied, NAMED)} can't be told from it" if level.tied else ""
-    return f"{fastest}: {format_triple(level.fastest.ratio)} of the original's time{tied}"
+    name, tied = level.fastest.variant, ""
+    who = f"of the {len(level.keep)} that keep {level.cosine:g} {name} is fastest"
+    if len(level.keep) == 1:
+        who = f"only {name} keeps {level.cosine:g}"
+    if level.tied:
+        tied = f"; {name_points(level.tied, NAMED)} can't be told from it"
+    return f"{who}: {format_triple(level.fastest.ratio)} of the original's time{tied}"

@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.core import format
 from attnbench.core.stats import Pairs, Verdict
 from attnbench.features.commits.view import STYLE
-from attnbench.features.quality.model_results import (
+from attnbench.features.quality.model_results import (  # fmt: skip
     LONG,
     NAMED,
     RANKED,
@@ -35,13 +35,21 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 LEVELS_TITLE = "at the same quality, who is fastest"
-KEPT = "✓"
-TOLERATED = 0.99
+KEPT, TOLERATED = "✓", 0.99
 """The cosine of the worst text: a layer that keeps so much tolerates a variant."""
 
 
-def show(tables: Iterable[Table], conclusions: Iterable[str], lines: Iterable[str]) -> None:
-    """Print tables, what follows from them, and what they leave out."""
+def show_model(found: Evidence) -> None:
+    """Print what ``quality model`` found."""
+    _show(model_tables(found), model_conclusions(found), model_lines(found))
+
+
+def show_real(found: Evidence) -> None:
+    """Print what ``quality real`` found."""
+    _show(real_tables(found), (), real_lines(found))
+
+
+def _show(tables: Iterable[Table], conclusions: Iterable[str], lines: Iterable[str]) -> None:
     out = console()
     for table in tables:
         show_table(table)
@@ -50,16 +58,6 @@ def show(tables: Iterable[Table], conclusions: Iterable[str], lines: Iterable[st
         out.print(escape(f"{line[0].upper()}{line[1:]}."))
     for line in lines:
         out.print(escape(line), style=FAINT)
-
-
-def show_model(found: Evidence) -> None:
-    """Print what ``quality model`` found."""
-    show(model_tables(found), model_conclusions(found), model_lines(found))
-
-
-def show_real(found: Evidence) -> None:
-    """Print what ``quality real`` found."""
-    show(real_tables(found), (), real_lines(found))
 
 
 def status_words(row: Row) -> str:
@@ -71,10 +69,8 @@ def progress_line(row: Row) -> str:
     """One variant in the model, as it ends."""
     if row["status"] != "measured":
         return f"{row['variant']}: {status_words(row)}"
-    steps = ", ".join(
-        f"step {step['comparison']['ratio']:.3f} at {step['seq']}" for step in timed_steps(row)
-    )
-    words = [f"cosine {format_interval(row['cosine']['long'])}", steps, *row["amiss"]]
+    steps = (f"step {s['comparison']['ratio']:.3f} at {s['seq']}" for s in timed_steps(row))
+    words = [f"cosine {format_interval(row['cosine']['long'])}", ", ".join(steps), *row["amiss"]]
     return f"{row['variant']}: {'; '.join(filter(None, words))}"
 
 
@@ -87,24 +83,20 @@ def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
     """The tables that have rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]
     tried = [row for row in rows if row.get("cosines")]
-    exact = [row for row in tried if row["computes"] == "softmax"]
-    near = sorted((row for row in tried if row["computes"] in RANKED), key=_nearest_first)
-    others = sorted(
-        (row for row in tried if row["computes"] == "its own operator"),
-        key=lambda row: str(row["variant"]),
+    near = [row for row in tried if row["computes"] in RANKED]
+    near.sort(
+        key=lambda row: (-(row["cosine"]["long"] or {"value": -2.0})["value"], row["variant"])
     )
+    others = [row for row in tried if row["computes"] == "its own operator"]
+    others.sort(key=lambda row: str(row["variant"]))
     tables = (
-        _exact_table(exact, original),
+        _exact_table([row for row in tried if row["computes"] == "softmax"], original),
         _near_table(
             "near softmax, or softmax on its own pattern: the nearest to the original first",
             near,
             ranks=True,
         ),
-        _near_table(
-            "operators of their own: another function, in no order with the rest",
-            others,
-            ranks=False,
-        ),
+        _near_table("operators of their own: another function, in no order with the rest", others),
         _steps_table(rows, original),
         _levels_table(rows, named),
         _layers_table([*near, *others]),
@@ -113,51 +105,29 @@ def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def model_lines(found: Evidence) -> list[str]:
-    """What the tables leave out, and what their words mean."""
-    return [*_model_problems(found.rows), *_model_notes(found)]
-
-
-def _nearest_first(row: Row) -> tuple[float, str]:
-    found = row["cosine"]["long"]
-    return (-found["value"] if found else 2.0, str(row["variant"]))
-
-
 def _exact_table(rows: Sequence[Row], original: Row) -> Table:
     right = ("largest error", "relative error", "of the original's own")
-    heads = columns("variant", *right, "texts", "agrees", right=right)
-    plain = original["plain"]["relative"]
-    lines = []
+    lines, plain = [], original["plain"]["relative"]
     for row in rows:
         largest, relative = row["error"]["max"], row["error"]["relative"]
-        lines.append(
-            (
-                row["variant"],
-                None if largest is None else f"{largest:.1e}",
-                None if relative is None else f"{relative:.1e}",
-                format.ratio(None if relative is None else relative / plain),
-                _batching(row),
-                Styled("NO", BAD) if row["status"] == "wrong" else Styled("yes", GOOD),
-            )
-        )
+        errors = (None if x is None else f"{x:.1e}" for x in (largest, relative))
+        share = format.ratio(None if relative is None else relative / plain)
+        agrees = Styled("NO", BAD) if row["status"] == "wrong" else Styled("yes", GOOD)
+        lines.append((row["variant"], *errors, share, _batching(row), agrees))
+    heads = columns("variant", *right, "texts", "agrees", right=right)
     return Table("exact softmax: it has to agree with the original", heads, lines)
 
 
-def _near_table(title: str, rows: Sequence[Row], *, ranks: bool) -> Table:
+def _near_table(title: str, rows: Sequence[Row], *, ranks: bool = False) -> Table:
     right = ("long texts: cosine", "worst", "short texts", "rank correlation", "paraphrases found")
     heads = columns(*["rank"] * ranks, "variant", *right, "texts", right=(*right, "rank"))
     lines = []
     for row in rows:
         long, short = row["cosine"]["long"], row["cosine"]["short"]
-        cells = (
-            format_interval(long),
-            format_cosine(long and long["worst"]),
-            format_cosine(short and short["value"]),
-            format_interval(row["spearman"], "{:.3f}".format),
-            None if row["order"] is None else format.share(row["order"]),
-            _batching(row),
-        )
-        lines.append((*[row.get("rank")] * ranks, row["variant"], *cells))
+        cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
+        correlation = format_interval(row["spearman"], "{:.3f}".format)
+        found = (format_interval(long), *cosines, correlation, format.share(row["order"]))
+        lines.append((*[row.get("rank")] * ranks, row["variant"], *found, _batching(row)))
     return Table(title, heads, lines)
 
 
@@ -169,28 +139,18 @@ def _batching(row: Row) -> str:
 
 def _steps_table(rows: Iterable[Row], original: Row) -> Table:
     right = ("tokens", "ms", "of the original's", "99 %", "pairs", "could be seen")
-    heads, lines = columns("variant", *right, "verdict", right=right), []
     floor: Row = {"variant": "no attention at all", "steps": original["floor"]}
-    steps = [
-        (step["seq"], step["comparison"]["ratio"], row["variant"], step)
-        for row in [floor, *rows]
-        for step in timed_steps(row)
-    ]
-    for seq, ratio, name, step in sorted(steps, key=lambda each: each[:3]):
-        compared = step["comparison"]
-        times = sorted(Pairs.from_dict(step).b_s)
-        lines.append(
-            (
-                name,
-                f"{seq:,}",
-                format.ms(times[len(times) // 2]),
-                f"{ratio:.3f}",
-                f"{compared['low']:.3f}–{compared['high']:.3f}",
-                compared["n"],
-                f"{compared['smallest_effect']:.1%}",
-                Styled(compared["verdict"], STYLE[Verdict(compared["verdict"])]),
-            )
-        )
+    steps = [(row["variant"], step) for row in [floor, *rows] for step in timed_steps(row)]
+    steps.sort(key=lambda each: (each[1]["seq"], each[1]["comparison"]["ratio"], each[0]))
+    lines = []
+    for name, step in steps:
+        compared, times = step["comparison"], sorted(Pairs.from_dict(step).b_s)
+        ratio, ends = f"{compared['ratio']:.3f}", f"{compared['low']:.3f}–{compared['high']:.3f}"
+        verdict = Styled(compared["verdict"], STYLE[Verdict(compared["verdict"])])
+        effect = compared["n"], f"{compared['smallest_effect']:.1%}", verdict
+        took = f"{step['seq']:,}", format.ms(times[len(times) // 2])
+        lines.append((name, *took, ratio, ends, *effect))
+    heads = columns("variant", *right, "verdict", right=right)
     return Table("what a step takes, in pairs with the original", heads, lines)
 
 
@@ -199,34 +159,28 @@ def _levels_table(rows: Sequence[Row], named: int) -> Table:
     lines = []
     for seq in lengths_of(rows):
         for level in levels_of(points(rows, seq)):
-            fastest, step = "nobody", ""
+            fastest, step, ties = "nobody", "", name_points(level.tied, named)
             if level.fastest is not None:
                 fastest = level.fastest.variant
-                step = format_triple(level.fastest.ratio) + ("" if level.gains else ", no gain")
-            ties = [name_points(level.tied, named)]
-            if level.doubtful:
-                ties.append(f"may keep it: {name_points(level.doubtful, named)}")
-            keep = (f"{seq:,}", f"≥ {level.cosine:g}", level.keep)
-            lines.append((*keep, fastest, step, "; ".join(filter(None, ties))))
+                step = format_triple(level.fastest.ratio) + ", no gain" * (not level.gains)
+            may = level.doubtful and f"may keep it: {name_points(level.doubtful, named)}"
+            keep = (f"{seq:,}", f"≥ {level.cosine:g}", len(level.keep))
+            lines.append((*keep, fastest, step, "; ".join(filter(None, (ties, may)))))
     return Table(LEVELS_TITLE, columns(*names, right=names[:3], wrap=names[-1:]), lines)
 
 
 def _layers_table(rows: Sequence[Row]) -> Table:
-    tried = [row for row in rows if row.get("by_layer")]
-    count = max((len(row["by_layer"]) for row in tried), default=0)
-    layers = [f"layer {n}" for n in range(count)]
     lines = []
-    for row in tried:
+    for row in rows:
         cells: list[str | Styled] = []
-        kept = 0
-        for found in row["by_layer"]:
+        for found in row.get("by_layer") or ():
             cell = format_cosine(found and found["value"])
-            if found is not None and found["worst"] >= TOLERATED:
-                cells.append(Styled(f"{KEPT} {cell}", GOOD))
-                kept += 1
-            else:
-                cells.append(cell)
-        lines.append((row["variant"], *cells, f"{kept} of {len(cells)}"))
+            kept = found is not None and found["worst"] >= TOLERATED
+            cells.append(Styled(f"{KEPT} {cell}", GOOD) if kept else cell)
+        kept = sum(isinstance(cell, Styled) for cell in cells)
+        if cells:
+            lines.append((row["variant"], *cells, f"{kept} of {len(cells)}"))
+    layers = [f"layer {n}" for n in range(max(map(len, lines), default=2) - 2)]
     title = (
         f"each layer alone, the others as they were: median cosine, {KEPT} where it keeps "
         f"{TOLERATED} on all of some long texts"
@@ -238,81 +192,72 @@ def _distilled_table(rows: Sequence[Row]) -> Table:
     right = ("before", "after", "change, text by text", "loss, first and last step")
     lines = []
     for row in rows:
-        learnt = row.get("distilled")
-        if learnt and "why" not in learnt:
-            before, after = learnt["cosine_before"], learnt["cosine_after"]
-            lines.append(
-                (
-                    row["variant"],
-                    format_cosine(before and before["value"]),
-                    format_cosine(after and after["value"]),
-                    format_interval(learnt["change"], "{:+.4f}".format),
-                    f"{learnt['losses'][0]:.3g} → {learnt['losses'][-1]:.3g}",
-                )
-            )
+        if (learnt := row.get("distilled")) and "why" not in learnt:
+            both = (learnt["cosine_before"], learnt["cosine_after"])
+            cosines = (format_cosine(x and x["value"]) for x in both)
+            change = format_interval(learnt["change"], "{:+.4f}".format)
+            loss = f"{learnt['losses'][0]:.3g} → {learnt['losses'][-1]:.3g}"
+            lines.append((row["variant"], *cosines, change, loss))
     title = "after distillation, on texts that were not learnt from"
     return Table(title, columns("variant", *right, right=right), lines)
 
 
+def model_lines(found: Evidence) -> list[str]:
+    """What the tables leave out, and what their words mean."""
+    return [*_model_problems(found.rows), *_model_notes(found)]
+
+
 def _model_problems(rows: Sequence[Row]) -> Iterator[str]:
     """What has no figures, and why; of what this machine can't run, the names."""
-    away = [row for row in rows if row["status"] == "unavailable"]
-    if len(away) == 1:
-        yield f"! {away[0]['variant']}: {status_words(away[0])}; {away[0]['remedy']}"
-    elif away:
-        yield _unavailable([row["variant"] for row in away])
+    if away := [row["variant"] for row in rows if row["status"] == "unavailable"]:
+        yield f"{UNAVAILABLE}: {', '.join(away)}"
     for row in rows:
-        if row["status"] not in ("measured", "unavailable"):
-            yield f"! {row['variant']}: {status_words(row)}"
-        for why, places in (row.get("left_out") or {}).items():
-            yield f"! {row['variant']}: {len(places)} texts refused: {why}"
         notes = [*row.get("amiss", ()), (row.get("distilled") or {}).get("why")]
+        if row["status"] not in ("measured", "unavailable"):
+            notes.insert(0, status_words(row))
+        refused = (row.get("left_out") or {}).items()
+        notes += [f"{len(places)} texts refused: {why}" for why, places in refused]
         notes += [f"step at {s['seq']}: {s['why']}" for s in row.get("steps") or () if "why" in s]
         yield from (f"! {row['variant']}: {note}" for note in notes if note)
 
 
-def _unavailable(names: Iterable[str]) -> str:
-    return f"not available here ('attnbench list' says why): {', '.join(names)}"
+UNAVAILABLE = "not available here ('attnbench list' says why)"
 
 
 def _model_notes(found: Evidence) -> Iterator[str]:
-    made = found.made
-    original, texts, wanted = made["original"], made["texts"], made["wanted"]
+    original, texts, wanted = (found.made[name] for name in ("original", "texts", "wanted"))
     tokens = original["tokens"]
     long = sum(length >= LONG for length in tokens)
     few = "; too few, so what is said of long texts is of all"
     yield (
-        f"{made['model']['name']}, {wanted['dtype']} on {wanted['device']}; {texts['texts']} texts "
-        f"({texts['source']}, {texts['digest']}) of {min(tokens)} to {max(tokens)} tokens, {long} "
-        f"of them long ({LONG} and more){few if long < len(long_texts(original)) else ''}"
+        f"{found.made['model']['name']}, {wanted['dtype']} on {wanted['device']}; "
+        f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "
+        f"{max(tokens)} tokens, {long} of them long ({LONG} and more)"
+        + few
+        * (long < len(long_texts(original)))
     )
     yield (
         "cosine: of a text's embedding with that of the original in float64; median over texts, "
-        "with its 95 % interval (bootstrap, no narrower than order statistics)"
+        "with its 95 % interval"
     )
+    yield "same rank: can't be told apart; alone: each text by itself, as it takes no padding mask"
     yield (
         "a step: one text without padding, without gradients; its verdicts survive Holm's "
         "correction over all of them"
     )
-    yield "same rank: can't be told apart; the 99 % interval of the median difference holds nought"
-    correlation = "rank correlation: Spearman's, of the similarities of pairs with the original's"
-    if (own := order_kept(original["similarities"], original["pairs"])) is not None:
-        correlation += (
-            "; paraphrases found: how often a paraphrase is more alike than an unrelated pair "
-            f"(the original: {own:.0%})"
-        )
-    yield correlation
+    own = format.share(order_kept(original["similarities"], original["pairs"]))
+    yield (
+        "rank correlation: Spearman's, of the similarities of pairs with the original's; "
+        "paraphrases found: how often a paraphrase is more alike than an unrelated pair (the "
+        f"original: {own})"
+    )
     if same := [r["variant"] for r in found.rows if r.get("equal") and r["computes"] != "softmax"]:
         yield (
             f"equal to the original within rounding on all of these texts, of whom that need not "
             f"be: {', '.join(same)}; at such lengths they leave nothing out"
         )
-    if any(row.get("together") is False for row in found.rows):
-        yield "alone: it takes no padding mask, so each text goes by itself, without padding"
 
 
-SAME = 1e-4
-"""A distance from softmax that is rounding: what leaves anything out is off by far more."""
 TITLES = {
     "softmax": "exact softmax",
     "approximates softmax": "near softmax",
@@ -324,21 +269,17 @@ TITLES = {
 def real_tables(found: Evidence) -> list[Table]:
     """The entropies, then skill and distance of each kind."""
     sources = list(dict.fromkeys(row["source"] for row in found.rows))
-    entropies = {r["source"]: r["entropy"] for r in found.rows if r["entropy"] is not None}
-    spread = ("entropy", *(f"{entropies[s]:.3f}" if s in entropies else None for s in sources))
+    entropies = {r["source"]: f"{r['entropy']:.3f}" for r in found.rows if r["entropy"] is not None}
     title = "how spread the attention is: its mean entropy, as a share of the most"
+    spread = ("entropy", *map(entropies.get, sources))
     tables = [Table(title, columns("", *sources, right=sources), [spread])]
     left_out = ("refused", "unavailable")
     tried = {row["variant"] for row in found.rows if row["status"] not in left_out}
     for computes, title in TITLES.items():
-        rows = [
-            row for row in found.rows if row["computes"] == computes and row["variant"] in tried
-        ]
-        if rows:
-            tables += [
-                _source_table(f"{title}: skill", rows, sources, "skill"),
-                _source_table(f"{title}: distance from softmax", rows, sources, "distance"),
-            ]
+        rows = [r for r in found.rows if r["computes"] == computes and r["variant"] in tried]
+        for what, words in (("skill", "skill"), ("distance", "distance from softmax")):
+            if rows:
+                tables.append(_source_table(f"{title}: {words}", rows, sources, what))
     return tables
 
 
@@ -350,32 +291,23 @@ def real_lines(found: Evidence) -> list[str]:
 def _source_table(title: str, rows: Sequence[Row], sources: Sequence[str], what: str) -> Table:
     """A line a variant, the best mean skill on the model's layers first."""
     by_variant: dict[str, dict[str, Row]] = {}
+    skills: dict[str, list[float]] = {}
     for row in rows:
         by_variant.setdefault(row["variant"], {})[row["source"]] = row
+        if row["source"].startswith("layer") and row["skill"] is not None:
+            skills.setdefault(row["variant"], []).append(row["skill"])
+    mean = {name: sum(some) / len(some) for name, some in skills.items()}
     lines = [
-        (name, *(_source_cell(by_source.get(source), what) for source in sources))
-        for name, by_source in sorted(by_variant.items(), key=lambda each: -_mean_skill(each[1]))
+        (name, *(_source_cell(by_variant[name].get(source), what) for source in sources))
+        for name in sorted(by_variant, key=lambda name: -mean.get(name, float("-inf")))
     ]
     return Table(title, columns("variant", *sources, right=sources), lines)
 
 
-def _mean_skill(by_source: Mapping[str, Row]) -> float:
-    """Over the model's layers; minus infinity where there is none."""
-    skills = [
-        row["skill"]
-        for source, row in by_source.items()
-        if source.startswith("layer") and row["skill"] is not None
-    ]
-    return sum(skills) / len(skills) if skills else float("-inf")
-
-
 def _source_cell(row: Row | None, what: str) -> str | Styled | None:
-    if row is None:
-        return None
-    if row["status"] != "measured":
+    if row is not None and row["status"] != "measured":
         return Styled(row["status"].replace("_", " "), BAD)
-    value = row[what]
-    if value is None:
+    if row is None or (value := row[what]) is None:
         return None
     if what == "distance":
         return f"{value:.3g}"
@@ -384,9 +316,8 @@ def _source_cell(row: Row | None, what: str) -> str | Styled | None:
 
 def _real_problems(rows: Sequence[Row]) -> Iterator[str]:
     """What has no figures, and why; once for all sources where it is the same."""
-    away = dict.fromkeys(row["variant"] for row in rows if row["status"] == "unavailable")
-    if away:
-        yield _unavailable(away)
+    if away := dict.fromkeys(row["variant"] for row in rows if row["status"] == "unavailable"):
+        yield f"{UNAVAILABLE}: {', '.join(away)}"
     sources_of: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] not in ("measured", "unavailable"):
@@ -405,19 +336,11 @@ def _real_notes(found: Evidence) -> Iterator[str]:
         f"{wanted['seq']} tokens, passages one after the other ({made['texts']['digest']}); all "
         f"sources are {problem}"
     )
-    distances: dict[str, float] = {}
-    for row in found.rows:
-        if row["distance"] is not None:
-            name = row["variant"]
-            distances[name] = max(row["distance"], distances.get(name, 0.0))
-    if same := [name for name, distance in distances.items() if distance <= SAME]:
-        yield (
-            f"no further from softmax than {SAME:g} anywhere: {', '.join(same)}; at this length "
-            "they leave nothing out"
-        )
     yield (
         "skill: one minus the distance from softmax over that of mean_v, which gives every query "
         "the mean of the values: 1 is exact, 0 knows nothing of the scores, below it is worse"
     )
-    yield "entropy: of softmax's weights in float64; 1 is uniform, 0 picks one key"
-    yield "peaky: logits in the hundreds; outliers: a few channels of keys and values are loud"
+    yield (
+        "entropy: of softmax's weights in float64; 1 is uniform, 0 picks one key; peaky: logits in "
+        "the hundreds; outliers: a few channels of keys and values are loud"
+    )

@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality.model_results import long_texts, summarize
+from attnbench.models.cores import wrong_level
 from attnbench.sweep.engine import Engine, measure
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
@@ -41,16 +42,13 @@ CODE = "pip install 'transformers>=5.23'"
 
 def model_folder() -> Path:
     """The folder of the model's files; raises :class:`CantBeDone` where it is not installed."""
-    missing = []
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        missing.append((f"the weights of {MODEL}, which the package {DISTRIBUTION} holds", WEIGHTS))
+    missing = [(f"the weights of {MODEL}", WEIGHTS)] if spec is None else []
     if importlib.util.find_spec("transformers") is None:
         missing.append(("transformers, which loads it", CODE))
-    if missing:
+    if spec is None or spec.origin is None or missing:
         what, how = (" and ".join(x) for x in zip(*missing, strict=True))
         raise CantBeDone(f"this needs {what}, and that is not installed: {how}")
-    assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent / "model"
     if not (folder / "model.safetensors").exists():
         raise CantBeDone(
@@ -67,7 +65,6 @@ def versions() -> dict[str, str]:
 
 
 WRITTEN = Path(__file__).parent / "written"
-KINDS = ("paraphrase", "related", "unrelated", "negated")
 LEAST, MOST = 4, 2000
 """Texts of a file: fewer show nothing of a variant, more take hours."""
 
@@ -100,8 +97,7 @@ class Texts(NamedTuple):
 
 def built_in_texts() -> Texts:
     """Sentences in pairs, then passages."""
-    texts: list[str] = []
-    pairs = []
+    texts, pairs = list[str](), list[Pair]()
     for line in (WRITTEN / "pairs.tsv").read_text("utf-8").splitlines():
         kind, a, b = line.split("\t")
         pairs.append(Pair(len(texts), len(texts) + 1, kind))
@@ -118,8 +114,7 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(f"can't read --texts {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise CantBeDone(
-            f"--texts {path} is not UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x})"
-            "; save it as UTF-8, a text a line"
+            f"--texts {path} is not UTF-8 (byte {error.start}); save it as UTF-8, a text a line"
         ) from None
     texts = tuple(text for line in content.splitlines() if (text := line.strip()))
     if not LEAST <= len(texts) <= MOST:
@@ -160,24 +155,9 @@ class TrialOptions:
 
 def choose_rows(table: Table, names: Sequence[str]) -> list[Variant]:
     """The variants named, or every core in one process: the exact ones first."""
-    rows = [table.find(name) for name in names] or [
-        row for row in table.rows.values() if row.level == "core" and not row.ranks
-    ]
+    rows = [table.find(name) for name in names]
+    rows = rows or [row for row in table.rows.values() if wrong_level(row) is None]
     return sorted(rows, key=lambda row: ORDER.index(row.computes))
-
-
-def refusal(row: Variant, options: TrialOptions, machine: Machine) -> dict[str, Any] | None:
-    """None for a variant that can be tried, else its status and the reason."""
-    if (missing := why_not(row, machine)) is not None:
-        return {"status": "unavailable", "reason": missing.reason, "remedy": missing.remedy}
-    if row.level != "core" or row.ranks:
-        what = "runs over several processes" if row.ranks else f"is a {row.level}"
-        return {"status": "refused", "reason": f"{row.label} {what}; a layer calls a core"}
-    reasons = [
-        row.supports(texts_problem(mask, options.dtype, options.device))
-        for mask in (Mask(), PADDING)
-    ]
-    return None if None in reasons else {"status": "refused", "reason": reasons[0]}
 
 
 PADDING = Mask.parse("padding:4,8")
@@ -186,6 +166,17 @@ PADDING = Mask.parse("padding:4,8")
 def texts_problem(mask: Mask, dtype: str, device: str) -> Problem:
     """Two texts of different length in a batch."""
     return Problem(batch=2, q_len=8, kv_len=8, mask=mask, dtype=dtype, device=device)
+
+
+def refusal(row: Variant, options: TrialOptions, machine: Machine) -> dict[str, Any] | None:
+    """None for a variant that can be tried, else its status and the reason."""
+    if (missing := why_not(row, machine)) is not None:
+        return {"status": "unavailable", "reason": missing.reason, "remedy": missing.remedy}
+    if (wrong := wrong_level(row)) is not None:
+        return {"status": "refused", "reason": wrong}
+    problems = (texts_problem(mask, options.dtype, options.device) for mask in (Mask(), PADDING))
+    reasons = list(map(row.supports, problems))
+    return None if None in reasons else {"status": "refused", "reason": reasons[0]}
 
 
 class Trial:
@@ -201,69 +192,52 @@ class Trial:
     ) -> None:
         """``folder``: where the original leaves its tokens and embeddings for the others."""
         self._texts, self._options, self._worker = texts, options, worker
-        self._tables, self._folder = list(tables), folder
+        self._shared = {**asdict(options), "tables": list(tables), "folder": str(folder)}
+        self._shared["pairs"] = [[p.a, p.b] for p in texts.pairs]
         self.original: dict[str, Any] = {}
 
     def run_original(self) -> None:
         """Set ``original``; raises :class:`CantBeDone` where the model can't be run."""
+        question = {**self._shared, "do": "original", "texts": list(self._texts.texts)}
         original: dict[str, Any] = {"pairs": [p._asdict() for p in self._texts.pairs], "floor": []}
-        try:
-            for stage in self._stages({"do": "original", "texts": list(self._texts.texts)}):
-                if why := stage.get("refused") or stage.get("failed"):
-                    raise CantBeDone(f"the original model could not be run: {why}")
-                original |= stage.get("original", {})
-                original["floor"] += [stage["floor"]] if "floor" in stage else []
-        except WorkerLost as lost:
-            raise CantBeDone(f"the original model could not be run: {lost}") from None
+        for stage in _stages(
+            self._worker, question, self._options.limit_s, "the original model could not be run"
+        ):
+            original |= stage.get("original", {})
+            original["floor"] += [stage["floor"]] if "floor" in stage else []
         self.original = original
 
     def run_variant(self, variant: Variant) -> dict[str, Any]:
         """A row of evidence, whatever becomes of the process."""
         options, start = self._options, perf_counter()
         learn, judged = self._texts.halves()
-        question = {
-            "do": "variant",
-            "variant": variant.label,
-            "plain": self.original["plain"],
-            "layers": bool(options.layers),
-            "distil": options.distil,
-            "layer_texts": long_texts(self.original)[: options.layers],
-            "train": options.train,
-            "seed": options.seed,
-            "learn": learn,
-            "judged": judged,
-        }
-        row: dict[str, Any] = {
-            "variant": variant.label,
-            "family": variant.family,
-            "computes": variant.computes,
-            "status": "failed",
-            "reason": "nothing was said",
-            "remedy": "",
-            "steps": [],
-            "amiss": [],
-        }
+        places = {"learn": learn, "judged": judged}
+        places["layer_texts"] = long_texts(self.original)[: options.layers]
+        question = {**self._shared, "do": "variant", "variant": variant.label, **places}
+        question["plain"] = self.original["plain"]
+        what = {"variant": variant.label, "family": variant.family, "computes": variant.computes}
+        end = {"status": "failed", "reason": "nothing was said", "remedy": ""}
+        row: dict[str, Any] = {**what, **end, "steps": [], "amiss": []}
         try:
-            for stage in self._stages(question):
+            for stage in self._worker.messages(question, options.limit_s):
                 _add_stage(row, stage)
         except WorkerLost as lost:
             _add_end(row, "timed_out" if lost.timed_out else "crashed", str(lost))
         row["took_s"] = round(perf_counter() - start, 2)
         return summarize(row, self.original)
 
-    def _stages(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        options = self._options
-        shared = {
-            "tables": self._tables,
-            "folder": str(self._folder),
-            "dtype": options.dtype,
-            "device": options.device,
-            "seq": list(options.seq),
-            "margin": options.margin,
-            "pairs_s": options.pairs_s,
-            "pairs": [[p.a, p.b] for p in self._texts.pairs],
-        }
-        return self._worker.messages({**shared, **question}, options.limit_s)
+
+def _stages(
+    worker: Worker, question: dict[str, Any], limit_s: float, what: str
+) -> Iterator[dict[str, Any]]:
+    """The stages of an answer; raises :class:`CantBeDone` with ``what`` for a bad end."""
+    try:
+        for stage in worker.messages(question, limit_s):
+            if why := stage.get("refused") or stage.get("failed"):
+                raise CantBeDone(f"{what}: {why}")
+            yield stage
+    except WorkerLost as lost:
+        raise CantBeDone(f"{what}: {lost}") from None
 
 
 def _add_stage(row: dict[str, Any], stage: dict[str, Any]) -> None:
@@ -273,10 +247,8 @@ def _add_stage(row: dict[str, Any], stage: dict[str, Any]) -> None:
         row |= {**quality, "status": "wrong" if wrong else "measured", "reason": wrong}
     elif "step" in stage:
         row["steps"].append(stage["step"])
-    elif "refused" in stage:
-        _add_end(row, "refused", stage["refused"])
-    elif "failed" in stage:
-        _add_end(row, "failed", stage["failed"])
+    elif bad := {"refused", "failed"} & set(stage):
+        _add_end(row, *bad, stage[min(bad)])
     else:
         row |= stage
 
@@ -302,35 +274,16 @@ def capture_inputs(
 
     Raises :class:`CantBeDone` where the layers can't be read.
     """
-    question = {
-        "do": "capture",
-        "texts": list(texts.texts),
-        "seq": seq,
-        "batch": batch,
-        "dtype": dtype,
-        "device": device,
-        "folder": str(folder),
-    }
+    question = {"do": "capture", "texts": list(texts.texts), "seq": seq, "batch": batch}
+    question |= {"dtype": dtype, "device": device, "folder": str(folder)}
     captured: dict[str, Any] = {}
-    try:
-        with Worker(WORKER, settings.threads, limited=False, forks=True) as worker:
-            for stage in worker.messages(question, CAPTURE_LIMIT_S):
-                if why := stage.get("refused") or stage.get("failed"):
-                    raise CantBeDone(f"the model's layers could not be read: {why}")
-                captured |= stage["captured"]
-    except WorkerLost as lost:
-        raise CantBeDone(f"the model's layers could not be read: {lost}") from None
-    problem = Problem(
-        batch=batch,
-        heads=captured["heads"],
-        kv_heads=captured["heads"],
-        q_len=seq,
-        kv_len=seq,
-        head_dim=captured["head_dim"],
-        v_head_dim=captured["head_dim"],
-        dtype=dtype,
-        device=device,
-    )
+    with Worker(WORKER, settings.threads, limited=False, forks=True) as worker:
+        for stage in _stages(
+            worker, question, CAPTURE_LIMIT_S, "the model's layers could not be read"
+        ):
+            captured |= stage["captured"]
+    heads, width = captured["heads"], captured["head_dim"]
+    problem = Problem(batch, heads, heads, seq, seq, width, width, dtype, device=device)
     inputs = {kind: kind for kind in MADE_UP}
     inputs |= {f"layer {n}": f"captured:{file}" for n, file in enumerate(captured["files"])}
     return [(source, problem.with_(inputs=kind)) for source, kind in inputs.items()]
@@ -341,9 +294,7 @@ def plan_sources(
 ) -> Plan:
     """The cells of every variant named, or of all that are not exact."""
     names = names or [
-        row.name
-        for row in table.rows.values()
-        if row.level == "core" and not row.ranks and not row.exact
+        row.name for row in table.rows.values() if wrong_level(row) is None and not row.exact
     ]
     problems = [problem for _, problem in sources]
     grid = Preset("real inputs", device=problems[0].device, level=("core",))
@@ -367,18 +318,15 @@ def _source_row(record: Record, cell: Cell, source: str) -> dict[str, Any]:
     far = record.distance.to_dict() if record.distance else {}
     if record.status is Status.MEASURED and not far and error is not None:
         far = {"relative": error.relative, "cosine": error.cosine}
+    refused = record.status is Status.UNSUPPORTED
     return {
-        "variant": record.variant,
-        "family": record.family,
-        "computes": record.computes,
+        **{name: getattr(record, name) for name in ("variant", "family", "computes")},
         "source": source,
-        "status": "refused" if record.status is Status.UNSUPPORTED else str(record.status),
-        "reason": record.reason,
-        "remedy": record.remedy,
+        "status": "refused" if refused else str(record.status),
+        **{name: getattr(record, name) for name in ("reason", "remedy", "entropy")},
         "error": error.to_dict() if error else None,
         "distance": far.get("relative"),
         "cosine": far.get("cosine"),
         "skill": far.get("skill"),
-        "entropy": record.entropy,
         "problem": cell.problem.with_(inputs="normal").slug,
     }

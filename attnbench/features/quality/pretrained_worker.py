@@ -11,6 +11,7 @@ import copy
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ Ids = Sequence[Sequence[int]]
 """Texts as numbers of tokens; or pairs of texts, by their places."""
 ORIGINAL = "sdpa"
 """The attention that transformers takes by itself."""
-NO_ATTENTION = "attnbench_no_attention"
+NO_ATTENTION, RECORDER = "attnbench_no_attention", "attnbench_recorder"
 MOST_TOKENS = 8192
 """Of a batch, padding included."""
 
@@ -73,25 +74,21 @@ class SwappableModel:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._layers: list[Any] = [layer.attention.self for layer in model.encoder.layer]  # type: ignore[union-attr]
+        self.layers: list[Any] = [layer.attention.self for layer in model.encoder.layer]  # type: ignore[union-attr]
         self._configs: dict[str, Any] = {}
 
     @property
-    def layers(self) -> int:
-        """How many there are."""
-        return len(self._layers)
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.model.parameters()).device
 
     def use(self, name: str, layers: Collection[int] | None = None) -> None:
         """Put an attention into these layers (None: all) and the original into the others."""
-        for number, layer in enumerate(self._layers):
-            layer.config = self._config(name if layers is None or number in layers else ORIGINAL)
-
-    def _config(self, name: str) -> Any:
-        if name not in self._configs:
-            config: Any = copy.deepcopy(self.model.config)
-            config._attn_implementation = name
-            self._configs[name] = config
-        return self._configs[name]
+        for each in {ORIGINAL, name} - self._configs.keys():
+            self._configs[each] = config = copy.deepcopy(self.model.config)
+            config._attn_implementation = each
+        for number, layer in enumerate(self.layers):
+            layer.config = self._configs[name if layers is None or number in layers else ORIGINAL]
 
 
 @dataclass
@@ -113,12 +110,9 @@ class Embeddings:
 
 def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
     """Which texts go at once: neighbours in length, as many as there is room for."""
-    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
-    if not together:
-        return [[n] for n in order]
     made: list[list[int]] = []
-    for n in order:
-        if made and (len(made[-1]) + 1) * lengths[n] <= MOST_TOKENS:
+    for n in sorted(range(len(lengths)), key=lambda n: lengths[n]):
+        if together and made and (len(made[-1]) + 1) * lengths[n] <= MOST_TOKENS:
             made[-1].append(n)
         else:
             made.append([n])
@@ -164,15 +158,12 @@ def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str)
 
     Raises :class:`NotServed` where it takes no text at all.
     """
-    device = str(next(swappable.model.parameters()).device)
-    if row.supports(texts_problem(PADDING, dtype, device)) is None:
-        made = embed(swappable.model, ids, together=True)
-        if made.served:
+    padded = row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None
+    made = Embeddings(torch.empty(0), together=False)
+    for together in (True, False) if padded else (False,):
+        if (made := embed(swappable.model, ids, together=together)).served:
             return made
-    made = embed(swappable.model, ids, together=False)
-    if not made.served:
-        raise NotServed(next(iter(made.refused.values())))
-    return made
+    raise NotServed(next(iter(made.refused.values())))
 
 
 FILE = "original.npz"
@@ -184,12 +175,11 @@ def embed_original(texts: Sequence[str], dtype: str, device: str, folder: Path) 
     """Save tokens and float64 embeddings; return the lengths and the error of the plain forms."""
     ids = tokenize(texts)
     want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
-    plain: Error | None = None
-    for attention, together in FORMS:
-        model = load_model(dtype, device, attention)
-        error = embedding_error(embed(model, ids, together=together).vectors_tw, want)
-        plain = error if plain is None else worse(plain, error)
-    assert plain is not None
+    forms = (
+        embed(load_model(dtype, device, attention), ids, together=together)
+        for attention, together in FORMS
+    )
+    plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
     lengths = [len(x) for x in ids]
     np.savez(folder / FILE, ids=np.concatenate(ids), lengths=lengths, vectors=want.numpy())
     return {"tokens": lengths, "plain": plain.to_dict()}
@@ -245,14 +235,12 @@ def judge_embeddings(
     made: Embeddings, row: Variant, want_tw: Tensor, plain: Error, pairs: Ids, dtype: str
 ) -> dict[str, Any]:
     """All figures of the embeddings; a row that computes softmax has to agree."""
-    served = made.served
-    error = embedding_error(made.vectors_tw[served], want_tw[served])
-    off = disagreement(error, plain, dtype, len(served))
-    not_finite = int((~torch.isfinite(made.vectors_tw[served])).any(1).sum())
-    if not_finite:
-        wrong = f"the embeddings of {not_finite} of {len(served)} texts are not numbers"
-    else:
-        wrong = off if row.exact else ""
+    got, served = made.vectors_tw[made.served], len(made.served)
+    error = embedding_error(got, want_tw[made.served])
+    off = disagreement(error, plain, dtype, served)
+    wrong = off if row.exact else ""
+    if not_finite := int((~torch.isfinite(got)).any(1).sum()):
+        wrong = f"the embeddings of {not_finite} of {served} texts are not numbers"
     left_out: dict[str, list[int]] = {}
     for place, why in made.refused.items():
         left_out.setdefault(why, []).append(place)
@@ -276,9 +264,8 @@ class StepSide:
 
     def __init__(self, swappable: SwappableModel, name: str, ids: Sequence[int]) -> None:
         self._swappable, self._name = swappable, name
-        device = next(swappable.model.parameters()).device
-        self._tokens = torch.tensor([list(ids)], device=device)
-        self._clock = clock_for(str(device), "forward")
+        self._tokens = torch.tensor([list(ids)], device=swappable.device)
+        self._clock = clock_for(str(swappable.device), "forward")
         self._kept: list[Tensor] = []
 
     def fresh(self) -> None:
@@ -300,9 +287,7 @@ class StepSide:
 def tokens_of_length(ids: Ids, length: int) -> list[int]:
     """So many tokens of real text: the longest texts, one after the other."""
     joined = [token for text in sorted(ids, key=len, reverse=True) for token in text]
-    while len(joined) < length:
-        joined += joined
-    return joined[:length]
+    return (joined * (length // len(joined) + 1))[:length]
 
 
 def compare_steps(
@@ -322,23 +307,17 @@ def cosines_by_layer(
 ) -> list[list[float | None]]:
     """The cosines of all texts with this attention in one layer alone, layer by layer."""
     found = []
-    for layer in range(swappable.layers):
+    for layer in range(len(swappable.layers)):
         swappable.use(name, [layer])
         found.append(cosines(embed_variant(swappable, row, ids, dtype), want_tw))
     return found
 
 
-PROJECTIONS = (
-    "attention.self.query",
-    "attention.self.key",
-    "attention.self.value",
-    "attention.output.dense",
-)
+PROJECTIONS = ("self.query", "self.key", "self.value", "attention.output.dense")
 RATE = 3e-4
 """AdamW's."""
-TEXTS_PER_STEP = 4
-LEARN_TOKENS = 256
-"""Of a text, from its beginning."""
+TEXTS_PER_STEP, LEARN_TOKENS = 4, 256
+"""And of a text so many tokens, from its beginning."""
 
 
 def distil(
@@ -346,38 +325,28 @@ def distil(
 ) -> list[float]:
     """Train in place, without dropout; return the loss before each step."""
     torch.manual_seed(seed)
-    chance = random.Random(seed)
+    chance, losses, moving = random.Random(seed), list[float](), list[nn.Parameter]()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0  # not every variant drops weights
-    moving = []
     for name, weight in model.named_parameters():
-        moves = which == "all" or any(part in name for part in PROJECTIONS)
-        weight.requires_grad_(moves)
-        if moves:
-            moving.append(weight)
+        weight.requires_grad_(which == "all" or any(part in name for part in PROJECTIONS))
+        moving += [weight] if weight.requires_grad else []
     optimizer = torch.optim.AdamW(moving, lr=RATE)
-    losses = []
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        some = chance.sample(range(len(ids)), min(TEXTS_PER_STEP, len(ids)))
-        total = 0.0
-        for n in some:
-            loss = _distil_loss(model, teacher, [ids[n][:LEARN_TOKENS]]) / len(some)
+        some, total = chance.sample(range(len(ids)), min(TEXTS_PER_STEP, len(ids))), 0.0
+        for text in ([ids[n][:LEARN_TOKENS]] for n in some):
+            with torch.no_grad():
+                want, _ = last_states(teacher, text)
+            got, _ = last_states(model, text)
+            loss = (got - want).square().sum() / want.square().sum() / len(some)
             loss.backward()
             total += float(loss.detach())
         optimizer.step()
         losses.append(total)
-    for weight in model.parameters():
-        weight.requires_grad_(False)
+    model.requires_grad_(False)
     return losses
-
-
-def _distil_loss(model: nn.Module, teacher: nn.Module, ids: Ids) -> Tensor:
-    with torch.no_grad():
-        want, _ = last_states(teacher, ids)
-    got, _ = last_states(model, ids)
-    return (got - want).square().sum() / want.square().sum()
 
 
 def register_no_attention() -> str:
@@ -399,8 +368,7 @@ def answer_original(question: Mapping[str, Any]) -> Stages:
     ids, want = read_original(folder)
     original["similarities"] = similarities(want, question["pairs"])
     yield {"original": original}
-    swappable = SwappableModel(load_model(dtype, device))
-    name = register_no_attention()
+    swappable, name = SwappableModel(load_model(dtype, device)), register_no_attention()
     for length in question["seq"]:
         yield {"floor": compare_steps(swappable, name, ids, length, question)}
 
@@ -413,8 +381,7 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
     ids, want = read_original(Path(question["folder"]))
     swappable = SwappableModel(load_model(dtype, device))
     swappable.use(name)
-    made = embed_variant(swappable, row, ids, dtype)
-    plain = Error.from_dict(question["plain"])
+    made, plain = embed_variant(swappable, row, ids, dtype), Error.from_dict(question["plain"])
     quality = judge_embeddings(made, row, want, plain, question["pairs"], dtype)
     yield {"quality": quality}
     if quality["wrong"]:
@@ -438,30 +405,27 @@ def _distil_variant(
 ) -> dict[str, Any]:
     """Cosines before and after, on texts that were not learnt from; or why it can't be trained."""
     judged, dtype = question["judged"], question["dtype"]
-    texts = [ids[n] for n in judged]
+    texts, learn = ([ids[n] for n in question[places]] for places in ("judged", "learn"))
     before = cosines(embed_variant(swappable, row, texts, dtype), want[judged])
-    teacher = load_model(dtype, question["device"])
-    learn = [ids[n] for n in question["learn"]]
-    steps, which, seed = question["distil"], question["train"], question["seed"]
+    teacher, how = load_model(dtype, question["device"]), (question["train"], question["seed"])
     try:
-        losses = distil(swappable.model, teacher, learn, steps, which, seed)
+        losses = distil(swappable.model, teacher, learn, question["distil"], *how)
     except NotServed as why:
         return {"why": own_words(why)}
     after = cosines(embed_variant(swappable, row, texts, dtype), want[judged])
     return {"before": before, "after": after, "losses": losses, "texts": judged}
 
 
-RECORDER = "attnbench_recorder"
-
-
 def answer_capture(question: Mapping[str, Any]) -> Stages:
     """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads."""
     ids = fill_rows(tokenize(question["texts"]), question["seq"], question["batch"])
-    model = load_model(question["dtype"], question["device"])
-    files = []
+    model, files = load_model(question["dtype"], question["device"]), []
     for number, qkv in enumerate(capture_layers(model, ids)):
         file = Path(question["folder"]) / f"layer-{number}.npz"
-        np.savez(file, **{name: _array(x) for name, x in zip("qkv", qkv, strict=True)})
+        # NumPy lacks bfloat16, which comes back from float32 as it was
+        wide = (x.float() if x.dtype == torch.bfloat16 else x for x in qkv)
+        arrays = {name: x.cpu().numpy() for name, x in zip("qkv", wide, strict=True)}
+        np.savez(file, **arrays)  # type: ignore[arg-type]
         files.append(str(file))
     _, heads, _, width = qkv[0].shape
     yield {"captured": {"files": files, "heads": heads, "head_dim": width}}
@@ -486,27 +450,21 @@ def fill_rows(ids: Ids, seq: int, batch: int) -> Tensor:
     return torch.tensor(rows[:batch])
 
 
-def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]:
     """The q, k and v that each layer hands to attention, in the order of the layers."""
-    captured: list[tuple[Tensor, Tensor, Tensor]] = []
+    captured: list[tuple[Tensor, ...]] = []
     original = ALL_ATTENTION_FUNCTIONS[ORIGINAL]
 
-    def record(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
-    ) -> Any:
-        captured.append((query.detach().clone(), key.detach().clone(), value.detach().clone()))
-        return original(module, query, key, value, mask, **more)
+    def record(module: nn.Module, *given: Any, **more: Any) -> Any:
+        captured.append(tuple(x.detach().clone() for x in given[:3]))
+        return original(module, *given, **more)
 
     AttentionInterface.register(RECORDER, record)
-    SwappableModel(model).use(RECORDER)
+    swappable = SwappableModel(model)
+    swappable.use(RECORDER)
     with torch.no_grad():
-        model(input_ids=ids_tn.to(next(model.parameters()).device))
+        model(input_ids=ids_tn.to(swappable.device))
     return captured
-
-
-def _array(x: Tensor) -> Any:
-    """As NumPy has it; bfloat16, which NumPy lacks, as float32, from which it comes back."""
-    return (x.float() if x.dtype == torch.bfloat16 else x).contiguous().cpu().numpy()
 
 
 ANSWERS = {"original": answer_original, "variant": answer_variant, "capture": answer_capture}

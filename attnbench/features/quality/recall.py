@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from attnbench.core.format import time_taken
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
+from attnbench.models.cores import wrong_level
 from impls import Table
 from impls.asked import CantBeDone
 from impls.masks import Mask
@@ -76,18 +78,8 @@ class Setting:
     def problem(self) -> Problem:
         """The attention call of a training step."""
         head_dim = self.width // self.heads
-        return Problem(
-            batch=self.batch,
-            heads=self.heads,
-            kv_heads=self.heads,
-            q_len=self.seq,
-            kv_len=self.seq,
-            head_dim=head_dim,
-            v_head_dim=head_dim,
-            mask=CAUSAL,
-            phase="train",
-            device=self.device,
-        )
+        sizes = self.batch, self.heads, self.heads, self.seq, self.seq, head_dim, head_dim
+        return Problem(*sizes, mask=CAUSAL, phase="train", device=self.device)
 
     @property
     def slug(self) -> str:
@@ -118,10 +110,8 @@ class Setting:
     def draw_mixed(self, rows: int, generator: Generator) -> Batch:
         """A batch to train on: as many of each number of pairs, the first of them one more."""
         share, more = divmod(rows, len(self.pairs))
-        parts = [
-            self.draw(pairs, share + (place < more), generator)
-            for place, pairs in enumerate(self.pairs)
-        ]
+        counts = [share + (place < more) for place in range(len(self.pairs))]
+        parts = [self.draw(*both, generator) for both in zip(self.pairs, counts, strict=True)]
         return Batch(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
@@ -196,23 +186,14 @@ at width 16, 86 % at 32 and 99.7 % at 64, at the best of its rates, which is thi
 a rate of 0.01 a seed of three left ssd (1,000 steps) and delta (500) at what chance gives; here
 they learn."""
 GPU = Setting(
-    seq=256,
-    pairs=(8, 16, 32, 64),
-    width=64,
-    keys=256,
-    values=256,
-    batch=64,
-    steps=4000,
-    tests=512,
-    device="cuda",
+    256, (8, 16, 32, 64), 64, keys=256, values=256, batch=64, steps=4000, tests=512, device="cuda"
 )
+QUICK = replace(CPU, pairs=(4, 8), seq=48, steps=200)
 PRESETS = {
     # six variants that differ in kind, on one core in ten minutes
     "cpu": RecallPreset((CPU,), SIX),
     # to see that everything works
-    "cpu-quick": RecallPreset(
-        (replace(CPU, pairs=(4, 8), seq=48, steps=200),), (BASELINE, "linear.elu")
-    ),
+    "cpu-quick": RecallPreset((QUICK,), (BASELINE, "linear.elu")),
     # two lengths; not yet run on a GPU
     "gpu": RecallPreset(
         (GPU, replace(GPU, seq=512)), (*SIX, "topk", "hedgehog", "retention", "gla", "delta")
@@ -249,29 +230,24 @@ def scan_settings(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _check(setting: Setting) -> None:
-    if min(setting.pairs) < 2:
-        raise CantBeDone(
-            f"--pairs {min(setting.pairs)}: a single pair is recalled by everybody; give 2 or more"
-        )
-    if setting.seq <= 2 * setting.most:
-        raise CantBeDone(
-            f"--seq {setting.seq} has no room to ask: {setting.most} pairs are "
-            f"{2 * setting.most} tokens; give more than that, or fewer --pairs"
-        )
-    if setting.most > setting.keys:
-        raise CantBeDone(
-            f"--pairs {setting.most} needs as many keys, and the preset has {setting.keys}; give "
-            f"{setting.keys} at the most"
-        )
-    if setting.batch < len(setting.pairs):
-        raise CantBeDone(
-            f"--pairs names {len(setting.pairs)} numbers, and a batch has {setting.batch} "
-            "sequences; give fewer"
-        )
-    if setting.width % setting.heads:
-        raise CantBeDone(
-            f"--width {setting.width} is not a multiple of the preset's {setting.heads} heads"
-        )
+    most, pairs = setting.most, f"--pairs {setting.most}"
+    wrong = {
+        f"--pairs {min(setting.pairs)}: a single pair is recalled by everybody; give 2 or more": (
+            min(setting.pairs) < 2
+        ),
+        f"--seq {setting.seq} has no room to ask: {most} pairs are {2 * most} tokens; give more "
+        "than that, or fewer --pairs": setting.seq <= 2 * most,
+        f"{pairs} needs as many keys, and the preset has {setting.keys}; give {setting.keys} at "
+        "the most": most > setting.keys,
+        f"--pairs names {len(setting.pairs)} numbers, and a batch has {setting.batch} sequences; "
+        "give fewer": setting.batch < len(setting.pairs),
+        f"--width {setting.width} is not a multiple of the preset's {setting.heads} heads": (
+            setting.width % setting.heads != 0
+        ),
+    }
+    for sentence, so in wrong.items():
+        if so:
+            raise CantBeDone(sentence)
 
 
 @dataclass(frozen=True)
@@ -339,22 +315,12 @@ def make_training_plan(
 
 def _refusal(row: Variant, setting: Setting, machine: Machine) -> Row | None:
     """None for a variant that can be trained here, else its row of evidence."""
-    status, remedy = (
-        "unsupported",
-        "'attnbench list' shows which are cores; they stand in a layer here already",
-    )
-    if row.ranks:
-        reason = f"{row.label} runs over several processes, and a model here is trained in one"
-    elif row.level != "core":
-        reason = f"{row.label} is a {row.level}, and what is trained here is a core in a model"
-    elif (missing := why_not(row, machine)) is not None:
+    status, reason, remedy = "unsupported", wrong_level(row), ""
+    if reason is None and (missing := why_not(row, machine)) is not None:
         status, reason, remedy = "unavailable", missing.reason, missing.remedy
-    elif (unsupported := row.supports(setting.problem)) is not None:
-        reason = unsupported
-        remedy = (
-            "what trains is causal, has a gradient and takes float32: 'attnbench show NAME' says"
-        )
-    else:
+    if reason is None and (reason := row.supports(setting.problem)) is not None:
+        remedy = "what trains is causal, has a gradient, takes float32: 'attnbench show NAME' says"
+    if reason is None:
         return None
     return training_row(row, setting) | {"status": status, "reason": reason, "remedy": remedy}
 
@@ -363,20 +329,10 @@ def training_row(
     variant: Variant, setting: Setting, seed: int | None = None, seconds: float | None = None
 ) -> Row:
     """A row of evidence without figures."""
-    return {
-        "variant": variant.label,
-        "computes": variant.computes,
-        "family": variant.family,
-        "setting": asdict(setting),
-        "seed": seed,
-        "seconds": seconds,
-        "status": "",
-        "reason": "",
-        "remedy": "",
-        "parameters": None,
-        "state_numbers": None,
-        "curve": [],
-    }
+    what = {"variant": variant.label, "computes": variant.computes, "family": variant.family}
+    job = {"setting": asdict(setting), "seed": seed, "seconds": seconds}
+    end = {"status": "", "reason": "", "remedy": ""}
+    return {**what, **job, **end, "parameters": None, "state_numbers": None, "curve": []}
 
 
 START_S = 120.0
@@ -422,12 +378,13 @@ class TrainingProgress:
         for row in self._plan.left_out:
             self._say("; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]])))
         for setting in self._plan.settings:
-            budget = seconds
-            if timed and budget is None:
-                budget = self._measure_budget(setting)
+            budget = self._measure_budget(setting) if timed and seconds is None else seconds
             if budget is not None:
                 self.budgets[setting.slug] = budget
-            self._train_all(setting, budget)
+            refused: set[str] = set()
+            for job in self._plan.jobs(setting, budget):
+                if job.variant.label not in refused and self._train_one(job) == "unsupported":
+                    refused.add(job.variant.label)
 
     def _measure_budget(self, setting: Setting) -> float:
         job = self._plan.timing_job(setting)
@@ -444,21 +401,14 @@ class TrainingProgress:
         )
         return took
 
-    def _train_all(self, setting: Setting, seconds: float | None) -> None:
-        refused: set[str] = set()
-        for job in self._plan.jobs(setting, seconds):
-            if job.variant.label in refused:
-                continue
-            row = self._train(job)
-            self.rows.append(row)
-            self._ended += 1
-            each = (monotonic() - self._start) / self._ended
-            left = each * (self._plan.trainings - self._ended)
-            left_text = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
-            count = f"{self._ended}/{self._plan.trainings}"
-            self._say(f"[{count}, {left_text} left] {training_line(row)}")
-            if row["status"] == "unsupported":
-                refused.add(job.variant.label)
+    def _train_one(self, job: TrainingJob) -> str:
+        row = self._train(job)
+        self.rows.append(row)
+        self._ended += 1
+        count = self._plan.trainings
+        left = (monotonic() - self._start) / self._ended * (count - self._ended)
+        self._say(f"[{self._ended}/{count}, {time_taken(left)} left] {training_line(row)}")
+        return str(row["status"])
 
 
 def training_line(row: Row) -> str:

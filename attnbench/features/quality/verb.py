@@ -39,9 +39,7 @@ def quality(args: argparse.Namespace) -> int:
         what = f"there is no quality {args.asked!r}" if args.asked else "quality of what kind?"
         *some, last = (f"attnbench quality {form}" for form in FORMS)
         raise CantBeDone(f"{what}; there are {', '.join(some)} and {last}")
-    if args.source is not None:
-        return _show_again(args)
-    return FORMS[args.form](args)
+    return FORMS[args.form](args) if args.source is None else _show_again(args)
 
 
 def _show_again(args: argparse.Namespace) -> int:
@@ -65,9 +63,7 @@ def _show_again(args: argparse.Namespace) -> int:
     return _exit_status(found)
 
 
-def _keep(
-    args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> int:
+def _keep(args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
     """Save evidence with its picture and show it; the exit status."""
     from attnbench.core.evidence import Evidence, save_evidence
 
@@ -81,20 +77,15 @@ def _keep(
 def _show(found: Evidence, file: Path, *, as_json: bool) -> None:
     from attnbench.features.quality import model_view, recall_results
 
-    if found.kind == "recall":
+    if as_json and found.kind == "recall":
         conclusions = recall_results.recall_conclusions(found)
-        if as_json:
-            print(json.dumps({**asdict(found), "conclusions": conclusions}))
-        else:
-            recall_results.show_recall(found)
-        return
-    if as_json:
+        print(json.dumps({**asdict(found), "conclusions": conclusions}))
+    elif as_json:
         print(file.read_text(), end="")
-    elif found.kind == "model":
-        model_view.show_model(found)
     else:
-        model_view.show_real(found)
-    if found.partial:
+        show = {"recall": recall_results.show_recall, "model": model_view.show_model}
+        show.get(found.kind, model_view.show_real)(found)
+    if found.partial and found.kind != "recall":
         say("stopped before its end: this is a part of what was asked")
 
 
@@ -130,9 +121,23 @@ class Start(NamedTuple):
     device: str
     dtype: str
 
+    def facts(self, texts: int, wanted: Mapping[str, Any]) -> Row:
+        """What is needed to make the evidence again."""
+        from attnbench.core.evidence import made_here
+        from attnbench.features.quality import pretrained
+
+        return made_here(
+            self.machine,
+            model={"name": pretrained.MODEL, **pretrained.versions()},
+            texts={"source": self.texts.source, "digest": self.texts.digest, "texts": texts},
+            wanted=wanted,
+            settings=self.settings.to_dict(),
+        )
+
 
 def _start(args: argparse.Namespace, lengths: Sequence[int]) -> Start:
     """Raise :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
+    from attnbench.core.evidence import check_writable
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.features.quality import pretrained
@@ -154,21 +159,8 @@ def _start(args: argparse.Namespace, lengths: Sequence[int]) -> Start:
             f"--seq {max(lengths)} is longer than the model has places for: {pretrained.LONGEST} "
             "at the most"
         )
+    check_writable(Path(args.out), machine)
     return Start(machine, settings, texts, device, dtype)
-
-
-def _evidence_facts(start: Start, texts: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What is needed to make the evidence again."""
-    from attnbench.core.evidence import made_here
-    from attnbench.features.quality import pretrained
-
-    return made_here(
-        start.machine,
-        model={"name": pretrained.MODEL, **pretrained.versions()},
-        texts={"source": start.texts.source, "digest": start.texts.digest, "texts": texts},
-        wanted=wanted,
-        settings=start.settings.to_dict(),
-    )
 
 
 def _until_interrupted(steps: Generator[Row | None]) -> tuple[list[Row], bool]:
@@ -179,8 +171,7 @@ def _until_interrupted(steps: Generator[Row | None]) -> tuple[list[Row], bool]:
     try:
         with interrupt.watching(), closing(steps):
             for row in steps:
-                if row is not None:
-                    rows.append(row)
+                rows += [] if row is None else [row]
                 if interrupt.asked:
                     return rows, True
     except KeyboardInterrupt:
@@ -188,48 +179,46 @@ def _until_interrupted(steps: Generator[Row | None]) -> tuple[list[Row], bool]:
     return rows, False
 
 
+NOTHING = "attnbench: stopped before anything was tried; nothing is kept"
+
+
 def model(args: argparse.Namespace) -> int:
     """``attnbench quality model [VARIANT …]``"""
     import impls
-    from attnbench.core.evidence import check_writable, stored_margin
+    from attnbench.core.evidence import stored_margin
     from attnbench.core.lock import lock_for
     from attnbench.core.process import Worker
+    from attnbench.features.quality import pretrained
     from attnbench.features.quality.model_results import with_ranks, with_verdicts
-    from attnbench.features.quality.pretrained import (
-        WORKER,
-        Trial,
-        TrialOptions,
-        choose_rows,
-    )
 
     lengths = args.seq or SEQ
     start = _start(args, lengths)
-    options = TrialOptions(
+    threads = start.settings.threads
+    options = pretrained.TrialOptions(
         dtype=start.dtype,
         device=start.device,
         seq=tuple(sorted(set(lengths))),
         pairs_s=args.budget or PAIRS_S,
-        margin=stored_margin(Path(args.out), start.machine, start.settings.threads),
+        margin=stored_margin(Path(args.out), start.machine, threads),
         layers=0 if args.no_layers else LAYER_TEXTS,
         distil=args.distil,
         train=args.train,
         seed=args.seed,
     )
-    variants = choose_rows(impls.table(args.table), args.variants)
-    check_writable(Path(args.out), start.machine)
+    variants = pretrained.choose_rows(impls.table(args.table), args.variants)
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(lock_for([start.device]))
-        worker = stack.enter_context(
-            Worker(WORKER, start.settings.threads, limited=start.device == "cpu", forks=True)
-        )
-        trial = Trial(start.texts, options, worker, args.table, Path(folder))
+        on_cpu = start.device == "cpu"
+        worker = Worker(pretrained.WORKER, threads, limited=on_cpu, forks=True)
+        stack.enter_context(worker)
+        trial = pretrained.Trial(start.texts, options, worker, args.table, folder)
         rows, stopped = _until_interrupted(_try_variants(trial, variants, options, start.machine))
     if not rows:
-        say("attnbench: stopped before any variant was tried; nothing is kept")
+        say(NOTHING)
         return INTERRUPTED
     rows = with_verdicts(with_ranks(rows, trial.original))
-    facts = _evidence_facts(start, len(start.texts.texts), asdict(options))
+    facts = start.facts(len(start.texts.texts), asdict(options))
     return _keep(args, {**facts, "original": trial.original, "stopped": stopped}, rows)
 
 
@@ -254,29 +243,23 @@ def _try_variants(
 
 def real(args: argparse.Namespace) -> int:
     """``attnbench quality real [VARIANT …]``"""
-    from attnbench.core.evidence import check_writable
     from attnbench.core.lock import lock_for
 
     start = _start(args, [args.seq])
-    check_writable(Path(args.out), start.machine)
     with tempfile.TemporaryDirectory() as folder, lock_for([start.device]):
         rows, stopped = _until_interrupted(_judge_layers(args, start, Path(folder)))
     if not rows:
-        say("attnbench: stopped before anything was tried; nothing is kept")
+        say(NOTHING)
         return INTERRUPTED
     wanted = {"seq": args.seq, "batch": args.batch, "dtype": start.dtype, "device": start.device}
-    facts = _evidence_facts(start, args.batch, {**wanted, "seed": args.seed})
+    facts = start.facts(args.batch, {**wanted, "seed": args.seed})
     return _keep(args, {**facts, "stopped": stopped}, rows)
 
 
 def _judge_layers(args: argparse.Namespace, start: Start, folder: Path) -> Generator[Row | None]:
     """A row a cell, after a None once the layers are read."""
     import impls
-    from attnbench.features.quality.pretrained import (
-        capture_inputs,
-        judge_sources,
-        plan_sources,
-    )
+    from attnbench.features.quality.pretrained import capture_inputs, judge_sources, plan_sources
     from attnbench.sweep.engine import LocalEngine
 
     sources = capture_inputs(
@@ -307,7 +290,11 @@ def recall(args: argparse.Namespace) -> int:
     machine = this_machine()
     plan = _training_plan(args, machine)
     check_writable(Path(args.out), machine)
-    say(_plan_sentence(plan))
+    slugs, each = [s.slug for s in plan.settings], plan.variants[plan.settings[0]]
+    say(
+        f"{plan.trainings} trainings: variants {len(each)}, seeds {len(plan.seeds)}, threads "
+        f"{plan.threads}; {', '.join(slugs)}; pairs {plan.settings[0].pairs}"
+    )
     progress, stopped = TrainingProgress(plan, say), False
     made = made_here(
         machine,
@@ -324,7 +311,7 @@ def recall(args: argparse.Namespace) -> int:
         stopped = True
     if not any(row["curve"] for row in progress.rows):
         if stopped:
-            say("attnbench: stopped before any variant was trained; nothing is kept")
+            say(NOTHING)
         return INTERRUPTED if stopped else 2
     made |= {"budgets": progress.budgets, "stopped": stopped}
     if stopped:
@@ -341,18 +328,13 @@ def _training_plan(args: argparse.Namespace, machine: Machine) -> TrainingPlan:
     name = args.preset or ("gpu" if "cuda" in machine.devices else "cpu")
     if name not in plans.PRESETS:
         raise CantBeDone(f"there is no preset {name!r}; the presets are {', '.join(plans.PRESETS)}")
-    preset = plans.PRESETS[name]
-    settings = plans.preset_settings(
-        preset,
-        seq=args.seq or (),
-        width=args.width or (),
-        pairs=args.pairs and tuple(sorted(set(args.pairs))),
-        steps=args.steps,
-    )
+    preset, pairs = plans.PRESETS[name], args.pairs and tuple(sorted(set(args.pairs)))
+    grid = {"seq": args.seq or (), "width": args.width or ()}
+    settings = plans.preset_settings(preset, **grid, pairs=pairs, steps=args.steps)
     names, seeds = args.variants, args.seeds or preset.seeds
     if args.scan:
         settings, names, seeds = plans.scan_settings(settings), names or SCAN, args.seeds or 1
-    first = args.seed or 0
+    first, threads = args.seed or 0, pinned(args.threads or 1, machine)
     return plans.make_training_plan(
         impls.table(args.table),
         names,
@@ -360,19 +342,7 @@ def _training_plan(args: argparse.Namespace, machine: Machine) -> TrainingPlan:
         settings,
         machine,
         seeds=range(first, first + seeds),
-        threads=pinned(args.threads or 1, machine),
-    )
-
-
-def _plan_sentence(plan: TrainingPlan) -> str:
-    setting = plan.settings[0]
-    pairs = ", ".join(map(str, setting.pairs))
-    where = setting.slug if len(plan.settings) == 1 else f"{len(plan.settings)} settings"
-    seeds = "1 seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
-    threads = "1 thread" if plan.threads == 1 else f"{plan.threads} threads"
-    return (
-        f"{plan.trainings} trainings: {len(plan.variants[setting])} variants, {seeds}, {where}; "
-        f"{pairs} pairs; {threads}"
+        threads=threads,
     )
 
 

@@ -13,21 +13,16 @@ from attnbench.features.quality.recall import Setting
 
 WORDS = 50
 MADE = {"machine": {"name": "a-machine"}, "started": "2026-01-02T03:04:05+00:00"}
+OKAY = {"status": "measured", "reason": "", "remedy": ""}
+EXACT = {"relative": 1e-7, "max": 1e-7, "worst_row": 2e-7, "cosine": 1.0}
 
 
 def small_model(layers=2):
     """A BERT of two heads of eight channels, its weights large enough for scores to matter."""
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        attn_implementation="sdpa",
-        initializer_range=0.4,
-    )
+    sizes = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": layers}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64}
+    config = BertConfig(**sizes, attn_implementation="sdpa", initializer_range=0.4)
     return BertModel(config, add_pooling_layer=False).eval()
 
 
@@ -54,41 +49,25 @@ def no_numbers(problem):
 
 def original(tokens=(20,) * 4 + (200,) * 10):
     """Four short texts in two pairs, and ten long ones."""
-    return {
-        "tokens": list(tokens),
-        "pairs": [{"a": 0, "b": 1, "kind": "paraphrase"}, {"a": 2, "b": 3, "kind": "unrelated"}],
-        "similarities": [0.8, 0.1],
-        "floor": [step(0.8)],
-        "plain": {"relative": 1e-7, "max": 1e-7, "worst_row": 2e-7, "cosine": 1.0},
-    }
+    pairs = [{"a": 0, "b": 1, "kind": "paraphrase"}, {"a": 2, "b": 3, "kind": "unrelated"}]
+    made = {"tokens": list(tokens), "pairs": pairs, "similarities": [0.8, 0.1]}
+    return {**made, "floor": [step(0.8)], "plain": EXACT}
 
 
 def step(ratio, seq=256):
     """Twenty pairs whose median ratio is this."""
     logs = np.log(ratio) + 0.002 * np.linspace(-1, 1, 20)
-    times = {"a_s": [0.1] * 20, "b_s": [0.1 * ratio] * 20}
     comparison = paired(logs.tolist(), 0.01).to_dict()
+    times = {"a_s": [0.1] * 20, "b_s": [0.1 * ratio] * 20}
     return {"seq": seq, "comparison": comparison, **times, "stop": "decided"}
 
 
 def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
     """A variant that was measured in the model, on the texts of :func:`original`."""
-    return {
-        "variant": variant,
-        "family": "lowrank",
-        "computes": computes,
-        "status": "measured",
-        "reason": "",
-        "remedy": "",
-        "amiss": [],
-        "together": True,
-        "left_out": {},
-        "steps": [] if ratio is None else [step(ratio)],
-        "cosines": list(cosines),
-        "similarities": [0.7, 0.2],
-        "error": {"relative": 1e-7, "max": 1e-7, "worst_row": 1e-7, "cosine": 1.0},
-        **more,
-    }
+    made = {"variant": variant, "family": "lowrank", "computes": computes, **OKAY, "amiss": []}
+    made |= {"together": True, "left_out": {}, "steps": [] if ratio is None else [step(ratio)]}
+    made |= {"cosines": list(cosines), "similarities": [0.7, 0.2], "error": EXACT}
+    return {**made, **more}
 
 
 def flat(value, spread=0.0, texts=14):
@@ -99,34 +78,18 @@ def flat(value, spread=0.0, texts=14):
 def evidence(*rows):
     """What ``quality model`` would have kept of these."""
     whole = original()
-    made = {
-        **MADE,
-        "command": "attnbench quality model",
-        "original": whole,
-        "model": {"name": "all-MiniLM-L6-v2"},
-        "texts": {"source": "built in", "digest": "abc", "texts": 14},
-        "wanted": {"dtype": "float32", "device": "cpu", "seq": [256]},
-    }
+    made = {**MADE, "command": "attnbench quality model", "original": whole}
+    made |= {"model": {"name": "all-MiniLM-L6-v2"}}
+    made |= {"texts": {"source": "built in", "digest": "abc", "texts": 14}}
+    made |= {"wanted": {"dtype": "float32", "device": "cpu", "seq": [256]}}
     return Evidence("model", made, with_ranks([summarize(each, whole) for each in rows], whole))
 
 
 def real_row(variant, source, skill, **more):
     """A row of ``quality real``."""
-    return {
-        "variant": variant,
-        "family": "lowrank",
-        "computes": "approximates softmax",
-        "source": source,
-        "status": "measured",
-        "reason": "",
-        "remedy": "",
-        "distance": 1 - skill,
-        "cosine": 0.9,
-        "skill": skill,
-        "entropy": 0.4,
-        "problem": "b4 h12/12 n256",
-        **more,
-    }
+    made = {"variant": variant, "family": "lowrank", "computes": "approximates softmax", **OKAY}
+    made |= {"source": source, "distance": 1 - skill, "cosine": 0.9, "skill": skill}
+    return {**made, "entropy": 0.4, "problem": "b4 h12/12 n256", **more}
 
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
@@ -134,15 +97,9 @@ SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
 
 def look(at, accuracy, seconds=1.0, in_time=False, step_s=0.01):
     """A checkpoint."""
-    return {
-        "step": at,
-        "seconds": seconds,
-        "wall_s": seconds,
-        "loss": 0.5,
-        "step_s": step_s,
-        "in_time": in_time,
-        "accuracy": {str(pairs): share for pairs, share in accuracy.items()},
-    }
+    right = {str(pairs): share for pairs, share in accuracy.items()}
+    made = {"step": at, "seconds": seconds, "wall_s": seconds, "loss": 0.5, "step_s": step_s}
+    return {**made, "in_time": in_time, "accuracy": right}
 
 
 def training(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=640, **more):
@@ -152,31 +109,15 @@ def training(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=6
         curve.append(look(80, time, 0.9, in_time=True, step_s=step_s))
     if steps is not None:
         curve.append(look(100, steps, 1.0, step_s=step_s))
-    return {
-        "variant": variant,
-        "computes": "softmax",
-        "family": "dense",
-        "setting": asdict(SETTING),
-        "seed": seed,
-        "seconds": 0.9,
-        "status": "trained",
-        "reason": "",
-        "remedy": "",
-        "parameters": 1000,
-        "state_numbers": state,
-        "curve": curve,
-        **more,
-    }
+    made = {"variant": variant, "computes": "softmax", "family": "dense", **OKAY}
+    made |= {"setting": asdict(SETTING), "seed": seed, "seconds": 0.9, "status": "trained"}
+    return {**made, "parameters": 1000, "state_numbers": state, "curve": curve, **more}
 
 
 def trainings(variant, *accuracies, **more):
     """A training a seed, as good after its steps as in its time."""
-    return [
-        training(
-            variant, seed, dict(zip((4, 8), each, strict=True)), {4: each[0], 8: each[1]}, **more
-        )
-        for seed, each in enumerate(accuracies)
-    ]
+    shares = [dict(zip((4, 8), each, strict=True)) for each in accuracies]
+    return [training(variant, seed, each, each, **more) for seed, each in enumerate(shares)]
 
 
 def untrained(variant, reason, remedy=""):
@@ -187,15 +128,7 @@ def untrained(variant, reason, remedy=""):
 
 def recall_evidence(*more, seeds=3, budgets=None, **made):
     """What ``quality recall`` would have kept: sdpa, and more."""
-    facts = {
-        **MADE,
-        "command": "attnbench quality recall",
-        "baseline": "sdpa",
-        "scan": False,
-        "seeds": list(range(seeds)),
-        "threads": 1,
-        "budgets": {SETTING.slug: 0.9} if budgets is None else budgets,
-        "stopped": False,
-        **made,
-    }
+    facts = {**MADE, "command": "attnbench quality recall", "baseline": "sdpa", "scan": False}
+    facts |= {"seeds": list(range(seeds)), "threads": 1, "stopped": False}
+    facts |= {"budgets": {SETTING.slug: 0.9} if budgets is None else budgets, **made}
     return Evidence("recall", facts, [*trainings("sdpa", *[(1.0, 0.998)] * seeds), *more])

@@ -1,6 +1,6 @@
 """The recall task, what is trained and in which order, and how a plan is carried out."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from attnbench.features.quality.recall import (
     TESTING,
     TRAINING,
     Setting,
-    TrainingJob,
     TrainingProgress,
     stream,
 )
@@ -69,7 +68,7 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     assert seen.isdisjoint(row.tobytes() for row in tested)
 
 
-@pytest.mark.parametrize(("pairs", "values"), [(1, 7), (2, 3), (4, 4), (8, 64)])
+@pytest.mark.parametrize(("pairs", "values"), [(1, 7), (4, 4)])
 def test_chance_is_the_accuracy_of_naming_the_value_of_any_pair(pairs, values):
     setting = Setting(2 * pairs + 1, (pairs,), 8, keys=pairs, values=values)
     generator = np.random.default_rng(5)
@@ -81,15 +80,8 @@ def test_chance_is_the_accuracy_of_naming_the_value_of_any_pair(pairs, values):
 
 
 def plan(*names, preset=CPU, settings=None, seeds=(0, 1, 2), machine=None):
-    return recall.make_training_plan(
-        impls.table(),
-        names,
-        preset,
-        settings or preset.settings,
-        machine or this_machine(),
-        seeds=seeds,
-        threads=1,
-    )
+    what = impls.table(), names, preset, settings or preset.settings, machine or this_machine()
+    return recall.make_training_plan(*what, seeds=seeds, threads=1)
 
 
 def labels(plan):
@@ -113,21 +105,19 @@ def test_each_seed_trains_all_in_an_order_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "reason", "remedy"),
+    ("name", "status", "reason"),
     [
-        ("flash_attn2", "unavailable", "runs on cuda", "flash-attn"),
-        ("linformer", "unsupported", "takes the masks none", "attnbench show"),
-        ("numpy", "unsupported", "it has no backward", "attnbench show"),
-        ("mha", "unsupported", "is a layer", "attnbench list"),
-        ("ring", "unsupported", "over several processes", "attnbench list"),
+        ("flash_attn2", "unavailable", "runs on cuda"),
+        ("linformer", "unsupported", "takes the masks none"),
+        ("numpy", "unsupported", "it has no backward"),
+        ("mha", "unsupported", "is a layer"),
     ],
 )
-def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status, reason, remedy):
+def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status, reason):
     made = plan(name, "linear.elu")
     assert labels(made) == ["sdpa", "linear.elu"]
     (row,) = made.left_out
-    assert (row["variant"], row["status"]) == (name, status)
-    assert reason in row["reason"] and remedy in row["remedy"]
+    assert (row["variant"], row["status"]) == (name, status) and reason in row["reason"]
 
 
 def test_without_names_all_take_part_that_can_and_are_not_softmax_again():
@@ -166,11 +156,6 @@ def test_lengths_and_widths_are_settings_and_a_scan_tries_every_combination():
     assert {(s.width, s.rate) for s in scan} == {
         (w, r) for w in recall.SCANNED_WIDTHS for r in recall.SCANNED_RATES
     }
-
-
-def test_a_job_is_what_was_sent():
-    (job, *_) = plan("linear.taylor?features=8").jobs(CPU.settings[0], 3.0)
-    assert TrainingJob.from_dict(job.to_dict()) == job
 
 
 class Carried:
@@ -213,15 +198,9 @@ def test_a_refusal_is_met_once_and_the_others_go_on():
     names = [row["variant"] for row in carried.rows]
     assert (names.count("gla"), names.count("linear.elu")) == (1, 2)
     assert any("gla wants something else" in line for line in carried.lines)
-    assert carried.rows[0]["status"] == "unavailable"
     assert carried.lines[0].startswith("not trained: flash_attn2")
-    assert "pip install" in carried.lines[0]
 
 
 def test_without_a_baseline_there_is_nothing_to_compare():
     with pytest.raises(CantBeDone, match=r"sdpa could not be trained in .*it died"):
         Carried(ends={"sdpa": {"status": "failed", "reason": "it died", "curve": []}})
-
-
-def test_a_setting_is_read_back_as_it_was_kept():
-    assert Setting.from_dict({**asdict(SETTING), "pairs": [4, 8]}) == SETTING

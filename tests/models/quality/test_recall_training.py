@@ -11,7 +11,7 @@ import torch
 
 import impls
 from attnbench.features.quality import recall
-from attnbench.features.quality.recall import CAUSAL, NOTHING, SIX, Setting, TrainingJob, chance
+from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob, chance
 from attnbench.features.quality.recall_worker import (
     RecallModel,
     Training,
@@ -21,7 +21,7 @@ from attnbench.features.quality.recall_worker import (
 from attnbench.models.attention import Built, NotServed
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, keys=12, values=8, batch=3)
-OTHERS = ("gla", "delta", "ssd", "hedgehog", "cosformer", "rfa", "topk?k=4", "mean_v")
+OTHERS = ("delta", "hedgehog", "topk?k=4")
 TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=6, looks=3, tests=8)
 
 
@@ -39,7 +39,9 @@ def logits_of_two(model, at):
         return model(tokens_bn), model(other_bn)
 
 
-@pytest.mark.parametrize("name", [*SIX, *OTHERS])
+@pytest.mark.parametrize(
+    "name", ["sdpa", "dilated?dilation=1&width=32", "linear.elu", "ssd", *OTHERS]
+)
 def test_a_logit_depends_on_earlier_tokens_and_on_no_later_one(name):
     at = 23
     one, other = logits_of_two(seeded_model(SETTING, core_of(name), 1), at)
@@ -54,7 +56,8 @@ def test_a_place_sees_itself_and_its_neighbour_where_the_core_lets_nothing_pass(
 
 def test_a_seed_gives_every_variant_the_same_first_weights():
     first, *others = [
-        seeded_model(SETTING, core_of(name), 7).state_dict() for name in (*SIX, *OTHERS)
+        seeded_model(SETTING, core_of(name), 7).state_dict()
+        for name in ("sdpa", "linear.elu", "ssd")
     ]
     for other in others:
         assert other.keys() == first.keys()
@@ -128,26 +131,21 @@ def test_it_goes_on_until_both_budgets_are_over():
     assert [(look["step"], look["in_time"]) for look in looks] == steps
 
 
-def test_running_the_test_is_not_on_the_clock(monkeypatch):
-    training = Training(job())
+def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypatch):
+    training, draw = Training(job()), Setting.draw_mixed
 
     def busy(pairs):
-        until = time.process_time() + 0.2
+        until = time.process_time() + 0.05
         while time.process_time() < until:
             pass
         return 0.0
 
     monkeypatch.setattr(training, "accuracy", busy)
+    monkeypatch.setattr(Setting, "draw_mixed", lambda *given: time.sleep(0.05) or draw(*given))
     start = time.process_time()
     looks, _, _ = run(training)
-    assert time.process_time() - start > 1.2 and looks[-1]["seconds"] < 0.6
-
-
-def test_the_clock_of_one_thread_stands_still_while_others_have_the_processor(monkeypatch):
-    draw = Setting.draw_mixed
-    monkeypatch.setattr(Setting, "draw_mixed", lambda *given: time.sleep(0.1) or draw(*given))
-    looks, _, _ = run(Training(job()))
-    assert looks[-1]["wall_s"] > 0.6 > looks[-1]["seconds"]
+    assert time.process_time() - start > 0.3 > looks[-1]["seconds"]
+    assert looks[-1]["wall_s"] > 0.3
     assert Training(replace(job(), threads=2)).clock is time.perf_counter
 
 
@@ -192,10 +190,8 @@ def test_a_refusal_of_the_core_is_its_own_sentence():
     [
         ("sdpa", 12 * 16),
         ("dilated?dilation=1&width=2", 12 * 16),  # keys and values of all tokens
-        ("retention", 64),
         ("delta", 64),
         ("linear.elu", 64 + 8),  # a state; with what it is divided by
-        ("linear.taylor?features=0", (1 + 8 + 36) * 9),
         ("performer?features=20", 20 * 9 + 1),
     ],
 )
@@ -249,9 +245,11 @@ ROWS = """
 @pytest.mark.parametrize(
     ("name", "status", "reason", "steps"),
     [
-        ("prints", "trained", "", [2, 4]),
+        pytest.param("prints", "trained", "", [2, 4], marks=pytest.mark.slow),
         ("dies", "failed", "the worker ended with status 7: last words", [2]),
-        ("raises", "failed", "ZeroDivisionError: division by zero", [2]),
+        pytest.param(
+            "raises", "failed", "ZeroDivisionError: division by zero", [2], marks=pytest.mark.slow
+        ),
         pytest.param("hangs", "timed_out", "it was ended after 8 s", [2], marks=pytest.mark.slow),
     ],
 )
