@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.settings import Settings
 from attnbench.sweep.engine import START_LIMIT_S, WorkerLost
-from attnbench.sweep.places import Facts, NoCluster, Place, checked, machine_of
+from attnbench.sweep.places import NoCluster, Place, checked, machine_of
 from attnbench.sweep.sweep import Slot, SlotLost
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 REACH_S, PLACE_S, GRACE_S = 5.0, 60.0, 60.0
 """For a head node to answer, for a node to give its device, and for an answer to come back after
 the worker's own time is up."""
+
+
+Node = tuple[str, Any]
+"""A place's name, and the actor beside its device."""
 
 
 class RemoteEngine:
@@ -65,10 +70,10 @@ class Cluster:
     """The nodes of one kind."""
 
     def __init__(
-        self, ray: ModuleType, places: Sequence[tuple[str, Any]], found: Facts, note: str
+        self, ray: ModuleType, places: Sequence[Node], facts: Mapping[str, Any], note: str
     ) -> None:
-        self._ray, self._places, self._facts, self.note = ray, places, found, note
-        self.machine = machine_of(found.machine)
+        self._ray, self._places, self._facts, self.note = ray, places, facts, note
+        self.machine = machine_of(facts["machine"])
         self.kind: str | None = None
 
     @contextmanager
@@ -83,8 +88,7 @@ class Cluster:
                 raise NoCluster(f"{lost}; nothing was measured") from None
             if busy:
                 raise NoCluster(f"{name}: {busy}")
-            facts = self._facts
-            slots.append(Slot(engine, device, name, facts.kind, facts.machine))
+            slots.append(Slot(engine, device, name, self._facts["kind"], self._facts["machine"]))
         yield slots
 
 
@@ -101,12 +105,11 @@ def connected(address: str | None, device: str | None, kind: str | None) -> Iter
     try:
         ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise NoCluster(_cant(address, str(error).strip().splitlines()[:1])) from None
-    places: list[tuple[str, Any]] = []
+        raise NoCluster(_cant(address, error)) from None
+    places: list[Node] = []
     try:
         places = _places(ray, device)
-        here, found, note = _alike(places, _facts(ray, places), kind)
-        yield Cluster(ray, here, found, note)
+        yield Cluster(ray, *_alike(places, _facts(ray, places), kind))
     finally:
         for _, place in places:
             with suppress(Exception):
@@ -116,13 +119,11 @@ def connected(address: str | None, device: str | None, kind: str | None) -> Iter
 
 def _ray() -> ModuleType:
     try:
-        import ray
+        return import_module("ray")
     except ImportError:
         raise NoCluster(
             "Ray is not installed: pip install 'attnbench[cluster]', here and on every node"
         ) from None
-    module: ModuleType = ray
-    return module
 
 
 def _reach(address: str | None) -> None:
@@ -138,19 +139,19 @@ def _reach(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), REACH_S).close()
     except (OSError, OverflowError) as error:
-        raise NoCluster(_cant(address, [str(error)])) from None
+        raise NoCluster(_cant(address, error)) from None
 
 
-def _cant(address: str | None, why: Sequence[str]) -> str:
+def _cant(address: str | None, error: Exception) -> str:
     where = f"the Ray cluster at {address}" if address else "a Ray cluster from here"
-    said = f" ({why[0]})" if why else ""
+    why = str(error).strip().partition("\n")[0]
     return (
-        f"can't reach {where}{said}: start one with 'ray start --head', join its nodes with 'ray "
+        f"can't reach {where} ({why}): start one with 'ray start --head', join its nodes with 'ray "
         "start --address HOST:PORT', and run this on one of them"
     )
 
 
-def _places(ray: ModuleType, device: str | None) -> list[tuple[str, Any]]:
+def _places(ray: ModuleType, device: str | None) -> list[Node]:
     """An actor beside each device, alone with it: a GPU, or all of a node's processors."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     wanted = device or ("cuda" if any(_count(n, "GPU") for n in nodes) else "cpu")
@@ -182,7 +183,7 @@ def _count(node: Mapping[str, Any], what: str) -> int:
     return int(node["Resources"].get(what, 0))
 
 
-def _facts(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
+def _facts(ray: ModuleType, places: Sequence[Node]) -> list[dict[str, Any]]:
     """The facts of each node; raises a sentence for one that can't take part."""
     references = [place.facts.remote() for _, place in places]
     ready, _ = ray.wait(references, num_returns=len(references), timeout=PLACE_S)
@@ -196,25 +197,24 @@ def _facts(ray: ModuleType, places: Sequence[tuple[str, Any]]) -> list[Facts]:
         try:
             facts.append(checked(name, ray.get(reference)))
         except ray.exceptions.RayError as error:
-            last = str(error).strip().splitlines()[-1:]
+            last = str(error).strip().rpartition("\n")[2][:300]
             raise NoCluster(
-                f"{name} can't run attnbench ({''.join(last)[:300]}): install the same attnbench "
-                "on every node"
+                f"{name} can't run attnbench ({last}): install the same attnbench on every node"
             ) from None
     return facts
 
 
 def _alike(
-    places: Sequence[tuple[str, Any]], found: Sequence[Facts], kind: str | None
-) -> tuple[list[tuple[str, Any]], Facts, str]:
+    places: Sequence[Node], found: Sequence[dict[str, Any]], kind: str | None
+) -> tuple[list[Node], dict[str, Any], str]:
     """The places of one kind, their facts, and a sentence about the others."""
-    kinds = Counter(facts.kind for facts in found)
+    kinds = Counter(facts["kind"] for facts in found)
     chosen = kind or kinds.most_common(1)[0][0]
     if chosen not in kinds:
         raise NoCluster(f"no node is of kind {chosen}; there are {', '.join(kinds)}")
-    mine = [place for place, facts in zip(places, found, strict=True) if facts.kind == chosen]
+    mine = [i for i, facts in enumerate(found) if facts["kind"] == chosen]
     others = "; ".join(f"{n} of kind {k}" for k, n in kinds.items() if k != chosen)
-    note = f"measured on {len(mine)} of kind {chosen}" + (
-        f"; left out, as unlike machines share no ranking: {others} (--kind)" if others else ""
-    )
-    return mine, next(facts for facts in found if facts.kind == chosen), note
+    note = f"measured on {len(mine)} of kind {chosen}"
+    if others:
+        note += f"; left out, as unlike machines share no ranking: {others} (--kind)"
+    return [places[i] for i in mine], found[mine[0]], note

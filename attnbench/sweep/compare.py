@@ -79,12 +79,11 @@ def compare_cell(
     limit_s: float = math.inf,
 ) -> Compared:
     """One problem, by itself; ``limit_s``: no answer is waited for any longer."""
-    jobs = [
-        {"variant": c.variant.to_dict(), "problem": c.problem.to_dict(), "seed": seed}
-        for c in (against, judged)  # the ratio is of the second's time to the first's
-    ]
     asked = {
-        "compare": jobs,
+        "compare": [  # the ratio is of the second's time to the first's
+            {"variant": c.variant.to_dict(), "problem": c.problem.to_dict(), "seed": seed}
+            for c in (against, judged)
+        ],
         "margin": margin,
         "floors": [dict(f) for f in floors],
         "budget_s": budget_s,
@@ -137,26 +136,22 @@ class ContestResult:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ContestResult:
         """Back from :meth:`to_dict`."""
-        rest = {k: v for k, v in values.items() if k not in ("judged", "against")}
-        return cls(values["judged"], values["against"], Comparison.from_dict(rest))
+        rest = dict(values)
+        return cls(rest.pop("judged"), rest.pop("against"), Comparison.from_dict(rest))
 
 
 def within(plan: Plan, most: int | None) -> tuple[list[str], dict[str, int]]:
     """The variants that could be measured; and the bytes of those that need too many, by their own
     formulas.
     """
-    peaks = {c.variant.label: _peak(c) for c in plan.to_run}
-    large = {name: peak for name, peak in peaks.items() if most and peak and peak > most}
+    large: dict[str, int] = {}
+    for cell in plan.to_run if most else ():
+        variant = cell.variant
+        if variant.cost is not None:
+            peak = load_function(variant.cost)(cell.problem, **variant.chosen).peak_bytes
+            if peak and peak > most:
+                large[variant.label] = peak
     return [c.variant.label for c in plan.cells if c.variant.label not in large], large
-
-
-def _peak(cell: Cell) -> int | None:
-    if cell.variant.cost is None:
-        return None
-    peak: int | None = load_function(cell.variant.cost)(
-        cell.problem, **cell.variant.chosen
-    ).peak_bytes
-    return peak
 
 
 def shorter(plan: Plan) -> Problem | None:
@@ -177,30 +172,32 @@ def shorter(plan: Plan) -> Problem | None:
         return None
 
 
+def _taken(records: Sequence[Record]) -> dict[str, float]:
+    """Seconds by variant, the fastest first."""
+    timed = [(r.time.median_s, r.variant) for r in records if r.time is not None]
+    return {name: seconds for seconds, name in sorted(timed)}
+
+
 def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
     """The variants that could win, after all were tried on a shorter sequence, the fastest first;
     and of the others how many times as long they took as the fastest.
 
     A variant that was not measured there may have been refused that length alone, and stays.
     """
-    taken = {r.variant: r.time.median_s for r in records if r.time is not None}
+    taken = _taken(records)
     best = min(taken.values(), default=0.0)
-    times = {name: taken[name] / best for name in sorted(taken, key=taken.__getitem__)}
+    behind = {name: s / best for name, s in taken.items() if s > HOPELESS * best}
     untried = [r.variant for r in records if r.status in NOT_TRIED]
-    kept = [name for name, each in times.items() if each <= HOPELESS]
-    return [*kept, *untried], {name: x for name, x in times.items() if x > HOPELESS}
+    return [*(name for name in taken if name not in behind), *untried], behind
 
 
 def near_the_best(records: Sequence[Record], names: Sequence[str]) -> list[str]:
     """Of some variants those that a median alone does not tell from the best, the best first; two
     at the least.
     """
-    taken = {
-        r.variant: r.time.median_s for r in records if r.time is not None and r.variant in names
-    }
-    order = sorted(taken, key=taken.__getitem__)
-    near = [name for name in order if taken[name] <= NEAR * taken[order[0]]]
-    return (near if len(near) > 1 else order[:2])[: MOST_PAIRED + 1]
+    taken = {name: s for name, s in _taken(records).items() if name in names}
+    near = [name for name in taken if taken[name] <= NEAR * min(taken.values())]
+    return (near if len(near) > 1 else [*taken][:2])[: MOST_PAIRED + 1]
 
 
 def in_pairs(
@@ -217,19 +214,9 @@ def in_pairs(
         return []
     found = []
     for cell in others:
-        (one,) = compare_cells(
-            [cell],
-            [best],
-            engine,
-            seed=header["seed"],
-            margin=None,
-            floors=header["noise"],
-            budget_s=PAIRS_S,
-            watch=lambda _: None,
-        )
-        if one.pairs is None:
+        one = compare_cell(cell, best, engine, header["seed"], None, header["noise"], PAIRS_S)
+        if one.comparison is None:
             say(f"no pairs of {cell.variant.label}: {one.status}: {one.why}")
         else:
-            held = ContestResult(cell.variant.label, best.variant.label, one.pairs.comparison)
-            found.append(held)
+            found.append(ContestResult(cell.variant.label, best.variant.label, one.comparison))
     return found

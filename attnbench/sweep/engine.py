@@ -39,22 +39,9 @@ class Engine(Protocol):
 class LocalEngine(Worker):
     """Asks a worker on this machine; starts one when there is none."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        path: Path | None = None,
-        *,
-        limited: bool = True,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, path: Path | None = None, **more: Any) -> None:
         """As of :class:`Worker`."""
-        super().__init__(
-            "attnbench.sweep.worker",
-            settings.threads,
-            path=path,
-            limited=limited,
-            variables=variables,
-        )
+        super().__init__("attnbench.sweep.worker", settings.threads, path=path, **more)
         self.settings = settings
 
     def _start(self) -> None:
@@ -130,28 +117,18 @@ def lost_status(lost: WorkerLost) -> Status:
 
 
 def _ended(cell: Cell, lost: WorkerLost, job: Mapping[str, Any], note: str = "") -> Record:
-    return _printable(
-        Record.of(
-            cell.variant,
-            cell.problem,
-            lost_status(lost),
-            lost.reason,
-            detail=lost.output,
-            seed=job["seed"],
-            note=note,
-        )
-    )
+    status, more = lost_status(lost), {"detail": lost.output, "seed": job["seed"], "note": note}
+    return _printable(Record.of(cell.variant, cell.problem, status, lost.reason, **more))
 
 
 def _printable(record: Record) -> Record:
     """The record without control characters: its texts come from what is measured."""
+    texts = {name: getattr(record, name) for name in ("reason", "remedy", "note", "detail")}
     return record.with_(
-        reason=_plain(record.reason),
-        remedy=_plain(record.remedy),
-        note=_plain(record.note),
-        detail=_plain(record.detail, "\n\t"),
+        **{
+            name: "".join(
+                c if c.isprintable() or (name == "detail" and c in "\n\t") else "?" for c in text
+            )
+            for name, text in texts.items()
+        }
     )
-
-
-def _plain(text: str, besides: str = "") -> str:
-    return "".join(c if c.isprintable() or c in besides else "?" for c in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class Local:
 
 
 def _kind(devices: Sequence[str], machine: Machine) -> str:
-    named = f"--devices {','.join(devices)}"
+    named, several = f"--devices {','.join(devices)}", len(devices) > 1
     kinds = {device.split(":")[0] for device in devices}
     if len(kinds) != 1:
         raise InvalidProblem(
@@ -70,12 +70,10 @@ def _kind(devices: Sequence[str], machine: Machine) -> str:
         here(device, machine)
         if ":" in device:
             _gpu(device, machine)
-    if len(devices) > 1 and (
-        len(set(devices)) < len(devices) or not all(":" in d for d in devices)
-    ):
-        raise InvalidProblem(
-            f"{named}: one worker at a time measures on each; name each once, with its number"
-        )
+        if several and (devices.count(device) > 1 or ":" not in device):
+            raise InvalidProblem(
+                f"{named}: one worker at a time measures on each; name each once, with its number"
+            )
     return kinds.pop()
 
 
@@ -92,21 +90,10 @@ class NoCluster(CantBeDone):
     """The cluster can't be used as it is; a sentence."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The facts of a node before anything is measured on it."""
-
-    protocol: int
-    sources: str
-    """A digest of the code."""
-    machine: dict[str, Any]
-    kind: str
-
-
 def facts() -> dict[str, Any]:
-    """Those of the machine that this runs on."""
-    machine = this_machine()
-    return asdict(Facts(PROTOCOL, sources(), machine.to_dict(), machine.kind))
+    """Those of the machine that this runs on: its method, its code, its fingerprint and kind."""
+    machine, own = this_machine(), {"protocol": PROTOCOL, "sources": sources()}
+    return {**own, "machine": machine.to_dict(), "kind": machine.kind}
 
 
 @cache
@@ -158,7 +145,7 @@ def machine_of(values: Mapping[str, Any]) -> Machine:
     return Machine(**{**fields, "gpus": tuple(Gpu(**gpu) for gpu in values["gpus"])})
 
 
-def checked(name: str, values: Mapping[str, Any]) -> Facts:
+def checked(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """A node's facts; raises a sentence where it has another method or other code."""
     if values["protocol"] != PROTOCOL:
         raise NoCluster(
@@ -170,4 +157,4 @@ def checked(name: str, values: Mapping[str, Any]) -> Facts:
             f"{name} has another attnbench (sources {values['sources']}, here {sources()}): what "
             "would be measured is not the same; install the same there"
         )
-    return Facts(**values)
+    return values

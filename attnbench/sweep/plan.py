@@ -29,12 +29,18 @@ def spread(variants: Sequence[Variant], world: int, device: str, machine: Machin
             f"{', …' * (len(variants) > 3)}: each runs in one process; leave it out, or name one "
             "that runs over several, such as ring"
         )
-    told = [
-        row.with_options({"world": str(world)}) if row.ranks and row.world == 1 else row
-        for row in variants
-    ]
-    for row in told:
-        _refuse_too_many(row, device, machine)
+    there, what = (machine.cores, "core") if device == "cpu" else (max(len(machine.gpus), 1), "GPU")
+    told = []
+    for row in variants:
+        if row.ranks and row.world == 1:
+            row = row.with_options({"world": str(world)})
+        if row.world > there:
+            remedy = f"use --world {there} at the most" if there > 1 else "leave it out"
+            raise InvalidProblem(
+                f"{row.label} needs a {what} for each of its {row.world} processes, and this "
+                f"machine has {there}: {remedy}"
+            )
+        told.append(row)
     return told
 
 
@@ -48,19 +54,6 @@ def shared_out(grid: Preset) -> Preset:
     if grid.parts:
         return replace(grid, parts=tuple(map(shared_out, grid.products)))
     return grid.with_(seq=tuple(str(-(-int(n) // pieces) * pieces) for n in grid.seq))
-
-
-def _refuse_too_many(row: Variant, device: str, machine: Machine) -> None:
-    if device == "cpu":
-        there, what = machine.cores, "core"
-    else:
-        there, what = len(machine.gpus), "GPU"
-    if row.world > max(there, 1):
-        remedy = f"use --world {there} at the most" if there > 1 else "leave it out"
-        raise InvalidProblem(
-            f"{row.label} needs a {what} for each of its {row.world} processes, and this machine "
-            f"has {there}: {remedy}"
-        )
 
 
 CALLS_BESIDE_SAMPLES = 14
@@ -143,34 +136,29 @@ LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp1
 def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Problem]:
     """Every problem of a grid; raises a sentence for one that can't exist."""
     for each in grid.products:
-        yield from _product(each, levels)
-
-
-def _product(grid: Preset, levels: Sequence[str]) -> Iterator[Problem]:
-    for level, phase, mask_text, seq in product(levels, grid.phase, grid.mask, grid.seq):
-        mask = Mask.parse(mask_text)
-        q_len, kv_len = _lengths(seq, phase)
-        for batch, heads, width, dtype, inputs in product(
-            grid.batches(kv_len), grid.heads, grid.head_dim, grid.dtype, grid.inputs
-        ):
-            for kv_heads, v_width in product(
-                grid.kv_heads or (heads,), grid.v_head_dim or (width,)
-            ):
-                yield Problem(
-                    batch=batch,
-                    heads=heads,
-                    kv_heads=kv_heads,
-                    q_len=q_len,
-                    kv_len=kv_len,
-                    head_dim=width,
-                    v_head_dim=v_width,
-                    dtype=LONG.get(dtype, dtype),
-                    mask=mask,
-                    phase=phase,
-                    inputs=inputs,
-                    level=level,
-                    device=grid.device,
-                )
+        for level, phase, mask, seq in product(levels, each.phase, each.mask, each.seq):
+            seen = Mask.parse(mask)
+            q_len, kv_len = _lengths(seq, phase)
+            axes = (each.batches(kv_len), each.heads, each.head_dim, each.dtype, each.inputs)
+            for batch, heads, width, dtype, inputs in product(*axes):
+                for kv_heads, v_width in product(
+                    each.kv_heads or (heads,), each.v_head_dim or (width,)
+                ):
+                    yield Problem(
+                        batch=batch,
+                        heads=heads,
+                        kv_heads=kv_heads,
+                        q_len=q_len,
+                        kv_len=kv_len,
+                        head_dim=width,
+                        v_head_dim=v_width,
+                        dtype=LONG.get(dtype, dtype),
+                        mask=seen,
+                        phase=phase,
+                        inputs=inputs,
+                        level=level,
+                        device=each.device,
+                    )
 
 
 def _lengths(seq: str, phase: str) -> tuple[int, int]:
@@ -183,70 +171,69 @@ def _lengths(seq: str, phase: str) -> tuple[int, int]:
     return (1 if phase == "decode" else int(seq)), int(seq)
 
 
-def _captured_wrong(problem: Problem) -> str | None:
-    """None where captured inputs fit the problem, or none are asked for; else a sentence."""
-    if not problem.inputs.startswith("captured:"):
-        return None
+def _insist_captured(problem: Problem) -> None:
+    """Raise a sentence where captured inputs don't fit the problem."""
+    kind, _, name = problem.inputs.partition(":")
+    if kind != "captured":
+        return
     import numpy as np
 
-    file = Path(problem.inputs.removeprefix("captured:")).expanduser()
-    b, c, d = problem.batch, problem.kv_heads, problem.head_dim
-    wanted = {
-        "q": (b, problem.heads, problem.q_len, d),
-        "k": (b, c, problem.kv_len, d),
-        "v": (b, c, problem.kv_len, problem.v_head_dim),
-    }
-    if file.exists() and not file.is_file():
-        return f"captured inputs {file} can't be read as an .npz of q, k and v: it is no file"
+    file = Path(name).expanduser()
+    b, d = problem.batch, problem.head_dim
+    keys = (b, problem.kv_heads, problem.kv_len)
+    wanted = {"q": (b, problem.heads, problem.q_len, d), "k": (*keys, d)}
+    wanted["v"] = (*keys, problem.v_head_dim)
     try:
+        if file.exists() and not file.is_file():
+            raise OSError("it is no file")
         with file.open("rb") as opened, np.load(opened) as arrays:
-            for name, shape in wanted.items():
-                most = 16 * prod(shape) + ROOM
-                if arrays.zip.getinfo(f"{name}.npy").file_size > most:  # few bytes may unfold to it
-                    return f"{file}: {name} is larger than the problem {problem} needs"
-                if not np.isfinite(arrays[name].astype(np.float64)).all():
-                    return f"{file}: {name} holds numbers that are not finite; nothing can be said"
-                if arrays[name].shape != shape:
-                    return (
-                        f"{file}: {name} has the shape {arrays[name].shape}, and the problem "
+            for part, shape in wanted.items():
+                most = 16 * prod(shape) + ROOM  # few bytes may unfold to it
+                if arrays.zip.getinfo(f"{part}.npy").file_size > most:
+                    raise InvalidProblem(f"{file}: {part} is larger than {problem} needs")
+                if arrays[part].shape != shape:
+                    raise InvalidProblem(
+                        f"{file}: {part} has the shape {arrays[part].shape}, and the problem "
                         f"{problem} needs {shape}; set --seq, --heads, --head-dim to fit the file"
                     )
+                if not np.isfinite(arrays[part].astype(np.float64)).all():
+                    raise InvalidProblem(
+                        f"{file}: {part} holds numbers that are not finite; nothing can be said"
+                    )
+    except InvalidProblem:
+        raise
     except Exception as error:  # encrypted, packed otherwise, cut off, or nothing of the kind
-        return f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
-    return None
+        raise InvalidProblem(
+            f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
+        ) from None
 
 
 def here(device: str, machine: Machine) -> None:
     """Raise a sentence where the machine has no such device."""
-    kind = device.split(":")[0]
-    if kind not in machine.devices:
-        why, but = "", ""
-        if kind == "cuda":
-            why = f" ({'; '.join(gpu_warnings(machine))})"
-            but = ", where a GPU's preset would take hours"
-        raise InvalidProblem(
-            f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
-            f"use --device {machine.devices[-1]}{but}{why}"
-        )
-
-
-def grid_of(given: Sequence[Problem], title: str) -> Preset:
-    """The values that some problems have, axis by axis: what a run says of them in short."""
-
-    def values(name: str) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(getattr(p, name) for p in given))
-
-    seq = dict.fromkeys(
-        str(p.q_len) if p.q_len == p.kv_len else f"{p.q_len}x{p.kv_len}" for p in given
-    )
-    axes: dict[str, Any] = {name: values(name) for name in AXES}
-    return Preset(
-        title, seq=tuple(seq), mask=tuple(map(str, values("mask"))), device=given[0].device, **axes
+    if (kind := device.split(":")[0]) in machine.devices:
+        return
+    why = f" ({'; '.join(gpu_warnings(machine))})" if kind == "cuda" else ""
+    but = ", where a GPU's preset would take hours" if kind == "cuda" else ""
+    raise InvalidProblem(
+        f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
+        f"use --device {machine.devices[-1]}{but}{why}"
     )
 
 
 AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "phase", "inputs", "level")
 """Those that a grid and a problem have by the same name and as the same values."""
+
+
+def grid_of(given: Sequence[Problem], title: str) -> Preset:
+    """The values that some problems have, axis by axis: what a run says of them in short."""
+    axes: dict[str, Any] = {
+        name: tuple(dict.fromkeys(getattr(p, name) for p in given)) for name in AXES
+    }
+    seq = [str(p.q_len) if p.q_len == p.kv_len else f"{p.q_len}x{p.kv_len}" for p in given]
+    axes["seq"], axes["mask"] = (
+        tuple(dict.fromkeys(each)) for each in (seq, [str(p.mask) for p in given])
+    )
+    return Preset(title, device=given[0].device, **axes)
 
 
 def make_plan(
@@ -264,11 +251,10 @@ def make_plan(
     for cell in (cell for plan in plans for cell in plan.cells):
         side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
-    return Plan(sorted(cells, key=_compiled_on_gpu))  # which take as long as many others
-
-
-def _compiled_on_gpu(cell: Cell) -> bool:
-    return cell.problem.device != "cpu" and "c++" in cell.variant.requires
+    # what is compiled on a GPU takes as long as many others
+    return Plan(
+        sorted(cells, key=lambda c: c.problem.device != "cpu" and "c++" in c.variant.requires)
+    )
 
 
 def _plan(
@@ -283,8 +269,7 @@ def _plan(
     if not asked:
         raise InvalidProblem("the grid is empty: give at least one value for each of its axes")
     for problem in asked:
-        if (wrong := _captured_wrong(problem)) is not None:
-            raise InvalidProblem(wrong)
+        _insist_captured(problem)
     for device in dict.fromkeys(p.device for p in asked):
         here(device, machine)
     variants = list({v.label: v for v in variants}.values())
@@ -296,9 +281,8 @@ def _plan(
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
     left_out: Record | None = None
     if (missing := why_not(variant, machine)) is not None:
-        left_out = Record.of(
-            variant, problem, Status.UNAVAILABLE, missing.reason, remedy=missing.remedy
-        )
+        why, remedy = missing.reason, missing.remedy
+        left_out = Record.of(variant, problem, Status.UNAVAILABLE, why, remedy=remedy)
     elif (refusal := variant.supports(problem)) is not None:
         left_out = Record.of(variant, problem, Status.UNSUPPORTED, refusal)
     guess = 0.0 if left_out else _guess(variant, problem, grid, machine)

@@ -12,7 +12,7 @@ from attnbench.core.record import Record, Status
 from attnbench.sweep.plan import duration
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 
 LINES = 8
@@ -81,13 +81,11 @@ class LiveTable:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._latest: deque[Record] = deque(maxlen=LINES)
-        self._bar = Progress(
-            BarColumn(), MofNCompleteColumn(), TextColumn("cells · {task.fields[left]}")
-        )
+        left = TextColumn("cells · {task.fields[left]}")
+        self._bar = Progress(BarColumn(), MofNCompleteColumn(), left)
         self._task = self._bar.add_task("", total=total, left="starting")
-        self._live = Live(
-            self._draw(), console=Console(file=cast(IO[str], Unchecked(sys.stderr))), transient=True
-        )
+        console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
+        self._live = Live(self._draw(), console=console, transient=True)
 
     def __enter__(self) -> LiveTable:
         self._live.__enter__()
@@ -106,7 +104,8 @@ class LiveTable:
         """Print it above what is redrawn."""
         self._live.console.print(for_terminal(sentence), highlight=False, markup=False)
 
-    def _draw(self) -> Table:
+    def _draw(self) -> Group:
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
@@ -115,10 +114,7 @@ class LiveTable:
             style = "" if record.status is Status.MEASURED else "yellow"
             words = (record.variant, record.problem.slug, describe(record))
             cells.add_row(*(Text(for_terminal(each)) for each in words), style=style)
-        whole = Table.grid()
-        whole.add_row(cells)
-        whole.add_row(self._bar)
-        return whole
+        return Group(cells, self._bar)
 
 
 def watcher(total: int) -> PlainLines | LiveTable:

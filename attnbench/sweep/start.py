@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import attnbench
 import impls
@@ -20,7 +20,7 @@ from attnbench.core.disk import StoreError, long, named, short
 from attnbench.core.evidence import stored_floors, stored_selfcheck
 from attnbench.core.format import milliseconds
 from attnbench.core.machine import Machine, this_machine, version_of
-from attnbench.core.record import PROTOCOL, Record, Status, Time
+from attnbench.core.record import PROTOCOL, Record, Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_header, read_records
@@ -38,7 +38,6 @@ ALIKE = ("system", "cpu", "cores", "python", "torch_cuda")
 """Of a machine, what may not change within a leg; its versions and GPUs besides."""
 OF_NO_ACCOUNT = ("asv",)
 """Versions that no measurement depends on."""
-NAMED = 3
 
 
 class CodeChanged(CantBeDone):
@@ -56,20 +55,22 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
     }
 
 
-def last_leg(header: Mapping[str, Any]) -> Mapping[str, Any]:
+def _last_leg(header: Mapping[str, Any]) -> Mapping[str, Any]:
     """A run's header, with the facts of its last leg."""
-    legs = header.get("legs")
-    return {**header, **legs[-1]} if legs else header
+    return {**header, **([{}, *header.get("legs", ())])[-1]}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How the facts of a leg differ now, each in a few words."""
-    if "files" not in then or "ruler" not in then["code"]:
+    code = then["code"]
+    if "files" not in then or "ruler" not in code:
         return ["an earlier attnbench measured it, which didn't write down with which code"]
-    found = []
-    for name, what in (("impls", "the code of the variants"), ("ruler", "the code that measures")):
-        if then["code"][name] != now["code"][name]:
-            found.append(f"{what} is not that of {_commit(then)} (now {_commit(now)})")
+    commit = f"commit {code['commit'][:8]}" if code.get("commit") else "an unknown commit"
+    commit += " with changes" * bool(code.get("commit") and code.get("dirty"))
+    what = {"impls": "the code of the variants", "ruler": "the code that measures"}
+    found = [
+        f"{what[name]} is not that of {commit}" for name in what if code[name] != now["code"][name]
+    ]
     before, after = then["files"], now["files"]
     same = {*before.values()} & {*after.values()}  # the file may have moved
     for file in dict.fromkeys([*before, *after]):
@@ -79,42 +80,48 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         elif file not in before and after[file] not in same:
             found.append(f"{file} is read too")
     versions, versions_now = _versions(then), _versions(now)
-    for what in dict.fromkeys([*versions, *versions_now]):
-        has = versions_now.get(what, "nothing")
-        if what not in versions:
-            found.append(f"{what} is {has} and was not there")
-        elif has != versions[what]:
-            found.append(f"{what} was {versions[what]} and is {has}")
+    for name in dict.fromkeys([*versions, *versions_now]):
+        was, has = versions.get(name, "nothing"), versions_now.get(name, "nothing")
+        if was != has:
+            found.append(f"{name} was {was} and is {has}")
     return found
+
+
+def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
+    machine = leg["machine"]
+    packages = {**leg.get("requires", {}), **machine.get("versions", {})}
+    gpus = {
+        f"GPU {number}": f"{gpu['name']} with driver {gpu['driver']}"
+        for number, gpu in enumerate(machine.get("gpus", ()))
+    }
+    kept = {name: version for name, version in packages.items() if name not in OF_NO_ACCOUNT}
+    return {name: str(machine.get(name)) for name in ALIKE} | kept | gpus
 
 
 class Unchanged:
     """Notices changes to what a leg depends on while the leg is measured."""
 
     def __init__(self, header: Mapping[str, Any]) -> None:
-        leg = last_leg(header)
-        recorded = leg.get("code") or {}
-        self._digests = {name: recorded[name] for name in ("impls", "ruler") if name in recorded}
-        self._files: Mapping[str, str] = leg.get("files") or {}
-        self._watched = [long(file) for file in self._files]
-        if self._digests:
-            self._watched += [file for files in _sources().values() for file in files]
+        leg = _last_leg(header)
+        self._digests = {long(file): digest for file, digest in (leg.get("files") or {}).items()}
+        self._code = {k: v for k, v in (leg.get("code") or {}).items() if k in ("impls", "ruler")}
         self._stamps: dict[Path, tuple[int, int]] | None = None
 
     def check(self) -> None:
         """Raises :class:`CodeChanged`. While no file is written, only their times are compared."""
-        stamps = {file: _stamp(file) for file in self._watched}
+        sources = _sources() if self._code else {}
+        files = [*self._digests, *(file for each in sources.values() for file in each)]
+        stamps = {file: _stamp(file) for file in files}
         if stamps == self._stamps:
             return
-        sources = _sources() if self._digests else {}
-        changed = [n for n, digest in self._digests.items() if _digest(sources[n]) != digest]
-        changed += [f for f, digest in self._files.items() if _digest([long(f)]) != digest]
+        changed = [name for name, digest in self._code.items() if _digest(sources[name]) != digest]
+        changed += [str(f) for f, digest in self._digests.items() if _digest([f]) != digest]
         if changed:
             known = self._stamps or stamps
-            written = [short(str(f)) for f, stamp in stamps.items() if known.get(f) != stamp]
+            written = [str(f) for f, stamp in stamps.items() if known.get(f) != stamp]
             raise CodeChanged(
-                f"{', '.join((written or changed)[:NAMED])} was changed while the run went on, so "
-                "the cell at hand may be of the one or the other and is dropped"
+                f"{', '.join(map(short, (written or changed)[:3]))} was changed while the run went "
+                "on, so the cell at hand may be of the one or the other and is dropped"
             )
         self._stamps = stamps
 
@@ -180,23 +187,6 @@ def _digest(files: Iterable[Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def _commit(leg: Mapping[str, Any]) -> str:
-    facts = leg["code"]
-    if not facts.get("commit"):
-        return "an unknown commit"
-    return f"commit {facts['commit'][:8]}" + (" with changes" if facts.get("dirty") else "")
-
-
-def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
-    machine = leg["machine"]
-    found = {name: str(machine.get(name)) for name in ALIKE}
-    packages = {**leg.get("requires", {}), **machine.get("versions", {})}
-    found |= {name: v for name, v in packages.items() if name not in OF_NO_ACCOUNT}
-    for number, gpu in enumerate(machine.get("gpus", ())):
-        found[f"GPU {number}"] = f"{gpu['name']} with driver {gpu['driver']}"
-    return found
-
-
 LESS = 0.9
 """Of a forward pass's least sample: the whole interval of a training step may not be under it."""
 WORK_GROWS, TIME_STANDS = 3.0, 1.05
@@ -205,8 +195,16 @@ OVERHEAD_S = {"cpu": 1e-3, "cuda": 1e-4}
 """A call as long as this is not all overhead."""
 
 
-Kin = tuple[str, str, str, Problem]
-"""A variant, a kind of machine, a mask, and a problem but for its lengths, phase and mask."""
+class _Kept(NamedTuple):
+    """What is kept of a record to hold others against: a long run has many thousands."""
+
+    problem: Problem
+    flops: float | None
+    """None too where ranks wait for each other, which is no work."""
+    min_s: float
+    low_s: float
+    median_s: float
+    high_s: float
 
 
 class RunRecords:
@@ -214,11 +212,10 @@ class RunRecords:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._cells: set[str] = set()
-        self._times: dict[Kin, list[_Kept]] = {}
+        self._times: dict[tuple[Any, ...], list[_Kept]] = {}
         for record in records:
             self._cells.add(record.key)
-            if record.time is not None:
-                self._kin(record).append(_Kept.of(record, record.time))
+            self._keep(record)
 
     def __contains__(self, key: str) -> bool:
         return key in self._cells
@@ -228,57 +225,32 @@ class RunRecords:
 
     def doubt(self, record: Record) -> Record:
         """The record as it is, or as one that is not believed."""
-        if record.time is None:
-            return record
-        kept, others = _Kept.of(record, record.time), self._kin(record)
-        for other in others:
-            if why := _contradiction(kept, other):
-                return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
-        others.append(kept)
+        if why := self._keep(record):
+            return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
         return record
 
-    def _kin(self, record: Record) -> list[_Kept]:
-        """Those that a record may contradict."""
-        p = record.problem  # its mask may fit one length alone
+    def _keep(self, record: Record) -> str:
+        """Keep a record's time, unless it contradicts another's: why, then."""
+        p, t = record.problem, record.time
+        if t is None:
+            return ""
+        flops = record.cost.flops if record.cost and not record.ranks else None
+        kept = _Kept(p, flops, t.min_s, t.low_s, t.median_s, t.high_s)
+        # its mask may fit one length alone
         alike = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())
-        return self._times.setdefault((record.variant, record.node, str(p.mask), alike), [])
-
-
-class _Kept(NamedTuple):
-    """What is kept of a record to hold others against: a long run has many thousands."""
-
-    phase: str
-    lengths: tuple[int, int]
-    flops: float | None
-    overhead_s: float
-    waits: bool
-    """For other ranks, which is no work, and may be most of its time."""
-    min_s: float
-    low_s: float
-    median_s: float
-    high_s: float
-
-    @classmethod
-    def of(cls, record: Record, time: Time) -> Self:
-        """From a record with a time."""
-        problem, cost = record.problem, record.cost
-        return cls(
-            phase=problem.phase,
-            lengths=(problem.q_len, problem.kv_len),
-            flops=None if cost is None else cost.flops,
-            overhead_s=OVERHEAD_S[problem.device.split(":")[0]],
-            waits=bool(record.ranks),
-            min_s=time.min_s,
-            low_s=time.low_s,
-            median_s=time.median_s,
-            high_s=time.high_s,
-        )
+        kin = (record.variant, record.node, str(p.mask), alike)
+        others = self._times.setdefault(kin, [])
+        for other in others:
+            if why := _contradiction(kept, other):
+                return why
+        others.append(kept)
+        return ""
 
 
 def _contradiction(one: _Kept, other: _Kept) -> str:
     """Why two times can't both be true; empty where they can."""
-    if one.lengths == other.lengths:
-        phases = {one.phase: one, other.phase: other}
+    if (one.problem.q_len, one.problem.kv_len) == (other.problem.q_len, other.problem.kv_len):
+        phases = {kept.problem.phase: kept for kept in (one, other)}
         train, forward = phases.get("train"), phases.get("forward")
         if train and forward and train.high_s < LESS * forward.min_s:
             return (
@@ -286,17 +258,18 @@ def _contradiction(one: _Kept, other: _Kept) -> str:
                 f"{milliseconds(forward.median_s)}"
             )
         return ""
-    short, long = sorted((one, other), key=lambda kept: kept.lengths[1])
-    if one.phase != other.phase or one.waits or other.waits:
+    less, more = sorted((one, other), key=lambda kept: kept.problem.kv_len)
+    overhead_s = OVERHEAD_S[less.problem.device.split(":")[0]]
+    if less.problem.phase != more.problem.phase or less.median_s < overhead_s:
         return ""
-    if short.flops is None or long.flops is None or short.median_s < short.overhead_s:
+    if less.flops is None or more.flops is None:
         return ""
-    grows = long.flops / max(short.flops, 1)
-    if grows < WORK_GROWS or long.high_s >= TIME_STANDS * short.low_s:
+    grows = more.flops / max(less.flops, 1)
+    if grows < WORK_GROWS or more.high_s >= TIME_STANDS * less.low_s:
         return ""
     return (
-        f"its time stands still from {short.lengths[1]} to {long.lengths[1]} tokens "
-        f"({milliseconds(short.median_s)}, {milliseconds(long.median_s)}) while its work grows "
+        f"its time stands still from {less.problem.kv_len} to {more.problem.kv_len} tokens "
+        f"({milliseconds(less.median_s)}, {milliseconds(more.median_s)}) while its work grows "
         f"{grows:.2g}-fold"
     )
 
@@ -333,6 +306,14 @@ def pinned(threads: int | None, machine: Machine) -> int:
     return threads or machine.threads
 
 
+def _now(command: str | None = None) -> dict[str, str]:
+    """When a leg begins, and what repeats it."""
+    return {
+        "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
 def begin(
     names: Sequence[str],
     grid: Preset,
@@ -354,8 +335,10 @@ def begin(
     """
     machine = machine or this_machine()
     settings = Settings(threads=pinned(threads, machine))
-    grid, problems = _with_files_named(grid), [_with_file_named(problem) for problem in problems]
+    grid = _with_files_named(grid)
+    problems = [p.with_(mask=_mask_named(p.mask), inputs=_inputs_named(p.inputs)) for p in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems)
+    selfcheck = stored_selfcheck(out, machine.name)
     header = {
         "protocol": PROTOCOL,
         "seed": seed,
@@ -363,7 +346,7 @@ def begin(
         "variants": list(names),
         "energy": energy,
         "noise": stored_floors(out, machine, settings.threads),
-        "selfcheck": _told(stored_selfcheck(out, machine.name)),
+        "selfcheck": selfcheck and {k: selfcheck.get(k) for k in ("line", "date")},
         "grid": asdict(grid),
         "problems": [p.to_dict() for p in problems],
         "cells": len({cell.key for cell in plan.cells}),
@@ -371,8 +354,7 @@ def begin(
         "settings": settings.to_dict(),
         **leg_facts(plan, tables, machine),
         "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
-        "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **_now(command),
     }
     return Run(plan, RunFolder.create(out, machine.name, header), RunRecords(), settings)
 
@@ -399,27 +381,18 @@ def resume(
                 f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
                 "start a new run"
             )
-        grid = Preset.from_dict(header["grid"])
-        for needed in ("seed", "budget_s"):
-            header[needed]
-        if not isinstance(header.get("noise") or [], list):
-            raise TypeError(f"noise is {str(header['noise'])[:50]!r}")
-        _same_folder(header)
-        _named_again(path, header["tables"], tables)
-        table = impls.table(tables)
+        _insist(path, header, tables)
         given = [Problem.from_dict(values) for values in header.get("problems", ())]
-        plan = make_plan(table, header["variants"], grid, machine, given)
+        grid = Preset.from_dict(header["grid"])
+        plan = make_plan(impls.table(tables), header["variants"], grid, machine, given)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
         pinned(settings.threads, machine)
         now = leg_facts(plan, tables, machine)
-        changed = differences(last_leg(header), now)
+        changed = differences(_last_leg(header), now)
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
-    if (
-        changed
-        and (done := RunRecords(read_records(path)))
-        and all(c.key in done for c in plan.cells)
-    ):
+    done = RunRecords(read_records(path)) if changed else RunRecords()
+    if all(cell.key in done for cell in plan.cells):
         changed = []  # nothing is left to be measured, so nothing is mixed
     if changed and not anyway:
         raise StoreError(
@@ -428,33 +401,31 @@ def resume(
         )
     folder = RunFolder.reopen(path)
     if changed:
-        _begin_leg(folder, now, changed)
+        folder.header.setdefault("legs", []).append({**now, "changes": changed, **_now()})
+        folder.save_header()
     return Run(plan, folder, RunRecords(read_records(path)), settings)
 
 
-def _named_again(path: Path, before: Sequence[str], tables: Sequence[str]) -> None:
-    """Raise unless the files of rows that a run was given are those that are named now."""
-    if sorted(Path(table).name for table in before) == sorted(Path(table).name for table in tables):
-        return
-    files = shlex.join(word for table in before for word in ("--table", table))
-    raise StoreError(
-        f"{path} has rows of {', '.join(before)}, whose code a resumed run executes: if you trust "
-        f"it, go on with {files}"
-        if before
-        else f"{path} was measured without --table; leave it out"
-    )
-
-
-def _begin_leg(folder: RunFolder, now: dict[str, Any], changed: list[str]) -> None:
-    """Write down that records from here on are taken with other code, files or versions."""
-    leg = {
-        **now,
-        "changes": changed,
-        "command": shlex.join(["attnbench", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    folder.header.setdefault("legs", []).append(leg)
-    folder.save_header()
+def _insist(path: Path, header: Mapping[str, Any], tables: Sequence[str]) -> None:
+    """Raise where a header lacks something, other files of rows are named, or masks' and inputs'
+    files would be looked for in another folder.
+    """
+    for needed in ("seed", "budget_s"):
+        header[needed]
+    if not isinstance(header.get("noise") or [], list):
+        raise TypeError(f"noise is {str(header['noise'])[:50]!r}")
+    files = _files(header["grid"])
+    if files and long(header["folder"]) != Path.cwd():
+        raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")
+    before = header["tables"]
+    if sorted(Path(table).name for table in before) != sorted(Path(table).name for table in tables):
+        again = shlex.join(word for table in before for word in ("--table", table))
+        raise StoreError(
+            f"{path} has rows of {', '.join(before)}, whose code a resumed run executes: if you "
+            f"trust it, go on with {again}"
+            if before
+            else f"{path} was measured without --table; leave it out"
+        )
 
 
 def _with_files_named(grid: Preset) -> Preset:
@@ -467,10 +438,6 @@ def _with_files_named(grid: Preset) -> Preset:
     )
 
 
-def _with_file_named(problem: Problem) -> Problem:
-    return problem.with_(mask=_mask_named(problem.mask), inputs=_inputs_named(problem.inputs))
-
-
 def _mask_named(mask: Mask) -> Mask:
     parts = (replace(part, file=named(part.file)) if part.file else part for part in mask.parts)
     return replace(mask, parts=tuple(parts))
@@ -481,20 +448,8 @@ def _inputs_named(inputs: str) -> str:
     return f"{kind}:{named(file)}" if colon else inputs
 
 
-def _told(selfcheck: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Of the ruler's self-check on that machine, what a reader of the run asks for."""
-    return selfcheck and {k: selfcheck.get(k) for k in ("line", "date")}
-
-
-def _files(grid: dict[str, Any]) -> list[str]:
+def _files(grid: Mapping[str, Any]) -> list[str]:
     """What a grid reads: masks and inputs that are files."""
     each = grid.get("parts") or [grid]
     masks = [x for one in each for x in one["mask"] if "dense:" in x or "bias:" in x]
     return masks + [x for one in each for x in one["inputs"] if x.startswith("captured:")]
-
-
-def _same_folder(header: dict[str, Any]) -> None:
-    """Refuse to look for a mask's or an input's file in another folder than the run did."""
-    files = _files(header["grid"])
-    if files and long(header["folder"]) != Path.cwd():
-        raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -67,23 +67,11 @@ class Canary:
     def __init__(self, read: Callable[[], float], noise: Iterable[Mapping[str, Any]]) -> None:
         """``noise``: this machine's floors, as its header has them."""
         self._read, self._noise = read, list(noise)
-        self._cells, self._since = 0, time.monotonic()
         self.readings: list[float] = []
+        self.since = time.monotonic()
+        """When the latest reading was taken."""
         self.off = 0.0
-        """The share by which the latest reading was off, signed; 0 where that is noise."""
-
-    def margin(self) -> float:
-        """What is noise: the machine's floor for calls about as long, if that is more."""
-        if not self._noise or not self.readings:
-            return MARGIN
-        usual = statistics.median(self.readings)
-        nearest = min(self._noise, key=lambda floor: abs(floor["call_s"] - usual))
-        return max(MARGIN, float(nearest["floor"]))
-
-    def due(self) -> bool:
-        """Count a cell that has ended; whether it is time for a reading."""
-        self._cells += 1
-        return self._cells >= EVERY_CELLS or time.monotonic() - self._since > EVERY_S
+        """The share by which it was off, signed; 0 where that is noise."""
 
     def look(self) -> float:
         """Take a reading; the share by which it is off, 0 where that is noise."""
@@ -91,13 +79,17 @@ class Canary:
             if number:
                 time.sleep(WAIT_S)
             seconds = self._read()
-            off = seconds / statistics.median([*self.readings, seconds]) - 1.0
-            if abs(off) <= self.margin():
-                off = 0.0
+            usual = statistics.median([*self.readings, seconds])
+            self.off, margin = seconds / usual - 1.0, MARGIN
+            if self._noise:  # this machine's floor for calls about as long, if that is more
+                nearest = min(self._noise, key=lambda floor: abs(floor["call_s"] - usual))
+                margin = max(MARGIN, float(nearest["floor"]))
+            if abs(self.off) <= margin:
+                self.off = 0.0
                 break
         self.readings.append(seconds)
-        self._cells, self._since, self.off = 0, time.monotonic(), off
-        return off
+        self.since = time.monotonic()
+        return self.off
 
 
 @dataclass
@@ -117,10 +109,9 @@ class Slot:
     def canary_s(self) -> float:
         """A reading, by a new worker where an earlier cell has broken the worker."""
         question = {"canary": self.device}
-        try:
+        with suppress(WorkerLost):
             return float(self.engine.ask(question, START_LIMIT_S)["canary"])
-        except WorkerLost:
-            return float(self.engine.ask(question, START_LIMIT_S)["canary"])
+        return float(self.engine.ask(question, START_LIMIT_S)["canary"])
 
 
 class Places(Protocol):
@@ -198,21 +189,24 @@ class Sweep:
                     "every place where cells were measured is lost; what was measured is kept: "
                     f"{self._folder.resumed_by}"
                 )
-            for event in _side_by_side([self._lane(slot) for slot in self._left]):
-                event()
+            for handle in _side_by_side([self._lane(slot) for slot in self._left]):
+                handle()
                 if interrupt.asked or monotonic() >= until:
                     self._cells.clear()
             if interrupt.asked:
                 raise Stopped
             self._cells, self._again = deque(self._again.values()), {}
-        if sentence := self._drift():
-            self._watcher.tell(sentence)
+        if self._worst:
+            self._watcher.tell(
+                f"the machine drifted: at the worst its canary was {abs(self._worst):.0%} "
+                f"{'slower' if self._worst > 0 else 'faster'}; cells measured again: "
+                f"{len(self._repeated)}; taken meanwhile and marked: {self._marked}"
+            )
         return len(self.todo) - len(self._recorded)
 
     def _lane(self, slot: Slot) -> Iterator[Event]:
         header = {**self._folder.header, "ceilings": slot.ceilings}
-        canary = slot.canary or Canary(slot.canary_s, header.get("noise", ()))
-        slot.canary = canary
+        canary = slot.canary = slot.canary or Canary(slot.canary_s, header.get("noise", ()))
         since: list[Cell] = []
         while self._cells:
             try:
@@ -231,7 +225,8 @@ class Sweep:
             )
             yield partial(self._end, cell, record, canary.off)
             since.append(cell)
-            if canary.due() or not self._cells:
+            due = len(since) >= EVERY_CELLS or time.monotonic() - canary.since > EVERY_S
+            if due or not self._cells:
                 try:
                     off = canary.look()
                 except SlotLost:
@@ -279,18 +274,6 @@ class Sweep:
                 f"{changed}; what was measured before is kept. Put it back, then "
                 f"{self._folder.resumed_by}, or add --anyway to go on apart"
             ) from None
-
-    def _drift(self) -> str:
-        """A sentence about the canaries; empty where the machine stood still."""
-        if not self._worst:
-            return ""
-        way = "slower" if self._worst > 0 else "faster"
-        text = f"the machine drifted: at the worst its canary was {abs(self._worst):.0%} {way}"
-        if again := len(self._repeated):
-            text += f"; {again} cell{'s' if again > 1 else ''} measured again"
-        if self._marked:
-            text += f"; {self._marked} taken meanwhile {'are' if self._marked > 1 else 'is'} marked"
-        return text
 
 
 def _side_by_side(lanes: Sequence[Iterator[Event]]) -> Iterator[Event]:
@@ -369,18 +352,15 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
 
 def _describe_nodes(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
     """Write down each kind of machine and the ceilings measured on it, once a leg."""
-    nodes, legs = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ()))
+    nodes, leg = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ())) + 1
     dtypes = sorted({c.problem.dtype for c in plan.to_run})
     for slot in slots:
-        slot.node += f"{APART}{legs + 1}" * bool(legs)
+        slot.node += f"{APART}{leg}" * (leg > 1)
         if slot.node not in nodes:
             question = {"ceilings": dtypes, "device": slot.device}
             ceilings = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
-            nodes[slot.node] = {
-                "machine": dict(slot.machine),
-                "ceilings": ceilings,
-                "leg": legs + 1,
-            }
+            about = {"machine": dict(slot.machine), "ceilings": ceilings, "leg": leg}
+            nodes[slot.node] = about
             folder.header.setdefault("ceilings", ceilings)
             folder.save_header()
         slot.ceilings = nodes[slot.node]["ceilings"]

@@ -12,7 +12,7 @@ from attnbench.sweep import cluster
 from attnbench.sweep import places as place
 from attnbench.sweep.cluster import RemoteEngine
 from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.places import Facts, NoCluster
+from attnbench.sweep.places import NoCluster
 from attnbench.sweep.sweep import SlotLost
 
 
@@ -54,14 +54,12 @@ def test_a_node_that_measures_something_else_is_refused(changes, words):
 
 
 def told(*kinds):
-    return [("n" + str(i), i) for i in range(len(kinds))], [
-        Facts(PROTOCOL, "s", {}, kind) for kind in kinds
-    ]
+    return [("n" + str(i), i) for i in range(len(kinds))], [{"kind": kind} for kind in kinds]
 
 
 def test_a_run_takes_the_kind_of_machine_that_most_nodes_are_and_says_who_is_left_out():
     places, found, note = cluster._alike(*told("a", "b", "b"), None)
-    assert (places, found.kind) == ([("n1", 1), ("n2", 2)], "b")
+    assert (places, found["kind"]) == ([("n1", 1), ("n2", 2)], "b")
     assert "measured on 2 of kind b; left out" in note
     assert "1 of kind a (--kind)" in note
 
