@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from html import escape
@@ -20,10 +19,13 @@ from attnbench.answer.choose_runs import Means
 from attnbench.command.arguments import GRID
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
+from attnbench.features.run.verb import begin, problems_of
 from attnbench.notebook.arguments import BadWord, command, grid_changes, plain, read, several
 from attnbench.notebook.frames import load
 from attnbench.sweep import start
-from attnbench.sweep.plan import duration, grid_of, problems
+from attnbench.sweep.places import Local
+from attnbench.sweep.plan import duration
+from attnbench.sweep.plan import problems as grid_problems
 from attnbench.sweep.presets import one_problem
 from attnbench.sweep.sweep import Interrupt, Stopped, sweep
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Places
-    from impls.problem import Problem
 
 
 WIDE = 110
@@ -131,57 +132,33 @@ def run(
     >>> df[["variant", "problem.q_len", "time.median_s"]]                        # doctest: +SKIP
     """
     given = {name: plain(value) for name, value in locals().items()}
-    names, files, where = (
-        several(name, given[name]) if given[name] else ()
-        for name in ("variants", "tables", "devices")
-    )
-    places, line = _places(where), OneLine(quiet=quiet)
+    names, files, where = _all_several(given, "variants", "tables", "devices")
+    places, line = Local(read("devices", where) if where else ()), OneLine(quiet=quiet)
     if resume is not None:
         beside = (*GRID, "preset", "problems", "seed", "threads", "energy")
         if names or files or any(given[name] not in (None, False) for name in beside):
             raise BadWord("resume takes the grid of the run it names; leave the rest out")
         begun = start.resume(Path(resume), places.machine)
     else:
-        begun = _begin(names, given | {"devices": where}, files, places, line)
+        changes = grid_changes(given)
+        beside = (*changes, *["preset"] * (preset is not None))
+        begun = begin(
+            names,
+            changes,
+            preset,
+            problems_of(problems, beside, line.tell),
+            files,
+            places,
+            Path(out),
+            seed=_optional("seed", seed) or 0,
+            threads=_optional("threads", threads),
+            energy=energy,
+            command=command(names, given | {"devices": where}, files),
+        )
     with closing(begun.folder):
         _measure(begun, places, line)
     line.end(begun.folder.path)
     return load(begun.folder.path)
-
-
-def _places(devices: Sequence[str]) -> Places:
-    from attnbench.sweep.places import Local
-
-    return Local(read("devices", devices) if devices else ())
-
-
-def _begin(
-    names: Sequence[str],
-    given: Mapping[str, Any],
-    files: Sequence[str],
-    places: Places,
-    line: OneLine,
-) -> Run:
-    """A new run's folder and plan."""
-    changes = grid_changes(given)
-    problems = _captured(given, changes, line)
-    if problems:
-        grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
-    else:
-        changes |= {"device": places.kind} if places.kind is not None else {}
-        grid = start.find_preset(given["preset"], places.machine).with_(**changes)
-    return start.begin(
-        names,
-        grid,
-        files,
-        Path(given["out"]),
-        seed=_optional("seed", given["seed"]) or 0,
-        threads=_optional("threads", given["threads"]),
-        energy=given["energy"],
-        machine=places.machine,
-        problems=problems,
-        command=command(names, given, files),
-    )
 
 
 def _all_several(given: Mapping[str, Any], *names: str) -> Iterator[tuple[str, ...]]:
@@ -192,25 +169,6 @@ def _optional(name: str, value: Any) -> Any:
     return None if value is None else read(name, value)
 
 
-def _captured(given: Mapping[str, Any], changes: Mapping[str, Any], line: OneLine) -> list[Problem]:
-    """The problems of a program; none where a grid is given."""
-    calls = given["problems"]
-    if calls is None:
-        return []
-    from attnbench.models.capture.calls import SeenCalls
-
-    beside = [name for name in changes if name != "budget"]
-    beside += ["preset"] if given["preset"] else []
-    if beside:
-        raise BadWord(f"problems says which problems; leave out {', '.join(beside)}")
-    calls = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
-    if not (found := calls.problems()):
-        raise BadWord("problems holds no call that can be put as a problem")
-    if not calls.complete:
-        line.tell(f"note: the calls are not complete; {' '.join(calls.unseen)}")
-    return found
-
-
 def _measure(begun: Run, places: Places, line: OneLine) -> None:
     plan, folder = begun.plan, begun.folder
     line.tell(plan.sentence())
@@ -219,28 +177,13 @@ def _measure(begun: Run, places: Places, line: OneLine) -> None:
     device = next((cell.problem.device for cell in plan.to_run), "cpu")
     try:
         with places.slots(begun.settings, device) as slots:
-            sweep(plan, begun.done, folder, slots, line, interrupt(line))
+            sweep(plan, begun.done, folder, slots, line, Interrupt(line.tell))
     except (Stopped, KeyboardInterrupt):
         line.close()
         raise KeyboardInterrupt(
             f"stopped; what was measured is kept: attnbench.load({str(folder.path)!r}) reads it, "
             f"attnbench.run(resume={str(folder.path)!r}) goes on"
         ) from None
-
-
-def interrupt(line: OneLine) -> Interrupt:
-    """What hears Ctrl-C. Only the main thread can; in another it does nothing."""
-    main = threading.current_thread() is threading.main_thread()
-    return Interrupt(line.tell) if main else _NoInterrupt(line.tell)
-
-
-class _NoInterrupt(Interrupt):
-    """One that never hears anything."""
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Catch nothing."""
-        yield
 
 
 @dataclass(frozen=True)
@@ -340,7 +283,7 @@ def choose(
     means = Means(
         line.tell,
         watching,
-        lambda: interrupt(line),
+        lambda: Interrupt(line.tell),
         Path(out),
         files,
         _optional("seed", seed) or 0,
@@ -348,7 +291,7 @@ def choose(
         command="attnbench.choose, from Python",
     )
     start_from = one_problem(device or this_machine().devices[-1])
-    found = list(problems(start_from.with_(**grid_changes(given))))
+    found = list(grid_problems(start_from.with_(**grid_changes(given))))
     if len(found) != 1:
         raise BadWord(f"choose answers for one problem, and these words make {len(found)}")
     try:

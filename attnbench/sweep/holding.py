@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnbench.core.record import Status
 from attnbench.core.settings import Settings
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
 from impls.problem import Problem
 
 HOLD_LIMIT_S, TURN_LIMIT_S = 600.0, 300.0
@@ -88,14 +87,12 @@ class HoldingWorker:
         try:
             answer = self._engine.ask({**question, **self._where}, limit_s)
         except WorkerLost as lost:
-            status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
             last = lost.output.strip().splitlines()[-1:]
-            raise Refused(
-                "; ".join([lost.reason, *last]), str(Status.WRONG if lost.wrong else status)
-            ) from None
-        for word, status in (("refused", answer.get("status", "")), ("wrong", "wrong")):
-            if word in answer:
-                raise Refused(str(answer[word]), str(status))
+            raise Refused("; ".join([lost.reason, *last]), str(lost_status(lost))) from None
+        if "refused" in answer:
+            raise Refused(str(answer["refused"]), str(answer.get("status", "")))
+        if "wrong" in answer:
+            raise Refused(str(answer["wrong"]), "wrong")
         return answer
 
 

@@ -137,7 +137,10 @@ class Interrupt:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Catch Ctrl-C inside the block."""
+        """Catch Ctrl-C inside the block; only the main thread can, another one hears nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         before = signal.signal(signal.SIGINT, self._on_signal)
         try:
             yield

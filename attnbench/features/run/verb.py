@@ -16,10 +16,12 @@ from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
 
     from attnbench.core.record import Record
     from attnbench.core.run_folder import RunFolder
+    from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Places
     from impls.problem import Problem
@@ -111,54 +113,66 @@ def _places(given: argparse.Namespace) -> Iterator[Places]:
 
 
 def _begun(given: argparse.Namespace, places: Places) -> Run:
-    from attnbench.sweep import start
-
     if given.anyway:
         raise CantBeDone("--anyway is of a run that goes on: give --resume RUN with it")
     changes = arguments.grid_changes(given)
-    if places.kind is not None:
-        changes["device"] = places.kind
-    problems = _problems(given)
-    if problems:
-        from attnbench.sweep.plan import grid_of
-
-        grid = grid_of(problems, f"the problems of {given.problems}").with_(budget=given.budget)
-    else:
-        grid = start.find_preset(given.preset, places.machine).with_(**changes)
-    return start.begin(
+    beside = [f"--{name}".replace("_", "-") for name in changes]
+    return begin(
         given.variants,
-        grid,
+        changes,
+        given.preset,
+        problems_of(given.problems, [*beside, *["--preset"] * (given.preset is not None)], say),
         given.table,
+        places,
         Path(given.out),
         seed=given.seed or 0,
         threads=given.threads,
         energy=given.energy,
-        machine=places.machine,
-        problems=problems,
     )
 
 
-def _problems(given: argparse.Namespace) -> list[Problem]:
-    """The problems of a captured program; none where a grid was given."""
-    if given.problems is None:
+def begin(
+    variants: Sequence[str],
+    changes: dict[str, Any],
+    preset: str | None,
+    problems: Sequence[Problem],
+    tables: Sequence[str],
+    places: Places,
+    out: Path,
+    **more: Any,
+) -> Run:
+    """A new run over a preset's grid with some changes, or over problems in its place."""
+    from attnbench.sweep import start
+    from attnbench.sweep.plan import grid_of
+
+    if problems:
+        grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
+    else:
+        grid = start.find_preset(preset, places.machine).with_(**changes)
+        grid = grid.with_(device=places.kind)
+    machine = places.machine
+    return start.begin(variants, grid, tables, out, machine=machine, problems=problems, **more)
+
+
+def problems_of(
+    calls: SeenCalls | str | Path | None, beside: Sequence[str], tell: Callable[[str], None]
+) -> list[Problem]:
+    """The problems of a captured program, or of its file; none where none is given.
+
+    ``beside``: the options of a grid that are given too, as their user spells them.
+    """
+    if calls is None:
         return []
     from attnbench.models.capture.calls import SeenCalls
 
-    axes = [name for name in arguments.grid_changes(given) if name != "budget"]
-    if given.preset is not None:
-        axes.append("preset")
-    if axes:
-        raise CantBeDone(
-            f"--problems says which problems; leave out --{', --'.join(axes).replace('_', '-')}"
-        )
-    calls = SeenCalls.read(Path(given.problems))
-    if not (found := calls.problems()):
-        raise CantBeDone(
-            f"{given.problems} holds no call that can be put as a problem: "
-            + "; ".join(dict.fromkeys(s.note for s in calls.sites if s.note) or ["it is empty"])
-        )
-    if not calls.complete:
-        say(f"note: {given.problems} is not complete; {' '.join(calls.unseen)}")
+    if more := [name for name in beside if "budget" not in name]:
+        raise CantBeDone(f"a program's calls say which problems; leave out {', '.join(more)}")
+    seen = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
+    if not (found := seen.problems()):
+        why = "; ".join(dict.fromkeys(s.note for s in seen.sites if s.note)) or "there are none"
+        raise CantBeDone(f"of the program's calls none can be put as a problem: {why}")
+    if not seen.complete:
+        tell(f"note: the calls are not complete; {' '.join(seen.unseen)}")
     return found
 
 
