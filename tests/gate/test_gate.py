@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import impls
-from attnbench.gate import planted_calls, planted_deeds
+from attnbench.gate import mask_probe, planted_calls, planted_deeds
 from attnbench.gate.findings import Wrong
-from attnbench.gate.gate import PATIENT_S, gate
+from attnbench.gate.gate import PATIENT_S, _secret_rows, gate
 from attnbench.gate.hygiene import WAIT_S
-from attnbench.gate.inputs import make
+from attnbench.gate.inputs import make, other_set
 from attnbench.gate.reference import judge
 from impls.loading import load_function
+from impls.lowrank import mean_v
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -23,10 +24,6 @@ TABLE = impls.table()
 EXACT = (
     "einsum", "matmul", "matmul.prescale", "bmm", "baddbmm", "inplace", "numpy", "chunked?block=5",
     "online?q_block=7&k_block=4", "sdpa", "sdpa.math", "sdpa.flash",
-)  # fmt: skip
-MASKS = (
-    "none", "causal", "window:3,2", "prefix:9", "document:5,12,7", "padding:0,11", "alibi",
-    "causal+alibi",
 )  # fmt: skip
 SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 24, "kv_len": 24, "head_dim": 8,
@@ -46,45 +43,47 @@ def honest(name, problem):
     problem = problem.with_(phase=phase)
     assert variant.supports(problem) is None
     attend = load_function(variant.build)(problem, **variant.chosen)
-    define = None
-    if variant.definition:
-        define = load_function(variant.definition)(problem, **variant.chosen)
-    return gate(judged(problem), attend, define, 0)
+    define = variant.definition and load_function(variant.definition)(problem, **variant.chosen)
+    return gate(judged(problem), attend, define or None, 0)
 
 
-FOUR = ("matmul", "online?q_block=7&k_block=4", "sdpa.flash", "mean_v")
+SOME = ("baddbmm", "sdpa.flash", "chunked?block=5")
 CASES = [  # names, a mask, and what else of the problem
-    *((EXACT, mask, {}) for mask in MASKS),
-    *((("mean_v",), mask, {}) for mask in MASKS if "alibi" not in mask),
+    *(((*EXACT, "mean_v"), mask, {}) for mask in ("none", "causal", "padding:0,11")),
+    *((SOME, mask, {}) for mask in ("window:3,2", "prefix:9", "document:5,12,7", "causal+alibi")),
+    *((SOME, "causal+alibi", {"dtype": x}) for x in ("float64", "bfloat16", "float16")),
+    *((("mean_v",), "causal", {"dtype": x}) for x in ("float64", "bfloat16", "float16")),
+    *(((*SOME, "mean_v"), "causal", {"inputs": x}) for x in ("peaky", "outliers", "equal_keys")),
     *(
-        (("einsum", "baddbmm", "sdpa.flash", "chunked?block=5"), mask, {"dtype": dtype})
-        for dtype in ("float64", "bfloat16", "float16")
-        for mask in ("none", "causal+alibi")
-    ),
-    *((("mean_v",), "causal", {"dtype": dtype}) for dtype in ("float64", "bfloat16", "float16")),
-    *((FOUR, "causal", {"inputs": kind}) for kind in ("peaky", "outliers", "equal_keys")),
-    *(
-        (("matmul", "sdpa", "chunked?block=5", "mean_v"), mask, {"q_len": q_len, "kv_len": kv_len})
-        for q_len, kv_len in ((1, 24), (7, 24), (24, 7), (300, 40))
-        for mask in ("none", "causal", "causal@upper-left")
+        (("matmul", "sdpa", "mean_v"), mask, {"q_len": q_len, "kv_len": kv_len})
+        for q_len, kv_len in ((1, 24), (24, 7), (300, 40))
+        for mask in ("causal", "causal@upper-left")
     ),
     *(  # each query sees one key, so the true dq is zero
         (("sdpa", "sdpa.flash", "online"), mask, {"q_len": q_len, "kv_len": kv_len, "dtype": dtype})
         for mask, q_len, kv_len in (("window:0,0", 24, 24), ("none", 5, 1), ("padding:1", 24, 24))
-        for dtype in ("float32", "bfloat16", "float16")
+        for dtype in ("float32", "bfloat16")
     ),
-]
+    *(  # where not all rows are sampled
+        (("matmul", "online", "mean_v"), mask,
+         {"q_len": 600, "kv_len": 600, "inputs": inputs, "dtype": dtype})
+        for mask, inputs, dtype in (("none", "peaky", "bfloat16"), ("causal", "normal", "float32"),
+                                    ("causal", "outliers", "bfloat16"))
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("names", "mask", "changes"), CASES)
 def test_honest_rows_pass(names, mask, changes):
-    problem = Problem(**{**SMALL, **changes}, mask=Mask.parse(mask), phase="train")
+    phase = "forward" if changes.get("q_len") == 600 else "train"
+    problem = Problem(**{**SMALL, **changes}, mask=Mask.parse(mask), phase=phase)
     for name in names:
         verdict = honest(name, problem)
         assert verdict.reason is None, name
-        trained = "train" in TABLE.find(name).on("cpu", "phases")
+        trained = phase == "train" and "train" in TABLE.find(name).on("cpu", "phases")
         assert set(verdict.error) == ({"forward", "dq", "dk", "dv"} if trained else {"forward"})
         assert verdict.truth[0].shape == problem.output_shape
+        assert (verdict.distance is not None) is (name == "mean_v")
         if name != "mean_v" and not changes:
             assert all(e.ratio is None or 0 <= e.ratio <= 4 for e in verdict.error.values())
 
@@ -106,61 +105,6 @@ def test_honest_rows_pass_under_masks_from_files(tmp_path):
         problem = Problem(**SMALL, mask=Mask.parse(mask), phase="train")
         for name in ("matmul", "sdpa.flash", *["mean_v"] * mask.startswith("dense")):
             assert honest(name, problem).reason is None
-
-
-# ---- rows that are not sampled -------------------------------------------------------------------
-
-
-def unsampled(problem, count=3):
-    """A few rows in the middle that are not among the sampled."""
-    sampled = set(judged(problem).softmax.rows.tolist())
-    middle = range(problem.q_len // 2 - 100, problem.q_len)
-    return [row for row in middle if row not in sampled][:count]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_a_fault_in_rows_that_are_not_sampled_is_refused(truth, mask, dtype):
-    problem = truth.problem(mask, batch=1, q_len=1024, kv_len=1024, dtype=dtype)
-    rows = unsampled(problem)
-    factor = 1.01 if dtype == "float32" else 4.0  # a hundredth is bfloat16's own spacing
-
-    def attend(q, k, v):
-        out = truth.attention(problem)(q, k, v)
-        out[:, :, rows] *= factor
-        return out
-
-    reason = gate(judged(problem), attend, None, 0).reason
-    assert "not among the sampled" in reason
-    assert any(f"row {row}" in reason for row in rows)
-
-
-def test_the_fault_is_in_none_of_the_sampled_rows(truth):
-    problem = truth.problem(batch=1, q_len=1024, kv_len=1024)
-    rows = unsampled(problem)
-    assert len(rows) == 3
-    assert not set(rows) & set(judged(problem).softmax.rows.tolist())
-    assert judged(problem).whole["forward"].shape == (1, 2, 1024, 8)
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["matmul", "sdpa.flash", "chunked", "online", "mean_v"])
-def test_honest_rows_pass_where_not_all_rows_are_sampled(name, dtype, inputs):
-    for mask in ("none", "causal"):
-        problem = Problem(
-            heads=2,
-            kv_heads=1,
-            q_len=600,
-            kv_len=600,
-            head_dim=16,
-            v_head_dim=16,
-            dtype=dtype,
-            inputs=inputs,
-            mask=Mask.parse(mask),
-        )
-        assert len(judged(problem).softmax.rows) < 600
-        assert honest(name, problem).reason is None
 
 
 @pytest.mark.parametrize(
@@ -194,10 +138,7 @@ def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(tr
 
 @pytest.mark.parametrize(
     ("spent", "waits"),
-    [
-        ([1.0, 1.0], [WAIT_S, WAIT_S]),
-        ([1.0, 1.1], [WAIT_S, PATIENT_S, PATIENT_S]),
-    ],
+    [([1.0, 1.0], [WAIT_S, WAIT_S]), ([1.0, 1.1], [WAIT_S, PATIENT_S, PATIENT_S])],
     ids=["nobody", "somebody"],
 )
 def test_it_is_waited_longer_only_where_other_threads_worked(truth, monkeypatch, spent, waits):
@@ -214,29 +155,164 @@ def test_it_is_waited_longer_only_where_other_threads_worked(truth, monkeypatch,
     assert waited == waits
 
 
-# ---- memory that calls share ---------------------------------------------------------------------
-
-
-def in_turns(problem, buffers):
-    """Right outputs in so many places, one after the other."""
-    inner = load_function("impls.dense.matmul:build")(problem)
-    places = itertools.cycle([torch.empty(problem.output_shape) for _ in range(buffers)])
-    return lambda q, k, v: next(places).copy_(inner(q, k, v))
-
-
 @pytest.mark.parametrize("buffers", [1, 2])
-def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(buffers):
-    problem = Problem(**SMALL)
-    verdict = gate(judged(problem), in_turns(problem, buffers), None, 0)
+def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(truth, buffers):
+    problem = truth.problem()
+    inner = truth.attention(problem)
+    places = itertools.cycle([torch.empty(problem.output_shape) for _ in range(buffers)])
+
+    def attend(q, k, v):
+        return next(places).copy_(inner(q, k, v))
+
+    verdict = gate(judged(problem), attend, None, 0)
     assert "its output is overwritten by a later call" in verdict.reason
     assert "declare reuses_output" in verdict.reason
-    verdict = gate(judged(problem), in_turns(problem, buffers), None, 0, reuses_output=True)
+    assert gate(judged(problem), attend, None, 0, reuses_output=True).reason is None
+    problem = problem.with_(phase="train")
+    workspace = planted_calls.build_one_workspace(problem)
+    reason = gate(judged(problem), workspace, None, 0, reuses_output=True).reason
+    assert re.search("a later call changed what its d[qkv] is made from", reason)
+
+
+# ---- approximations, and what they may not do either ---------------------------------------------
+
+
+def squared(problem, sharpen=1.0):
+    """Weights in proportion to (1 + q.k d^-1/2)^2: near softmax for small scores, and no nearer."""
+    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
+
+    def define(q, k, v, rows=slice(None)):
+        weights = (1 + q[:, :, rows] @ k.mT * (problem.scale * sharpen)).square()
+        weights = weights * seen[:, :, rows]
+        return weights / weights.sum(-1, keepdim=True) @ v
+
+    return define
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_an_approximation_is_held_to_its_definition_and_its_distance_only_told(truth, mask):
+    problem = truth.problem(mask, phase="train")
+    define = squared(problem)
+    verdict = truth.verdict(problem, squared, define)
     assert verdict.reason is None
+    assert set(verdict.error) == {"forward", "dq", "dk", "dv"}
+    inputs = make(problem, 0)
+    visible, bias = truth.tables(problem, lambda b, h, i, j: mask == "none" or j <= i)
+    want = truth.dense(problem, inputs, None, visible, bias)[0]
+    mean = visible / visible.sum(-1, keepdims=True) @ inputs.v.double().numpy()
+    far = define(*(x.double() for x in inputs)).numpy()
+    distance = np.linalg.norm(far - want) / np.linalg.norm(want)
+    trivial = np.linalg.norm(mean - want) / np.linalg.norm(want)
+    assert verdict.distance.relative == pytest.approx(distance, rel=1e-4)
+    assert verdict.distance.skill == pytest.approx(1 - distance / trivial, abs=1e-4)
+    assert verdict.distance.max == pytest.approx(np.abs(far - want).max(), rel=1e-4)
+    assert distance > 0.05
 
 
-def test_a_workspace_of_one_call_for_all_is_wrong_whatever_the_row_says():
-    problem = Problem(**SMALL, phase="train")
-    verdict = gate(
-        judged(problem), planted_calls.build_one_workspace(problem), None, 0, reuses_output=True
-    )
-    assert re.search("a later call changed what its d[qkv] is made from", verdict.reason)
+def test_the_skill_is_none_of_the_mean_one_of_softmax_and_no_number_where_they_agree(truth):
+    for mask, build, define, skill in (
+        ("causal", mean_v.build, mean_v.definition, 0.0),
+        ("padding:20,3", mean_v.build, mean_v.definition, 0.0),
+        ("window:0,0", mean_v.build, mean_v.definition, None),
+        ("causal", truth.attention,
+         lambda p: lambda q, k, v, rows: truth.attention(p)(q, k, v)[:, :, rows], 1.0),
+    ):  # fmt: skip
+        problem = truth.problem(mask)
+        verdict = truth.verdict(problem, build, define(problem))
+        assert verdict.reason is None
+        assert verdict.distance.skill == (
+            skill if skill is None else pytest.approx(skill, abs=1e-5)
+        )
+
+
+def test_what_is_off_its_own_definition_is_refused_on_whichever_values_and_keys(truth):
+    problem, kept = truth.problem("causal"), {}
+    mean, wide = mean_v.build(problem), squared(truth.problem())
+    other = other_set(make(problem, 0))
+
+    def on_others(q, k, v):
+        return mean(q, k, v) * (1.01 if torch.equal(q, other.q) else 1.0)
+
+    def by_shape(q, k, v):
+        return kept.setdefault(q.shape, mean(q, k, v))
+
+    for attend, define, said in (
+        (squared(problem, 1.001), squared(problem), "relative error of forward"),
+        (wide, wide, "which the mask causal hides from it"),
+        (by_shape, mean_v.definition(problem), "of forward is"),
+        (on_others, mean_v.definition(problem), "relative error of forward"),
+    ):
+        assert said in truth.verdict(problem, lambda _, attend=attend: attend, define).reason
+
+
+def test_nobody_knows_the_rows_that_are_held_against_the_definition(truth):
+    drawn = {tuple(_secret_rows(truth.problem(q_len=256)).tolist()) for _ in range(4)}
+    assert len(drawn) == 4
+    assert {len(rows) for rows in drawn} == {16}
+
+
+# ---- the mask's probe ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "at"),
+    [("none", "between"), ("none", "first"), ("none", "last"), ("causal+alibi", "last")],
+)
+def test_a_single_key_that_nobody_sees_is_named(truth, mask, at):
+    problem, seed = truth.problem(mask), 0
+    between = int(np.random.default_rng(seed).integers(problem.kv_len))
+    key = {"between": between, "first": 0, "last": problem.kv_len - 1}[at]
+    assert 0 < between < problem.kv_len - 1
+    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
+    seen[..., key] = False
+    with pytest.raises(Wrong, match=f"did not move when key {key} changed"):
+        mask_probe.probe(problem, truth.attention(problem, seen), seed, exact=True)
+
+
+def test_a_hidden_key_that_only_takes_its_share_of_the_weights_is_named(truth):
+    problem = truth.problem("causal")
+    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
+
+    def attend(q, k, v):
+        return ((q @ k.mT * problem.scale).softmax(-1) * seen) @ v
+
+    for exact in (True, False):
+        with pytest.raises(Wrong, match=r"moved when key \d+ changed, which the mask causal hides"):
+            mask_probe.probe(problem, attend, 0, exact=exact)
+    with pytest.raises(Wrong, match="not finite in the output on mild inputs"):
+        mask_probe.probe(truth.problem(), lambda q, k, v: q * torch.nan, 0, exact=True)
+
+
+class Decoder:
+    """A decoder that keeps all keys and values, and sees the last few of them."""
+
+    def __init__(self, problem, last):
+        self.scale, self.last = problem.scale, last
+
+    def remember(self, k, v):
+        return k, v
+
+    def step(self, q, k, v, memory):
+        k, v = (torch.cat(both, 2) for both in zip(memory, (k, v), strict=True))
+        near_k, near_v = k[:, :, -self.last :], v[:, :, -self.last :]
+        return (q @ near_k.mT * self.scale).softmax(-1) @ near_v, (k, v)
+
+
+@pytest.mark.parametrize(
+    ("mask", "last", "said"),
+    [
+        ("none", 24, None),
+        ("window:3,0", 4, None),
+        ("window:3,0", 24, "moved when key"),
+        ("none", 4, "did not move when key"),
+    ],
+)
+def test_a_decoder_is_probed_through_the_memory_it_makes_of_what_was_changed(
+    truth, mask, last, said
+):
+    problem = truth.problem(mask, phase="decode", q_len=1)
+    if said is None:
+        mask_probe.probe(problem, Decoder(problem, last), 0, exact=True)
+        return
+    with pytest.raises(Wrong, match=said):
+        mask_probe.probe(problem, Decoder(problem, last), 0, exact=True)

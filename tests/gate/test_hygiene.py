@@ -1,7 +1,10 @@
 """Each thing that is refused of what came back, by itself: no other check tells it first."""
 
+import ctypes
+import mmap
 import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 from attnbench.gate import hygiene
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Call, make
+from attnbench.gate.reference import judge
 
 
 def refused(check, *given):
@@ -113,20 +117,22 @@ def quiet(monkeypatch):
     return let
 
 
-@pytest.mark.parametrize(("taken", "waits"), [([], 1), ([0.004, 0.004], 3), ([0.004] * 999, 200)])
-def test_it_is_waited_until_others_rest_but_not_for_ever(monkeypatch, taken, waits):
-    clock, spent, slept, work = [0.0], [0.0], [], iter(taken)
+def test_it_is_waited_until_others_rest_but_not_for_ever(monkeypatch):
+    clock, spent, slept, work = [0.0], [0.0], [], []
 
     def sleep(seconds):
         slept.append(seconds)
         clock[0] += seconds
-        spent[0] += next(work, 0.0)
+        spent[0] += work.pop() if work else 0.0
 
     monkeypatch.setattr(hygiene.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(hygiene.time, "sleep", sleep)
     monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: spent[0])
-    hygiene.wait_for_quiet()
-    assert len(slept) == pytest.approx(waits, abs=1)
+    for busy, waits in ((0, 1), (2, 3), (999, 200)):
+        slept.clear()
+        work[:] = [0.004] * busy
+        hygiene.wait_for_quiet()
+        assert len(slept) == pytest.approx(waits, abs=1)
 
 
 def goes_on(truth, attend=None, wait_s=hygiene.WAIT_S):
@@ -165,18 +171,11 @@ def test_an_output_that_is_filled_in_after_the_return_is_refused(truth, quiet):
     assert "work was put off" in refused(goes_on, truth, attend)
 
 
-def test_an_output_of_no_numbers_that_stays_as_it_is_was_not_put_off(truth, quiet):
+def test_what_stays_as_it_is_on_values_of_its_own_was_not_put_off(truth, quiet):
+    own, seen = make(truth.problem(), 0), []
     quiet(0.0)
-    goes_on(truth, lambda q, k, v: v * torch.nan)
-
-
-def test_the_call_that_is_watched_is_on_values_of_its_own(truth, quiet):
-    problem, seen = truth.problem(), []
-    inner, own = truth.attention(problem), make(problem, 0)
-    quiet(0.0)
-    goes_on(truth, lambda q, k, v: (seen.append(v.clone()), inner(q, k, v))[1])
-    assert seen
-    assert not any(torch.equal(v, own.v) for v in seen)
+    goes_on(truth, lambda q, k, v: seen.append(v.clone()) or v * torch.nan)
+    assert seen and not any(torch.equal(v, own.v) for v in seen)
 
 
 class Device:
@@ -218,32 +217,20 @@ def test_on_a_gpu_what_is_queued_after_a_call_finds_its_output(truth, monkeypatc
     assert device.deeds == ["call", "sleep", "call", "wait"]
 
 
-def test_a_thread_that_was_not_there_before_is_named():
-    before, done = hygiene.counted_threads(), threading.Event()
-    thread = threading.Thread(target=done.wait, name="tqdm_monitor")
-    thread.start()
-    try:
-        assert refused(hygiene.check_nothing_left, before) == (
-            "it left 1 thread running: tqdm_monitor"
-        )
-    finally:
-        done.set()
-        thread.join()
-    hygiene.check_nothing_left(before)
-
-
 def test_of_threads_the_one_that_is_new_is_named_and_not_the_one_that_was_begun_last():
     ends = threading.Event()
-    begun = [threading.Thread(target=ends.wait, name=name) for name in ("new", "old")]
+    begun = [threading.Thread(target=ends.wait, name=name) for name in ("tqdm_monitor", "old")]
     for thread in begun:
         thread.start()
     try:
         before = [x for x in hygiene.counted_threads() if x is not begun[0]]
-        assert refused(hygiene.check_nothing_left, before) == "it left 1 thread running: new"
+        said = "it left 1 thread running: tqdm_monitor"
+        assert refused(hygiene.check_nothing_left, before) == said
     finally:
         ends.set()
         for thread in begun:
             thread.join()
+    hygiene.check_nothing_left(before)
 
 
 def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
@@ -257,3 +244,90 @@ def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
         assert "tqdm_monitor" in refused(hygiene.check_nothing_left, before)
     finally:
         del tqdm.monitor.run
+
+
+# ---- processor time, and pages that can't be written to ------------------------------------------
+
+
+def test_time_is_counted_by_thread_and_none_of_one_that_has_ended(monkeypatch):
+    myself, nobody = threading.get_native_id(), 2**22 + 1  # beyond the largest that Linux gives
+    assert (hygiene._had(nobody), hygiene._waited(nobody)) == (0.0, 0.0)
+    assert myself in set(hygiene._threads())
+    assert hygiene._had(myself) > 0
+    had, waited = {myself: 100.0, -1: 2.0, -2: 3.0}, {myself: 10.0, -1: 0.5, -2: 0.25}
+    monkeypatch.setattr(hygiene, "_threads", lambda: iter(had))
+    monkeypatch.setattr(hygiene, "_had", had.__getitem__)
+    monkeypatch.setattr(hygiene, "_waited", waited.__getitem__)
+    assert (hygiene.spent_elsewhere(), hygiene.demanded()) == (5.0, 115.75)
+
+
+class Watched:
+    """A variant that notes, of all that it is handed, whether it may be written to; nothing is
+    protected in earnest."""
+
+    def __init__(self, problem, attention):
+        self.inner, self.pages, self.said, self.seen = attention(problem), {}, [], {}
+
+    def protect(self, page, how):
+        self.pages[ctypes.addressof(ctypes.c_char.from_buffer(page))] = how
+
+    def note(self, **handed):
+        for name, tensor in handed.items():
+            self.seen[name] = (self.pages.get(tensor.data_ptr()), self.said[-1:])
+
+    def __call__(self, q, k, v):
+        self.note(q=q, k=k, v=v)
+        watched = self
+
+        class Ends(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, out):
+                return out.clone()
+
+            @staticmethod
+            def backward(ctx, dout):
+                watched.note(dout=dout)
+                return dout
+
+        return Ends.apply(self.inner(q, k, v))
+
+
+class Stepping(Watched):
+    """The same of a decoder, which is handed the last tokens alone."""
+
+    def remember(self, k, v):
+        return k, v
+
+    def step(self, q, k, v, memory):
+        self.note(q=q, k=k, v=v)
+        k, v = (torch.cat(both, 2) for both in zip(memory, (k, v), strict=True))
+        return (q @ k.mT).softmax(-1) @ v, (k, v)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "handed"),
+    [
+        (Watched, {"phase": "forward"}, "q k v"),
+        (Watched, {"phase": "train"}, "q k v dout"),
+        (Stepping, {"phase": "decode", "q_len": 1}, "q k v"),
+    ],
+)
+def test_all_that_a_call_is_handed_lies_on_protected_pages(truth, monkeypatch, kind, form, handed):
+    problem = truth.problem(**form)
+    watched = kind(problem, truth.attention)
+    monkeypatch.setattr(hygiene, "_protect", watched.protect)
+    hygiene.check_writes_nothing(judge(problem, make(problem, 0), 0), watched, watched.said.append)
+    assert set(watched.seen) == set(handed.split())
+    assert set(map(repr, watched.seen.values())) == {repr((mmap.PROT_READ, [hygiene.WROTE]))}
+    assert watched.said == [hygiene.WROTE, ""]
+    assert set(watched.pages.values()) == {mmap.PROT_READ | mmap.PROT_WRITE}
+    there = SimpleNamespace(problem=SimpleNamespace(device="cuda"))  # pages are not the host's
+    assert hygiene.check_writes_nothing(there, None, None) is None
+
+
+def test_what_lies_there_holds_the_same_values():
+    x = torch.arange(24.0).view(2, 3, 4).requires_grad_()
+    with hygiene._protected([x, x.detach().bfloat16()]) as (wide, narrow):
+        assert torch.equal(wide, x) and wide.requires_grad
+        assert torch.equal(narrow, x.detach().bfloat16()) and not narrow.requires_grad
+    narrow.zero_()  # whoever kept one of them may write to it again

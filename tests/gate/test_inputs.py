@@ -19,7 +19,7 @@ def test_the_same_seed_gives_the_same_values_and_another_seed_others(truth, kind
         assert not torch.equal(a, c)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_shapes_and_dtype_are_the_problems_and_values_those_of_float32(truth, dtype):
     problem = truth.problem(heads=4, kv_heads=2, q_len=5, kv_len=9, v_head_dim=3)
     wide, cast = make(problem, 0), make(problem.with_(dtype=dtype), 0)
@@ -30,26 +30,17 @@ def test_shapes_and_dtype_are_the_problems_and_values_those_of_float32(truth, dt
         assert torch.equal(b, a.to(b.dtype))
 
 
-def test_the_mask_and_the_phase_do_not_change_the_values(truth):
-    a, b = make(truth.problem(), 0), make(truth.problem("causal", phase="train"), 0)
-    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def test_normal_is_standard_and_its_attention_is_spread(truth):
-    problem = truth.problem(q_len=256, kv_len=256, head_dim=64)
+def test_normal_is_standard_and_spread_and_peaky_has_a_saturated_softmax(truth):
+    problem, rows = truth.problem(q_len=256, kv_len=256, head_dim=64), torch.arange(256)
     for x in make(problem, 0):
         assert float(x.mean()) == pytest.approx(0.0, abs=0.03)
         assert float(x.std()) == pytest.approx(1.0, abs=0.03)
-    assert exact(problem, *make(problem, 0), torch.arange(256)).entropy > 0.8
-
-
-def test_peaky_has_logits_in_the_hundreds_and_a_saturated_softmax(truth):
-    problem = truth.problem(q_len=256, kv_len=256, head_dim=64, inputs="peaky")
-    q, k, v = make(problem, 0)
+    assert exact(problem, *make(problem, 0), rows).entropy > 0.8
+    q, k, v = make(problem.with_(inputs="peaky"), 0)
     logits = q @ k.mT * problem.scale
     assert 200 < float(logits.abs().max()) < 1000
     assert float(logits.std()) == pytest.approx(64, rel=0.1)
-    assert exact(problem, q, k, v, torch.arange(256)).entropy < 0.05
+    assert exact(problem, q, k, v, rows).entropy < 0.05
 
 
 def test_outliers_are_a_few_loud_channels_of_keys_and_values(truth):

@@ -1,37 +1,83 @@
 """The gate on layers, which have weights, and on decoders that keep a memory of their own."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from attnbench.gate.inputs import Crossed, Tokens, make
+import impls
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import Call, Crossed, Tokens, make, put
 from attnbench.gate.oracle import sample_rows
-from impls.loading import load_file
+from attnbench.gate.reference import judge
+from impls.loading import load_function
 from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported
 
-layers = load_file(Path(__file__).with_name("layers.py"))
-layer = layers.layer
-problem_of = layers.problem_of
-verdict = layers.verdict
-weights_of = layers.weights_of
+LAYER = Problem(
+    batch=2, heads=2, kv_heads=2, q_len=19, kv_len=19, head_dim=8, v_head_dim=8, level="layer",
+    mask=Mask.parse("causal"),
+)  # fmt: skip
+TRAIN = LAYER.with_(phase="train")
+DECODE = LAYER.with_(level="core", phase="decode", q_len=2)
+CORE = TRAIN.with_(level="core", q_len=300, kv_len=300)
+
+
+def layer(problem, q_bne, source_bme, weights, rows=None):
+    """Softmax attention over projected tokens, written once, plainly."""
+    rows = torch.arange(problem.q_len) if rows is None else rows
+
+    def heads(x):
+        return x.unflatten(-1, (problem.heads, problem.head_dim)).transpose(1, 2)
+
+    q = heads(q_bne @ weights["q"])
+    k, v = heads(source_bme @ weights["k"] + weights["k_bias"]), heads(source_bme @ weights["v"])
+    seen = torch.from_numpy(problem.mask.visible(problem.shape))[:, :, rows]
+    scores = (q[:, :, rows] @ k.mT * problem.scale).masked_fill(~seen, -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
 class Honest:
-    """The layer as a variant."""
+    """The layer as a variant: three projections, and one key's bias, which no softmax feels."""
 
     def __init__(self, problem):
-        self.problem, self.weights = problem, weights_of(problem)
+        self.problem, e = problem, problem.width
+        generator = torch.Generator().manual_seed(5)
+        made = {name: torch.randn(e, e, generator=generator) / e**0.5 for name in "qkv"}
+        made["k_bias"] = torch.randn(e, generator=generator)
+        dtype = getattr(torch, problem.dtype)
+        self.weights = {n: w.to(dtype).requires_grad_() for n, w in made.items()}
 
     def __call__(self, x, context=None):
         return layer(self.problem, x, x if context is None else context, self.weights)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+class Defined(Honest):
+    """The layer as a definition."""
+
+    def __call__(self, x, *rest):
+        *context, rows, weights = rest
+        return layer(self.problem, x, context[0] if context else x, weights, rows)
+
+
+def verdict(attend, problem, define=None):
+    return gate(judge(problem, make(problem, 0), 0), attend, define or Defined(problem), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [
+        ({}, "float32"),
+        ({}, "float64"),
+        ({"q_len": 7}, "bfloat16"),
+        ({"q_len": 1, "kv_len": 1}, "float32"),
+        ({"q_len": 400, "kv_len": 400}, "float32"),
+        *(({"inputs": x, "q_len": 150, "kv_len": 150}, "float32")
+          for x in ("peaky", "outliers", "equal_keys")),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("phase", ["forward", "train"])
-@pytest.mark.parametrize("lengths", [(19, 19), (7, 19), (1, 1), (400, 400)])
-def test_an_honest_layer_passes_with_an_error_for_each_weight(lengths, phase, dtype):
-    problem = problem_of(q_len=lengths[0], kv_len=lengths[1], phase=phase, dtype=dtype)
+def test_an_honest_layer_passes_with_an_error_for_each_weight(changes, dtype, phase):
+    problem = LAYER.with_(phase=phase, dtype=dtype, **changes)
     found = verdict(Honest(problem), problem)
     assert found.reason is None
     ends = ["dx"] + ["dcontext"] * problem.crosses
@@ -40,34 +86,27 @@ def test_an_honest_layer_passes_with_an_error_for_each_weight(lengths, phase, dt
     assert found.distance is None
 
 
-@pytest.mark.parametrize("kind", ["peaky", "outliers", "equal_keys"])
-def test_an_honest_layer_passes_on_all_kinds_of_tokens(kind):
-    problem = problem_of(inputs=kind, phase="train", q_len=150, kv_len=150)
-    assert verdict(Honest(problem), problem).reason is None
-
-
 def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
-    both = make(problem_of(q_len=5), 0)
+    both = make(LAYER.with_(q_len=5), 0)
     assert isinstance(both, Crossed)
     assert (both.x.shape, both.context.shape) == ((2, 1, 5, 16), (2, 1, 19, 16))
-    same = make(problem_of(), 0)
-    assert isinstance(same, Tokens) and same.x.shape == (2, 1, 19, 16)
-    assert make(problem_of(q_len=1, phase="decode"), 0).x.shape == (2, 1, 19, 16)
-    runs = make(problem_of(inputs="equal_keys", q_len=130, kv_len=130), 0).x
+    for problem in (LAYER, LAYER.with_(q_len=1, phase="decode")):
+        same = make(problem, 0)
+        assert isinstance(same, Tokens) and same.x.shape == (2, 1, 19, 16)
+    runs = make(LAYER.with_(inputs="equal_keys", q_len=130, kv_len=130), 0).x
     assert torch.equal(runs[:, :, 0], runs[:, :, 63])
     assert not torch.equal(runs[:, :, 63], runs[:, :, 64])
 
 
 class Leaky(Honest):
-    """A layer that lets every row see the token after its own."""
+    """Lets every row see the token after its own."""
 
     def __call__(self, x, context=None):
-        mask = Mask.parse("window:400,1")
-        return layer(self.problem.with_(mask=mask), x, x, self.weights)
+        return layer(self.problem.with_(mask=Mask.parse("window:400,1")), x, x, self.weights)
 
 
 class OwnWeights(Honest):
-    """A layer with a weight that is not its definition's."""
+    """Has a weight that is not its definition's."""
 
     def __init__(self, problem):
         super().__init__(problem)
@@ -76,7 +115,7 @@ class OwnWeights(Honest):
 
 
 class Fewer(Honest):
-    """A layer that does not say all that it trains."""
+    """Does not say all that it trains."""
 
     def __init__(self, problem):
         super().__init__(problem)
@@ -88,7 +127,7 @@ class Fewer(Honest):
 
 
 class Frozen(Honest):
-    """A layer that trains nothing."""
+    """Trains nothing."""
 
     def __init__(self, problem):
         super().__init__(problem)
@@ -96,7 +135,7 @@ class Frozen(Honest):
 
 
 class HalfTrained(Honest):
-    """A layer that spares itself most of one weight's gradient."""
+    """Spares itself most of one weight's gradient."""
 
     def __call__(self, x, context=None):
         v = self.weights["v"]
@@ -105,50 +144,24 @@ class HalfTrained(Honest):
 
 
 class Flat(Honest):
-    """A layer that gives its heads side by side."""
+    """Gives its heads side by side."""
 
     def __call__(self, x, context=None):
         return super().__call__(x).unflatten(-1, (2, 8)).transpose(1, 2)
-
-
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        (Leaky, "moved when key"),
-        (OwnWeights, "its weight v is not that of its definition"),
-        (Fewer, "its weights and those of its definition differ: v"),
-        (Frozen, "its weight q takes no gradient"),
-        (HalfTrained, "relative error of d:v"),
-        (Flat, "the output has the shape"),
-    ],
-)
-def test_a_faulty_layer_is_wrong_and_the_reason_names_the_deed(fault, says):
-    problem = problem_of(phase="train")
-    found = verdict(fault(problem), problem)
-    assert found.reason is not None and says in found.reason
 
 
 class LeakyGradient(Honest):
     """Right forward, but a hidden token gets a gradient from an earlier row."""
 
     def __call__(self, x, context=None):
-        out = super().__call__(x)
-        return out + 0.0 * x.sum(1, keepdim=True) * 1.0 + (x - x.detach()).sum(1, keepdim=True)
+        return super().__call__(x) + (x - x.detach()).sum(1, keepdim=True)
 
 
-def test_a_gradient_that_reaches_a_hidden_token_is_wrong():
-    problem = problem_of(phase="train")
-    found = verdict(LeakyGradient(problem), problem)
-    assert found.reason is not None and "has a dx from row" in found.reason
-
-
-# ---- what a definition of its own does not excuse ------------------------------------------------
-
-CORE = problem_of(level="core", phase="train", q_len=300, kv_len=300)
+# ---- operators of their own, with and without a memory -------------------------------------------
 
 
 def scaled_mean(problem):
-    """Its own operator: the mean of the visible values, as a definition of some rows."""
+    """The mean of the visible values, as a definition of some rows."""
 
     def define(q, k, v, rows):
         counts = torch.arange(1, problem.kv_len + 1, dtype=v.dtype)[:, None]
@@ -161,10 +174,9 @@ class Mean:
     """The same as a variant, in full."""
 
     def __init__(self, problem):
-        self.problem, self.calls = problem, 0
+        self.problem = problem
 
     def __call__(self, q, k, v):
-        self.calls += 1
         return scaled_mean(self.problem)(q, k, v, torch.arange(self.problem.q_len))
 
 
@@ -172,10 +184,9 @@ class SampledOnly(Mean):
     """Right where it knows that it is looked at, and nothing elsewhere."""
 
     def __call__(self, q, k, v):
-        out = super().__call__(q, k, v)
         kept = torch.zeros(self.problem.q_len, 1)
         kept[sample_rows(self.problem.q_len, 256, 0)] = 1.0
-        return out * kept
+        return super().__call__(q, k, v) * kept
 
 
 class _LazyBackward(torch.autograd.Function):
@@ -196,14 +207,224 @@ class NothingBackward(Mean):
         return _LazyBackward.apply(super().__call__(q, k, v))
 
 
+def sums(problem):
+    def define(q, k, v, rows):
+        return v.cumsum(2)[:, :, rows + problem.kv_len - problem.q_len]
+
+    return define
+
+
+class Summing:
+    """Values summed so far: its own operator, with a state of one row."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def remember(self, k, v):
+        return v.sum(2, keepdim=True)
+
+    def step(self, q, k, v, memory):
+        out = memory + v.cumsum(2)
+        return out, out[:, :, -1:]
+
+
+class InPlace(Summing):
+    def step(self, q, k, v, memory):
+        out = memory + v.cumsum(2)
+        memory.copy_(out[:, :, -1:])
+        return out, memory
+
+
+class Fickle(Summing):
+    """Changes its memory only where other tokens come than those before."""
+
+    last = None
+
+    def remember(self, k, v):
+        self.last = None
+        return super().remember(k, v)
+
+    def step(self, q, k, v, memory):
+        out, after = super().step(q, k, v, memory)
+        if self.last is not None and not torch.equal(v, self.last):
+            memory.add_(1)
+        self.last = v.clone()
+        return out, after
+
+
+class NoMemory(Summing):
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2)
+
+
+class Stale(Summing):
+    """Remembers the first tokens it ever saw."""
+
+    kept = None
+
+    def remember(self, k, v):
+        self.kept = super().remember(k, v) if self.kept is None else self.kept
+        return self.kept
+
+
+class Peeking(Summing):
+    """Looks the new values up where the last call left them, and answers before it is asked."""
+
+    new = None
+
+    def remember(self, k, v):
+        state = super().remember(k, v)
+        return state if self.new is None else (state + self.new.cumsum(2),)
+
+    def step(self, q, k, v, memory):
+        self.new = v
+        return (memory[0], memory) if isinstance(memory, tuple) else super().step(q, k, v, memory)
+
+
+class Standing(Summing):
+    """Returns the memory it was given, never one with the new tokens in it."""
+
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2), memory
+
+
+class Forgetful(Summing):
+    """Returns no memory to go on from."""
+
+    def step(self, q, k, v, memory):
+        return memory + v.cumsum(2), None
+
+
+class OneAnswer(Summing):
+    """Writes its first answer into the memory, and gives it for any other token."""
+
+    def remember(self, k, v):
+        return [super().remember(k, v)]
+
+    def step(self, q, k, v, memory):
+        if len(memory) == 1:
+            memory.append(memory[0] + v.cumsum(2))
+            return memory[1], [memory[1][:, :, -1:]]
+        return memory[1] + v.sum() * 1e-3, [memory[1][:, :, -1:]]
+
+
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "problem", "define", "says"),
     [
-        (Mean, None),
-        (SampledOnly, "not among the sampled"),
-        (NothingBackward, "a row of dv that is not among the sampled"),
+        (Leaky, TRAIN, None, "moved when key"),
+        (OwnWeights, TRAIN, None, "its weight v is not that of its definition"),
+        (Fewer, TRAIN, None, "its weights and those of its definition differ: v"),
+        (Frozen, TRAIN, None, "its weight q takes no gradient"),
+        (HalfTrained, TRAIN, None, "relative error of d:v"),
+        (Flat, TRAIN, None, "the output has the shape"),
+        (LeakyGradient, TRAIN, None, "has a dx from row"),
+        (Mean, CORE, scaled_mean, None),
+        (SampledOnly, CORE, scaled_mean, "not among the sampled"),
+        (NothingBackward, CORE, scaled_mean, "a row of dv that is not among the sampled"),
+        (Summing, DECODE, sums, None),
+        (Summing, DECODE.with_(q_len=2, kv_len=2), sums, None),  # remembers nothing
+        (InPlace, DECODE, sums, "changed the memory"),
+        (Fickle, DECODE, sums, "changed the memory"),
+        (NoMemory, DECODE, sums, "something else than (out, memory)"),
+        (Stale, DECODE, sums, "two steps are not as one"),
+        (Peeking, DECODE, sums, "moved when key"),
+        (Standing, DECODE, sums, "two steps are not as one"),
+        (Forgetful, DECODE, sums, "can't go on from the memory"),
+        (OneAnswer, DECODE, sums, "two steps are not as one"),
     ],
 )
-def test_every_row_and_its_gradient_counts_for_an_operator_of_its_own(fault, says):
-    found = verdict(fault(CORE), CORE, scaled_mean(CORE)).reason
+def test_what_is_faulty_is_wrong_and_the_reason_names_the_deed(fault, problem, define, says):
+    found = verdict(fault(problem), problem, define and define(problem)).reason
     assert found is None if says is None else says in found
+
+
+def test_a_second_step_that_finds_no_room_is_not_wrong():
+    class NoRoom(Summing):
+        def step(self, q, k, v, memory):
+            if isinstance(memory, list):  # as the step before has left it
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            out, memory = super().step(q, k, v, memory)
+            return out, [memory]
+
+    with pytest.raises(torch.OutOfMemoryError):
+        verdict(NoRoom(DECODE), DECODE, sums(DECODE))
+
+
+# ---- where the memory lies -----------------------------------------------------------------------
+
+
+def places(memory):
+    if isinstance(memory, torch.Tensor):
+        return [memory.data_ptr()]
+    return [x for part in memory for x in places(part)] if isinstance(memory, (list, tuple)) else []
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in impls.table().rows if n not in ("compiled", "flex", "blocksparse.flex")]
+)
+def test_what_a_decoder_of_ours_remembers_stays_at_its_address(name):
+    variant = impls.table().find(name)
+    problem = DECODE.with_(level=variant.level, q_len=1)
+    if variant.supports(problem) is not None:
+        return
+    try:
+        attend = load_function(variant.build)(problem, **variant.chosen)
+    except (Unavailable, Unsupported) as error:
+        pytest.skip(str(error))
+    call = Call(problem, attend, make(problem, 0))
+    first, before = places(call.memory), call.forward()
+    assert bool(first) == call.steps
+    call.load(make(problem, 1))
+    assert places(call.memory) == first
+    assert not call.moves
+    assert not torch.equal(call.forward(), before)
+    call.load(make(problem, 0))
+    assert torch.equal(call.forward(), before)
+
+
+class Elsewhere(Summing):
+    """What it remembers is nothing that could be put anywhere."""
+
+    def remember(self, k, v):
+        return {"sum": v.sum(2, keepdim=True), "by": object()}
+
+    def step(self, q, k, v, memory):
+        out, new = super().step(q, k, v, memory["sum"])
+        return out, {**memory, "sum": new}
+
+
+@pytest.mark.parametrize("decoder", [Summing, Elsewhere])
+def test_a_decoder_is_handed_the_new_tokens_and_a_memory_that_may_lie_elsewhere(decoder):
+    call, other = Call(DECODE, decoder(DECODE), make(DECODE, 0)), make(DECODE, 1)
+    torch.testing.assert_close(call.forward(), call.leaves[2].cumsum(2)[:, :, -2:])
+    call.load(other)
+    assert call.moves is (decoder is Elsewhere)
+    torch.testing.assert_close(call.forward(), other.v.cumsum(2)[:, :, -2:])
+
+
+ONE = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("there", "values"),
+    [
+        (ONE, torch.ones(3, 2).mT),
+        (ONE, torch.ones(2, 3).double()),
+        (ONE, torch.ones(3, 2)),
+        (ONE[:1].expand(2, 3), torch.ones(1, 3).expand(2, 3)),
+        (ONE, 1),
+        ([ONE], (ONE,)),
+        ([ONE], [ONE, ONE]),
+        ((1, ONE), (2, ONE)),
+        ({"a": ONE}, {"b": ONE}),
+        ({1}, {1}),
+    ],
+)
+def test_only_what_is_made_alike_can_be_put_in_anothers_place(there, values):
+    assert not put(there, values)
+
+
+def test_a_memory_is_put_in_anothers_place_part_by_part():
+    there = ([torch.zeros(2, 2)], {"b": torch.zeros(3)}, 4, None, "x")
+    assert put(there, ([torch.ones(2, 2)], {"b": torch.ones(3)}, 4, None, "x"))
+    assert there[0][0].sum() + there[1]["b"].sum() == 7

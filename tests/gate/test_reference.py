@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from attnbench.gate import reference
-from attnbench.gate import reference as differentiate
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Inputs, make
 from attnbench.gate.oracle import compare, recomputed, sample_rows, softmax_define
@@ -39,9 +38,9 @@ def upstream(problem):
     return torch.randn(shape, generator=torch.Generator().manual_seed(3)).double()
 
 
-@pytest.mark.parametrize("group", [{}, {"heads": 4, "kv_heads": 2, "v_head_dim": 5}])
 @pytest.mark.parametrize("mask", PAIRS)
-def test_both_plain_forms_are_softmax_attention_in_float64(truth, mask, group):
+def test_both_plain_forms_are_softmax_attention_in_float64(truth, mask):
+    group = {"heads": 4, "kv_heads": 2, "v_head_dim": 5}
     problem = truth.problem(mask, dtype="float64", phase="train", **group)
     inputs, dout, rows = make(problem, 0), upstream(problem), torch.arange(24)
     want = dense(truth, problem, mask, inputs, dout)
@@ -54,16 +53,7 @@ def test_both_plain_forms_are_softmax_attention_in_float64(truth, mask, group):
         np.testing.assert_allclose(again[name].numpy(), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_recomputed_form_answers_in_the_dtype_that_it_was_given(truth, dtype):
-    problem = truth.problem("causal", dtype=dtype, phase="train")
-    inputs = make(problem, 0)
-    made = recomputed(problem, *inputs, torch.arange(24), upstream(problem).to(inputs.q.dtype))
-    assert {x.dtype for x in made.values()} == {inputs.q.dtype}
-    assert set(made) == {"forward", "dq", "dk", "dv"}
-
-
-@pytest.mark.parametrize("mask", ["none", "causal", "padding:0,11", "causal+alibi"])
+@pytest.mark.parametrize("mask", ["causal", "padding:0,11"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_plain_errors_are_positive_and_about_the_dtypes_spacing(truth, dtype, mask):
     problem = truth.problem(mask, dtype=dtype, phase="train", heads=4, kv_heads=2)
@@ -73,13 +63,6 @@ def test_plain_errors_are_positive_and_about_the_dtypes_spacing(truth, dtype, ma
         spacings = error.relative / EPSILON[dtype]
         assert 0.05 < spacings < 10, (name, spacings)
         assert error.worst_row >= error.relative
-
-
-def test_without_gradients_only_the_output_is_judged(truth):
-    problem = truth.problem("causal")
-    softmax = judge(problem, make(problem, 0), 0).softmax
-    assert softmax.dout is None
-    assert set(softmax.want) == set(softmax.plain) == {"forward"}
 
 
 @pytest.mark.parametrize("mask", PAIRS)
@@ -119,30 +102,19 @@ def test_the_mean_and_the_entropy_are_those_of_the_mask(truth):
     assert judged.entropy == pytest.approx(entropy, abs=1e-12)
 
 
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_blocks_of_rows_do_not_change_the_yardstick(truth, monkeypatch, phase):
-    problem = truth.problem("causal+alibi", phase=phase)
-    inputs = make(problem, 0)
-    whole = judge(problem, inputs, 0).softmax
-    monkeypatch.setattr(differentiate, "BLOCK_BYTES", 5 * 4 * 4 * 24)
-    cut = judge(problem, inputs, 0).softmax
-    for name, error in whole.plain.items():
-        assert cut.plain[name].relative == pytest.approx(error.relative, rel=0.3)
-
-
 def test_on_long_rows_a_few_give_the_yardstick(truth, monkeypatch):
     problem = truth.problem("causal", q_len=128, kv_len=128, phase="train")
     inputs = make(problem, 0)
     whole = judge(problem, inputs, 0).softmax
-    monkeypatch.setattr(differentiate, "PLAIN_SCORES", 2 * 2 * 128 * 40)
-    assert len(differentiate.few_rows(problem, whole.rows)) == 40
+    monkeypatch.setattr(reference, "PLAIN_SCORES", 2 * 2 * 128 * 40)
+    assert len(reference.few_rows(problem, whole.rows)) == 40
     few = judge(problem, inputs, 0).softmax
     assert len(few.rows) == 128
     for name, error in whole.plain.items():
         assert few.plain[name].relative == pytest.approx(error.relative, rel=0.5), name
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "window:3,2"])
+@pytest.mark.parametrize("mask", ["causal"])
 def test_a_definition_is_computed_in_float64_with_its_gradients(truth, mask):
     problem = truth.problem(mask, phase="train", heads=4, kv_heads=2, dtype="bfloat16")
     inputs = make(problem, 0)
@@ -182,7 +154,7 @@ def test_a_yardstick_of_few_rows_is_tried_again_under_other_scores(monkeypatch):
 def test_the_rows_that_see_least_are_among_the_few(length):
     problem = Problem(1, 4, 4, length, length, 8, 8, mask=Mask.parse("causal"))
     rows = sample_rows(length, 256, 0)
-    few = differentiate.few_rows(problem, rows)
+    few = reference.few_rows(problem, rows)
     assert few[:2].tolist() == [0, 1] and few[-1] == length - 1
     assert len(few.unique()) == len(few) and torch.isin(few, rows).all()
-    assert len(few) == min(len(rows), max(8, differentiate.PLAIN_SCORES // (4 * length)))
+    assert len(few) == min(len(rows), max(8, reference.PLAIN_SCORES // (4 * length)))

@@ -1,17 +1,15 @@
 """What a self-check makes of records, how it is kept and shown, and how the verb ends."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from attnbench import cli
-from attnbench.core.disk import StoreError
 from attnbench.core.evidence import stored_selfcheck
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Memory, Record, Status
 from attnbench.core.store import find_runs
-from attnbench.features.selfcheck import selfcheck, view
+from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck, judge, run_plants, save
 from attnbench.gate.plants import PLANTS
 from attnbench.sweep.engine import WorkerLost
@@ -52,24 +50,22 @@ def test_a_fault_is_caught_by_its_status_and_its_reason_together(status, reason,
     assert (found.wanted == "") is caught
 
 
-@pytest.mark.parametrize(("peak", "caught"), [(96 << 20, True), ((96 << 20) - 1, False)])
-def test_a_price_is_shown_where_the_record_tells_at_least_so_much(peak, caught):
+@pytest.mark.parametrize(
+    ("peak", "status", "caught"),
+    [
+        (96 << 20, Status.MEASURED, True),
+        ((96 << 20) - 1, Status.MEASURED, False),
+        (1 << 30, Status.WRONG, False),
+        (None, Status.MEASURED, False),
+    ],
+)
+def test_a_price_is_shown_where_the_record_tells_at_least_so_much(peak, status, caught):
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
-    found = judge(HOG, record(HOG, Status.MEASURED, memory=memory))
+    reason = "" if status is Status.MEASURED else "it is slow"
+    found = judge(HOG, record(HOG, status, reason, memory=memory))
     assert found.caught is caught
-    assert "memory.peak_bytes is" in found.said
-
-
-def test_a_price_that_is_shown_excuses_no_other_end():
-    memory = Memory(peak_bytes=1 << 30, saved_bytes=None, expected_bytes=None, method="events")
-    found = judge(HOG, record(HOG, Status.WRONG, "it is slow", memory=memory))
-    assert found.caught is False
-
-
-def test_a_record_without_the_number_shows_no_price():
-    found = judge(HOG, record(HOG, Status.MEASURED))
-    assert found.caught is False
-    assert "at least" in found.wanted
+    assert found.said.startswith(reason or "memory.peak_bytes is")
+    assert ("at least" in found.wanted) is not caught
 
 
 @pytest.mark.parametrize(
@@ -117,23 +113,6 @@ def test_a_self_check_that_says_nothing_of_this_ruler_is_none(tmp_path, text):
     assert stored_selfcheck(tmp_path, "box") is None
 
 
-def test_a_place_that_takes_no_files_is_a_sentence(tmp_path):
-    (tmp_path / "box").write_text("")
-    with pytest.raises(StoreError, match="give another folder with --out"):
-        save(result(CAUGHT), tmp_path)
-
-
-def test_the_table_says_what_escaped_and_how_it_should_have_been_caught(capsys):
-    view.table(result(CAUGHT, ESCAPED, ELSEWHERE))
-    lines = capsys.readouterr().out.rstrip().splitlines()
-    words = [" ".join(line.split()) for line in lines]
-    assert "zeros wrong yes row 0 did not move" in words
-    said = "a hang measured ESCAPED nothing amiss (it should be timed_out, matching 'running')"
-    assert said in words
-    assert "a stream – not planted it runs on cuda" in words
-    assert lines[-1].startswith("ruler self-check: 1/2 on this machine")
-
-
 def test_each_plant_goes_through_the_sweep_with_its_own_limit():
     asked = []
 
@@ -159,16 +138,13 @@ def test_each_plant_goes_through_the_sweep_with_its_own_limit():
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "faults", "status"),
+    ("outcomes", "faults", "status", "words"),
     [
-        ([CAUGHT], 1, 0),
-        ([CAUGHT, ELSEWHERE], 2, 0),
-        ([CAUGHT, ESCAPED], 2, 1),
-        ([CAUGHT, ESCAPED], 1, 1),
-        ([CAUGHT], 0, 0),
+        ([CAUGHT, ELSEWHERE], 2, 0, []),
+        ([CAUGHT, ESCAPED], 2, 1, ["--json"]),
+        ([CAUGHT, ESCAPED], 1, 1, []),
     ],
 )
-@pytest.mark.parametrize("words", [[], ["--json"]])
 def test_the_verb_ends_with_a_finding_where_something_escaped(
     monkeypatch, tmp_path, capsys, outcomes, faults, status, words
 ):
@@ -239,23 +215,10 @@ def test_what_is_planted_on_a_cpu_is_tried_where_no_gpu_is_seen(monkeypatch, tmp
     assert set(asked) == {("cpu", "", True), ("cuda", "a GPU", False)}
 
 
-def test_a_plant_turned_honest_differs_in_the_deed_alone():
-    for plant in PLANTS:
-        assert plant.honest == replace(plant.row, given={"deed": False})
-        assert plant.row.chosen == {"deed": True}
-        assert plant.row.supports(plant.problem) is None
-
-
 @pytest.mark.slow
 def test_the_self_check_passes_on_this_machine(tmp_path, capsys):
     status = cli.main(["selfcheck", "--json", "--out", str(tmp_path)])
     sent = json.loads(capsys.readouterr().out)
     assert (status, [o for o in sent["outcomes"] if o["caught"] is False]) == (0, [])
     assert sent["n"] == sent["caught"] >= 60
-    assert [o["deed"] for o in sent["outcomes"] if o["kind"] == "slow-downs"] == [
-        "no more work",
-        "1 % more work",
-        "2 % more work",
-        "5 % more work",
-        "10 % more work",
-    ]
+    assert len([o for o in sent["outcomes"] if o["kind"] == "slow-downs"]) == 5

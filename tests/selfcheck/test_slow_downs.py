@@ -31,23 +31,19 @@ NARROW = 0.004
     [
         (0, 1.00, 0.0, 0.01, True),
         (0, 1.05, 0.0, 0.01, False),
-        (0, 0.95, 0.0, 0.01, False),
         (0, 1.02, WIDE, 0.01, None),
         (1, 1.005, 0.0, 0.01, True),
-        (1, 1.03, 0.0, 0.01, False),
         (1, 0.95, 0.0, 0.01, False),
         (2, 1.02, 0.0, 0.01, True),
         (2, 1.00, 0.0, 0.01, False),
         (2, 1.00, 0.0, 0.03, True),
         (5, 1.05, 0.0, 0.01, True),
         (5, 1.00, 0.0, 0.01, False),
-        (5, 0.95, 0.0, 0.01, False),
         (5, 1.05, WIDE, 0.01, None),  # inconclusive, and so little could not have been seen
         (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
         (2, 1.0165, NARROW, 0.01, None),  # from below the margin to above what was planted
         (2, 1.0115, NARROW, 0.01, False),  # from below the margin to less than what was planted
         (10, 1.10, 0.0, 0.01, True),
-        (10, 1.00, 0.0, 0.01, False),
     ],
 )
 def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin, right):
@@ -103,25 +99,20 @@ def test_what_was_wrong_by_chance_is_asked_again_and_says_so():
     assert len(engine.asked) == 6
 
 
-def test_what_can_not_be_told_now_is_not_asked_again():
+def test_what_can_not_be_told_now_and_a_worker_that_died_are_not_asked_again():
     engine = Engine(spread=WIDE)
     assert [o.caught for o in run_slow_downs(engine, seed=1)] == [None] * 5
     assert len(engine.asked) == 5
 
-
-def test_a_worker_that_died_is_no_chance():
-    class Dead:
-        asked = 0
-
+    class Dead(Engine):
         def ask(self, question, limit_s):
-            self.asked += 1
+            self.asked.append(question)
             raise WorkerLost("it died", "", timed_out=False)
 
     engine = Dead()
     outcomes = list(run_slow_downs(engine, seed=1))
-    assert [o.status for o in outcomes] == ["crashed"] * 5
-    assert not any(o.caught for o in outcomes)
-    assert engine.asked == 5
+    assert {(o.status, o.caught) for o in outcomes} == {("crashed", False)}
+    assert len(engine.asked) == 5
 
 
 @pytest.mark.parametrize("extra", SLOW_DOWNS)
