@@ -2,7 +2,6 @@
 
 import json
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,12 @@ import pytest
 from attnbench.core.record import SCHEMA
 from tests.calling import ROOT, SENTENCE, attnbench_, only_run, well
 
-TINY = ["--seq", "32,48", "--phase", "forward", "--heads", "2", "--budget", "0.02"]
+TINY = ["--seq", "32", "--phase", "forward", "--heads", "2", "--budget", "0.02"]
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A run of two cells."""
+    """A run of one cell."""
     out = tmp_path_factory.mktemp("tiny")
     well("run", "einsum", *TINY, "--out", out, "--no-report")
     return only_run(out)
@@ -46,46 +45,22 @@ def sentence(done, *words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "einsun"], ["no variant 'einsun'", "did you mean einsum"]),
         (["check", "flash"], ["no variant 'flash'", "sdpa.flash"]),
-        (["run", "chunked?blok=3"], ["no option 'blok'", "block"]),
         (["run", "chunked?block=x"], ["block='x'"]),
-        (["run", "--heads", "4", "--kv-heads", "3"], ["heads=4", "kv_heads=3", "1, 2, 4"]),
         (["run", "--head-dim", "0"], ["head_dim is 0", "1 or more"]),
         (["run", "--heads", "two"], ["--heads", "'two'"]),
-        (["run", "--seq", "0"], ["q_len is 0"]),
-        (["run", "--seq", "long"], ["--seq 'long'", "QxK"]),
         (["run", "--seq", "²"], ["--seq"]),
-        (["run", "--seq", ","], ["seq"]),
-        (["run", "--dtype", ","], ["dtype"]),
         (["check", "--phase", ","], ["phase"]),
-        (["run", "--mask", "window:-1,0"], ["window", "-1"]),
         (["run", "--mask", "document:100,20", "--seq", "128"], ["add up to 120", "128"]),
-        (["run", "--mask", "rainbow"], ["'rainbow' is no mask", "causal, window:LEFT,RIGHT"]),
-        (["run", "--mask", "dense:/no/such.npy"], ["/no/such.npy"]),
         (["run", "--mask", "dense:EMPTY.npy"], ["EMPTY.npy"]),
         (["run", "--mask", "dense:ARRAYS.npz"], ["ARRAYS.npz"]),
         (["run", "--inputs", "captured:EMPTY.npy"], ["EMPTY.npy", ".npz of q, k and v"]),
         (["run", "--inputs", "captured:ARRAYS.npz"], ["ARRAYS.npz", "needs (1, 4, 128, 64)"]),
-        (["run", "--inputs", "odd"], ["'odd'", "peaky"]),
-        (["run", "--preset", "huge"], ["no preset 'huge'", "smoke"]),
         (["check", "--preset", "huge"], ["no preset 'huge'", "smoke"]),
-        (["run", "--dtype", "int8"], ["'int8'", "bfloat16"]),
-        (["run", "--phase", "sideways"], ["'sideways'", "train"]),
-        (["run", "--device", "tpu"], ["'tpu'", "cuda"]),
-        (["run", "--budget", "0"], ["--budget", "'0'", "above 0"]),
-        (["run", "--budget", "-1"], ["--budget"]),
         (["run", "--budget", "nan"], ["--budget", "'nan'"]),
-        (["run", "--budget", "soon"], ["--budget", "'soon'"]),
-        (["run", "--threads", "many"], ["--threads", "'many'"]),
-        (["run", "einsum", "--threads", "-1", "--seq", "16"], ["threads", "-1"]),
-        (["run", "einsum", "--threads", "0", "--seq", "16", "--budget", "0.01"], ["threads", "0"]),
-        (["run", "--colour", "blue"], ["--colour"]),
-        (["jump"], ["'jump'", "run"]),
-        (["run", "--table", "/no/such.py"], ["there is no table file /no/such.py"]),
-        (["list", "--table", "/no/such.py"], ["there is no table file /no/such.py"]),
+        (["run", "einsum", "--threads", "0"], ["threads", "0"]),
+        (["run", "ring", "--world", "999"], ["needs a core for each of its 999 processes"]),
         (["show"], ["NAME"]),
-        (["show", "einsun"], ["did you mean einsum"]),
         (["show", "einsum", "--text", " "], ["there is no word in"]),
         (["show", "einsum", "--text", "a b", "--mask", "rainbow"], ["'rainbow' is no mask"]),
         (["show", "einsum", "--text", "a b", "--embeddings", "/no/such.txt"], ["/no/such.txt"]),
@@ -94,7 +69,7 @@ def sentence(done, *words):
         (["env", "--dtype", "int3"], ["int3", "float32"]),
         (["env", "--device", "tpu"], ["tpu", "cpu"]),
     ],
-    ids=lambda x: " ".join(x) if x and x[0] in ("run", "check", "show", "env", "list") else "",
+    ids=lambda x: " ".join(x),
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing_behind(tmp_path, words, said):
     (tmp_path / "EMPTY.npy").write_bytes(b"")
@@ -109,13 +84,12 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(tmp_path, words, sa
 
 
 @pytest.mark.parametrize("kind", NO_ROWS)
-@pytest.mark.parametrize("verb", ["run", "list"])
-def test_a_table_file_that_gives_no_rows_is_one_sentence(tmp_path, kind, verb):
+def test_a_table_file_that_gives_no_rows_is_one_sentence(tmp_path, kind):
     code, said = NO_ROWS[kind]
     file = tmp_path / "mine.py"
-    file.write_text(textwrap.dedent(code))
-    words = ["run", "--out", tmp_path / "out"] if verb == "run" else ["list"]
-    sentence(attnbench_(*words, "--table", file), str(file), said, "a list of impls.spec.Variant")
+    file.write_text(code)
+    done = attnbench_("run", "--out", tmp_path / "out", "--table", file)
+    sentence(done, str(file), said, "a list of impls.spec.Variant")
     assert not (tmp_path / "out").exists()
 
 
@@ -152,7 +126,6 @@ def test_a_results_folder_that_can_not_be_written_is_one_sentence(tmp_path):
     [
         (None, "holds no run.json"),
         ('{"run": "x", "sche', "damaged"),
-        ("{}", "damaged"),
         ("[]", "damaged"),
         (json.dumps({"schema": SCHEMA}), "damaged"),
         (json.dumps({"schema": SCHEMA + 1}), "newer"),
@@ -166,28 +139,10 @@ def test_a_run_that_can_not_be_resumed_is_one_sentence(tmp_path, header, said):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_run_that_is_not_there_can_not_be_resumed(tmp_path):
-    sentence(attnbench_("run", "--resume", tmp_path / "no"), "there is no run folder", "/no")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--seq", "16"],
-        ["--budget", "1"],
-        ["--mask", "none"],
-        ["--preset", "smoke"],
-        ["einsum"],
-        ["--seed", "3"],
-        ["--threads", "2"],
-    ],
-    ids=" ".join,
-)
-def test_resume_takes_no_other_grid(tiny, words):
-    path = tiny
-    before = (path / "records.jsonl").read_bytes(), (path / "run.json").read_bytes()
-    sentence(attnbench_("run", "--resume", path, *words), "--resume takes the grid of the run")
-    assert ((path / "records.jsonl").read_bytes(), (path / "run.json").read_bytes()) == before
+def test_resume_takes_no_other_grid(tiny):
+    for words in (["--budget", "1"], ["--preset", "smoke"], ["einsum"], ["--threads", "2"]):
+        done = attnbench_("run", "--resume", tiny, *words)
+        sentence(done, "--resume takes the grid of the run")
 
 
 def test_a_damaged_record_in_a_run_to_resume_is_named_by_its_line(tiny, tmp_path):
@@ -195,4 +150,4 @@ def test_a_damaged_record_in_a_run_to_resume_is_named_by_its_line(tiny, tmp_path
         (tmp_path / name).write_bytes((tiny / name).read_bytes())
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"schema": 1}\n')
-    sentence(attnbench_("run", "--resume", tmp_path), "records.jsonl, line 3")
+    sentence(attnbench_("run", "--resume", tmp_path), "records.jsonl, line 2")

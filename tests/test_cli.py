@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import attnbench
 import impls
 from attnbench.command.arguments import GROUPS
 from tests import calling
-from tests.calling import ROOT, SENTENCE, attnbench_, well
+from tests.calling import ROOT, SENTENCE, well
 
 inverted = calling.inverted
 
@@ -37,19 +36,10 @@ def test_help_shows_every_verb_in_its_group():
     assert "Exit status: 0 done, 1 a finding, 2 usage or environment, 130 stopped" in text
 
 
-def test_without_a_verb_the_help_is_shown_and_the_status_is_usage():
-    assert "measure:" in well(status=2).stdout
-
-
-def test_the_version_is_said():
-    assert well("--version").stdout.strip() == attnbench.__version__
-
-
 @pytest.mark.parametrize("verb", [v for verbs in GROUPS.values() for v in verbs])
 def test_every_verb_has_help_with_json_and_table(verb):
     text = well(verb, "--help").stdout
-    assert "--json" in text
-    assert "--table" in text
+    assert "--json" in text and "--table" in text
 
 
 LOADED = """
@@ -78,11 +68,8 @@ def loaded(*words):
 @pytest.mark.parametrize(
     "words",
     [
-        ("--help",),
-        ("list",),
         ("list", "--json"),
         ("show", "einsum"),
-        ("run", "nosuch"),
         ("run", "einsum", "--seq", "0"),
         ("check", "sdpa.cudnn"),
     ],
@@ -143,26 +130,12 @@ def test_rows_of_a_table_file_are_listed_and_broken_ones_say_why(tmp_path):
     assert text.count("broken") == 2
 
 
-@pytest.mark.parametrize("extra", [(), ("--json",)])
-def test_a_reader_that_has_left_is_no_finding(extra):
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = attnbench_(
-            "list", *extra, capture_output=False, stdout=write, stderr=subprocess.PIPE
-        )
-    finally:
-        os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("name", ["einsum", "online", "mean_v"])
-def test_show_gives_the_mathematics_at_the_top_of_the_file(name):
-    module = impls.table().rows[name].build.partition(":")[0]
+def test_show_gives_the_mathematics_at_the_top_of_the_file():
+    module = impls.table().rows["online"].build.partition(":")[0]
     text = Path(importlib.util.find_spec(module).origin).read_text()
     mathematics = ast.get_docstring(ast.parse(text))
-    assert mathematics in well("show", name).stdout
-    assert json.loads(well("show", name, "--json").stdout)["mathematics"] == mathematics
+    assert mathematics in well("show", "online").stdout
+    assert json.loads(well("show", "online", "--json").stdout)["mathematics"] == mathematics
 
 
 def test_show_says_why_a_variant_can_not_run_here(listed):
@@ -196,7 +169,7 @@ def attention_map(name, *words):
     return weights
 
 
-@pytest.mark.parametrize("name", ["einsum", "sdpa.flash", "chunked?block=4"])
+@pytest.mark.parametrize("name", ["einsum", "chunked?block=4"])
 def test_a_causal_map_has_rows_that_sum_to_one_and_no_weight_ahead(name):
     weights = attention_map(name, "--mask", "causal")
     np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-5)
