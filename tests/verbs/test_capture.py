@@ -97,34 +97,17 @@ def test_a_program_that_crashes_leaves_what_it_had_called(capture, tmp_path):
     assert str(problem.mask).startswith(f"dense:{tmp_path}/calls.masks/")
 
 
-def test_a_program_that_is_killed_leaves_what_was_written_before(capture):
-    status, calls, said = capture("attend(3); time.sleep(1.8); os.kill(os.getpid(), 9)")
-    assert status == 2 and counted(calls) == {CAUSAL: 3}
-    assert "signal 9" in said.err and not calls.complete
-    assert any("was killed" in line for line in calls.unseen)
-
-
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("os.kill(os.getpid(), 9)", "signal 9"),
-        ("os.kill(os.getpid(), 15)", "signal 15"),
-        ("os.abort()", "signal 6"),
-    ],
-)
-def test_a_program_that_dies_right_after_a_call_leaves_it(capture, end, status):
-    code, calls, said = capture(f"attend(1); {end}")
+def test_a_program_that_is_killed_right_after_a_call_leaves_it(capture):
+    code, calls, said = capture("attend(1); os.kill(os.getpid(), 9)")
     assert code == 2 and counted(calls) == {CAUSAL: 1} and not calls.complete
-    assert status in said.err and any("last second" in line for line in calls.unseen)
+    assert "signal 9" in said.err and any("last second" in line for line in calls.unseen)
 
 
 @pytest.mark.parametrize(
     ("end", "total"),
     [
         ("os._exit(0)", 3),
-        ("threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(9)", 3),
         ("sys.argv[1:] or os.execv(sys.executable, [sys.executable, 'program.py', 'again'])", 6),
-        ("import atexit; atexit.register(attend, 2)", 5),
     ],
 )
 def test_a_program_that_leaves_without_its_exit_functions_leaves_all_calls(capture, end, total):
@@ -133,14 +116,15 @@ def test_a_program_that_leaves_without_its_exit_functions_leaves_all_calls(captu
     assert calls.complete and calls.unseen == []
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 2)])
-def test_a_signal_to_the_capture_alone_ends_the_program_too(tmp_path, number, status):
+def test_ctrl_c_to_the_capture_alone_ends_the_program_too(tmp_path):
     (tmp_path / "program.py").write_text(
         BEGINNING + "attend(3); print(os.getpid(), flush=True)\n"
         "try: time.sleep(60)\nexcept KeyboardInterrupt: attend(2); raise"
     )
     command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
-    with processes.handling(lambda *_: None, number):  # whatever these tests were started with
+    with processes.handling(
+        lambda *_: None, signal.SIGINT
+    ):  # whatever these tests were started with
         process = subprocess.Popen(
             command,
             cwd=tmp_path,
@@ -152,13 +136,13 @@ def test_a_signal_to_the_capture_alone_ends_the_program_too(tmp_path, number, st
         )
     program = int(process.stdout.readline())
     time.sleep(0.5)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == status and f"signal {int(number)}" in err
+    assert process.returncode == 130 and "signal 2" in err
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
     made = SeenCalls.read(tmp_path / "calls.json")
-    assert counted(made) == {CAUSAL: 3 + 2 * (number == signal.SIGINT)} and not made.complete
+    assert counted(made) == {CAUSAL: 5} and not made.complete
 
 
 def test_a_compiled_program_stays_in_one_graph_and_what_it_met_is_said(capture):
@@ -213,39 +197,29 @@ elif __name__ == "__main__":
     assert calls.header["processes"] >= 4 and calls.complete and calls.unseen == []
 
 
-def test_a_program_that_first_asks_whether_torch_is_there_is_seen(tmp_path, monkeypatch, capfd):
+def test_a_program_may_ask_for_torch_first_and_a_folder_of_the_users_stays(
+    tmp_path, monkeypatch, capfd
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "program.py").write_text(
-        "import importlib.util\nassert importlib.util.find_spec('torch')\n" + BEGINNING + "attend()"
-    )
-    assert cli.main(["capture", "--", sys.executable, "program.py"]) == 0
-    assert counted(SeenCalls.read(tmp_path / "calls.json")) == {CAUSAL: 1}
-
-
-def test_a_folder_of_the_users_stays(capture, tmp_path):
     (tmp_path / "calls.parts").mkdir()
     (tmp_path / "calls.parts/thesis.txt").write_text("mine")
-    (tmp_path / "program.py").write_text(BEGINNING + "attend()")
+    asks = "import importlib.util\nassert importlib.util.find_spec('torch')\n"
+    (tmp_path / "program.py").write_text(asks + BEGINNING + "attend()")
     assert cli.main(["capture", "--", sys.executable, "program.py"]) == 0
+    assert counted(SeenCalls.read(tmp_path / "calls.json")) == {CAUSAL: 1}
     assert (tmp_path / "calls.parts/thesis.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["impls", "attnbench"])
-def test_a_program_with_packages_named_as_ours_gets_its_own_and_is_not_watched(
-    name, capture, tmp_path
-):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("mine = 'its own'")
-    early = f"import {name}; print({name}.mine)\n"
-    (tmp_path / "program.py").write_text(early + BEGINNING + f"attend(); print({name}.mine)")
-    assert cli.main(["capture", "--", sys.executable, "program.py"]) == 2
-    status, calls, said = capture(f"import {name}; print({name}.mine); attend()")
-    assert (status, calls) == (2, None) and said.out.split("\n")[:3] == ["its own"] * 3
-    assert f"it has a package {name} of its own, {tmp_path}" in said.err
+def test_a_program_with_a_package_named_as_ours_gets_its_own_and_is_not_watched(capture, tmp_path):
+    (tmp_path / "impls").mkdir()
+    (tmp_path / "impls/__init__.py").write_text("mine = 'its own'")
+    status, calls, said = capture("import impls; print(impls.mine); attend()")
+    assert (status, calls) == (2, None) and said.out.startswith("its own")
+    assert f"it has a package impls of its own, {tmp_path}" in said.err
 
 
 def test_a_write_that_fails_meanwhile_leaves_the_program_alone(capture, monkeypatch):
-    monkeypatch.setattr(program, "EVERY_S", 0.2)
+    monkeypatch.setattr(program, "EVERY_S", 0.1)
     writes, before = [], SeenCalls.write
 
     def write(calls, path):
@@ -255,7 +229,7 @@ def test_a_write_that_fails_meanwhile_leaves_the_program_alone(capture, monkeypa
         before(calls, path)
 
     monkeypatch.setattr(SeenCalls, "write", write)
-    status, calls, _ = capture("attend(3); time.sleep(2)")
+    status, calls, _ = capture("attend(3); time.sleep(0.6)")
     assert status == 0 and counted(calls) == {CAUSAL: 3} and len(writes) > 1
 
 
@@ -264,7 +238,6 @@ def test_a_write_that_fails_meanwhile_leaves_the_program_alone(capture, monkeypa
     [
         (["ls"], "not a Python program"),
         ([sys.executable, "-I", "-c", "0"], "with -I, -E or -S"),
-        ([sys.executable, "-c", "0"], "did not import torch"),
         ([sys.executable, "-c", "0/0"], "(it ended with status 1)"),
         ([sys.executable, "-c", "import torch"], "no attention call that is recorded"),
         (["no-such-program"], "No such file"),
@@ -277,18 +250,6 @@ def test_a_program_without_calls_is_a_sentence(program, why, tmp_path, monkeypat
     said = capfd.readouterr().err
     assert why in said and said.count("Traceback") == ("0/0" in program)  # which is its own
     assert list(tmp_path.iterdir()) == []
-
-
-def test_attention_that_is_written_out_is_not_called_invisible_where_it_was_met(
-    tmp_path, monkeypatch, capfd
-):
-    monkeypatch.chdir(tmp_path)
-    written = "import torch; q = torch.ones(1, 1, 4, 8)\n(q @ q.mT).softmax(-1) @ q"
-    (tmp_path / "written.py").write_text(written)
-    assert cli.main(["capture", "--", sys.executable, "written.py"]) == 2
-    said = capfd.readouterr().err
-    assert "written out as products and a softmax was met 1 time" in said
-    assert "a softmax can't" not in said
 
 
 @pytest.mark.parametrize(
@@ -305,20 +266,3 @@ def test_where_it_can_not_be_written_is_said_before_anything_is_run(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["capture", "--out", out, "--", "touch", "ran"]) == 2
     assert why in capfd.readouterr().err and not (tmp_path / "ran").exists()
-
-
-@pytest.mark.slow
-def test_who_is_captured_by_a_killed_capture_leaves_something_readable(tmp_path):
-    (tmp_path / "program.py").write_text(BEGINNING + "attend(3); time.sleep(60)")
-    command = [sys.executable, "-m", "attnbench", "capture", "--", sys.executable, "program.py"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    file = tmp_path / "calls.json"
-    try:
-        processes.until(lambda: file.exists() and counted(SeenCalls.read(file)) == {CAUSAL: 3})
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    calls = SeenCalls.read(Path(tmp_path / "calls.json"))
-    assert counted(calls) == {CAUSAL: 3} and not calls.complete

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import cli
 from attnbench.command.arguments import parser
 from attnbench.core.machine import Gpu, this_machine
 from attnbench.features.crossover import verb as crossover
@@ -48,16 +47,6 @@ def measures(monkeypatch):
     return noted
 
 
-def test_a_measured_problem_is_answered_from_the_run(chooses, run):
-    status, out, _ = chooses("--seq", 512, *SHAPE, "--from", run)
-    assert status == 0
-    assert "use sdpa" in out and "2.00× [1.96, 2.04] ahead of matmul" in out
-    assert "F.scaled_dot_product_attention(q, k, v, is_causal=True)" in out
-    assert 'model.set_attn_implementation("attnbench:sdpa")' in out
-    assert "attnbench compare sdpa matmul --seq 512 --batch 1 --heads 4 " in out
-    assert "predicted" not in out
-
-
 def test_what_proves_it_is_a_command_that_asks_the_same_problem(chooses, run):
     from attnbench.command import arguments
     from attnbench.sweep.presets import Preset
@@ -77,13 +66,6 @@ def test_a_length_between_is_predicted_and_says_so(chooses, run):
     true = made.quadratic(problem(700))
     assert found["winner"]["low_s"] < true < found["winner"]["high_s"]
     assert "predicted" in chooses("--seq", 700, *SHAPE, "--from", run)[1]
-
-
-def test_outside_what_was_measured_it_abstains_with_status_1(chooses, run):
-    status, out, _ = chooses("--seq", 512, "--heads", 64, "--phase", "forward", "--from", run)
-    assert status == 1
-    assert "no answer: outside what was measured (heads 64, and 4 was measured)" in out
-    assert f"looked at: {run}" in out
 
 
 def test_limits_that_nobody_keeps_name_what_would_do(chooses, run):
@@ -106,13 +88,6 @@ def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measure
     _, _, said = chooses("--seq", 512, *SHAPE, "--out", folder.parent)
     assert measures == [problem(512)]
     assert f"not from {folder / 'one'}, which measured this without matmul" in said
-
-
-def test_nor_one_that_can_t_be_read(chooses, whole, measures):
-    broken = written(whole.parent / "two", made.everybody(sdpa=3.0))
-    (broken / "records.jsonl").write_text('{"phase":"forward"}\n')
-    assert chooses("--seq", 512, *SHAPE, "--out", whole.parents[1])[0] == 0
-    assert not measures
 
 
 def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(chooses, whole):
@@ -141,29 +116,6 @@ def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_pa
     assert not measures
     chooses(*words)  # without that limit einsum might win
     assert measures == [problem(512)]
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"protocol": 1},
-        {"settings": {"threads": 99}},
-        {"machine": {**this_machine().to_dict(), "cpu": "another"}},
-        {"machine": {**this_machine().to_dict(), "versions": {"torch": "1.0"}}},
-        {"tables": ["/mine.py"]},
-    ],
-)
-def test_a_run_under_other_conditions_is_not_found_by_itself(chooses, whole, header, measures):
-    file = whole / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **header}))
-    chooses("--seq", 512, *SHAPE, "--out", whole.parents[1])
-    assert measures == [problem(512)]
-
-
-def test_of_several_runs_named_the_one_that_measured_it_is_asked(chooses, run, tmp_path):
-    other = written(tmp_path / "results" / "box" / "two", [record("matmul", problem(700), 1e-3)])
-    _, out, _ = chooses("--seq", 700, *SHAPE, "--from", run, "--from", other, "--json")
-    assert json.loads(out)["source"] == str(other)
 
 
 def test_a_table_for_dispatch_is_written_of_the_run_named(chooses, run, tmp_path):
@@ -207,40 +159,6 @@ def test_torch_is_not_loaded(run):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "say --seq at the least"),
-        (("--seq", "128,256"), "--seq has several values"),
-        (("--seq", 128, "--phase", "forward,train", "--heads", "1,2"), "--heads, --phase has"),
-        (("--seq", 128, "--exact", "--allow", "other"), "contradict each other"),
-        (("--seq", 128, "--allow", "quick"), "is not one of pattern, approximate, other"),
-        (("--seq", 128, "--from", "nowhere"), "there is no nowhere"),
-        (("--seq", 128, "--heads", 3, "--kv-heads", 2), "is not a multiple of kv_heads"),
-        (("--problems", "nowhere.json"), "can't read calls from nowhere.json"),
-        (("--problems", "x", "--seq", 128), "leave --seq out"),
-        (("--export", "x", "--seq", 128), "leave --seq out"),
-        (("--export", "x", "--problems", "y"), "leave --problems out"),
-        (("--export", "x", "--allow", "other"), "leave --allow out"),
-        (("--export", "x", "--out", "nowhere"), "there is no run"),
-        (("--seq", 128, "--from", "x", "--measure"), "leave one of them out"),
-        (("--seq", 128, "--from", "x", "--threads", 1), "has its own"),
-    ],
-)
-def test_what_can_t_be_asked_is_a_sentence_and_status_2(chooses, words, said):
-    status, out, err = chooses(*words)
-    assert (status, out) == (2, "")
-    assert said in err
-
-
-@pytest.mark.parametrize("words", [("--max-memory", "much"), ("--max-error", "-1")])
-def test_a_limit_that_is_no_amount_is_refused(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["choose", "--seq", "128", *words])
-    assert ended.value.code == 2
-    assert words[1] in capsys.readouterr().err
 
 
 def test_an_empty_folder_and_a_run_of_another_protocol_are_sentences(chooses, run, tmp_path):

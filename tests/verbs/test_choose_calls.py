@@ -117,13 +117,6 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, run, tmp_path
     assert "2 of 3 sites stay as they are" in out
 
 
-def test_who_can_t_be_told_from_what_is_used_changes_nothing(chooses, tmp_path):
-    run = made.written(tmp_path / "run", made.lines(sdpa=1.01, matmul=1.0))
-    file = captured(tmp_path, (made.problem(512), "sdpa", 0.3, {}))
-    _, out, _ = chooses("--problems", file, "--from", run)
-    assert "it uses sdpa already" in out and "no site would take another variant" in out
-
-
 def test_where_nobody_can_be_answered_the_status_is_1(chooses, run, tmp_path):
     file = captured(tmp_path, (made.problem(512, heads=64), "sdpa", 0.2, {}))
     assert chooses("--problems", file, "--from", run)[0] == 1

@@ -90,35 +90,6 @@ def test_a_worker_is_told_the_seed_the_threads_and_the_margin(worker, tmp_path):
     assert settings.threads == 1 and more == {"limited": True}
 
 
-def test_without_a_margin_the_first_look_finds_one(worker, capsys, tmp_path):
-    assert run("--seq", "64,128", out=tmp_path) == 0
-    assert [asked["margin"] for asked in worker.asked] == [None, 0.02]
-    assert "no noise floor is stored for this machine" in capsys.readouterr().err
-
-
-def test_without_a_range_the_usual_lengths_are_looked_at(worker, tmp_path):
-    assert run(out=tmp_path) == 0
-    assert (min(lengths(worker)), max(lengths(worker))) == (64, 4096)
-
-
-def test_keys_are_counted_where_it_decodes(worker, capsys, tmp_path):
-    assert run(*SMALL, "--phase", "decode", "--budget", "50", out=tmp_path) == 0
-    assert "from 64 to 288 keys matmul is faster" in " ".join(capsys.readouterr().out.split())
-
-
-def test_what_does_not_compute_the_same_is_compared_with_a_note(worker, capsys, tmp_path):
-    assert run(*SMALL, b="linear.elu", out=tmp_path) == 0
-    note = "note: matmul computes softmax, linear.elu its own operator: which is faster says"
-    assert note in capsys.readouterr().err
-
-
-def test_lengths_that_are_left_out_are_said_before_and_after(worker, capsys, tmp_path):
-    assert run(*SMALL, "--mask", "padding:100", out=tmp_path) == 0
-    said = capsys.readouterr()
-    text = "3 lengths from 64 to 96 are left out: the mask padding:100 does not fit them"
-    assert f"note: {text}" in said.err and f"! {text}" in said.out
-
-
 def test_a_variant_that_is_wrong_is_a_finding_and_one_too_large_is_not(worker, capsys, tmp_path):
     for status, code in (("wrong", 1), ("out_of_memory", 0)):
         stopped = {"stopped": {"status": status, "why": "matmul: so it was"}}
@@ -138,17 +109,6 @@ def test_a_budget_that_ends_it_is_said_and_the_status_is_0(worker, capsys, tmp_p
     assert "the budget was spent before 1,024 was looked at" in out
 
 
-def test_ctrl_c_ends_it_with_what_was_found(worker, capsys, tmp_path):
-    worker.on_ask = staticmethod(
-        lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 256 else None
-    )
-    assert run(*SMALL, "--json", out=tmp_path) == 130
-    sent = json.loads(capsys.readouterr().out)
-    assert lengths(worker) == [64, 128, 256]
-    assert sent["ended"] == "it was stopped"
-    assert "it was stopped before 1,024 was looked at" in sent["notes"]
-
-
 def test_ctrl_c_twice_ends_it_at_once_with_what_was_found(worker, capsys, tmp_path):
     def twice(length):
         if length == 256:
@@ -159,35 +119,3 @@ def test_ctrl_c_twice_ends_it_at_once_with_what_was_found(worker, capsys, tmp_pa
     assert run(*SMALL, "--json", out=tmp_path) == 130
     sent = json.loads(capsys.readouterr().out)
     assert [each["length"] for each in sent["looks"]] == [64, 128]
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--seq", "512,64"], "the shorter comes first"),
-        (["--heads", "2,4"], "crossover takes one value of --heads"),
-        (["--phase", "forward,train"], "crossover takes one value of --phase"),
-        (["--device", "cuda:9"], "device cuda"),
-        (["--phase", "sideways"], "sideways"),
-        (["--threads", "4096"], "--threads 4096"),
-    ],
-)
-def test_what_can_not_be_searched_is_a_sentence_and_status_2(worker, capsys, tmp_path, words, why):
-    assert run(*words, out=tmp_path) == 2
-    said = capsys.readouterr().err
-    assert why in said and "Traceback" not in said
-    assert worker.asked == []
-
-
-@pytest.mark.parametrize(
-    ("names", "why"),
-    [
-        (("matmul", "matmul"), "can't overtake itself"),
-        (("matmul", "matmull"), "matmull"),
-        (("matmul", "mha"), "matmul is a core and mha a layer"),
-    ],
-)
-def test_names_that_are_no_two_variants_are_a_sentence(worker, capsys, tmp_path, names, why):
-    assert run(*SMALL, a=names[0], b=names[1], out=tmp_path) == 2
-    assert why in capsys.readouterr().err
-    assert worker.asked == []

@@ -88,18 +88,6 @@ def test_the_table_goes_to_stdout_and_the_rest_is_kept(worker, capsys, tmp_path)
         assert file.with_name(picture).stat().st_size > 5000
 
 
-def test_json_is_what_was_kept(worker, capsys, tmp_path):
-    assert run("topk", *SMALL, "--json", out=tmp_path) == 0
-    assert json.loads(capsys.readouterr().out) == kept(tmp_path)[1]
-
-
-def test_the_memory_that_was_asked_for_is_the_budget(worker, tmp_path):
-    assert run("topk", *SMALL, "--max-memory", "2MB", out=tmp_path) == 0
-    (row,) = kept(tmp_path)[1]["rows"]
-    assert row["limited_by"] == "memory"
-    assert row["held"]["size"] <= 2000 < row["fails"]["size"]
-
-
 def test_a_worker_is_told_the_problem_the_time_and_the_seed(worker, tmp_path):
     words = [
         "--heads",
@@ -123,35 +111,6 @@ def test_a_worker_is_told_the_problem_the_time_and_the_seed(worker, tmp_path):
     assert worker.settings[0].threads == 1
 
 
-def test_batches_are_searched_at_the_length_that_is_given(worker, capsys, tmp_path):
-    assert run("topk", *SMALL, "--by", "batch", "--seq", "100", out=tmp_path) == 0
-    assert worker.asked[0][0].slug == "b1 h4/4 n100 d64 f32 causal forward"
-    (row,) = kept(tmp_path)[1]["rows"]
-    assert row["held"]["size"] <= 50 < row["fails"]["size"] <= 54
-    assert "largest batch" in capsys.readouterr().out
-
-
-def test_all_of_the_table_without_those_that_do_not_take_the_problem(worker, capsys, tmp_path):
-    assert run(*SMALL, "--budget", "0.000001", out=tmp_path) == 0
-    out = capsys.readouterr().out
-    assert "einsum" in out and "sdpa.cudnn" not in out and "mha" not in out
-    assert out.count("not looked at: the wall") > 20
-
-
-def test_the_first_interrupt_keeps_and_prints_what_is_known(worker, capsys, tmp_path):
-    def stop(problem):
-        if len(worker.asked) == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    worker.on_probe = staticmethod(stop)
-    assert run("topk", "mean_v", *SMALL, out=tmp_path) == 130
-    assert len(worker.asked) == 3
-    _, facts = kept(tmp_path)
-    assert facts["stopped"] is True
-    assert all(row["held"] for row in facts["rows"])
-    assert "topk*" in capsys.readouterr().out
-
-
 def test_the_second_interrupt_stops_at_once_and_keeps_all_the_same(worker, capsys, tmp_path):
     def stop(problem):
         if len(worker.asked) == 3:
@@ -173,63 +132,10 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding(worker, capsys, tmp_
     assert "row 3 moved" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nothere"], "there is no variant 'nothere'"),
-        (["--by", "heads"], "--by 'heads' is neither seq nor batch"),
-        (["--seq", "64"], "--seq is what is searched"),
-        (["--by", "batch", "--batch", "2"], "--batch is what is searched"),
-        (["--by", "batch", "--seq", "64,128"], "limits takes one value of seq"),
-        (["--heads", "2,4"], "limits takes one value of heads"),
-        (["--device", "cuda"], "device cuda is not here"),
-        (["--device", "tpu"], "device tpu is not here"),
-        (["--max-memory", "900TiB"], "--max-memory 921600 GiB is more than cpu has"),
-        (["--mask", "document:100,156"], "use --by batch"),
-        (["--phase", "sideways"], "phase='sideways' is not one of"),
-        (["--inputs", "captured:x.npz"], "captured inputs have one length"),
-    ],
-)
-def test_what_can_not_be_searched_is_a_sentence(worker, capsys, tmp_path, words, said):
-    assert run(*words, out=tmp_path) == 2
-    err = capsys.readouterr().err
-    assert said in err and "Traceback" not in err
-    assert not list(Path(tmp_path).glob("*/limits-*"))
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "said"),
-    [
-        ("--max-memory", "2", "'2' is not a size: give a number above 0 with its unit"),
-        ("--max-memory", "-1GiB", "is not a size"),
-        ("--max-memory", "0MiB", "is not a size"),
-        ("--max-memory", "2parsec", "is not a size"),
-        ("--max-memory", "infGiB", "is not a size"),
-        ("--max-time", "1", "'1' is not a time: give a number above 0 with its unit"),
-        ("--max-time", "0s", "is not a time"),
-        ("--max-time", "9999999s", "is not a time"),
-        ("--max-time", "soon", "is not a time"),
-        ("--budget", "0", "is not a number of seconds above 0"),
-    ],
-)
-def test_sizes_and_times_that_are_none_are_refused(capsys, tmp_path, option, text, said):
-    with pytest.raises(SystemExit) as stopped:
-        run("einsum", f"{option}={text}", out=tmp_path)
-    assert stopped.value.code == 2
-    assert said in capsys.readouterr().err
-
-
 def test_named_in_vain_ends_with_two(worker, capsys, tmp_path):
     assert run("sdpa.cudnn", *SMALL, out=tmp_path) == 2
     said = capsys.readouterr()
     assert "nothing was run" in said.err and "runs on cuda" in said.out
-
-
-def test_a_folder_that_can_not_be_written_is_a_sentence(worker, capsys, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert run("einsum", *SMALL, out=tmp_path / "file") == 2
-    assert "can't write" in capsys.readouterr().err
-    assert worker.asked == []
 
 
 @pytest.mark.slow

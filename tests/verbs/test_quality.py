@@ -91,12 +91,6 @@ def test_the_exit_status_tells_how_it_ended(model, call, stages, status):
     assert call("model", "topk")[0] == status
 
 
-def test_a_refusal_costs_only_its_own_variant(model, call):
-    model["topk"] = [{"refused": "topk: not that"}]
-    status, out, _ = call("model", "topk", "sdpa")
-    assert status == 0 and "! topk: refused: topk: not that" in out
-
-
 def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
     def interrupted():
         signal.raise_signal(signal.SIGINT)
@@ -107,30 +101,6 @@ def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
     facts = json.loads(kept("model").read_text())
     assert status == 130 and facts["made"]["stopped"] is True
     assert len(facts["rows"]) == 1 and "stopping after this cell" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "quality of what kind?; there are attnbench quality recall"),
-        (["speed"], "there is no quality 'speed'; there are attnbench quality recall"),
-        (["model", "nystroem"], "there is no variant 'nystroem'; did you mean nystrom"),
-        (["model", "--seq", "1024"], "--seq 1024 is longer than the model has places for: 512"),
-        (["real", "--seq", "513"], "--seq 513 is longer than the model has places for: 512"),
-        (["model", "--dtype", "int8"], "dtype='int8' is not one of"),
-        (["model", "--device", "cuda:9"], "device cuda:9 is not here"),
-        (["model", "--from", "nowhere.json"], "can't read nowhere.json"),
-        (["model", "--texts", "nowhere.txt"], "can't read --texts nowhere.txt"),
-        (["recall", "--preset", "huge"], "no preset 'huge'"),
-        (["recall", "--preset", "cpu", "--seq", "8"], "no room to ask"),
-        (["recall", "--preset", "cpu", "sdpaa"], "no variant 'sdpaa'"),
-        (["recall", "--from", "gone.json"], "can't read gone.json"),
-        (["recall", "--preset", "cpu", "--threads", "4096"], "threads would wait"),
-    ],
-)
-def test_what_can_not_be_done_is_a_sentence(model, call, words, text):
-    status, out, err = call(*words)
-    assert (status, out) == (2, "") and text in err
 
 
 def test_without_the_weights_both_forms_say_how_to_get_them(call, monkeypatch):
@@ -181,16 +151,6 @@ def test_the_conclusions_of_recall_are_in_its_json(call, trained):
     assert "reaches 99 %: sdpa" in sentence and "falls short of it: linear.elu" in sentence
     assert found["made"]["budgets"] and found["made"]["seeds"] == [0, 1, 2]
     assert "not trained: flash_attn2 runs on cuda" in err and "pip install" in err
-
-
-def test_the_options_reach_the_trainings(call, trained):
-    task = ("--pairs", "4,2", "--seq", 20, "--width", 8, "--steps", 30)
-    seeds = ("--seeds", 2, "--seed", 7, "--seconds", 5)
-    call("recall", "--preset", "cpu", "gla", *task, *seeds)
-    assert {job.seed for job in trained["jobs"]} == {7, 8}
-    assert {job.seconds for job in trained["jobs"]} == {5.0}
-    (setting,) = {job.setting for job in trained["jobs"]}
-    assert (setting.pairs, setting.seq, setting.width, setting.steps) == ((2, 4), 20, 8, 30)
 
 
 def test_a_scan_trains_two_variants_once_in_every_setting(call, trained):

@@ -38,26 +38,6 @@ def run(tmp_path):
     return runs.written(tmp_path / "results" / "box" / "one", runs.small())
 
 
-def test_a_run_s_report_lies_in_its_folder_and_the_answer_is_printed(asked, run):
-    status, out, err = asked(run)
-    assert status == 0
-    assert (run / "report" / "index.html").exists()
-    assert out.startswith("To train at 256 tokens, use sdpa: 12.0 ms")
-    assert f"the report is {run}/report/index.html" in err
-
-
-def test_a_folder_of_one_run_is_that_run(asked, run):
-    assert asked(run.parents[1])[0] == 0
-    assert (run / "report" / "index.html").exists()
-
-
-def test_a_second_report_reads_none_of_the_first(asked, run):
-    asked(run)
-    first = {path: path.read_bytes() for path in (run / "report").rglob("*") if path.is_file()}
-    asked(run)
-    assert {path: path.read_bytes() for path in first} == first
-
-
 def test_as_json_it_says_paths_and_answers(asked, run, tmp_path):
     status, out, _ = asked(run, "--json", "--out", tmp_path / "there")
     sent = json.loads(out)
@@ -151,13 +131,6 @@ def test_what_can_be_read_has_a_page_that_says_something_true(asked, tmp_path, w
     if what == "a run cut off":
         assert "cut off" in page
         assert "cut off" in summary
-
-
-def test_where_it_can_t_be_written_is_a_sentence(asked, run, tmp_path):
-    (tmp_path / "file").write_text("")
-    status, _, err = asked(run, "--out", tmp_path / "file")
-    assert status == 2
-    assert "give another folder with --out" in err
 
 
 @pytest.mark.parametrize("error", [ValueError("it broke\nbadly"), MemoryError()])
