@@ -2,14 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from attnbench import cli
-from impls.loading import load_file
+from tests.commits import planted, runs
+from tests.repositories import git
 
-made = load_file(Path(__file__).with_name("pull_requests.py"))
 CONFIGURATION = """{
     // as asv takes it
     "version": 1, "project": "p", "repo": ".", "results_dir": "results/asv",
@@ -31,19 +30,13 @@ sys.exit(int(os.environ.get("STATUS_" + sys.argv[1].upper(), "0")))
 @pytest.fixture
 def place(tmp_path):
     """A repository of two commits, whose runs are exported."""
-    return load_file(Path(__file__).with_name("runs.py")).Place(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def pulls():
-    """How commits are made and compared here."""
-    return made
+    return runs.Place(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory):
     """Branches that change one thing each."""
-    return made.make(tmp_path_factory.mktemp("made") / "repository")
+    return planted.make(tmp_path_factory.mktemp("made") / "repository")
 
 
 @pytest.fixture
@@ -51,13 +44,13 @@ def clone(tmp_path, monkeypatch):
     """A repository of four commits where we stand; asv is a stand-in, and home is empty."""
     root = tmp_path / "clone"
     (root / "impls").mkdir(parents=True)
-    shutil.copy(made.ROOT / "impls" / "spec.py", root / "impls")
+    shutil.copy(planted.ROOT / "impls" / "spec.py", root / "impls")
     (root / "asv.conf.json").write_text(CONFIGURATION)
-    made.git(root, "init", "--quiet", "--initial-branch", "main")
+    git(root, "init", "--quiet", "--initial-branch", "main")
     for number in range(4):
         (root / "impls" / "speed").write_text(str(number))
-        made.git(root, "add", "--all")
-        made.git(root, "commit", "--quiet", "-m", f"commit {number}")
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "-m", f"commit {number}")
     (tmp_path / "stand-in" / "asv").mkdir(parents=True)
     (tmp_path / "stand-in" / "asv" / "__init__.py").touch()
     (tmp_path / "stand-in" / "asv" / "__main__.py").write_text(STAND_IN)
@@ -72,11 +65,7 @@ def clone(tmp_path, monkeypatch):
 @pytest.fixture
 def asked(clone, tmp_path):
     """What asv was asked, call by call."""
-
-    def lines():
-        return [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
-
-    return lines
+    return lambda: [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -84,10 +73,13 @@ def refused(capsys):
     """The sentence that a form of the verb was refused with."""
 
     def sentence(*words):
-        assert cli.main(["history", *words]) == 2
+        try:
+            status = cli.main(["history", *words])
+        except SystemExit as stopped:  # argparse's own
+            status = stopped.code
         said = capsys.readouterr()
+        assert (status, said.out) == (2, "")
         assert "Traceback" not in said.err
-        assert said.out == ""
         return said.err
 
     return sentence

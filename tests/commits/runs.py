@@ -3,7 +3,6 @@
 import json
 import math
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,9 @@ from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone
-from impls.loading import load_file
+from tests.repositories import git
 from tests.times import figures
 
-git = load_file(Path(__file__).parents[1] / "repositories.py").git
 BOX = {
     "name": "box", "cpu": "a cpu", "cores": 4, "memory_bytes": 1 << 33,
     "system": "Linux 6.1 x86_64", "python": "3.11.7", "versions": {"torch": "2.13.0+cpu"},
@@ -90,7 +88,7 @@ def run(folder, sha, records, *, started="2026-11-22T10:00:00+00:00", machine=BO
         "schema": 3,
         "protocol": PROTOCOL,
         "machine": dict(machine),
-        "settings": {"threads": machine["cores"] - 1},
+        "settings": {"threads": BOX["cores"] - 1},
         "energy": False,
         "code": {"commit": sha, "dirty": False},
         "started": started,
@@ -99,6 +97,11 @@ def run(folder, sha, records, *, started="2026-11-22T10:00:00+00:00", machine=BO
     (folder / HEADER).write_text(json.dumps(header))
     (folder / RECORDS).write_text("".join(r.line() + "\n" for r in records))
     return folder
+
+
+def changed(record, **problem):
+    """The record of another problem, by its JSON values."""
+    return record.with_(problem={**record.problem.to_dict(), **problem})
 
 
 def cells(path, name="attention.time"):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from attnbench.features.commits import suite
+from tests.repositories import NAMES
 
+pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).resolve().parents[2]
-
-
 FILES = ("impls", "attnbench", "benchmarks", "asv.conf.json")
 MARK = """
 import json, os, attnbench, attnbench.core.record
@@ -50,50 +50,20 @@ class Repository:
 
     def __init__(self, folder):
         self.root, self.proof = folder / "repository", folder / "proof"
-        self.environment = {
-            **os.environ,
-            "HOME": str(folder),
-            "PROOF": str(self.proof),
-            "GIT_CONFIG_GLOBAL": "",
-            **{
-                f"GIT_{who}_{what}": "x"
-                for who in ("AUTHOR", "COMMITTER")
-                for what in ("NAME", "EMAIL")
-            },
-        }
+        own = {"HOME": str(folder), "PROOF": str(self.proof)}
+        self.environment = {**os.environ, **NAMES, **own}
         self.environment.pop(suite.VARIABLE, None)
         self.root.mkdir()
-        for name in FILES:
-            source = CHECKOUT / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            extra = {"ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}
-            copy(source, self.root / name, **extra)
+        without = shutil.ignore_patterns("__pycache__")
+        for name in FILES[:-1]:
+            shutil.copytree(CHECKOUT / name, self.root / name, ignore=without)
+        shutil.copy(CHECKOUT / FILES[-1], self.root)
         self.add("attnbench/sweep/presets.py", GRID)
-        self.git("init", "-q", "-b", "main")
+        self.call("git", "init", "-q", "-b", "main")
 
-    def git(self, *words):
+    def call(self, *command, status=0):
         done = subprocess.run(
-            ["git", *words],
-            cwd=self.root,
-            env=self.environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return done.stdout.strip()
-
-    def add(self, file, text):
-        with (self.root / file).open("a") as opened:
-            opened.write(text)
-
-    def commit(self, subject):
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", subject)
-        return self.git("rev-parse", "HEAD")
-
-    def asv(self, *words, status=0):
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "asv", *words],
+            command,
             cwd=self.root,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -104,8 +74,20 @@ class Repository:
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    def add(self, file, text):
+        with (self.root / file).open("a") as opened:
+            opened.write(text)
+
+    def commit(self, subject):
+        self.call("git", "add", "-A")
+        self.call("git", "commit", "-q", "-m", subject)
+        return self.call("git", "rev-parse", "HEAD").strip()
+
+    def asv(self, *words, status=0):
+        return self.call(sys.executable, "-P", "-m", "asv", *words, status=status)
+
     def results(self, sha):
-        """What asv keeps of a commit: by benchmark, variant and figure."""
+        """What asv keeps of a commit, by benchmark."""
         (file,) = (self.root / "results" / "asv").glob(f"*/{sha[:8]}-shared-*.json")
         kept = json.loads(file.read_text())
         columns = kept["result_columns"]
@@ -138,7 +120,7 @@ def history(tmp_path_factory):
     spec = found.root / "impls" / "spec.py"
     spec.write_text(spec.read_text().replace("\nINTERFACE = ", "\nINTERFACE = 99"))
     shas["contract"] = found.commit("another contract")
-    found.git("checkout", "-q", shas["first"], "--", "impls")
+    found.call("git", "checkout", "-q", shas["first"], "--", "impls")
     (found.root / "impls" / "asked.py").rename(found.root / "impls" / "words.py")
     for file in (found.root / "impls").rglob("*.py"):
         file.write_text(file.read_text().replace("impls.asked", "impls.words"))
@@ -147,7 +129,7 @@ def history(tmp_path_factory):
     shas["torn"] = found.commit("a table that can't be loaded")
     shutil.rmtree(found.root / "impls")
     shas["bare"] = found.commit("nothing to measure")
-    found.git("checkout", "-q", shas["first"], "--", *FILES)
+    found.call("git", "checkout", "-q", shas["first"], "--", *FILES)
     found.add("attnbench/core/protocol.py", "\nPROTOCOL = 77\n")  # no commit has this ruler
     hashes = found.root.parent / "hashes"
     order = ("contract", "bare", "older", "torn", "first", "larger", "broken")
@@ -156,7 +138,6 @@ def history(tmp_path_factory):
     return found, shas, told
 
 
-@pytest.mark.slow
 def test_the_ruler_is_the_checkouts_and_what_is_measured_the_commits(history):
     found, shas, _ = history
     lines = [json.loads(line) for line in found.proof.read_text().splitlines()]
@@ -167,26 +148,17 @@ def test_the_ruler_is_the_checkouts_and_what_is_measured_the_commits(history):
         assert found.root not in Path(impls_file).parents
         assert Path(ruler_file) == found.root / "attnbench" / "__init__.py"
         assert protocol == 77
-    for name in ("first", "larger"):
-        versions = {row["version"] for row in found.results(shas[name]).values()}
-        assert versions == {"protocol 77", "protocol 77, a value a process"}
+    versions = {row["version"] for row in found.results(shas["larger"]).values()}
+    assert versions == {"protocol 77", "protocol 77, a value a process"}
 
 
-@pytest.mark.slow
 def test_the_figures_are_those_of_each_commit(history):
     found, shas, _ = history
     before, after = (found.figure(shas[name], "memory") for name in ("first", "larger"))
     assert after["matmul"] - before["matmul"] == pytest.approx(4 << 20, rel=0.01)
-    assert {v: x for v, x in after.items() if v != "matmul"} == {
-        v: x for v, x in before.items() if v != "matmul"
-    }
+    assert {**after, "matmul": before["matmul"]} == before
     for figure in ("time", "error"):
         assert all(0 < x < 1 for x in found.figure(shas["first"], figure).values())
-
-
-@pytest.mark.slow
-def test_the_medians_and_intervals_are_asvs_own_of_the_samples(history):
-    found, shas, _ = history
     row = found.results(shas["first"])["attention.time"]
     for index, samples in enumerate(row["samples"]):
         assert len(samples) == row["stats_repeat"][index] == suite.PROCESSES
@@ -194,42 +166,29 @@ def test_the_medians_and_intervals_are_asvs_own_of_the_samples(history):
         assert min(samples) <= row["result"][index] <= max(samples)
 
 
-@pytest.mark.slow
 def test_a_variant_that_fails_costs_its_own_rows_and_is_never_given_a_time(history):
     found, shas, told = history
     for figure in ("time", "memory", "error"):
         values = found.figure(shas["broken"], figure)
         assert values["matmul"] > 0
-        assert values["sdpa"] is None
-        assert values["chunked"] is None
+        assert values["sdpa"] is values["chunked"] is None
     assert "it is not finished" in told
     assert "chunked at 16, forward, is wrong: " in told
 
 
-@pytest.mark.slow
-def test_a_commit_of_another_contract_or_without_impls_is_skipped_in_a_sentence(history):
+def test_a_commit_that_can_not_be_measured_is_skipped_in_a_sentence_and_a_broken_one_fails(history):
     found, shas, told = history
-    for name in ("contract", "bare"):
-        values = found.figure(shas[name], "time").values()
+    for name in ("contract", "bare", "older"):
+        values = found.results(shas[name])["attention.time"]["result"]
         assert len(values) == 3
         assert all(x != x for x in values), "skipped, not failed: NaN and not None"
     assert f"the table of commit {shas['contract'][:8]} has version 99" in told
     assert f"commit {shas['bare'][:8]} has no folder impls" in told
-
-
-@pytest.mark.slow
-def test_a_table_that_the_ruler_cannot_ask_is_skipped_and_one_that_is_broken_fails(history):
-    found, shas, told = history
-    skipped, failed = (found.results(shas[n])["attention.time"] for n in ("older", "torn"))
-    assert len(skipped["result"]) == 3
-    assert all(x != x for x in skipped["result"])
-    assert failed["result"] is None
-    said = f"commit {shas['older'][:8]} lacks what this attnbench asks of a table (No module named"
-    assert said in told
+    assert f"commit {shas['older'][:8]} lacks what this attnbench asks of a table (No mod" in told
+    assert found.results(shas["torn"])["attention.time"]["result"] is None
     assert "No module named 'impls.words'" in told
 
 
-@pytest.mark.slow
 def test_asv_compares_two_commits_and_makes_pages_of_all(history):
     found, shas, _ = history
     said = found.asv("compare", shas["first"], shas["larger"], "--factor", "1.5", "--split")
@@ -242,24 +201,14 @@ def test_asv_compares_two_commits_and_makes_pages_of_all(history):
     assert {"gpu", "torch", "cuda", "driver"} <= set(index["params"])
 
 
-@pytest.mark.slow
 def test_two_commits_in_turns_are_measured_anew_in_each_round(history):
     found, shas, _ = history
     found.proof.unlink()
-    said = found.asv(
-        "continuous",
-        "--interleave-rounds",
-        shas["first"],
-        shas["larger"],
-        "--bench",
-        "time.*matmul",
-        "--factor",
-        "1000",
-    )
-    assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in said
+    a, b = shas["first"], shas["larger"]
+    words = ["--interleave-rounds", a, b, "--bench", "time.*matmul", "--factor", "1000"]
+    assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in found.asv("continuous", *words)
     order = [json.loads(line)[0] for line in found.proof.read_text().splitlines()]
     runs = [sha for i, sha in enumerate(order) if i == 0 or order[i - 1] != sha]
-    a, b = shas["first"], shas["larger"]
     turns = (suite.PROCESSES + 1) // 2  # there and back: but for the ends, each twice in a row
     assert runs in ([a, b] * turns, [b, a] * turns)
     for sha in (a, b):

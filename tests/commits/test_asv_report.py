@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from asv.results import Results
+from asv.runner import BenchmarkResult
 
 from attnbench import cli
 from attnbench.core.checkout import Commit
@@ -12,19 +14,27 @@ from attnbench.features.commits.asv import save_entry
 from attnbench.features.commits.asv_report import Value
 
 NAME = "attention.Time.time(matmul, 128, forward)"
-
-
 COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
 
 
 def value(result, low=None, high=None):
     near = (result or 0) * 0.001
-    stats = {
-        "ci_99_a": low or (result or 0) - near,
-        "ci_99_b": high or (result or 0) + near,
-        "repeat": 20,
-    }
-    return Value(result, stats, None, "protocol 2")
+    ends = {"ci_99_a": low or (result or 0) - near, "ci_99_b": high or (result or 0) + near}
+    return Value(result, {**ends, "repeat": 20}, None, "protocol 2")
+
+
+@pytest.fixture
+def history(monkeypatch):
+    """The report of commits that asv gave some values, and of which files changed."""
+
+    def said(*values, files=("impls/x.py",)):
+        given, changed = iter(values), iter([files] * 2 if isinstance(files, tuple) else files)
+        monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
+        monkeypatch.setattr(asv_report, "changed", lambda *_: next(changed))
+        some = COMMITS[: len(values)]
+        return asv_report.report(some, Path("nowhere"), "box", 1.05, Path("root"))
+
+    return said
 
 
 @pytest.mark.parametrize(
@@ -40,27 +50,21 @@ def value(result, low=None, high=None):
         (value(1.0), Value(1.5, None, None, "protocol 9"), (0, 0, 0)),  # of another ruler
     ],
 )
-def test_a_commit_is_held_against_the_one_before_it(monkeypatch, before, after, counts):
-    given = iter([{NAME: before}, {NAME: after}])
-    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
-    monkeypatch.setattr(asv_report, "changed", lambda *_: ["impls/dense/matmul.py"])
-    first, second = asv_report.report(COMMITS[:2], Path("nowhere"), "box", 1.05, Path("root"))
+def test_a_commit_is_held_against_the_one_before_it(history, before, after, counts):
+    first, second = history({NAME: before}, {NAME: after})
     assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
     assert not first.slower and not first.faster and not first.newly_failed
 
 
 def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves_no_further(
-    monkeypatch,
+    history,
 ):
     """The second commit changed nothing: 1.2 there is the machine, so 1.15 is nothing elsewhere."""
     names = [f"attention.Time.time({name}, 128, forward)" for name in ("x", "y", "z")]
     names.append("attention.Memory.peak(x, 128, forward)")
     times = [(1.0, 1.0, 1.0, 1.0), (1.2, 1.0, 0.9, 1.0), (1.2, 1.15, 0.6, 1.1)]
-    given = iter([dict(zip(names, map(value, row), strict=True)) for row in times])
-    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
-    files = {("a", "b"): [], ("b", "c"): ["impls/x.py"]}
-    monkeypatch.setattr(asv_report, "changed", lambda a, b, root: files[a.name, b.name])
-    _, same, other = asv_report.report(COMMITS, Path("nowhere"), "box", 1.05, Path("root"))
+    rows = [dict(zip(names, map(value, row), strict=True)) for row in times]
+    _, same, other = history(*rows, files=[[], ["impls/x.py"]])
     assert not same.slower and not same.faster
     assert {m.name for m in same.by_itself} == {names[0], names[2]}
     assert [m.name for m in other.faster] == [names[2]]
@@ -68,44 +72,33 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
     assert [m.name for m in other.slower] == [names[3]]  # a time that moves says nothing of memory
 
 
-def test_what_fails_now_is_a_finding_with_its_name(clone, asked, monkeypatch, capsys):
-    given = iter([{NAME: value(0.001)}, {NAME: asv_report.Value(None)}])
-    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
-    assert cli.main(["history", "HEAD~2..HEAD"]) == 1
-    assert f"fails now: {NAME}" in capsys.readouterr().out
-
-
-def test_what_became_slower_is_named_and_no_finding_as_it_was_not_in_pairs(
-    clone, asked, monkeypatch, capsys
-):
-    given = iter([{NAME: value(0.001)}, {NAME: value(0.0011)}])
-    monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
-    assert cli.main(["history", "HEAD~2..HEAD"]) == 0
-    text = capsys.readouterr().out
-    assert f"slower: {NAME}: 0.001 → 0.0011 (1.100)" in text
-
-
-def test_all_of_it_can_be_sent(clone, asked, monkeypatch, capsys):
-    monkeypatch.setattr(asv_report, "_values", lambda *_: {NAME: value(0.001)}.items())
-    assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == 0
+@pytest.mark.parametrize(
+    ("after", "status", "said"),
+    [
+        (Value(None), 1, f"fails now: {NAME}"),
+        (value(0.0011), 0, f"slower: {NAME}: 0.001 → 0.0011 (1.100)"),  # not in pairs: no finding
+    ],
+)
+def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys, after, status, said):
+    results = [{NAME: value(0.001)}, {NAME: after}] * 2
+    monkeypatch.setattr(asv_report, "_values", lambda *_: results.pop(0).items())
+    assert cli.main(["history", "HEAD~2..HEAD"]) == status
+    assert said in capsys.readouterr().out
+    assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
     sent = json.loads(capsys.readouterr().out)
-    assert [c["measured"] for c in sent["commits"]] == [1, 1]
+    assert [c["measured"] for c in sent["commits"]] == [1, 1 - status]
     assert sent["page"].endswith("reports/asv/index.html")
 
 
 def test_results_are_read_as_asv_wrote_them(tmp_path):
     """A value, one that failed and one that was skipped, by asv's own writer."""
-    from asv.results import Results
-    from asv.runner import BenchmarkResult
-
     sha = "c" * 40
     save_entry(tmp_path, {"machine": "box"})
     made = Results({"machine": "box"}, {}, sha, 0, "3.11", "shared", {})
     benchmark = {"name": "t.time", "version": "protocol 2", "params": [["a", "b", "c"]]}
-    samples = [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], None, None]
     done = BenchmarkResult(
         result=[True, None, float("nan")],
-        samples=samples,
+        samples=[[1.0] * 9, None, None],
         number=[1, None, None],
         errcode=0,
         stderr="",
@@ -114,7 +107,6 @@ def test_results_are_read_as_asv_wrote_them(tmp_path):
     made.add_result(benchmark, done, record_samples=True)
     made.save(str(tmp_path))
     found = dict(asv_report._values(tmp_path, "box", sha))
-    assert found["t.time(a)"].result == 1.0
-    assert found["t.time(b)"].failed
+    assert (found["t.time(a)"].result, found["t.time(b)"].result) == (1.0, None)
     assert found["t.time(c)"].skipped
     assert dict(asv_report._values(tmp_path, "box", "d" * 40)) == {}

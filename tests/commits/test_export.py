@@ -1,26 +1,41 @@
-"""Runs as asv's results: what each cell says there, and what several runs say of one."""
+"""Runs as asv's results: what each cell says there, who shares a graph, and who has no place."""
 
 import json
 import statistics
-from pathlib import Path
+import sys
+from itertools import product
 
 import pytest
+from asv.machine import Machine as AsvMachine
 
-from attnbench.core.record import Energy, Status
-from attnbench.features.commits import suite
-from impls.loading import load_file
+from attnbench.core.disk import HEADER, RECORDS
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL, Energy, Status
+from attnbench.features.commits import asv, suite
+from attnbench.features.commits.asv import FACETS, ensure_machine, entry
+from attnbench.features.commits.suite import AsvRequest
+from impls.asked import CantBeDone
+from tests.commits import runs
 
-runs = load_file(Path(__file__).with_name("runs.py"))
 CELL = ("'sdpa'", "128", "'forward'")
+MATMUL = ("'matmul'", "128", "'forward'")
+LATER = {"started": "2026-11-22T11:00:00+00:00"}
 
-TRIED = [s for s in Status if s not in ("measured", "unsupported", "unavailable")]
+
+def listed(place):
+    return json.loads((place.results / asv.FILE).read_text())
+
+
+# ---- cells ---------------------------------------------------------------------------------------
 
 
 def test_a_run_is_one_process_and_gives_one_value_its_records_median(place):
     record = runs.measured(median=0.004)
-    value, samples = place.cells(place.run("a", record))[CELL]
-    assert samples == [statistics.median(record.time.samples_s)]
-    assert value == samples[0]
+    (file,) = place.export(place.run("a", record))
+    median = statistics.median(record.time.samples_s)
+    assert runs.cells(file)[CELL] == (median, [median])
+    assert runs.cells(file, "attention.memory")[CELL] == (1 << 20, None)
+    assert runs.cells(file, "attention.error")[CELL] == (1.235e-7, None)
 
 
 def test_samples_that_an_earlier_version_exported_become_one_value(place):
@@ -35,66 +50,44 @@ def test_samples_that_an_earlier_version_exported_become_one_value(place):
     assert runs.cells(file)[CELL][1] == [0.002, 0.003]
 
 
-def test_memory_and_error_are_the_figures_that_the_suite_takes(place):
-    record = runs.measured()
-    (file,) = place.export(place.run("a", record))
-    for name, figure in suite.FIGURES.items():
-        if name in ("memory", "error"):
-            assert runs.cells(file, f"attention.{name}")[CELL] == (figure.of(record), None)
-
-
-@pytest.mark.parametrize("status", ["unsupported", "unavailable"])
-def test_what_is_not_to_be_had_is_skipped(place, status):
-    found = place.cells(place.run("a", runs.ended(status), runs.measured("matmul")))
-    assert runs.skipped(found[CELL][0])
-    assert found[CELL][1] is None
-
-
-@pytest.mark.parametrize("status", TRIED)
-@pytest.mark.parametrize("figure", ["time", "memory", "error"])
-def test_what_did_not_end_as_measured_is_failed(place, status, figure):
-    ran = place.run("a", runs.ended(status), runs.measured("matmul"))
-    found = place.cells(ran, name=f"attention.{figure}")
-    assert found[CELL] == (None, None)
-    assert found["'matmul'", "128", "'forward'"][0] > 0
-
-
-def test_what_no_run_asked_for_is_skipped_and_not_failed(place):
-    found = place.cells(
-        place.run("a", runs.measured("sdpa", seq=128), runs.measured("matmul", seq=256))
-    )
-    assert len(found) == 4
-    assert runs.skipped(found["'sdpa'", "256", "'forward'"][0])
+def test_what_is_not_to_be_had_is_skipped_and_what_did_not_end_as_measured_failed(place):
+    """Each status at a length of its own; what no run asked for is skipped too."""
+    statuses = [s for s in Status if s is not Status.MEASURED]
+    ended = [runs.ended(s, seq=64 * n) for n, s in enumerate(statuses, 1)]
+    (file,) = place.export(place.run("a", *ended, runs.measured("matmul", seq=64)))
+    for figure in ("time", "memory", "error"):
+        found = runs.cells(file, f"attention.{figure}")
+        for number, status in enumerate(statuses, 1):
+            value, samples = found["'sdpa'", str(64 * number), "'forward'"]
+            assert samples is None
+            assert runs.skipped(value) == (status in ("unsupported", "unavailable")), status
+            assert value is None or runs.skipped(value)
+        assert runs.skipped(found["'matmul'", "128", "'forward'"][0])
+        assert found["'matmul'", "64", "'forward'"][0] > 0
 
 
 def test_a_figure_that_a_measured_record_lacks_is_skipped(place):
-    record = runs.measured(energy=2.0)
     without = runs.measured("matmul").with_(energy=Energy(why="no counter"))
-    ran = runs.altered(place.run("a", record, without), energy=True)
-    found = place.cells(ran, name="attention.energy")
+    found = place.cells(
+        place.run("a", runs.measured(energy=2.0), without, energy=True), name="attention.energy"
+    )
     assert found[CELL] == (2.0, None)
-    assert runs.skipped(found["'matmul'", "128", "'forward'"][0])
+    assert runs.skipped(found[MATMUL][0])
+    assert not place.cells(place.run("b", runs.measured(energy=2.0), sha=place.first),
+                           name="attention.energy")  # fmt: skip
 
 
-def test_where_energy_was_not_asked_for_nothing_is_said_of_it(place):
-    ran = place.run("a", runs.measured(), runs.ended("wrong", "matmul"))
-    assert place.cells(ran, name="attention.energy") == {}
+def test_parameters_are_in_the_order_of_the_suite(place):
+    records = [runs.measured(v, seq=n) for v, n in (("abc", 512), ("sdpa", 64), ("matmul", 1024))]
+    records.append(runs.measured("bmm", phase="decode", seq=64))
+    place.export(place.run("a", *records))
+    variants, lengths, phases = listed(place)["attention.time"]["params"]
+    assert variants == ["'matmul'", "'sdpa'", "'abc'", "'bmm'"]
+    assert lengths == ["64", "512", "1024"]  # in decoding that of the cache
+    assert phases == ["'forward'", "'decode'"]
 
 
-def test_lengths_are_numbers_in_order_for_they_are_an_axis(place):
-    records = [runs.measured(seq=n) for n in (1024, 128, 512)]
-    assert [seq for _, seq, _ in place.cells(place.run("a", *records))] == ["128", "512", "1024"]
-
-
-def test_the_suites_variants_are_the_first_for_asv_draws_no_more_than_eight(place):
-    records = [runs.measured(name) for name in ("bmm", "sdpa", "abc", "matmul")]
-    found = [variant for variant, *_ in place.cells(place.run("a", *records))]
-    assert found == ["'matmul'", "'sdpa'", "'abc'", "'bmm'"]
-
-
-def test_in_decoding_the_length_is_that_of_the_cache(place):
-    found = place.cells(place.run("a", runs.measured(seq=512, phase="decode")))
-    assert list(found) == [("'sdpa'", "512", "'decode'")]
+# ---- several runs --------------------------------------------------------------------------------
 
 
 def test_the_same_run_exported_twice_says_the_same(place):
@@ -102,55 +95,35 @@ def test_the_same_run_exported_twice_says_the_same(place):
     (file,) = place.export(ran)
     before = file.read_bytes()
     assert place.export(ran) == [file]
-    assert file.read_bytes() == before
     assert place.export(ran, ran, place.runs) == [file]
     assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_two_runs_of_a_commit_are_put_together(place, together):
+    """Times of one cell are values of two processes; of another figure the later run says it."""
     both, later = runs.measured(median=0.002), runs.measured(median=0.003)
+    later = later.with_(memory=later.memory.with_(peak_bytes=512))
     a = place.run("a", both, runs.measured("matmul"))
-    b = place.run("b", later, runs.measured("gla", seq=256), started="2026-11-22T11:00:00+00:00")
-    if together:
-        (file,) = place.export(b, a)
-    else:
-        place.export(a)
-        (file,) = place.export(b)
-    found = runs.cells(file)
-    assert found[CELL][1] == [both.time.median_s, later.time.median_s]
-    assert found["'matmul'", "128", "'forward'"][0] == pytest.approx(0.001)
-    assert found["'gla'", "256", "'forward'"][0] == pytest.approx(0.001)
-
-
-def test_of_one_figure_a_cell_the_later_run_says_it(place):
-    smaller = runs.measured()
-    smaller = smaller.with_(memory=smaller.memory.with_(peak_bytes=512))
-    b = place.run("b", smaller, started="2026-11-22T11:00:00+00:00")
-    (file,) = place.export(b, place.run("a", runs.measured()))
-    assert runs.cells(file, "attention.memory")[CELL] == (512, None)
+    b = place.run("b", later, runs.ended("unavailable", "matmul"), **LATER)
+    files = place.export(b, a) if together else [*place.export(a), *place.export(b)][:1]
+    assert runs.cells(files[0])[CELL][1] == [both.time.median_s, later.time.median_s]
+    assert runs.cells(files[0])[MATMUL][0] == pytest.approx(0.001)
+    assert runs.cells(files[0], "attention.memory")[CELL] == (512, None)
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-@pytest.mark.parametrize("figure", ["time", "memory", "error"])
-def test_what_failed_in_one_run_of_a_commit_stays_failed(place, order, figure):
+def test_what_failed_in_one_run_of_a_commit_stays_failed(place, order):
     ran = {"a": place.run("a", runs.measured()), "b": place.run("b", runs.ended("wrong"))}
     for each in order:
         (file,) = place.export(ran[each])
-    assert runs.cells(file, f"attention.{figure}")[CELL] == (None, None)
-
-
-def test_a_commit_that_another_run_left_out_keeps_its_figures(place):
-    ran = [place.run("a", runs.measured()), place.run("b", runs.ended("unavailable"))]
-    (file,) = place.export(*ran)
-    assert runs.cells(file)[CELL][0] == pytest.approx(0.001)
-    assert runs.cells(file, "attention.memory")[CELL][0] == 1 << 20
+    for figure in ("time", "memory", "error"):
+        assert runs.cells(file, f"attention.{figure}")[CELL] == (None, None)
 
 
 def test_each_commit_has_a_file_with_its_date(place):
     files = place.export(
-        place.run("a", runs.measured(), sha=place.first),
-        place.run("b", runs.measured(), sha=place.second),
+        place.run("a", runs.measured(), sha=place.first), place.run("b", runs.measured())
     )
     said = [json.loads(file.read_text()) for file in files]
     assert [each["commit_hash"] for each in said] == [place.first, place.second]
@@ -160,22 +133,250 @@ def test_each_commit_has_a_file_with_its_date(place):
 
 def test_runs_of_two_machines_are_two_machines_of_asvs(place):
     newer = {**runs.BOX, "versions": {"torch": "2.14.0"}}
-    machines = [runs.BOX, newer, runs.GPU_BOX]
-    files = place.export(
-        *(place.run(str(i), runs.measured(median=i + 1), machine=m) for i, m in enumerate(machines))
-    )
-    assert len({file.parent for file in files}) == 3
-    for i, (file, machine) in enumerate(zip(files, machines, strict=True)):
-        told = json.loads((file.parent / "machine.json").read_text())
-        assert told["machine"] == file.parent.name
-        assert told["torch"] == machine["versions"]["torch"]
-        name = "attention" if i < 2 else "b1-h4-d64-f32-causal"
-        assert runs.cells(file, f"{name}.time")[CELL][0] == i + 1
-
-
-def test_what_the_nodes_of_a_cluster_measured_is_theirs(place):
     nodes = {"h200": {"machine": {**runs.GPU_BOX, "name": "node"}}}
-    ran = place.run("a", runs.measured(node="h200", device="cuda"), nodes=nodes)
+    files = place.export(
+        place.run("0", runs.measured(median=1)),
+        place.run("1", runs.measured(median=2), machine=newer),
+        place.run("2", runs.measured(median=3, node="h200", device="cuda"), nodes=nodes),
+    )
+    for number, (file, torch) in enumerate(
+        zip(files, ("2.13.0+cpu", "2.14.0", "2.13.0+cu130"), strict=True), 1
+    ):
+        told = json.loads((file.parent / "machine.json").read_text())
+        assert (told["machine"], told["torch"]) == (file.parent.name, torch)
+        assert runs.cells(file)[CELL][0] == number
+    assert files[2].parent.name.startswith("node-")
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+def test_the_suites_own_problem_has_the_suites_names_params_and_units(place):
+    every = [
+        runs.measured(v, seq=int(n), phase=p, energy=1.0)
+        for v, n, p in product(*suite.parameters("time", "cpu"))
+    ]
+    place.export(place.run("a", *every, energy=True))
+    wanted = suite.benchmarks(AsvRequest(energy=True))
+    assert set(listed(place)) == {*wanted, "version"}
+    for name, told in wanted.items():
+        there = listed(place)[name]
+        for said in ("unit", "type", "version", "param_names", "pretty_name"):
+            assert there[said] == told[said]
+        for ours, theirs in zip(there["params"], told["params"], strict=True):
+            assert set(theirs) <= set(ours)
+
+
+@pytest.mark.parametrize(
+    ("change", "group"),
+    [
+        ({"heads": 8, "kv_heads": 8}, "b1-h8-d64-f32-causal"),
+        ({"heads": 8, "kv_heads": 2}, "b1-h8of2-d64-f32-causal"),
+        ({"head_dim": 128}, "b1-h4-d128v64-f32-causal"),
+        ({"dtype": "bfloat16"}, "b1-h4-d64-bf16-causal"),
+        ({"kv_len": 256}, "b1-h4-d64-f32-causal-q128"),
+        ({"inputs": "peaky"}, "b1-h4-d64-f32-causal-peaky"),
+        ({"level": "layer"}, "b1-h4-d64-f32-causal-layer"),
+        ({"device": "cuda:1"}, "b1-h4-d64-f32-causal-cuda"),
+    ],
+)
+def test_another_problem_is_in_graphs_of_its_own(place, change, group):
+    (file,) = place.export(
+        place.run("a", runs.measured(), runs.changed(runs.measured(median=0.5), **change))
+    )
+    length = str(change.get("kv_len", 128))
+    assert runs.cells(file, f"{group}.time")["'sdpa'", length, "'forward'"][0] == 0.5
+    assert runs.cells(file)[CELL][0] == pytest.approx(0.001)
+    assert listed(place)[f"{group}.time"]["pretty_name"].endswith(f", {group}")
+
+
+def test_files_that_masks_are_read_from_are_told_apart(place):
+    masks = ("dense:a/b.npy", "dense:a_b.npy")
+    place.export(place.run("a", *(runs.changed(runs.measured(), mask=mask) for mask in masks)))
+    assert len([name for name in listed(place) if name.endswith(".time")]) == 2
+
+
+def test_another_number_of_threads_is_in_graphs_of_its_own(place):
+    (file,) = place.export(place.run("a", runs.measured(), settings={"threads": 2}))
+    assert runs.cells(file) == {}
+    assert CELL in runs.cells(file, "b1-h4-d64-f32-causal-2-threads.time")
+
+
+def test_on_a_machine_with_a_gpu_the_suites_graphs_are_of_the_gpu(place):
+    on_cpu = runs.changed(runs.measured(median=0.5, device="cuda"), device="cpu")
+    some = [runs.measured(median=0.25), on_cpu, runs.measured(device="cuda:1")]
+    (file,) = place.export(place.run("a", *some, machine=runs.GPU_BOX))
+    assert runs.cells(file)[CELL][0] == pytest.approx(0.001)
+    assert runs.cells(file, "b1-h4-d64-f32-causal.time")[CELL][0] == 0.25
+    assert runs.cells(file, "b2-h16-d128-bf16-causal.time")[CELL][0] == 0.5
+
+
+# ---- what asv lists ------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_results_is_listed_whatever_asv_listed_before(place):
+    for text in ("{", "[]", '{"version": 1}', '{"version": 2, "attention.time": {"version": 2}}'):
+        place.results.mkdir(exist_ok=True)
+        (place.results / asv.FILE).write_text(text)
+        place.export(place.run(f"a{len(text)}", runs.measured("lsh", seq=4096), sha=place.first))
+        assert listed(place)["attention.time"]["params"][:2] == [["'lsh'"], ["4096"]]
+    before = {**suite.benchmarks(), "version": asv.INDEX_FORM}
+    (place.results / asv.FILE).write_text(json.dumps(before))
+    place.export(place.run("b", runs.measured("gla")))
+    variants, lengths, _ = listed(place)["attention.time"]["params"]
+    assert set(variants) == {"'lsh'", *before["attention.time"]["params"][0]}
+    assert lengths == [*before["attention.time"]["params"][1], "4096"]
+
+
+def test_what_another_ruler_measured_is_not_listed(place):
+    (file,) = place.export(place.run("a", runs.measured("lsh"), sha=place.first))
+    file.write_text(file.read_text().replace(suite.VERSION, "protocol 0"))
+    (place.results / asv.FILE).unlink()
+    place.export(place.run("b", runs.measured("gla")))
+    assert listed(place)["attention.time"]["params"][0] == ["'gla'"]
+
+
+# ---- refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"code": {"commit": None, "dirty": None}}, ["says no commit", "from a clone"]),
+        ({"code": {"commit": "f" * 40, "dirty": True}}, ["f" * 8, "commit the changes"]),
+        ({"protocol": PROTOCOL - 1}, [f"protocol {PROTOCOL - 1}", "measure that commit again"]),
+        ({"code": {"commit": "0" * 40, "dirty": False}}, ["0" * 40, "git"]),
+        ({"machine": {"name": "box"}}, ["damaged"]),
+        ({"settings": {}}, ["damaged"]),
+        ({"started": "soon"}, ["damaged"]),
+        ({"nodes": {"a": {}}}, ["damaged"]),
+        ({"schema": 99}, ["schema 99"]),
+    ],
+)
+def test_a_run_that_has_no_place_is_refused_in_a_sentence(place, change, words):
+    good = place.run("good", runs.measured())
+    bad = place.run("bad", runs.measured(), **change)
+    place.refused(good, bad, holding=[str(bad), *words])
+    assert not place.results.exists()
+    said = []
+    assert CELL in runs.cells(place.export(place.runs, say=said.append)[0])
+    assert len(said) == 1
+    assert said[0].startswith("left out: ")
+
+
+def test_damaged_lines_are_refused_with_their_number_and_a_torn_last_one_is_left_out(place):
+    ran = place.run("a", runs.measured(), runs.measured("gla"))
+    text = (ran / RECORDS).read_text()
+    (ran / RECORDS).write_text(text[:-20])
+    assert list(place.cells(ran)) == [CELL]
+    (ran / RECORDS).write_text("{}\n" + text.splitlines(keepends=True)[1])
+    place.refused(ran, holding=["line 1"])
+    (ran / HEADER).write_text('{"schema": 3')
+    place.refused(ran, holding=[str(ran), "damaged"])
+
+
+def test_where_there_is_nothing_to_export_that_is_said(place):
+    place.runs.mkdir()
+    place.refused(place.runs, holding=["no run", str(place.runs)])
+    place.refused(place.run("empty"), holding=["no record"])
+    runs.altered(place.runs / "empty", code={"commit": None, "dirty": None})
+    place.refused(place.runs, holding=["of the 1 runs", "says no commit"])
+
+
+def test_a_damaged_file_of_asvs_is_named_and_kept(place):
+    ran = place.run("a", runs.measured())
     (file,) = place.export(ran)
-    assert file.parent.name.startswith("node-")
-    assert json.loads((file.parent / "machine.json").read_text())["gpu"] == "NVIDIA H200"
+    whole = json.loads(file.read_text())
+    odd = {**whole, "results": {"attention.time": 3}}
+    cut = {**whole, "results": {"attention.time": [[0.1], [["'sdpa'"], 128]]}}
+    for text in ("{", "[]", '{"version": 2}', json.dumps(odd), json.dumps(cut)):
+        file.write_text(text)
+        place.refused(ran, holding=[str(file), "move it away"])
+        assert file.read_text() == text
+
+
+def test_a_folder_that_can_not_be_written_is_said(place):
+    place.results.write_text("a file")
+    place.refused(place.run("a", runs.measured()), holding=[str(place.results)])
+
+
+# ---- machines ------------------------------------------------------------------------------------
+
+
+def test_an_entry_says_what_asv_asks_for_and_what_becomes_facets():
+    told = entry(runs.GPU_BOX)
+    assert set(told) == {*(name for name, _ in AsvMachine.fields), *FACETS}
+    wanted = {
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "torch": "2.13.0+cu130",
+        "triton": "3.9.0",
+        "num_cpu": "4",
+        "ram": "8 GiB",
+        "arch": "x86_64",
+    }
+    assert told | wanted == told
+    assert entry({**runs.GPU_BOX, "gpus": [runs.GPU] * 8}) == told
+    assert [entry(runs.BOX)[name] for name in ("gpu", "driver", "cuda", "triton")] == ["none"] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "other"),
+    [
+        ({"versions": {"torch": "2.14.0+cpu"}}, True),
+        ({"cores": 8}, True),
+        ({"gpus": [runs.GPU]}, True),
+        ({"torch_cuda": "13.0"}, True),
+        ({"name": "crate"}, True),
+        ({"system": "Linux 6.2 x86_64"}, False),
+        ({"memory_bytes": (1 << 33) - 4096}, False),
+        ({"versions": {"torch": "2.13.0+cpu", "attnbench": "9", "asv": "0.6.7"}}, False),
+    ],
+)
+def test_machines_with_unlike_facets_have_unlike_names(change, other):
+    same = entry(runs.BOX)["machine"] == entry({**runs.BOX, **change})["machine"]
+    assert same != other
+
+
+def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_path):
+    file, here = tmp_path / "home" / "machines", this_machine().to_dict()
+    before = entry({**here, "versions": {"torch": "1.0"}})
+    neighbour = entry({**here, "name": here["name"] + "-2"})
+    file.parent.mkdir()
+    known = {each["machine"]: each for each in (before, neighbour)}
+    file.write_text(json.dumps({**known, "laptop": {"machine": "laptop"}, "version": 1}))
+    name = ensure_machine(file)
+    assert set(json.loads(file.read_text())) == {neighbour["machine"], "laptop", name, "version"}
+    assert AsvMachine.load(machine_name=name, _path=str(file)).__dict__ == entry(here)
+    written = file.stat().st_mtime_ns
+    assert ensure_machine(file) == name
+    assert file.stat().st_mtime_ns == written
+
+
+def test_a_run_of_this_machine_has_the_facets_that_asv_gives_its_own(place, tmp_path):
+    name = ensure_machine(tmp_path / "machines")
+    theirs = AsvMachine.load(_path=str(tmp_path / "machines"))  # the only one needs no name
+    shared = f"{sys.version_info.major}.{sys.version_info.minor}"  # asv's name for its Python
+    here = json.loads(json.dumps(this_machine().to_dict()))
+    (file,) = place.export(place.run("a", runs.measured(), machine=here))
+    assert json.loads(file.read_text())["params"] == {**theirs.__dict__, "python": shared}
+    assert file.parent.name == name
+    theirs.save(str(tmp_path / "theirs"))
+    asvs, ours = (folder / name / "machine.json" for folder in (tmp_path / "theirs", place.results))
+    assert json.loads(ours.read_text()) == json.loads(asvs.read_text())
+
+
+@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"version": 2}', b"\xff"])
+def test_a_machine_file_that_is_none_of_asvs_is_named_and_kept(tmp_path, text):
+    file = tmp_path / "machines"
+    file.write_bytes(text)
+    with pytest.raises(CantBeDone, match=str(file)):
+        ensure_machine(file)
+    assert file.read_bytes() == text
+
+
+def test_a_home_that_can_not_be_written_is_said(tmp_path):
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(CantBeDone, match=r"set HOME|can't be read"):
+        ensure_machine(tmp_path / "home" / "machines")

@@ -10,9 +10,9 @@ from attnbench import cli
 from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.commits import instructions
-from attnbench.features.commits.revisions import find_commit
 from attnbench.features.commits.rounds import plan_cells
-from attnbench.sweep.holding import open_worker
+from attnbench.sweep import holding
+from tests.commits import planted
 
 STAND_IN = """#!{python}
 import json, os, sys
@@ -54,82 +54,52 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
 
 
-def counted(pulls, root, head, asked=(), base="main", opened=None, grid=None):
-    a, b = find_commit(base, root), find_commit(head, root)
-    cells = plan_cells(a, b, asked, grid or pulls.GRID, this_machine(), root).cells
-    return instructions.count(a, b, cells, opened or pulls.Opened(), root)
+def counted(root, head, asked=(), base="main", opened=None, grid=planted.GRID):
+    a, b = planted.ends(root, base, head)
+    cells = plan_cells(a, b, asked, grid, this_machine(), root).cells
+    return instructions.count(a, b, cells, opened or planted.Opened(), root)
 
 
 @pytest.mark.parametrize(
     ("base", "head", "change", "status"),
-    [
-        ("main", "same", 0.0, 0),
-        ("main", "slower", 0.05, 0),
-        ("main", "faster", -0.1, 0),
-        ("main", "wrong", None, 1),
-        ("wrong", "main", None, 0),
-    ],
+    [("main", "slower", 0.05, 0), ("main", "wrong", None, 1), ("wrong", "main", None, 0)],
 )
 def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
-    pulls, repository, stand_in, base, head, change, status
+    repository, stand_in, base, head, change, status
 ):
-    found = counted(pulls, repository, head, base=base)
+    found = counted(repository, head, base=base)
     cells = {cell["variant"]: cell for cell in found.to_dict()["cells"]}
     assert (cells["einsum"]["base"], cells["einsum"]["head"]) == (1_000_000, 1_000_000)
-    assert cells["matmul"]["change"] == (change if change is None else pytest.approx(change))
+    assert cells["matmul"]["change"] == (change and pytest.approx(change))
     whys = cells["matmul"]["why_base"], cells["matmul"]["why_head"]
     assert whys == tuple("wrong: row 3 is off" * (side == "wrong") for side in (base, head))
     assert found.exit_status == status
 
 
 def test_what_compiles_and_what_fails_under_valgrind_are_left_out_by_a_sentence(
-    pulls, repository, stand_in, monkeypatch
+    repository, stand_in, monkeypatch
 ):
     monkeypatch.setenv("STAND_IN", "matmul")
-    opened = pulls.Opened()
-    cells = {
-        c.variant: c
-        for c in counted(
-            pulls, repository, "same", ["compiled", "matmul", "einsum"], opened=opened
-        ).cells
-    }
-    assert (
-        cells["matmul"].why_base == cells["matmul"].why_head == ("RuntimeError: not under valgrind")
-    )
+    found = counted(repository, "same", ["compiled", "matmul", "einsum"])
+    cells = {cell.variant: cell for cell in found.cells}
+    both = {cells["matmul"].why_base, cells["matmul"].why_head}
+    assert both == {"RuntimeError: not under valgrind"}
     assert "compile" in cells["compiled"].why_head
     assert cells["compiled"].head is None
     assert cells["einsum"].change == 0.0
-
-
-def test_a_process_that_fails_is_a_sentence_with_its_last_word(
-    pulls, repository, stand_in, monkeypatch
-):
     monkeypatch.setenv("STAND_IN", "dies")
     with pytest.raises(instructions.NoCounter, match=r"ended with status 3: the last word$"):
-        counted(pulls, repository, "same")
+        counted(repository, "same")
 
 
-def test_the_verb_prints_a_table_or_json(pulls, repository, stand_in, monkeypatch, capsys):
-    from attnbench.sweep import holding
-
+def test_the_verb_prints_a_table_or_json(repository, stand_in, monkeypatch, capsys):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: pulls.Opened())
-    words = [
-        "history",
-        "compare",
-        "main",
-        "slower",
-        "--instructions",
-        "--variant",
-        "matmul",
-        "--phase",
-        "forward",
-    ]
+    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: planted.Opened())
+    words = ["history", "compare", "main", "slower", "--instructions"]
+    words += ["--variant", "matmul", "--phase", "forward"]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
-    assert "1,000,000" in said
-    assert "1,050,000" in said
-    assert "+5.00%" in said
+    assert all(word in said for word in ("1,000,000", "1,050,000", "+5.00%"))
     assert cli.main([*words, "--json"]) == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
     assert (cell["base"], cell["head"]) == (1_000_000, 1_050_000)
@@ -150,14 +120,12 @@ def test_without_valgrind_it_says_what_to_install(repository, refused, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
-def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(pulls, tmp_path):
-    root = pulls.make(tmp_path / "repository")
-    pulls.commit(root, "twice", pulls.with_("matmul.py", TWICE))
-    opened, grid = (
-        open_worker(Settings(threads=1), 0, 0.01),
-        pulls.GRID.with_(seq=("128",), heads=(4,)),
-    )
-    found = counted(pulls, root, "twice", opened=opened, grid=grid)
+def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(tmp_path):
+    root = planted.make(tmp_path / "repository")
+    planted.commit(root, "twice", planted.with_("matmul.py", TWICE))
+    opened = holding.open_worker(Settings(threads=1), 0, 0.01)
+    grid = planted.GRID.with_(seq=("128",), heads=(4,))
+    found = counted(root, "twice", opened=opened, grid=grid)
     cells = {cell.variant: cell for cell in found.cells}
     assert 0.9 < cells["matmul"].change < 1.2
     assert abs(cells["einsum"].change) < 0.001

@@ -1,83 +1,42 @@
-"""What asv is shown: which benchmarks there are, and what each hands over of a record."""
+"""What asv is shown: the benchmarks, what is measured for them, what each hands over."""
 
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from asv._stats import is_different
+from asv.commands import make_argparser
+from asv_runner.benchmarks import benchmark_types
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.statistics import compute_stats
 
 import impls
 from attnbench.core.machine import Gpu, this_machine
-from attnbench.core.record import PROTOCOL, Energy, Error, Memory, Record, Time
+from attnbench.core.record import PROTOCOL, Energy, Error
 from attnbench.features.commits import benchmark_kinds as kinds
 from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
+from attnbench.sweep import holding
+from attnbench.sweep.holding import Refused
 from attnbench.sweep.plan import make_plan
-from impls.problem import Problem
+from tests.commits import runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 KEY = ("matmul", 128, "forward")
 SAMPLES = [0.004, 0.001, 0.003, 0.002, 0.0035, 0.0015, 0.0025]
 
 
-def record(**changes):
-    time = Time(
-        median_s=0.0025,
-        low_s=0.001,
-        high_s=0.004,
-        q25_s=0.0015,
-        q75_s=0.0035,
-        min_s=0.001,
-        n=7,
-        clock="host",
-        stop="budget",
-        samples_s=SAMPLES,
-    )
-    errors = {
-        "forward": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0),
-        "dq": Error(relative=4.56789e-7, max=0.0, worst_row=0.0, cosine=1.0),
-    }
-    memory = Memory(peak_bytes=123_457, saved_bytes=None, expected_bytes=None, method="events")
-    whole = {
-        "status": "measured",
-        "variant": "matmul",
-        "problem": Problem().to_dict(),
-        "time": time,
-        "memory": memory,
-        "error": errors,
-    }
-    return Record(**{**whole, **changes})
-
-
-def told(kind, here, monkeypatch, cache, *, quick=False, key=KEY):
-    """What a benchmark says to asv from a folder."""
-    monkeypatch.chdir(here)
-    sources = [SimpleNamespace(repeat=1)] if quick else []
-    return kind("attention.x", lambda: None, sources).run(cache, *key)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_commit_takes_at_most_sixty_cells(device):
-    cells = suite.keys(AsvRequest(device, energy=True))
-    assert 0 < len(cells) <= 60
-    assert len(cells) == prod(map(len, suite.parameters("time", device)))
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_variant_of_the_suite_is_in_the_table_under_the_name_it_has_there(device):
-    table = impls.table(())
-    for name in suite.grid(device).variants:
-        assert table.find(name).label == name
-        assert device in table.find(name).devices
+# ---- the benchmarks ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -85,73 +44,48 @@ def test_every_cell_of_the_suite_can_be_asked_of_its_device(device):
     gpu = Gpu("A GPU", "GPU-1", 9.0, 1 << 37, "570")
     here = replace(this_machine(), gpus=(gpu,), torch_cuda="13.0")
     plan = make_plan(impls.table(()), (), suite.grid(device), here)
-    assert len(plan.cells) == len(suite.keys(AsvRequest(device)))
+    cells = suite.keys(AsvRequest(device, energy=True))
+    assert len(plan.cells) == len(cells) == prod(map(len, suite.parameters("time", device))) <= 60
     assert [c.left_out.reason for c in plan.cells if c.left_out] == []
 
 
-def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
-    found = discovered(tmp_path, AsvRequest(energy=True))
-    for name, said in suite.benchmarks(AsvRequest(energy=True)).items():
-        assert {key: found[name][key] for key in said} == said
-    assert set(found) == {f"attention.{x}" for x in ("time", "memory", "error", "energy")}
-    assert found["attention.memory"]["version"] == f"protocol {PROTOCOL}"
-    assert found["attention.time"]["version"] == f"protocol {PROTOCOL}, a value a process"
-    assert found["attention.energy"]["params"][1] == ["512"]
-
-
-def test_one_set_up_serves_all_benchmarks(tmp_path):
-    keys = {
-        each["setup_cache_key"] for each in discovered(tmp_path, AsvRequest(energy=True)).values()
-    }
-    assert len(keys) == 1
-    assert None not in keys
-
-
-def test_energy_is_no_benchmark_where_nothing_counts_it(tmp_path):
-    assert set(discovered(tmp_path, AsvRequest())) == set(suite.benchmarks(AsvRequest()))
-    assert "attention.energy" not in suite.benchmarks(AsvRequest())
-
-
-def test_where_commits_take_turns_the_time_has_rounds_and_the_rest_has_one(tmp_path):
-    alone, turns = (discovered(tmp_path, AsvRequest(interleaved=x)) for x in (False, True))
-    assert {each["rounds"] for each in alone.values()} == {1}
-    assert turns["attention.time"]["rounds"] == suite.PROCESSES
-    assert turns["attention.memory"]["rounds"] == 1
-
-
-def discovered(folder, asked):
+def discovered(folder, request):
     """What asv's own discovery says, in a process of its own."""
     environment = {**os.environ}
-    asked.hand_on(environment)
-    result = folder / "found.json"
-    code = f"from asv_runner.discovery import _discover; _discover({_words(result)})"
+    request.hand_on(environment)
+    words = [str(CHECKOUT / "benchmarks"), str(folder / "found.json")]
+    code = f"from asv_runner.discovery import _discover; _discover({words})"
     subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True, cwd=folder)
-    return {each["name"]: each for each in json.loads(result.read_text())}
+    return {each["name"]: each for each in json.loads((folder / "found.json").read_text())}
 
 
-def _words(result):
-    return [str(CHECKOUT / "benchmarks"), str(result)]
+def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
+    request = AsvRequest(energy=True, interleaved=True)
+    found = discovered(tmp_path, request)
+    assert set(found) == set(suite.benchmarks(request))
+    for name, said in suite.benchmarks(request).items():
+        assert {key: found[name][key] for key in said} == said
+    assert found["attention.time"]["version"] == f"protocol {PROTOCOL}, a value a process"
+    assert found["attention.energy"]["params"][1] == ["512"]
+    assert [found[f"attention.{n}"]["rounds"] for n in ("time", "memory")] == [suite.PROCESSES, 1]
+    assert len({each["setup_cache_key"] for each in found.values()} - {None}) == 1
+    assert "attention.energy" not in suite.benchmarks(AsvRequest())
 
 
 def test_the_benchmarks_load_the_checkouts_ruler_and_neither_torch_nor_what_is_measured(tmp_path):
     for name in ("attnbench", "impls"):  # what an environment may have of a commit
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the commit is broken')")
+    words = [str(CHECKOUT / "benchmarks"), str(tmp_path / "x")]
     code = (
-        "import sys; from asv_runner.discovery import _discover; "
-        f"_discover({_words(tmp_path / 'x')}); "
+        f"import sys; from asv_runner.discovery import _discover; _discover({words}); "
         "print(sorted({'torch', 'impls', 'pandas'} & set(sys.modules)), "
         "sys.modules['attnbench'].__file__, sys.path)"
     )
-    environment = {
-        **os.environ,
-        "ASV_ENV_TYPE": "shared",
-        "ASV_ENV_DIR": str(tmp_path),
-        "PYTHONPATH": str(tmp_path),
-    }
+    own = {"ASV_ENV_TYPE": "shared", "ASV_ENV_DIR": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     said = subprocess.run(
         [sys.executable, "-P", "-c", code],
-        env=environment,
+        env={**os.environ, **own},
         check=True,
         capture_output=True,
         text=True,
@@ -161,30 +95,49 @@ def test_the_benchmarks_load_the_checkouts_ruler_and_neither_torch_nor_what_is_m
     assert f"'{CHECKOUT}'" not in said
 
 
-def test_each_figure_is_what_the_record_says():
-    figures = suite.row(record()).figures
-    assert figures == {"time": [0.0025], "memory": 123_457, "error": 4.568e-7, "energy": None}
-    drawn = suite.row(record(energy=Energy(joules=0.0123456))).figures
-    assert drawn["energy"] == 0.01235
+def test_only_the_cells_that_an_expression_names_are_measured():
+    asked = AsvRequest(bench=(r"time.*'sdpa', (128|256), 'forward'", "memory.*gla.*512.*train"))
+    wanted = [("sdpa", 128, "forward"), ("sdpa", 256, "forward"), ("gla", 512, "train")]
+    assert suite.keys(asked) == wanted
+    assert suite.keys(AsvRequest(bench=("energy",))) == []
+    lengths = {n for _, n, _ in suite.keys(AsvRequest(bench=("energy",), energy=True))}
+    assert lengths == {512}
 
 
-def test_what_is_exact_has_an_error_that_asv_can_take_the_logarithm_of():
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("run", AsvRequest()),
+        ("run --quick --bench a --bench b HEAD~3..HEAD", AsvRequest(quick=True, bench=("a", "b"))),
+        ("find HEAD~9..HEAD time.*gla", AsvRequest(bench=("time.*gla",))),
+        ("continuous HEAD~1 HEAD", AsvRequest(interleaved=True)),
+        ("continuous --no-interleave-rounds HEAD", AsvRequest()),
+    ],
+)
+def test_what_asv_was_asked_for_is_handed_on(words, wanted):
+    said = make_argparser()[0].parse_args(words.split())
+    request, environment = suite.request_of(said, "cpu", energy=False), {}
+    request.hand_on(environment)
+    assert suite.current_request(environment) == request == wanted
+    assert suite.current_request({}) == AsvRequest()
+
+
+# ---- what each hands over ------------------------------------------------------------------------
+
+
+def test_each_figure_is_what_the_record_says_and_none_is_none():
+    record = runs.measured(energy=0.0123456)
+    assert suite.row(record).figures == {
+        "time": [record.time.median_s],
+        "memory": 1 << 20,
+        "error": 1.235e-7,
+        "energy": 0.01235,
+    }
     exact = {"forward": Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0)}
-    assert suite.row(record(error=exact)).figures["error"] == suite.LEAST > 0
-
-
-def test_a_figure_that_nobody_could_take_is_none():
-    bare = suite.row(record(memory=None, error=None, energy=Energy(why="no counter")))
-    assert bare.figures == {"time": [0.0025], "memory": None, "error": None, "energy": None}
-
-
-def test_asv_gets_every_processs_value_and_comes_to_their_median(tmp_path, monkeypatch):
-    values = SuiteRow("measured", "", {"time": SAMPLES})
-    given = told(kinds.TimeBenchmark, tmp_path, monkeypatch, Cache({KEY: values}))
-    assert given == {"samples": SAMPLES, "number": 1}
-    result, stats = compute_stats(given["samples"], given["number"])
-    assert result == statistics.median(SAMPLES)
-    assert stats["repeat"] == len(SAMPLES)
+    assert suite.row(record.with_(error=exact)).figures["error"] == suite.LEAST > 0
+    bare = record.with_(memory=None, error=None, energy=Energy(why="no counter"))
+    assert list(suite.row(bare).figures.values())[1:] == [None] * 3
+    assert suite.row(bare).reason == "no counter"
 
 
 def test_as_many_processes_as_asv_needs_to_tell_two_commits_apart_and_no_fewer():
@@ -199,95 +152,214 @@ def test_as_many_processes_as_asv_needs_to_tell_two_commits_apart_and_no_fewer()
     assert not told_apart(suite.PROCESSES - 1)
 
 
-def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatch):
-    asked = []
+def told(kind, row, key=KEY, *, quick=False):
+    """What a benchmark says to asv of a row."""
+    cache = Cache({}, row) if isinstance(row, str) else Cache({key: row})
+    sources = [SimpleNamespace(repeat=1)] if quick else []
+    return kind("attention.x", lambda: None, sources).run(cache, *key)
 
-    def anew(key, how, here):
-        asked.append((key, how.quick, here))
+
+def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatch):
+    again = []
+
+    def anew(key, request, here):
+        again.append((key, request.quick, here))
         return SuiteRow("measured", "", {"time": [0.5]})
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measurement, "measure_again", anew)
-    row = SuiteRow("measured", "", {"time": SAMPLES})
-    cache = Cache({KEY: row, ("sdpa", 128, "forward"): row})
-    assert told(kinds.TimeBenchmark, tmp_path, monkeypatch, cache)["samples"] == SAMPLES
-    again = told(kinds.TimeBenchmark, tmp_path, monkeypatch, cache, quick=True)
-    assert again == {"samples": [0.5], "number": 1}
-    assert asked == [(KEY, True, tmp_path)]
-    other = told(kinds.TimeBenchmark, tmp_path, monkeypatch, cache, key=("sdpa", 128, "forward"))
-    assert other["samples"] == SAMPLES
+    row = SuiteRow("measured", "", {"time": SAMPLES, "memory": 7})
+    given = told(kinds.TimeBenchmark, row)
+    assert given == {"samples": SAMPLES, "number": 1}
+    assert compute_stats(**given)[0] == statistics.median(SAMPLES)
+    assert told(kinds.TimeBenchmark, row, quick=True) == {"samples": [0.5], "number": 1}
+    assert again == [(KEY, True, tmp_path)]
+    assert told(kinds.TimeBenchmark, row, ("sdpa", 128, "forward"))["samples"] == SAMPLES
+    assert [told(kinds.MemoryBenchmark, row) for _ in "ab"] == [7, 7]
 
 
-def test_one_number_a_cell_is_looked_up_as_often_as_asked(tmp_path, monkeypatch):
-    cache = Cache({KEY: suite.row(record(energy=Energy(joules=2.0)))})
-    for kind, value in (
-        (kinds.MemoryBenchmark, 123_457),
-        (kinds.ErrorBenchmark, 4.568e-7),
-        (kinds.EnergyBenchmark, 2.0),
-    ):
-        assert [told(kind, tmp_path, monkeypatch, cache) for _ in range(2)] == [value, value]
-
-
-@pytest.mark.parametrize("status", ["wrong", "implausible", "failed", "crashed", "timed_out"])
 @pytest.mark.parametrize("kind", kinds.KINDS)
-def test_what_went_wrong_is_an_error_with_its_reason_and_never_a_figure(
-    tmp_path, monkeypatch, status, kind
+def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
+    tmp_path, monkeypatch, kind, capsys
 ):
-    row = SuiteRow(
-        status, "it sees too much", {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0}
-    )
-    with pytest.raises(
-        kinds.NoFigure, match=f"matmul at 128, forward, is {status}: it sees too much"
-    ):
-        told(kind, tmp_path, monkeypatch, Cache({KEY: row}))
+    monkeypatch.chdir(tmp_path)
+    figures = {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0}
+    for status in ("wrong", "implausible", "failed", "crashed", "timed_out"):
+        said = f"matmul at 128, forward, is {status}: it sees too much"
+        with pytest.raises(kinds.NoFigure, match=said):
+            told(kind, SuiteRow(status, "it sees too much", figures))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", kinds.KINDS)
-def test_what_cannot_be_asked_is_skipped_in_the_records_words(tmp_path, monkeypatch, capsys, kind):
-    row = SuiteRow("unsupported", "fixed takes no padding", {})
-    with pytest.raises(SkipNotImplemented, match="fixed takes no padding"):
-        told(kind, tmp_path, monkeypatch, Cache({KEY: row}))
-    assert capsys.readouterr().out == "asv: skipped: fixed takes no padding\n"
-    with pytest.raises(SkipNotImplemented, match="another contract"):
-        told(kind, tmp_path, monkeypatch, Cache({}, "another contract"))
-
-
-def test_a_figure_that_is_missing_is_skipped_and_said_so(tmp_path, monkeypatch):
-    with pytest.raises(SkipNotImplemented, match="the record has no energy"):
-        told(
-            kinds.EnergyBenchmark,
-            tmp_path,
-            monkeypatch,
-            Cache({KEY: suite.row(record())}),
-        )
-    bare = suite.row(record(memory=None, energy=Energy(why="the counter did not move")))
-    for kind, why in (
-        (kinds.EnergyBenchmark, "counter did not move"),
-        (kinds.MemoryBenchmark, "has no memory"),
+    for row, why in (
+        (SuiteRow("unsupported", "fixed takes no padding", {}), "fixed takes no padding"),
+        (SuiteRow("measured", "", {}), f"the record has no {kind.figure}"),
+        ("another contract", "another contract"),
     ):
         with pytest.raises(SkipNotImplemented, match=why):
-            told(kind, tmp_path, monkeypatch, Cache({KEY: bare}))
+            told(kind, row)
+        assert capsys.readouterr().out == f"asv: skipped: {why}\n"
 
 
 def test_asv_knows_the_kinds_once_however_often_they_are_taught():
     kinds.register()
     kinds.register()
-    from asv_runner.benchmarks import benchmark_types
-
     assert [benchmark_types.count(kind) for kind in kinds.KINDS] == [1, 1, 1, 1]
     for kind in kinds.KINDS:
-        first = next(t for t in benchmark_types if t.name_regex.match(kind.figure))
-        assert first is kind
+        assert next(t for t in benchmark_types if t.name_regex.match(kind.figure)) is kind
 
 
-def test_only_the_cells_that_an_expression_names_are_measured():
-    asked = AsvRequest(bench=(r"time.*'sdpa', (128|256), 'forward'", "memory.*gla.*512.*train"))
-    assert suite.keys(asked) == [
-        ("sdpa", 128, "forward"),
-        ("sdpa", 256, "forward"),
-        ("gla", 512, "train"),
+# ---- what is measured ----------------------------------------------------------------------------
+
+
+def test_a_commit_that_can_not_be_measured_says_why(tmp_path):
+    (tmp_path / "spec.py").write_text("INTERFACE = 999\n")
+    assert "has version 999 of the contract" in measurement.why_not(tmp_path, "0123456789")
+    (tmp_path / "spec.py").unlink()
+    assert "says none of the contract" in measurement.why_not(tmp_path, "0123456789")
+    assert "commit 01234567 has no folder impls" in measurement.why_not(None, "0123456789")
+    assert measurement.why_not(CHECKOUT / "impls", "x") == ""
+
+
+def test_impls_of_somebody_else_are_not_taken_for_the_commits(tmp_path, monkeypatch):
+    shared = {"ASV_ENV_TYPE": "shared", "ASV_ENV_DIR": str(tmp_path)}
+    assert measurement.impls_of_commit(shared) is None  # those that run now lie in no environment
+    shared["ASV_ENV_DIR"] = str(CHECKOUT)
+    assert measurement.impls_of_commit(shared) == CHECKOUT / "impls"
+    assert measurement.impls_of_commit({}) == CHECKOUT / "impls"
+    monkeypatch.setattr(measurement, "find_spec", lambda name: None)
+    assert measurement.impls_of_commit(shared) is None
+
+
+def test_a_table_of_the_commits_is_measured_by_itself_and_no_link(tmp_path):
+    (tmp_path / "impls" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "impls" / "spec.py").write_text("INTERFACE = 1\n")
+    for _ in range(2):
+        first = measurement.laid_out(tmp_path / "impls", tmp_path / "commit")
+    assert [p.name for p in (first / "impls").iterdir()] == ["spec.py"]
+    assert not (first / "impls").is_symlink()
+
+
+def test_a_variant_that_the_commit_has_not_costs_its_own_rows(tmp_path):
+    key = ("no.such", 128, "forward")
+    row = measurement._swept([key], AsvRequest(), tmp_path, tmp_path, energy=False)[key]
+    assert row.status == "unavailable"
+    assert row.reason.startswith("in the commit's table there is no variant 'no.such'")
+
+
+def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, monkeypatch):
+    swept = []
+
+    def sweep(keys, asked, here, first, *, energy):
+        swept.append((energy, {length for _, length, _ in keys}, len(keys)))
+        return {}
+
+    monkeypatch.setattr(measurement, "_swept", sweep)
+    for bench in ((), ("time",), ("energy.*gla",)):
+        measurement.measure_all(AsvRequest(energy=True, bench=bench, quick=True), tmp_path)
+    assert swept == [
+        (False, {128, 256}, 28),
+        (True, {512}, 14),
+        (False, {128, 256, 512}, 42),
+        (True, {512}, 2),
     ]
-    assert suite.keys(AsvRequest(bench=("nobody",))) == []
-    assert suite.keys(AsvRequest(bench=("energy",))) == []
-    lengths = {n for _, n, _ in suite.keys(AsvRequest(bench=("energy",), energy=True))}
-    assert lengths == {512}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Two variants at two lengths."""
+    grid = suite.PRESETS["history"].with_(
+        variants=("matmul", "sdpa"), seq=("16", "32"), heads=(1,), head_dim=(8,)
+    )
+    monkeypatch.setattr(suite, "grid", lambda device: grid)
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """The processes that timed something: of each the cells, in the order that it took them."""
+    taken = []
+
+    class Worker:
+        def hold(self, variant, problem):
+            if variant == "sdpa" and len(taken) == 3:
+                raise Refused("failed: it is not what it was", "failed")
+            taken[-1].append((variant, problem.kv_len, problem.phase))
+            return self
+
+        def fresh(self):
+            self.place = next(self.places)
+
+        def samples(self, count):
+            return [self.place] * count
+
+    @contextmanager
+    def opened(folder):
+        taken.append([])
+        worker = Worker()
+        worker.places = itertools.cycle([5e-4 * len(taken), 2e-3, 1e-3 * len(taken), 3e-3])
+        yield worker
+
+    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: opened)
+    return taken
+
+
+SWEPT = {
+    (v, 16, "train"): SuiteRow("measured", "", {"time": [9.0], "memory": 7})
+    for v in ("matmul", "sdpa")
+}
+
+
+def test_each_process_gives_one_value_the_median_in_its_best_place(few, processes):
+    left = {("matmul", 32, "train"): SuiteRow("wrong", "it sees too much", {})}
+    rows = measurement._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", CHECKOUT, 2)
+    assert [sorted(cells) for cells in processes] == [sorted(SWEPT)] * 2
+    for row in rows.values():
+        assert row == SuiteRow("measured", "", {"time": [5e-4, 1e-3], "memory": 7})
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        (AsvRequest(interleaved=True), 1),
+        (AsvRequest(), suite.PROCESSES),
+        (AsvRequest(quick=True), 0),
+    ],
+)
+def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
+    few, processes, tmp_path, monkeypatch, asked, wanted
+):
+    swept = []
+    monkeypatch.setattr(measurement, "_swept", lambda *_, **__: swept.append(1) or {**SWEPT})
+    asked = msgspec.structs.replace(asked, bench=("16, 'train'",), kept=str(tmp_path))
+    rounds = [measurement.measure_all(asked, tmp_path / name).rows for name in "ab"]
+    assert (len(swept), len(processes)) == (1, 2 * wanted)
+    matmul, sdpa = (rounds[0][name, 16, "train"] for name in ("matmul", "sdpa"))
+    assert rounds[1]["matmul", 16, "train"].figures["memory"] == matmul.figures["memory"] == 7
+    if wanted > 2:  # the third process refuses it
+        assert sdpa == SuiteRow("failed", "failed: it is not what it was", {})
+        assert len(matmul.figures["time"]) == wanted
+
+
+def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
+    swept = []
+    doubted = SuiteRow("implausible", "it kept 1.4 processors busy and was given 1 thread", {})
+
+    def sweep(keys, *_, **__):
+        swept.append(sorted(keys))
+        liar = ("matmul", 16, "train")
+        return {k: doubted if k == liar or len(swept) == 1 else SWEPT[k] for k in keys}
+
+    monkeypatch.setattr(measurement, "_swept", sweep)
+    rows = measurement.measure_all(AsvRequest(quick=True, bench=("16, 'train'",)), tmp_path).rows
+    assert swept == [sorted(SWEPT)] * 2
+    assert rows["sdpa", 16, "train"].status == "measured"
+    assert rows["matmul", 16, "train"] == doubted
+
+
+@pytest.mark.slow
+def test_a_sitting_measures_what_was_asked_for_and_a_cell_anew(few, tmp_path):
+    asked = AsvRequest(quick=True, bench=("matmul.*16.*forward", "sdpa.*16.*train"))
+    cache, key = measurement.measure_all(asked, tmp_path), ("matmul", 16, "forward")
+    assert set(cache.rows) == {key, ("sdpa", 16, "train")}
+    assert {row.status for row in cache.rows.values()} == {"measured"}
+    row = measurement.measure_again(key, asked, tmp_path)
+    assert row.figures["time"] != cache.rows[key].figures["time"]
+    assert row.figures["memory"] == cache.rows[key].figures["memory"]

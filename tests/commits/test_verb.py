@@ -1,75 +1,67 @@
-"""``attnbench history``: what asv is asked, and what the other forms ask."""
+"""``attnbench history``, and ``compare`` of commits: what is asked, and what is refused."""
 
 import json
+import os
+import re
 import subprocess
 import sys
-from pathlib import Path
+import textwrap
 
 import pytest
 
-import attnbench
 from attnbench import cli
-from attnbench.features.commits import suite
-from attnbench.features.commits.asv import Asv
-from attnbench.features.commits.pairs import PullRequest
-from attnbench.features.commits.rounds import BUDGET_S
+from attnbench.command import arguments
+from attnbench.core.machine import this_machine
+from attnbench.features.commits import export, rounds, suite
+from attnbench.features.commits.asv import Asv, entry, save_entry
+from attnbench.features.commits.pairs import CommitsComparison
+from attnbench.features.commits.revisions import find_commit, refuse_dirty
+from attnbench.features.commits.rounds import BUDGET_S, CellPlan
+from attnbench.sweep.presets import PRESETS
+from tests.commits.planted import ROOT
+from tests.repositories import git
 
-ROOT = Path(attnbench.__file__).parents[1]
+WORKFLOW = (ROOT / "docs" / "history.yml").read_text()
+
+# ---- asv -----------------------------------------------------------------------------------------
 
 
 def test_asv_measures_each_commit_by_its_hash_in_rounds_and_then_makes_the_pages(
-    pulls, clone, asked, capsys
+    clone, asked, tmp_path, capsys
 ):
     assert cli.main(["history", "HEAD~3..HEAD"]) == 0
     (run, hashes, where), (publish, _, _) = asked()
-    assert run[0] == "run"
+    assert (run[0], publish[0], where) == ("run", "publish", str(clone))
     assert run[run.index("--config") + 1] == str(clone / "asv.conf.json")
-    assert "--interleave-rounds" in run
+    assert {"--interleave-rounds", "--record-samples"} <= set(run)
     assert run[run.index("--attribute") + 1] == f"rounds={suite.PROCESSES}"
-    assert "--record-samples" in run
-    assert hashes.split() == [pulls.git(clone, "rev-parse", f"HEAD~{n}") for n in (2, 1, 0)]
-    assert where == str(clone)
-    assert publish[0] == "publish"
+    assert hashes.split() == [git(clone, "rev-parse", f"HEAD~{n}") for n in (2, 1, 0)]
+    known = json.loads((tmp_path / "home" / ".asv-machine.json").read_text())
+    assert run[run.index("--machine") + 1] in known  # written down without asking
     said = capsys.readouterr()
     assert "commit 1" in said.out
     assert "reports/asv/index.html" in said.err
     assert "asv at work on run" in said.err
 
 
-def test_the_machine_is_written_down_without_asking(pulls, clone, asked, tmp_path):
-    assert not (tmp_path / "home" / ".asv-machine.json").exists()
-    assert cli.main(["history", "HEAD"]) == 0
-    known = json.loads((tmp_path / "home" / ".asv-machine.json").read_text())
-    ((run, hashes, _), _) = asked()
-    assert run[run.index("--machine") + 1] in known
-    assert hashes == pulls.git(clone, "rev-parse", "HEAD")
-
-
-def test_rounds_and_benchmarks_may_be_chosen(clone, asked):
-    assert cli.main(["history", "HEAD~1..", "--rounds", "5", "--bench", "time.*matmul"]) == 0
-    ((run, _, _), _) = asked()
+def test_what_may_be_chosen(clone, asked):
+    words = ["HEAD~1..", "--rounds", "5", "--bench", "time.*matmul", "--open"]
+    assert cli.main(["history", *words]) == 0
+    (run, _, _), *others = asked()
     assert run[run.index("--attribute") + 1] == "rounds=5"
     assert run[run.index("--bench") + 1] == "time.*matmul"
+    assert [words[0] for words, _, _ in others] == ["publish", "preview"]
 
 
-def test_the_pages_are_shown_if_that_is_wanted(clone, asked):
-    assert cli.main(["history", "HEAD", "--open"]) == 0
-    assert [words[0] for words, _, _ in asked()] == ["run", "publish", "preview"]
-
-
-def test_benchmarks_that_failed_are_no_failure_of_asv(clone, asked, monkeypatch, capsys):
+def test_benchmarks_that_failed_are_no_failure_of_asv_and_what_it_can_not_do_is_said(
+    clone, asked, monkeypatch, capsys, refused
+):
     monkeypatch.setenv("STATUS_RUN", "2")
     assert cli.main(["history", "HEAD"]) == 0
     assert "some benchmarks failed" in capsys.readouterr().err
-    assert len(asked()) == 2
-
-
-def test_what_asv_can_not_do_is_said_in_its_last_words(clone, asked, monkeypatch, refused):
     monkeypatch.setenv("STATUS_RUN", "1")
     monkeypatch.setenv("LAST", "No commit hashes selected")
-    said = refused("HEAD")
-    assert "'asv run' ended with status 1: No commit hashes selected" in said
-    assert len(asked()) == 1
+    assert "'asv run' ended with status 1: No commit hashes selected" in refused("HEAD")
 
 
 def test_asv_comes_from_no_folder_that_we_stand_in(clone, asked):
@@ -77,72 +69,15 @@ def test_asv_comes_from_no_folder_that_we_stand_in(clone, asked):
     assert Asv.of(clone).publish() == clone / "reports" / "asv" / "index.html"
 
 
-# ---- the other forms -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def changes(monkeypatch):
-    """In place of the comparison: what was asked, and an answer."""
-    from attnbench.features.commits import rounds
-
-    calls = []
-
-    def stood_in(base, head, names, grid, machine, opened, **more):
-        calls.append((base.name, head.name, names, grid, more))
-        return PullRequest(base, head, (), (), 0.01, ("fresh",), ())
-
-    monkeypatch.setattr(rounds, "compare", stood_in)
-    return calls
-
-
-def test_two_commits_are_compared_as_asked(clone, changes, capsys):
-    words = [
-        "compare",
-        "HEAD~1",
-        "HEAD",
-        "--variant",
-        "matmul",
-        "--seq",
-        "64",
-        "--margin",
-        "0.02",
-        "--budget",
-        "7",
-    ]
-    assert cli.main(["history", *words]) == 0
-    ((a, b, names, grid, more),) = changes
-    assert (a, b, names, grid.seq) == ("HEAD~1", "HEAD", ["matmul"], ("64",))
-    assert (more["margin"], more["budget_s"], more["root"]) == (0.02, 7.0, clone)
-    assert "added: fresh" in capsys.readouterr().out
-
-
-def test_without_variants_those_of_the_history_are_compared(clone, changes):
-    from attnbench.sweep.presets import PRESETS
-
-    assert cli.main(["history", "compare", "HEAD~1", "HEAD"]) == 0
-    ((_, _, names, grid, more),) = changes
-    assert (names, grid.variants) == ([], PRESETS["history"].variants)
-    assert more["budget_s"] == BUDGET_S
-
-
-@pytest.mark.parametrize(("option", "starts"), [("--markdown", "### Attention"), ("--json", "{")])
-def test_the_answer_comes_in_the_form_that_was_asked(clone, changes, capsys, option, starts):
-    assert cli.main(["history", "compare", "HEAD~1", "HEAD", option]) == 0
-    assert capsys.readouterr().out.startswith(starts)
-
-
-def test_rows_of_a_repository_are_named_by_their_place_in_it(pulls, clone, changes, monkeypatch):
-    (clone / "rows.py").write_text("ROWS = []")
-    pulls.git(clone, "add", "rows.py")
-    pulls.git(clone, "commit", "--quiet", "-m", "rows")
-    monkeypatch.chdir(clone / "impls")
-    assert cli.main(["history", "compare", "HEAD~1", "HEAD", "--table", "../rows.py"]) == 0
-    assert changes[0][4]["tables"] == ["rows.py"]
+def test_results_of_other_machines_are_mentioned_and_left_alone(clone, asked, capsys):
+    mine = entry(this_machine().to_dict())
+    for name in (mine["machine"], "somewhere-else"):
+        save_entry(clone / "results" / "asv", {**mine, "machine": name})
+    assert cli.main(["history", "HEAD"]) == 0
+    assert "holds results of somewhere-else too" in capsys.readouterr().err
 
 
 def test_runs_are_exported_and_shown(clone, asked, monkeypatch, capsys):
-    from attnbench.features.commits import export
-
     calls = []
 
     def stood_in(paths, results, **more):
@@ -156,9 +91,196 @@ def test_runs_are_exported_and_shown(clone, asked, monkeypatch, capsys):
     assert "box/abc.json" in capsys.readouterr().out
 
 
+# ---- two commits ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def changes(monkeypatch):
+    """In place of the comparison: what was asked, and an answer."""
+    calls = []
+
+    def planned(base, head, names, grid, machine, root, tables):
+        calls.append({"names": names, "grid": grid, "tables": tables})
+        return CellPlan([], ["impls/speed"], ["fresh"])
+
+    def stood_in(base, head, plan, opened, **more):
+        calls[-1] |= {"ends": (base.name, head.name), **more}
+        return CommitsComparison(base, head, ("impls/speed",), (), 0.01, ("fresh",), ())
+
+    monkeypatch.setattr(rounds, "plan_cells", planned)
+    monkeypatch.setattr(rounds, "compare_in_rounds", stood_in)
+    return calls
+
+
+def test_two_commits_are_compared_as_asked(clone, changes, capsys):
+    words = [
+        "HEAD~1",
+        "HEAD",
+        "--variant",
+        "matmul",
+        "--seq",
+        "64",
+        "--margin",
+        "0.02",
+        "--budget",
+        "7",
+    ]
+    assert cli.main(["history", "compare", *words]) == 0
+    (one,) = changes
+    assert (one["ends"], one["names"], one["grid"].seq) == (("HEAD~1", "HEAD"), ["matmul"], ("64",))
+    assert (one["margin"], one["budget_s"], one["root"]) == (0.02, 7.0, clone)
+    assert "added: fresh" in capsys.readouterr().out
+
+
+def test_without_variants_those_of_the_history_are_compared(clone, changes):
+    assert cli.main(["history", "compare", "HEAD~1", "HEAD"]) == 0
+    assert (changes[0]["names"], changes[0]["grid"].variants) == ([], PRESETS["history"].variants)
+    assert changes[0]["budget_s"] == BUDGET_S
+    assert cli.main(["compare", "HEAD~1", "HEAD"]) == 0
+    assert changes[1]["names"] == ["matmul"]
+
+
+def test_the_answer_comes_in_the_form_that_was_asked(clone, changes, capsys):
+    assert cli.main(["history", "compare", "HEAD~1", "HEAD", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("### Attention")
+    counts = []
+    for words in (["history", "compare"], ["compare"]):
+        assert cli.main([*words, "HEAD~1", "HEAD", "--json"]) == 0
+        counts.append(json.loads(capsys.readouterr().out)["counts"])
+    words = ("FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE", "worse", "better")
+    assert counts == [{}, dict.fromkeys(words, 0)]
+
+
+def test_rows_of_a_repository_are_named_by_their_place_in_it(clone, changes, monkeypatch):
+    (clone / "rows.py").write_text("ROWS = []")
+    git(clone, "add", "rows.py")
+    git(clone, "commit", "--quiet", "-m", "rows")
+    monkeypatch.chdir(clone / "impls")
+    assert cli.main(["history", "compare", "HEAD~1", "HEAD", "--table", "../rows.py"]) == 0
+    assert changes[0]["tables"] == ["rows.py"]
+
+
+# ---- refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "'nowhere' is no commit of"),
+        (["HEAD..HEAD"], "holds no commit"),
+        (["HEAD...HEAD~1"], "has three dots"),
+        (["HEAD", "--bench", "("], "is no regular expression"),
+        (["HEAD", "--table", "rows.py"], "--table says nothing to asv"),
+        (["HEAD", "--factor", "1"], "--factor"),
+        (["HEAD", "--rounds", "0"], "--rounds"),
+        (["compare", "HEAD", "nowhere"], "'nowhere' is no commit of"),
+        (["compare", "HEAD", "HEAD~1", "--json", "--markdown"], "two forms of one answer"),
+        (["compare", "HEAD", "HEAD~1", "--table", "/elsewhere/rows.py"], "is not in"),
+        (["compare", "HEAD", "HEAD~1", "--preset", "nothere"], "there is no preset 'nothere'"),
+        (["export", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_in_a_sentence(clone, words, says, refused):
+    assert says in refused(*words)
+
+
+@pytest.mark.parametrize("words", [["HEAD~1..HEAD"], ["compare", "HEAD~1", "HEAD"]])
+def test_changes_that_no_commit_holds_are_named(clone, asked, words, refused):
+    (clone / "impls" / "speed").write_text("changed")
+    said = refused(*words)
+    assert "impls/speed has changes that no commit holds" in said
+    assert "git stash" in said
+    git(clone, "commit", "--quiet", "--all", "-m", "now it does")
+    (clone / "impls" / "mine.py").write_text("new")
+    assert "impls/mine.py" in refused(*words)
+    assert cli.main(["history", "HEAD~2..HEAD~1"]) == 0  # of others they say nothing
+
+
+def test_a_shallow_clone_is_told_how_to_fetch_the_rest(clone, tmp_path, monkeypatch, refused):
+    git(tmp_path, "clone", "--quiet", "--depth", "1", clone.as_uri(), "cut")
+    monkeypatch.chdir(tmp_path / "cut")
+    for words in (["HEAD~3..HEAD"], ["compare", "HEAD~1", "HEAD"]):
+        said = refused(*words)
+        assert "git fetch --unshallow" in said
+        assert "fetch-depth: 0" in said
+
+
+def test_outside_a_checkout_that_is_said(tmp_path, monkeypatch, refused):
+    """Where neither we stand in one nor what is installed lies in one."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert "is in no git checkout" in refused("compare", "A", "B", "--table", "rows.py")
+    monkeypatch.setattr("impls.__file__", str(tmp_path / "site" / "impls" / "__init__.py"))
+    (tmp_path / "site").mkdir()
+    said = refused("HEAD")
+    assert "is in no git checkout (fatal: not a git repository" in said
+    assert "run attnbench from a clone" in said
+    monkeypatch.setenv("PATH", "")
+    assert "git can't be run" in refused("HEAD")
+
+
+def test_without_asv_or_its_files_that_is_said(clone, tmp_path, monkeypatch, refused):
+    (tmp_path / "home" / ".asv-machine.json").write_text("{")
+    assert "mend it or move it away" in refused("HEAD")
+    (clone / "asv.conf.json").write_text('{"version": 1}')
+    assert "git checkout -- asv.conf.json" in refused("HEAD")
+    (clone / "asv.conf.json").unlink()
+    assert "there is no asv.conf.json" in refused("HEAD")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'asv>=0.6.5,<0.7'" in refused("export", "nowhere")
+
+
 def test_looking_at_the_help_loads_neither_torch_nor_asv():
     code = "import sys; from attnbench.cli import main\ntry: main(['history', '--help'])\n"
     code += "except SystemExit: pass\nprint({'torch', 'asv'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "set()"
-    assert "history compare BASE HEAD" in " ".join(done.stdout.split())
+
+
+# ---- the workflow for pull requests --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "table", "rows"), [(1, "| a table |", "kernels/rows.py"), (2, "", "")]
+)
+def test_the_workflow_compares_with_where_the_branch_left_and_passes_the_status_on(
+    clone, tmp_path, status, table, rows
+):
+    """Its own script, with a stand-in for attnbench; the base has gone on since."""
+    script = re.search(
+        r"- name: compare\n(?:.*\n)*?        run: \|\n((?:          .*\n|\n)+)", WORKFLOW
+    )
+    git(clone, "checkout", "--quiet", "-b", "change", "HEAD~1")
+    git(clone, "commit", "--quiet", "--allow-empty", "-m", "a change")
+    left, words = git(clone, "rev-parse", "HEAD~1"), tmp_path / "words"
+    stand_in = tmp_path / "venv" / "bin" / "attnbench"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >{words}\nprintf "{table}"\nexit {status}\n'
+    )
+    stand_in.chmod(0o755)
+    own = {
+        "RUNNER_TEMP": str(tmp_path),
+        "ROWS": rows,
+        "BASE": "main",
+        "HEAD": "change",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }
+    command = ["bash", "-e", "-c", textwrap.dedent(script[1])]
+    done = subprocess.run(command, cwd=clone, env={**os.environ, **own})
+    assert done.returncode == 0  # so that the comment is still written
+    assert (tmp_path / "output").read_text() == f"status={status}\n"
+    assert (tmp_path / "summary").read_text() == (clone / "table.md").read_text() != ""
+    assert (table or "could not be compared") in (clone / "table.md").read_text()
+    given = arguments.parser().parse_args(words.read_text().split())
+    assert (given.verb, given.form, given.a, given.b) == ("history", "compare", left, "change")
+    assert (given.table, given.markdown) == ([rows] if rows else [], True)
+    refuse_dirty([find_commit("change", clone)], clone, ".")  # what it wrote is no change
+
+
+def test_the_workflow_fails_last_and_for_a_finding():
+    names = ("- name: compare", "- name: comment", "- name: fail", "run: exit 1")
+    order = [WORKFLOW.index(text) for text in names]
+    assert order == sorted(order)
+    assert "if: steps.compare.outputs.status != '0'" in WORKFLOW

@@ -1,4 +1,4 @@
-"""asv as attnbench uses it: its machine file, its results, its environment."""
+"""asv as attnbench uses it: its commands, its machine file, and the list of its benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from impls.spec import PHASES
 CONFIGURATION = "asv.conf.json"
 SOME_FAILED = 2
 """How ``asv run`` ends where a benchmark failed; the others' results are kept."""
-LAST_LINES = 12
 
 
 class AsvError(CantBeDone):
@@ -49,22 +48,27 @@ class Asv:
                 f"asv is not installed for {sys.executable}; install it with "
                 f"{sys.executable} -m pip install 'asv>=0.6.5,<0.7'"
             )
-        said = _configuration(root / CONFIGURATION)
-        return cls(root, root / said["results_dir"], root / said["html_dir"])
+        from asv.util import UserError, load_json
+
+        file = root / CONFIGURATION
+        if not file.exists():
+            raise AsvError(
+                f"there is no {file.name} in {root}; history is kept in a clone of attnbench as a "
+                "whole, with its benchmarks folder: run it there"
+            )
+        try:
+            said = load_json(str(file), js_comments=True)
+            return cls(root, root / said["results_dir"], root / said["html_dir"])
+        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+            raise AsvError(
+                f"{file} can't be read ({type(error).__name__}: {error}); 'git checkout -- "
+                f"{file.name}' brings it back"
+            ) from None
 
     def run(self, hashes: Sequence[str], machine: str, rounds: int, bench: str | None) -> bool:
         """Measure commits; True where every benchmark came to a value."""
-        words = [
-            "run",
-            "HASHFILE:-",
-            "--machine",
-            machine,
-            "--show-stderr",
-            "--record-samples",
-            "--interleave-rounds",
-            "--attribute",
-            f"rounds={rounds}",
-        ]
+        words = ["run", "HASHFILE:-", "--machine", machine, "--attribute", f"rounds={rounds}"]
+        words += ["--show-stderr", "--record-samples", "--interleave-rounds"]
         words += ["--bench", bench] if bench else []
         return self._call(words, "\n".join(hashes), (0, SOME_FAILED)) == 0
 
@@ -80,23 +84,16 @@ class Asv:
     @property
     def preview_command(self) -> str:
         """What to type to see the pages: a browser doesn't read them from a folder."""
-        configuration = _short(str(self.root / CONFIGURATION))
-        return f"{_short(sys.executable)} -m asv preview --config {configuration}"
+        here = f"{Path.cwd()}/"
+        python, file = sys.executable, str(self.root / CONFIGURATION)
+        return f"{python.removeprefix(here)} -m asv preview --config {file.removeprefix(here)}"
 
     def _call(self, words: Sequence[str], given: str = "", well: Sequence[int] = (0,)) -> int:
         """asv's exit status; raises its last words where that is none of those that are well."""
         # -P: a folder named asv in the current directory is not imported
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "asv",
-            *words[:1],
-            "--config",
-            str(self.root / CONFIGURATION),
-            *words[1:],
-        ]
-        last: deque[str] = deque(maxlen=LAST_LINES)
+        command = [sys.executable, "-P", "-m", "asv", words[0]]
+        command += ["--config", str(self.root / CONFIGURATION), *words[1:]]
+        last: deque[str] = deque(maxlen=1)
         with subprocess.Popen(
             command,
             cwd=self.root,
@@ -111,15 +108,14 @@ class Asv:
             with child.stdin as asking:
                 asking.write(given)
             for line in child.stdout:
-                last.append(line.rstrip())
+                last.extend(filter(None, [line.strip()]))
                 sys.stderr.write(line)
                 sys.stderr.flush()
             status = child.wait()
         if status not in well:
-            said = next((line for line in reversed(last) if line.strip()), "it said nothing")
+            said = last[0] if last else "it said nothing"
             raise AsvError(
-                f"'asv {words[0]}' ended with status {status}: {said.strip()}; what it said before "
-                "is above"
+                f"'asv {words[0]}' ended with status {status}: {said}; what it said before is above"
             )
         return status
 
@@ -133,37 +129,13 @@ def checked_regex(text: str | None) -> str | None:
     return text
 
 
-def _configuration(file: Path) -> dict[str, Any]:
-    """By asv's own reading, which takes comments."""
-    from asv.util import UserError, load_json
-
-    if not file.exists():
-        raise AsvError(
-            f"there is no {file.name} in {file.parent}; history is kept in a clone of attnbench "
-            "as a whole, with its benchmarks folder: run it there"
-        )
-    try:
-        said = load_json(str(file), js_comments=True)
-        return {name: str(said[name]) for name in ("results_dir", "html_dir")}
-    except (OSError, ValueError, KeyError, TypeError, UserError) as error:
-        raise AsvError(
-            f"{file} can't be read ({type(error).__name__}: {error}); 'git checkout -- "
-            f"{file.name}' brings it back"
-        ) from None
-
-
-def _short(path: str) -> str:
-    """As seen from where we stand, if it lies there."""
-    here = str(Path.cwd())
-    return path.removeprefix(here + "/")
-
+# ---- machines ------------------------------------------------------------------------------------
 
 FACETS = ("gpu", "driver", "cuda", "torch", "triton")
 """What an entry of ours says besides what asv asks for."""
 FORM = 1
 """asv's version of its machine files."""
 NONE = "none"
-REMEDY = "mend it or move it away; it is made anew"
 
 
 class MachineFileError(CantBeDone):
@@ -173,25 +145,21 @@ class MachineFileError(CantBeDone):
 def entry(machine: Mapping[str, Any]) -> dict[str, str]:
     """asv's entry for a machine, from its fingerprint as plain values."""
     gpus, versions = machine.get("gpus") or (), machine.get("versions") or {}
-    system = str(machine.get("system", "")).split()
+    system = str(machine.get("system", "")).split() or [""]
     facts = {
-        "os": system[0] if system else "",
-        "arch": system[-1] if system else "",
+        "os": system[0],
+        "arch": system[-1],
         "cpu": str(machine["cpu"]),
         "num_cpu": str(machine["cores"]),
         "ram": f"{machine['memory_bytes'] / 2**30:.0f} GiB",
-        "gpu": _names(gpu["name"] for gpu in gpus),
-        "driver": _names(g["driver"] for g in gpus),
+        "gpu": ", ".join(dict.fromkeys(gpu["name"] for gpu in gpus)) or NONE,
+        "driver": ", ".join(dict.fromkeys(gpu["driver"] for gpu in gpus)) or NONE,
         "cuda": machine.get("torch_cuda") or NONE,
         "torch": versions.get("torch", NONE),
         "triton": versions.get("triton", NONE),
     }
     apart = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:6]
     return {"machine": f"{machine['name']}-{apart}", **facts}
-
-
-def _names(found: Any) -> str:
-    return ", ".join(dict.fromkeys(found)) or NONE
 
 
 def ensure_machine(path: Path | None = None) -> str:
@@ -202,14 +170,18 @@ def ensure_machine(path: Path | None = None) -> str:
     """
     path = path or Path("~/.asv-machine.json").expanduser()
     machine = this_machine()
-    mine = entry(machine.to_dict())
-    known = _read(path)
-    kept = {k: v for k, v in known.items() if not _of_before(v, machine.name)}
+    mine, known = entry(machine.to_dict()), _read(path)
+
+    def is_of_before(other: Any) -> bool:
+        ours = isinstance(other, dict) and set(FACETS) <= set(other)
+        return ours and str(other.get("machine")).rpartition("-")[0] == machine.name
+
+    kept = {name: other for name, other in known.items() if not is_of_before(other)}
     wanted = {**kept, mine["machine"]: mine, "version": FORM}
     if wanted != known:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, (json.dumps(wanted, indent=4, sort_keys=True) + "\n").encode())
+            _write(path, wanted)
         except OSError as error:
             raise MachineFileError(
                 f"can't write {path}, where asv looks a machine up: {error.strerror}; make it "
@@ -218,21 +190,8 @@ def ensure_machine(path: Path | None = None) -> str:
     return mine["machine"]
 
 
-def save_entry(results: Path, mine: Mapping[str, str]) -> None:
-    """The entry beside a machine's results, where the pages look for it."""
-    path = results / mine["machine"] / "machine.json"
-    text = json.dumps({**mine, "version": FORM}, indent=4, sort_keys=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, (text + "\n").encode())
-
-
-def _of_before(found: Any, name: str) -> bool:
-    """Whether an entry is one that this module made of the machine of a name."""
-    ours = isinstance(found, dict) and set(FACETS) <= set(found)
-    return ours and str(found.get("machine")).rpartition("-")[0] == name
-
-
 def _read(path: Path) -> dict[str, Any]:
+    remedy = "mend it or move it away; it is made anew"
     try:
         known = from_json(path.read_text())
     except FileNotFoundError:
@@ -240,12 +199,25 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no JSON"
         raise MachineFileError(
-            f"asv's machine file {path} can't be read ({why}): {REMEDY}"
+            f"asv's machine file {path} can't be read ({why}): {remedy}"
         ) from None
     if not isinstance(known, dict) or known.get("version", FORM) != FORM:
-        raise MachineFileError(f"{path} is not a machine file of asv's as it is now: {REMEDY}")
+        raise MachineFileError(f"{path} is not a machine file of asv's as it is now: {remedy}")
     return known
 
+
+def save_entry(results: Path, mine: Mapping[str, str]) -> None:
+    """The entry beside a machine's results, where the pages look for it."""
+    path = results / mine["machine"] / "machine.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, {**mine, "version": FORM})
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    write_whole(path, (json.dumps(values, indent=4, sort_keys=True) + "\n").encode())
+
+
+# ---- the list of benchmarks ----------------------------------------------------------------------
 
 FILE = "benchmarks.json"
 INDEX_FORM = 2
@@ -262,20 +234,15 @@ def in_order(values: Iterable[str]) -> list[str]:
 
     asv draws lines for the first eight.
     """
-    return sorted(dict.fromkeys(values), key=_rank)
+    first = [*PHASES, *SUITE]
 
+    def rank(text: str) -> tuple[int, str]:
+        value = text.strip("'")
+        if text.isdigit():
+            return int(text), ""
+        return first.index(value) if value in first else len(first), value
 
-def _rank(text: str) -> tuple[int, int, str]:
-    if text.isdigit():
-        return 0, int(text), ""
-    first = (*PHASES, *SUITE)
-    value = text.strip("'")
-    return 1, first.index(value) if value in first else len(first), value
-
-
-def axes(cells: Iterable[Cell]) -> list[list[str]]:
-    """The values of each parameter that some cells have."""
-    return [in_order(values) for values in zip(*cells, strict=True)]
+    return sorted(dict.fromkeys(values), key=rank)
 
 
 def described(name: str) -> dict[str, Any] | None:
@@ -293,7 +260,12 @@ def write(results: Path) -> Path:
     from asv.results import iter_results
 
     path = results / FILE
-    listed = _listed(path)
+    try:
+        listed = from_json(path.read_text())
+        if listed.pop("version") != INDEX_FORM:
+            listed = {}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        listed = {}  # it is written anew
     for result in iter_results(str(results)):
         for name in result.get_all_result_keys():
             said = described(name)
@@ -305,8 +277,7 @@ def write(results: Path) -> Path:
             both = zip(there["params"], result.get_result_params(name), strict=True)
             there["params"] = [in_order([*a, *b]) for a, b in both]
     make_folder(results, exist_ok=True)
-    text = json.dumps({**listed, "version": INDEX_FORM}, indent=4, sort_keys=True)
-    write_whole(path, (text + "\n").encode())
+    _write(path, {**listed, "version": INDEX_FORM})
     return path
 
 
@@ -324,14 +295,3 @@ def before_publishing(configuration: str | None) -> None:
             write(results)
         except OSError as error:
             raise UserError(f"can't write {results / FILE}: {error.strerror}") from None
-
-
-def _listed(path: Path) -> dict[str, Any]:
-    """What the file says now; nothing where it can't be read, for it is written anew."""
-    try:
-        listed = from_json(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(listed, dict) or listed.pop("version", None) != INDEX_FORM:
-        return {}
-    return listed

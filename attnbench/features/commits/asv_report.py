@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,6 @@ class Value:
     stats: Mapping[str, Any] | None = None
     samples: Sequence[float] | None = None
     version: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """It was run and gave no value."""
-        return self.result is None
 
     @property
     def skipped(self) -> bool:
@@ -66,20 +61,20 @@ class Moved:
         return self.name.partition("(")[0]
 
 
-@dataclass(frozen=True)
+@dataclass
 class CommitHistory:
     """What a commit gave, and how that stands to the commit before it."""
 
     commit: Commit
     measured: int
     skipped: int
-    failed: tuple[str, ...]
-    newly_failed: tuple[str, ...] = ()
-    slower: tuple[Moved, ...] = ()
-    faster: tuple[Moved, ...] = ()
-    by_itself: tuple[Moved, ...] = ()
+    failed: list[str]
+    newly_failed: list[str]
+    slower: list[Moved]
+    faster: list[Moved]
+    by_itself: list[Moved] = field(default_factory=list)
     """They moved no further than others do where nothing has changed."""
-    changed: tuple[str, ...] = ()
+    changed: list[str] = field(default_factory=list)
     """Files of ``impls`` that the commit before has otherwise."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,58 +91,42 @@ def report(
     last: Commit | None = None
     for commit in commits:
         now = dict(_values(results, machine, commit.sha))
-        files = changed(last, commit, root) if last else []
-        found.append(_against(commit, before, now, factor, tuple(files)))
+        found.append(_against(commit, before, now, factor))
+        found[-1].changed = changed(last, commit, root) if last else []
         if now:
             before, last = now, commit
     alone: dict[str, float] = {}
     for one in found:
         for moved in (*one.slower, *one.faster) if not one.changed else ():
             alone[moved.kind] = max(alone.get(moved.kind, 0.0), moved.far)
-    return [_without_noise(one, alone) for one in found]
+    for one in found:  # what moved no further than something did where nothing had changed
+        both = (*one.slower, *one.faster)
+        one.by_itself = [m for m in both if m.far <= alone.get(m.kind, 0.0)]
+        one.slower = [m for m in one.slower if m not in one.by_itself]
+        one.faster = [m for m in one.faster if m not in one.by_itself]
+    return found
 
 
 def _against(
-    commit: Commit,
-    before: Mapping[str, Value],
-    now: Mapping[str, Value],
-    factor: float,
-    files: tuple[str, ...],
+    commit: Commit, before: Mapping[str, Value], now: Mapping[str, Value], factor: float
 ) -> CommitHistory:
-    failed = tuple(name for name, value in now.items() if value.failed)
+    failed = [name for name, value in now.items() if value.result is None]
     skipped = sum(value.skipped for value in now.values())
-    both = [name for name in now if name in before and _comparable(before[name], now[name])]
-    return CommitHistory(
-        commit,
-        len(now) - len(failed) - skipped,
-        skipped,
-        failed,
-        tuple(n for n in failed if n in before and not before[n].failed),
-        tuple(_moved(n, before, now) for n in both if _better(before[n], now[n], factor)),
-        tuple(_moved(n, before, now) for n in both if _better(now[n], before[n], factor)),
-        changed=files,
-    )
-
-
-def _without_noise(one: CommitHistory, alone: Mapping[str, float]) -> CommitHistory:
-    """Without what moved by itself: no further than something did where nothing had changed."""
-    both = (*one.slower, *one.faster)
-    by_itself = tuple(m for m in both if m.far <= alone.get(m.kind, 0.0))
-    slower, faster = (
-        tuple(m for m in moved if m not in by_itself) for moved in (one.slower, one.faster)
-    )
-    return replace(one, slower=slower, faster=faster, by_itself=by_itself)
-
-
-def _moved(name: str, before: Mapping[str, Value], now: Mapping[str, Value]) -> Moved:
-    a, b = before[name].result, now[name].result
-    assert a is not None and b is not None
-    return Moved(name, a, b)
-
-
-def _comparable(a: Value, b: Value) -> bool:
-    values = not (a.failed or a.skipped or b.failed or b.skipped)
-    return values and a.version == b.version and bool(a.result)
+    slower, faster = [], []
+    for name, b in now.items():
+        a = before.get(name)
+        if a is None or a.skipped or b.skipped or a.version != b.version:
+            continue
+        if not a.result or b.result is None:  # it failed, or was nought
+            continue
+        moved = Moved(name, a.result, b.result)
+        if _better(a, b, factor):
+            slower.append(moved)
+        elif _better(b, a, factor):
+            faster.append(moved)
+    newly = [n for n in failed if n in before and before[n].result is not None]
+    measured = len(now) - len(failed) - skipped
+    return CommitHistory(commit, measured, skipped, failed, newly, slower, faster)
 
 
 def _better(a: Value, b: Value, factor: float) -> bool:
@@ -166,22 +145,16 @@ def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]
         for key in result.get_all_result_keys():
             params = result.get_result_params(key)
             cells = list(product(*params))
-            columns = [
-                _as_long(column, len(cells))
-                for column in (
-                    result.get_result_value(key, params),
-                    result.get_result_stats(key, params),
-                    result.get_result_samples(key, params),
-                )
-            ]
+            columns = (
+                result.get_result_value(key, params),
+                result.get_result_stats(key, params),
+                result.get_result_samples(key, params),
+            )
+            rows = zip(*(each or [None] * len(cells) for each in columns), strict=True)
             version = str(result.benchmark_version.get(key))
-            for cell, value, stats, samples in zip(cells, *columns, strict=True):
+            for cell, (value, stats, samples) in zip(cells, rows, strict=True):
                 name = f"{key}({', '.join(cell)})" if cell else key
                 yield name, Value(value, stats, samples, version)
-
-
-def _as_long(column: Sequence[Any] | None, length: int) -> Sequence[Any]:
-    return [None] * length if column is None else column
 
 
 def other_machines(results: Path, machine: str) -> list[str]:
@@ -194,9 +167,9 @@ def other_machines(results: Path, machine: str) -> list[str]:
 
 def _refuse_another(folder: Path) -> None:
     """The name is made from what the machine is; a folder that says otherwise was renamed."""
+    mine = entry(this_machine().to_dict())
     try:
         said = json.loads((folder / "machine.json").read_text())
-        mine = entry(this_machine().to_dict())
         apart = [key for key, value in mine.items() if str(said.get(key)) != value]
     except (OSError, ValueError, AttributeError) as error:
         raise AsvError(

@@ -7,10 +7,10 @@ own. The other figures are one number a cell, which asv compares by its factor a
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from asv_runner.benchmarks import benchmark_types
 from asv_runner.benchmarks._base import Benchmark, _get_first_attr
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -29,10 +29,13 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
 
     figure = ""
 
+    def __init_subclass__(cls) -> None:
+        cls.name_regex = re.compile(f"^{cls.figure}$")
+
     def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
         super().__init__(name, func, attr_sources)
         about = suite.FIGURES[self.figure]
-        self.type, self.unit, self.pretty_name = about.name, about.unit, about.title
+        self.type, self.unit, self.pretty_name = self.figure, about.unit, about.title
         self.rounds = 1
 
     def run(self, cache: Cache, variant: str, seq: int, phase: str) -> Any:
@@ -43,18 +46,14 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         return self.look_up(cache.rows.get(key), key)
 
     def look_up(self, row: SuiteRow | None, key: Key) -> Any:
-        """The figure of a row; of a cell without a row it is measured."""
-        return self.value(row or self.measure(key), key)
-
-    def value(self, row: SuiteRow, key: Key) -> Any:
         """The figure of a row; skips what can't be measured, raises NoFigure for a failure."""
+        row = row or self.measure(key)
         if row.status in NOT_TRIED:
             _skip(row.reason)
         if row.status != "measured":
             variant, length, phase = key
             raise NoFigure(f"{variant} at {length}, {phase}, is {row.status}: {row.reason}")
-        value = row.figures.get(self.figure)
-        if value is None:
+        if (value := row.figures.get(self.figure)) is None:
             meter = row.reason if self.figure == "energy" else ""
             _skip(meter or f"the record has no {self.figure}")
         return value
@@ -63,14 +62,13 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         """The cell measured again."""
         request = suite.current_request()
         once = int(_get_first_attr(self._attr_sources, "repeat", 0)) == 1
-        request = replace(request, quick=request.quick or once)
+        request = msgspec.structs.replace(request, quick=request.quick or once)
         return measurement.measure_again(key, request, Path.cwd())
 
 
 class TimeBenchmark(FigureBenchmark):
     """One value for each process that timed the cell."""
 
-    name_regex = re.compile("^time$")
     figure = "time"
 
     def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
@@ -80,29 +78,26 @@ class TimeBenchmark(FigureBenchmark):
     def look_up(self, row: SuiteRow | None, key: Key) -> Any:
         """Values that asv has not had before."""
         measured = row is not None and row.status == "measured"
-        if row is None or (measured and not measurement.is_first(key, self.figure, Path.cwd())):
-            row = self.measure(key)
-        return {"samples": self.value(row, key), "number": 1}
+        if measured and not measurement.is_first(key, Path.cwd()):
+            row = None
+        return {"samples": super().look_up(row, key), "number": 1}
 
 
 class MemoryBenchmark(FigureBenchmark):
     """Bytes above the inputs at the worst instant."""
 
-    name_regex = re.compile("^memory$")
     figure = "memory"
 
 
 class ErrorBenchmark(FigureBenchmark):
     """The largest relative error of outputs and gradients."""
 
-    name_regex = re.compile("^error$")
     figure = "error"
 
 
 class EnergyBenchmark(FigureBenchmark):
     """Joules a call."""
 
-    name_regex = re.compile("^energy$")
     figure = "energy"
 
 

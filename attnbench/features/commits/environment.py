@@ -15,22 +15,23 @@ import sysconfig
 import tempfile
 import venv
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from asv.environment import Environment, EnvironmentUnavailable
 from asv.machine import Machine
 from asv.util import UserError
 
 from attnbench.features.commits import asv, suite
+from impls.asked import CantBeDone
 
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("site-packages", "dist-packages")
 """How folders of installed packages are called. An editable project's own is none of them."""
 LINK = "attnbench-shared.pth"
-MEASURING = ("run", "continuous", "find")
+MEASURING = {"run", "continuous", "find"}
 POWERCAP = Path("/sys/class/powercap")
 
 
@@ -65,16 +66,14 @@ class Shared(Environment):  # type: ignore[misc]
         """Whether it is there, and shares what this interpreter has."""
         try:
             known = self.load_info_file(self._path)["python"] == self._python
-            return known and self._link().read_text() == _linked() and self._runs()
+            runs = Path(self.find_executable("python")).resolve() == Path(sys.executable).resolve()
+            return known and runs and (self._packages() / LINK).read_text() == _linked()
         except Exception:  # whatever is wrong with it: it is made anew
             return False
 
-    def _runs(self) -> bool:
-        return Path(self.find_executable("python")).resolve() == Path(sys.executable).resolve()
-
     def _setup(self) -> None:
         venv.EnvBuilder(symlinks=True, with_pip=False).create(self._path)
-        self._link().write_text(_linked())
+        (self._packages() / LINK).write_text(_linked())
 
     def run(self, args: Sequence[str], **kwargs: Any) -> Any:
         """Its Python, with these arguments."""
@@ -97,22 +96,15 @@ class Shared(Environment):  # type: ignore[misc]
         base = {"base": self._path, "platbase": self._path}
         return Path(sysconfig.get_path("purelib", "venv", base))
 
-    def _link(self) -> Path:
-        return self._packages() / LINK
 
-
-def shared_folders(path: Iterable[str]) -> list[Path]:
+def _linked() -> str:
     """Where the running interpreter has its packages: all of them come after the commit's."""
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     if site.ENABLE_USER_SITE:
         installed.append(site.getusersitepackages())
-    folders = [Path(folder) for folder in (*installed, *path)]
+    folders = [Path(folder) for folder in (*installed, *sys.path)]
     found = dict.fromkeys(f.resolve() for f in folders if f.name in PACKAGES)
-    return [folder for folder in found if folder.is_dir()]
-
-
-def _linked() -> str:
-    return "".join(f"{folder}\n" for folder in shared_folders(sys.path))
+    return "".join(f"{folder}\n" for folder in found if folder.is_dir())
 
 
 def setup() -> None:
@@ -122,39 +114,31 @@ def setup() -> None:
     """
     from asv.commands import make_argparser
 
+    words = sys.argv[1:]
     try:
-        said, _ = make_argparser()[0].parse_known_args(sys.argv[1:])
+        said, _ = make_argparser()[0].parse_known_args(words)
     except SystemExit:  # another program has loaded asv, and its arguments are its own
         said = Namespace()
-    if sys.argv[1:2] == ["publish"]:
+    if words[:1] == ["publish"]:
         asv.before_publishing(getattr(said, "config", None))
-    _hand_on(sys.argv[1:], said, os.environ)
+    if MEASURING & {*words}:
+        _hand_on(said, os.environ)
 
 
-def _hand_on(words: Sequence[str], said: Namespace, environment: Any) -> None:
-    if not set(words) & set(MEASURING):
-        return
+def _hand_on(said: Namespace, environment: Any) -> None:
     from attnbench.core.machine import this_machine
 
-    Machine.hardcoded_machine_name = _entered()
-    device = this_machine().devices[-1]
-    asked = suite.request_of(said, device, energy=device == "cuda" or _counts_energy())
-    kept = tempfile.mkdtemp(prefix="attnbench-history-")
-    atexit.register(shutil.rmtree, kept, ignore_errors=True)
-    replace(asked, kept=kept).hand_on(environment)
-
-
-def _entered() -> str:
-    """This machine's name in asv's own file, where it is entered without asking."""
-    from attnbench.features.commits.asv import ensure_machine
-    from impls.asked import CantBeDone
-
     try:
-        return ensure_machine()
+        Machine.hardcoded_machine_name = asv.ensure_machine()
     except CantBeDone as sentence:
         raise UserError(str(sentence)) from None
+    device = this_machine().devices[-1]
+    request = suite.request_of(said, device, energy=device == "cuda" or _counts_energy())
+    kept = tempfile.mkdtemp(prefix="attnbench-history-")
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    msgspec.structs.replace(request, kept=kept).hand_on(environment)
 
 
-def _counts_energy(powercap: Path = POWERCAP) -> bool:
+def _counts_energy() -> bool:
     """Whether the processor's own counter can be read."""
-    return any(os.access(f, os.R_OK) for f in powercap.glob("intel-rapl:*/energy_uj"))
+    return any(os.access(f, os.R_OK) for f in POWERCAP.glob("intel-rapl:*/energy_uj"))

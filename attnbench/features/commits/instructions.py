@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,10 +24,9 @@ from typing import Any
 from attnbench.core.checkout import Commit, laid_out
 from attnbench.core.process import variables_of
 from attnbench.features.commits.pairs import Open
-from attnbench.features.commits.rounds import NoCommonCells
 from attnbench.sweep.holding import Refused
 from attnbench.sweep.plan import Cell
-from attnbench.sweep.presets import PRESETS, Preset
+from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone
 from impls.problem import Problem
 
@@ -37,6 +36,8 @@ COMPILERS = ("c++", "cc")
 COMPILES = "it compiles code when it is called, and the compiler's instructions would count"
 TOTALS = re.compile(r"^totals: (\d+)$", re.MULTILINE)
 NEEDED = ("valgrind", "callgrind_control")
+GRID = PRESETS["history"].with_(seq=("128",))
+"""One small length on a CPU: a call under valgrind takes a hundred times as long."""
 
 
 class NoCounter(CantBeDone):
@@ -49,10 +50,10 @@ class Counted:
 
     variant: str
     problem: Problem
-    base: int | None = None
-    head: int | None = None
-    why_base: str = ""
-    why_head: str = ""
+    base: int | None
+    head: int | None
+    why_base: str
+    why_head: str
 
     @property
     def change(self) -> float | None:
@@ -61,7 +62,7 @@ class Counted:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {**asdict(self), "problem": self.problem.to_dict(), "change": self.change}
+        return {**vars(self), "problem": self.problem.to_dict(), "change": self.change}
 
 
 @dataclass(frozen=True)
@@ -81,20 +82,8 @@ class InstructionCounts:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "base": asdict(self.base),
-            "head": asdict(self.head),
-            "cells": [cell.to_dict() for cell in self.cells],
-        }
-
-
-CellCount = tuple[int | None, str]
-"""The instructions of a cell in one commit, or None and why there are none."""
-
-
-def grid() -> Preset:
-    """One small length on a CPU: a call under valgrind takes a hundred times as long."""
-    return PRESETS["history"].with_(seq=("128",))
+        cells = [cell.to_dict() for cell in self.cells]
+        return {"base": asdict(self.base), "head": asdict(self.head), "cells": cells}
 
 
 def require() -> None:
@@ -116,23 +105,18 @@ def count(
     tables: Sequence[str] = (),
 ) -> InstructionCounts:
     """The instructions of every cell in both commits, which are counted side by side."""
-    commits = (base, head)
+    counters = []
     with ExitStack() as stack:
-        folders = [stack.enter_context(laid_out(c, root, bool(tables))) for c in commits]
-        whys = [_refusals(folder, cells, opened) for folder in folders]
-        runs = [
-            stack.enter_context(_valgrind(commit, folder, cells, why, tables))
-            for commit, folder, why in zip(commits, folders, whys, strict=True)
-        ]
-        counts = [run() for run in runs]
-    return InstructionCounts(
-        base,
-        head,
-        tuple(
-            Counted(cell.variant.label, cell.problem, a, b, why_a, why_b)
-            for cell, (a, why_a), (b, why_b) in zip(cells, *counts, strict=True)
-        ),
-    )
+        for commit in (base, head):
+            folder = stack.enter_context(laid_out(commit, root, bool(tables)))
+            whys = _refusals(folder, cells, opened)
+            counters.append(stack.enter_context(_counter(commit, folder, cells, whys, tables)))
+        columns = [counter.wait() for counter in counters]
+    found = [
+        Counted(cell.variant.label, cell.problem, a, b, why_a, why_b)
+        for cell, (a, why_a), (b, why_b) in zip(cells, *columns, strict=True)
+    ]
+    return InstructionCounts(base, head, tuple(found))
 
 
 def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
@@ -152,18 +136,51 @@ def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
     return found
 
 
-@contextmanager
-def _valgrind(
-    commit: Commit, folder: Path, cells: Sequence[Cell], why: Sequence[str], tables: Sequence[str]
-) -> Iterator[Callable[[], list[CellCount]]]:
-    """A process under valgrind that counts the cells of one commit; yields how to wait for it.
+@dataclass
+class _Counter:
+    """A process under valgrind that counts the cells of one commit."""
 
-    ``why``: of each cell, why it is not counted, or nothing.
-    """
+    commit: Commit
+    place: Path
+    whys: Sequence[str]
+    """Of each cell, why it is not counted, or nothing."""
+    process: subprocess.Popen[bytes]
+
+    def wait(self) -> list[tuple[int | None, str]]:
+        """The instructions of each cell, or why there are none; raises NoCounter."""
+        try:
+            status = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise NoCounter(
+                f"commit {self.commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter "
+                "--seq or fewer variants"
+            ) from None
+        if status:
+            lines = (self.place / "output").read_text(errors="replace").splitlines()
+            said = [line for line in lines if line and not line.startswith("==")]
+            raise NoCounter(
+                f"commit {self.commit}: valgrind's process ended with status {status}: "
+                f"{(said or ['it said nothing'])[-1]}"
+            )
+        answers = iter(json.loads((self.place / "answer").read_text()))
+        return [self._answered({"why": why} if why else next(answers)) for why in self.whys]
+
+    def _answered(self, answer: dict[str, Any]) -> tuple[int | None, str]:
+        files = [self.place / f"counted.{number}" for number in answer.get("files", ())]
+        totals = [int(n) for file in files for n in TOTALS.findall(file.read_text())]
+        if len(totals) < len(files):
+            raise NoCounter("callgrind left a file without totals; is valgrind older than 3.15?")
+        return int(statistics.median(totals)) if totals else None, answer.get("why", "")
+
+
+@contextmanager
+def _counter(
+    commit: Commit, folder: Path, cells: Sequence[Cell], whys: Sequence[str], tables: Sequence[str]
+) -> Iterator[_Counter]:
     jobs = [
         {"variant": cell.variant.label, "problem": cell.problem.to_dict()}
-        for cell, refusal in zip(cells, why, strict=True)
-        if not refusal
+        for cell, why in zip(cells, whys, strict=True)
+        if not why
     ]
     command = [
         *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
@@ -172,53 +189,20 @@ def _valgrind(
     ]
     # the same hashes each time, or sets and dictionaries take other paths
     variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
-    with tempfile.TemporaryDirectory(prefix="attnbench-") as name, ExitStack() as stack:
-        place = Path(name)
-        files = [str(folder / table) for table in tables]
+    with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
+        place, files = Path(name), [str(folder / table) for table in tables]
         (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": files}))
-        output = stack.enter_context((place / "output").open("w"))
-        process = subprocess.Popen(
-            command,
-            cwd=place,
-            env=variables,
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-        )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        yield lambda: _counts(commit, process, place, why)
-
-
-def _counts(
-    commit: Commit, process: subprocess.Popen[bytes], place: Path, why: Sequence[str]
-) -> list[CellCount]:
-    """Wait for the counts of all cells; raises NoCounter where the process failed."""
-    try:
-        status = process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise NoCounter(
-            f"commit {commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter --seq "
-            "or fewer variants"
-        ) from None
-    if status:
-        lines = (place / "output").read_text(errors="replace").splitlines()
-        said = [line for line in lines if line and not line.startswith("==")]
-        raise NoCounter(
-            f"commit {commit}: valgrind's process ended with status {status}: "
-            f"{(said or ['it said nothing'])[-1]}"
-        )
-    answers = iter(json.loads((place / "answer").read_text()))
-    found: list[CellCount] = []
-    for refusal in why:
-        one = {"why": refusal} if refusal else next(answers)
-        files = [place / f"counted.{number}" for number in one.get("files", ())]
-        found.append((_median(files) if files else None, one.get("why", "")))
-    return found
-
-
-def _median(files: Sequence[Path]) -> int:
-    totals = [TOTALS.search(file.read_text()) for file in files]
-    if not all(totals):
-        raise NoCommonCells("callgrind left a file without totals; is valgrind older than 3.15?")
-    return int(statistics.median(int(found[1]) for found in totals if found))
+        with (place / "output").open("w") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=place,
+                env=variables,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+            )
+        try:
+            yield _Counter(commit, place, whys, process)
+        finally:
+            process.kill()
+            process.wait()

@@ -14,28 +14,18 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from attnbench.core.checkout import Commit
 from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, Pairs, Side, StopRule, Verdict, compare, tally
-from attnbench.sweep.holding import Refused
+from attnbench.sweep.holding import HoldingWorker, Refused
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 
-
-class CommitWorker(Protocol):
-    """A process that measures one commit."""
-
-    def hold(self, variant: str, problem: Problem) -> Side:
-        """A variant ready to be timed, in place of the one before; raises :class:`Refused`."""
-
-    def beside(self, folder: Path) -> CommitWorker:
-        """The same process, of another folder."""
-
-
-Open = Callable[[Path], AbstractContextManager[CommitWorker]]
+Open = Callable[[Path], AbstractContextManager[HoldingWorker]]
 """Starts a worker with a folder first on its path."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,19 +53,12 @@ class CommitCell:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "variant": self.variant,
-            "problem": self.problem.to_dict(),
-            "pairs": self.pairs and self.pairs.to_dict(),
-            "why_a": self.why_a,
-            "why_b": self.why_b,
-            "status_a": self.status_a,
-            "status_b": self.status_b,
-        }
+        pairs = self.pairs and self.pairs.to_dict()
+        return {**vars(self), "problem": self.problem.to_dict(), "pairs": pairs}
 
 
 class CommitVerdict(StrEnum):
-    """The verdict on a cell of a pull request, the gravest first."""
+    """What the second commit does to a cell, the gravest first."""
 
     WRONG = "wrong"
     LOST = "fails"
@@ -101,7 +84,7 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class CommitsComparison:
-    """Commit b against commit a."""
+    """Commit b, or head, against commit a, or base."""
 
     a: Commit
     b: Commit
@@ -113,38 +96,8 @@ class CommitsComparison:
     """Variants that only b has; where the tables were read."""
     removed: tuple[str, ...] = ()
 
-    def counts(self) -> dict[str, int]:
-        """How often each verdict was given, and how many cells only one of them took."""
-        lost = sum(bool(c.why_b) and not c.why_a for c in self.cells)
-        won = sum(bool(c.why_a) and not c.why_b for c in self.cells)
-        return tally(cell.comparison for cell in self.cells) | {"worse": lost, "better": won}
-
-    @property
-    def exit_status(self) -> int:
-        """1 where b is slower or can't take what a took; 2 where nothing could be compared."""
-        counts = self.counts()
-        if counts[Verdict.SLOWER] or counts["worse"]:
-            return 1
-        return 0 if any(counts.values()) else 2
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "a": asdict(self.a),
-            "b": asdict(self.b),
-            "paired": True,
-            "margin": self.margin,
-            "changed": list(self.changed),
-            "cells": [c.to_dict() for c in self.cells],
-            "counts": self.counts(),
-        }
-
-
-class PullRequest(CommitsComparison):
-    """The same as a review of head (b) against base (a), with a verdict on each cell."""
-
     def verdict(self, cell: CommitCell) -> CommitVerdict:
-        """What head does to a cell."""
+        """What b does to a cell."""
         name = cell.variant.split("?")[0]
         if cell.status_b in ("wrong", "implausible"):
             return CommitVerdict.WRONG
@@ -154,10 +107,8 @@ class PullRequest(CommitsComparison):
             return CommitVerdict.REMOVED
         if not cell.why_b:
             return CommitVerdict.ADDED if name in self.added else CommitVerdict.MENDED
-        if name in self.added:
-            unavailable = cell.status_b in NOT_TRIED
-            return CommitVerdict.LEFT_OUT if unavailable else CommitVerdict.LOST
-        return CommitVerdict.LEFT_OUT if cell.why_a else CommitVerdict.LOST
+        spared = cell.status_b in NOT_TRIED if name in self.added else cell.why_a
+        return CommitVerdict.LEFT_OUT if spared else CommitVerdict.LOST
 
     def judged(self) -> list[tuple[CommitCell, CommitVerdict]]:
         """All cells with their verdicts, the gravest first."""
@@ -176,70 +127,82 @@ class PullRequest(CommitsComparison):
         verdicts = [verdict for _, verdict in self.judged()]
         return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
 
+    def counts_of_pairs(self) -> dict[str, int]:
+        """How often each verdict of pairs was given, and how many cells only one commit took."""
+        lost = sum(bool(c.why_b) and not c.why_a for c in self.cells)
+        won = sum(bool(c.why_a) and not c.why_b for c in self.cells)
+        return tally(cell.comparison for cell in self.cells) | {"worse": lost, "better": won}
+
     @property
     def exit_status(self) -> int:
         """1 for a finding; 2 where nothing could be said of any cell."""
-        verdicts = {verdict for _, verdict in self.judged()}
+        verdicts = set(self.counts())
         if verdicts & set(FINDINGS):
             return 1
         return 0 if verdicts - {CommitVerdict.LEFT_OUT} or self.added or self.removed else 2
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        cells = [
-            {**cell.to_dict(), "said": str(verdict), "why": self.reason(cell)}
-            for cell, verdict in self.judged()
-        ]
-        more = {"cells": cells, "added": list(self.added), "removed": list(self.removed)}
-        return {**super().to_dict(), **more}
+        return {
+            "a": asdict(self.a),
+            "b": asdict(self.b),
+            "paired": True,
+            "margin": self.margin,
+            "changed": list(self.changed),
+            "cells": [
+                {**cell.to_dict(), "said": str(verdict), "why": self.reason(cell)}
+                for cell, verdict in self.judged()
+            ],
+            "counts": self.counts(),
+            "added": list(self.added),
+            "removed": list(self.removed),
+        }
 
 
 def compare_cell(
-    cell: Cell, commits: Sequence[Commit], workers: Sequence[CommitWorker], rule: StopRule
+    cell: Cell, commits: Sequence[Commit], workers: Sequence[HoldingWorker], rule: StopRule
 ) -> CommitCell:
     """One cell, by a worker of each commit: both pass the gate, or there are no pairs."""
     blank = CommitCell(cell.variant.label, cell.problem)
     if cell.left_out is not None:
         reason, ended = cell.left_out.reason, str(cell.left_out.status)
         return replace(blank, why_a=reason, why_b=reason, status_a=ended, status_b=ended)
-    sides: list[_SideOf] = []
-    why, status = ["", ""], ["", ""]
+    sides, refusals = [], dict[int, Refused]()
     for number, worker in enumerate(workers):
         try:
             sides.append(_SideOf(number, worker.hold(blank.variant, blank.problem)))
         except Refused as refused:
-            why[number], status[number] = f"commit {commits[number]}: {refused}", refused.status
-    if not any(why):
+            refusals[number] = refused
+    if not refusals:
         try:
             return replace(blank, pairs=compare(sides[0], sides[1], rule))
-        except _Fell as fell:
-            why[fell.number] = f"commit {commits[fell.number]}: {fell}"
-            status[fell.number] = fell.status
-    return replace(blank, why_a=why[0], why_b=why[1], status_a=status[0], status_b=status[1])
+        except Refused:
+            refusals = {side.number: side.fell for side in sides if side.fell is not None}
+    found: dict[str, Any] = {}
+    for number, why in refusals.items():
+        letter = "ab"[number]
+        found[f"why_{letter}"] = f"commit {commits[number]}: {why}"
+        found[f"status_{letter}"] = why.status
+    return replace(blank, **found)
 
 
-class _Fell(Exception):
-    """A side that can't go on, and which it was."""
-
-    def __init__(self, number: int, refused: Refused) -> None:
-        super().__init__(str(refused))
-        self.number, self.status = number, refused.status
-
-
+@dataclass
 class _SideOf:
-    """A side that raises :class:`_Fell` where it can't go on."""
+    """A side that keeps the reason why it could not go on."""
 
-    def __init__(self, number: int, side: Side) -> None:
-        self._number, self._side = number, side
+    number: int
+    side: Side
+    fell: Refused | None = None
 
     def fresh(self) -> None:
-        try:
-            self._side.fresh()
-        except Refused as refused:
-            raise _Fell(self._number, refused) from None
+        self._tried(self.side.fresh)
 
     def sample(self) -> float:
+        return self._tried(self.side.sample)
+
+    def _tried(self, do: Callable[[], T]) -> T:
         try:
-            return self._side.sample()
+            return do()
         except Refused as refused:
-            raise _Fell(self._number, refused) from None
+            self.fell = refused
+            raise

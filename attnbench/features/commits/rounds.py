@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,13 +36,7 @@ from attnbench.core.stats import (
     student,
     student_quantile,
 )
-from attnbench.features.commits.pairs import (
-    CommitCell,
-    CommitsComparison,
-    Open,
-    PullRequest,
-    compare_cell,
-)
+from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
@@ -58,7 +52,21 @@ PAIRS = 80
 
 
 @dataclass
-class Taken:
+class CellPlan:
+    """The cells that two commits are compared on, and what the tables of both tell."""
+
+    cells: Sequence[Cell]
+    changed: Sequence[str] = ()
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    unreadable: tuple[str, str] = ("", "")
+    """Why the table of base, or of head, can't be read."""
+    tables: Sequence[str] = ()
+    """Row files of a repository of one's own, by their path in it."""
+
+
+@dataclass
+class _Taken:
     """A cell, and what the rounds have given of it."""
 
     cell: Cell
@@ -71,42 +79,67 @@ class Taken:
     """It can't be had in one process, and isn't tried there again."""
     ended: CommitCell | None = None
 
+    def add(self, seen: CommitCell) -> None:
+        """What a round has given."""
+        if seen.pairs is None:
+            self.ended = seen
+            return
+        self.a_s += seen.pairs.a_s
+        self.b_s += seen.pairs.b_s
+        both = zip(seen.pairs.a_s, seen.pairs.b_s, strict=True)
+        self.medians.append(statistics.median(math.log(b / a) for a, b in both))
+
+    def look(self, rounds: int, margin: float, budget_s: float) -> None:
+        """End the cell where it is decided, or nothing more may be spent on it."""
+        spent = self.seconds >= budget_s and rounds >= LOOKS[0]
+        if self.ended is not None or not (rounds in LOOKS or spent):
+            return
+        said, stop = judged(self.medians, margin, pairs=len(self.a_s)), "decided"
+        if said.verdict is Verdict.INCONCLUSIVE:
+            stop = "cap" if rounds == LOOKS[-1] else "budget" if spent else ""
+        if stop:
+            pairs = Pairs(said, self.a_s, self.b_s, stop)
+            self.ended = CommitCell(self.cell.variant.label, self.cell.problem, pairs)
+
 
 def compare_in_rounds(
     a: Commit,
     b: Commit,
-    cells: Sequence[Cell],
+    plan: CellPlan,
     opened: Open,
     *,
     margin: float,
     root: Path,
     budget_s: float = BUDGET_S,
-    whole: bool = False,
     watch: Callable[[CommitCell], None] = lambda cell: None,
 ) -> CommitsComparison:
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins."""
-    taken, commits = [Taken(cell) for cell in cells], (a, b)
-    with ExitStack() as stack:
-        folders = [stack.enter_context(laid_out(commit, root, whole)) for commit in commits]
-        for number in range(1, LOOKS[-1] + 1):
-            left = [one for one in taken if one.ended is None]
-            if not left:
-                break
-            _round(left, commits, folders, opened, margin, host=1 - number % 2)
-            for one in left:
-                _look(one, number, margin, budget_s)
-                if one.ended is not None:
-                    watch(one.ended)
-    found = [one.ended for one in taken if one.ended is not None]
-    pairs = list(corrected([cell.pairs for cell in found]))
-    for each in filter(None, pairs):
-        each.names = (a.name, b.name)
-    together = tuple(replace(c, pairs=each) for c, each in zip(found, pairs, strict=True))
-    return CommitsComparison(a, b, tuple(changed(a, b, root, whole)), together, margin)
+    if any(plan.unreadable):  # none of its rows can be measured
+        whys = *plan.unreadable, *("failed" if why else "" for why in plan.unreadable)
+        found = [CommitCell(c.variant.label, c.problem, None, *whys) for c in plan.cells]
+    else:
+        taken, commits = [_Taken(cell) for cell in plan.cells], (a, b)
+        with ExitStack() as stack:
+            folders = [stack.enter_context(laid_out(c, root, bool(plan.tables))) for c in commits]
+            for number in range(1, LOOKS[-1] + 1):
+                left = [one for one in taken if one.ended is None]
+                if left:
+                    _round(left, commits, folders, opened, margin, host=1 - number % 2)
+                for one in left:
+                    one.look(number, margin, budget_s)
+                    if one.ended is not None:
+                        watch(one.ended)
+        found = [one.ended for one in taken if one.ended is not None]
+    cells = []
+    for cell, pairs in zip(found, corrected([cell.pairs for cell in found]), strict=True):
+        named = pairs and replace(pairs, names=(a.name, b.name))
+        cells.append(replace(cell, pairs=named))
+    more = tuple(plan.added), tuple(plan.removed)
+    return CommitsComparison(a, b, tuple(plan.changed), tuple(cells), margin, *more)
 
 
 def _round(
-    left: Sequence[Taken],
+    left: Sequence[_Taken],
     commits: Sequence[Commit],
     folders: Sequence[Path],
     opened: Open,
@@ -122,44 +155,13 @@ def _round(
             start = perf_counter()
             seen = None if one.apart else compare_cell(one.cell, commits, together, rule)
             if seen is None or (seen.pairs is None and one.cell.left_out is None):
-                one.apart = True
-                seen = _apart(one.cell, commits, folders, opened, rule, host)
+                one.apart = True  # in two processes it shows whose fault it was, if any's
+                with ExitStack() as stack:
+                    order = (host, 1 - host)
+                    workers = {n: stack.enter_context(opened(folders[n])) for n in order}
+                    seen = compare_cell(one.cell, commits, [workers[0], workers[1]], rule)
             one.seconds += perf_counter() - start
-            if seen.pairs is None:
-                one.ended = seen
-                continue
-            one.a_s += seen.pairs.a_s
-            one.b_s += seen.pairs.b_s
-            ratios = [math.log(y / x) for x, y in zip(seen.pairs.a_s, seen.pairs.b_s, strict=True)]
-            one.medians.append(statistics.median(ratios))
-
-
-def _apart(
-    cell: Cell,
-    commits: Sequence[Commit],
-    folders: Sequence[Path],
-    opened: Open,
-    rule: StopRule,
-    first: int,
-) -> CommitCell:
-    """A cell that could not be had in one process, in two: whose fault it was, if any's."""
-    with ExitStack() as stack:
-        order = (first, 1 - first)
-        workers = {side: stack.enter_context(opened(folders[side])) for side in order}
-        return compare_cell(cell, commits, [workers[0], workers[1]], rule)
-
-
-def _look(one: Taken, rounds: int, margin: float, budget_s: float) -> None:
-    spent = one.seconds >= budget_s and rounds >= LOOKS[0]
-    if one.ended is not None or not (rounds in LOOKS or spent):
-        return
-    said = judged(one.medians, margin, pairs=len(one.a_s))
-    stop = "decided"
-    if said.verdict is Verdict.INCONCLUSIVE:
-        stop = "cap" if rounds == LOOKS[-1] else "budget" if spent else ""
-    if stop:
-        pairs = Pairs(said, one.a_s, one.b_s, stop)
-        one.ended = CommitCell(one.cell.variant.label, one.cell.problem, pairs)
+            one.add(seen)
 
 
 def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
@@ -176,23 +178,16 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
         verdict = Verdict.FASTER
     elif -edge < low and high < edge:
         verdict = Verdict.EQUIVALENT
-    p = 2 * len(LOOKS) * (1 - student((abs(middle) - edge) / error, n - 1))
-    return Comparison(
-        verdict,
-        math.exp(middle),
-        math.exp(low),
-        math.exp(high),
-        margin,
-        math.expm1(edge + half),
-        pairs,
-        min(1.0, p),
-    )
+    p = min(1.0, 2 * len(LOOKS) * (1 - student((abs(middle) - edge) / error, n - 1)))
+    ratio, low, high = (math.exp(x) for x in (middle, low, high))
+    return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
 
+
+# ---- which cells ---------------------------------------------------------------------------------
 
 READ_LIMIT_S = 120
 READ = """
 import json, sys
-from pathlib import Path
 from impls import table
 rows = table(sys.argv[2:]).rows.values()
 with open(sys.argv[1], "w") as file:
@@ -209,18 +204,6 @@ class Unreadable(Exception):
     """The table of a commit can't be read: why."""
 
 
-@dataclass(frozen=True)
-class CellPlan:
-    """The cells that two commits are compared on, and what the tables of both tell."""
-
-    cells: list[Cell]
-    changed: tuple[str, ...]
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    unreadable: tuple[str, str] = ("", "")
-    """Why the table of base, or of head, can't be read."""
-
-
 def plan_cells(
     base: Commit,
     head: Commit,
@@ -235,63 +218,22 @@ def plan_cells(
     ``tables``: row files of a repository of one's own, by their path in it: each commit's own are
     read. Raises NoCommonCells where neither table can be read.
     """
-    rows: list[dict[str, Variant]] = []
-    why = []
-    for commit in (base, head):
+    rows: list[dict[str, Variant]] = [{}, {}]
+    whys = ["", ""]
+    for number, commit in enumerate((base, head)):
         try:
-            rows.append(rows_of(commit, root, tables))
-            why.append("")
+            rows[number] = rows_of(commit, root, tables)
         except Unreadable as error:
-            rows.append({})
-            why.append(f"commit {commit}: {error}")
-    if all(why):
-        raise NoCommonCells(f"{why[0]}; {why[1]}; give commits whose table can be read")
+            whys[number] = f"commit {commit}: {error}"
+    if all(whys):
+        raise NoCommonCells(f"{'; '.join(whys)}; give commits whose table can be read")
     files = changed(base, head, root, bool(tables))
-    new = [] if any(why) else [name for name in rows[1] if name not in rows[0]]
-    lost = [] if any(why) else sorted(set(rows[0]) - set(rows[1]))
-    names = list(variants) or _touched(rows, grid, files, new, tables)
+    before, after = (dict[str, Variant](), dict[str, Variant]()) if any(whys) else rows
+    new = [name for name in after if name not in before]
+    lost = sorted(before.keys() - after.keys())
+    names = list(variants) or _touched({**rows[0], **rows[1]}, grid, files, new, tables)
     cells = _cells(rows, names, grid, machine)
-    return CellPlan(cells, tuple(files), tuple(new), tuple(lost), (why[0], why[1]))
-
-
-def compare(
-    base: Commit,
-    head: Commit,
-    variants: Sequence[str],
-    grid: Preset,
-    machine: Machine,
-    opened: Open,
-    *,
-    margin: float,
-    budget_s: float,
-    root: Path,
-    tables: Sequence[str] = (),
-    plan: Callable[[Sequence[Cell]], None] = lambda cells: None,
-    watch: Callable[[CommitCell], None] = lambda cell: None,
-) -> PullRequest:
-    """What head does to the variants of base; see :func:`plan_cells`."""
-    planned = plan_cells(base, head, variants, grid, machine, root, tables)
-    plan(planned.cells)
-    if any(planned.unreadable):  # none of its rows can be measured
-        why_a, why_b = planned.unreadable
-        status_a, status_b = ("failed" if why else "" for why in planned.unreadable)
-        cells = tuple(
-            CommitCell(c.variant.label, c.problem, None, why_a, why_b, status_a, status_b)
-            for c in planned.cells
-        )
-    else:
-        cells = compare_in_rounds(
-            base,
-            head,
-            planned.cells,
-            opened,
-            margin=margin,
-            budget_s=budget_s,
-            watch=watch,
-            root=root,
-            whole=bool(tables),
-        ).cells
-    return PullRequest(base, head, planned.changed, cells, margin, planned.added, planned.removed)
+    return CellPlan(cells, files, new, lost, (whys[0], whys[1]), tables)
 
 
 def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str, Variant]:
@@ -311,38 +253,31 @@ def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str,
             )
         except subprocess.TimeoutExpired:
             raise Unreadable(f"its table was still importing after {READ_LIMIT_S} s") from None
-        if done.returncode or not answer.exists():
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            said = (last or [f"it ended with status {done.returncode}"])[0]
-            raise Unreadable(f"its table can't be read: {said.replace(f'{folder}{os.sep}', '')}")
-        sent = json.loads(answer.read_text())
-    # where the files lie is another folder each time
-    rows = {}
-    for row in sent:
-        for key, value in row.items():
-            if isinstance(value, str):
-                row[key] = value.replace(f"{folder}{os.sep}", "")
-        rows[row["name"]] = Variant.from_dict(row)
-    return rows
+        here = f"{folder}{os.sep}"  # another one each time
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            last = said[-1] if said else f"it ended with status {done.returncode}"
+            raise Unreadable(f"its table can't be read: {last.replace(here, '')}")
+        sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
+    return {row["name"]: Variant.from_dict(row) for row in sent}
 
 
 def _touched(
-    rows: Sequence[Mapping[str, Variant]],
+    rows: Mapping[str, Variant],
     grid: Preset,
     files: Sequence[str],
-    new: Iterable[str],
+    new: Sequence[str],
     tables: Sequence[str],
 ) -> list[str]:
     """The grid's variants, those that are new, and those whose own file changed."""
-    either = {**rows[0], **rows[1]}
     if tables:
-        return [name for name, row in either.items() if row.origin in tables]
-    own = [
-        name
-        for name, row in either.items()
-        if row.build.split(":")[0].replace(".", "/") + ".py" in files
-    ]
-    names = [name for name in grid.variants if name.split("?")[0] in either]
+        return [name for name, row in rows.items() if row.origin in tables]
+
+    def file(row: Variant) -> str:
+        return row.build.split(":")[0].replace(".", "/") + ".py"
+
+    own = [name for name, row in rows.items() if file(row) in files]
+    names = [name for name in grid.variants if name.split("?")[0] in rows]
     return list(dict.fromkeys([*names, *own, *new]))
 
 
@@ -355,19 +290,16 @@ def _cells(
     """
     found: dict[str, Cell] = {}
     for name in names:
-        why: Exception | None = None
-        planned = 0
-        for table in (Table(dict(each)) for each in rows):
+        whys: list[Exception] = []
+        for each in rows:
             try:
-                cells = make_plan(table, [name], grid, machine).cells
+                cells = make_plan(Table(dict(each)), [name], grid, machine).cells
             except (UnknownVariant, InvalidRow) as error:
-                why = error
+                whys.append(error)
                 continue
-            planned += len(cells)
             for cell in cells:
-                before = found.get(cell.key)
-                if before is None or cell.left_out is None or before.left_out is not None:
+                if cell.left_out is None or cell.key not in found:
                     found[cell.key] = cell
-        if why is not None and not planned:
-            raise why
+        if len(whys) == len(rows):
+            raise whys[-1]
     return list(found.values())

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from attnbench.core.checkout import Commit
     from attnbench.core.machine import Machine
     from attnbench.core.settings import Settings
+    from attnbench.features.commits.pairs import CommitsComparison
     from attnbench.sweep.presets import Preset
     from impls import Table
     from impls.spec import Variant
@@ -36,42 +38,57 @@ def compare(given: argparse.Namespace) -> int:
     import impls
     from attnbench.core.disk import HEADER
 
-    folders = [(Path(x) / HEADER).exists() for x in (given.a, given.b)]
+    names, table = (given.a, given.b), impls.table(given.table)
+    folders = [(Path(name) / HEADER).exists() for name in names]
     if all(folders):
         return _runs(given)
-    table = impls.table(given.table)
-    rows = [_is_row(table, x) for x in (given.a, given.b)]
-    if all(rows):
+    unknown = [_no_variant(table, name) for name in names]
+    if not any(unknown):
         return _variants(given, table)
-    if any(folders) or any(rows):
-        kinds = [
-            "a run folder" if f else "a variant" if r else "neither a run folder nor a variant"
-            for f, r in zip(folders, rows, strict=True)
-        ]
-        raise NothingToCompare(
-            f"{given.a} is {kinds[0]} and {given.b} is {kinds[1]}; compare takes two variants, two "
-            f"run folders or two commits{_instead(table, given, rows)}"
-        )
-    return _commits(given, table)
+    if not any(folders) and all(unknown):
+        return _commits(given)
+    kinds = [
+        "a run folder" if folder else "neither a run folder nor a variant" if why else "a variant"
+        for folder, why in zip(folders, unknown, strict=True)
+    ]
+    hints = [
+        f" ({why})"
+        for name, why in zip(names, unknown, strict=True)
+        if why and not all(unknown) and not Path(name).exists()
+    ]
+    raise NothingToCompare(
+        f"{given.a} is {kinds[0]} and {given.b} is {kinds[1]}; compare takes two variants, two "
+        f"run folders or two commits{''.join(hints)}"
+    )
 
 
-def _instead(table: Table, given: argparse.Namespace, rows: list[bool]) -> str:
-    """What a name that is no variant may have meant."""
+def _no_variant(table: Table, name: str) -> str:
+    """Why a name is no variant's; nothing for one that is."""
     from impls import UnknownVariant
 
-    for name, row in zip((given.a, given.b), rows, strict=True):
-        if any(rows) and not row and not Path(name).exists():
-            try:
-                table.find(name)
-            except UnknownVariant as unknown:
-                return f" ({unknown})"
+    try:
+        table.find(name)
+    except UnknownVariant as unknown:
+        return str(unknown)
     return ""
 
 
-def _worlds(table: Table, names: Sequence[str], grid: Preset) -> list[Preset]:
-    """The grid for each side; a row that runs in one process gets a world of one."""
-    several = [table.find(name).ranks for name in names]
-    return [grid if each or not any(several) else grid.with_(world=1) for each in several]
+def begin(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
+    """This machine, the settings, and the problems that were asked for."""
+    from attnbench.core.machine import this_machine
+    from attnbench.core.settings import Settings
+    from attnbench.sweep.presets import default_preset
+    from attnbench.sweep.start import find_preset, pinned
+
+    machine = this_machine()
+    changes = arguments.grid_changes(given)
+    changes.pop("budget", None)  # of pairs here, not of samples
+    preset = given.preset or f"compare-{default_preset(machine.devices)}"
+    grid = find_preset(preset, machine).with_(**changes)
+    return machine, Settings(threads=pinned(given.threads, machine)), grid
+
+
+# ---- variants ------------------------------------------------------------------------------------
 
 
 def unlike(judged: Variant, against: Variant) -> Iterator[str]:
@@ -88,48 +105,11 @@ def unlike(judged: Variant, against: Variant) -> Iterator[str]:
             "which is faster says nothing of which is right for a model"
         )
     if judged.world != against.world:
+        over = [f"{x.world} processes" if x.world > 1 else "one process" for x in (judged, against)]
         yield (
-            f"note: {judged.label} runs over {_processes(judged)} and {against.label} over "
-            f"{_processes(against)}: which is faster says nothing of which makes better use of a "
-            "device"
+            f"note: {judged.label} runs over {over[0]} and {against.label} over {over[1]}: which "
+            "is faster says nothing of which makes better use of a device"
         )
-
-
-def _processes(row: Variant) -> str:
-    return f"{row.world} processes" if row.world > 1 else "one process"
-
-
-def _refuse_options(given: argparse.Namespace, what: str, *, but: Sequence[str] = ()) -> None:
-    """What was asked for and would be ignored is refused."""
-    asked = set(arguments.grid_changes(given))
-    asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
-    if left := sorted(asked - set(but)):
-        options = ", ".join("--" + name.replace("_", "-") for name in left)
-        raise NothingToCompare(f"{options} says nothing of {what}; leave it out")
-
-
-def _is_row(table: Table, name: str) -> bool:
-    from impls import UnknownVariant
-
-    if name.split("?")[0] not in table.rows:
-        return False
-    try:
-        table.find(name)
-    except UnknownVariant:
-        return False
-    return True
-
-
-def _begun(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
-    from attnbench.core.machine import this_machine
-    from attnbench.core.settings import Settings
-    from attnbench.sweep.presets import default_preset
-    from attnbench.sweep.start import find_preset, pinned
-
-    machine = this_machine()
-    preset = given.preset or f"compare-{default_preset(machine.devices)}"
-    grid = find_preset(preset, machine).with_(**arguments.grid_changes(given))
-    return machine, Settings(threads=pinned(given.threads, machine)), grid
 
 
 def _variants(given: argparse.Namespace, table: Table) -> int:
@@ -139,12 +119,14 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan
 
-    machine, settings, grid = _begun(given)
-    asked = (given.a, given.b)
-    sides = zip(asked, _worlds(table, asked, grid), strict=True)
-    judged, against = (make_plan(table, [x], each, machine).cells for x, each in sides)
     if given.variant:
         raise NothingToCompare("--variant is for two commits; A and B are the variants here")
+    machine, settings, grid = begin(given)
+    rows = [table.find(name) for name in (given.a, given.b)]
+    judged, against = (
+        make_plan(table, [name], _world(grid, row, rows), machine).cells
+        for name, row in zip((given.a, given.b), rows, strict=True)
+    )
     names = judged[0].variant.label, against[0].variant.label
     for note in unlike(judged[0].variant, against[0].variant):
         say(note)
@@ -178,6 +160,12 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     return status([str(one.status) for one in found])
 
 
+def _world(grid: Preset, row: Variant, rows: Sequence[Variant]) -> Preset:
+    """The grid for one side; beside one over several processes, a row in one has a world of one."""
+    alone = any(each.ranks for each in rows) and not row.ranks
+    return grid.with_(world=1) if alone else grid
+
+
 def status(statuses: list[str]) -> int:
     """1 where one was not what it says it is; 2 where nothing was compared."""
     from attnbench.core.record import FINDINGS, NOT_TRIED
@@ -188,11 +176,20 @@ def status(statuses: list[str]) -> int:
     return int(any(s in FINDINGS for s in statuses))
 
 
+# ---- runs, and commits ---------------------------------------------------------------------------
+
+
 def _runs(given: argparse.Namespace) -> int:
-    _refuse_options(given, "two run folders, which were measured already")
     from attnbench.answer.compare_runs import compare_runs
     from attnbench.features.commits import view
 
+    asked = set(arguments.grid_changes(given))
+    asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
+    if asked:
+        options = ", ".join("--" + name.replace("_", "-") for name in sorted(asked))
+        raise NothingToCompare(
+            f"{options} says nothing of two run folders, which were measured already; leave it out"
+        )
     found = compare_runs(Path(given.a), Path(given.b))
     if given.json:
         print(json.dumps(found.to_dict()))
@@ -201,36 +198,55 @@ def _runs(given: argparse.Namespace) -> int:
     return found.exit_status
 
 
-def _commits(given: argparse.Namespace, table: Table) -> int:
-    import impls
-    from attnbench.core.checkout import resolve
+def _commits(given: argparse.Namespace) -> int:
+    from attnbench.core.checkout import BadCommit
+    from attnbench.features.commits import view
+    from attnbench.features.commits.revisions import find_commit, repository
+
+    root, tables = repository(given.table)
+    try:
+        a, b = find_commit(given.a, root), find_commit(given.b, root)
+    except BadCommit as why:
+        raise NothingToCompare(
+            f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
+        ) from None
+    begun = begin(given)
+    variants = given.variant or [COMMITS_VARIANT]
+    found = compare_commits(given, root, tables, (a, b), begun, variants, ("a", "b"))
+    if given.json:
+        print(json.dumps({**found.to_dict(), "counts": found.counts_of_pairs()}))
+    else:
+        view.commits(found, ("a", "b"))
+    return found.exit_status
+
+
+def compare_commits(
+    given: argparse.Namespace,
+    root: Path,
+    tables: Sequence[str],
+    commits: tuple[Commit, Commit],
+    begun: tuple[Machine, Settings, Preset],
+    variants: Sequence[str],
+    names: tuple[str, str],
+) -> CommitsComparison:
+    """Two commits in pairs, a line for each cell as it ends."""
     from attnbench.core.evidence import stored_margin
     from attnbench.core.lock import lock_for
-    from attnbench.features.commits import view
-    from attnbench.features.commits.rounds import BUDGET_S, compare_in_rounds
+    from attnbench.features.commits import rounds, view
     from attnbench.sweep.holding import open_worker
-    from attnbench.sweep.plan import make_plan
 
-    machine, settings, grid = _begun(given)
-    cells = make_plan(table, given.variant or [COMMITS_VARIANT], grid, machine).cells
-    margin = given.margin or stored_margin(Path(given.out), machine, settings.threads)
-    root = Path(impls.__file__).parents[1]
-    a, b = resolve(given.a, root), resolve(given.b, root)
-    opened = open_worker(settings, given.seed or 0, grid.budget, device=grid.device)
-
+    machine, settings, grid = begun
+    seconds = given.budget or rounds.BUDGET_S
+    opened = open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
+    plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
+    say(view.plan(plan.cells, seconds))
     with lock_for([grid.device]):
-        found = compare_in_rounds(
-            a,
-            b,
-            cells,
+        return rounds.compare_in_rounds(
+            *commits,
+            plan,
             opened,
-            margin=margin,
-            budget_s=given.budget or BUDGET_S,
+            margin=given.margin or stored_margin(Path(given.out), machine, settings.threads),
+            budget_s=seconds,
             root=root,
-            watch=lambda cell: say(view.line(cell, given.a, given.b)),
+            watch=lambda cell: say(view.line(cell, *names)),
         )
-    if given.json:
-        print(json.dumps(found.to_dict()))
-    else:
-        view.commits(found)
-    return found.exit_status

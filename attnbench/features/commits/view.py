@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from attnbench.answer.ranking import regime, regime_on_device
-from attnbench.core.stats import Comparison, Verdict
-from attnbench.features.commits.pairs import FINDINGS, CommitVerdict, PullRequest
+from attnbench.core.stats import Comparison, Pairs, Verdict
+from attnbench.features.commits.pairs import (
+    FINDINGS,
+    CommitCell,
+    CommitsComparison,
+    CommitVerdict,
+)
 from attnbench.features.commits.rounds import LOOKS
 from attnbench.report.tables import (
     BAD,
+    BOLD,
     FAINT,
     GOOD,
     Styled,
     Table,
     columns,
     console,
+    markdown_text,
     show,
+    to_markdown,
 )
 from attnbench.sweep.compare import Compared, counts
 from attnbench.sweep.plan import Cell, duration
 
 if TYPE_CHECKING:
     from attnbench.answer.compare_runs import ComparedCell, RunsComparison
-    from attnbench.features.commits.asv_report import CommitHistory, Moved
+    from attnbench.features.commits.asv_report import CommitHistory
     from attnbench.features.commits.instructions import InstructionCounts
-    from attnbench.features.commits.pairs import CommitCell, CommitsComparison
 
 STYLE = {
     Verdict.FASTER: GOOD,
@@ -37,71 +44,71 @@ STYLE = {
     Verdict.EQUIVALENT: "bold",
     Verdict.INCONCLUSIVE: FAINT,
 }
-HEAD_STYLE = {
-    **dict.fromkeys(FINDINGS, BAD),
-    CommitVerdict.IMPROVED: GOOD,
-    CommitVerdict.MENDED: GOOD,
-    CommitVerdict.ADDED: GOOD,
-    CommitVerdict.UNCHANGED: "bold",
-}
-MANY, MANY_BENCHMARKS = 8, 12
+QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
+"""Folded away in a comment."""
+GOOD_NEWS = (CommitVerdict.IMPROVED, CommitVerdict.MENDED, CommitVerdict.ADDED)
+MANY = 12
 """Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
 MOST = 400
 """Rows of two runs at most; of more, those that differ come first."""
-NOTHING = "–"
-WORDS = ("problem", "verdict", "pairs")
-"""Columns that may wrap."""
-STOPS = {"decided": "", "cap": " (at the cap)", "budget": " (at the budget)"}
+STOPS = {"": "", "decided": "", "cap": " (at the cap)", "budget": " (at the budget)"}
+FIGURES = ("ratio", "99 % interval", "pairs", "could be seen")
+
+
+def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
+    """Ratio, interval, how many, and what could have been seen."""
+    if c is None:
+        return [None] * 4
+    seen = f"{c.smallest_effect:.1%}"
+    return [f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", f"{c.n}{STOPS[stop]}", seen]
+
+
+def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
+    """The medians of a and b in milliseconds, and the figures of the comparison."""
+    if pairs is None:
+        return [None] * 6
+    medians = [f"{statistics.median(x) * 1e3:.4g}" for x in (pairs.a_s, pairs.b_s)]
+    return [*medians, *_figures(pairs.comparison, pairs.stop)]
+
+
+def _faint(some: Iterable[str]) -> None:
+    out = console()
+    for each in some:
+        out.print(escape(each), style=FAINT)
+
+
+# ---- two variants --------------------------------------------------------------------------------
 
 
 def pairs_line(one: Compared, judged: str, against: str) -> str:
     """One problem as a sentence."""
-    where = regime(one.problem)
-    if one.comparison is None:
-        return f"{where}: {one.status}: {one.why}"
-    return f"{where}: {one.comparison.sentence(against, judged)}"
+    c = one.comparison
+    return f"{regime(one.problem)}: {c.sentence(against, judged) if c else _why(one)}"
+
+
+def _why(one: Compared) -> str:
+    return f"{one.status}: {one.why}"
 
 
 def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     """The table, and how often which verdict fell."""
-    right = (
-        f"{judged} ms",
-        f"{against} ms",
-        "ratio",
-        "99 % interval",
-        "pairs",
-        "margin",
-        "could be seen",
-    )
-    rows: list[tuple[Any, ...]] = []
+    right = (f"{judged} ms", f"{against} ms", *FIGURES, "margin")
+    rows = []
     for one in found:
-        where = str(one.problem)
-        if one.pairs is None:
-            rows.append((where, Styled(one.status, FAINT), *[None] * len(right)))
-            continue
-        c = one.pairs.comparison
-        against_ms, judged_ms = _medians_ms(one)
-        rows.append(
-            (
-                where,
-                Styled(c.verdict, STYLE[c.verdict]),
-                judged_ms,
-                against_ms,
-                f"{c.ratio:.3f}",
-                f"{c.low:.3f}–{c.high:.3f}",
-                f"{c.n}{STOPS[one.pairs.stop]}",
-                f"{c.margin:.1%}",
-                f"{c.smallest_effect:.1%}",
-            )
-        )
-    show(Table("", columns("problem", "verdict", *right, right=right, wrap=WORDS), rows))
-    out = console()
-    for one in found:
-        if one.pairs is None:
-            out.print(escape(f"{one.status}: {one.problem}: {one.why}"), style=FAINT)
+        c = one.comparison
+        against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
+        verdict = Styled(c.verdict, STYLE[c.verdict]) if c else Styled(one.status, FAINT)
+        margin = f"{c.margin:.1%}" if c else None
+        rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
+    heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
+    show(Table("", heads, rows))
+    _faint(f"{one.problem}: {_why(one)}" for one in found if one.pairs is None)
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
     problems = f"{len(found)} problem" + "s" * (len(found) != 1)
-    out.print(escape(f"{judged} against {against}, {problems}: {many}"))
+    console().print(escape(f"{judged} against {against}, {problems}: {many}"))
+
+
+# ---- two runs ------------------------------------------------------------------------------------
 
 
 def runs(found: RunsComparison) -> None:
@@ -119,8 +126,12 @@ def runs(found: RunsComparison) -> None:
         f"{found.margin:.1%}\n"
     )
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
-    heads = columns("variant", "problem", "verdict", *right, right=right, wrap=WORDS)
-    shown = _telling(found.cells)
+    heads = columns(
+        "variant", "problem", "verdict", *right, right=right, wrap=("problem", "verdict")
+    )
+    shown = found.cells
+    if len(shown) > MOST:
+        shown = tuple(sorted(shown, key=_how_alike)[:MOST])
     cells = [
         (
             cell.variant,
@@ -133,279 +144,20 @@ def runs(found: RunsComparison) -> None:
     ]
     show(Table("", heads, cells))
     _faint(_run_remarks(found, shown))
-    _counted(found.counts())
-
-
-# ---- two commits ---------------------------------------------------------------------------------
-
-
-def plan(cells: Sequence[Cell], budget_s: float) -> str:
-    """What is going to be done, in a sentence."""
-    runs = [cell for cell in cells if cell.left_out is None]
-    variants = len({cell.variant.label for cell in runs})
-    return (
-        f"comparing {_count(len(runs), 'cell')} of {_count(variants, 'variant')}, in {LOOKS[0]} to "
-        f"{LOOKS[-1]} rounds, a new process each; {duration(len(runs) * budget_s)} at the most, a "
-        "quarter of that as a rule"
-    )
-
-
-def commits(found: CommitsComparison) -> None:
-    """Commit b against commit a, for ``compare``."""
-    _ends(found, ("a", "b"), "nothing: impls is the same in both")
-    _pairs_table(found, ("a", "b"), "verdict", [(c, _commit_verdict(c)) for c in found.cells])
-    _faint(
-        f"{c.variant} on {regime_on_device(c.problem)}: {c.why}"
-        for c in found.cells
-        if c.pairs is None
-    )
-    _counted(found.counts())
-
-
-def pull_request(found: PullRequest) -> None:
-    """Head against base, for ``history compare``."""
-    _ends(found, ("base", "head"), "nothing that is measured")
-    words = [
-        (cell, Styled(_head_is(cell, verdict), HEAD_STYLE.get(verdict, FAINT)))
-        for cell, verdict in found.judged()
+    words = {"worse": "that ended worse", "better": "that ended better"}
+    some = [
+        f"{n} {words.get(word, word)}"
+        for word, n in found.counts().items()
+        if n or word not in words
     ]
-    _pairs_table(found, ("base", "head"), "head is", words)
-    _faint(_pull_request_remarks(found))
-    console().print(_verdict_counts(found))
+    out.print(", ".join(some))
 
 
-def _ends(found: CommitsComparison, names: tuple[str, str], nothing: str) -> None:
-    """The two commits, the files that changed, and the margin."""
-    out = console()
-    for name, commit in zip(names, (found.a, found.b), strict=True):
-        out.print(escape(f"{name}  {commit}  {commit.subject}"))
-    out.print(escape(f"changed in between: {', '.join(found.changed) or nothing}"))
-    a, b = names
-    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {found.margin:.1%}\n")
-
-
-def _pairs_table(
-    found: CommitsComparison,
-    names: tuple[str, str],
-    heading: str,
-    cells: Sequence[tuple[CommitCell, Styled]],
-) -> None:
-    """A row a cell, with the verdict as given."""
-    right = (*(f"{name} ms" for name in names), "ratio", "99 % interval", "pairs", "could be seen")
-    rows = []
-    for cell, verdict in cells:
-        ratio, interval, n, seen = _figures(cell.comparison)
-        if cell.pairs is not None:
-            n += STOPS[cell.pairs.stop]
-        where = regime_on_device(cell.problem)
-        rows.append((cell.variant, where, verdict, *_medians_ms(cell), ratio, interval, n, seen))
-    heads = columns("variant", "problem", heading, *right, right=right, wrap=WORDS)
-    show(Table("", heads, rows))
-
-
-def _medians_ms(cell: CommitCell | Compared) -> tuple[str, str]:
-    """Of both sides."""
-    if cell.pairs is None:
-        return NOTHING, NOTHING
-    a, b = (f"{statistics.median(x) * 1e3:.4g}" for x in (cell.pairs.a_s, cell.pairs.b_s))
-    return a, b
-
-
-def line(cell: CommitCell, a: str = "a", b: str = "b") -> str:
-    """One cell of two commits as a sentence."""
-    where = f"{cell.variant} on {regime_on_device(cell.problem)}"
-    return f"{where}: {cell.comparison.sentence(a, b) if cell.comparison else cell.why}"
-
-
-def _commit_verdict(cell: CommitCell) -> Styled:
-    if cell.comparison is not None:
-        return Styled(cell.comparison.verdict, STYLE[cell.comparison.verdict])
-    sides = [side for side, why in (("a", cell.why_a), ("b", cell.why_b)) if why]
-    style = BAD if sides == ["b"] else FAINT
-    return Styled(f"not by {' nor '.join(sides)}", style)
-
-
-def markdown(found: PullRequest) -> str:
-    """The same, short, for a comment on a pull request: what did not change is folded away."""
-    loud: list[tuple[CommitCell, CommitVerdict]] = []
-    quiet: list[tuple[CommitCell, CommitVerdict]] = []
-    for cell, verdict in found.judged():
-        folded = verdict in (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
-        (quiet if folded else loud).append((cell, verdict))
-    lines = [f"### Attention, {found.a} to {found.b}: {_verdict_counts(found)}", ""]
-    lines += _markdown_rows(loud) if loud else ["Nothing that was compared has changed."]
-    if quiet:
-        lines += [
-            "",
-            f"<details><summary>{len(quiet)} others</summary>",
-            "",
-            *_markdown_rows(quiet),
-            "",
-            "</details>",
-        ]
-    if remarks := list(_pull_request_remarks(found)):
-        lines += ["", *(f"- {escape_markdown(text)}" for text in remarks)]
-    lines += [
-        "",
-        f"<sub>Time of head over base in pairs of calls, margin {found.margin:.1%}; every cell "
-        "passed the gate in both commits first. improved: FASTER, worse: SLOWER, unchanged: "
-        "EQUIVALENT, can't tell: INCONCLUSIVE.</sub>",
-    ]
-    return "\n".join(lines)
-
-
-def _markdown_rows(cells: Sequence[tuple[CommitCell, CommitVerdict]]) -> list[str]:
-    made = [
-        "| variant | problem | head is | base ms | head ms | ratio | 99 % interval |",
-        "|---|---|---|--:|--:|--:|--:|",
-    ]
-    for cell, verdict in cells:
-        word = _head_is(cell, verdict)
-        word = f"**{word}**" if verdict in FINDINGS else word
-        names = map(escape_markdown, (cell.variant, regime_on_device(cell.problem)))
-        row = [*names, word, *_medians_ms(cell), *_figures(cell.comparison)[:2]]
-        made.append(f"| {' | '.join(row)} |")
-    return made
-
-
-def _head_is(cell: CommitCell, verdict: CommitVerdict) -> str:
-    """The verdict on the commit, and that of the pairs behind it."""
-    if cell.comparison is not None and verdict is not CommitVerdict.WRONG:
-        return f"{verdict} ({cell.comparison.verdict})"
-    return str(verdict)
-
-
-def _verdict_counts(found: PullRequest) -> str:
-    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells"
-
-
-def _pull_request_remarks(found: PullRequest) -> Iterator[str]:
-    for word, names in (("added", found.added), ("removed", found.removed)):
-        if names:
-            yield f"{word}: {', '.join(names)}"
-    for cell, verdict in found.judged():
-        where, c = f"{cell.variant} on {regime_on_device(cell.problem)}", cell.comparison
-        if why := found.reason(cell):
-            yield f"{where}: {why}"
-        if verdict is CommitVerdict.UNDECIDED and c is not None:
-            yield f"{where}: can't tell; {c.smallest_effect:.1%} would have been seen"
-
-
-def escape_markdown(text: str) -> str:
-    """Text that markdown and its tables leave as it is."""
-    for mark in ("\\", "|", "`", "*", "_", "<"):
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
-
-
-def _count(n: int, noun: str) -> str:
-    """``1 cell``, ``2 cells``"""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def _whole(instructions: int | None) -> str:
-    return NOTHING if instructions is None else f"{instructions:,}"
-
-
-# ---- instructions, and asv -----------------------------------------------------------------------
-
-
-def instructions(found: InstructionCounts, *, markdown: bool) -> None:
-    """Instructions of a call in both commits, and why there are none."""
-    head = ("variant", "problem", "base", "head", "change")
-    rows = [
-        (
-            one.variant,
-            regime(one.problem),
-            _whole(one.base),
-            _whole(one.head),
-            NOTHING if one.change is None else f"{one.change:+.2%}",
-        )
-        for one in found.cells
-    ]
-    whys = [
-        f"{one.variant} on {regime(one.problem)}: {commit} {why}"
-        for one in found.cells
-        for commit, why in ((found.base, one.why_base), (found.head, one.why_head))
-        if why
-    ]
-    if markdown:
-        print(
-            "\n".join(
-                [
-                    f"### Instructions of a call, {found.base} to {found.head}",
-                    "",
-                    f"| {' | '.join(head)} |",
-                    "|---|---|--:|--:|--:|",
-                    *(f"| {' | '.join(map(escape_markdown, row))} |" for row in rows),
-                    *([""] if whys else []),
-                    *(f"- {escape_markdown(why)}" for why in whys),
-                ]
-            )
-        )
-        return
-    out = console()
-    for side, commit in (("base", found.base), ("head", found.head)):
-        out.print(escape(f"{side}  {commit}  {commit.subject}"))
-    show(Table("", columns(*head, right=head[2:], wrap=["problem"]), rows))
-    for why in whys:
-        out.print(escape(why), style=FAINT)
-    out.print(
-        "instructions of a call, by valgrind's callgrind; they are no time, and below 0.1 % "
-        "a change is noise",
-        style=FAINT,
-    )
-
-
-def history(found: Sequence[CommitHistory], factor: float) -> None:
-    """What asv's results show: a line a commit, oldest first, and what moved."""
-    right = ("measured", "skipped", "failed", "slower", "faster")
-    rows = []
-    for one in found:
-        counts = (one.measured, one.skipped, len(one.failed), len(one.slower), len(one.faster))
-        styles = ("", FAINT, BAD, BAD, GOOD)
-        shown = [Styled(n, style if n else "") for n, style in zip(counts, styles, strict=True)]
-        rows.append((one.commit.sha[:8], one.commit.subject, *shown))
-    show(Table("", columns("commit", "subject", *right, right=right, wrap=["subject"]), rows))
-    out = console()
-    for one in found:
-        for text in _moves(one):
-            out.print(escape(f"{one.commit.sha[:8]} {text}"))
-    out.print(
-        escape(
-            f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
-            "times, and further than anything moved on a commit that changed nothing in impls; "
-            "not in pairs, though: 'attnbench history compare' decides"
-        ),
-        style=FAINT,
-    )
-
-
-def _moves(one: CommitHistory) -> Iterator[str]:
-    groups: list[tuple[str, Sequence[Moved]]] = [("slower", one.slower), ("faster", one.faster)]
-    for word, moved in groups:
-        for each in sorted(moved, key=lambda m: -m.far)[:MANY_BENCHMARKS]:
-            yield f"{word}: {each.name}: {each.before:.4g} → {each.after:.4g} ({each.ratio:.3f})"
-        if len(moved) > MANY_BENCHMARKS:
-            yield f"{word}: {len(moved) - MANY_BENCHMARKS} more"
-    if one.by_itself:
-        most = max(one.by_itself, key=lambda m: m.far)
-        nothing = "" if one.changed else "nothing in impls has changed, and yet "
-        yield f"{nothing}{len(one.by_itself)} moved by themselves, by up to {most.ratio:.3f}"
-    for name in one.newly_failed[:MANY_BENCHMARKS]:
-        yield f"fails now: {name}"
-    if len(one.newly_failed) > MANY_BENCHMARKS:
-        yield f"fails now: {len(one.newly_failed) - MANY_BENCHMARKS} more"
-
-
-# ---- parts of tables -----------------------------------------------------------------------------
-
-
-def _figures(c: Comparison | None) -> tuple[str, str, str, str]:
-    """Ratio, interval, how many, and what could have been seen."""
-    if c is None:
-        return (NOTHING,) * 4
-    return f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", str(c.n), f"{c.smallest_effect:.1%}"
+def _how_alike(cell: ComparedCell) -> int:
+    """Cells that differ come before those that don't."""
+    if cell.comparison is None:
+        return 4 if cell.status_a is cell.status_b else 0
+    return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
 
 
 def _run_verdict(cell: ComparedCell) -> Styled:
@@ -419,56 +171,202 @@ def _run_verdict(cell: ComparedCell) -> Styled:
     return Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
 
 
-def _telling(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
-    """Those that are shown: all, or of too many those that differ before those that don't."""
-    if len(cells) <= MOST:
-        return cells
-    telling = (Verdict.SLOWER, Verdict.FASTER)
-
-    def rank(cell: ComparedCell) -> int:
-        if cell.comparison is None:
-            return 0 if cell.status_a is not cell.status_b else len(telling) + 2
-        verdict = cell.comparison.verdict
-        return 1 + (telling.index(verdict) if verdict in telling else len(telling))
-
-    return sorted(cells, key=rank)[:MOST]
-
-
-def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterable[str]:
+def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:
     """What a table of numbers leaves out."""
-    if len(shown) < len(found.cells):
-        rest = len(found.cells) - len(shown)
+    if rest := len(found.cells) - len(shown):
         yield f"{rest} more cells are not shown, those that differ least; --json has them all"
     for cell in shown:
-        said = [cell.reason] * bool(cell.reason) + list(cell.notes)
-        if said:
+        if said := [*filter(None, [cell.reason]), *cell.notes]:
             yield f"{cell.variant} on {regime_on_device(cell.problem)}: {'; '.join(said)}"
     for side, names in (("a", found.only_a), ("b", found.only_b)):
         if names:
             more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
             yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
     if found.alike:
-        ended = "cell" + "s" * (found.alike > 1)
-        yield f"{found.alike} {ended} ended alike in both, without a time"
+        yield f"{found.alike} cell{'s' * (found.alike > 1)} ended alike in both, without a time"
     if found.apart:
-        middle, most = (f"{100 * share:.1f}%" for share in found.apart)
-        timed = sum(cell.comparison is not None for cell in found.cells)
-        which = (
-            f"of {timed} cells timed in both the middle one is" if timed > 1 else "the times are"
+        middle, most = (f"{share:.1%}" for share in found.apart)
+        yield (
+            f"of what was timed in both, the middle cell is {middle} apart, nine in ten at most "
+            f"{most}"
         )
-        yield f"{which} {middle} apart" + f", nine in ten at most {most}" * (timed > 1)
 
 
-def _faint(some: Iterable[str]) -> None:
-    out = console()
-    for each in some:
-        out.print(escape(each), style=FAINT)
+# ---- two commits ---------------------------------------------------------------------------------
 
 
-def _counted(counts: Mapping[str, int]) -> None:
-    """How often each verdict was given; changes of status where there were any."""
-    words = {"worse": "that ended worse", "better": "that ended better"}
-    shown: Sequence[str] = [
-        f"{n} {words.get(name, name)}" for name, n in counts.items() if n or name not in words
+def plan(cells: Sequence[Cell], budget_s: float) -> str:
+    """What is going to be done, in a sentence."""
+    runs = [cell for cell in cells if cell.left_out is None]
+    return (
+        f"comparing {_count(len(runs), 'cell')} of "
+        f"{_count(len({cell.variant.label for cell in runs}), 'variant')}, in {LOOKS[0]} to "
+        f"{LOOKS[-1]} rounds, a new process each; {duration(len(runs) * budget_s)} at the most, a "
+        "quarter of that as a rule"
+    )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def line(cell: CommitCell, a: str, b: str) -> str:
+    """One cell of two commits as a sentence."""
+    return f"{_where(cell)}: {cell.comparison.sentence(a, b) if cell.comparison else cell.why}"
+
+
+def _where(cell: CommitCell) -> str:
+    return f"{cell.variant} on {regime_on_device(cell.problem)}"
+
+
+def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
+    """The second commit against the first, by the names given."""
+    out, (a, b) = console(), names
+    for name, commit in zip(names, (found.a, found.b), strict=True):
+        out.print(escape(f"{name}  {commit}  {commit.subject}"))
+    changed = ", ".join(found.changed) or "nothing that is measured"
+    out.print(escape(f"changed in between: {changed}"))
+    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {found.margin:.1%}\n")
+    show(_commits_table(found.judged(), names, _head_style))
+    _faint(_commits_remarks(found))
+    out.print(_verdict_counts(found))
+
+
+def _head_style(verdict: CommitVerdict) -> str:
+    if verdict in FINDINGS:
+        return BAD
+    return GOOD if verdict in GOOD_NEWS else BOLD if verdict == "unchanged" else FAINT
+
+
+def _commits_table(
+    cells: Iterable[tuple[CommitCell, CommitVerdict]],
+    names: tuple[str, str],
+    style: Callable[[CommitVerdict], str],
+) -> Table:
+    """A row a cell: the verdict on the commit, and that of the pairs behind it."""
+    a, b = names
+    right, word = (f"{a} ms", f"{b} ms", *FIGURES), f"{b} is"
+    rows = []
+    for cell, verdict in cells:
+        c = None if verdict is CommitVerdict.WRONG else cell.comparison
+        head_is = Styled(f"{verdict} ({c.verdict})" if c else str(verdict), style(verdict))
+        problem = regime_on_device(cell.problem)
+        rows.append((cell.variant, problem, head_is, *_pairs_figures(cell.pairs)))
+    wrap = ("problem", word, "pairs")
+    return Table("", columns("variant", "problem", word, *right, right=right, wrap=wrap), rows)
+
+
+def markdown(found: CommitsComparison) -> str:
+    """The same, for a comment on a pull request: what did not change is folded away."""
+    loud = [each for each in found.judged() if each[1] not in QUIET]
+    quiet = [each for each in found.judged() if each[1] in QUIET]
+    table, folded = (
+        to_markdown(
+            _commits_table(some, ("base", "head"), lambda verdict: BOLD * (verdict in FINDINGS))
+        )
+        for some in (loud, quiet)
+    )
+    lines = [f"### Attention, {found.a} to {found.b}: {_verdict_counts(found)}", ""]
+    lines.append(table if loud else "Nothing that was compared has changed.")
+    if quiet:
+        summary = f"<details><summary>{len(quiet)} others</summary>"
+        lines += ["", summary, "", folded, "", "</details>"]
+    if remarks := list(_commits_remarks(found)):
+        lines += ["", *(f"- {markdown_text(text)}" for text in remarks)]
+    lines += [
+        "",
+        f"<sub>Time of head over base in pairs of calls, margin {found.margin:.1%}; every cell "
+        "passed the gate in both commits first.</sub>",
     ]
-    console().print(", ".join(shown))
+    return "\n".join(lines)
+
+
+def _verdict_counts(found: CommitsComparison) -> str:
+    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells"
+
+
+def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
+    for word, names in (("added", found.added), ("removed", found.removed)):
+        if names:
+            yield f"{word}: {', '.join(names)}"
+    for cell, verdict in found.judged():
+        if why := found.reason(cell):
+            yield f"{_where(cell)}: {why}"
+        if verdict is CommitVerdict.UNDECIDED and cell.comparison is not None:
+            seen = cell.comparison.smallest_effect
+            yield f"{_where(cell)}: can't tell; {seen:.1%} would have been seen"
+
+
+def instructions(found: InstructionCounts, *, markdown: bool) -> None:
+    """Instructions of a call in both commits, and why there are none."""
+    head = ("variant", "problem", "base", "head", "change")
+    rows = [
+        (
+            one.variant,
+            regime(one.problem),
+            *(None if n is None else f"{n:,}" for n in (one.base, one.head)),
+            None if one.change is None else f"{one.change:+.2%}",
+        )
+        for one in found.cells
+    ]
+    table = Table("", columns(*head, right=head[2:], wrap=["problem"]), rows)
+    whys = [
+        f"{one.variant} on {regime(one.problem)}: {commit} {why}"
+        for one in found.cells
+        for commit, why in ((found.base, one.why_base), (found.head, one.why_head))
+        if why
+    ]
+    if markdown:
+        title = f"### Instructions of a call, {found.base} to {found.head}"
+        print("\n".join([title, "", to_markdown(table), ""]))
+        print("\n".join(f"- {markdown_text(why)}" for why in whys))
+        return
+    for side, commit in (("base", found.base), ("head", found.head)):
+        console().print(escape(f"{side}  {commit}  {commit.subject}"))
+    show(table)
+    noise = "by valgrind's callgrind; they are no time, and below 0.1 % a change is noise"
+    _faint([*whys, f"instructions of a call, {noise}"])
+
+
+# ---- many commits --------------------------------------------------------------------------------
+
+
+def history(found: Sequence[CommitHistory], factor: float) -> None:
+    """What asv's results show: a line a commit, oldest first, and what moved."""
+    right = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
+    rows = []
+    for one in found:
+        lists: tuple[Sequence[object], ...] = (one.failed, one.slower, one.faster)
+        numbers = (one.measured, one.skipped, *map(len, lists))
+        styles = zip(numbers, right.values(), strict=True)
+        shown = [Styled(n, style if n else "") for n, style in styles]
+        rows.append((one.commit.sha[:8], one.commit.subject, *shown))
+    show(Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows))
+    for one in found:
+        for text in _moves(one):
+            console().print(escape(f"{one.commit.sha[:8]} {text}"))
+    _faint(
+        [
+            f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
+            "times, and further than anything moved on a commit that changed nothing in impls; "
+            "not in pairs, though: 'attnbench history compare' decides"
+        ]
+    )
+
+
+def _moves(one: CommitHistory) -> Iterator[str]:
+    named: Mapping[str, list[str]] = {
+        word: [
+            f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
+            for m in sorted(moved, key=lambda m: -m.far)
+        ]
+        for word, moved in (("slower", one.slower), ("faster", one.faster))
+    }
+    for word, names in {**named, "fails now": list(one.newly_failed)}.items():
+        yield from (f"{word}: {name}" for name in names[:MANY])
+        if len(names) > MANY:
+            yield f"{word}: {len(names) - MANY} more"
+    if one.by_itself:
+        most = max(one.by_itself, key=lambda m: m.far)
+        nothing = "" if one.changed else "nothing in impls has changed, and yet "
+        yield f"{nothing}{len(one.by_itself)} moved by themselves, by up to {most.ratio:.3f}"

@@ -6,14 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attnbench
+import impls
 from attnbench.core.machine import this_machine
-from attnbench.features.commits.pairs import Refused
 from attnbench.features.commits.revisions import find_commit
-from attnbench.features.commits.rounds import compare
+from attnbench.features.commits.rounds import CellPlan, compare_in_rounds, plan_cells
+from attnbench.sweep.holding import Refused
+from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from impls.loading import load_file
+from impls import Table
+from tests.repositories import git
 
-git = load_file(Path(__file__).parents[1] / "repositories.py").git
 ROOT = Path(attnbench.__file__).parents[1]
 GRID = Preset("one problem", ("matmul", "einsum"), seq=("16",), heads=(1,), phase=("forward",))
 FRESH = '\n\nROWS.append(_row("fresh", "new", "matmul:build", "two_matrices"))\n'
@@ -50,7 +52,6 @@ def make(root):
         "same": {},
         "wrong": {"matmul": ["wrong", "row 3 is off"], "einsum": 1.0},
         "broken": {"matmul": ["failed", "it raised ModuleNotFoundError"]},
-        "not-here": {"matmul": ["unavailable", "matmul needs CUDA"]},
     }
     for branch, said in takes.items():
         commit(root, branch, {"impls/takes.json": json.dumps(said)})
@@ -67,6 +68,8 @@ def make(root):
 class Worker:
     """Takes a millisecond, or as many times that as its commit's file says."""
 
+    falls_after = None
+
     def __init__(self, folder, luck=1.0):
         self.takes = json.loads((folder / "impls" / "takes.json").read_text())
         self.rows = {"matmul", "einsum", "online"}
@@ -74,6 +77,7 @@ class Worker:
         self.rows |= {"fresh"} if FRESH in plate else set()
         self.rows -= {"einsum"} if GONE in plate else set()
         self.narrow, self.luck, self.held = NARROW in plate, luck, ""
+        self.places = self.samples = 0
 
     def hold(self, variant, problem):
         if variant not in self.rows:
@@ -90,9 +94,10 @@ class Worker:
         return type(self)(folder, self.luck)
 
     def fresh(self):
-        pass
+        self.places += 1
 
     def sample(self):
+        self.samples += 1
         return 1e-3 * self.takes.get(self.held, 1.0) * self.luck
 
 
@@ -101,15 +106,30 @@ class Opened:
 
     def __init__(self, luck=(), kind=Worker):
         """``luck``: of each process in turn, how much slower it is."""
-        self.folders, self.luck, self.kind = [], list(luck), kind
+        self.folders, self.luck, self.kind, self.workers = [], list(luck), kind, []
 
     @contextmanager
     def __call__(self, folder):
         self.folders.append(folder)
-        yield self.kind(folder, self.luck.pop(0) if self.luck else 1.0)
+        self.workers.append(self.kind(folder, self.luck.pop(0) if self.luck else 1.0))
+        yield self.workers[-1]
 
 
-def compared(root, head, base="main", asked=(), opened=None, **more):
-    ends = find_commit(base, root), find_commit(head, root)
+def ends(root, base, head):
+    return find_commit(base, root), find_commit(head, root)
+
+
+def compared(root, head, base="main", asked=(), opened=None, grid=GRID, tables=(), **more):
+    """As ``history compare`` does it: the tables of both commits are read."""
+    both = ends(root, base, head)
+    plan = plan_cells(*both, asked, grid, this_machine(), root, tables)
     more = {"margin": 0.01, "budget_s": 60.0, "root": root, **more}
-    return compare(*ends, asked, more.pop("grid", GRID), this_machine(), opened or Opened(), **more)
+    return compare_in_rounds(*both, plan, opened or Opened(), **more)
+
+
+def in_rounds(root, head, opened, *names, **more):
+    """The same of cells that are known."""
+    rows = Table({name: impls.table().rows[name] for name in names})
+    cells = make_plan(rows, names, GRID, this_machine()).cells * more.pop("times", 1)
+    more = {"margin": 0.01, "budget_s": 60.0, "root": root, **more}
+    return compare_in_rounds(*ends(root, "main", head), CellPlan(cells), opened, **more)

@@ -1,0 +1,326 @@
+"""What a pull request is told: workers are stood in for, commits and their tables are real."""
+
+import json
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from attnbench.core.settings import Settings
+from attnbench.core.stats import Verdict
+from attnbench.features.commits import view
+from attnbench.features.commits.rounds import LOOKS, PAIRS, NoCommonCells, judged
+from attnbench.sweep.holding import Refused, open_worker
+from impls import UnknownVariant
+from tests.commits import planted
+from tests.commits.planted import GRID, ROOT, Opened, Worker, compared, in_rounds
+from tests.repositories import git
+
+
+def usual(repository, head, base="main"):
+    return known(repository, head, base)
+
+
+known = cache(compared)
+
+
+def said(found):
+    return {cell.variant: str(verdict) for cell, verdict in found.judged()}
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "words", "status"),
+    [
+        ("main", "same", {"matmul": "unchanged", "einsum": "unchanged"}, 0),
+        ("main", "slower", {"matmul": "worse", "einsum": "unchanged"}, 1),
+        ("main", "faster", {"matmul": "improved", "einsum": "unchanged"}, 0),
+        ("main", "wrong", {"matmul": "wrong", "einsum": "unchanged"}, 1),
+        ("main", "broken", {"matmul": "fails", "einsum": "unchanged"}, 1),
+        ("main", "fresh", {"fresh": "added", "matmul": "unchanged", "einsum": "unchanged"}, 0),
+        (
+            "main",
+            "fresh-fails",
+            {"fresh": "fails", "matmul": "unchanged", "einsum": "unchanged"},
+            1,
+        ),
+        ("main", "gone", {"matmul": "unchanged", "einsum": "removed"}, 0),
+        ("main", "narrow", {"einsum": "fails", "matmul": "unchanged"}, 1),
+        ("main", "door", {"matmul": "fails", "einsum": "fails"}, 1),
+        ("main", "touched", dict.fromkeys(("matmul", "einsum", "online"), "unchanged"), 0),
+        ("wrong", "same", {"matmul": "works again", "einsum": "unchanged"}, 0),
+    ],
+)
+def test_a_commit_is_told_what_it_does_and_nothing_else(repository, base, head, words, status):
+    found = usual(repository, head, base)
+    assert list(said(found)) == list(words)
+    assert said(found) == words
+    assert found.exit_status == status
+
+
+@pytest.mark.parametrize(
+    ("both", "word", "status"), [("wrong", "wrong", 1), ("broken", "not measured", 2)]
+)
+def test_what_is_amiss_in_both(repository, both, word, status):
+    found = compared(repository, both, both, ["matmul"])
+    assert (said(found), found.exit_status) == ({"matmul": word}, status)
+
+
+def test_a_table_that_can_not_be_read_costs_no_worker(repository):
+    opened = Opened()
+    found = compared(repository, "door", opened=opened)
+    why = found.reason(found.cells[0])
+    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in why
+    assert (opened.folders, found.added, found.removed) == ([], (), ())  # nobody knows
+    with pytest.raises(NoCommonCells, match="can't be read"):
+        compared(repository, "door", "door")
+
+
+def test_an_unknown_variant_is_a_sentence(repository):
+    with pytest.raises(UnknownVariant, match="there is no variant 'nothere'"):
+        compared(repository, "same", asked=["nothere"])
+
+
+def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
+    """It has no ``impls``; its row file names code that lies beside it."""
+    root = tmp_path / "kernels"
+    root.mkdir()
+    git(root, "init", "--quiet", "--initial-branch", "main")
+    git(root, "commit", "--quiet", "--allow-empty", "-m", "nothing")
+    row = "Variant(name='{}', title='t', family='f', computes='softmax', build='mine.core:build')"
+    text = "import mine.core\nfrom impls.spec import Variant\nROWS = [{}]\n"
+    for branch, names in (("one", ["one"]), ("later", ["one", "two"])):
+        rows = text.format(", ".join(map(row.format, names)))
+        planted.commit(root, branch, {"mine/core.py": f"IN = '{branch}'", "rows.py": rows})
+    seen = []
+
+    @contextmanager
+    def opened(folder):
+        seen.append((folder / "mine" / "core.py").read_text())
+        for name in ("attnbench", "impls"):
+            assert (folder / name).resolve() == ROOT / name
+        yield Own(folder)
+
+    class Own(Worker):
+        def __init__(self, folder, luck=1.0):
+            self.takes, self.luck, self.places, self.samples = {}, luck, 0, 0
+            self.narrow = False
+            self.rows = {"one", "two"} if "'two'" in (folder / "rows.py").read_text() else {"one"}
+
+    found = compared(root, "later", "one", opened=opened, tables=["rows.py"])
+    assert said(found) == {"two": "added", "one": "unchanged"}
+    assert (found.added, found.changed) == (("two",), ("mine/core.py", "rows.py"))
+    assert set(seen) == {"IN = 'one'", "IN = 'later'"}
+
+
+# ---- rounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([0.0, 0.001, -0.001, 0.0], "EQUIVALENT"),
+        ([0.05, 0.051, 0.049, 0.05], "SLOWER"),
+        ([-0.05, -0.051, -0.049, -0.05], "FASTER"),
+        ([0.05, 0.0, 0.06, 0.01], "INCONCLUSIVE"),  # two of the four processes were lucky
+        ([0.05, 0.02, 0.06, 0.03], "INCONCLUSIVE"),  # four are few
+        ([0.009, 0.0091, 0.0089, 0.009], "EQUIVALENT"),  # within the margin
+        ([0.012, 0.005, 0.012, 0.011], "INCONCLUSIVE"),  # about the margin
+    ],
+)
+def test_rounds_say_together_what_none_of_them_could(shares, verdict):
+    found = judged([math.log1p(share) for share in shares], 0.01, pairs=160)
+    assert (found.verdict, found.n) == (verdict, 160)
+    assert found.low < found.ratio < found.high
+
+
+def test_each_round_has_a_process_in_which_both_lie_and_whose_own_changes(repository):
+    """Processes are of unlike luck, which is the same for both commits."""
+    opened = Opened(luck=[1.0, 1.3, 0.8, 1.1])
+    found = in_rounds(repository, "slower", opened, "matmul")
+    (cell,) = found.cells
+    assert cell.comparison.verdict is Verdict.SLOWER
+    assert cell.comparison.ratio == pytest.approx(1.05)
+    a, b = opened.folders[:2]
+    assert opened.folders == [a, b] * (LOOKS[0] // 2)
+    assert a != b
+    assert not a.exists()
+    assert len(cell.pairs.a_s) == len(cell.pairs.b_s) == PAIRS * LOOKS[0]
+    assert {(w.places, w.samples) for w in opened.workers} == {(4, PAIRS)}
+    names = found.to_dict()["cells"][0]["pairs"]["samples_s"]
+    assert {name: some[0] for name, some in names.items()} == pytest.approx(
+        {"main": 1e-3, "slower": 1.05e-3}
+    )
+
+
+def alone(luck=()):
+    """Variants that can't be had in one process with those of another folder."""
+
+    class Alone(Worker):
+        def beside(self, folder):
+            return Refuses(folder)
+
+    class Refuses(Worker):
+        def hold(self, variant, problem):
+            opened.refused += 1
+            raise Refused("failed: an operator of that name is registered already", "failed")
+
+    opened = Opened(luck, Alone)
+    opened.refused = 0
+    return opened
+
+
+def test_what_can_not_be_had_in_one_process_is_measured_in_two(repository):
+    opened = alone()
+    found = in_rounds(repository, "slower", opened, "matmul")
+    assert found.cells[0].comparison.verdict is Verdict.SLOWER
+    assert opened.refused == 1  # and is not tried again where it can't be had
+    a, _, b = opened.folders[:3]
+    assert opened.folders == [a, a, b, b, b, a] * (LOOKS[0] // 2)  # each starts first as often
+
+
+@pytest.mark.parametrize(
+    ("head", "luck", "verdicts", "stop", "budget_s"),
+    [  # every other process is a twentieth slower: never a wrong verdict, whoever has it
+        ("same", [1, 1, 1.05, 1, 1.05, 1.05, 1, 1.05, 1, 1, 1, 1] * 8,
+         (Verdict.INCONCLUSIVE, Verdict.EQUIVALENT), "cap", 60),
+        ("slower", [1, 1, 1.02, 1, 1.01, 1, 1, 1.02, 1.01, 1, 1.01, 1.01] * 8,
+         (Verdict.SLOWER,), "decided", 60),
+        ("same", [1, 1, 1.2, 1, 1.2, 1.2, 1, 1.2, 1, 1, 1, 1.2],
+         (Verdict.INCONCLUSIVE,), "budget", 1e-9),
+    ],
+)  # fmt: skip
+def test_the_luck_of_two_processes_is_no_difference(
+    repository, head, luck, verdicts, stop, budget_s
+):
+    opened = alone(luck)
+    (cell,) = in_rounds(repository, head, opened, "matmul", budget_s=budget_s).cells
+    assert cell.comparison.verdict in verdicts
+    assert cell.pairs.stop == stop
+    assert len(opened.folders) % 3 == 0
+    assert (len(opened.folders) == 3 * LOOKS[0]) == (stop == "budget")
+
+
+def test_a_cell_that_is_decided_is_not_measured_again(repository):
+    """Einsum is slower where it is at home, and each commit is every other time."""
+    seen = []
+
+    class Counted(Worker):
+        einsum = 1.3
+
+        def hold(self, variant, problem):
+            seen.append(variant)
+            self.takes["einsum"] = self.einsum
+            return super().hold(variant, problem)
+
+        def beside(self, folder):
+            other = type(self)(folder)
+            other.einsum = 1.0
+            return other
+
+    in_rounds(repository, "slower", Opened(kind=Counted), "matmul", "einsum")
+    assert seen.count("matmul") == 2 * LOOKS[0] < seen.count("einsum")
+
+
+def test_a_difference_among_many_must_survive_the_correction(repository):
+    """Four rounds that say so by chance one time in some hundred."""
+
+    class Chance(Worker):
+        def sample(self):
+            return 1.0 if self.takes == {} else (1.04, 1.05, 1.06, 1.05)[len(opened.folders) - 1]
+
+    for times, word in ((1, "worse"), (30, "can't tell")):
+        opened = Opened(kind=Chance)
+        found = in_rounds(repository, "slower", opened, "matmul", times=times)
+        assert found.counts() == {word: times}
+        assert found.counts_of_pairs()["SLOWER"] == (times == 1)
+
+
+@pytest.mark.parametrize(("falls", "status"), [("main", 0), ("faster", 1)])
+def test_who_falls_on_the_way_costs_its_cell_alone(repository, falls, status):
+    class Falls(Worker):
+        def sample(self):
+            if self.held == "matmul" and (self.takes == {}) == (falls == "main"):
+                raise Refused("wrong: row 3 is off" if self.takes else "died of SIGSEGV", "crashed")
+            return super().sample()
+
+    found = in_rounds(repository, "faster", Opened(kind=Falls), "matmul", "einsum")
+    matmul, einsum = found.cells
+    why = {"main": matmul.why_a, "faster": matmul.why_b}[falls]
+    assert f"({falls}): " in why
+    assert matmul.why == why
+    assert einsum.comparison.verdict is Verdict.EQUIVALENT
+    assert found.exit_status == status
+    assert found.counts_of_pairs()["worse" if status else "better"] == 1
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+def test_a_comment_is_short_findings_first_and_the_unchanged_folded(repository):
+    text = view.markdown(usual(repository, "slower"))
+    before, folded = text.split("<details>")
+    assert text.startswith("### Attention, ")
+    assert "1 worse, 1 unchanged" in before
+    assert "**worse (SLOWER)**" in before
+    assert "einsum" not in before
+    assert "unchanged (EQUIVALENT)" in folded
+    assert "| 1 | 1.05 | 1.050 | 1.050–1.050 |" in before
+    nothing = view.markdown(usual(repository, "same"))
+    assert "Nothing that was compared has changed." in nothing
+
+
+def test_a_comment_says_why_and_what_came_and_went(repository):
+    text = view.markdown(usual(repository, "wrong"))
+    assert "**wrong**" in text
+    assert "row 3 is off" in text
+    assert "- added: fresh" in view.markdown(usual(repository, "fresh"))
+    assert "- removed: einsum" in view.markdown(usual(repository, "gone"))
+
+
+def test_the_terminal_shows_the_same_and_a_line_as_each_cell_ends(repository, capsys):
+    seen = []
+    found = compared(repository, "slower", watch=seen.append)
+    view.commits(found, ("base", "head"))
+    text = capsys.readouterr().out
+    assert "worse (SLOWER)" in text
+    assert "changed in between: impls/takes.json" in text
+    assert "1 worse, 1 unchanged" in text
+    assert text.index("matmul") < text.index("einsum")
+    line = view.line(seen[0], "base", "head")
+    assert "matmul on forward, mask causal, 16 tokens" in line
+    assert "head is SLOWER than base: 1.050 of its time" in line
+    lost = replace(seen[0], pairs=None, why_b="commit b: gone")
+    assert view.line(lost, "base", "head").endswith(": commit b: gone")
+
+
+def test_all_of_it_can_be_sent(repository):
+    sent = json.loads(json.dumps(usual(repository, "wrong").to_dict(), allow_nan=False))
+    assert sent["counts"] == {"wrong": 1, "unchanged": 1}
+    assert sent["cells"][0]["status_b"] == "wrong"
+    assert sent["cells"][0]["why"].endswith("wrong: row 3 is off")
+    assert sent["cells"][1]["pairs"]["comparison"]["verdict"] == "EQUIVALENT"
+    assert (sent["b"]["name"], sent["changed"]) == ("wrong", ["impls/takes.json"])
+
+
+@pytest.mark.slow
+def test_two_commits_of_the_real_table(tmp_path):
+    """The second multiplies three times where the first does once, and has lost a row."""
+    root = planted.make(tmp_path / "repository")
+    slow = "\n\n_once = build\n\n\ndef build(problem):\n    one = _once(problem)\n"
+    slow += "    return lambda q, k, v: (one(q, k, v), one(q, k, v), one(q, k, v))[2]\n"
+    gone = '\n\nROWS[:] = [row for row in ROWS if row.name != "bmm"]\n'
+    both = {**planted.with_("matmul.py", slow), **planted.with_("__init__.py", gone)}
+    planted.commit(root, "thrice", both)
+    names, opened = ["matmul", "bmm", "einsum"], open_worker(Settings(), 0, 0.1)
+    grid = GRID.with_(seq=("128",), heads=(4,))
+    found = compared(root, "thrice", asked=names, opened=opened, grid=grid, margin=0.05)
+    cells = {cell.variant: cell for cell in found.cells}
+    assert cells["matmul"].comparison.ratio > 1.5
+    assert "there is no variant 'bmm'" in cells["bmm"].why_b
+    assert cells["einsum"].comparison.verdict not in (Verdict.FASTER, Verdict.SLOWER)
+    assert (said(found)["bmm"], found.exit_status) == ("removed", 1)
