@@ -41,24 +41,6 @@ class Commit:
         return short if self.sha.startswith(self.name) else f"{short} ({self.name})"
 
 
-def resolve(name: str, root: Path) -> Commit:
-    """The commit that a name stands for in the checkout that holds ``impls``."""
-    if git(root, "rev-parse", "--git-dir") is None:
-        raise BadCommit(
-            f"{root} is no git checkout, so it has no commits to compare; run attnbench from a "
-            "clone, or give two run folders or two variants"
-        )
-    sha = git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    if not sha:
-        raise BadCommit(
-            f"{name!r} is no commit of {root}, nor a run folder, nor a variant; 'git log' there "
-            "shows its commits, 'attnbench list' the variants"
-        )
-    found = sha.decode().strip()
-    subject = git(root, "log", "-1", "--format=%s", found) or b""
-    return Commit(name, found, subject.decode(errors="replace").strip())
-
-
 def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
     """The files of ``impls``, or of all there are, that two commits have otherwise."""
     where = "." if whole else "impls"

@@ -3,12 +3,11 @@
 import pytest
 
 from attnbench import cli
-from attnbench.core import checkout
 from attnbench.core.evidence import save_machine
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.stats import LEAST_MARGIN
-from attnbench.features.commits import rounds, verb
+from attnbench.features.commits import revisions, rounds, verb
 
 SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
 
@@ -96,12 +95,15 @@ def margins(monkeypatch, held):
         def to_dict():
             return {}
 
+        counts_of_pairs = to_dict
+
     def compared(a, b, cells, opened, *, margin, **more):
         assert (held.on, held.devices) == (True, {"cpu"})
         seen.append(margin)
         return Found
 
-    monkeypatch.setattr(checkout, "resolve", lambda name, root: name)
+    monkeypatch.setattr(revisions, "find_commit", lambda name, root: name)
+    monkeypatch.setattr(rounds, "plan_cells", lambda *_: rounds.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", compared)
     return seen
 

@@ -122,10 +122,11 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     if given.variant:
         raise NothingToCompare("--variant is for two commits; A and B are the variants here")
     machine, settings, grid = begin(given)
-    rows = [table.find(name) for name in (given.a, given.b)]
+    ranks = {name: table.find(name).ranks for name in (given.a, given.b)}
+    mixed = len({bool(each) for each in ranks.values()}) > 1  # only the one runs over several
     judged, against = (
-        make_plan(table, [name], _world(grid, row, rows), machine).cells
-        for name, row in zip((given.a, given.b), rows, strict=True)
+        make_plan(table, [name], grid.with_(world=1) if mixed and not many else grid, machine).cells
+        for name, many in ((given.a, ranks[given.a]), (given.b, ranks[given.b]))
     )
     names = judged[0].variant.label, against[0].variant.label
     for note in unlike(judged[0].variant, against[0].variant):
@@ -158,12 +159,6 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
     else:
         view.show_pairs(found, *names)
     return status([str(one.status) for one in found])
-
-
-def _world(grid: Preset, row: Variant, rows: Sequence[Variant]) -> Preset:
-    """The grid for one side; beside one over several processes, a row in one has a world of one."""
-    alone = any(each.ranks for each in rows) and not row.ranks
-    return grid.with_(world=1) if alone else grid
 
 
 def status(statuses: list[str]) -> int:
