@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,77 +15,13 @@ from torch.nn.attention import SDPBackend
 import impls
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models.cores import wrong_level
-from attnbench.models.mask_of import hides, is_usual, mask_of, own_folder, phase_of, problem_of
+from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
 from impls.masks import Mask, Shape
 from impls.problem import Problem
 from impls.spec import DEVICES, Unsupported, Variant
-
-
-class _SeenTensor:
-    """A tensor, how often it had been written to, and its mask for each form of scores."""
-
-    def __init__(self, tensor: Tensor, version: int | None) -> None:
-        self.tensor, self.version = weakref.ref(tensor), version
-        self.masks: dict[tuple[bool, Shape], Mask] = {}
-        self.end: weakref.finalize[..., Tensor] | None = None
-
-    @property
-    def files(self) -> list[str]:
-        """The files of its masks."""
-        return [part.file for mask in self.masks.values() for part in mask.parts if part.file]
-
-
-class KnownMasks:
-    """The masks of the tensors that are alive."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, _SeenTensor] = {}
-        self._files: Counter[str] = Counter()
-        self._process = os.getpid()
-        self._lock = threading.RLock()
-
-    def __call__(self, tensor: Tensor | None, is_causal: bool, shape: Shape) -> Mask:
-        """The mask that F.scaled_dot_product_attention makes of ``tensor`` and ``is_causal``."""
-        if tensor is None:
-            return mask_of(None, is_causal, shape)
-        with self._lock:
-            key, version = id(tensor), None if tensor.is_inference() else tensor._version
-            known = self._known.get(key)
-            same = known is not None and known.tensor() is tensor
-            if known is None or not same or version is None or known.version != version:
-                if known is not None:
-                    self._forget(key, known)
-                known = self._known[key] = _SeenTensor(tensor, version)
-                known.end = weakref.finalize(tensor, self._forget, key, known)
-                known.end.atexit = False
-            if (is_causal, shape) not in known.masks:
-                mask = mask_of(tensor, is_causal, shape, own_folder("models"))
-                known.masks[is_causal, shape] = mask
-                self._files.update(part.file for part in mask.parts if part.file)
-            return known.masks[is_causal, shape]
-
-    def _forget(self, key: int, known: _SeenTensor) -> None:
-        """Drop a tensor that is gone or was written to, and files that no other one needs."""
-        with self._lock:
-            if self._known.get(key) is known:
-                del self._known[key]
-            if known.end is not None:
-                known.end.detach()
-            files = known.files
-            known.masks.clear()
-            self._files.subtract(files)
-            for file in files:
-                if self._files[file] <= 0:
-                    del self._files[file]
-                    if self._process == os.getpid():  # a forked child's files are its parent's
-                        Path(file).unlink(missing_ok=True)
-
-
-known_mask = KnownMasks()
-"""``known_mask(tensor, is_causal, shape)``: one for the process, as the files are."""
 
 
 def with_bias_gradient(
@@ -119,17 +51,9 @@ class _BiasGradient(torch.autograd.Function):
     """The identity of ``out``, whose backward makes the terms' gradients."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float,
-        is_causal: bool,
-        *terms: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(out, q, k, v, *terms)
+    def forward(ctx: Any, out: Tensor, *given: Any) -> Tensor:
+        *qkv, scale, is_causal = given[:5]
+        ctx.save_for_backward(out, *qkv, *given[5:])
         ctx.scale, ctx.is_causal = scale, is_causal
         return out.view_as(out)
 
@@ -142,17 +66,12 @@ class _BiasGradient(torch.autograd.Function):
         weights = _weights((q.to(out.dtype) @ k.mT) * ctx.scale, terms, ctx.is_causal)
         dscores = weights * (dout @ v.mT - (dout * out).sum(-1, keepdim=True))
         wanted = ctx.needs_input_grad[6:]
-        grads = [
-            _summed(dscores, term) if want else None
-            for term, want in zip(terms, wanted, strict=True)
-        ]
+        grads: list[Tensor | None] = []
+        for term, want in zip(terms, wanted, strict=True):  # a term was broadcast to the scores
+            padded = (1,) * (4 - term.dim()) + tuple(term.shape)
+            grad = dscores.sum_to_size(padded).reshape(term.shape).to(term.dtype) if want else None
+            grads.append(grad)
         return dout, None, None, None, None, None, *grads
-
-
-def _summed(dscores: Tensor, term: Tensor) -> Tensor:
-    """The gradient of the scores as one of a term that was broadcast to them."""
-    padded = (1,) * (4 - term.dim()) + tuple(term.shape)
-    return dscores.sum_to_size(padded).reshape(term.shape).to(term.dtype)
 
 
 def _weights(scores: Tensor, terms: list[Tensor], is_causal: bool) -> Tensor:
@@ -278,17 +197,18 @@ class Built:
 
     def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Raise NotServed unless they are of one dtype, device and batch, k and v of one length."""
-        (qs, ks, vs), one = (q.shape, k.shape, v.shape), (q.dtype, q.device)
+        (qs, ks, vs), one = (tuple(x.shape) for x in (q, k, v)), (q.dtype, q.device)
         if not len(qs) == len(ks) == len(vs) == 4:
-            shapes = f"{tuple(qs)}, {tuple(ks)}, {tuple(vs)}"
-            raise self._refused(f"q, k and v are [batch, heads, tokens, channels], not {shapes}")
+            raise self._refused(
+                f"q, k and v are [batch, heads, tokens, channels], not {qs}, {ks}, {vs}"
+            )
         if (k.dtype, k.device) != one or (v.dtype, v.device) != one:
             found = ", ".join(f"{x.dtype} on {x.device}" for x in (q, k, v))
             raise self._refused(f"q, k and v are of one dtype on one device, not {found}")
         if ks[:3] != vs[:3] or qs[0] != ks[0] or qs[3] != ks[3]:
             raise self._refused(
                 f"q, k and v are of one batch, k and v of as many heads and tokens, q and k as "
-                f"wide; their shapes are {tuple(qs)}, {tuple(ks)}, {tuple(vs)}"
+                f"wide; their shapes are {qs}, {ks}, {vs}"
             )
 
     def _mask(self, mask: Mask | str | Tensor | None, is_causal: bool, shape: Shape) -> Mask:
@@ -303,20 +223,30 @@ class Built:
         return known_mask(mask, is_causal, shape)
 
     def _build(self, call: CallShape) -> Attend:
-        device, mask = call.device, call.mask
-        problem = problem_of(call.q, call.v, call.dtype, device, mask, call.phase)
-        problem, more = self._accepted(problem), self._dropout(call.dropout)
+        problem = problem_of(call.q, call.v, call.dtype, call.device, call.mask, call.phase)
+        refused = self.row.supports(problem)
+        if refused is not None and problem.phase == "decode":  # forward may compute it too
+            whole = problem.with_(phase="forward")
+            if self.row.supports(whole) is None:
+                problem, refused = whole, None
+        if refused is not None:
+            raise self._refused(refused)
+        if call.dropout and not self.row.dropout:
+            able = ", ".join(row.name for row in impls.table().rows.values() if row.dropout)
+            raise self._refused(
+                f"dropout_p={call.dropout:g} of the attention's weights is asked for, which it "
+                f"doesn't do; these do: {able}. Or train without it: a model of transformers has "
+                "it in its configuration"
+            )
         try:
-            attend = self._compiled_or_built(problem, call, more)
+            attend = self._compiled_or_built(problem, call)
         except Unsupported as why:
             raise self._refused(str(why)) from None
         if problem.phase == "decode" and hasattr(attend, "step"):
             attend = _stepping(attend, problem.q_len)
         return _laid_out(attend, problem, call.dropout, copied=self.row.reuses_output)
 
-    def _compiled_or_built(
-        self, problem: Problem, call: CallShape, more: dict[str, float]
-    ) -> Attend:
+    def _compiled_or_built(self, problem: Problem, call: CallShape) -> Attend:
         """The variant for a problem; a variant that compiles shares that among problems alike.
 
         Alike are problems that differ in batch, lengths and the numbers of a mask alone. Compiled
@@ -329,6 +259,7 @@ class Built:
         kind = (widths, call.dtype, call.device, problem.phase, mask, call.dropout, constants)
         alike = self._alike.pop(kind, None)
         if alike is None:
+            more = {"dropout": call.dropout} if call.dropout else {}
             built: Attend = load_function(self.row.build)(problem, **self.row.chosen, **more)
             if (alike := getattr(built, "alike", None)) is None:
                 return built
@@ -336,30 +267,6 @@ class Built:
         if len(self._alike) > LASTING:
             self._alike.pop(next(iter(self._alike)))
         return alike(problem)
-
-    def _dropout(self, dropout: float) -> dict[str, float]:
-        """The argument of the row's ``build`` for dropout, if there is any."""
-        if not dropout:
-            return {}
-        if not self.row.dropout:
-            able = ", ".join(row.name for row in impls.table().rows.values() if row.dropout)
-            raise self._refused(
-                f"dropout_p={dropout:g} of the attention's weights is asked for, which it doesn't "
-                f"do; these do: {able}. Or train without it: a model of transformers has it in its "
-                "configuration"
-            )
-        return {"dropout": dropout}
-
-    def _accepted(self, problem: Problem) -> Problem:
-        """The problem as the row accepts it: forward may compute what decode is."""
-        refused = self.row.supports(problem)
-        if refused is not None and problem.phase == "decode":
-            whole = problem.with_(phase="forward")
-            if not self.row.supports(whole):
-                return whole
-        if refused is not None:
-            raise self._refused(refused)
-        return problem
 
     def _refused(self, why: str) -> NotServed:
         label = self.row.label

@@ -1,6 +1,8 @@
-"""Which rows can stand in a model's layer. Without torch."""
+"""Which rows can stand in a model's layer, and where a user's call of it is. Without torch."""
 
 from __future__ import annotations
+
+import sys
 
 from impls.spec import Variant
 
@@ -14,3 +16,11 @@ def wrong_level(row: Variant) -> str | None:
         f"{row.label} {what}, and what is called with q, k and v is a core; 'attnbench list' "
         "shows which are"
     )
+
+
+def frames_out(between: tuple[str, ...]) -> int:
+    """For a warning: how many frames up the code stands that called these modules."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(between):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -17,7 +17,6 @@ around a call: what was measured is what runs.
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections import defaultdict
@@ -44,6 +43,7 @@ from attnbench.gate.inputs import Inputs, make
 from attnbench.gate.oracle import compare, sample_rows
 from attnbench.gate.reference import ROWS, of_rows
 from attnbench.models.attention import Built, CallShape, NotServed
+from attnbench.models.cores import frames_out
 from attnbench.models.mask_of import is_usual, problem_of
 from impls.asked import CantBeDone
 from impls.heads import Attend
@@ -57,20 +57,20 @@ FEATURES = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_d
 """What makes calls alike."""
 KEPT = 256
 """Kinds of calls for which the choice is kept, with what was built for it."""
+BETWEEN = (__name__, "torch._dynamo.eval_frame")
+"""Modules whose frames lie between the caller and the warning."""
 PLAIN = (Tensor, torch.nn.Parameter)
 """Other classes of tensors do things of their own."""
 TRACING = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 """Modes in which torch traces calls, or makes tensors without values of what they return."""
-BETWEEN = (__name__, "torch._dynamo.eval_frame")
-"""Modules whose frames lie between the caller and the warning."""
 
 
 class Unseen(Exception):
     """No entry covers the call; ``cause`` is the same for all calls that it is the same for."""
 
-    def __init__(self, cause: str, sentence: str) -> None:
+    def __init__(self, sentence: str, cause: str = "") -> None:
         super().__init__(sentence)
-        self.cause = cause
+        self.cause = cause or sentence
 
 
 class DispatchRefused(CantBeDone):
@@ -79,9 +79,6 @@ class DispatchRefused(CantBeDone):
 
 class DispatchWarning(UserWarning):
     """The table does not cover some calls, or was made under other circumstances."""
-
-
-# ---- which entry a call is under ---------------------------------------------------------------
 
 
 def find_entry(
@@ -100,42 +97,31 @@ def find_entry(
     """
     _check_shapes(shapes, dtypes, scale, grouped)
     (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = shapes
+    one = (str(dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
     phases, masks = _phases(queries, keys, gradient), _masks(queries, keys, causal)
-    rest = (str(dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
-    alike = [
-        entry
-        for phase, mask in product(phases, masks)
-        for entry in entries.get((phase, mask, *rest), ())
-    ]
+    alike = [e for both in product(phases, masks) for e in entries.get((*both, *one), ())]
     for entry in alike:
         if (variant := entry.takes(batch, keys, queries)) is not None:
             return entry, variant
     if not alike:
-        raise _unlike(list(entries), (phases, masks, *((value,) for value in rest)))
+        mine = (phases, masks, *((value,) for value in one))
+        for place, name in enumerate(FEATURES):
+            has = {known[place] for known in entries}
+            if has.isdisjoint(mine[place]):
+                some = ", ".join(map(str, sorted(has)))
+                raise Unseen(f"{name} {mine[place][0]} is not in the table, which has {some}", name)
+        what = f"{phases[0]}, mask {masks[0]}, {one[0]}, h{heads}/{kv_heads} d{width}/{value_width}"
+        raise Unseen(f"the table has no entry for {what} together")
     spans = [
-        f"{r.first} to {r.last} keys with {_queries(r.queries)} (batch {e.batch[0]} to "
-        f"{e.batch[1]})"
+        f"{r.first} to {r.last} keys with {r.queries} queries (batch {e.batch[0]} to {e.batch[1]})"
         for e in alike
         for r in e.ranges
     ]
-    more = f" and {len(spans) - 3} ranges more" if len(spans) > 3 else ""
     raise Unseen(
+        f"{queries} queries on {keys} keys, batch {batch}, are outside of what was measured "
+        f"({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}",
         f"lengths {alike[0].alike}",
-        f"{queries} queries on {keys} keys, batch {batch}, are outside of what "
-        f"was measured ({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}{more}",
     )
-
-
-def _unlike(known: Sequence[tuple[Any, ...]], mine: Sequence[tuple[Any, ...]]) -> Unseen:
-    """Name what the table has of no call, or say that it has not all of it together."""
-    for place, name in enumerate(FEATURES):
-        there = {alike[place] for alike in known}
-        if not there & set(mine[place]):
-            has = ", ".join(map(str, sorted(there)))
-            return Unseen(name, f"{name} {mine[place][0]} is not in the table, which has {has}")
-    phase, mask, dtype, heads, kv_heads, width, value_width = (values[0] for values in mine)
-    what = f"{phase}, mask {mask}, {dtype}, h{heads}/{kv_heads} d{width}/{value_width}"
-    return Unseen(what, f"the table has no entry for {what} together")
 
 
 def reachable(entry: DispatchEntry) -> bool:
@@ -153,25 +139,18 @@ def _check_shapes(
     """Raise for what is in no table, and for what torch's own function refuses better."""
     q, k, v = shapes
     if not len(q) == len(k) == len(v) == 4:
-        raise Unseen(
-            "dimensions",
-            f"tensors of {len(q)} dimensions were not measured; the table "
-            "is for [batch, heads, length, width]",
-        )
+        raise Unseen(f"tensors of {len(q)} dimensions were not measured", "dimensions")
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % (k[1] or 1):
-        raise Unseen(
-            "shapes", f"q {list(q)}, k {list(k)} and v {list(v)} are no problem of the table's kind"
-        )
+        what = f"q {list(q)}, k {list(k)} and v {list(v)}"
+        raise Unseen(f"{what} are no problem of the table's kind", "shapes")
     if q[1] != k[1] and not grouped:
-        raise Unseen("grouped", f"{q[1]} heads on {k[1]} key/value heads without enable_gqa")
+        raise Unseen(f"{q[1]} heads on {k[1]} key/value heads without enable_gqa", "grouped")
     if len(set(dtypes)) > 1:
-        raise Unseen("dtypes", "q, k and v of unlike dtypes were not measured")
+        raise Unseen("q, k and v of unlike dtypes were not measured")
     number = isinstance(scale, int | float)
     if scale is not None and q[3] and not (number and is_usual(scale, q[3])):
-        known = q[3] ** -0.5
-        raise Unseen(
-            "scale", f"scale={scale} was not measured; the table's is head_dim**-0.5, {known:.6g}"
-        )
+        usual = f"head_dim**-0.5, {q[3] ** -0.5:.6g}"
+        raise Unseen(f"scale={scale} was not measured; the table's is {usual}", "scale")
 
 
 def _phases(queries: int, keys: int, gradient: bool) -> tuple[str, ...]:
@@ -188,13 +167,6 @@ def _masks(queries: int, keys: int, causal: bool) -> tuple[str, ...]:
     if queries == keys:
         return ("causal", "causal@upper-left", *["none"] * (queries == 1))
     return ("causal@upper-left",)
-
-
-def _queries(count: int | str) -> str:
-    return "as many queries" if count == SAME else f"{count} quer{'y' if count == 1 else 'ies'}"
-
-
-# ---- the function ------------------------------------------------------------------------------
 
 
 def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = ()) -> Dispatch:
@@ -255,9 +227,18 @@ class Dispatch:
         if not self._inside.a_variant:
             qkv = query, key, value
             special = _special(qkv, attn_mask, dropout_p, self._device)
+            attend = None
             if special is not None:
                 self._left_to_torch(*special)
-            elif (attend := self._picked(qkv, is_causal, scale, enable_gqa)) is not None:
+            else:
+                q, k, v = qkv
+                gradient = torch.is_grad_enabled() and (
+                    q.requires_grad or k.requires_grad or v.requires_grad
+                )
+                shapes, dtypes = (q.shape, k.shape, v.shape), (q.dtype, k.dtype, v.dtype)
+                devices = q.device, k.device, v.device
+                attend = self._way(shapes, dtypes, devices, is_causal, scale, enable_gqa, gradient)
+            if attend is not None:
                 self._inside.a_variant = True
                 try:
                     return attend(query, key, value)
@@ -269,18 +250,6 @@ class Dispatch:
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
 
-    def _picked(
-        self, qkv: tuple[Tensor, Tensor, Tensor], causal: bool, scale: float | None, grouped: bool
-    ) -> Attend | None:
-        """The variant as it was built for calls like this one; None where torch's own serves."""
-        q, k, v = qkv
-        gradient = torch.is_grad_enabled() and (
-            q.requires_grad or k.requires_grad or v.requires_grad
-        )
-        shapes = q.shape, k.shape, v.shape
-        dtypes, devices = (q.dtype, k.dtype, v.dtype), (q.device, k.device, v.device)
-        return self._way(shapes, dtypes, devices, causal, scale, grouped, gradient)
-
     def _find(
         self,
         shapes: tuple[torch.Size, ...],
@@ -291,7 +260,7 @@ class Dispatch:
         grouped: bool,
         gradient: bool,
     ) -> Attend | None:
-        """The same, looked up in the table and built."""
+        """The variant as it was built for such calls; None where torch's own serves."""
         device = devices[0]
         if device.type not in (self._device, "meta"):
             raise DispatchRefused(
@@ -300,16 +269,9 @@ class Dispatch:
             )
         try:
             if device.type == "meta" or len(set(devices)) > 1:
-                raise Unseen("meta", "tensors on the meta device, or on several, were not measured")
-            entry, variant = find_entry(
-                self._entries,
-                shapes,
-                dtypes,
-                causal=causal,
-                scale=scale,
-                grouped=grouped,
-                gradient=gradient,
-            )
+                raise Unseen("tensors on the meta device, or on several, were not measured")
+            kind = {"causal": causal, "scale": scale, "grouped": grouped, "gradient": gradient}
+            entry, variant = find_entry(self._entries, shapes, dtypes, **kind)  # type: ignore[arg-type]
             q, k, v = map(tuple, shapes)
             call = CallShape(q, k, v, dtypes[0], device, Mask.parse(entry.mask), entry.phase)
             attend = self._built[variant].attend(call)
@@ -334,14 +296,16 @@ class Dispatch:
             finally:
                 self._inside.a_variant = False
         if (wrong := self._checked[key]) is not None:
-            raise Unseen(f"wrong {variant}", f"{variant} is not used, since {wrong}")
+            raise Unseen(f"{variant} is not used, since {wrong}", f"wrong {variant}")
 
     def _say(self, cause: str, sentence: str) -> None:
         """Warn once for each cause, at the line that called."""
         with self._telling:
             if cause not in self.said:
                 self.said[cause] = sentence
-                warnings.warn(f"attnbench.dispatch: {sentence}", DispatchWarning, _outside())
+                warnings.warn(
+                    f"attnbench.dispatch: {sentence}", DispatchWarning, frames_out(BETWEEN)
+                )
 
     def _left_to_torch(self, cause: str, why: Exception | str) -> None:
         """Warn of a call that there is no variant for."""
@@ -406,26 +370,18 @@ def _special_tensors(qkv: tuple[Tensor, Tensor, Tensor]) -> str | None:
         return "calls that are traced, or made with fake tensors,"
     if forward_ad._current_level >= 0:
         return "calls with forward-mode derivatives"
-    if torch._C._len_torch_function_stack():
-        default = torch.get_default_device().type
-        if default not in ("cpu", qkv[0].device.type):
-            return f"calls while {default} is the default device"
+    default = torch.get_default_device().type if torch._C._len_torch_function_stack() else "cpu"
+    if default not in ("cpu", qkv[0].device.type):
+        return f"calls while {default} is the default device"
     return None
 
 
-def _outside() -> int:
-    """How many frames up the code stands that called this module's function."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in BETWEEN:
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-# ---- whether the table may be used here --------------------------------------------------------
-
-
 def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
-    """Raise DispatchRefused where the table was made for another place than this."""
+    """Raise DispatchRefused where the table was made for another place than this.
+
+    Of torch its release counts: a wheel's metadata may say ``2.13.0`` where torch itself says
+    ``2.13.0+cu130``. The device and its driver are in the table besides.
+    """
     here = this_machine()
     if made["device"] not in here.devices:
         raise DispatchRefused(
@@ -433,19 +389,12 @@ def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
             f"{', '.join(here.devices)}; make one here"
         )
     for what, mine in (("machine", here.name), ("torch", torch.__version__)):
-        theirs, ours = (_release(x) if what == "torch" else x for x in (made[what], mine))
-        if theirs != ours:
+        releases = {str(x).partition("+")[0] if what == "torch" else x for x in (made[what], mine)}
+        if len(releases) > 1:
             raise DispatchRefused(
                 f"the table was made for {what} {made[what]}, and here it is {mine}: what is "
                 "fastest there need not be so here; measure again and make a table here"
             )
-
-
-def _release(version: str | None) -> str:
-    """Without the name of its build: a wheel's metadata may say ``2.13.0`` where torch itself says
-    ``2.13.0+cu130``. The device and its driver are in the table besides.
-    """
-    return str(version).partition("+")[0]
 
 
 def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:
@@ -469,18 +418,15 @@ def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Buil
 
 def _notes(made: Mapping[str, Any]) -> list[str]:
     """What differs from when the table was made, and may change which is fastest."""
-    notes = []
-    if made["device"] == "cpu" and made["threads"] != (threads := torch.get_num_threads()):
-        notes.append(
-            f"the table was made with {made['threads']} threads, and torch has {threads} here: "
-            f"torch.set_num_threads({made['threads']}), or measure with --threads {threads}"
-        )
-    if made["attnbench"] != __version__:
-        notes.append(
-            f"the table was made by attnbench {made['attnbench']}, and this is {__version__}: the "
-            "variants may have changed since"
-        )
-    driver = next((gpu.driver for gpu in this_machine().gpus), None)
-    if made["device"] == "cuda" and made.get("driver") not in (None, driver):
-        notes.append(f"the table was made with driver {made['driver']}, and here it is {driver}")
-    return notes
+    gpu = next((gpu.driver for gpu in this_machine().gpus), None)
+    theirs_and_ours = {
+        "threads": (made["threads"], torch.get_num_threads(), made["device"] == "cpu"),
+        "attnbench": (made["attnbench"], __version__, True),
+        "driver": (made.get("driver"), gpu, made["device"] == "cuda"),
+    }
+    return [
+        f"the table was made with {what} {theirs}, and here it is {ours}: which is fastest may "
+        "have changed"
+        for what, (theirs, ours, counts) in theirs_and_ours.items()
+        if counts and theirs not in (None, ours)
+    ]

@@ -11,10 +11,13 @@ a relative bias) is kept as a file that is named by its content, so that equal m
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
@@ -26,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.core.disk import write_whole
 from impls.asked import CantBeDone
@@ -86,9 +90,6 @@ def causal_of(shape: Shape) -> Mask:
     return CAUSAL if shape.q_len == shape.kv_len else UPPER_LEFT
 
 
-# ---- what the tensor holds ---------------------------------------------------------------------
-
-
 def has_data(x: Tensor) -> bool:
     """Whether a tensor has values: not of a fake one, nor on the meta device."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")  # there are none before it is loaded
@@ -143,38 +144,25 @@ def _alibi(seen: Seen, added: NDArray[Any], dtype: torch.dtype, shape: Shape) ->
     return mask if bool(((rounded == added) | ~seen).all()) else None
 
 
-# ---- its name ----------------------------------------------------------------------------------
-
-
 def _named(seen: Seen, shape: Shape) -> Mask | None:
     """The simplest mask with exactly these spans; None where rows are no spans, or no mask's."""
     if (seen != seen[:, :1]).any():
         return None  # heads that see different keys
     if seen.all():
         return FULL
-    first, past = _spans(seen[:, 0])
-    if ((past - first) != seen[:, 0].sum(-1)).any():
-        return None
-    for mask in _candidates(first, past, shape):
-        if mask.wrong_for(shape) is None and _has_spans(mask, first, past, shape):
-            return mask
-    return None
-
-
-def _spans(seen_bnm: Seen) -> tuple[Places, Places]:
-    """The first and the past-the-last key of each row; zeros for a row that sees nothing."""
+    seen_bnm = seen[:, 0]
     some = seen_bnm.any(-1)
     first = np.where(some, seen_bnm.argmax(-1), 0)
-    past = np.where(some, seen_bnm.shape[-1] - seen_bnm[..., ::-1].argmax(-1), 0)
-    return first, past
-
-
-def _has_spans(mask: Mask, first: Places, past: Places, shape: Shape) -> bool:
-    """Whether the mask's own spans are these; an empty one may stand anywhere."""
-    low, high = mask.spans(shape)
-    low, high = (np.broadcast_to(x, first.shape) for x in (low, high))
-    blind = past == first
-    return bool(np.where(blind, low == high, (low == first) & (high == past)).all())
+    past = np.where(some, shape.kv_len - seen_bnm[..., ::-1].argmax(-1), 0)
+    if ((past - first) != seen_bnm.sum(-1)).any():
+        return None
+    for mask in _candidates(first, past, shape):
+        if mask.wrong_for(shape) is None:
+            low, high = (np.broadcast_to(x, first.shape) for x in mask.spans(shape))
+            same = np.where(past == first, low == high, (low == first) & (high == past))
+            if bool(same.all()):  # an empty span may stand anywhere
+                return mask
+    return None
 
 
 def _candidates(first: Places, past: Places, shape: Shape) -> Iterator[Mask]:
@@ -205,8 +193,9 @@ def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tu
             yield (Part("window", sides),)
     if past[0, 0] > 0:
         yield (Part("prefix", (int(past[0, 0]),)),)
-    lengths = _documents(first[0], past[0])
-    if lengths is not None:
+    starts = np.unique(first[0])  # where documents begin
+    if starts[0] == 0 and (np.diff(first[0]) >= 0).all():
+        lengths = tuple(int(b - a) for a, b in pairwise([*starts, int(past[0, -1])]))
         yield (Part("document", lengths),)
         yield (*CAUSAL.parts, Part("document", lengths))
 
@@ -214,17 +203,6 @@ def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tu
 def _only(numbers: Places) -> int | None:
     """The number that all of these are, if they are equal."""
     return int(numbers[0]) if len(numbers) and (numbers == numbers[0]).all() else None
-
-
-def _documents(first: Places, past: Places) -> tuple[int, ...] | None:
-    """The lengths of the documents that begin where spans do; None where they go backwards."""
-    starts = np.unique(first)
-    if starts[0] != 0 or (np.diff(first) < 0).any():
-        return None
-    return tuple(int(b - a) for a, b in pairwise([*starts, int(past[-1])]))
-
-
-# ---- or its file -------------------------------------------------------------------------------
 
 
 def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
@@ -258,6 +236,65 @@ def own_folder(use: str) -> Path:
     return made
 
 
+class WhileAlive:
+    """What was found of objects while they live; of a tensor, until somebody writes to it."""
+
+    def __init__(self) -> None:
+        self._found: Any = WeakIdKeyDictionary()
+
+    def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
+        """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
+        uncounted = isinstance(thing, Tensor) and thing.is_inference()  # torch counts no writes
+        version = None if uncounted else getattr(thing, "_version", 0)
+        seen, found = self._found.get(thing, (None, {}))
+        if version is None or version != seen:
+            self._found[thing] = version, (found := {})
+        if rest not in found:
+            found[rest] = find()
+        return found[rest]
+
+
+class _KeptFile:
+    """A mask's file, as long as the mask of any tensor needs it."""
+
+    def __init__(self, file: str, drop: Callable[[str, int], None]) -> None:
+        weakref.finalize(self, drop, file, os.getpid()).atexit = False
+
+
+class KnownMasks:
+    """The masks of the tensors that are alive."""
+
+    def __init__(self) -> None:
+        self._known = WhileAlive()
+        self._files: weakref.WeakValueDictionary[str, _KeptFile] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+
+    def __call__(self, tensor: Tensor | None, is_causal: bool, shape: Shape) -> Mask:
+        """The mask that F.scaled_dot_product_attention makes of ``tensor`` and ``is_causal``."""
+        if tensor is None:
+            return mask_of(None, is_causal, shape)
+
+        def look() -> tuple[Mask, _KeptFile | None]:
+            mask = mask_of(tensor, is_causal, shape, own_folder("models"))
+            if (file := next((part.file for part in mask.parts if part.file), None)) is None:
+                return mask, None
+            return mask, self._files.setdefault(file, _KeptFile(file, self._drop))
+
+        with self._lock:
+            alive = list(self._files.values())  # none goes while a new mask may need its file
+            mask: Mask = self._known.get(tensor, (is_causal, shape), look)[0]
+            del alive
+        return mask
+
+    def _drop(self, file: str, process: int) -> None:
+        with self._lock:
+            if file not in self._files and process == os.getpid():  # not in a fork of it
+                Path(file).unlink(missing_ok=True)
+
+
+known_mask = KnownMasks()
+"""``known_mask(tensor, is_causal, shape)``: one for the process, as the files are."""
+
 FEW = 16
 """New tokens, at the most, that count as decoding where there are more keys than queries."""
 SCALE_OFF = 1e-6
@@ -272,18 +309,16 @@ def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
     """
     if gradient:
         return "train"
-    few = shape.q_len < shape.kv_len and shape.q_len <= FEW
-    decodes = few and (shape.q_len == 1 or _ends_at_its_own_place(mask, shape))
-    return "decode" if decodes else "forward"
-
-
-def _ends_at_its_own_place(mask: Mask, shape: Shape) -> bool:
-    """Whether the last key that each query sees is its own token's, where queries come last."""
+    if not (shape.q_len < shape.kv_len and shape.q_len <= FEW):
+        return "forward"
+    if shape.q_len == 1:
+        return "decode"
     if mask.plain or mask.upper_left:
-        return False
+        return "forward"
     seen = np.logical_or.reduce(mask.visible(shape), (0, 1))
     last = shape.kv_len - 1 - seen[:, ::-1].argmax(-1)
-    return bool((last == np.arange(shape.kv_len - shape.q_len, shape.kv_len)).all())
+    own = np.arange(shape.kv_len - shape.q_len, shape.kv_len)
+    return "decode" if bool((last == own).all()) else "forward"
 
 
 def problem_of(

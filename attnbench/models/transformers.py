@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,15 +34,9 @@ from torch.utils._pytree import tree_map_only
 
 import impls
 from attnbench.answer.paste import PREFIX, spelled
-from attnbench.models.attention import (
-    NO_BIAS_GRADIENT,
-    OWN,
-    Built,
-    NotServed,
-    known_mask,
-    with_bias_gradient,
-    wrong_level,
-)
+from attnbench.models.attention import NO_BIAS_GRADIENT, OWN, Built, NotServed, with_bias_gradient
+from attnbench.models.cores import frames_out, wrong_level
+from attnbench.models.mask_of import known_mask
 from impls.asked import CantBeDone
 from impls.masks import Mask, Part, Shape
 from impls.spec import Variant
@@ -66,23 +60,16 @@ class NotCalledWarning(UserWarning):
     """A variant was set on a model, and none of the model's layers called it."""
 
 
-class _Pass:
-    """A forward pass of a watched model that is under way."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = weakref.ref(model)
-        self.called = False
-        """Whether a layer has called a variant."""
-
-
 class _UnderWay(threading.local):
-    """The passes of this thread, the outermost first."""
+    """The models of this thread whose forward pass is under way, the outermost first."""
 
     def __init__(self) -> None:
-        self.passes: list[_Pass] = []
+        self.models: list[Any] = []
 
 
 _under_way = _UnderWay()
+_called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Layers that have called a variant."""
 _watched: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 """The models whose first forward pass is still to come, with the handles of their hooks."""
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
@@ -121,9 +108,12 @@ def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
 
     None where no class that the model's code names, directly or through others, does so.
     """
-    module = vars(sys.modules.get(model.__module__, object))
-    tables = {name for name, value in module.items() if _is_table(value)}
-    todo, seen = [model] if tables else [], {base.__name__ for base in model.__mro__}
+    names = vars(sys.modules.get(model.__module__, object))
+    tables = {n for n, x in names.items() if isinstance(x, dict) and _is_class(x.get("eager"))}
+    layers = {n for n, x in names.items() if _is_class(x) and issubclass(x, nn.Module)}
+    layers = {name for name in layers if names[name].__module__ == model.__module__}
+    todo = [model] if tables else []
+    layers -= {base.__name__ for base in model.__mro__}
     while todo:
         one = todo.pop()
         try:
@@ -132,57 +122,43 @@ def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
             continue
         if found := tables & words:
             return one.__name__, min(found)
-        new = {w for w in words - seen if _is_layer(module.get(w), model.__module__)}
-        seen |= new
-        todo += [module[w] for w in new]
+        todo += [names[word] for word in words & layers]
+        layers -= words
     return None
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) and "eager" in value and isinstance(value["eager"], type)
-
-
-def _is_layer(value: Any, module: str) -> bool:
-    return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module
+def _is_class(value: Any) -> bool:
+    return isinstance(value, type)
 
 
 @torch.compiler.disable
 def _begin(model: nn.Module, args: Any) -> None:
     if model in _watched:
-        _under_way.passes.append(_Pass(model))
+        _under_way.models.append(model)
 
 
 @torch.compiler.disable
-def _end(model: nn.Module, args: Any, output: Any) -> None:
-    passes = _under_way.passes
-    if not passes or passes[-1].model() is not model:
+def _end(model: Any, args: Any, output: Any) -> None:
+    outer = _under_way.models
+    if not outer or outer[-1] is not model:
         return
-    done = passes.pop()
+    outer.pop()
     if output is None or (handles := _watched.pop(model, None)) is None:
         return  # it raised, or another thread's pass was the first
     for handle in handles:
         handle.remove()
-    name = str(model.config._attn_implementation)  # type: ignore[union-attr]
-    if done.called or not name.startswith(PREFIX) or _is_covered_by_outer(model):
+    name = str(model.config._attn_implementation)
+    if not name.startswith(PREFIX) or any(layer in _called for layer in model.modules()):
         return
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(BETWEEN):
-        level, frame = level + 1, frame.f_back
+    if outer and (model.config is outer[0].config or model._can_set_attn_implementation()):
+        return  # the model around this one warns, or other parts of it may call the variant
     warnings.warn(
         f"{name} is set on {type(model).__name__}, and none of its layers called it in this "
         "forward pass: what attention there is, it computes by code of its own, as under "
         "attn_implementation='eager'",
         NotCalledWarning,
-        level,
+        frames_out(BETWEEN),
     )
-
-
-def _is_covered_by_outer(model: Any) -> bool:
-    """Whether a model around this one warns, or other parts of it may call the variant."""
-    if not _under_way.passes:
-        return False
-    outer: Any = _under_way.passes[0].model()
-    return model.config is outer.config or model._can_set_attn_implementation()
 
 
 # ---- masks -------------------------------------------------------------------------------------
@@ -193,13 +169,6 @@ FORM = {
     "is_floating_point", "is_complex", "is_inference", "requires_grad", "is_leaf", "grad_fn",
 }  # fmt: skip
 """The attributes and methods of a tensor that need none of its numbers."""
-
-
-class SdpaMask(NamedTuple):
-    """A mask as F.scaled_dot_product_attention takes it."""
-
-    attn_mask: Tensor | None
-    is_causal: bool
 
 
 class EagerMask(Tensor):
@@ -222,11 +191,14 @@ class EagerMask(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"EagerMask({tuple(self.shape)}, {'causal' if self.seen is None else 'dense'})"
 
-    def for_sdpa(self) -> SdpaMask:
-        """The mask as it is now: its numbers, where a model may have written into them."""
+    def for_sdpa(self) -> tuple[Tensor | None, bool]:
+        """As F.scaled_dot_product_attention takes a mask, and whether it is causal.
+
+        The mask as it is now: its numbers, where a model may have written into them.
+        """
         if self.dense is not None and (self.dense.is_inference() or self.dense._version > 0):
-            return SdpaMask(self.dense, False)
-        return SdpaMask(self.seen, self.seen is None and self.shape[2] > 1)
+            return self.dense, False
+        return self.seen, self.seen is None and self.shape[2] > 1
 
     def numbers(self) -> Tensor:
         """The mask as eager attention has it: the same tensor each time."""
@@ -265,17 +237,15 @@ def mask_as_eager(**given: Any) -> Tensor | None:
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return eager_mask(**given)
-    if given.get("allow_is_bidirectional_skip"):
-        seen = sdpa_mask(**{**given, "allow_is_causal_skip": False})
-        if seen is None:
-            return None
-    else:
-        # for one query, sdpa_mask may skip the free places of a static cache too, where no 2D mask
-        # names them
-        keys_before = given.get("q_offset", 0) - given.get("kv_offset", 0)
-        whole = given["q_length"] != 1 or bool(keys_before == given["kv_length"] - 1)
-        skip = bool(given.get("allow_is_causal_skip", True)) and whole
-        seen = sdpa_mask(**{**given, "allow_is_causal_skip": skip})
+    # for one query, sdpa_mask may skip the free places of a static cache too, where no 2D mask
+    # names them
+    keys_before = given.get("q_offset", 0) - given.get("kv_offset", 0)
+    whole = given["q_length"] != 1 or bool(keys_before == given["kv_length"] - 1)
+    two_sided = bool(given.get("allow_is_bidirectional_skip"))
+    skip = not two_sided and bool(given.get("allow_is_causal_skip", True)) and whole
+    seen = sdpa_mask(**{**given, "allow_is_causal_skip": skip})
+    if seen is None and two_sided:
+        return None
     shape = (given["batch_size"], 1, given["q_length"], given["kv_length"])
     dtype, device = given.get("dtype", torch.float32), torch.device(given.get("device", "cpu"))
     return EagerMask(seen, shape, dtype, device)
@@ -283,7 +253,6 @@ def mask_as_eager(**given: Any) -> Tensor | None:
 
 ANY_CORNER = {"dense", "bias", "padding", "document"}
 """Conditions that mean the same at either corner, with as many keys as queries or more."""
-
 CAUSAL_FROM_THE_FRONT = Mask.parse("causal@upper-left")
 
 
@@ -297,13 +266,20 @@ def joined_mask(
     """
     batch, heads, q_len, _ = query.shape
     shape = Shape(batch, heads, q_len, key.shape[2])
-    whole = known_mask(None, is_causal, shape)
+    some = [known_mask(None, is_causal, shape), *(known_mask(x, False, shape) for x in terms)]
+    parts = tuple(part for mask in some for part in mask.parts)
+    corners = {m.upper_left for m in some if {p.kind for p in m.parts} - ANY_CORNER}
+    if len({part.kind for part in parts}) == len(parts) and len(corners) < 2:
+        return Mask(parts, corners == {True})
+    dtype = next((term.dtype for term in terms if term.dtype != torch.bool), torch.float32)
+    total = torch.zeros(q_len, shape.kv_len, dtype=dtype, device=terms[0].device)
+    if is_causal:
+        total = total.masked_fill_(torch.ones_like(total, dtype=torch.bool).triu(1), -torch.inf)
     for term in terms:
-        both = _joined(whole, known_mask(term, False, shape))
-        if both is None:
-            return _sum(terms, is_causal, shape)
-        whole = both
-    return whole
+        if term.dtype == torch.bool:
+            term = torch.zeros_like(term, dtype=dtype).masked_fill_(~term, -torch.inf)
+        total = total + term.detach()
+    return total
 
 
 def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor, int]:
@@ -317,38 +293,7 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
     if mask == CAUSAL_FROM_THE_FRONT and q_len < kv_len:
         return Mask.parse("causal"), q_len
     numbers = mask.parts[0].numbers if mask.kinds == ("padding",) else ()
-    if len(numbers) == 1 and numbers[0] > 0:
-        return Mask(), numbers[0]
-    return mask, kv_len
-
-
-def with_a_window(mask: Mask, kv_len: int) -> Mask:
-    """The same mask, with a window as wide as all keys where it has none."""
-    if "window" in mask.kinds:
-        return mask
-    return Mask((*mask.parts, Part("window", (kv_len, kv_len))), mask.upper_left)
-
-
-def _joined(one: Mask, other: Mask) -> Mask | None:
-    """Both conditions; None where a mask can't hold them together."""
-    kinds = [part.kind for mask in (one, other) for part in mask.parts]
-    if len(set(kinds)) < len(kinds):
-        return None
-    corners = {m.upper_left for m in (one, other) if {p.kind for p in m.parts} - ANY_CORNER}
-    return None if len(corners) > 1 else Mask(one.parts + other.parts, corners == {True})
-
-
-def _sum(terms: tuple[Tensor, ...], is_causal: bool, shape: Shape) -> Tensor:
-    """The terms as one tensor to add, without gradients."""
-    dtype = next((term.dtype for term in terms if term.dtype != torch.bool), torch.float32)
-    total = torch.zeros(shape.q_len, shape.kv_len, dtype=dtype, device=terms[0].device)
-    if is_causal:
-        total = total.masked_fill_(torch.ones_like(total, dtype=torch.bool).triu(1), -torch.inf)
-    for term in terms:
-        if term.dtype == torch.bool:
-            term = torch.zeros_like(term, dtype=dtype).masked_fill_(~term, -torch.inf)
-        total = total + term.detach()
-    return total
+    return (Mask(), numbers[0]) if len(numbers) == 1 and numbers[0] > 0 else (mask, kv_len)
 
 
 HONOURED = {"scaling", "is_causal", "position_bias", "dropout", "sliding_window"}
@@ -389,19 +334,16 @@ def refusal(
                 return f"output_attentions=True, and no variant hands out its weights; {EAGER}"
         elif word not in PACKED:
             return f"{word} is asked for, which no variant does; {EAGER}"
-        elif mask is None and _has_several(word, value):
+        elif mask is None and (
+            bool((value != value.flatten()[0]).any())
+            if word == "seq_idx"
+            else isinstance(value, Tensor) and value.numel() > 2
+        ):
             return (
                 f"{word} says that sequences are packed, and no mask keeps them apart; pass "
                 "position_ids that begin anew with each of them, or an attention mask"
             )
     return None
-
-
-def _has_several(word: str, value: Any) -> bool:
-    """Whether there is more than one sequence."""
-    if word == "seq_idx":
-        return bool((value != value.flatten()[0]).any())
-    return isinstance(value, Tensor) and value.numel() > 2
 
 
 OTHERS = (
@@ -426,8 +368,7 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
         attention_mask: Tensor | None,
         **more: Any,
     ) -> tuple[Tensor, None]:
-        for one in _under_way.passes:
-            one.called = True
+        _called.add(module)
         number = getattr(module, "layer_idx", None)
         layer = type(module).__name__ + ("" if number is None else f" of layer {number}")
         try:
@@ -461,8 +402,13 @@ def _attend(
     terms = tuple(x for x in (mask, more.get("position_bias")) if x is not None)
     whole = joined_mask(terms, is_causal, query, key)
     whole, used = in_use(whole, query.shape[2], key.shape[2])
-    if isinstance(whole, Mask) and _needs_window(variant.row, module, query):
-        whole = with_a_window(whole, used)
+    masks = variant.row.on(query.device.type, "masks")
+    windows = getattr(getattr(module, "config", None), "sliding_window", None) is not None
+    needs = windows and "window" in masks and "none" not in masks
+    if needs and isinstance(whole, Mask) and "window" not in whole.kinds:
+        # a row that takes nothing without a window, in a model with windows: that has layers
+        # without one too, or texts no longer than it
+        whole = Mask((*whole.parts, Part("window", (used, used))), whole.upper_left)
     scale = more.get("scaling")
     dropout = (more.get("dropout") or 0.0) if module.training else 0.0
     if dropout and any(term.requires_grad for term in terms):
@@ -473,20 +419,6 @@ def _attend(
     out = variant(query, keys, values, whole, scale, dropout_p=dropout)
     out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
     return out.transpose(1, 2).contiguous()
-
-
-def _needs_window(row: Variant, module: nn.Module, query: Tensor) -> bool:
-    """Whether a row that takes nothing without a window attends in a model with windows.
-
-    Such a model has layers without one too, or texts no longer than it.
-    """
-    masks = row.on(query.device.type, "masks")
-    config = getattr(module, "config", None)
-    has_windows = getattr(config, "sliding_window", None) is not None
-    return has_windows and "window" in masks and "none" not in masks
-
-
-# ---- names -------------------------------------------------------------------------------------
 
 
 def register(name: str, tables: Sequence[str | Path] = ()) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.models import attention
-from attnbench.models.attention import KnownMasks
+from attnbench.models import mask_of
+from attnbench.models.mask_of import KnownMasks
 from impls.masks import Mask, Shape
 
 SHAPE = Shape(1, 2, 6, 6)
@@ -17,10 +17,8 @@ SHAPE = Shape(1, 2, 6, 6)
 @pytest.fixture
 def looks(monkeypatch):
     """How often a tensor was looked at."""
-    seen, looked_at = [], attention.mask_of
-    monkeypatch.setattr(
-        attention, "mask_of", lambda *given: seen.append(given) or looked_at(*given)
-    )
+    seen, looked_at = [], mask_of.mask_of
+    monkeypatch.setattr(mask_of, "mask_of", lambda *given: seen.append(given) or looked_at(*given))
     return seen
 
 

@@ -283,8 +283,8 @@ def test_a_file_is_read_and_a_bad_one_named(tmp_path, spy, called):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"threads": 3}, "made with 3 threads, and torch has 1 here"),
-        ({"attnbench": "0.0.1"}, "made by attnbench 0.0.1"),
+        ({"threads": 3}, "made with threads 3, and here it is 1"),
+        ({"attnbench": "0.0.1"}, "made with attnbench 0.0.1"),
     ],
 )
 def test_other_circumstances_are_said_once_and_the_table_is_used(spy, called, other, said):

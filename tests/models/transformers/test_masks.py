@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from attnbench.models import attention as known_masks
+from attnbench.models import mask_of as known_masks
 from attnbench.models.attention import attention
 from attnbench.models.transformers import in_use, joined_mask
 from impls.loading import load_file
