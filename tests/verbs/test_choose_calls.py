@@ -122,19 +122,6 @@ def test_where_nobody_can_be_answered_the_status_is_1(chooses, run, tmp_path):
     assert chooses("--problems", file, "--from", run)[0] == 1
 
 
-def test_a_file_that_was_cut_off_is_answered_as_far_as_it_goes(chooses, run, tmp_path):
-    file = captured(
-        tmp_path,
-        (made.problem(512, "train"), "sdpa", 0.3, {}),
-        (made.problem(700), "sdpa", 0.1, {}),
-    )
-    text = file.read_text()
-    file.write_text(text[: text.rindex('"problem"')])
-    status, out, err = chooses("--problems", file, "--from", run)
-    assert status == 0 and "n512" in out and "n700" not in out
-    assert "was cut off" in err
-
-
 def test_without_a_site_that_is_a_problem_it_is_refused(chooses, run, tmp_path):
     file = captured(tmp_path, (made.problem(512), "flex", 0.1, {"faithful": False}))
     status, _, err = chooses("--problems", file, "--from", run)

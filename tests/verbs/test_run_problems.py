@@ -5,7 +5,6 @@ import pytest
 from attnbench import cli
 from attnbench.core.store import read_header, read_records
 from attnbench.models.capture.calls import SeenCalls, Site
-from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -66,21 +65,3 @@ def test_a_file_without_problems_is_refused_with_the_reason(file, tmp_path, caps
     assert cli.main(["run", "sdpa", "--problems", "gpu.json", *RUN]) == 2
     assert "device cuda is not here" in capsys.readouterr().err
     assert cli.main(["run", "--resume", "x", "--problems", file]) == 2
-
-
-def test_of_a_file_that_was_cut_off_the_rest_is_measured_and_that_is_said(
-    file, tmp_path, monkeypatch, capsys
-):
-    begun = []
-
-    def begin(*given, problems, **more):
-        begun.extend(problems)
-        raise CantBeDone("far enough")
-
-    monkeypatch.setattr("attnbench.sweep.start.begin", begin)
-    text = (tmp_path / file).read_text()
-    (tmp_path / file).write_text(text[: text.index('"decode"')])
-    assert cli.main(["run", "sdpa", "--problems", file, *RUN]) == 2
-    said = capsys.readouterr().err
-    assert "was cut off: 1 sites could be read" in said and "far enough" in said
-    assert begun == [A]

@@ -1,8 +1,7 @@
 """The attention calls of a program, as data: which problems, where, how often, for how long.
 
-The file is one JSON object with the sites last, so that of a file that was cut off the sites before
-the cut can still be read. It is replaced as a whole at each write, so a killed process leaves the
-last version.
+The file is one JSON object, replaced as a whole at each write, so a killed process leaves the last
+version.
 
 A **site** is a place in the program with one problem: ``seconds`` is the time of all its forward
 calls together, ``backward_s`` of their gradients. Where the program trains, ``share`` is the site's
@@ -21,6 +20,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replace_fields
+from functools import reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,7 +100,7 @@ class SeenCalls(msgspec.Struct):
     unseen: list[str] = field(default_factory=list)
     """Sentences: what may be missing, and why."""
     complete: bool = True
-    """False while the program runs, and where it, or the file, was cut off."""
+    """False while the program runs, and where it was cut off."""
     wall_s: Seconds = 0.0
     """From the first call's start to the last one's end, summed over processes; on the CPU less
     what recording took."""
@@ -161,9 +162,8 @@ class SeenCalls(msgspec.Struct):
         return sorted(spent, key=lambda p: -spent[p])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values, the sites last."""
+        """As plain JSON values."""
         values = msgspec.structs.asdict(self)
-        del values["sites"]
         return {"calls": FORMAT, **values, "sites": [s.to_dict() for s in self.sites]}
 
     def write(self, path: Path) -> None:
@@ -175,65 +175,26 @@ class SeenCalls(msgspec.Struct):
 
     @classmethod
     def read(cls, path: Path) -> SeenCalls:
-        """The calls of a file; of one that was cut off, what can be read, with a sentence."""
+        """The calls of a file; raises :class:`CantBeDone` for any other."""
         if is_no_file(path):
             raise CantBeDone(f"can't read calls from {path}: it is no file")
         try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise CantBeDone(f"can't read calls from {path}: {why}") from None
-        try:
-            values, cut = json.loads(text), False
+            values = json.loads(path.read_text())
+        except OSError as error:
+            raise CantBeDone(f"can't read calls from {path}: {error.strerror}") from None
         except (ValueError, RecursionError):
-            values, cut = _before_the_cut(text), True
+            values = None
         if not isinstance(values, dict) or values.get("calls") != FORMAT:
             raise CantBeDone(
                 f"{path} holds no captured calls; 'attnbench capture -- PROGRAM' makes such a file"
             )
         try:
             sites = [Site.from_dict(s) for s in values.get("sites", [])]
-            calls = msgspec.convert({**values, "sites": sites}, cls)
-        except CantBeDone:
-            raise
+            return msgspec.convert({**values, "sites": sites}, cls)
         except KeyError as error:
             raise CantBeDone(f"the calls in {path} are damaged: {error} is missing") from None
         except (TypeError, AttributeError, ValueError) as error:
             raise CantBeDone(f"the calls in {path} are damaged: {error}") from None
-        if cut:
-            calls.complete = False
-            calls.unseen.append(
-                f"{path} was cut off: {len(calls.sites)} sites could be read, and there were more"
-            )
-        return calls
-
-
-def _before_the_cut(text: str) -> dict[str, Any]:
-    """The values of an object whose end is missing, and those of its sites that are whole."""
-    values: dict[str, Any] = {}
-    decode = json.JSONDecoder().raw_decode
-    at = text.find("{") + 1
-    try:
-        while at > 0:
-            name, at = decode(text, _past(text, at, ","))
-            start = _past(text, at, ":")
-            if name == "sites":
-                values[name] = []
-                at = text.index("[", start) + 1
-                while True:
-                    site, at = decode(text, _past(text, at, ","))
-                    values[name].append(site)
-            values[name], at = decode(text, start)
-    except (ValueError, IndexError, RecursionError):
-        pass
-    return values
-
-
-def _past(text: str, at: int, mark: str) -> int:
-    """Where the next value begins, past blanks and one mark."""
-    while text[at].isspace() or text[at] == mark:
-        at += 1
-    return at
 
 
 FEW = 4
@@ -296,30 +257,19 @@ def octave(problem: Problem) -> Octave:
 
 
 def _one_of(some: dict[Problem, Site]) -> Site:
-    """One site of a whole octave."""
-    chosen = _middle(some)
-    keys = [p.kv_len for p in some]
-    span = f"{min(keys)} to {max(keys)} keys" if min(keys) < max(keys) else f"{keys[0]} keys"
+    """One site of a whole octave: of the middle call by length, or nearest to it with a sample."""
+    ordered = sorted(some.values(), key=lambda s: (s.problem.kv_len, s.problem.q_len, str(s)))
+    until = list(accumulate(site.calls for site in ordered))
+    at = next(n for n, calls in enumerate(until) if calls >= until[-1] / 2)
+    sampled = [n for n, site in enumerate(ordered) if site.samples] or [at]
+    chosen = ordered[min(sampled, key=lambda n: abs(n - at))]
+    keys = sorted({p.kv_len for p in some})
+    span = f"{keys[0]} to {keys[-1]} keys" if len(keys) > 1 else f"{keys[0]} keys"
     more = " and more" if len(some) >= MOST else ""
-    stands = f"stands for {len(some)} problems of {span}{more}"
-    note = f"{chosen.note}; {stands}" if chosen.note else stands
-    total = chosen
-    for site in some.values():
-        total = total if site is chosen else total.plus(site)
-    return replace(total, note=note, samples=chosen.samples)
-
-
-def _middle(some: dict[Problem, Site]) -> Site:
-    """The site of the middle call by length, or the nearest to it that has a sample."""
-    ordered = sorted(some, key=lambda p: (p.kv_len, p.q_len, str(p.mask)))
-    left = sum(s.calls for s in some.values()) / 2
-    at = -1
-    while left > 0:
-        at += 1
-        left -= some[ordered[at]].calls
-    at = max(at, 0)
-    sampled = [n for n, p in enumerate(ordered) if some[p].samples]
-    return some[ordered[min(sampled, key=lambda n: abs(n - at)) if sampled else at]]
+    note = f"stands for {len(some)} problems of {span}{more}"
+    total = reduce(Site.plus, (site for site in ordered if site is not chosen), chosen)
+    notes = "; ".join(filter(None, (chosen.note, note)))
+    return replace(total, note=notes, samples=chosen.samples)
 
 
 OVERLAP = (
@@ -333,8 +283,8 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
     """All processes' calls in one. Steps are those of the process with most of them."""
     trained = max(parts, key=lambda c: c.steps, default=SeenCalls())
     header: dict[str, Any] = {}
-    for part in parts:
-        header = {**part.header, **header}
+    for part in reversed(parts):
+        header |= part.header
     for name in ("processes", "threads"):
         header[name] = sum(int(part.header.get(name, 1)) for part in parts)
     whole = replace(

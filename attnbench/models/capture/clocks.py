@@ -1,16 +1,15 @@
-"""What each thread counts: calls, and their seconds forward and backward, on a host or a GPU.
+"""What is counted: calls, and their seconds forward and backward, on a host or a GPU.
 
-A thread adds to its own counts alone, so that none waits for another. Seconds of a gradient are
-added by the thread that its hooks run in, which on a GPU is another than the one that called.
+Seconds of a gradient are added by the thread that its hooks run in, which on a GPU is another than
+the one that called.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,8 +23,7 @@ from attnbench.models.capture.calls import Gathered, Site
 from attnbench.models.mask_of import has_data
 
 KEPT = 1024
-"""Entries that a thread counts before they are gathered."""
-THREADS = 64
+"""Entries that are counted before they are gathered."""
 WITHIN = 256
 """Calls inside of one gradient, at most, that are taken off it."""
 
@@ -40,33 +38,26 @@ class Entry:
 
 
 class Span(NamedTuple):
-    """The time of one call, on the clock that took it."""
+    """The time of one call, on the clock that takes it, and the host's when it began."""
 
     clock: SpanClock
     begun: Any
-    ended: Any
+    ended: Any = None
+    since: float = 0.0
 
     def add_to(self, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool) -> None:
         """Add the seconds to an entry, or take them off where ``sign`` is -1."""
-        self.clock.add(self, tally, entry, sign=sign, backward=backward)
+        self.clock.add(self, tally, entry, sign, backward)
 
 
-class ThreadCounts:
-    """What one thread has counted, and what it is in the middle of."""
+class ThreadState(threading.local):
+    """What a thread is in the middle of."""
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        self.by_entry: dict[Entry, list[float]] = {}
-        """Calls, and seconds forward and backward."""
-        self.attention_s = 0.0
-        self.first: float | None = None
-        """When the first call began."""
-        self.last = 0.0
-        """When the last one, or its gradient, ended."""
+        self.worked = False
+        """Whether it has made a call."""
         self.looked = 0.0
         """Seconds spent on looking at calls, which the program alone would not have taken."""
-        self.looked_before = 0.0
-        """Those of them before ``last``."""
         self.within: list[Span] | None = None
         """The calls made inside the gradient that is being timed."""
         self.outer: Any = None
@@ -78,60 +69,46 @@ class ThreadCounts:
         self.scores: Any = None
         """The first product of that."""
 
-    def add(self, entry: Entry, seconds: float, *, backward: bool) -> None:
-        """Seconds of a call, or of its gradient."""
-        self.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[1 + backward] += seconds
-        self.attention_s += seconds
-
-    def ended(self, at: float) -> None:
-        """A call, or its gradient, ended then."""
-        self.last, self.looked_before = at, self.looked
-
-    def sites(self) -> Iterator[Site]:
-        """The sites with their counts."""
-        for entry, (calls, seconds, backward_s) in list(self.by_entry.items()):
-            if entry.site is not None:
-                counts = {"calls": int(calls), "seconds": seconds, "backward_s": backward_s}
-                yield replace(entry.site, **counts)
-
 
 class Tally:
     """The counts of all threads."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
-        self._all: list[ThreadCounts] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may ask for what there is
         self._gathered = Gathered()
-        # of threads that are gone:
-        self._attention_s, self._looked, self._worked = 0.0, 0.0, 0
-        self._window: list[float] = []
-
-    def mine(self) -> ThreadCounts:
-        """This thread's."""
-        counts: ThreadCounts | None = getattr(self._local, "counts", None)
-        if counts is None:
-            counts = self._local.counts = ThreadCounts()
-            with self._lock:
-                self._all.append(counts)
-                if len(self._all) > THREADS:
-                    self._gather_ended_threads()
-        return counts
+        self.mine = ThreadState()
+        self.by_entry: dict[Entry, list[float]] = {}
+        """Calls, and seconds forward and backward."""
+        self.attention_s, self.threads = 0.0, 0
+        self.first: float | None = None
+        """When the first call began."""
+        self.last = 0.0
+        """When the last one, or its gradient, ended."""
+        self._looked = 0.0
+        """What the thread that looked longest had spent on it by then."""
 
     def called(self, entry: Entry, begun: float, until: float) -> None:
         """One more call, from then until then."""
-        counts = self.mine()
-        if counts.first is None:
-            counts.first = begun
-        counts.ended(until)
-        if len(counts.by_entry) > KEPT:
-            with self._lock:
-                self._gather(counts)
-        counts.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[0] += 1
+        with self._lock:
+            self.first = begun if self.first is None else min(self.first, begun)
+            self.threads += not self.mine.worked
+            self.mine.worked = True
+            if len(self.by_entry) > KEPT:
+                self._gathered.add_all(self._counted())
+                self.by_entry.clear()
+            self.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[0] += 1
+        self.ended(until)
 
-    def attention_s(self) -> float:
-        """Seconds of all calls so far."""
-        return self._attention_s + sum(c.attention_s for c in list(self._all))
+    def add(self, entry: Entry, seconds: float, *, backward: bool) -> None:
+        """Seconds of a call, or of its gradient."""
+        with self._lock:
+            self.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[1 + backward] += seconds
+            self.attention_s += seconds
+
+    def ended(self, at: float) -> None:
+        """A call, or its gradient, ended then."""
+        with self._lock:
+            self.last, self._looked = max(self.last, at), max(self._looked, self.mine.looked)
 
     def window(self, *, looking: bool = False) -> float:
         """Seconds from the first call's start to the last one's end.
@@ -139,48 +116,22 @@ class Tally:
         Without ``looking``, the time spent on looking is taken off: that of the thread that looked
         longest, since threads look at the same time.
         """
-        counts = list(self._all)
-        begun = [c.first for c in counts if c.first is not None] + self._window[:1]
-        ended = [c.last for c in counts if c.last] + self._window[1:]
-        looked = 0.0 if looking else max([self._looked, *(c.looked_before for c in counts)])
-        return max(ended) - min(begun) - looked if begun else 0.0
+        if self.first is None:
+            return 0.0
+        return self.last - self.first - (0.0 if looking else self._looked)
 
     def sites(self) -> list[Site]:
         """What was counted so far, as sites that are still to be gathered."""
         with self._lock:
-            gathered = Gathered().add_all(self._gathered.each())
-            for counts in list(self._all):
-                gathered.add_all(counts.sites())
+            gathered = Gathered().add_all(self._gathered.each()).add_all(self._counted())
         return list(gathered.each())
 
-    def lasted(self, until: float) -> None:
-        """The last call ended then, on a GPU."""
-        for counts in list(self._all):
-            if counts.first is not None:
-                counts.last = max(counts.last, until)
-
-    def working_threads(self) -> int:
-        """Threads that made a call."""
-        return self._worked + sum(c.first is not None for c in list(self._all))
-
-    def _gather(self, counts: ThreadCounts) -> None:
-        self._gathered.add_all(counts.sites())
-        counts.by_entry.clear()
-
-    def _gather_ended_threads(self) -> None:
-        alive = set(sys._current_frames())
-        for counts in [c for c in self._all if c.thread not in alive]:
-            self._gather(counts)
-            self._all.remove(counts)
-            self._attention_s += counts.attention_s
-            if counts.first is not None:
-                self._worked += 1
-                self._looked = max(self._looked, counts.looked_before)
-                ends = (*self._window, counts.first, counts.last)
-                self._window = [min(ends), max(ends)]
-
-
-# ---- clocks ------------------------------------------------------------------------------------
+    def _counted(self) -> list[Site]:
+        return [
+            replace(entry.site, calls=int(calls), seconds=seconds, backward_s=backward_s)
+            for entry, (calls, seconds, backward_s) in self.by_entry.items()
+            if entry.site is not None
+        ]
 
 
 class SpanClock:
@@ -190,17 +141,15 @@ class SpanClock:
         """A mark of this moment."""
         return perf_counter()
 
-    def add(
-        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
-    ) -> None:
+    def add(self, span: Span, tally: Tally, entry: Entry, sign: float, backward: bool) -> None:
         """Add the seconds between a span's marks to an entry."""
-        tally.mine().add(entry, sign * (span.ended - span.begun), backward=backward)
+        tally.add(entry, sign * (span.ended - span.begun), backward=backward)
 
 
 class NoClock(SpanClock):
     """For calls that compute nothing."""
 
-    def add(self, *_: Any, **__: Any) -> None:
+    def add(self, *_: Any) -> None:
         """Add nothing."""
 
 
@@ -224,9 +173,7 @@ class GpuClock(SpanClock):
         event.record()
         return event
 
-    def add(
-        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
-    ) -> None:
+    def add(self, span: Span, tally: Tally, entry: Entry, sign: float, backward: bool) -> None:
         """Add the seconds between both events to an entry, once they have passed."""
         if span.begun is None or span.ended is None:
             return
@@ -246,16 +193,8 @@ class GpuClock(SpanClock):
                     span.ended.synchronize()
                     waited = True
                 seconds = span.begun.elapsed_time(span.ended) / 1e3
-                tally.mine().add(entry, sign * seconds, backward=backward)
+                tally.add(entry, sign * seconds, backward=backward)
         return perf_counter() if waited else None
-
-
-class Begun(NamedTuple):
-    """A call that is being made: its clock, what that has read, and the host's time."""
-
-    clock: SpanClock
-    mark: Any
-    since: float
 
 
 class Clocks:
@@ -265,14 +204,12 @@ class Clocks:
         self.gpu = GpuClock()
         self._host, self._none = SpanClock(), NoClock()
 
-    def begin(self, x: Tensor) -> Begun:
+    def begin(self, x: Tensor) -> Span:
         """Just before a call on this tensor."""
         clock = (self.gpu if x.is_cuda else self._host) if has_data(x) else self._none
         since = perf_counter()
-        return Begun(clock, clock.now(), since)
+        return Span(clock, clock.now(), since=since)
 
-
-# ---- gradients ---------------------------------------------------------------------------------
 
 MOST_NODES = 48
 """The gradient of a call with more nodes is not timed."""
@@ -282,21 +219,24 @@ def watch_gradient(
     out: Tensor, ends: Iterable[Tensor | None], entry: Entry, tally: Tally, clock: SpanClock
 ) -> None:
     """Time the backward pass of what a call added to the graph, from ``out`` to ``ends``."""
-    first = out.grad_fn
-    if first is None:
-        return
-    stop = {x.grad_fn for x in ends if x is not None and x.grad_fn is not None}
-    oldest = _oldest(first, stop)
-    if oldest is not None:
+    stop = {x.grad_fn for x in ends if x is not None}
+    nodes, todo = set[Any](), [out.grad_fn]
+    while todo:
+        node = todo.pop()
+        left_out = node is None or node in stop or type(node).__name__ == "AccumulateGrad"
+        if not left_out and node not in nodes:
+            nodes.add(node)
+            todo += [n for n, _ in node.next_functions]
+        if len(nodes) > MOST_NODES:
+            return
+    if nodes and out.grad_fn is not None:
         gradient = _Gradient(entry, tally, clock)
-        first.register_prehook(gradient.begin)
-        oldest.register_hook(gradient.end)
+        out.grad_fn.register_prehook(gradient.begin)
+        min(nodes, key=lambda n: n._sequence_nr()).register_hook(gradient.end)
 
 
 class _Gradient:
     """The hooks of one call."""
-
-    __slots__ = ("_begun", "_clock", "_entry", "_looked", "_tally", "_within")
 
     def __init__(self, entry: Entry, tally: Tally, clock: SpanClock) -> None:
         self._entry, self._tally, self._clock = entry, tally, clock
@@ -306,44 +246,25 @@ class _Gradient:
 
     def begin(self, _: Any) -> None:
         """Before the first node."""
-        counts = self._tally.mine()
-        self._looked = counts.looked
-        self._within = counts.within = []
-        self._begun = self._clock.now()
+        mine = self._tally.mine
+        self._looked, self._within = mine.looked, []
+        mine.within, self._begun = self._within, self._clock.now()
 
     def end(self, *_: Any) -> None:
         """After the oldest one: add the seconds, less those of looking and of calls in between."""
         if self._begun is None:
             return
-        counts = self._tally.mine()
-        Span(self._clock, self._begun, self._clock.now()).add_to(
-            self._tally, self._entry, backward=True
-        )
+        tally, entry = self._tally, self._entry
+        Span(self._clock, self._begun, self._clock.now()).add_to(tally, entry, backward=True)
         self._begun = None
         if type(self._clock) is SpanClock:  # a GPU goes on meanwhile
-            counts.add(self._entry, self._looked - counts.looked, backward=True)
-        counts.ended(perf_counter())
+            tally.add(entry, self._looked - tally.mine.looked, backward=True)
+        tally.ended(perf_counter())
         for span in self._within:
-            span.add_to(self._tally, self._entry, sign=-1.0, backward=True)
-        if counts.within is self._within:
-            counts.within = None
+            span.add_to(tally, entry, sign=-1.0, backward=True)
+        if tally.mine.within is self._within:
+            tally.mine.within = None
 
-
-def _oldest(first: Any, stop: set[Any]) -> Any:
-    """The node that runs last in the backward pass; None where there are too many."""
-    nodes, todo = set[Any](), [first]
-    while todo:
-        node = todo.pop()
-        if node in stop or node in nodes or type(node).__name__ == "AccumulateGrad":
-            continue
-        if len(nodes) >= MOST_NODES:
-            return None
-        nodes.add(node)
-        todo += [n for n, _ in node.next_functions if n is not None]
-    return min(nodes, key=lambda n: n._sequence_nr(), default=None)
-
-
-# ---- steps -------------------------------------------------------------------------------------
 
 STEPS_KEPT = 10_000
 """The last so many steps are looked at."""
@@ -365,7 +286,7 @@ class Steps:
             self._optimizer, self._last = weakref.ref(optimizer), None
         elif first is not optimizer:
             return
-        now = (perf_counter() - self._tally.mine().looked, self._tally.attention_s())
+        now = (perf_counter() - self._tally.mine.looked, self._tally.attention_s)
         if self._last is not None:
             self._steps.append((now[0] - self._last[0], now[1] - self._last[1]))
         self._last = now

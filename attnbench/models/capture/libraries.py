@@ -30,8 +30,8 @@ def put_torch(stands: Stands) -> None:
     fused = F.scaled_dot_product_attention
     stands.put(F, "multi_head_attention_forward", lambda o: _mha(o, inner, fused))
     native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
-    stands.put(torch, native, lambda o: _fast_path(o, _native_call))
-    stands.put(torch, layer, lambda o: _fast_path(o, _layer_call))
+    stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
+    stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
     stands.put(torch, "compile", lambda o: _compile(o, stands))
     stands.put(torch.jit, "script", lambda o: _script(o, stands))
 
@@ -63,14 +63,11 @@ def sdpa(original: Original, via: str = "sdpa") -> Function:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        begun = None
-        if torch.compiler.is_compiling():
-            if torch.compiler.is_dynamo_compiling():
-                from torch._dynamo.comptime import comptime
+        if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
+            from torch._dynamo.comptime import comptime
 
-                comptime(met_sdpa)
-        else:
-            begun = NOW.begin(query)
+            comptime(met_sdpa)
+        begun = None if torch.compiler.is_compiling() else NOW.begin(query)
         out = original.call(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -83,9 +80,6 @@ def sdpa(original: Original, via: str = "sdpa") -> Function:
         return out
 
     return scaled_dot_product_attention
-
-
-# ---- nn.MultiheadAttention ---------------------------------------------------------------------
 
 
 class _Torch:
@@ -145,8 +139,20 @@ def _mha(original: Original, inner: Original, fused: Function) -> Function:
     return multi_head_attention_forward
 
 
-def _fast_path(original: Original, read: Callable[..., CapturedCall]) -> Function:
-    """An operator that computes more than attention; ``read`` finds the call in its arguments."""
+def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Original) -> Function:
+    """An operator that computes more than attention.
+
+    ``tensors``: how many it takes before the width and the heads; ``places`` of its mask and of
+    what kind that is among its arguments.
+    """
+
+    def read(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
+        qkv: Any = args[:3] if tensors == 3 else args[:1] * 3
+        mask, kind = (
+            args[place] if len(args) > place else more.get(name)
+            for place, name in zip(places, ("mask", "mask_type"), strict=True)
+        )
+        return fast_call(via, qkv, *args[tensors : tensors + 2], mask, kind)
 
     def fast_path(*args: Any, **more: Any) -> Any:
         if torch.compiler.is_compiling() or (begun := NOW.begin(args[0], nested=True)) is None:
@@ -156,24 +162,6 @@ def _fast_path(original: Original, read: Callable[..., CapturedCall]) -> Functio
         return out
 
     return fast_path
-
-
-def _native_call(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
-    """The call within ``torch._native_multi_head_attention``."""
-    query, key, value, width, heads = args[:5]
-    mask, kind = _argument(args, more, 9, "mask"), _argument(args, more, 12, "mask_type")
-    return fast_call("mha fast path", (query, key, value), width, heads, mask, kind)
-
-
-def _layer_call(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
-    """The call within ``torch._transformer_encoder_layer_fwd``."""
-    src, width, heads = args[:3]
-    mask, kind = _argument(args, more, 18, "mask"), _argument(args, more, 19, "mask_type")
-    return fast_call("encoder layer fast path", (src, src, src), width, heads, mask, kind)
-
-
-def _argument(args: tuple[Any, ...], more: dict[str, Any], place: int, name: str) -> Any:
-    return args[place] if len(args) > place else more.get(name)
 
 
 WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
@@ -200,9 +188,6 @@ def fast_call(
     return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True)
 
 
-# ---- FlexAttention -----------------------------------------------------------------------------
-
-
 def _flex(original: Original) -> Function:
     """``torch.nn.attention.flex_attention.flex_attention``"""
 
@@ -217,14 +202,13 @@ def _flex(original: Original) -> Function:
         *args: Any,
         **more: Any,
     ) -> Any:
-        run = partial(
-            original.call, query, key, value, score_mod, block_mask, scale, enable_gqa, *args
-        )
-        if torch.compiler.is_compiling():
-            if torch.compiler.is_dynamo_compiling():
-                from torch._dynamo.comptime import comptime
+        given = query, key, value, score_mod, block_mask, scale, enable_gqa
+        run = partial(original.call, *given, *args)
+        if torch.compiler.is_dynamo_compiling():
+            from torch._dynamo.comptime import comptime
 
-                comptime(_met_flex)
+            comptime(_met_flex)
+        if torch.compiler.is_compiling():
             return run(**more)
         begun = NOW.begin(query)
         state = NOW.state()
@@ -246,8 +230,6 @@ def _flex(original: Original) -> Function:
 
     return flex_attention
 
-
-# ---- torch.compile and torch.jit ---------------------------------------------------------------
 
 COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
 
@@ -302,10 +284,10 @@ def _compiled_request(context: Any) -> SiteRequest:
         _constant(context, name) for name in ("attn_mask", "is_causal", "scale", "dropout_p")
     )
     forms = (four(q), four(k), four(v))
-    shape = Shape(forms[0][0], forms[0][1], forms[0][2], forms[1][2])
-    found = FoundMask(causal_of(shape) if causal is True else FULL)
-    if masked is not None:
-        found = FoundMask(FULL, "its mask has no values while it is compiled")
+    found = FoundMask(FULL, "its mask has no values while it is compiled")
+    if masked is None:
+        shape = Shape(*forms[0][:3], forms[1][2])
+        found = FoundMask(causal_of(shape) if causal is True else FULL)
     return SiteRequest(
         first_of(_traced_places(context)),
         "sdpa, compiled",
@@ -335,8 +317,6 @@ def _traced_places(context: Any) -> Iterator[Place]:
         yield place_of(frame.f_code, frame.lineno)
         frame = getattr(frame, "parent", None)
 
-
-# ---- transformers ------------------------------------------------------------------------------
 
 INEXPRESSIBLE = {
     "softcap": "its scores are capped",
@@ -407,46 +387,33 @@ def layer_call(
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
     notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
-    call = CapturedCall(
-        via,
-        *qkv,
-        scale=more.get("scaling"),
-        dropout=more.get("dropout") or 0.0,
-        note="; ".join(notes),
-        faithful=not notes,
-        bias=more.get("position_bias"),
+    scale, dropout, bias = (
+        more.get("scaling"),
+        more.get("dropout") or 0.0,
+        more.get("position_bias"),
     )
+    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout, bias=bias)
+    call = call._replace(note="; ".join(notes), faithful=not notes)
+    tensor = mask if isinstance(mask, Tensor) else None
     if len(inner) == 1:
-        return _as_inner(call, inner[0](), mask)
+        its, (_, k, v) = inner[0](), qkv
+        if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
+            k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
+        call = call._replace(k=k, v=v)
+        if its.find_mask is None and its.q.shape != call.q.shape:
+            return call._replace(attn_mask=tensor)
+        names = ("attn_mask", "is_causal", "find_mask", "scale", "dropout")
+        return call._replace(bias=None, **{name: getattr(its, name) for name in names})
     causal = more.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
+    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):
-        return call._replace(find_mask=_flash_mask(bool(causal), more.get("sliding_window"), mask))
+        return call._replace(find_mask=_flash_mask(causal, more.get("sliding_window"), mask))
     if mask is None:
-        causal = bool(causal) and not via.endswith(" eager") and call.q.shape[2] > 1
+        causal = causal and not via.endswith(" eager") and call.q.shape[2] > 1
         return call._replace(is_causal=causal)
-    if isinstance(mask, Tensor):
-        return call._replace(attn_mask=mask)
+    if tensor is not None:
+        return call._replace(attn_mask=tensor)
     return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
-
-
-def _as_inner(call: CapturedCall, inner: CapturedCall, mask: Any) -> CapturedCall:
-    """With the mask that torch's function was given; heads may have been packed for that."""
-    k, v = call.k, call.v
-    if k.shape[2] != inner.k.shape[2]:
-        k, v = (x.detach()[:, :, : inner.k.shape[2]] for x in (k, v))
-    if inner.find_mask is None and inner.q.shape != call.q.shape:
-        return call._replace(k=k, v=v, attn_mask=mask if isinstance(mask, Tensor) else None)
-    return call._replace(
-        k=k,
-        v=v,
-        attn_mask=inner.attn_mask,
-        is_causal=inner.is_causal,
-        find_mask=inner.find_mask,
-        bias=None,
-        scale=inner.scale,
-        dropout=inner.dropout,
-    )
 
 
 def _flash_mask(causal: bool, window: int | None, mask: Any) -> Callable[[Masks, Shape], FoundMask]:

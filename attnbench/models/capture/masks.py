@@ -9,15 +9,21 @@ first is kept. At most ``MOST`` masks without a name are kept as files.
 from __future__ import annotations
 
 import hashlib
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attnbench.models.mask_of import FULL, Nameless, causal_of, has_data, kept, recognised
+from attnbench.models.mask_of import (
+    FULL,
+    Nameless,
+    WhileAlive,
+    causal_of,
+    has_data,
+    kept,
+    recognised,
+)
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -43,7 +49,7 @@ class Masks:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._objects: dict[Any, tuple[list[weakref.ref[Any]], FoundMask]] = {}
+        self._alive = WhileAlive()
         self._contents: dict[Any, FoundMask] = {}
         self._files = self._functions = 0
 
@@ -68,17 +74,16 @@ class Masks:
         def look() -> FoundMask:
             return self._by_content(terms, is_causal, shape, place)
 
-        if any(x.is_inference() for x in terms):
-            return look()  # torch doesn't count writes to these
-        versions = tuple(x._version for x in terms)
-        return self._known(terms, (versions, is_causal, shape), look)
+        if len(terms) > 1:
+            return look()
+        found: FoundMask = self._alive.get(terms[0], (is_causal, shape), look)
+        return found
 
     def of_flex(
         self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
     ) -> FoundMask:
         """The mask that FlexAttention's block mask and score function are together."""
-        functions = [x for x in (block_mask, score_mod) if x is not None]
-        if not functions:
+        if (thing := score_mod if block_mask is None else block_mask) is None:
             return FoundMask(FULL)
 
         def call() -> FoundMask:
@@ -89,17 +94,7 @@ class Masks:
             self._functions += 1
             return self._called(block_mask, score_mod, shape, device)
 
-        return self._known(functions, shape, call)
-
-    def _known(self, given: list[Any], rest: Any, find: Callable[[], FoundMask]) -> FoundMask:
-        """What is known of these very objects, found now where nothing is."""
-        key = (*map(id, given), rest)
-        if key in self._objects:
-            refs, found = self._objects[key]
-            if all(ref() is x for ref, x in zip(refs, given, strict=True)):
-                return found
-        found = find()
-        _bounded(self._objects)[key] = ([weakref.ref(x) for x in given], found)
+        found: FoundMask = self._alive.get(thing, (score_mod, shape), call)
         return found
 
     def _by_content(
@@ -111,7 +106,7 @@ class Masks:
         key = (*content, forms, is_causal, shape)
         if key not in self._contents:
             found = self._recognised(_sum(terms), is_causal, shape)
-            _bounded(self._contents)[key] = found
+            self._bounded()[key] = found
         return self._contents[key]
 
     def _recognised(self, attn_mask: Tensor, is_causal: bool, shape: Shape) -> FoundMask:
@@ -134,8 +129,13 @@ class Masks:
         if self._files >= MOST:
             return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
         self._files += 1
-        _bounded(self._contents)[key] = made = FoundMask(kept(found, shape, self._folder))
+        self._bounded()[key] = made = FoundMask(kept(found, shape, self._folder))
         return made
+
+    def _bounded(self) -> dict[Any, FoundMask]:
+        if len(self._contents) >= REMEMBERED:
+            self._contents.clear()
+        return self._contents
 
     def _called(
         self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
@@ -154,12 +154,6 @@ class Masks:
         return self.of(
             added if seen is None else torch.where(seen, added, -torch.inf), False, shape
         )
-
-
-def _bounded(some: dict[Any, Any]) -> dict[Any, Any]:
-    if len(some) >= REMEMBERED:
-        some.clear()
-    return some
 
 
 def _digest(x: Tensor) -> bytes:

@@ -26,15 +26,14 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 from attnbench.models.capture.calls import SeenCalls, Site, octave
-from attnbench.models.capture.clocks import (
+from attnbench.models.capture.clocks import (  # fmt: skip
     WITHIN,
-    Begun,
     Clocks,
     Entry,
     Span,
     Steps,
     Tally,
-    ThreadCounts,
+    ThreadState,
     watch_gradient,
 )
 from attnbench.models.capture.masks import FoundMask, Masks
@@ -72,15 +71,14 @@ class SiteRequest(NamedTuple):
         phase = phase_of(shape, mask, gradient=self.gradients)
         device = "cpu" if meta else self.device.type
         problem = problem_of(self.q, self.v, self.dtype, device, mask, phase)
-        notes = [self.found.note, self.note]
-        if self.dropout:
-            notes.append(f"it drops {self.dropout:g} of the weights, and the problem none")
-        if self.scale is not None and not is_usual(self.scale, problem.head_dim):
-            notes.append(
-                f"its scores are scaled by {self.scale:.4g}, the problem's by their own rule"
-            )
-        if meta:
-            notes.append("on the meta device: nothing was computed")
+        scaled = self.scale is not None and not is_usual(self.scale, problem.head_dim)
+        notes = {
+            self.found.note: True,
+            self.note: True,
+            f"it drops {self.dropout:g} of the weights, and the problem none": self.dropout > 0,
+            f"its scores are scaled by {self.scale or 0:.4g}, and not as the problem's": scaled,
+            "on the meta device: nothing was computed": meta,
+        }
         return Site(
             problem,
             place_text(self.where),
@@ -88,7 +86,7 @@ class SiteRequest(NamedTuple):
             calls=0,
             seconds=0.0,
             scale=problem.scale if self.scale is None else float(self.scale),
-            note="; ".join(filter(None, notes)),
+            note="; ".join(note for note, so in notes.items() if note and so),
             faithful=self.faithful and not self.found.note,
         )
 
@@ -253,26 +251,26 @@ class Recorder:
         self.on_first: Callable[[], None] | None = None
         """Called once, as soon as there is anything to report."""
 
-    def made(self, call: Callable[[], CapturedCall], out: Any, begun: Begun) -> None:
+    def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
         """Record a call that was made; ``call`` returns which."""
         until = perf_counter()
         try:
-            span = Span(begun.clock, begun.mark, begun.clock.now())
+            span = begun._replace(ended=begun.clock.now())
             until = perf_counter()  # the call's seconds lie within its window
-            self._record(call(), out, begun.since, until, span)
+            self._record(call(), out, until, span)
         except Exception as error:
             self.failed(error)
-        self.tally.mine().looked += perf_counter() - until
+        self.tally.mine.looked += perf_counter() - until
 
-    def _record(self, call: CapturedCall, out: Any, since: float, until: float, span: Span) -> None:
+    def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
         request = call.request(where(), self._masks)
         entry = self._entries.get(request) or self._entry(request, call)
         if not call.whole:
             span.add_to(self.tally, entry, backward=False)
-            within = self.tally.mine().within
+            within = self.tally.mine.within
             if within is not None and len(within) < WITHIN:
                 within.append(span)
-        self.tally.called(entry, since, until)
+        self.tally.called(entry, span.since, until)
         self.noticed()
         if call.whole:
             self.whole += 1
@@ -322,19 +320,19 @@ class Recorder:
         gpu = self.clocks.gpu
         passed = gpu.read(wait=complete) if gpu.used else None
         if passed is not None:
-            self.tally.lasted(passed)
+            self.tally.last = max(self.tally.last, passed)
         return SeenCalls(
             sites=[*self.tally.sites(), *self.compiled],
             header={
                 "torch": torch.__version__,
                 "python": platform.python_version(),
-                "threads": self.tally.working_threads(),
+                "threads": self.tally.threads,
                 "processes": 1,
             },
             unseen=_unseen(self),
             complete=complete,
             wall_s=self.tally.window(looking=gpu.used),
-            attention_s=self.tally.attention_s(),
+            attention_s=self.tally.attention_s,
             **self.steps.summary(by_host=not gpu.used),
         )
 
@@ -344,12 +342,12 @@ class Now:
 
     recorder: Recorder | None = None
 
-    def state(self) -> ThreadCounts:
+    def state(self) -> ThreadState:
         """What this thread is in the middle of, also where recording has ended meanwhile."""
         recorder = self.recorder
-        return ThreadCounts() if recorder is None else recorder.tally.mine()
+        return ThreadState() if recorder is None else recorder.tally.mine
 
-    def begin(self, query: Any, *, nested: bool = False) -> Begun | None:
+    def begin(self, query: Any, *, nested: bool = False) -> Span | None:
         """Just before a call; None where it will not be recorded."""
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
@@ -364,11 +362,11 @@ class Now:
             return None
         return recorder.clocks.begin(query)
 
-    def made(self, call: Callable[[], CapturedCall], out: Any, begun: Begun) -> None:
+    def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
         """Just after a call; ``call`` returns which it was. Inside a library's it is a part."""
         if (recorder := self.recorder) is None:
             return
-        state = recorder.tally.mine()
+        state = recorder.tally.mine
         if state.outer is not None:
             state.inner.append(call)
         else:
@@ -385,43 +383,31 @@ PLACES, REASONS = 3, 5
 
 def _unseen(recorder: Recorder) -> list[str]:
     """Sentences: what may be missing, and why."""
-    sentences = []
-    written = recorder.written_out
+    sentences, written = list[str](), recorder.written_out
     if written:
         places = ", ".join(place for place, _ in written.most_common(PLACES))
         more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
         sentences.append(
-            f"attention that is written out as products and a softmax was met "
-            f"{_many(sum(written.values()), 'time')} and is not recorded, nor in the share: "
+            "attention that is written out as products and a softmax was met "
+            f"{sum(written.values()):,} times and is not recorded, nor in the share: "
             f"{places}{more}; written with F.scaled_dot_product_attention it would be"
         )
-    if recorder.met:
-        sentences.append(
-            f"torch.compile compiled {_many(recorder.met, 'attention call')} into larger code: "
-            "which problems is known, but not how often they ran, nor for how long; run without "
-            "compiling to have their share"
-        )
-    if recorder.whole:
-        sentences.append(
-            f"{_many(recorder.whole, 'call')} of torch's fast path for nn.MultiheadAttention and "
-            "TransformerEncoder computed projections, or a whole layer, in the same operator: "
-            "counted, but their seconds are not in the share"
-        )
-    for reason, n in recorder.failures.most_common(REASONS):
-        sentences.append(f"{_many(n, 'call')} could not be put as a problem: {reason}")
-    if len(recorder.failures) > REASONS:
-        rest = len(recorder.failures) - REASONS
-        sentences.append(f"{rest} more reasons why a call could not be put")
-    imported = [name for name in KERNELS if name in sys.modules]
-    if imported:
-        sentences.append(
-            f"the program imported {', '.join(imported)}: calls of their own functions are seen "
-            "only where transformers makes them"
-        )
-    if recorder.samples is not None and recorder.samples.skipped:
-        sentences.append("there was no room for samples of all places: the first were kept")
-    return sentences
-
-
-def _many(n: int, what: str) -> str:
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+    imported = ", ".join(name for name in KERNELS if name in sys.modules)
+    told = {
+        f"attention calls that torch.compile compiled into larger code: {recorder.met:,}; which "
+        "problems is known, but not how often they ran, nor for how long; run without compiling to "
+        "have their share": recorder.met,
+        f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
+        f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
+        "counted, but their seconds are not in the share": recorder.whole,
+        **{
+            f"calls that could not be put as a problem: {n:,}: {reason}": n
+            for reason, n in recorder.failures.most_common(REASONS)
+        },
+        f"the program imported {imported}: calls of their own functions are seen only where "
+        "transformers makes them": imported,
+        "there was no room for samples of all places: the first were kept": (
+            recorder.samples is not None and recorder.samples.skipped
+        ),
+    }
+    return sentences + [sentence for sentence, so in told.items() if so]

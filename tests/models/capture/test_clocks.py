@@ -90,8 +90,8 @@ def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     inner = turning(turning(a, 3.0) * turning(b, 2.0), 7.0)
     watch_gradient(inner, (a, b), entry, tally, SpanClock())
     turning(inner, 10.0).sum().backward()
-    assert tally.mine().by_entry[entry] == [0.0, 0.0, 12.0]
-    assert tally.attention_s() == 12.0
+    assert tally.by_entry[entry] == [0.0, 0.0, 12.0]
+    assert tally.attention_s == 12.0
 
 
 def made_again(tally, clock, tick):
@@ -103,8 +103,8 @@ def made_again(tally, clock, tick):
         tick()
         span = Span(clock, begun, clock.now())
         span.add_to(tally, second, backward=False)
-        if tally.mine().within is not None:
-            tally.mine().within.append(span)
+        if tally.mine.within is not None:
+            tally.mine.within.append(span)
 
     x = torch.ones(3, requires_grad=True)
     out = Does.apply(x, again)
@@ -118,11 +118,11 @@ def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
 
     def tick():
         clock.now += 4.0
-        tally.mine().looked += 1.5
+        tally.mine.looked += 1.5
 
     again, first, second = made_again(tally, SpanClock(), tick)
     again()  # outside of the gradient: nothing is taken off
-    assert tally.mine().by_entry == {first: [0.0, 0.0, -1.5], second: [0.0, 8.0, 0.0]}
+    assert tally.by_entry == {first: [0.0, 0.0, -1.5], second: [0.0, 8.0, 0.0]}
 
 
 def test_nor_on_a_gpu_where_both_are_read_later(gpu):
@@ -133,7 +133,7 @@ def test_nor_on_a_gpu_where_both_are_read_later(gpu):
 
     _, first, second = made_again(tally, events, tick)
     events.read(wait=True)  # six seconds from the first event to the last, four of them a call's
-    assert tally.mine().by_entry == {first: [0.0, 0.0, 2.0], second: [0.0, 4.0, 0.0]}
+    assert tally.by_entry == {first: [0.0, 0.0, 2.0], second: [0.0, 4.0, 0.0]}
 
 
 def test_the_window_is_of_calls_and_gradients_not_of_reading_events(gpu, clock):
@@ -186,7 +186,7 @@ def test_steps_are_from_one_step_of_the_first_optimizer_to_the_next(clock):
     assert steps.summary() == {}
     for took, attention in ((9.0, 9.0), (2.0, 1.0), (4.0, 1.0), (10.0, 1.0)):
         clock.now += took - 0.5
-        tally.mine().add(entry, attention, backward=False)
+        tally.add(entry, attention, backward=False)
         steps.stepped(first)
         clock.now += 0.5
         steps.stepped(second)  # of the same step
@@ -213,8 +213,8 @@ def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
     for _ in range(3):
         call()
     gpu.done = 4
-    assert events.read(wait=False) is None and tally.attention_s() == 2.0
-    assert events.read(wait=True) is not None and tally.attention_s() == 3.0
+    assert events.read(wait=False) is None and tally.attention_s == 2.0
+    assert events.read(wait=True) is not None and tally.attention_s == 3.0
     gpu.capturing = True
     call()  # of a graph: not timed
     assert gpu.queued == 6
@@ -222,4 +222,4 @@ def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
     for _ in range(2 * PENDING):  # many calls don't hold all their events
         gpu.done = gpu.queued
         call()
-    assert tally.attention_s() >= 3.0 + PENDING
+    assert tally.attention_s >= 3.0 + PENDING
