@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -32,11 +32,9 @@ from impls.asked import CantBeDone
 if TYPE_CHECKING:
     from attnbench.answer.predict import Estimate
     from attnbench.core.record import Record
-    from attnbench.core.stats import Comparison
     from attnbench.sweep.compare import ContestResult
     from impls import Table
     from impls.problem import Problem
-    from impls.spec import Variant
 
 KINDS = {
     "pattern": "softmax on its own pattern",
@@ -46,7 +44,6 @@ KINDS = {
 """What may be allowed besides exact softmax, by the word for it on the command line."""
 TOO_MUCH = ("out_of_memory", "timed_out")
 """A variant that ended so will end so on every problem that is at least as large."""
-NOTHING = "nothing of this phase, dtype, kind of mask, inputs, level and device was measured"
 AMPLE = 1.02
 """A limit is proposed a little above what is needed."""
 
@@ -57,14 +54,13 @@ class Contradiction(CantBeDone):
 
 @dataclass(frozen=True)
 class Wants:
-    """Limits, and what may be used besides exact softmax."""
+    """Limits, and what may be used besides exact softmax: words of :data:`KINDS`."""
 
     max_memory: int | None = None
     """Bytes above the inputs, at the worst instant."""
     max_error: float | None = None
     """Relative to exact softmax: of an exact variant its rounding, of another its distance."""
     allowed: tuple[str, ...] = ()
-    """Words of :data:`KINDS`."""
 
     @classmethod
     def of(
@@ -126,12 +122,11 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer for one problem."""
+    """The answer for one problem; without a ranking there is none."""
 
     problem: Problem
     wants: Wants
     ranking: Ranking | None = None
-    """None where there is no answer."""
     lead: Lead | None = None
     """The winner's, over the next."""
     excluded: tuple[Excluded, ...] = ()
@@ -211,19 +206,12 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        plain = msgspec.to_builtins
+        plain = ("winner", "equal", "next", "lead", "excluded", "why_not", "relax", "margin")
         return {
+            **{name: msgspec.to_builtins(getattr(self, name)) for name in plain},
             "problem": self.problem.to_dict(),
             "wants": self.wants.words(),
-            "winner": plain(self.winner),
-            "equal": plain(self.equal),
-            "next": plain(self.next),
-            "lead": plain(self.lead),
-            "slower": plain(self.ranking.slower[1:] if self.ranking else ()),
-            "excluded": plain(self.excluded),
-            "why_not": self.why_not,
-            "relax": self.relax,
-            "margin": self.margin,
+            "slower": msgspec.to_builtins(self.ranking.slower[1:] if self.ranking else ()),
             "pays_after_calls": self.pays_after,
             "source": self.source,
             "pairs": list(self.pairs),
@@ -257,7 +245,13 @@ def choose(
         known = VariantRecords(_row(table, label), some, ceilings)
         found.append(_judge(label, known, problem, wants))
     found += [each for each in left_out if each.variant not in by_variant]
-    found += _absent(table, {each.variant for each in found}, problem, wants)
+    there = {each.variant for each in found}
+    found += [
+        Excluded(name, Why.ABSENT, "the run has nothing of it")
+        for name, row in table.rows.items()
+        if name not in there and row.computes in wants.computes and not row.ranks
+        if row.supports(problem) is None
+    ]
     return make_choice(problem, wants, found, margin=margin_of(alike), source=source)
 
 
@@ -272,13 +266,11 @@ def _of_one_node(records: Sequence[Record]) -> list[Record]:
     """The last record of each cell, of the kind of machine that measured most."""
     nodes = Counter(r.node for r in records if r.time is not None)
     (node, _), *_ = nodes.most_common(1) or [("", 0)]
-    latest = {
-        (r.variant, r.problem): r for r in records if r.ranks is None and r.node in (node, "")
-    }
-    return list(latest.values())
+    alone = (r for r in records if r.ranks is None and r.node in (node, ""))
+    return list({(r.variant, r.problem): r for r in alone}.values())
 
 
-def _row(table: Table, label: str) -> Variant | None:
+def _row(table: Table, label: str) -> Any:
     """The row that a record's label names; None where the table has none."""
     from impls import UnknownVariant
     from impls.spec import InvalidRow
@@ -289,28 +281,16 @@ def _row(table: Table, label: str) -> Variant | None:
         return None
 
 
-def _absent(table: Table, there: set[str], problem: Problem, wants: Wants) -> list[Excluded]:
-    """The variants that would do, and were not measured at all."""
-    return [
-        Excluded(name, Why.ABSENT, "the run has nothing of it")
-        for name, row in table.rows.items()
-        if name not in there
-        and row.computes in wants.computes
-        and not row.ranks
-        and row.supports(problem) is None
-    ]
-
-
 def _judge(
     label: str, known: VariantRecords, problem: Problem, wants: Wants
 ) -> Candidate | Excluded:
     computes = known.row.computes if known.row else known.seen[0].computes
     if computes not in wants.computes:
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
-    if (refusal := _refusal(known, problem)) is not None:
-        return Excluded(label, Why.SUPPORT, refusal)
-    if (failure := _failure(known.seen, problem)) is not None:
-        return Excluded(label, Why.STATUS, failure)
+    if said := next(_refusals(known, problem), None):
+        return Excluded(label, Why.SUPPORT, said)
+    if said := next(_failures(known.seen, problem), None):
+        return Excluded(label, Why.STATUS, said)
     memory, error = known.memory(problem), known.error(problem)
     if (broken := _breaks(label, memory, error, wants)) is not None:
         return broken
@@ -336,33 +316,6 @@ def _judge(
     )
 
 
-def _refusal(known: VariantRecords, problem: Problem) -> str | None:
-    """Why it doesn't take the problem: by its row, by its own word, or by where it was tried."""
-    if known.row is not None and (refusal := known.row.supports(problem)) is not None:
-        return refusal
-    for record in known.seen:
-        own = record.status == "unsupported" and record.problem == problem
-        if own or record.status == "unavailable":
-            return record.reason
-    return None
-
-
-def _failure(records: Sequence[Record], problem: Problem) -> str | None:
-    """The result elsewhere that rules it out."""
-    for record in records:
-        where = f"{record.problem}: {record.reason}"
-        if record.status in FINDINGS:
-            return f"{record.status} on {where}"
-        if record.status in TOO_MUCH and _nowhere_larger(record.problem, problem):
-            return f"{record.status.replace('_', ' ')} already on {where}"
-    return None
-
-
-def _nowhere_larger(one: Problem, other: Problem) -> bool:
-    sizes = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
-    return all(getattr(one, name) <= getattr(other, name) for name in sizes)
-
-
 def _breaks(
     label: str, memory: Estimate | None, error: float | None, wants: Wants
 ) -> Excluded | None:
@@ -372,8 +325,8 @@ def _breaks(
         if memory is None:
             return Excluded(label, Why.UNKNOWN, "how much memory it needs there is not known")
         if memory.high > wants.max_memory:
-            needs["memory"] = memory.high
             about = "about " if memory.high > 1.01 * memory.low else ""
+            needs["memory"] = memory.high
             said.append(f"it needs {about}{size(memory.middle)}")
     if wants.max_error is not None:
         if error is None:
@@ -381,10 +334,31 @@ def _breaks(
         if error > wants.max_error:
             needs["error"] = error
             said.append(f"its error is {error:.2g}")
-    if not needs:
-        return None
     why = Why.MEMORY if "memory" in needs else Why.ERROR
-    return Excluded(label, why, " and ".join(said), needs)
+    return Excluded(label, why, " and ".join(said), needs) if needs else None
+
+
+def _refusals(known: VariantRecords, problem: Problem) -> Iterator[str | None]:
+    """Why it doesn't take the problem: by its row, by its own word, or by where it was tried."""
+    if known.row is not None:
+        yield from filter(None, [known.row.supports(problem)])
+    for record in known.seen:
+        own = record.status == "unsupported" and record.problem == problem
+        if own or record.status == "unavailable":
+            yield record.reason
+
+
+def _failures(records: Sequence[Record], problem: Problem) -> Iterator[str]:
+    """The results elsewhere that rule it out."""
+    sizes = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+    for record in records:
+        where = f"{record.problem}: {record.reason}"
+        if record.status in FINDINGS:
+            yield f"{record.status} on {where}"
+        elif record.status in TOO_MUCH and all(
+            getattr(record.problem, name) <= getattr(problem, name) for name in sizes
+        ):
+            yield f"{record.status.replace('_', ' ')} already on {where}"
 
 
 # ---- who is chosen -------------------------------------------------------------------------------
@@ -403,49 +377,39 @@ def make_choice(
     excluded = tuple(e for e in found if isinstance(e, Excluded))
     choice = Choice(problem, wants, excluded=excluded, margin=margin, source=source)
     if not candidates:
-        return replace(choice, why_not=_why_none(excluded), relax=_relax(excluded, wants))
+        why, relax = _why_none(excluded, wants)
+        return replace(choice, why_not=why, relax=relax)
     best = min(candidates, key=lambda c: c.median_s)
-    rivals = [e for e in excluded if e.about_s is not None and e.about_s < best.high_s]
+    rivals = [(e.about_s, e) for e in excluded if e.about_s and e.about_s < best.high_s]
     if rivals:
-        first = min(rivals, key=lambda e: e.about_s or 0.0)
+        _, first = min(rivals, key=lambda each: each[0])
         why = f"{first.variant} may be faster than {best.variant}, and {first.said}"
         return replace(choice, why_not=why)
     ranking = rank(candidates, margin)
-    lead = lead_over(ranking.winner, ranking.next) if ranking.next else None
-    return replace(choice, ranking=ranking, lead=lead)
+    return replace(choice, ranking=ranking, lead=ranking.lead)
 
 
-def _why_none(excluded: Sequence[Excluded]) -> str:
-    """Why there is no candidate, from why each is out."""
+def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
+    """Why there is no candidate, and the least that would have to give way to let one in."""
     whys = [e.why for e in excluded if e.why is not Why.ABSENT]
     if not whys:
-        return NOTHING
-    if Why.UNKNOWN in whys:
-        said = [e.said for e in excluded if e.why is Why.UNKNOWN]
-        return f"outside what was measured ({max(said, key=said.count)})"
-    if limits := dict.fromkeys(name for e in excluded for name in e.needs):
-        return f"nobody keeps the limit of {' and '.join(limits)}"
-    return f"nobody serves it ({max(whys, key=whys.count)})"
-
-
-def _relax(excluded: Sequence[Excluded], wants: Wants) -> str:
-    """The least that would have to give way to let a variant in."""
-    whys = {e.why for e in excluded}
-    if Why.UNKNOWN in whys or whys <= {Why.ABSENT}:
-        return ""
+        return (
+            "nothing of this phase, dtype, kind of mask, inputs, level and device was measured",
+            "",
+        )
+    if said := [e.said for e in excluded if e.why is Why.UNKNOWN]:
+        return f"outside what was measured ({max(said, key=said.count)})", ""
     if broken := [e for e in excluded if e.needs]:
+        limits = dict.fromkeys(name for e in broken for name in e.needs)
         nearest = min(broken, key=lambda e: _how_far(e, wants))
-        words = []
-        if "memory" in nearest.needs:
-            words.append(f"--max-memory {_size_word(nearest.needs['memory'] * AMPLE)}")
-        if "error" in nearest.needs:
-            words.append(f"--max-error {nearest.needs['error'] * AMPLE:.1e}")
-        return f"{' and '.join(words)} would let {nearest.variant} in"
-    others = [e for e in excluded if e.why is Why.COMPUTES]
-    words = [word for word in KINDS if word not in wants.allowed]
-    if not others:
-        return ""
-    return f"--allow {','.join(words)} would let those in that are not exact ({len(others)})"
+        give = [f"--max-{name} {_enough(name, need)}" for name, need in nearest.needs.items()]
+        return (
+            f"nobody keeps the limit of {' and '.join(limits)}",
+            f"{' and '.join(give)} would let {nearest.variant} in",
+        )
+    others, words = whys.count(Why.COMPUTES), [word for word in KINDS if word not in wants.allowed]
+    relax = f"--allow {','.join(words)} would let those in that are not exact ({others})"
+    return f"nobody serves it ({max(whys, key=whys.count)})", relax if others else ""
 
 
 def _how_far(one: Excluded, wants: Wants) -> float:
@@ -454,12 +418,14 @@ def _how_far(one: Excluded, wants: Wants) -> float:
     return sum(math.log(one.needs[name] / (limits[name] or 1.0)) for name in one.needs)
 
 
-def _size_word(nbytes: float) -> str:
-    """As the option takes it, rounded up."""
+def _enough(limit: str, need: float) -> str:
+    """A limit that would do as the option takes it, rounded up."""
+    if limit == "error":
+        return f"{need * AMPLE:.1e}"
     for unit, each in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= each:
-            return f"{math.ceil(nbytes / each * 100) / 100:g}{unit}"
-    return f"{math.ceil(nbytes)}B"
+        if need * AMPLE >= each:
+            return f"{math.ceil(need * AMPLE / each * 100) / 100:g}{unit}"
+    return f"{math.ceil(need * AMPLE)}B"
 
 
 def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
@@ -474,42 +440,28 @@ def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
     if not over or taken[0].against not in by_name:
         return choice
     base = taken[0].against
+    spans = {base: (1.0, 1.0, 1.0)} | {n: (c.ratio, c.low, c.high) for n, c in over.items()}
     faster = [name for name, c in over.items() if c.verdict is Verdict.FASTER]
-    first = min(faster, key=lambda name: over[name].ratio) if faster else base
-    ratios = {base: 1.0, **{name: c.ratio for name, c in over.items()}}
-    leaders = [by_name[first]]
+    first = min(faster, key=spans.__getitem__) if faster else base
+
+    def is_slower(name: str) -> bool:
+        if first == base:
+            return over[name].verdict is Verdict.SLOWER
+        return name == base or over[name].low > over[first].high * (1 + over[first].margin)
+
+    leaders: list[Candidate] = [by_name[first]]
     slower: list[Candidate] = []
-    for name in sorted((n for n in ratios if n != first), key=ratios.__getitem__):
-        (slower if _is_slower(name, first, base, over) else leaders).append(by_name[name])
+    for name in sorted((n for n in spans if n != first), key=spans.__getitem__):
+        (slower if is_slower(name) else leaders).append(by_name[name])
     for c in choice.ranked:
-        if c.variant not in ratios:
+        if c.variant not in spans:
             tied = c in choice.equal and not is_ahead(leaders[0], c, choice.margin)
             (leaders if tied else slower).append(c)
     ranking = Ranking.of(leaders, slower, choice.margin)
-    return replace(
-        choice,
-        ranking=ranking,
-        lead=_lead(ranking.winner, ranking.next, base, over) if ranking.next else None,
-        pairs=tuple(pair.to_dict() for pair in taken),
-    )
-
-
-def _is_slower(name: str, first: str, base: str, over: dict[str, Comparison]) -> bool:
-    """Whether pairs show that one is slower than the fastest."""
-    if first == base:
-        return over[name].verdict is Verdict.SLOWER
-    if name == base:
-        return True  # the fastest was faster than it
-    return over[name].low > over[first].high * (1 + over[first].margin)
-
-
-def _lead(first: Candidate, after: Candidate, base: str, over: dict[str, Comparison]) -> Lead:
-    """By pairs where both were compared with the same one, else by the medians."""
-    one, other = over.get(first.variant), over.get(after.variant)
-    if first.variant == base and other is not None:
-        return Lead(other.ratio, other.low, other.high)
-    if after.variant == base and one is not None:
-        return Lead(1 / one.ratio, 1 / one.high, 1 / one.low)
-    if one is not None and other is not None:
-        return Lead(other.ratio / one.ratio, other.low / one.high, other.high / one.low)
-    return lead_over(first, after)
+    winner, after = ranking.winner, ranking.next
+    lead = None if after is None else lead_over(winner, after)
+    if after is not None and {winner.variant, after.variant} <= spans.keys():
+        (one, low, high), (other, least, most) = spans[winner.variant], spans[after.variant]
+        lead = Lead(other / one, least / high, most / low)
+    pairs = tuple(pair.to_dict() for pair in taken)
+    return replace(choice, ranking=ranking, lead=lead, pairs=pairs)

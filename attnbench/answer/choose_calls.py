@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.stats import LEAST_MARGIN
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
     from attnbench.answer.choose import Choice
     from attnbench.answer.ranking import Candidate
 
-
 ROUNDING = 1e-6
 """By so much shares may add up to more than a whole."""
+USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
+"""By a word of how a call was captured: the variant that it uses now."""
 
 
 class NoGain(CantBeDone):
-    """Figures that can't be shares or times."""
+    """Figures that can't be shares."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,6 @@ class GainInterval:
     def exactly(cls, value: float) -> GainInterval:
         """Without an interval."""
         return cls(value, value, value)
-
-    def over(self, other: GainInterval) -> GainInterval:
-        """This divided by another, both above nought."""
-        return GainInterval(self.value / other.value, self.low / other.high, self.high / other.low)
-
-    def or_else(self, other: GainInterval) -> GainInterval:
-        """One of the two, and it is not known which."""
-        middle = (self.value + other.value) / 2
-        return GainInterval(middle, min(self.low, other.low), max(self.high, other.high))
-
-    def saved(self, ratio: GainInterval) -> GainInterval:
-        """Of this share what is gained where its time becomes so many times as long."""
-        ends = [s * (1 - r) for s in (self.low, self.high) for r in (ratio.low, ratio.high)]
-        return GainInterval(self.value * (1 - ratio.value), min(ends), max(ends))
-
-    def sound(self, least: float) -> bool:
-        """Whether it is a figure within its interval, from ``least`` on."""
-        known = all(map(isfinite, (self.low, self.value, self.high)))
-        return known and least <= self.low <= self.value <= self.high
 
 
 @dataclass(frozen=True)
@@ -93,19 +74,27 @@ class SiteTimes:
     @property
     def ratio(self) -> GainInterval | None:
         """Its time then over its time now, in the program; None where nothing would change."""
-        if self.now_s is None or self.then_s is None or self.takes == self.uses:
+        now, then = self.now_s, self.then_s
+        if now is None or then is None or self.takes == self.uses:
             return None
-        alone = self.then_s.over(self.now_s)
-        if self.inside_s is None:
-            return alone
-        return alone.or_else(_with_as_many_seconds_more(self.now_s, self.then_s, self.inside_s))
+
+        def either(now_s: float, then_s: float) -> tuple[float, float]:
+            """In proportion, and with as many seconds more as a call takes in the program."""
+            more = max(0.0, (self.inside_s or 0.0) - now_s)
+            alone = then_s / now_s
+            return alone, alone if self.inside_s is None else (then_s + more) / (now_s + more)
+
+        low, high = min(either(now.high, then.low)), max(either(now.low, then.high))
+        return GainInterval(sum(either(now.value, then.value)) / 2, low, high)
 
     @property
     def saved(self) -> GainInterval:
         """Of a step."""
-        if self.share is None or self.ratio is None:
+        share, ratio = self.share, self.ratio
+        if share is None or ratio is None:
             return GainInterval.exactly(0.0)
-        return self.share.saved(self.ratio)
+        ends = [s * (1 - r) for s in (share.low, share.high) for r in (ratio.low, ratio.high)]
+        return GainInterval(share.value * (1 - ratio.value), min(ends), max(ends))
 
     def unchanged(self) -> str:
         """Why it stays as it is; empty where it does not."""
@@ -118,22 +107,17 @@ class SiteTimes:
 
 @dataclass(frozen=True)
 class Gain:
-    """How a step's time changes."""
+    """How a step's time changes, or what else the shares are ``of``; what saves most first."""
 
     sites: tuple[SiteTimes, ...]
-    """Those that save most first."""
     of: str
-    """``a step``, or what else the shares are of."""
 
     @property
     def share(self) -> GainInterval:
         """What attention takes of a step now."""
         some = [site.share for site in self.sites if site.share is not None]
-        return GainInterval(
-            sum(s.value for s in some),
-            sum(s.low for s in some),
-            min(1.0, sum(s.high for s in some)),
-        )
+        value, low, high = (sum(getattr(s, x) for s in some) for x in ("value", "low", "high"))
+        return GainInterval(value, low, min(1.0, high))
 
     @property
     def factor(self) -> GainInterval:
@@ -144,11 +128,8 @@ class Gain:
             for site in self.sites
             if site.share is not None
         )
-        return GainInterval(
-            1 - sum(s.value for s in saved),
-            max(least, 1 - sum(s.high for s in saved)),
-            1 - sum(s.low for s in saved),
-        )
+        value, low, high = (1 - sum(getattr(s, x) for s in saved) for x in ("value", "high", "low"))
+        return GainInterval(value, max(least, low), high)
 
     @property
     def told(self) -> bool:
@@ -160,116 +141,69 @@ class Gain:
         """Attention's share of a step, and how the step's time changes."""
         if not any(site.share is not None for site in self.sites):
             return f"what {self.of} gains can't be said: no site's share of it was measured"
-        return "; ".join(filter(None, [self._share(), self._taken(), self._stay()]))
+        s = self.share
+        interval = f" [{_percent(s.low)}, {_percent(s.high)}]" if s.low < s.high else ""
+        text = f"attention is {_percent(s.value)} %{interval} of {self.of}; {self._taken()}"
+        stay, many = sum(bool(site.unchanged()) for site in self.sites), len(self.sites)
+        if 0 < stay < many:
+            how = "stays as it is" if stay == 1 else "stay as they are"
+            text += f"; {stay} of {many} sites {how}"
+        return text
+
+    def _taken(self) -> str:
+        factor = self.factor
+        if not any(site.ratio and site.share for site in self.sites):
+            return "no site would take another variant"
+        taken = (
+            f"taking these, {self.of} takes {factor.value:.2f} "
+            f"[{factor.low:.2f}, {factor.high:.2f}] of its time"
+        )
+        if not self.told:
+            return f"what is gained can't be told from nothing: {taken}"
+        more = f"{1 / factor.value:.2f}× faster"
+        if factor.value > 1:
+            more = f"{factor.value:.2f}× slower"
+        if abs(factor.value - 1) < LEAST_MARGIN:
+            more = "less than a hundredth apart"
+        bound = f"were attention free it would take {1 - self.share.value:.2f}"
+        return f"{taken} ({more}; {bound})"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        sites = [
+            {
+                **asdict(site),
+                "ratio": site.ratio and asdict(site.ratio),
+                "saved": asdict(site.saved),
+                "unchanged": site.unchanged(),
+            }
+            for site in self.sites
+        ]
         return {
             "of": self.of,
             "share": asdict(self.share),
             "factor": asdict(self.factor),
             "told": self.told,
             "sentence": self.sentence(),
-            "sites": [_plain(site) for site in self.sites],
+            "sites": sites,
         }
-
-    def _share(self) -> str:
-        s = self.share
-        interval = f" [{_percent(s.low)}, {_percent(s.high)}]" if s.low < s.high else ""
-        return f"attention is {_percent(s.value)} %{interval} of {self.of}"
-
-    def _taken(self) -> str:
-        factor = self.factor
-        if not any(site.ratio and site.share for site in self.sites):
-            return "no site would take another variant"
-        taken = f"{factor.value:.2f} [{factor.low:.2f}, {factor.high:.2f}] of its time"
-        if not self.told:
-            return (
-                f"what is gained can't be told from nothing: taking these, {self.of} takes {taken}"
-            )
-        if abs(factor.value - 1) < LEAST_MARGIN:
-            more = "less than a hundredth apart"
-        elif factor.value > 1:
-            more = f"{factor.value:.2f}× slower"
-        else:
-            more = f"{1 / factor.value:.2f}× faster"
-        bound = f"were attention free it would take {1 - self.share.value:.2f}"
-        return f"taking these, {self.of} takes {taken} ({more}; {bound})"
-
-    def _stay(self) -> str:
-        stay = sum(bool(site.unchanged()) for site in self.sites)
-        if not stay or stay == len(self.sites):
-            return ""
-        how = "stays as it is" if stay == 1 else "stay as they are"
-        return f"{stay} of {len(self.sites)} sites {how}"
-
-
-def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
-    """What a whole model gains; raises :class:`NoGain` for figures that can't be."""
-    for site in sites:
-        _refuse(site, of)
-    found = Gain(tuple(sorted(sites, key=lambda site: -site.saved.value)), of)
-    whole = sum(site.share.value for site in sites if site.share is not None)
-    if whole > 1 + ROUNDING:
-        raise NoGain(
-            f"the shares of {len(sites)} sites add up to {whole:.3g} of {of}, and there is no more "
-            "than one: capture the program again"
-        )
-    return found
-
-
-def _with_as_many_seconds_more(
-    now: GainInterval, then: GainInterval, inside_s: float
-) -> GainInterval:
-    """The ratio of both times, each with as much more as a call takes in the program."""
-
-    def ratio(now_s: float, then_s: float) -> float:
-        more = max(0.0, inside_s - now_s)
-        return (then_s + more) / (now_s + more)
-
-    return GainInterval(
-        ratio(now.value, then.value), ratio(now.high, then.low), ratio(now.low, then.high)
-    )
-
-
-def _refuse(site: SiteTimes, of: str) -> None:
-    if site.share is not None and not (site.share.sound(0.0) and site.share.value <= 1 + ROUNDING):
-        raise NoGain(
-            f"{site.site}: {_said(site.share)} is no share of {of}: it lies between 0 and 1, in "
-            "its interval; capture the program again"
-        )
-    inside = None if site.inside_s is None else GainInterval.exactly(site.inside_s)
-    for label, time in (
-        (site.uses, site.now_s),
-        (site.takes, site.then_s),
-        (f"{site.uses} in the program", inside),
-    ):
-        if time is not None and not (time.sound(0.0) and time.low > 0):
-            raise NoGain(
-                f"{site.site}: {_said(time)} s is no time of {label}: it is above 0, and in its "
-                "interval; measure it again"
-            )
-
-
-def _said(span: GainInterval) -> str:
-    return f"{span.value:.3g} [{span.low:.3g}, {span.high:.3g}]"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.1 or share == 0 else f"{100 * share:.2g}"
 
 
-def _plain(site: SiteTimes) -> dict[str, Any]:
-    return {
-        **asdict(site),
-        "ratio": site.ratio and asdict(site.ratio),
-        "saved": asdict(site.saved),
-        "unchanged": site.unchanged(),
-    }
-
-
-USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
-"""By a word of how a call was captured: the variant that it uses now."""
+def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
+    """What a whole model gains; raises :class:`NoGain` for shares that can't be."""
+    shares = [site.share for site in sites if site.share is not None]
+    whole = sum(s.value for s in shares)
+    if not all(0 <= s.low <= s.value <= s.high < math.inf for s in shares) or whole > 1 + ROUNDING:
+        said = ", ".join(f"{s.value:.3g} [{s.low:.3g}, {s.high:.3g}]" for s in shares)
+        raise NoGain(
+            f"the shares {said} can't be parts of {of}: each lies in its interval, and together "
+            f"they are 1 at the most, not {whole:.3g}; capture the program again"
+        )
+    return Gain(tuple(sorted(sites, key=lambda site: -site.saved.value)), of)
 
 
 def site_times(
@@ -293,22 +227,15 @@ def site_times(
         why = why or (choice.why_not if choice else "nothing was asked of it")
         return SiteTimes(site, part, uses or via, None, why=why)
     by_name: Mapping[str, Candidate] = {c.variant: c for c in choice.ranked}
-    now = by_name.get(uses)
+    now, winner = by_name.get(uses), choice.winner
     if now is None:
         why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
         said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
-        then = _span(choice.winner, choice.margin)
-        return SiteTimes(site, part, uses or via, None, choice.winner.variant, then, said)
-    takes = now if now in choice.equal else choice.winner  # a change that gains nothing is none
-    return SiteTimes(
-        site,
-        part,
-        uses,
-        _span(now, choice.margin),
-        takes.variant,
-        _span(takes, choice.margin),
-        inside_s=inside_s,
-    )
+        then = _span(winner, choice.margin)
+        return SiteTimes(site, part, uses or via, None, winner.variant, then, said)
+    takes = now if now in choice.equal else winner  # a change that gains nothing is none
+    spans = _span(now, choice.margin), _span(takes, choice.margin)
+    return SiteTimes(site, part, uses, spans[0], takes.variant, spans[1], inside_s=inside_s)
 
 
 def _span(c: Candidate, margin: float) -> GainInterval:

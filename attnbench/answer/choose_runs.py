@@ -39,6 +39,44 @@ SCOUT_S, SAMPLING_S = 0.05, 0.3
 """Seconds of sampling on the shorter sequence, and on the problem itself."""
 
 
+@dataclass(frozen=True)
+class Means:
+    """What measuring needs to know, and where it reports."""
+
+    say: Callable[[str], None]
+    watching: Callable[[int], AbstractContextManager[Watcher]]
+    """Shows the progress of so many cells."""
+    interrupt: Callable[[], Interrupt]
+    out: Path = Path("results")
+    tables: Sequence[str] = ()
+    seed: int = 0
+    threads: int | None = None
+    command: str | None = None
+
+
+def answer(
+    problem: Problem,
+    wants: Wants,
+    table: Table,
+    means: Means,
+    *,
+    named: Sequence[Path] = (),
+    anew: bool = False,
+) -> Choice:
+    """``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is."""
+    if named:
+        return best_of(named, problem, wants, table)
+    if not anew:
+        here = measured_here(means.out, means.threads, means.tables)
+        if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
+            means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
+            return choice
+    return measured(problem, wants, table, means)
+
+
+# ---- from runs that there are --------------------------------------------------------------------
+
+
 def from_run(
     run: Path,
     problem: Problem,
@@ -53,13 +91,11 @@ def from_run(
             f"{run} was measured with protocol {header.get('protocol')} and this attnbench has "
             f"{PROTOCOL}: measure it again"
         )
-    contest = _contest(header if contest is None else {"contest": contest}, problem)
-
-    def alike(other: Problem) -> bool:
-        return all(getattr(other, name) == getattr(problem, name) for name in ALIKE)
-
+    contest = contest or header.get("contest") or {}
+    if contest.get("problem") != problem.to_dict():
+        contest = {}
     choice = choose(
-        list(read_records(run, alike)),
+        list(read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))),
         problem,
         wants,
         table,
@@ -68,37 +104,27 @@ def from_run(
         source=str(run),
     )
     pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
-    return replace(settle(choice, pairs), settings=_settings(header))
-
-
-def _contest(header: Mapping[str, Any], problem: Problem) -> Mapping[str, Any]:
-    """How a run was made for a choice; empty where it was not, or for another problem."""
-    contest: Mapping[str, Any] = header.get("contest") or {}
-    return contest if contest.get("problem") == problem.to_dict() else {}
+    threads = (header.get("settings") or {}).get("threads")
+    settings = ["--threads", str(threads)] if threads else []
+    for file in header.get("tables") or ():
+        settings += ["--table", str(long(file))]
+    return replace(settle(choice, pairs), settings=tuple(settings))
 
 
 def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
     """The variants that a run made for a choice did not measure, with the reasons."""
+    most, said = wants.max_memory, "by its own formula it needs"
     too_large = [
-        Excluded(name, Why.MEMORY, f"by its own formula it needs {size(peak)}", {"memory": peak})
+        Excluded(name, Why.MEMORY, f"{said} {size(peak)}", {"memory": peak})
         for name, peak in contest.get("too_large", {}).items()
-        if wants.max_memory is not None and peak > wants.max_memory
+        if most is not None and peak > most
     ]
-    behind = [
+    return too_large + [
         Excluded(
             name, Why.SLOW, f"on {contest['shorter']} it took {x:.0f} times as long as the best"
         )
         for name, x in contest.get("behind", {}).items()
     ]
-    return too_large + behind
-
-
-def _settings(header: Mapping[str, Any]) -> tuple[str, ...]:
-    threads = (header.get("settings") or {}).get("threads")
-    words = ["--threads", str(threads)] if threads else []
-    for table in header.get("tables") or ():
-        words += ["--table", str(long(table))]
-    return tuple(words)
 
 
 def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
@@ -128,27 +154,23 @@ def first_answer(
             continue
         if choice.winner is None:
             continue
-        if missing := [e.variant for e in choice.excluded if _could_run(table, e)]:
-            if choice.winner.measured:
-                more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-                say(
-                    f"not from {run}, which measured this without {', '.join(missing[:NAMED])}"
-                    f"{more}, who might win; to rest on it alone: --from {run}"
-                )
-            continue
-        if choice.winner.measured:
+        absent = [e.variant for e in choice.excluded if e.why is Why.ABSENT]
+        missing = [x for x in absent if why_not(table.rows[x], this_machine()) is None]
+        if not missing and choice.winner.measured:
             return choice
-        predicted = predicted or choice
+        if not missing:
+            predicted = predicted or choice
+        elif choice.winner.measured:
+            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+            say(
+                f"not from {run}, which measured this without {', '.join(missing[:NAMED])}{more}, "
+                f"who might win; to rest on it alone: --from {run}"
+            )
     return predicted
 
 
-def _could_run(table: Table, one: Excluded) -> bool:
-    """Whether it was not measured and might have been."""
-    return one.why is Why.ABSENT and why_not(table.rows[one.variant], this_machine()) is None
-
-
 def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) -> Iterator[Path]:
-    """The runs of this machine as it is now, with these tables, the newest first.
+    """The runs of this machine as it is now, with these tables and this protocol, the newest first.
 
     A run of several legs is only used where it is named.
     """
@@ -156,42 +178,27 @@ def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) ->
     if not (out / machine.name).is_dir():
         return
     named = [short(str(Path(table).resolve())) for table in tables]
+    wanted = (PROTOCOL, named, threads or machine.threads, *_machine(machine.to_dict()))
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
             header = read_header(run)
         except StoreError:
             continue
-        same = list(map(short, header.get("tables", []))) == named and "legs" not in header
-        if same and _as_now(header, machine.to_dict(), threads or machine.threads):
+        then = _machine(header.get("machine") or {})
+        settings, files = header.get("settings") or {}, list(map(short, header.get("tables", [])))
+        found = (header.get("protocol"), files, settings.get("threads"), *then)
+        if found == wanted and "legs" not in header:
             yield run
 
 
-def _as_now(header: dict[str, Any], now: dict[str, Any], threads: int) -> bool:
-    """Whether a run was measured on this machine as it is now, with this attnbench's protocol."""
-    then, settings = header.get("machine") or {}, header.get("settings") or {}
-    versions = then.get("versions") or {}
-    return (
-        header.get("protocol") == PROTOCOL
-        and all(then.get(name) == now[name] for name in ("cpu", "cores", "torch_cuda"))
-        and then.get("gpus") == list(now["gpus"])
-        and all(versions.get(name) == now["versions"].get(name) for name in ("torch", "triton"))
-        and settings.get("threads") == threads
-    )
+def _machine(facts: Mapping[str, Any]) -> Iterator[Any]:
+    """What must be the same for times to hold."""
+    yield from (facts.get(name) for name in ("cpu", "cores", "torch_cuda"))
+    yield list(facts.get("gpus") or ())
+    yield from ((facts.get("versions") or {}).get(name) for name in ("torch", "triton"))
 
 
-@dataclass(frozen=True)
-class Means:
-    """What measuring needs to know, and where it reports."""
-
-    say: Callable[[str], None]
-    watching: Callable[[int], AbstractContextManager[Watcher]]
-    """Shows the progress of so many cells."""
-    interrupt: Callable[[], Interrupt]
-    out: Path = Path("results")
-    tables: Sequence[str] = ()
-    seed: int = 0
-    threads: int | None = None
-    command: str | None = None
+# ---- a new run -----------------------------------------------------------------------------------
 
 
 def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choice:
@@ -263,23 +270,3 @@ def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
         return compare.in_pairs(
             [cells[name] for name in near], seconds, engine, run.folder.header, means.say
         )
-
-
-def answer(
-    problem: Problem,
-    wants: Wants,
-    table: Table,
-    means: Means,
-    *,
-    named: Sequence[Path] = (),
-    anew: bool = False,
-) -> Choice:
-    """``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is."""
-    if named:
-        return best_of(named, problem, wants, table)
-    if not anew:
-        here = measured_here(means.out, means.threads, means.tables)
-        if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
-            means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
-            return choice
-    return measured(problem, wants, table, means)

@@ -25,6 +25,7 @@ from attnbench.core.stats import LEAST_PAIRS, Comparison, Verdict, holm, tally, 
 from attnbench.core.store import read_header, read_records
 from impls.problem import Problem
 
+Header = Mapping[str, Any]
 COMPARED = ("machine", "settings", "code", "seed", "budget_s", "tables")
 """Of a header: what numbers may depend on."""
 SAID_SHORT = {
@@ -34,62 +35,7 @@ SAID_SHORT = {
     "machine.memory_bytes": "memory, bytes",
     "code.dirty": "uncommitted changes",
 }
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that the two headers have otherwise."""
-
-    what: str
-    a: str
-    b: str
-
-
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Each value that two headers have otherwise, one at a time."""
-    flat_a, flat_b = (dict(_flat({k: h.get(k) for k in COMPARED})) for h in (a, b))
-    for path in dict.fromkeys([*flat_a, *flat_b]):
-        one, other = (str(flat.get(path, "nothing")) for flat in (flat_a, flat_b))
-        if one != other:
-            yield Difference(_said(path), one, other)
-    files_a, files_b = (h.get("files") or {} for h in (a, b))
-    same = {*files_a.values()} & {*files_b.values()}  # though it may lie elsewhere
-    for file in dict.fromkeys([*files_a, *files_b]):
-        if not {h[file] for h in (files_a, files_b) if file in h} <= same:
-            yield Difference(file, *(h.get(file, "not read") for h in (files_a, files_b)))
-    if any(h.get("legs") for h in (a, b)):
-        yield Difference(
-            "later legs",
-            *(
-                "; ".join(each for leg in h.get("legs") or () for each in leg["changes"]) or "none"
-                for h in (a, b)
-            ),
-        )
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every single value with the path to it."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
-        for number, inner in enumerate(value):
-            yield from _flat(inner, f"{path}.{number}")
-    elif isinstance(value, list):
-        yield path, ", ".join(map(str, value)) or "nothing"
-    else:
-        yield path, "nothing" if value is None else value
-
-
-def _said(path: str) -> str:
-    """``OMP_NUM_THREADS`` for ``settings.environment.OMP_NUM_THREADS``."""
-    if path in SAID_SHORT:
-        return SAID_SHORT[path]
-    rooms = ("machine", "settings", "code", "versions", "environment")
-    return " ".join(part for part in path.split(".") if part not in rooms).replace("gpus", "gpu")
-
-
-Header = Mapping[str, Any]
+GROUPS = ("machine", "settings", "code", "versions", "environment")
 WORSE = (
     {Status.MEASURED},
     {Status.UNSUPPORTED, Status.UNAVAILABLE},
@@ -102,6 +48,15 @@ WORSE = (
 
 class Incomparable(StoreError):
     """Two runs of which nothing can be said together; a sentence with what to do."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that the two headers have otherwise."""
+
+    what: str
+    a: str
+    b: str
 
 
 @dataclass(frozen=True)
@@ -126,18 +81,20 @@ class ComparedCell:
     @property
     def change(self) -> str:
         """``worse`` or ``better`` by status, or nothing."""
-        a, b = (_rank(status) for status in (self.status_a, self.status_b))
-        return "worse" if b > a else "better" if b < a else ""
+        ranks = [
+            next(n for n, some in enumerate(WORSE) if status in some)
+            for status in (self.status_a, self.status_b)
+        ]
+        return "worse" if ranks[1] > ranks[0] else "better" if ranks[1] < ranks[0] else ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        compared = None if self.comparison is None else self.comparison.to_dict()
         return {
             **asdict(self),
             "problem": self.problem.to_dict(),
             "status_a": str(self.status_a),
             "status_b": str(self.status_b),
-            "comparison": compared,
+            "comparison": self.comparison and self.comparison.to_dict(),
             "change": self.change,
             "notes": list(self.notes),
         }
@@ -175,8 +132,7 @@ class RunsComparison:
         ratios = [cell.comparison.ratio for cell in self.cells if cell.comparison]
         if not ratios:
             return None
-        shares = [max(ratio, 1.0 / ratio) - 1.0 for ratio in ratios]
-        middle, most = np.quantile(shares, [0.5, 0.9])
+        middle, most = np.quantile([max(x, 1.0 / x) - 1.0 for x in ratios], [0.5, 0.9])
         return float(middle), float(most)
 
     @property
@@ -187,19 +143,15 @@ class RunsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        names = ("a", "b", "margin", "across_devices", "alike", "apart")
         return {
-            "a": self.a,
-            "b": self.b,
+            **{name: getattr(self, name) for name in names},
             "paired": False,
-            "margin": self.margin,
-            "across_devices": self.across_devices,
             "differences": [asdict(d) for d in self.differences],
             "cells": [cell.to_dict() for cell in self.cells],
-            "alike": self.alike,
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
             "counts": self.counts(),
-            "apart": self.apart,
         }
 
 
@@ -220,47 +172,81 @@ def compared(
     _refuse_unlike_protocols(names, headers, records)
     cells_a, cells_b = _by_cell(*records)
     common = [key for key in cells_b if key in cells_a]
+    shared = set(common)
+    only_a, only_b = (
+        tuple(f"{r.variant} on {regime_on_device(r.problem)}" for k, r in some if k not in shared)
+        for some in (cells_a.items(), cells_b.items())
+    )
     if not common:
+        has = [next(iter(only), "no record") for only in (only_a, only_b)]
         raise Incomparable(
-            f"{names[0]} and {names[1]} have no cell in common: the first has "
-            f"{_example(cells_a)}, the second {_example(cells_b)}; measure the same grid twice"
+            f"{names[0]} and {names[1]} have no cell in common: the first has {has[0]}, the second "
+            f"{has[1]}; measure the same grid twice"
         )
     margin = max(MARGIN, *(_floor(header.get("noise")) for header in headers))
     found = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
     telling = [c for c in found if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
+    corrected = iter(holm([c.comparison for c in telling if c.comparison is not None]))
     return RunsComparison(
         *names,
         tuple(differences(*headers)),
-        tuple(_together(telling)),
+        tuple(
+            c if c.comparison is None else replace(c, comparison=next(corrected)) for c in telling
+        ),
         alike=len(found) - len(telling),
         margin=margin,
-        only_a=tuple(_name(r) for key, r in cells_a.items() if key not in cells_b),
-        only_b=tuple(_name(r) for key, r in cells_b.items() if key not in cells_a),
+        only_a=only_a,
+        only_b=only_b,
     )
+
+
+def differences(a: Header, b: Header) -> Iterator[Difference]:
+    """Each value that two headers have otherwise, one at a time."""
+    flat_a, flat_b = (dict(_flat({k: h.get(k) for k in COMPARED})) for h in (a, b))
+    for path in dict.fromkeys([*flat_a, *flat_b]):
+        one, other = (flat.get(path, "nothing") for flat in (flat_a, flat_b))
+        if one != other:
+            words = " ".join(part for part in path.split(".") if part not in GROUPS)
+            yield Difference(SAID_SHORT.get(path, words.replace("gpus", "gpu")), one, other)
+    files_a, files_b = (h.get("files") or {} for h in (a, b))
+    same = {*files_a.values()} & {*files_b.values()}  # though it may lie elsewhere
+    for file in dict.fromkeys([*files_a, *files_b]):
+        if not {h[file] for h in (files_a, files_b) if file in h} <= same:
+            yield Difference(file, *(h.get(file, "not read") for h in (files_a, files_b)))
+    legs = [[c for leg in h.get("legs") or () for c in leg["changes"]] for h in (a, b)]
+    if any(h.get("legs") for h in (a, b)):
+        yield Difference("later legs", *("; ".join(changes) or "none" for changes in legs))
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every single value with the path to it."""
+    if isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        yield path, ", ".join(map(str, value)) or "nothing"
+    else:
+        yield path, "nothing" if value is None else str(value)
 
 
 def _refuse_unlike_protocols(
     names: Sequence[str], headers: Sequence[Header], records: Sequence[Sequence[Record]]
 ) -> None:
-    headed = [header.get("protocol") for header in headers]
-    timed = [sorted({r.protocol for r in some if r.time}) for some in records]
-    if len({*headed, *timed[0], *timed[1]}) > 1:
-        said = "; ".join(dict.fromkeys(map(_protocols_said, names, headed, timed)))
+    found, said = set(), {}
+    for name, header, some in zip(names, headers, records, strict=True):
+        headed, timed = header.get("protocol"), {r.protocol for r in some if r.time}
+        found |= {headed, *timed}
+        words = f"{name} was measured with protocol {headed or 'none'}"
+        if timed - {headed}:
+            words += f" by {HEADER}, and with {' and '.join(map(str, sorted(timed)))} by {RECORDS}"
+        said[name] = words
+    if len(found) > 1:
         raise Incomparable(
-            f"{said}: numbers of unlike protocols are never compared; measure again with one "
-            "attnbench"
+            f"{'; '.join(said.values())}: numbers of unlike protocols are never compared; measure "
+            "again with one attnbench"
         )
-
-
-def _protocols_said(run: str, headed: Any, timed: Sequence[int]) -> str:
-    """What a run was measured with, or which of its files says what."""
-    if headed is not None and set(timed) <= {headed}:
-        return f"{run} was measured with protocol {headed}"
-    header = f"{HEADER} says {'no protocol' if headed is None else f'protocol {headed}'}"
-    if not timed:
-        return f"in {run}, {header}"
-    times = f"the times in {RECORDS} are of {' and '.join(map(str, timed))}"
-    return f"the files of {run} do not agree: {header}, {times}"
 
 
 def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record], ...]:
@@ -278,7 +264,6 @@ def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record
 def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) -> ComparedCell:
     comparison, notes = _timed(a.time, b.time, margin) if a.time and b.time else (None, [])
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
-    across = _device(a, headers[0]) != _device(b, headers[1])
     said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
     return ComparedCell(
         b.variant,
@@ -287,7 +272,7 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         b.status,
         comparison,
         memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
-        across_devices=across,
+        across_devices=_device(a, headers[0]) != _device(b, headers[1]),
         reason="; ".join(said),
         notes=tuple(notes),
     )
@@ -299,7 +284,7 @@ def _timed(a: Time, b: Time, margin: float) -> tuple[Comparison | None, list[str
     doubt = bool(notes)
     if a.clock != b.clock:
         notes.append(f"the clocks are not the same: {a.clock} and {b.clock}")
-    of_a, of_b = _usable(a), _usable(b)
+    of_a, of_b = ([s for s in t.samples_s if s > 0 and math.isfinite(s)] for t in (a, b))
     if not of_a or not of_b:
         return None, [*notes, "one has no samples above nought"]
     comparison = unpaired(of_a, of_b, margin)
@@ -309,18 +294,6 @@ def _timed(a: Time, b: Time, margin: float) -> tuple[Comparison | None, list[str
     if comparison.n < LEAST_PAIRS:
         notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
     return comparison, notes
-
-
-def _usable(time: Time) -> list[float]:
-    """Samples that have a logarithm."""
-    return [s for s in time.samples_s if s > 0 and math.isfinite(s)]
-
-
-def _together(cells: Sequence[ComparedCell]) -> Iterator[ComparedCell]:
-    """The cells with Holm's correction over all that have a comparison."""
-    corrected = iter(holm([c.comparison for c in cells if c.comparison is not None]))
-    for cell in cells:
-        yield cell if cell.comparison is None else replace(cell, comparison=next(corrected))
 
 
 def _device(record: Record, header: Header) -> tuple[str, ...]:
@@ -334,22 +307,7 @@ def _device(record: Record, header: Header) -> tuple[str, ...]:
 def _floor(noise: Any) -> float:
     """The largest noise floor that a header holds, whatever it is filed under."""
     if isinstance(noise, Mapping):
-        inner = [noise["floor"]] if "floor" in noise else list(noise.values())
-    elif isinstance(noise, list):
-        inner = noise
-    else:
-        number = isinstance(noise, int | float) and math.isfinite(noise)
-        return float(noise) if number else 0.0
-    return max((_floor(each) for each in inner), default=0.0)
-
-
-def _rank(status: Status) -> int:
-    return next(rank for rank, some in enumerate(WORSE) if status in some)
-
-
-def _name(record: Record) -> str:
-    return f"{record.variant} on {regime_on_device(record.problem)}"
-
-
-def _example(cells: Mapping[str, Record]) -> str:
-    return next(map(_name, cells.values()), "no record")
+        noise = [noise["floor"]] if "floor" in noise else list(noise.values())
+    if isinstance(noise, list):
+        return max(map(_floor, noise), default=0.0)
+    return float(noise) if isinstance(noise, int | float) and math.isfinite(noise) else 0.0

@@ -56,7 +56,7 @@ def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Record] = ())
             f"{run} holds nothing for a dispatch table: no exact variant with a time on a problem "
             f"of level core with the mask {' or '.join(MASKS)}"
         )
-    return DispatchTable(made, entries=entries)
+    return DispatchTable(made, entries=tuple(entries))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ twenty: a smaller lead is not a lead. In a run with more noise of its own, nor i
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant that could be chosen, with its time."""
+    """A variant that could be chosen, with its time, measured on this very problem or predicted."""
 
     variant: str
     computes: str
@@ -42,7 +42,6 @@ class Candidate:
     low_s: float
     high_s: float
     measured: bool
-    """Whether the time was measured on this very problem; else it is predicted."""
     memory_bytes: int | None = None
     error: float | None = None
     """Relative to exact softmax."""
@@ -50,11 +49,6 @@ class Candidate:
     """Of an inexact variant: how much of what softmax does beyond averaging it keeps."""
     setup_s: float | None = None
     flags: tuple[str, ...] = ()
-
-    @property
-    def exact(self) -> bool:
-        """Whether it computes softmax."""
-        return self.computes == EXACT
 
 
 @dataclass(frozen=True)
@@ -107,15 +101,27 @@ class Ranking:
     def of(
         cls, leaders: Sequence[Candidate], slower: Sequence[Candidate], margin: float
     ) -> Ranking:
-        """``leaders`` tie, the fastest first; the winner is the preferred one of them."""
+        """``leaders`` tie, the fastest first. Of those within the margin of it the winner is
+        torch's own, then what needs least memory, then the fastest.
+        """
         most_s = leaders[0].median_s * (1 + margin)
-        winner = min(leaders, key=lambda c: _preference(c, most_s))
+
+        def preference(c: Candidate) -> tuple[float, ...]:
+            memory = math.inf if c.memory_bytes is None else c.memory_bytes
+            return c.median_s > most_s, torch_rank(c.variant), memory, c.median_s
+
+        winner = min(leaders, key=preference)
         return cls(winner, tuple(c for c in leaders if c is not winner), tuple(slower))
 
     @property
     def next(self) -> Candidate | None:
         """The first that is slower than the winner for sure."""
         return self.slower[0] if self.slower else None
+
+    @property
+    def lead(self) -> Lead | None:
+        """The winner's over the next."""
+        return lead_over(self.winner, self.next) if self.next else None
 
 
 def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
@@ -125,17 +131,6 @@ def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
     order = sorted(candidates, key=lambda c: c.median_s)
     first = next((i for i, c in enumerate(order) if is_ahead(order[0], c, margin)), len(order))
     return Ranking.of(order[:first], order[first:], margin)
-
-
-def _preference(candidate: Candidate, most_s: float) -> tuple[float, ...]:
-    """The least is preferred: within the margin, torch's own, then by memory, then by time."""
-    memory = candidate.memory_bytes
-    return (
-        candidate.median_s > most_s,
-        torch_rank(candidate.variant),
-        math.inf if memory is None else memory,
-        candidate.median_s,
-    )
 
 
 def torch_rank(variant: str) -> int:
@@ -162,19 +157,27 @@ WIDE = 2.0
 """Standard deviations: nineteen of twenty readings are no further off."""
 
 
-@dataclass(frozen=True)
-class Twins:
-    """Two variants that ran the same kernel on the same problem."""
-
-    one: str
-    other: str
-    problem: Problem
-    apart: float
-    """The larger median over the smaller, less one."""
+def margin_of(records: Sequence[Record]) -> float:
+    """What counts as no lead among the records of one run."""
+    return max(MARGIN, twins_apart(records)[0], unrest(records))
 
 
-def furthest(records: Iterable[Record]) -> Twins | None:
-    """The twins whose times are furthest apart, of those without flags; None if there are none."""
+def margin_reason(records: Sequence[Record]) -> str:
+    """Why the margin is more than usual, as a sentence; empty where it is not."""
+    (apart, who), moved = twins_apart(records), unrest(records)
+    if max(apart, moved) <= MARGIN:
+        return ""
+    why = "the ruler's own canary was off by that much, one time in twenty, during the run"
+    if apart > moved:
+        one, other, where = who
+        why = f"{one} and {other} were one and the same kernel and came out that far apart {where}"
+    return f"leads up to {max(apart, moved):.0%} are said to be none: {why}"
+
+
+def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
+    """How far apart, as a share, two variants came out that ran the same kernel on a problem
+    without flags; and which two, and where. 0 where there are none.
+    """
     groups: dict[tuple[Any, ...], list[tuple[str, float]]] = {}
     for record in records:
         time = time_of(record)
@@ -184,11 +187,11 @@ def furthest(records: Iterable[Record]) -> Twins | None:
             key = (record.problem, record.node, record.computes, *fused, _peak(record))
             groups.setdefault(key, []).append((record.variant, time.median_s))
     twins = (
-        Twins(a, b, problem, max(x, y) / min(x, y) - 1)
-        for (problem, *_), group in groups.items()
+        (max(x, y) / min(x, y) - 1, (a, b, f"({p.phase}, {p.kv_len:,} tokens)"))
+        for (p, *_), group in groups.items()
         for (a, x), (b, y) in combinations(group, 2)
     )
-    return max(twins, key=lambda each: each.apart, default=None)
+    return max(twins, key=lambda each: each[0], default=(0.0, ()))
 
 
 @cache
@@ -198,41 +201,17 @@ def _is_fused(kernel: str) -> bool:
 
 def unrest(records: Iterable[Record]) -> float:
     """How far the canary moved, as a share, on the node where it moved most; 0 if not known."""
-    readings: dict[str, set[float]] = {}
+    nodes: dict[str, set[float]] = {}
     for record in records:
         if record.canary_s:
-            readings.setdefault(record.node, set()).add(record.canary_s)
-    return max(map(_scatter, readings.values()), default=0.0)
-
-
-def _scatter(readings: set[float]) -> float:
-    if len(readings) < LEAST_READINGS:
-        return 0.0
-    middle = statistics.median(readings)
-    return WIDE * TO_DEVIATION * statistics.median(abs(each / middle - 1) for each in readings)
-
-
-def margin_of(records: Sequence[Record]) -> float:
-    """What counts as no lead among the records of one run."""
-    twins = furthest(records)
-    return max(MARGIN, twins.apart if twins else 0.0, unrest(records))
-
-
-def margin_reason(records: Sequence[Record]) -> str:
-    """Why the margin is more than usual, as a sentence; empty where it is not."""
-    twins, moved = furthest(records), unrest(records)
-    if twins is not None and twins.apart > max(MARGIN, moved):
-        where = f"{twins.problem.phase}, {twins.problem.kv_len:,} tokens"
-        return (
-            f"leads up to {twins.apart:.0%} are said to be none: {twins.one} and {twins.other} "
-            f"were one and the same kernel and came out that far apart ({where})"
-        )
-    if moved > MARGIN:
-        return (
-            f"leads up to {moved:.0%} are said to be none: the ruler's own canary was off by that "
-            "much, one time in twenty, while this was measured"
-        )
-    return ""
+            nodes.setdefault(record.node, set()).add(record.canary_s)
+    moved = [0.0]
+    for readings in nodes.values():
+        if len(readings) >= LEAST_READINGS:
+            middle = statistics.median(readings)
+            off = statistics.median(abs(each / middle - 1) for each in readings)
+            moved.append(WIDE * TO_DEVIATION * off)
+    return max(moved)
 
 
 # ---- one problem's answer ------------------------------------------------------------------------
@@ -283,14 +262,13 @@ class Answer:
 
     def sentence(self) -> str:
         """The answer with its interval."""
-        t = self.time
-        rank = "the fastest exact variant"
+        t, place = self.time, "the fastest exact variant"
         if self.equal:
-            rank = f"the one to use of {len(self.leaders)} that tie"
+            place = f"the one to use of {len(self.leaders)} that tie"
         elif self.next is None:
-            rank = "the only exact variant measured"
+            place = "the only exact variant measured"
         interval = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
-        text = f"{self.winner} is {rank}, at {interval}"
+        text = f"{self.winner} is {place}, at {interval}"
         if self.memory_bytes is not None:
             text += f" and {_mib(self.memory_bytes)}"
         if self.equal:
@@ -312,10 +290,8 @@ class Answer:
         names = ("winner", "next", "lead", "lead_low", "lead_high", "memory_bytes", "world")
         return {
             **{name: getattr(self, name) for name in (*names, "node", "margin")},
+            **{name: getattr(self.time, name) for name in ("median_s", "low_s", "high_s")},
             "problem": self.problem.to_dict(),
-            "median_s": self.time.median_s,
-            "low_s": self.time.low_s,
-            "high_s": self.time.high_s,
             "equal": list(self.equal),
             "frugal": self.frugal and self.frugal[0],
             "flags": list(self.flags),
@@ -362,95 +338,77 @@ def answers(
         if exact:
             answer = _answer(problem, exact, margin)
             known = [failures.get((_without_length(problem), v)) for v in answer.leaders]
-            yield replace(
-                answer,
-                world=world,
-                node=node if several > 1 else "",
-                flags=(*answer.flags, *filter(None, known)),
-            )
+            flags = (*answer.flags, *filter(None, known))
+            yield replace(answer, world=world, node=node if several > 1 else "", flags=flags)
 
 
-def _failures(records: Iterable[Record]) -> dict[tuple[tuple[str, Problem], str], str]:
+def _failures(records: Iterable[Record]) -> dict[tuple[Any, str], str]:
     """By problem without its length, and variant: ``mine is wrong at 4,096 tokens``."""
-    failed: dict[tuple[tuple[str, Problem], str], Record] = {}
-    for record in records:
-        if record.status in FINDINGS:
-            key = _without_length(record.problem), record.variant
-            failed[key] = min(failed.get(key, record), record, key=lambda r: r.problem.kv_len)
+    failed = sorted((r for r in records if r.status in FINDINGS), key=lambda r: -r.problem.kv_len)
     return {
-        key: f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
-        for key, r in failed.items()
+        (_without_length(r.problem), r.variant): (
+            f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
+        )
+        for r in failed
     }
 
 
 def _without_length(problem: Problem) -> tuple[str, Problem]:
     """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
-    alike = problem.with_(
+    return str(problem.mask), problem.with_(
         q_len=1, kv_len=1, batch=1, mask=Mask()
     )  # a mask may fit one length alone
-    return str(problem.mask), alike
 
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     """Of those timed by the most common clock; the others are named and not ranked."""
     clock = statistics.mode(r.time.clock for r in exact if r.time)
-    times = {r.variant: r.time for r in exact if r.time and r.time.clock == clock}
-    other_clocks = [
-        f"{r.variant} is not ranked: it is timed by the clock {r.time.clock}, others by {clock}"
-        for r in exact
-        if r.time and r.time.clock != clock
-    ]
-    peaks = {r.variant: _peak(r) for r in exact if r.variant in times}
-    ranking = rank((_candidate(v, t, peaks[v]) for v, t in times.items()), margin)
-    winner, after = ranking.winner, ranking.next
-    lead = lead_over(winner, after) if after else None
-    best = min(times.values(), key=lambda t: t.median_s)
-    doubts = [
-        f"{v} {_doubts(t)}"
-        for v, t in sorted(times.items(), key=lambda each: each[1].median_s)
-        if t.flags and (_may_win(t, best, margin) or v in (winner.variant, after and after.variant))
-    ]
+    ranked: dict[str, tuple[Candidate, Time]] = {}
+    doubts, other_clocks = [], []
+    for r in exact:
+        if (t := r.time) is not None and t.clock == clock:
+            times = (t.median_s, t.low_s, t.high_s)
+            known = Candidate(r.variant, EXACT, *times, measured=True, memory_bytes=_peak(r))
+            ranked[r.variant] = known, t
+        elif t is not None:
+            other_clocks.append(
+                f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
+            )
+    order = sorted(ranked.values(), key=lambda each: each[0].median_s)
+    ranking = rank((c for c, _ in order), margin)
+    winner, after, lead = ranking.winner, ranking.next, ranking.lead
+    for c, t in order:  # where its fastest call could not have won, a slow one's doubts are nothing
+        may_win = t.min_s <= order[0][0].high_s * (1 + margin)
+        if t.flags and (may_win or c in (winner, after)):
+            doubts.append(f"{c.variant} {_doubts(t)}")
     return Answer(
         problem,
         winner.variant,
-        times[winner.variant],
+        ranked[winner.variant][1],
         tuple(c.variant for c in ranking.equal),
         next=after.variant if after else None,
         lead=lead.factor if lead else None,
         lead_low=lead.low if lead else None,
         lead_high=lead.high if lead else None,
         memory_bytes=winner.memory_bytes,
-        frugal=_frugal(ranking),
+        frugal=_frugal(winner, [c for c, _ in order]),
         margin=margin,
         flags=(*doubts, *other_clocks),
     )
 
 
-def _candidate(variant: str, time: Time, peak: int | None) -> Candidate:
-    return Candidate(
-        variant, EXACT, time.median_s, time.low_s, time.high_s, measured=True, memory_bytes=peak
-    )
-
-
-def _frugal(ranking: Ranking) -> tuple[str, int, float] | None:
-    winner = ranking.winner
+def _frugal(winner: Candidate, all_of_them: Sequence[Candidate]) -> tuple[str, int, float] | None:
+    peaks = [
+        (c.memory_bytes, c.median_s, c.variant) for c in all_of_them if c.memory_bytes is not None
+    ]
     if not winner.memory_bytes:
         return None
-    known = [c for c in (winner, *ranking.equal, *ranking.slower) if c.memory_bytes is not None]
-    least = min(known, key=lambda c: (c.memory_bytes or 0, c.median_s, c.variant))
-    peak = least.memory_bytes or 0
-    if peak > FRUGAL * winner.memory_bytes:
-        return None
-    return least.variant, peak, least.median_s / winner.median_s
+    peak, median, name = min(peaks)
+    return (name, peak, median / winner.median_s) if peak <= FRUGAL * winner.memory_bytes else None
 
 
 def _peak(record: Record) -> int | None:
     return record.memory.peak_bytes if record.memory else None
-
-
-def _may_win(time: Time, best: Time, margin: float) -> bool:
-    """Whether its fastest call could have been the winner's: a slow one's doubts change nothing."""
-    return time.min_s <= best.high_s * (1 + margin)
 
 
 def _doubts(time: Time) -> str:
@@ -551,29 +509,23 @@ class Stretch:
 
 def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
     """One for each length, the shortest first."""
-    return [_standing(length, regime, margin) for length in regime.cells]
-
-
-def _standing(length: int, regime: Regime, margin: float) -> Standing:
-    timed = list(regime.timed(length).values())
-    answer = next(answers(timed, margin, regime.records), None)
-    faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
-    return Standing(length, answer, len(timed), tuple(faster))
+    found = []
+    for length in regime.cells:
+        timed = list(regime.timed(length).values())
+        answer = next(answers(timed, margin, regime.records), None)
+        faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
+        found.append(Standing(length, answer, len(timed), tuple(faster)))
+    return found
 
 
 def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:
-    for record in records:
-        time, distance = record.time, record.distance
-        if record.computes == EXACT or time is None or time.clock != answer.time.clock:
+    best = answer.time
+    for r in records:
+        if r.computes == EXACT or r.time is None or r.time.clock != best.clock:
             continue
-        if beats(time, answer.time, answer.margin):
-            yield Faster(
-                record.variant,
-                record.computes,
-                answer.time.median_s / time.median_s,
-                distance.relative if distance else None,
-                distance.skill if distance else None,
-            )
+        if beats(r.time, best, answer.margin):
+            far, skill = (r.distance.relative, r.distance.skill) if r.distance else (None, None)
+            yield Faster(r.variant, r.computes, best.median_s / r.time.median_s, far, skill)
 
 
 def stretches(found: Sequence[Standing]) -> list[Stretch]:
@@ -668,7 +620,7 @@ def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
     ratios: dict[str, list[float]] = {}
     seen: set[tuple[int, ...]] = set()
     for regime in regimes:
-        for length in regime.lengths:
+        for length in regime.cells:
             exact = regime.exact(length)
             problem = tuple(map(id, regime.timed(length).values()))  # it may lie on two lines
             if len(exact) < 2 or problem in seen:

@@ -1,4 +1,4 @@
-"""Two run folders written by hand: the verdict and the change of status of each cell."""
+"""Two run folders written by hand: verdicts, changes of status, and how the two differ."""
 
 import json
 from pathlib import Path
@@ -6,62 +6,59 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.answer.compare_runs import compare_runs
-from attnbench.core.record import DamagedRun, Status
+from attnbench.answer.compare_runs import Incomparable, compare_runs
+from attnbench.core.disk import StoreError
+from attnbench.core.record import PROTOCOL, DamagedRun, Record, Status
 from attnbench.core.stats import Verdict
 from impls.loading import load_file
 
 folders = load_file(Path(__file__).with_name("run_folders.py"))
 ended, samples, timed, verdicts = folders.ended, folders.samples, folders.timed, folders.verdicts
+GPU = folders.GPU
+BUSY = "the machine was busy: 80 %"
 
 # ---- verdicts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("scale", "verdict", "status"),
-    [(1.0, "EQUIVALENT", 0), (1.03, "EQUIVALENT", 0), (1.3, "SLOWER", 1), (0.7, "FASTER", 0)],
+    [(1.03, "EQUIVALENT", 0), (1.3, "SLOWER", 1), (0.7, "FASTER", 0)],
 )
 def test_a_cell_of_both_runs_gets_a_verdict(run, scale, verdict, status):
-    other = [scale * s for s in samples(1)]
-    found = compare_runs(run(timed()), run(timed(taken=other)))
+    other = timed(taken=[scale * s for s in samples(1)], peak=1500)
+    found = compare_runs(run(timed(peak=1000)), run(other))
     (cell,) = found.cells
     assert cell.comparison.verdict == verdict
     assert cell.comparison.ratio == pytest.approx(scale, rel=0.01)
-    assert not cell.comparison.paired
+    assert not cell.comparison.paired and cell.memory_ratio == 1.5
     assert cell.comparison.margin == found.margin == 0.05
-    assert found.exit_status == status
-    assert found.counts()[verdict] == 1
+    assert (found.exit_status, found.counts()[verdict]) == (status, 1)
 
 
-def test_few_samples_decide_nothing(run):
-    found = compare_runs(run(timed(taken=samples(n=19))), run(timed(taken=samples(n=500, scale=1))))
-    assert verdicts(found) == [Verdict.INCONCLUSIVE]
+def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):
+    twice = [2 * x for x in samples()]
+    found = compare_runs(run(timed()), run(timed(taken=twice, flags=[BUSY])))
+    assert found.cells[0].notes == (f"b: {BUSY}", "so nothing is decided")
     assert found.exit_status == 0
-
-
-def test_samples_that_are_no_times_are_not_believed(run):
-    for taken in ([0.0] * 30, [0.0, *samples()]):
-        with pytest.warns(DamagedRun, match="line 1 .* can't be true"):
-            found = compare_runs(run(timed(taken=taken)), run(timed()))
-        assert verdicts(found) == [None]
-        assert found.cells[0].status_a == "implausible"
+    other = compare_runs(run(timed()), run(timed(clock="e2e")))
+    assert other.cells[0].notes == ("the clocks are not the same: host and e2e",)
+    few = compare_runs(run(timed(taken=samples(n=19))), run(timed(taken=samples(n=500, scale=1))))
+    assert verdicts(few) == [Verdict.INCONCLUSIVE]
+    with pytest.warns(DamagedRun, match="line 1 .* can't be true"):
+        damaged = compare_runs(run(timed(taken=[0.0, *samples()])), run(timed()))
+    assert verdicts(damaged) == [None] and damaged.cells[0].status_a == "implausible"
+    with pytest.warns(DamagedRun, match="lines 1, 2 .* none of them counts"):
+        torn = compare_runs(run(timed(), timed(taken=twice), timed("b")), run(timed(), timed("b")))
+    assert [cell.variant for cell in torn.cells] == ["b"]
 
 
 @pytest.mark.parametrize(
     ("noise", "margin"),
     [
         (None, 0.05),
-        (0.02, 0.05),
         (0.09, 0.09),
         ({"short": 0.01, "long": 0.08}, 0.08),
-        (
-            [
-                {"call_s": 9.0, "floor": 0.07, "trials": 20, "pairs": 80},
-                {"call_s": 1e-3, "floor": 0.06, "trials": 8, "pairs": 80},
-            ],
-            0.07,
-        ),
-        ({"cpu": [{"call_s": 9.0, "floor": 0.11}]}, 0.11),
+        ({"cpu": [{"call_s": 9.0, "floor": 0.11}, {"call_s": 1e-3, "floor": 0.02}]}, 0.11),
         ("loud", 0.05),
     ],
 )
@@ -73,99 +70,120 @@ def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run, nois
 
 def test_a_difference_among_many_cells_must_survive_the_correction(run):
     rng = np.random.default_rng(2)
-    a = [timed(length=n, taken=list(rng.lognormal(0, 0.1, 25))) for n in range(1, 60)]
-    b = [timed(length=n, taken=list(rng.lognormal(0.145, 0.1, 25))) for n in range(1, 60)]
+    a = [timed(length=n, taken=list(rng.lognormal(0, 0.1, 25))) for n in range(1, 40)]
+    b = [timed(length=n, taken=list(rng.lognormal(0.145, 0.1, 25))) for n in range(1, 40)]
     alone = [compare_runs(run(one), run(other)) for one, other in zip(a, b, strict=True)]
-    together = compare_runs(run(*a), run(*b))
-    separately = sum(v == [Verdict.SLOWER] for v in map(verdicts, alone))
-    assert separately > verdicts(together).count(Verdict.SLOWER)
-
-
-def test_a_cell_of_which_two_lines_say_different_things_is_not_compared(run):
-    late, other = timed(taken=[2 * s for s in samples(3)]), timed("matmul")
-    with pytest.warns(DamagedRun, match="lines 1, 2 .* none of them counts"):
-        found = compare_runs(run(timed(), late, other), run(late, other))
-    assert [cell.variant for cell in found.cells] == ["matmul"]
-
-
-def test_memory_is_told_beside_time(run):
-    found = compare_runs(run(timed(peak=1000)), run(timed(peak=1500)))
-    assert found.cells[0].memory_ratio == 1.5
-    assert compare_runs(run(timed(peak=0)), run(timed())).cells[0].memory_ratio is None
-
-
-def test_what_was_amiss_while_timing_is_told(run):
-    busy = timed(flags=["the machine was busy: 80 %"])
-    found = compare_runs(run(timed()), run(busy))
-    assert found.cells[0].notes == ("b: the machine was busy: 80 %", "so nothing is decided")
-    twice = [2 * x for x in samples()]
-    slower = timed(taken=twice, flags=["the machine was busy: 80 %"])
-    assert compare_runs(run(timed()), run(timed(taken=twice))).exit_status == 1
-    assert compare_runs(run(timed()), run(slower)).exit_status == 0
-    other = compare_runs(run(timed()), run(timed(clock="e2e")))
-    assert other.cells[0].notes == ("the clocks are not the same: host and e2e",)
+    together = verdicts(compare_runs(run(*a), run(*b)))
+    assert [v for (v,) in map(verdicts, alone)].count("SLOWER") > together.count("SLOWER")
 
 
 # ---- statuses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s is not Status.MEASURED])
-def test_what_was_measured_and_is_no_more_is_a_finding(run, status):
-    found = compare_runs(run(timed()), run(ended(status)))
-    (cell,) = found.cells
-    assert (cell.change, cell.comparison, found.exit_status) == ("worse", None, 1)
-    assert cell.reason == "b: it was so"
-    back = compare_runs(run(ended(status)), run(timed()))
-    assert (back.cells[0].change, back.exit_status) == ("better", 0)
-    assert back.cells[0].reason == "a: it was so"
-
-
 @pytest.mark.parametrize(
     ("a", "b", "change"),
     [
+        *(("measured", status, "worse") for status in Status if status != "measured"),
         ("unsupported", "wrong", "worse"),
-        ("failed", "wrong", "worse"),
         ("wrong", "failed", "better"),
         ("out_of_memory", "crashed", "worse"),
         ("unsupported", "unavailable", ""),
         ("timed_out", "out_of_memory", ""),
     ],
 )
-def test_one_failure_may_be_worse_than_another(run, a, b, change):
-    found = compare_runs(run(ended(a)), run(ended(b)))
-    assert [c.change for c in found.cells] == [change]
+def test_what_ended_otherwise_is_better_or_worse(run, a, b, change):
+    first, second = (timed() if x == "measured" else ended(x) for x in (a, b))
+    found, back = compare_runs(run(first), run(second)), compare_runs(run(second), run(first))
+    (cell,) = found.cells
+    assert (cell.change, cell.comparison) == (change, None)
+    assert cell.reason.endswith("b: it was so")
     assert found.exit_status == (change == "worse")
-
-
-def test_cells_without_a_time_that_ended_alike_are_counted_and_not_shown(run):
-    both = [ended("unsupported"), ended("failed", "other"), timed("third")]
-    found = compare_runs(run(*both), run(*both))
-    assert (found.alike, len(found.cells)) == (2, 1)
-    assert found.exit_status == 0
-
-
-# ---- written down --------------------------------------------------------------------------------
+    assert back.cells[0].change == {"worse": "better", "better": "worse", "": ""}[change]
 
 
 def test_all_of_it_can_be_sent(run):
-    a = run(timed(), timed("y"), ended("wrong", "z"))
-    b = run(timed(taken=samples(4, scale=2e-3)), timed("z"), machine__cores=4)
+    alike = ended("failed", "w")
+    a = run(timed(), timed("y"), ended("wrong", "z"), alike)
+    b = run(timed(taken=samples(4, scale=2e-3)), timed("z"), alike, machine__cores=4)
     sent = json.loads(json.dumps(compare_runs(a, b).to_dict(), allow_nan=False))
-    assert sent["counts"]["SLOWER"] == 1
-    assert sent["counts"]["better"] == 1
+    assert (sent["counts"]["SLOWER"], sent["counts"]["better"], sent["alike"]) == (1, 1, 1)
     assert sent["differences"] == [{"what": "cores", "a": "2", "b": "4"}]
     assert sent["cells"][0]["comparison"]["paired"] is False
     assert sent["cells"][1]["status_a"] == "wrong"
-    assert (len(sent["only_a"]), sent["alike"], sent["margin"]) == (1, 0, 0.05)
-    assert "samples" not in json.dumps(sent)
+    assert sent["only_a"] == ["y on forward, mask none, 8 tokens, b1 h8/8 d64 float32"]
+    assert sent["only_b"] == [] and "samples" not in json.dumps(sent)
 
 
-def test_a_mask_that_holds_something_else_is_a_difference(run):
-    folders = [run(timed()), run(timed())]
-    for folder, held in zip(folders, ("one", "other"), strict=True):
-        header = json.loads((folder / "run.json").read_text())
-        header["files"] = {"~/m.npy": held, f"~/{held}.py": "the same"}
-        (folder / "run.json").write_text(json.dumps(header))
-    assert [(d.what, d.a, d.b) for d in compare_runs(*folders).differences] == [
-        ("~/m.npy", "one", "other")
-    ]
+# ---- runs that are not alike ---------------------------------------------------------------------
+
+
+def test_runs_without_a_cell_in_common_are_refused(run, tmp_path):
+    a, b = run(timed("x")), run(timed("y"))
+    with pytest.raises(Incomparable, match=f"{a} and {b} have no cell in common: the first has x"):
+        compare_runs(a, b)
+    with pytest.raises(Incomparable, match="the second no record; measure the same grid twice"):
+        compare_runs(a, run())
+    with pytest.raises(StoreError, match="there is no run folder"):
+        compare_runs(a, tmp_path / "nowhere")
+
+
+def of_protocol(protocol, variant="sdpa"):
+    return Record.from_dict({**timed(variant).to_dict(), "protocol": protocol})
+
+
+@pytest.mark.parametrize(
+    ("header", "records", "said"),
+    [
+        (1, [], "1"),
+        (1, [1], "1"),
+        (None, [], "none"),
+        (1, [PROTOCOL], f"1 by run.json, and with {PROTOCOL} by records.jsonl"),
+        (PROTOCOL, [1], f"{PROTOCOL} by run.json, and with 1 by records.jsonl"),
+        (PROTOCOL, [1, PROTOCOL], f"{PROTOCOL} by run.json, and with 1 and {PROTOCOL} by records"),
+    ],
+)
+def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
+    old = run(*(of_protocol(p, f"v{p}") for p in records), protocol=header)
+    with pytest.raises(Incomparable) as caught:
+        compare_runs(old, run(timed()))
+    assert str(caught.value).startswith(f"{old} was measured with protocol {said}")
+    assert "never compared; measure again with one attnbench" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("machine__name", "bax", ("machine", "box", "bax")),
+        ("machine__versions__torch", "2.12.0", ("torch", "2.13.0", "2.12.0")),
+        ("machine__torch_cuda", "13.0", ("torch's CUDA", "nothing", "13.0")),
+        ("settings__environment__NEW", "4", ("NEW", "nothing", "4")),
+        ("code__dirty", True, ("uncommitted changes", "False", "True")),
+        ("seed", 5, ("seed", "0", "5")),
+        ("tables", ["/a.py"], ("tables", "nothing", "/a.py")),
+        ("machine__gpus", [GPU], ("gpu 0 name", "nothing", "NVIDIA H100")),
+        ("files", {"~/m.npy": "one"}, ("~/m.npy", "not read", "one")),
+        ("legs", [{"changes": ["torch 2.1"]}], ("later legs", "none", "torch 2.1")),
+        ("started", "another day", None),
+    ],
+)
+def test_each_thing_that_the_headers_have_otherwise_is_said(run, path, value, said):
+    found = compare_runs(run(timed()), run(timed(), **{path: value}))
+    assert [(d.what, d.a, d.b) for d in found.differences][:1] == ([said] if said else [])
+
+
+def test_a_file_that_lies_elsewhere_is_the_same(run):
+    files = [{"~/m.npy": held, f"~/{held}.py": "the same"} for held in ("one", "other")]
+    found = compare_runs(*(run(timed(), files=each) for each in files))
+    assert [(d.what, d.a, d.b) for d in found.differences] == [("~/m.npy", "one", "other")]
+
+
+def test_what_ran_on_another_device_is_marked(run):
+    gpu, both = timed(device="cuda", clock="events"), [timed(), timed(device="cuda")]
+    found = compare_runs(run(timed()), run(gpu, machine__gpus=[GPU]))
+    assert verdicts(found) == [Verdict.EQUIVALENT]
+    assert found.cells[0].across_devices and found.across_devices
+    assert compare_runs(run(timed()), run(timed(), machine__cpu="Other")).across_devices
+    assert compare_runs(run(gpu), run(gpu, machine__gpus=[GPU])).across_devices
+    found = compare_runs(run(*both, machine__gpus=[GPU]), run(timed()))  # matched by the device
+    assert len(found.cells) == 1 and found.only_a[0].endswith("float32 on cuda")
+    assert not found.across_devices

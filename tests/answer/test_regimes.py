@@ -1,29 +1,29 @@
-"""Which records may share a line, and in which order the lines are shown."""
+"""Which records may share a line, in which order lines are shown, and what is drawn of them."""
 
 import math
-from pathlib import Path
+import random
 
+import numpy as np
 import pytest
 
-from attnbench.answer.regimes import regimes, time_of
-from impls.loading import load_file
-
-made = load_file(Path(__file__).with_name("lines.py"))
-timed, line, untimed = made.timed, made.line, made.untimed
+from attnbench.answer.regimes import frontier, power, regimes, time_of
+from tests.answer.lines import line, timed, untimed
 
 
 def test_problems_alike_in_all_but_their_length_are_one_regime():
     (found,) = regimes([*line("a", {512: 2.0, 128: 1.0}), timed("b", 256, 1.0)])
     assert found.lengths == [128, 256, 512]
     assert [list(some) for some in found.cells.values()] == [["a"], ["b"], ["a"]]
+    (found,) = regimes([timed("a", n, 1.0, q_len=1, phase="decode") for n in (1, 128, 256)])
+    assert found.lengths == [1, 128, 256] and "a call" not in str(found)
+    (found,) = regimes([timed("a", n, 1.0, q_len=4, phase="decode") for n in (128, 256)])
+    assert "4 queries a call" in str(found)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"heads": 4, "kv_heads": 4},
         {"kv_heads": 2},
-        {"head_dim": 32},
         {"v_head_dim": 32},
         {"dtype": "bfloat16"},
         {"phase": "train"},
@@ -39,59 +39,35 @@ def test_what_differs_otherwise_is_another_regime(other):
     assert len({str(r) for r in found}) == 2
 
 
-def test_decoding_is_a_line_over_keys():
-    records = [timed("a", n, 1.0, q_len=1, phase="decode") for n in (1, 128, 256)]
-    (found,) = regimes(records)
-    assert found.lengths == [1, 128, 256]
-    assert "a call" not in str(found)
-
-
-def test_what_was_never_tried_is_missing_on_each_kind_of_machine():
+def test_what_was_never_tried_is_missing_on_each_device():
     records = [timed("a", 128, 1.0, node="x"), timed("a", 128, 2.0, node="y"), untimed("b", 128)]
-    found = regimes(records)
-    assert [(r.node, list(r.cells[128]), list(r.timed(128))) for r in found] == [
-        ("x", ["a", "b"], ["a"]),
-        ("y", ["a", "b"], ["a"]),
-    ]
-
-
-def test_what_ran_over_processes_is_not_among_what_ran_in_one():
+    found = [(r.node, list(r.cells[128]), list(r.timed(128))) for r in regimes(records)]
+    assert found == [("x", ["a", "b"], ["a"]), ("y", ["a", "b"], ["a"])]
     records = [timed("ring", 128, 1.0, world=2), timed("a", 128, 2.0), untimed("b", 128)]
-    assert [(r.world, list(r.cells[128])) for r in regimes(records)] == [
-        (2, ["ring", "b"]),
-        (None, ["a", "b"]),
-    ]
+    found = [(r.world, list(r.cells[128])) for r in regimes(records)]
+    assert found == [(2, ["ring", "b"]), (None, ["a", "b"])]
 
 
-def test_several_queries_a_call_are_said():
-    (found,) = regimes([timed("a", n, 1.0, q_len=4, phase="decode") for n in (128, 256)])
-    assert "4 queries a call" in str(found)
-
-
-def test_batches_with_lengths_of_their_own_are_lines_of_their_own():
-    found = regimes([timed("a", n, 1.0, batch=b) for b in (1, 4) for n in (128, 256)])
-    assert [(r.fixed["batch"], r.tokens, r.lengths) for r in found] == [
-        (1, None, [128, 256]),
-        (4, None, [128, 256]),
-    ]
-
-
-def test_where_the_batch_shrinks_as_sequences_grow_the_line_is_of_as_many_tokens():
-    (found,) = regimes([timed("a", 1024 // b, 1.0, batch=b) for b in (8, 4, 2, 1)])
-    assert (found.tokens, found.lengths) == (1024, [128, 256, 512, 1024])
-    assert "batch" not in found.fixed
-    assert "1024 tokens a batch" in found.shape
-
-
-def test_a_place_may_lie_on_a_line_of_either_sort():
-    places = [(1, 256), (1, 512), (1, 1024), (4, 256)]
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        # (batch, length); the batch, the tokens and the lengths of each line
+        (
+            [(1, 128), (1, 256), (4, 128), (4, 256)],
+            [(1, None, [128, 256]), (4, None, [128, 256])],
+        ),
+        ([(8, 128), (4, 256), (2, 512), (1, 1024)], [(None, 1024, [128, 256, 512, 1024])]),
+        (
+            [(1, 256), (1, 512), (1, 1024), (4, 256)],  # a place may lie on a line of either sort
+            [(1, None, [256, 512, 1024]), (None, 1024, [256, 1024])],
+        ),
+        ([(1, 256), (2, 256)], [(1, None, [256]), (2, None, [256])]),
+        ([], []),
+    ],
+)
+def test_lines_are_of_one_batch_or_of_as_many_tokens(places, expected):
     found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
-    assert [(r.tokens, r.lengths) for r in found] == [(None, [256, 512, 1024]), (1024, [256, 1024])]
-
-
-def test_one_length_and_several_batches_are_as_many_regimes():
-    found = regimes([timed("a", 256, 1.0, batch=b) for b in (1, 2, 8)])
-    assert [(r.tokens, r.fixed["batch"]) for r in found] == [(None, 1), (None, 2), (None, 8)]
+    assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
 
 
 def test_training_comes_first_and_layers_last():
@@ -101,12 +77,9 @@ def test_training_comes_first_and_layers_last():
         timed("a", 128, 1.0, q_len=1, phase="decode"),
         timed("a", 128, 1.0, phase="train"),
     ]
-    assert [(r.phase, r.fixed["level"]) for r in regimes(records)] == [
-        ("train", "core"),
-        ("forward", "core"),
-        ("decode", "core"),
-        ("train", "layer"),
-    ]
+    found = [(r.phase, r.fixed["level"]) for r in regimes(records)]
+    order = [("train", "core"), ("forward", "core"), ("decode", "core"), ("train", "layer")]
+    assert found == order
 
 
 def test_a_kind_of_machine_is_named_only_where_there_are_several():
@@ -127,22 +100,10 @@ def test_what_is_no_number_above_zero_is_no_time(median):
 
 
 def test_the_longest_is_where_at_least_half_of_the_most_have_a_time():
-    names = "abcd"
-    records = [timed(v, 128, 1.0) for v in names] + [timed(v, 256, 1.0) for v in "ab"]
+    records = [timed(v, 128, 1.0) for v in "abcd"] + [timed(v, 256, 1.0) for v in "ab"]
     records += [untimed(v, 256) for v in "cd"] + [timed("a", 512, 1.0)]
     assert regimes(records)[0].longest() == 256
     assert regimes([untimed("a", 128)])[0].longest() is None
-
-
-def test_no_records_are_no_regimes():
-    assert regimes([]) == []
-
-
-def test_the_order_in_which_a_problem_is_written_is_of_no_account():
-    one, other = timed("a", 128, 1.0), timed("b", 128, 2.0)
-    turned = other.with_(problem=dict(reversed(other.problem.to_dict().items())))
-    (regime,) = regimes([one, turned])
-    assert set(regime.cells[128]) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -158,3 +119,43 @@ def test_a_mask_of_a_file_is_called_by_the_file_s_name_alone(mask, said):
     (found,) = regimes([record.with_(problem={**record.problem.to_dict(), "mask": mask})])
     assert found.mask == said
     assert str(found).startswith(f"forward, {said}, ")
+
+
+# ---- what nobody beats ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_frontier_is_what_no_other_beats(seed):
+    chance = random.Random(seed)
+    points = {f"v{n}": (chance.randint(1, 9), chance.randint(1, 9)) for n in range(25)}
+
+    def beaten(p, q):  # no worse in both, and better in one
+        return q[0] <= p[0] and q[1] <= p[1] and q != p
+
+    found = frontier({**points, "x": (math.nan, 0.0), "y": (0.0, math.inf)})
+    best = {n for n, p in points.items() if not any(beaten(p, q) for q in points.values())}
+    assert set(found) == best
+    assert [points[name][0] for name in found] == sorted(points[name][0] for name in found)
+    assert frontier({}) == []
+
+
+# ---- the power that fits -------------------------------------------------------------------------
+
+
+def test_the_power_is_that_of_the_longest_four():
+    found = power({64: 5.0, 128: 5.0, 256: 1.0, 512: 4.0, 1024: 16.0, 2048: 64.0})
+    assert found.power == pytest.approx(2.0) and found.error == pytest.approx(0.0, abs=1e-9)
+    assert found.lengths == (256, 512, 1024, 2048)
+    found = power({128: 1.0, 256: 2.0, 512: 4.0, 1024: math.nan, 2048: 0.0})
+    assert (found.power, found.lengths) == (pytest.approx(1.0), (128, 256, 512))
+    assert power({128: 1.0, 256: math.inf, 512: 4.0}) is None is power({})
+
+
+def test_the_interval_is_the_textbooks():
+    points = {128: 1.0, 256: 2.1, 512: 3.9, 1024: 8.3}
+    found = power(points)
+    x, y = np.log(list(points)), np.log(list(points.values()))
+    slope, covariance = np.polyfit(x, y, 1, cov=True)  # its covariance is over n - 2
+    assert found.power == pytest.approx(slope[0])
+    assert found.error == pytest.approx(4.303 * covariance[0, 0] ** 0.5, rel=1e-4)
+    assert str(found) == f"n^{found.power:.2f} ± {found.error:.2f}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.dispatch_table import FALLBACK
+from attnbench.answer.dispatch_table import FALLBACK, DispatchTable
 from attnbench.command import arguments
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from attnbench.answer.choose import Choice, Wants
     from attnbench.answer.choose_calls import Gain
-    from attnbench.answer.dispatch_table import DispatchTable
     from attnbench.core.record import Record
     from attnbench.models.capture.calls import SeenCalls
     from impls import Table
@@ -226,7 +224,7 @@ def _checked(run: Path, wants: Wants, rows: Table, given: argparse.Namespace) ->
                 )
                 wrong.append(record.with_(status=Status.WRONG))
         made = table_of(run, wants, rows, wrong)
-    return replace(made, made={**made.made, "inputs": list(INPUTS)})
+    return DispatchTable({**made.made, "inputs": list(INPUTS)}, entries=made.entries)
 
 
 def _is_of_here(table: DispatchTable) -> bool:

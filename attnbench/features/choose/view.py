@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
+from attnbench.answer.ranking import EXACT
 from attnbench.core.format import milliseconds, size
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
@@ -104,7 +105,7 @@ def _candidates(choice: Choice) -> None:
 def _word(c: Candidate, choice: Choice) -> str:
     words = [] if c.measured else ["predicted"]
     words += ["can't be told from it"] * (c in choice.equal)
-    words += [c.computes] * (not c.exact)
+    words += [c.computes] * (c.computes != EXACT)
     words += ["in doubt"] * bool(c.flags)
     return "; ".join(words)
 

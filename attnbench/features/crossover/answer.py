@@ -8,10 +8,10 @@ lengths between, where they can't be told apart, are its ties.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
 from attnbench.features.crossover.search import A, CrossoverSearch, LengthRatio
@@ -22,28 +22,17 @@ FURTHER = 16
 """A look further goes to so many times the length, or that part of it."""
 
 
-@dataclass(frozen=True)
-class CrossoverStretch:
-    """Neighbouring lengths with the same leader."""
+class CrossoverStretch(NamedTuple):
+    """Neighbouring lengths with the same leader; an empty one where they can't be told apart."""
 
     leader: str
-    """A label; empty where the two can't be told apart."""
-    looks: tuple[LengthRatio, ...]
-
-    @property
-    def first(self) -> int:
-        """The shortest length."""
-        return self.looks[0].length
-
-    @property
-    def last(self) -> int:
-        """The longest length."""
-        return self.looks[-1].length
+    first: int
+    last: int
+    looks: Sequence[LengthRatio]
 
 
-@dataclass(frozen=True)
-class Crossover:
-    """``before`` leads up to one length, ``after`` from another on."""
+class Crossover(NamedTuple):
+    """``before`` leads up to the length ``low``, ``after`` from ``high`` on."""
 
     before: str
     after: str
@@ -53,11 +42,6 @@ class Crossover:
     """The first and the last length between where they can't be told apart."""
     tight: bool
     """Whether no length is left that could narrow it."""
-
-    def sentence(self, why: str) -> str:
-        """``why``: what kept it from being tight, if it is not."""
-        text = f"{self.after} overtakes {self.before} between {self.low:,} and {self.high:,}"
-        return text if self.tight else f"{text}, and no tighter, for {why}"
 
 
 @dataclass(frozen=True)
@@ -83,12 +67,16 @@ class CrossoverAnswer:
     @property
     def all_looks(self) -> list[LengthRatio]:
         """All results, by length."""
-        return sorted([*self.looks, *self.search.failed], key=lambda look: look.length)
+        looks = [*self.search.looks, *self.search.failed]
+        return sorted(looks, key=lambda look: look.length)
 
     def stretches(self) -> list[CrossoverStretch]:
         """All, by length."""
-        groups = groupby(self.looks, key=lambda look: look.leader)
-        return [CrossoverStretch(self._label(leader), tuple(group)) for leader, group in groups]
+        groups = groupby(self.search.looks, key=lambda look: look.leader)
+        return [
+            CrossoverStretch(self._label(leader), looks[0].length, looks[-1].length, looks)
+            for leader, looks in ((leader, tuple(group)) for leader, group in groups)
+        ]
 
     def crossovers(self) -> list[Crossover]:
         """Each change of leader, by length."""
@@ -108,9 +96,8 @@ class CrossoverAnswer:
                     for one, other in pairwise([ahead, *ties, stretch])
                     for length in self.search.rungs
                 )
-                yield Crossover(
-                    ahead.leader, stretch.leader, ahead.last, stretch.first, tied, tight
-                )
+                ends = ahead.last, stretch.first
+                yield Crossover(ahead.leader, stretch.leader, *ends, tied, tight)
             ahead, ties = stretch, []
 
     def _label(self, leader: str) -> str:
@@ -120,36 +107,43 @@ class CrossoverAnswer:
 
     def sentence(self) -> str:
         """Which one leads where, where that changes, and how many pairs it rests on."""
-        if not self.looks:
+        looks = self.search.looks
+        if not looks:
             return f"{self.a} and {self.b} were compared at no length"
-        pairs = sum(look.comparison.n for look in self.looks if look.comparison)
-        lengths = len(self.looks)
-        basis = f"({pairs:,} pairs at {lengths} length{'s' if lengths > 1 else ''})"
-        why = self.ended or "lengths between could not be compared"
-        crossovers = [crossover.sentence(why) for crossover in self.crossovers()]
-        texts = [self._course(), *crossovers, self._advice(), self._beyond()]
+        pairs = sum(look.comparison.n for look in looks if look.comparison)
+        basis = f"({pairs:,} pairs at {len(looks)} length{'s' if len(looks) > 1 else ''})"
+        loose = f", and no tighter, for {self.ended or 'lengths between could not be compared'}"
+        crossovers = [
+            f"{c.after} overtakes {c.before} between {c.low:,} and {c.high:,}"
+            + ("" if c.tight else loose)
+            for c in self.crossovers()
+        ]
+        texts = [self._course(), *crossovers, self._advice(), *self._beyond()]
         return f"{'. '.join(filter(None, texts))} {basis}"
 
     def _course(self) -> str:
         """Which one leads where."""
-        stretches = self.stretches()
-        if len(stretches) > 1:
-            return "; ".join(f"{self._where(one)} {_leads(one)}" for one in stretches)
-        (one,) = stretches
-        where = self._where(one)
+        places: list[tuple[CrossoverStretch, str]] = []
+        for one in self.stretches():
+            where = f"from {one.first:,} to {one.last:,}"
+            where = where if one.first < one.last else f"at {one.first:,}"
+            places.append((one, where if places else f"{where} {self.what}"))
+        apart = "can't be told apart at"
+        if len(places) > 1:
+            return "; ".join(
+                f"{where} {one.leader} is faster"
+                if one.leader
+                else f"{where} they {apart} {_margin(one.looks)}"
+                for one, where in places
+            )
+        ((one, where),) = places
         if not one.leader:
-            return f"{self.a} and {self.b} can't be told apart at {_margin(one.looks)}, {where}"
+            return f"{self.a} and {self.b} {apart} {_margin(one.looks)}, {where}"
         ends = dict.fromkeys((one.looks[0], one.looks[-1]))
         taken = " and ".join(f"{_share(look)} at {look.length:,}" for look in ends)
         throughout = "throughout, " if one.first < one.last else ""
         other = self.b if one.leader == self.a else self.a
         return f"{one.leader} is faster {throughout}{where}: it takes {taken} of {other}'s time"
-
-    def _where(self, one: CrossoverStretch) -> str:
-        what = f" {self.what}" if one.first == self.looks[0].length else ""
-        if one.first == one.last:
-            return f"at {one.first:,}{what}"
-        return f"from {one.first:,} to {one.last:,}{what}"
 
     def _advice(self) -> str:
         """Which to use where they tie; empty where neither is nearer to torch's own."""
@@ -159,43 +153,45 @@ class CrossoverAnswer:
             return ""
         return f"Where they tie, use {first}: it is torch's own"
 
-    def _beyond(self) -> str:
+    def _beyond(self) -> Iterator[str]:
         """Where there is no crossover: on which side one may lie."""
-        looks, (low, high) = self.looks, self.asked
+        looks, (low, high) = self.search.looks, self.asked
         if self.crossovers() or not any(look.leader for look in looks) or len(looks) < 2:
-            return ""
+            return
         ways = []
-        if _shrinks(looks) and looks[-1].length == high:
-            ways.append(f"above {high:,} (--seq {high},{FURTHER * high})")
-        elif _shrinks(looks):
-            ways.append(f"above {looks[-1].length:,}, where they were not compared")
+        if _shrinks(looks):
+            further = f" (--seq {high},{FURTHER * high})"
+            if looks[-1].length < high:
+                further = ", where they were not compared"
+            ways.append(f"above {looks[-1].length:,}{further}")
         if _shrinks(looks[::-1]) and looks[0].length == low > 1:
             ways.append(f"below {low:,} (--seq {max(1, low // FURTHER)},{low})")
         if ways:
-            return f"The lead shrinks that way: a crossover may lie {' or '.join(ways)}"
-        return "The lead shrinks towards neither end: no crossover is in sight"
+            yield f"The lead shrinks that way: a crossover may lie {' or '.join(ways)}"
+        else:
+            yield "The lead shrinks towards neither end: no crossover is in sight"
 
     def notes(self) -> list[str]:
         """What else must be known."""
-        search, end = self.search, self.search.end
+        search, end, longest = self.search, self.search.end, self.search.rungs[-1]
         notes = list(self.left_out)
         for look in search.failed:
             where = f"from {look.length:,} on" if look is end else f"at {look.length:,}"
             status = str(look.status).replace("_", " ")
             notes.append(f"{where} they can't be compared: {status}: {look.why}")
-        looked = {look.length for look in self.looks}
         if search.cut is not None:
             notes.append(f"{BUDGET} while {search.cut:,} was looked at")
-        elif self.ended and search.rungs[-1] not in looked and end is None:
-            notes.append(f"{self.ended} before {search.rungs[-1]:,} was looked at")
-        if undecided := [f"{look.length:,}" for look in self.looks if not look.decided]:
+        elif self.ended and end is None and not any(x.length == longest for x in self.looks):
+            notes.append(f"{self.ended} before {longest:,} was looked at")
+        if undecided := [f"{look.length:,}" for look in search.looks if not look.decided]:
             notes.append(f"at {', '.join(undecided)} the pairs did not decide")
-        if len(self.looks) > 1:
+        if len(search.looks) > 1:
             notes.append("two crossovers within an octave of lengths would not be seen")
         return notes
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        crossovers = [each._asdict() for each in self.crossovers()]
         return {
             "a": self.a,
             "b": self.b,
@@ -204,10 +200,7 @@ class CrossoverAnswer:
                 {"leader": each.leader, "from": each.first, "to": each.last}
                 for each in self.stretches()
             ],
-            "crossovers": [
-                {**asdict(each), "ties": list(each.ties) if each.ties else None}
-                for each in self.crossovers()
-            ],
+            "crossovers": [{**c, "ties": c["ties"] and list(c["ties"])} for c in crossovers],
             "looks": [self._plain(look) for look in self.all_looks],
             "ended": self.ended or "found",
             "notes": self.notes(),
@@ -225,12 +218,6 @@ class CrossoverAnswer:
             "took_s": look.took_s,
             "comparison": look.comparison and look.comparison.to_dict(),
         }
-
-
-def _leads(one: CrossoverStretch) -> str:
-    if one.leader:
-        return f"{one.leader} is faster"
-    return f"they can't be told apart at {_margin(one.looks)}"
 
 
 def _share(look: LengthRatio) -> str:
@@ -252,14 +239,11 @@ def _margin(looks: Sequence[LengthRatio]) -> str:
 
 def _shrinks(looks: Sequence[LengthRatio]) -> bool:
     """Whether the lead at the last is surely smaller than it is elsewhere, and no turn is seen."""
-    leads = [_lead(look) for look in looks]
+    leads = []
+    for look in looks:  # the smallest and the largest possible lead, as logarithms
+        assert look.comparison is not None
+        low, high = log(look.comparison.low), log(look.comparison.high)
+        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        leads.append((least, max(abs(low), abs(high))))
     (least, most), (_, before) = leads[-1], leads[-2]
     return most < max(low for low, _ in leads[:-1]) and least <= before
-
-
-def _lead(look: LengthRatio) -> tuple[float, float]:
-    """The smallest and the largest possible lead, as a logarithm."""
-    assert look.comparison is not None
-    low, high = log(look.comparison.low), log(look.comparison.high)
-    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return least, max(abs(low), abs(high))

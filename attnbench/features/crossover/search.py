@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import inf, log
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbench.answer.search import GRACE_S, in_turn, refuse_captured, several, sized
 from attnbench.core.machine import Machine, why_not
@@ -87,8 +87,7 @@ class LengthRatio:
         return self.comparison is not None and self.comparison.verdict is not Verdict.INCONCLUSIVE
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """The rungs between two neighbouring looks with different leaders."""
 
     rungs: tuple[int, ...]
@@ -119,8 +118,6 @@ class CrossoverSearch:
         """Add the result of a length."""
         self._looks[look.length] = look
 
-    # ---- what is known -------------------------------------------------------------------------
-
     @property
     def looks(self) -> list[LengthRatio]:
         """The results with a ratio, by length, after Holm's correction over all of them."""
@@ -135,16 +132,16 @@ class CrossoverSearch:
         return sorted(failed, key=lambda x: x.length)
 
     @property
+    def _longest(self) -> int:
+        """The longest that has a ratio."""
+        return max((x.length for x in self._looks.values() if x.comparison), default=0)
+
+    @property
     def end(self) -> LengthRatio | None:
         """The first failure beyond all ratios: no longer length is tried."""
         longest = self._longest
         beyond = (x for x in self.failed if x.length > longest)
         return next((x for x in beyond if longest or x.status in GROW), None)
-
-    @property
-    def _longest(self) -> int:
-        """The longest that has a ratio."""
-        return max((x.length for x in self._looks.values() if x.comparison), default=0)
 
     def expect_s(self, size: int) -> float:
         """Seconds that a look will take, by the growth between the two longest that are no longer;
@@ -160,8 +157,6 @@ class CrossoverSearch:
             power = log(last.took_s / first.took_s) / log(last.length / first.length)
         return last.took_s * max(1.0, size / last.length) ** min(max(power, 1.0), STEEPEST)
 
-    # ---- where to look next --------------------------------------------------------------------
-
     def next(self, left_s: float = inf) -> int | None:
         """The length to look at: the next octave, or the middle of a gap where the octave would
         take more than its share of the time left. None where the search is over.
@@ -173,31 +168,28 @@ class CrossoverSearch:
 
     def _next_octave(self) -> int | None:
         """Where one failed, halfway to it, as long as that holds."""
-        end = self.end
+        end, longest = self.end, self._longest
         todo = [n for n in octaves(self.rungs) if n not in self._looks]
-        if end is not None:
-            todo = [n for n in todo if n < end.length]
+        todo = [n for n in todo if end is None or n < end.length]
         if todo or end is None:
             return todo[0] if todo else None
-        between = self._unseen(self._longest, end.length)
-        tried = sum(look.length > self._longest for look in self.failed)
-        return Gap(between, False).middle if self._longest and between and tried < TRIES else None
+        between = self._unseen(longest, end.length)
+        tried = sum(look.length > longest for look in self.failed)
+        return Gap(between, False).middle if longest and between and tried < TRIES else None
 
     def gaps(self) -> list[Gap]:
         """Changes of leader first, of them the widest, then the shortest."""
-        found = [gap for gap in self._gaps() if gap.rungs]
-        return sorted(found, key=lambda gap: (not gap.changes, -len(gap.rungs), gap.rungs[0]))
-
-    def _gaps(self) -> Iterator[Gap]:
-        looks = self.looks
+        found, looks = [], self.looks
         for n, (one, other) in enumerate(pairwise(looks)):
             if one.leader == other.leader:
                 continue
             before = next((x.leader for x in reversed(looks[: n + 1]) if x.leader), NEITHER)
             after = next((x.leader for x in looks[n + 1 :] if x.leader), NEITHER)
             changes = NEITHER not in (before, after) and before != after
-            if changes or (one.decided and other.decided):
-                yield Gap(self._unseen(one.length, other.length), changes)
+            rungs = self._unseen(one.length, other.length)
+            if rungs and (changes or (one.decided and other.decided)):
+                found.append(Gap(rungs, changes))
+        return sorted(found, key=lambda gap: (not gap.changes, -len(gap.rungs), gap.rungs[0]))
 
     def _unseen(self, low: int, high: int) -> tuple[int, ...]:
         """The rungs between that may still be looked at."""
@@ -251,15 +243,23 @@ class Duel:
         """The problem at a length."""
         return sized(self.problem, "seq", length)
 
+    def refusal(self, length: int) -> str:
+        """Why one of the two does not take a length; empty where both do."""
+        try:
+            problem = self.at(length)
+        except InvalidProblem:
+            return f"the mask {self.problem.mask} does not fit them"
+        whys = ((row.label, row.supports(problem)) for row in (self.a, self.b))
+        return next((f"{label}: {why}" for label, why in whys if why is not None), "")
+
     def notes(self) -> list[str]:
         """What was left out, a sentence a reason."""
-        return [f"{_lengths(some)} left out: {why}" for why, some in self.refused.items()]
-
-
-def _lengths(some: Sequence[int]) -> str:
-    if len(some) == 1:
-        return f"{some[0]:,} is"
-    return f"{len(some)} lengths from {some[0]:,} to {some[-1]:,} are"
+        notes = []
+        for why, some in self.refused.items():
+            where = f"{len(some)} lengths from {some[0]:,} to {some[-1]:,} are"
+            where = where if len(some) > 1 else f"{some[0]:,} is"
+            notes.append(f"{where} left out: {why}")
+        return notes
 
 
 def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
@@ -267,16 +267,25 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
     if a.label == b.label:
         raise CantBeDone(f"{a.label} can't overtake itself; name two variants")
     asked = _range(grid.seq)
-    _refuse_several(grid)
+    axes = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase")
+    if wide := several(grid, (*axes, "inputs", "level")):
+        options = ", ".join("--" + name.replace("_", "-") for name in wide)
+        raise InvalidProblem(
+            f"crossover takes one value of {options}: what is searched is the length alone"
+        )
+    refuse_captured(grid, "one length; crossover needs many: leave them out")
     here(grid.device, machine)
     for row in (a, b):
-        _refuse_row(row, machine)
+        if row.ranks:
+            raise CantBeDone(f"{row.label} runs over several processes: compare takes it")
+        if (missing := why_not(row, machine)) is not None:
+            raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
     duel = Duel(a, b, _shortest(grid, a, asked), asked, [])
     for length in ladder(*asked):
-        if (why := _refusal(duel, length)) is None:
-            duel.rungs.append(length)
-        else:
+        if why := duel.refusal(length):
             duel.refused.setdefault(why, []).append(length)
+        else:
+            duel.rungs.append(length)
     if len(duel.rungs) < 2:
         raise CantBeDone(
             f"there is no range to search: of the lengths from {asked[0]:,} to {asked[1]:,}, "
@@ -286,38 +295,14 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
 
 
 def _range(seq: Sequence[str]) -> tuple[int, int]:
-    """``128,16384``"""
-    option = f"--seq {','.join(seq)}"
-    if len(seq) != 2 or not all(n.isascii() and n.isdigit() for n in seq):
+    """Two lengths, the shorter first: ``128,16384``."""
+    low, high = (int(n) if n.isascii() and n.isdigit() else 0 for n in (*seq, "", "")[:2])
+    if len(seq) != 2 or not 1 <= low < high <= LONGEST:
         raise InvalidProblem(
-            f"{option} is no range: crossover looks between two lengths, as in --seq 128,16384"
+            f"--seq {','.join(seq)} is no range: crossover looks between two lengths of 1 to "
+            f"{LONGEST:,}, and the shorter comes first, as in --seq 128,16384"
         )
-    low, high = map(int, seq)
-    if low < 1 or low >= high:
-        why = "a length is 1 or more" if low < 1 and low < high else "the shorter comes first"
-        raise InvalidProblem(f"{option} holds no lengths: {why}, as in --seq 128,16384")
-    if high > LONGEST:
-        raise InvalidProblem(f"{option} is too far: give {LONGEST:,} at the most")
     return low, high
-
-
-def _refuse_several(grid: Preset) -> None:
-    axes = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase")
-    if wide := several(grid, (*axes, "inputs", "level")):
-        options = ", ".join("--" + name.replace("_", "-") for name in wide)
-        raise InvalidProblem(
-            f"crossover takes one value of {options}: what is searched is the length alone"
-        )
-    refuse_captured(grid, "one length; crossover needs many: leave them out")
-
-
-def _refuse_row(row: Variant, machine: Machine) -> None:
-    if row.ranks:
-        raise CantBeDone(
-            f"{row.label} runs over several processes, and crossover looks at one: compare takes it"
-        )
-    if (missing := why_not(row, machine)) is not None:
-        raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
 
 
 def _shortest(grid: Preset, row: Variant, asked: tuple[int, int]) -> Problem:
@@ -329,15 +314,6 @@ def _shortest(grid: Preset, row: Variant, asked: tuple[int, int]) -> Problem:
         except InvalidProblem as error:
             wrong = wrong or f"at {length:,}, {error}"
     raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
-
-
-def _refusal(duel: Duel, length: int) -> str | None:
-    try:
-        problem = duel.at(length)
-    except InvalidProblem:
-        return f"the mask {duel.problem.mask} does not fit them"
-    refusals = ((row.label, row.supports(problem)) for row in (duel.a, duel.b))
-    return next((f"{label}: {why}" for label, why in refusals if why is not None), None)
 
 
 @dataclass

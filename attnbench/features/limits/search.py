@@ -7,18 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from attnbench.answer.search import (
-    GRACE_S,
-    By,
-    in_turn,
-    refuse_captured,
-    several,
-    sized,
-)
+from attnbench.answer.search import GRACE_S, By, in_turn, refuse_captured, several, sized
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, measure
@@ -40,8 +33,6 @@ AHEAD, CHEAP = 4, 1 << 17
 """
 LEAST, MOST = 1.0, 2.5
 """A cost grows with a power of the size between these."""
-HALVE = 3
-"""Every so many steps towards where a formula crosses the budget are a halving: it may jump."""
 LEAP = 32
 """At most so many times what held is tried next."""
 NEAR = 0.25
@@ -136,8 +127,20 @@ class LimitSearch:
             return held is not None and held.size >= self.sizes.longest
         if held is None:
             return failed.size <= self.sizes.shortest and failed.ran
-        width = self.sizes.width(held.size) if failed.ran else self.sizes.step
-        return failed.size - held.size <= width
+        return failed.size - held.size <= self._width(held, failed)
+
+    def _width(self, held: SizeResult, failed: SizeResult) -> int:
+        return self.sizes.width(held.size) if failed.ran else self.sizes.step
+
+    def formula_holds(self) -> bool:
+        """Whether the formula was exact at every size that ran."""
+        ratios = self._ratios()
+        return bool(ratios) and all(abs(ratio - 1) <= EXACT for ratio in ratios)
+
+    def _ratios(self) -> list[float]:
+        """What was measured over what the formula says."""
+        peaks = [(look.peak_bytes, self.formula_at(look.size)) for look in self.looks]
+        return [peak / formula for peak, formula in peaks if peak and formula]
 
     def _ruled_out(self) -> SizeResult | None:
         """The first size that an exact formula puts over the budget."""
@@ -157,17 +160,17 @@ class LimitSearch:
         """The size to run; None where the search is over."""
         if self.done:
             return None
-        held, failed = self.held, self.failed
+        held, failed, sizes = self.held, self.failed, self.sizes
         if held is None:
             return self._shorter(failed)
-        low = held.size + self.sizes.width(held.size)
+        low = held.size + sizes.width(held.size)
         if failed is None:
-            far = min(self.sizes.down(self._aim()), held.size * LEAP)
-            return min(max(low, far), self.sizes.longest)
-        high = failed.size - (self.sizes.width(held.size) if failed.ran else self.sizes.step)
+            far = min(sizes.down(self._aim()), held.size * LEAP)
+            return min(max(low, far), sizes.longest)
+        high = failed.size - self._width(held, failed)
         if high < low:
-            return self.sizes.down((held.size + failed.size) // 2)
-        return min(max(self.sizes.down(self._between(held, failed)), low), high)
+            return sizes.down((held.size + failed.size) // 2)
+        return min(max(sizes.down(self._between(held, failed)), low), high)
 
     def _shorter(self, failed: SizeResult | None) -> int:
         """Where nothing has held yet: the start, or what the formulas or the middle suggest."""
@@ -177,8 +180,7 @@ class LimitSearch:
             return sizes.start if size is None else max(sizes.shortest, size)
         middle = math.sqrt(sizes.shortest * failed.size)
         aim = middle if len(self.looks) > 2 else min(self._aim(), middle * 2)
-        top = max(sizes.shortest, failed.size - sizes.step)
-        return min(max(sizes.down(aim), sizes.shortest), top)
+        return min(sizes.down(aim), max(sizes.shortest, failed.size - sizes.step))
 
     def _aim(self) -> float:
         """What both budgets would hold; where nothing is known, the middle, or twice as long."""
@@ -215,17 +217,7 @@ class LimitSearch:
             size = min(float(size), failed.size - self.sizes.step)
         return self.sizes.down(max(size, held.size if held else 0))
 
-    # ---- memory --------------------------------------------------------------------------------
-
-    def _ratios(self) -> list[float]:
-        """What was measured over what the formula says."""
-        peaks = [(look.peak_bytes, self.formula_at(look.size)) for look in self.looks]
-        return [peak / formula for peak, formula in peaks if peak and formula]
-
-    def formula_holds(self) -> bool:
-        """Whether the formula was exact at every size that ran."""
-        ratios = self._ratios()
-        return bool(ratios) and all(abs(ratio - 1) <= EXACT for ratio in ratios)
+    # ---- how memory and time grow --------------------------------------------------------------
 
     def _horizon(self) -> int:
         """How far the formulas are computed during the search."""
@@ -234,14 +226,11 @@ class LimitSearch:
 
     def _memory_size(self, most: int) -> float | None:
         """What the memory budget alone would hold; formulas are computed up to ``most``."""
-        measured = sorted((x for x in self.looks if x.peak_bytes), key=lambda x: x.size)
-        if (ratios := self._ratios()) or not measured:
+        points = sorted((x.size, float(x.peak_bytes)) for x in self.looks if x.peak_bytes)
+        if (ratios := self._ratios()) or not points:
             return self._largest_by_formula(ratios[-1] if ratios else 1.0, most)
-        points = [(x.size, float(x.peak_bytes or 1)) for x in measured[-2:]]
-        power = _slope(points)
-        power = self._power_of_work() if power is None else min(max(power, LEAST), MOST)
         size, peak = points[-1]
-        return float(size * (self.budget.peak_bytes / peak) ** (1 / power))
+        return float(size * (self.budget.peak_bytes / peak) ** (1 / self._power(points[-2:])))
 
     def _largest_by_formula(self, scale: float, most: int) -> int | None:
         """The largest size within the memory budget; below the shortest it is 0."""
@@ -256,26 +245,15 @@ class LimitSearch:
         if not fits(sizes.shortest):
             return 0
         low, high = sizes.shortest, sizes.shortest * 2
-        while high < most and fits(high):
+        while high < most and fits(high):  # it may cost as much as its size: not far beyond
             low, high = high, high * 2
         high = min(high, sizes.down(most))
         if fits(high):
             return high
-        steps = 0
-        while high - low > sizes.step:  # a formula may cost as much as its size: few of them
-            steps += 1
-            size = self._crossing(scale, low, high) if steps % HALVE else (low + high) // 2
-            size = min(max(sizes.down(size), low + sizes.step), high - sizes.step)
+        while high - low > sizes.step:
+            size = max(sizes.down((low + high) // 2), low + sizes.step)
             low, high = (size, high) if fits(size) else (low, size)
         return low
-
-    def _crossing(self, scale: float, low: int, high: int) -> float:
-        """Where the formula would reach the budget, if it were a power between the two."""
-        ends = [(size, float(self.formula_at(size) or 1)) for size in (low, high)]
-        power = _slope(ends) or LEAST
-        return float(low * (self.budget.peak_bytes / scale / ends[0][1]) ** (1 / power))
-
-    # ---- time ----------------------------------------------------------------------------------
 
     def _times(self) -> list[tuple[int, float]]:
         """The sizes that have a time, with it, the shortest first."""
@@ -293,15 +271,22 @@ class LimitSearch:
         """From two looks, where they are far enough apart; else as the work grows."""
         times = self._times()
         before = [point for point in times if point[0] * 1.5 <= times[-1][0]]
-        power = _slope([*before[-1:], times[-1]])
-        return self._power_of_work() if power is None else min(max(power, LEAST), MOST)
+        return self._power([*before[-1:], times[-1]])
 
-    def _power_of_work(self) -> float:
-        """How the operations grow from the start to four times as much; squared if unknown."""
-        ends = (self.sizes.start, min(4 * self.sizes.start, self.sizes.longest))
-        known = [(size, work) for size in ends if (work := self._work(size))]
-        power = _slope(known) if len(known) == 2 else 2.0
-        return min(max(power or 2.0, LEAST), 2.0)
+    def _power(self, points: Sequence[tuple[int, float]]) -> float:
+        """Of the size, by two points; else as the operations grow from the start to four times as
+        much; squared if these are unknown.
+        """
+        most = MOST
+        if len(points) < 2:
+            start = self.sizes.start
+            ends = (start, min(4 * start, self.sizes.longest))
+            points = [(size, work) for size in ends if (work := self._work(size))]
+            most = 2.0
+        if len(points) < 2:
+            return 2.0
+        (a, x), (b, y) = points
+        return min(max(math.log(y / x) / math.log(b / a), LEAST), most)
 
     def _share(self) -> float:
         """The share of the time budget that is aimed at."""
@@ -312,19 +297,10 @@ class LimitSearch:
 
     def guess_s(self, size: int) -> float:
         """Seconds of a call; 0 where none was timed."""
-        times = self._times()
-        if not times:
+        if not (times := self._times()):
             return 0.0
         last, seconds = times[-1]
         return float(seconds * (size / last) ** self._power_of_time())
-
-
-def _slope(points: Sequence[tuple[int, float]]) -> float | None:
-    """Of the logarithms of two points; None where there are no two."""
-    if len(points) < 2 or points[0][0] == points[1][0]:
-        return None
-    (a, x), (b, y) = points
-    return math.log(y / x) / math.log(b / a)
 
 
 # ---- the variants and what is asked of each ------------------------------------------------------
@@ -402,51 +378,38 @@ def plan(
 
 def _limit(cell: Cell, by: By, budget: CallBudget) -> Limit:
     sizes = BATCH if by == "batch" else SEQ
-    _refuse_misfit(cell.problem, by, sizes)
-    search = LimitSearch(budget, sizes, *_cost(cell, by))
+    for size in (sizes.shortest, sizes.shortest + sizes.step)[by == "batch" :]:
+        try:
+            sized(cell.problem, by, size)
+        except InvalidProblem as wrong:  # a mask of one length, or of one batch
+            raise InvalidProblem(
+                f"limits can't search the {by} under this mask: at {size}, {wrong}; use --by "
+                f"{'batch' if by == 'seq' else 'seq'}, or a mask that fits any size"
+            ) from None
+
+    def cost(size: int) -> Any:
+        """By the row's own formulas."""
+        if cell.variant.cost is None:
+            return None
+        try:
+            formula = load_function(cell.variant.cost)
+            return formula(sized(cell.problem, by, size), **cell.variant.chosen)
+        except Exception:  # a formula may refuse what its variant does
+            return None
+
+    def expected(size: int) -> int | None:
+        return getattr(cost(size), "peak_bytes", None)
+
+    def work(size: int) -> float | None:
+        return getattr(cost(size), "flops", None)
+
+    search = LimitSearch(budget, sizes, expected, work)
     limit = Limit(cell.variant, cell.problem, cell, by, search)
     if (out := cell.left_out) is not None:
         limit.closed = SizeResult(0, str(out.status), out.reason, ran=False)
     elif cell.variant.ranks:
         limit.closed = SizeResult(0, str(Status.UNSUPPORTED), RANKS, ran=False)
     return limit
-
-
-def _refuse_misfit(problem: Problem, by: By, sizes: Sizes) -> None:
-    """A mask of one length, or of one batch, can't be stretched."""
-    second = sizes.shortest + sizes.step
-    for size in (second,) if by == "batch" else (sizes.shortest, second):
-        try:
-            sized(problem, by, size)
-        except InvalidProblem as wrong:
-            other = "--by batch" if by == "seq" else "--by seq"
-            raise InvalidProblem(
-                f"limits can't search the {by} under this mask: at {size}, {wrong}; use {other}, "
-                "or a mask that fits any size"
-            ) from None
-
-
-def _cost(cell: Cell, by: By) -> tuple[Callable[[int], int | None], Callable[[int], float | None]]:
-    """The row's formulas by size: bytes at the worst instant, and operations."""
-    variant, path = cell.variant, cell.variant.cost
-
-    def cost(size: int) -> Any:
-        if path is None:
-            return None
-        try:
-            return load_function(path)(sized(cell.problem, by, size), **variant.chosen)
-        except Exception:  # a formula may refuse what its variant does
-            return None
-
-    def expected(size: int) -> int | None:
-        found = cost(size)
-        return None if found is None else found.peak_bytes
-
-    def work(size: int) -> float | None:
-        found = cost(size)
-        return None if found is None else float(found.flops)
-
-    return expected, work
 
 
 # ---- looks ---------------------------------------------------------------------------------------
@@ -457,13 +420,6 @@ as a call may take."""
 CLOCK_SPENT = SizeResult(0, "", "the wall clock was spent", ran=False)
 
 
-class SearchWatcher(Protocol):
-    """Shows the progress."""
-
-    def looked(self, limit: Limit, said: str, left_s: float) -> None:
-        """Called after each look."""
-
-
 @dataclass
 class Hunt:
     """Looks at limits in turn."""
@@ -472,11 +428,12 @@ class Hunt:
     engine: Engine
     budget: CallBudget
     seed: int
-    watcher: SearchWatcher
     now: Callable[[], float] = monotonic
 
-    def run(self, seconds: float) -> Iterator[Limit]:
-        """Each limit after each look, until all are found or the wall clock is spent."""
+    def run(self, seconds: float) -> Iterator[tuple[Limit, str, float]]:
+        """Each limit after each look, with its result in a few words and the seconds left, until
+        all are found or the wall clock is spent.
+        """
         said = ""
 
         def look(limit: Limit, size: int, left_s: float) -> bool:
@@ -485,8 +442,7 @@ class Hunt:
             return True
 
         for limit, left_s in in_turn(self.limits, look, seconds, now=self.now):
-            self.watcher.looked(limit, said, left_s)
-            yield limit
+            yield limit, said, left_s
 
     def _gate(self, limit: Limit, left_s: float) -> str:
         header = {"seed": self.seed, "budget_s": 0.0}
@@ -512,18 +468,21 @@ class Hunt:
             return f"given up: {CLOCK_SPENT.reason}"
         limit.spent_s[size] = max(0.0, self.now() - began - CALLS * (result.time_s or 0.0))
         limit.search.looks.append(result)
-        return _sentence(result, limit.by)
+        what = f"{result.why.replace('_', ' ')}: {result.reason}" if result.why else "holds"
+        figures = [] if result.time_s is None else [f"{result.time_s * 1e3:.3g} ms"]
+        if result.peak_bytes is not None:
+            figures.append(f"{result.peak_bytes / 2**20:.3g} MiB")
+        return f"{limit.by} {size:,}: {', '.join([what, *figures])}"
 
     def _probe(self, limit: Limit, size: int, left_s: float) -> SizeResult | None:
         """The worker's result of a size; None where only the wall clock ended it."""
-        job = {
-            "variant": limit.variant.to_dict(),
-            "problem": sized(limit.problem, limit.by, size).to_dict(),
-            "seed": self.seed,
-            "timed": False,
-        }
         question = {
-            "probe": job,
+            "probe": {
+                "variant": limit.variant.to_dict(),
+                "problem": sized(limit.problem, limit.by, size).to_dict(),
+                "seed": self.seed,
+                "timed": False,
+            },
             "max_time_s": self.budget.seconds,
             "expected": limit.search.formula_at(size),
         }
@@ -533,43 +492,24 @@ class Hunt:
             probed = Probed.from_dict(self.engine.ask(question, limit_s)["probe"])
         except (InvalidRecord, KeyError, TypeError, ValueError) as error:
             self.engine.close()
-            reason = f"the worker's answer is no probe: {error}"
-            return SizeResult(size, str(Status.CRASHED), reason)
+            return SizeResult(
+                size, str(Status.CRASHED), f"the worker's answer is no probe: {error}"
+            )
         except WorkerLost as lost:
-            if lost.wrong:
-                return SizeResult(size, str(Status.WRONG), lost.reason)
-            if not lost.timed_out:
-                detail = {"detail": lost.output}
-                return SizeResult(size, str(Status.CRASHED), lost.reason, probe=detail)
-            given_up = SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
-            return None if limit_s < patience else given_up
-        return self._result(probed, size)
-
-    def _result(self, probed: Probed, size: int) -> SizeResult:
-        """Whether a probe is within the budget."""
+            if lost.timed_out:
+                given_up = SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
+                return None if limit_s < patience else given_up
+            status = Status.WRONG if lost.wrong else Status.CRASHED
+            return SizeResult(size, str(status), lost.reason, probe={"detail": lost.output})
+        took, peak, plain = probed.time_s, probed.peak_bytes, probed.to_dict()
         if probed.status is not Status.MEASURED:
-            return SizeResult(size, str(probed.status), probed.reason, probe=probed.to_dict())
+            return SizeResult(size, str(probed.status), probed.reason, probe=plain)
         why, reason = "", ""
-        if probed.time_s is not None and probed.time_s > self.budget.seconds:
+        if took is not None and took > self.budget.seconds:
             why, reason = TIME, "a call took longer"
-        elif probed.peak_bytes is not None and probed.peak_bytes > self.budget.peak_bytes:
+        elif peak is not None and peak > self.budget.peak_bytes:
             why, reason = MEMORY, "observed"
-        return SizeResult(
-            size, why, reason, probed.time_s, probed.peak_bytes, probe=probed.to_dict()
-        )
-
-
-def _sentence(look: SizeResult, by: By) -> str:
-    """The result of a look, in a few words."""
-    what = "holds"
-    if look.why in (MEMORY, TIME):
-        what = f"over the {look.why}"
-    elif look.why:
-        what = f"{look.why.replace('_', ' ')}: {look.reason}"
-    figures = [] if look.time_s is None else [f"{look.time_s * 1e3:.3g} ms"]
-    if look.peak_bytes is not None:
-        figures.append(f"{look.peak_bytes / 2**20:.3g} MiB")
-    return f"{by} {look.size:,}: {', '.join([what, *figures])}"
+        return SizeResult(size, why, reason, took, peak, probe=plain)
 
 
 # ---- the answer ----------------------------------------------------------------------------------
@@ -624,7 +564,7 @@ def _row(limit: Limit, *, stopped: bool, ended: bool) -> dict[str, Any]:
         "predicted": reaches,
         "formula": search.formula_holds(),
         "gate": str(limit.gated.status) if limit.gated else None,
-        "why": _why(limit, stopped=stopped),
+        "why": "" if held else _why(limit, stopped=stopped),
         "looks": plain(search.looks),
         "problem": problem.to_dict(),
     }
@@ -633,8 +573,6 @@ def _row(limit: Limit, *, stopped: bool, ended: bool) -> dict[str, Any]:
 def _why(limit: Limit, *, stopped: bool) -> str:
     """Why nothing held, as a sentence."""
     closed, failed, problem = limit.closed, limit.search.failed, limit.problem
-    if limit.search.held is not None:
-        return ""
     if closed is not None and closed.why:
         size = problem.batch if limit.by == "batch" else problem.kv_len
         at = f"{limit.by} {size:,}, in its gate: " if closed.ran else ""

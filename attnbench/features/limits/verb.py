@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.core.machine import Machine
-    from attnbench.core.settings import Settings
     from attnbench.features.limits.search import CallBudget, Limit
     from attnbench.sweep.presets import Preset
 
@@ -35,10 +34,11 @@ DEFAULT_SEARCH_S = 240.0
 def limits(given: argparse.Namespace) -> int:
     """``attnbench limits [VARIANT …]``"""
     import impls
-    from attnbench.core.evidence import check_writable
+    from attnbench.core.evidence import check_writable, save_beside
     from attnbench.core.machine import this_machine
+    from attnbench.core.record import NOT_TRIED
     from attnbench.core.settings import Settings
-    from attnbench.features.limits.search import Hunt, finding, plan
+    from attnbench.features.limits.search import Hunt, finding, frontier, plan
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.start import pinned
     from attnbench.sweep.sweep import Interrupt
@@ -48,26 +48,65 @@ def limits(given: argparse.Namespace) -> int:
     budget = _budget(given, grid, machine)
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    seconds = given.budget or DEFAULT_SEARCH_S
-    evidence = LimitsEvidence(given, machine, settings, budget, found)
+    seconds, facts = given.budget or DEFAULT_SEARCH_S, _facts(given, machine, budget)
+    facts["settings"] = settings.to_dict()
+    name = f"limits-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
+    tried = found
+
+    def kept(*, stopped: bool, ended: bool = True) -> Path:
+        """The file, whole or not at all, with a row for each variant in each phase."""
+        nonlocal tried
+        tried = [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
+        rows = frontier(found if given.variants else tried, stopped=stopped, ended=ended)
+        facts.update(stopped=stopped, rows=rows)
+        return save_beside(Path(given.out), machine.name, f"{name}/limits.json", facts)
+
     check_writable(Path(given.out), machine)
     say(_sentence(found, budget, given.by, seconds))
     interrupt, stopped = Interrupt(say), False
     try:
         with engine_on(grid.device, settings) as engine, interrupt.watching():
-            for _ in Hunt(found, engine, budget, given.seed or 0, Lines()).run(seconds):
-                evidence.write(stopped=interrupt.asked, ended=False)
+            hunt = Hunt(found, engine, budget, given.seed or 0)
+            for limit, said, left_s in hunt.run(seconds):
+                where = f"{limit.variant.label:16} {limit.problem.phase:8}"
+                say(f"[{left_s:.0f} s left] {where} {said}")
+                kept(stopped=interrupt.asked, ended=False)  # on disk when the next look begins
                 if stopped := interrupt.asked:
                     break
     except KeyboardInterrupt:
         stopped = True
-    _conclude(evidence, stopped=stopped, as_json=given.json)
+    _show(kept(stopped=stopped), facts, f"attnbench {name} on {machine.name}", given)
     if stopped:
         return INTERRUPTED
-    if not _tried(found):
+    if not tried:
         say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
         return 2
     return int(finding(found))
+
+
+def _sentence(found: Sequence[Limit], budget: CallBudget, by: str, seconds: float) -> str:
+    from attnbench.sweep.plan import duration
+
+    variants = len({limit.variant.label for limit in found})
+    what = "longest sequence" if by == "seq" else "largest batch"
+    return (
+        f"the {what} of {variants} variants in {size(budget.peak_bytes)} and "
+        f"{duration(budget.seconds)} a call, {len(found)} searches; {duration(seconds)} at the most"
+    )
+
+
+def _show(file: Path, facts: Mapping[str, Any], title: str, given: argparse.Namespace) -> None:
+    """The picture beside the file, and the table."""
+    from attnbench.features.limits import view
+
+    shown = facts["rows"], facts["budget"], given.by
+    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
+    drawn = view.draw(*shown, title, pictures)
+    if given.json:
+        print(file.read_text(), end="")
+    else:
+        view.show(*shown)
+    say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
@@ -112,83 +151,16 @@ def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBu
     return CallBudget(given.max_memory or default, given.max_time or DEFAULT_TIME_S)
 
 
-def _sentence(found: Sequence[Limit], budget: CallBudget, by: str, seconds: float) -> str:
-    from attnbench.sweep.plan import duration
+def _facts(given: argparse.Namespace, machine: Machine, budget: CallBudget) -> dict[str, Any]:
+    """What the file says of how it was made."""
+    from attnbench.core.record import PROTOCOL
 
-    variants = len({limit.variant.label for limit in found})
-    what = "longest sequence" if by == "seq" else "largest batch"
-    return (
-        f"the {what} of {variants} variants in {size(budget.peak_bytes)} and "
-        f"{duration(budget.seconds)} a call, {len(found)} searches; {duration(seconds)} at the most"
-    )
-
-
-class Lines:
-    """Progress: a line a look, on standard error."""
-
-    def looked(self, limit: Limit, said: str, left_s: float) -> None:
-        """Print it."""
-        say(f"[{left_s:.0f} s left] {limit.variant.label:16} {limit.problem.phase:8} {said}")
-
-
-class LimitsEvidence:
-    """The evidence so far, in a folder of its own; each look is on disk when the next begins."""
-
-    def __init__(
-        self,
-        given: argparse.Namespace,
-        machine: Machine,
-        settings: Settings,
-        budget: CallBudget,
-        found: Sequence[Limit],
-    ) -> None:
-        from attnbench.core.record import PROTOCOL
-
-        now = datetime.now(UTC)
-        self._limits, self._out, self._machine = found, Path(given.out), machine.name
-        self._named = bool(given.variants)
-        self._name = f"limits-{now.strftime('%Y%m%d-%H%M%S')}"
-        self.by: str = given.by
-        self.budget = asdict(budget)
-        self.title = f"attnbench {self._name} on {machine.name}"
-        self._facts: dict[str, Any] = {
-            "protocol": PROTOCOL,
-            "started": now.isoformat(timespec="seconds"),
-            "by": given.by,
-            "budget": self.budget,
-            "seed": given.seed or 0,
-            "machine": machine.to_dict(),
-            "settings": settings.to_dict(),
-            "command": shlex.join(["attnbench", *sys.argv[1:]]),
-        }
-
-    def write(self, *, stopped: bool, ended: bool = True) -> tuple[Path, list[dict[str, Any]]]:
-        """The file, whole or not at all, and a row for each variant in each phase."""
-        from attnbench.core.evidence import save_beside
-        from attnbench.features.limits.search import frontier
-
-        limits = self._limits if self._named else _tried(self._limits)
-        rows = frontier(limits, stopped=stopped, ended=ended)
-        facts = {**self._facts, "stopped": stopped, "rows": rows}
-        return save_beside(self._out, self._machine, f"{self._name}/limits.json", facts), rows
-
-
-def _tried(found: Sequence[Limit]) -> list[Limit]:
-    """Those that take the problem here."""
-    from attnbench.core.record import NOT_TRIED
-
-    return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
-
-
-def _conclude(evidence: LimitsEvidence, *, stopped: bool, as_json: bool) -> None:
-    """The file, the picture and the table."""
-    from attnbench.features.limits import view
-
-    file, rows = evidence.write(stopped=stopped)
-    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
-    drawn = view.draw(rows, evidence.budget, evidence.by, evidence.title, pictures)
-    if as_json:
-        print(file.read_text(), end="")
-    else:
-        view.show(rows, evidence.budget, evidence.by)
-    say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))
+    return {
+        "protocol": PROTOCOL,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "by": given.by,
+        "budget": asdict(budget),
+        "seed": given.seed or 0,
+        "machine": machine.to_dict(),
+        "command": shlex.join(["attnbench", *sys.argv[1:]]),
+    }

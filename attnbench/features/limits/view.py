@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
 from attnbench.core.format import size, time_taken
-from attnbench.report.figures.sheet import save
-from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
-from attnbench.report.tables import FAINT as FAINT_TEXT
+from attnbench.report.figures.sheet import save, shorten
+from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 OTHER = "*"
@@ -29,12 +27,18 @@ BUDGETS = ("memory", "time")
 
 def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
     """Print a table for each phase and mask, the longest first, and the notes below."""
+    longest = "longest that held" if by == "seq" else "largest batch that held"
+    alone, fails = f"{size(budget['peak_bytes'])} alone, predicted", "does not hold at"
+    numbers = (longest, "time there", "peak there", alone)
+    heads = columns(
+        "variant", longest, "limited by", *numbers[1:3], fails, alone, right=numbers, wrap=[fails]
+    )
     for (phase, mask), group in _groups(rows).items():
-        show_table(_table(f"{phase} · mask {mask}", group, budget, by))
+        show_table(Table(f"{phase} · mask {mask}", heads, [_cells(row) for row in group]))
     out = console()
     out.print()
     for line in (*_warnings(rows), *_notes(rows, budget, by)):
-        out.print(escape(line), style=FAINT_TEXT)
+        out.print(escape(line), style=FAINT)
 
 
 def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -44,29 +48,17 @@ def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     return groups
 
 
-def _table(title: str, rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> Table:
-    longest = "longest that held" if by == "seq" else "largest batch that held"
-    numbers = (
-        longest,
-        "time there",
-        "peak there",
-        f"{size(budget['peak_bytes'])} alone, predicted",
-    )
-    heads = columns(
-        *("variant", longest, "limited by", "time there", "peak there", "does not hold at"),
-        numbers[-1],
-        right=numbers,
-        wrap=["does not hold at"],
-    )
-    return Table(title, heads, [_cells(row) for row in rows])
-
-
 def _cells(row: Row) -> list[Any]:
-    held, memory = row["held"], row["predicted"].get("memory")
+    held, memory, why = row["held"], row["predicted"].get("memory"), row["limited_by"]
+    limited: Any = why or "–"
+    if why in BUDGETS and not row["fails"]:
+        limited = f"{why} ≈"
+    elif why and why not in BUDGETS:
+        limited = Styled(why.replace("_", " "), BAD)
     return [
         _name(row),
         Styled(f"{held['size']:,}", GOOD) if held else "none",
-        _limited_by(row),
+        limited,
         time_taken(held["time_s"]) if held else "",
         size(held["peak_bytes"]) if held else "",
         _not_held(row),
@@ -78,15 +70,6 @@ def _name(row: Row) -> str:
     return str(row["variant"]) + (OTHER if row["computes"] != "softmax" else "")
 
 
-def _limited_by(row: Row) -> Any:
-    why = row["limited_by"]
-    if not why:
-        return "–"
-    if why in BUDGETS:
-        return why if row["fails"] else f"{why} ≈"
-    return Styled(why.replace("_", " "), BAD)
-
-
 def _not_held(row: Row) -> str:
     """The shortest that does not hold, and whether it was run."""
     fails, what = row["fails"], row["limited_by"]
@@ -94,13 +77,13 @@ def _not_held(row: Row) -> str:
         if row["held"] is None or not what:
             return row["why"] or "nothing: the search ends there"
         return f"{ABOUT}above {row['predicted'][what]:,} ({what}, predicted)"
-    if row["held"] is None and fails["why"] not in BUDGETS:
-        return f"{fails['size']:,}: {fails['reason']}"
     figure = ""
-    if fails["why"] == "memory" and fails["peak_bytes"]:
-        figure = size(fails["peak_bytes"])
+    if fails["why"] not in BUDGETS:
+        figure = fails["reason"] if row["held"] is None else ""
     elif fails["why"] == "time":
         figure = time_taken(fails["time_s"]) if fails["time_s"] else fails["reason"]
+    elif fails["peak_bytes"]:
+        figure = size(fails["peak_bytes"])
     words = ", ".join(filter(None, [figure, "" if fails["ran"] else "predicted"]))
     return f"{fails['size']:,}" + (f" ({words})" if words else "")
 
@@ -124,9 +107,8 @@ def _notes(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> list[str]
         f"budget: {size(budget['peak_bytes'])} and {time_taken(budget['seconds'])} a call; "
         f"{step}; what held was run there, and right",
         "peak: bytes live above the inputs at the worst instant, output included; time: the median "
-        "of a few calls",
-        f"{ABOUT.strip()} predicted, not run: by the row's formula where it was exact, else as it "
-        "grew",
+        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
+        "as it grew",
     ]
     if any(row["computes"] != "softmax" for row in rows):
         lines.append(f"{OTHER} not softmax attention")
@@ -135,45 +117,23 @@ def _notes(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> list[str]
 
 # ---- the picture ---------------------------------------------------------------------------------
 
-INK, PAPER, GRID, FAINT = "#222222", "#ffffff", "#dddddd", "#777777"
+INK, PAPER, GRID, PALE = "#222222", "#ffffff", "#dddddd", "#777777"
 ROW, HEAD, PANEL = 0.25, 1.9, 5.0
 """Inches: of a variant, of what stands above and below, of a panel's width."""
 THICK = 0.68
 ROOM = 6.0
 """The shortest bar is this many times as long as the length at which the axis begins."""
 SETTINGS: dict[Any, Any] = {
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "attnbench",
-    "hatch.linewidth": 0.6,
-    "text.color": INK,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-}
-
-
-class ReasonLook(NamedTuple):
-    """How a reason is drawn: by colour and by hatch, so that either will do."""
-
-    words: str
-    color: str
-    hatch: str
-
-
+    "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench", "hatch.linewidth": 0.6,
+    "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK,
+}  # fmt: skip
 LOOKS = {
-    "time": ReasonLook("held back by time", "#6ba8de", ""),
-    "memory": ReasonLook("held back by memory", "#f2b64a", "////"),
-    "": ReasonLook("the search ended there", "#b9b9b9", ""),
+    "time": ("held back by time", "#6ba8de", ""),
+    "memory": ("held back by memory", "#f2b64a", "////"),
+    "": ("the search ended there", "#b9b9b9", ""),
 }
-ELSE = ReasonLook("wrong, crashed or refused beyond", "#d8705f", "xxxx")
-DIAMOND: dict[str, Any] = {
-    "marker": "D",
-    "markersize": 4,
-    "markerfacecolor": PAPER,
-    "markeredgecolor": FAINT,
-    "markeredgewidth": 0.9,
-    "linestyle": "",
-}
+"""How a reason is drawn: by colour and by hatch, so that either will do."""
+ELSE = ("wrong, crashed or refused beyond", "#d8705f", "xxxx")
 
 
 def draw(
@@ -188,8 +148,10 @@ def draw(
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    groups, names = _groups(rows), _order(rows)
+    groups, names, memory = _groups(rows), _order(rows), size(budget["peak_bytes"])
     start = min(row["held"]["size"] for row in held) / ROOM
+    ends = [(row["fails"] or row["held"])["size"] for row in held]
+    ends += [row["predicted"].get("memory") or 0 for row in held]
     with mpl.rc_context(SETTINGS):
         figure, grid = plt.subplots(
             1,
@@ -201,17 +163,23 @@ def draw(
             layout="constrained",
             facecolor=PAPER,
         )
-        words = (
-            f"{size(budget['peak_bytes'])} above the inputs, {time_taken(budget['seconds'])} a call"
-        )
+        words = f"{memory} above the inputs, {time_taken(budget['seconds'])} a call"
         figure.suptitle(f"{title}\n{words}", fontsize=11, x=0.02, ha="left")
         for axes, ((phase, mask), group) in zip(grid[0], groups.items(), strict=True):
             axes.set_title(f"{phase} · mask {mask}", loc="left", fontsize=10)
-            _panel(axes, {row["variant"]: row for row in group}, list(names), start)
-            axes.set_xlim(start, 1.5 * _end(held))
+            _panel(axes, {_name(row): row for row in group}, names, start, memory)
+            axes.set_xlim(start, 1.5 * max(ends))
             axes.set_xlabel("sequence length" if by == "seq" else "batch")
-        grid[0][0].set_yticks(range(len(names)), list(names.values()))
-        _legend(figure, held, names, budget)
+        grid[0][0].set_yticks(range(len(names)), names)
+        marks = {
+            label: handle
+            for axes in grid[0]
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        if any(name.endswith(OTHER) for name in names):
+            marks[f"{OTHER} not softmax attention"] = mpl.lines.Line2D([], [], linestyle="")
+        place = "outside lower left"
+        figure.legend(marks.values(), marks, loc=place, ncols=3, frameon=False, fontsize=8)
         for file in files:
             date = {"Date": None} if file.suffix == ".svg" else None
             save(figure, file, dpi=130, metadata=date)
@@ -219,71 +187,62 @@ def draw(
     return True
 
 
-def _order(rows: Sequence[Row]) -> dict[str, str]:
-    """The variants with their labels, those that get furthest in the first panel on top."""
+def _order(rows: Sequence[Row]) -> list[str]:
+    """The variants' names, those that get furthest in the first panel on top."""
     first = (rows[0]["phase"], rows[0]["mask"])
     best: dict[str, tuple[int, int]] = {}
     for row in rows:
         held = row["held"]["size"] if row["held"] else 0
         here = (held if (row["phase"], row["mask"]) == first else 0, held)
-        best[row["variant"]] = max(best.get(row["variant"], (0, 0)), here)
-    labels = {row["variant"]: _name(row) for row in rows}
-    return {name: labels[name] for name in sorted(best, key=lambda name: best[name], reverse=True)}
+        best[_name(row)] = max(best.get(_name(row), (0, 0)), here)
+    return sorted(best, key=best.__getitem__, reverse=True)
 
 
-def _panel(axes: Axes, rows: Mapping[str, Row], names: Sequence[str], start: float) -> None:
+def _panel(
+    axes: Axes, rows: Mapping[str, Row], names: Sequence[str], start: float, memory: str
+) -> None:
     for at, name in enumerate(names):
         row = rows.get(name)
         if row is not None and row["held"]:
-            _bar(axes, row, at, start)
-            continue
-        text = "not asked" if row is None else str(row["why"]).split(": ")[0]
-        _write(axes, (start, at), text if len(text) <= 40 else text[:39] + "…", 4, color=FAINT)
+            _bar(axes, row, at, start, memory)
+        else:
+            text = "not asked" if row is None else str(row["why"]).split(": ")[0]
+            _write(axes, (start, at), shorten(text, 160, 7), 4, color=PALE)
     axes.set_xscale("log", base=2)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
     axes.minorticks_off()
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(color=GRID, left=False, labelcolor=INK)
 
 
-def _bar(axes: Axes, row: Row, at: int, start: float) -> None:
+def _bar(axes: Axes, row: Row, at: int, start: float, memory: str) -> None:
     """What held in full colour, pale what is in doubt, and a tick where it does not hold."""
-    held, fails, look = row["held"]["size"], row["fails"], LOOKS.get(row["limited_by"], ELSE)
+    held, fails, predicted = row["held"]["size"], row["fails"], row["predicted"].get("memory")
+    words, color, hatch = LOOKS.get(row["limited_by"], ELSE)
     ink: dict[str, Any] = {"edgecolor": PAPER, "linewidth": 0.0, "height": THICK, "zorder": 2}
-    axes.barh(at, held - start, left=start, color=look.color, hatch=look.hatch, **ink)
-    box = {"boxstyle": "round,pad=0.15", "facecolor": look.color, "linewidth": 0}
+    axes.barh(at, held - start, left=start, color=color, hatch=hatch, label=words, **ink)
+    box = {"boxstyle": "round,pad=0.15", "facecolor": color, "linewidth": 0}
     _write(axes, (held, at), f"{held:,}", -4, ha="right", color=INK, zorder=4, bbox=box)
     if fails is not None:
-        axes.barh(at, fails["size"] - held, left=held, color=look.color, alpha=0.35, **ink)
-        line = "-" if fails["ran"] else (0, (1, 1))
+        axes.barh(at, fails["size"] - held, left=held, color=color, alpha=0.35, **ink)
+        look: dict[str, Any] = {"linestyle": "-", "label": "run there, and did not hold"}
+        if not fails["ran"]:
+            look = {"linestyle": (0, (1, 1)), "label": "its exact formula rules that out"}
         ends = [at - THICK / 2, at + THICK / 2]
-        axes.plot([fails["size"]] * 2, ends, color=INK, linewidth=1.3, linestyle=line, zorder=3)
-    memory = row["predicted"].get("memory")
-    if memory is not None and row["limited_by"] != "memory":
-        axes.plot([memory], [at], zorder=3, **DIAMOND)
+        axes.plot([fails["size"]] * 2, ends, color=INK, linewidth=1.3, zorder=3, **look)
+    if predicted is not None and row["limited_by"] != "memory":
+        label = f"{memory} alone, predicted"
+        mark: dict[str, Any] = {"marker": "D", "markersize": 4, "mfc": PAPER, "mec": PALE, "ls": ""}
+        axes.plot([predicted], [at], zorder=3, label=label, **mark)
 
 
 def _write(axes: Axes, place: tuple[float, float], text: str, shift: int, **style: Any) -> None:
     """Small text beside a place, shifted by so many points."""
-    axes.annotate(
-        text,
-        place,
-        xytext=(shift, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=7,
-        **style,
-    )
-
-
-def _end(held: Sequence[Row]) -> float:
-    """The largest size that is drawn."""
-    ends = [(row["fails"] or row["held"])["size"] for row in held]
-    return float(max(ends + [row["predicted"].get("memory") or 0 for row in held]))
+    at: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, place, fontsize=7, **at, **style)
 
 
 def _short(value: float) -> str:
@@ -292,31 +251,3 @@ def _short(value: float) -> str:
         if value >= many:
             return f"{value / many:g} {unit}"
     return f"{value:g}"
-
-
-def _legend(
-    figure: Figure, held: Sequence[Row], names: Mapping[str, str], budget: Mapping[str, Any]
-) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    looks = dict.fromkeys(LOOKS.get(row["limited_by"], ELSE) for row in held)
-    shown: list[Any] = [
-        Patch(facecolor=look.color, hatch=look.hatch, edgecolor=PAPER, label=look.words)
-        for look in looks
-    ]
-
-    def entry(label: str, **style: Any) -> None:
-        shown.append(Line2D([], [], label=label, **style))
-
-    ran = {row["fails"]["ran"] for row in held if row["fails"]}
-    if True in ran:
-        tick = {"marker": "|", "markersize": 9, "markeredgewidth": 1.3, "linestyle": ""}
-        entry("run there, and did not hold", color=INK, **tick)
-    if False in ran:
-        entry("its exact formula rules that out", color=INK, linestyle=(0, (1, 1)))
-    if any(row["predicted"].get("memory") and row["limited_by"] != "memory" for row in held):
-        entry(f"{size(budget['peak_bytes'])} alone, predicted", **DIAMOND)
-    if any(label.endswith(OTHER) for label in names.values()):
-        entry(f"{OTHER} not softmax attention", linestyle="")
-    figure.legend(handles=shown, loc="outside lower left", ncols=3, frameon=False, fontsize=8)

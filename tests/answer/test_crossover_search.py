@@ -1,0 +1,338 @@
+"""The search for where one overtakes the other, on made-up worlds: times are closed forms."""
+
+import math
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+import impls
+from attnbench.core import stats
+from attnbench.core.machine import this_machine
+from attnbench.core.record import Status
+from attnbench.core.stats import Pairs, paired
+from attnbench.features.crossover.answer import CrossoverAnswer
+from attnbench.features.crossover.search import (
+    PAIRS_S,
+    PAIRS_SHARE,
+    A,
+    CrossoverSearch,
+    LengthRatio,
+    PairServer,
+    ladder,
+    octaves,
+    plan,
+    seek,
+)
+from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.presets import Preset
+from impls.asked import CantBeDone
+
+LONG = ladder(64, 16384)
+
+
+def polynomial(a, b, c):
+    return lambda n: a + b * n + c * n * n
+
+
+def silent(time_a, time_b, fails=lambda n: False, status=Status.FAILED):
+    """A world without noise, in which some lengths may fail."""
+
+    def ask(length, left_s):
+        if fails(length):
+            return LengthRatio(length, None, status, "one: it failed")
+        ratio = math.log(time_b(length) / time_a(length))
+        return LengthRatio(length, paired([ratio] * 40, 0.01))
+
+    return ask
+
+
+def noisy(time_a, time_b, seed, cap=640):
+    """Calls scatter and the machine drifts: real pairs, of made-up calls."""
+    chance = random.Random(seed)
+    machine = SimpleNamespace(slow=0.0)
+
+    def side(seconds):
+        def sample():
+            machine.slow += chance.gauss(0, 0.01)
+            return seconds * math.exp(machine.slow + 0.05 * chance.gauss(0, 1))
+
+        return SimpleNamespace(fresh=lambda: None, sample=sample)
+
+    def ask(length, left_s):
+        sides = side(time_a(length)), side(time_b(length))
+        taken = stats.compare(*sides, stats.StopRule(0.01, cap=cap), chance)
+        return LengthRatio(length, taken.comparison)
+
+    return ask
+
+
+def run(ask, rungs=LONG):
+    search = CrossoverSearch(rungs)
+    asked = [look.length for look, _ in seek(search, ask, 1e9)]
+    assert len(asked) == len(set(asked)) and set(asked) <= set(rungs)
+    return CrossoverAnswer("one", "other", "tokens", (rungs[0], rungs[-1]), search), asked
+
+
+@pytest.mark.parametrize("ends", [(64, 16384), (1, 4096), (1000, 1001), (5000, 70_001)])
+def test_rungs_go_from_end_to_end_and_are_a_sixteenth_apart_or_sixteen_tokens(ends):
+    rungs = ladder(*ends)
+    assert (rungs[0], rungs[-1]) == ends
+    assert all(0 < high - low <= max(16, low / 16) for low, high in pairwise(rungs))
+    assert all(n % 16 == 0 for n in rungs[1:-1])
+    assert {n for n in (1 << k for k in range(4, 20)) if ends[0] < n < ends[1]} <= set(rungs)
+    assert octaves(ladder(100, 1000)) == [100, 128, 256, 512, 1000]
+
+
+@pytest.mark.parametrize("truth", [70, 555, 1024, 9999, 16_000])
+def test_a_crossover_is_found_to_a_sixteenth_in_few_looks(truth):
+    """n² against truth · n: they are equal at the truth."""
+    sides = polynomial(0, 0, 1.0), polynomial(0, truth, 0)
+    for (one, other), names in ((sides, ("one", "other")), (sides[::-1], ("other", "one"))):
+        found, asked = run(silent(one, other))
+        (one,) = found.crossovers()
+        assert one.low <= truth <= one.high and one.tight
+        assert (one.before, one.after) == names
+        assert one.high - one.low <= 2 * max(16, truth / 16)
+        assert len(asked) <= len(octaves(LONG)) + (8 if one.ties else 4)
+
+
+def test_lengths_where_they_can_not_be_told_apart_are_ties_and_their_ends_are_tight():
+    """(n/1000)^0.1 is within a hundredth of one from 905 to 1,105."""
+    (one,) = run(silent(lambda n: n**0.1, lambda n: 1000**0.1))[0].crossovers()
+    (first, last), edge = one.ties, 1.01**10
+    assert one.low < 1000 / edge <= first <= last <= 1000 * edge < one.high
+    assert first - one.low <= 32 and one.high - last <= 64 and one.tight
+    ties, leads = run(silent(lambda n: 1.0, lambda n: 1.0 if n < 700 else 1.5))[0].stretches()
+    assert (ties.leader, ties.last, leads.first) == ("", 672, 704)
+
+
+def test_several_crossovers_are_each_found():
+    """A wave: equal at 128·√2·4ᵏ."""
+
+    def wave(n):
+        return math.exp(0.3 * math.sin(math.pi * (math.log2(n) - 7.5) / 2))
+
+    found = run(silent(lambda n: 1.0, wave))[0].crossovers()
+    truths = [2**7.5, 2**9.5, 2**11.5, 2**13.5]
+    assert all(one.low <= truth <= one.high for one, truth in zip(found, truths, strict=True))
+    assert [one.after for one in found] == ["one", "other", "one", "other"]
+    assert all(one.tight for one in found)
+
+
+def test_without_a_crossover_nothing_but_the_octaves_is_looked_at():
+    for factor in (0.5, 1.0, 2.0):
+        found, asked = run(silent(lambda n: n, lambda n, factor=factor: factor * n))
+        assert asked == octaves(LONG) and found.crossovers() == []
+    for seed in range(3):
+        found, asked = run(noisy(lambda n: n, lambda n: n, seed, cap=160))
+        assert asked == octaves(LONG) and found.crossovers() == []
+
+
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(10, 60), marks=pytest.mark.slow)])
+def test_the_bracket_holds_the_truth_however_the_machine_scatters_and_drifts(seeds):
+    """a + bn + cn² against another: where they are equal is known."""
+    missed = 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        truth, start = chance.uniform(100, 12_000), chance.uniform(100, 10_000)
+        steep = chance.uniform(0.01, 1.0)
+        other = polynomial(start + steep * truth * truth / 2, steep * truth / 2, 0)
+        found = run(noisy(polynomial(start, 0, steep), other, seed))[0].crossovers()
+        missed += not (len(found) == 1 and found[0].low <= truth <= found[0].high)
+    assert missed <= len(seeds) // 100
+
+
+# ---- where lengths fail, nothing is decided, or time runs out ------------------------------------
+
+CROSSING = polynomial(0, 0, 1.0), polynomial(0, 555, 0)
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "bracket", "asked"),
+    [
+        # where it is tight; which lengths were asked, from a place on
+        (lambda n: n >= 4096, Status.WRONG, (544, 576, True), (4, [1024, 2048, 4096])),
+        (lambda n: n >= 900, Status.OUT_OF_MEMORY, (544, 576, True), (4, [1024, 768, 896])),
+        (lambda n: n > 512, Status.OUT_OF_MEMORY, None, (0, [64, 128, 256, 512, 1024, 768])),
+        (lambda n: n < 256, Status.WRONG, (544, 576, True), (0, [64, 128, 256])),
+        (lambda n: True, Status.OUT_OF_MEMORY, None, (0, [64])),
+        (lambda n: 512 < n < 1024, Status.FAILED, (512, 1024, False), (4, [1024, 2048])),
+        (lambda n: n == 768, Status.FAILED, (544, 576, True), (4, [1024, 2048])),
+    ],
+)
+def test_lengths_that_fail_end_the_search_or_are_gone_around(fails, status, bracket, asked):
+    found, looked = run(silent(*CROSSING, fails, status))
+    assert [(c.low, c.high, c.tight) for c in found.crossovers()] == ([bracket] if bracket else [])
+    assert looked[asked[0] :][: len(asked[1])] == asked[1]
+    assert sum(512 < n < 1024 for n in looked) == 2 or bracket is None or bracket[2]
+
+
+def heard(logs):
+    search = CrossoverSearch(LONG)
+    for length, each in logs.items():
+        search.hear(
+            LengthRatio(length, paired(each if isinstance(each, list) else [each] * 40, 0.01))
+        )
+    return search
+
+
+TORN = [0.3, -0.3] * 20
+
+
+def test_which_gaps_are_looked_into_and_in_which_order():
+    sides = {n: TORN if n in (64, 512) else 0.5 if n < 512 else -0.5 for n in octaves(LONG)}
+    found = [(gap.rungs[0], gap.changes) for gap in heard(sides).gaps()]
+    assert found == [(272, True), (544, True)]  # between leaders, and not at the edge
+    one = heard({n: TORN if n == 512 else 0.5 for n in octaves(LONG)})
+    assert one.gaps() == [] and one.next() is None
+    logs = {64: 0.0, 128: 0.5, 192: -0.5, 256: -0.5, 512: 0.5, 1024: -0.5, 2048: -0.5, 4096: 0.0}
+    order = [(gap.rungs[0], gap.changes) for gap in heard(logs).gaps()]
+    assert order == [(272, True), (544, True), (144, True), (2176, False), (80, False)]
+
+
+def test_a_lead_that_may_be_chance_among_many_looks_is_none():
+    """Of forty pairs 31 lie beyond the margin: by chance once in 1,400 times, on either side."""
+    weak = [0.02] * 31 + [0.0] * 9
+    assert [look.leader for look in heard({64: weak}).looks] == [A]
+    among = heard({n: weak if n == 64 else 0.0 for n in LONG[:40]})
+    assert {look.leader for look in among.looks} == {""}
+
+
+@pytest.mark.parametrize(
+    ("took", "seconds", "asked", "cut"),
+    [
+        (lambda n: 1e-6 if n in octaves(LONG) else 4.0, 7, [*octaves(LONG), 768], 640),
+        (lambda n: 0.01 * n * n / 64, 45, [64, 128, 256], None),  # the next would end too late
+        (lambda n: 1.0 if n < 1024 else 1e6, 30, [64, 128, 256, 512], 1024),
+        (lambda n: 1e6, 45, [], 64),
+        # octaves that are dear wait until what was seen is tight
+        (
+            lambda n: 0.001 * n,
+            20,
+            [64, 128, 256, 512, 1024, 2048, 4096, 768, 640, 576, 544, 8192],
+            None,
+        ),
+    ],
+)
+def test_a_budget_that_is_spent_leaves_what_was_found_so_far(took, seconds, asked, cut):
+    at, search = [0.0], CrossoverSearch(LONG)
+    ask = silent(*CROSSING)
+
+    def late(length, left_s):
+        at[0] += min(took(length), left_s)
+        return ask(length, left_s) if took(length) <= left_s else None
+
+    assert [look.length for look, _ in seek(search, late, seconds, lambda: at[0])] == asked
+    assert search.cut == cut and at[0] <= seconds
+
+
+# ---- what can be searched, and what a worker is asked --------------------------------------------
+
+GRID = Preset("one", seq=("64", "256"), heads=(2,), head_dim=(8,), phase=("forward",))
+
+
+def planned(a="einsum", b="matmul", **changes):
+    rows = (impls.table().find(name) for name in (a, b))
+    return plan(*rows, GRID.with_(**changes), this_machine())
+
+
+def test_the_lengths_are_those_of_the_ladder_that_both_take():
+    duel = planned()
+    assert (duel.rungs[0], duel.rungs[-1], len(duel.rungs), duel.notes()) == (64, 256, 13, [])
+    assert (duel.at(128).q_len, duel.at(128).kv_len) == (128, 128)
+    assert planned(phase=("decode",)).at(128).q_len == 1
+    duel = planned(mask=("padding:100",))
+    assert duel.rungs[0] == 112
+    said = "3 lengths from 64 to 96 are left out: the mask padding:100 does not fit them"
+    assert duel.notes() == [said]
+    assert planned("mha", "mha?core=einsum", mask=("none",)).problem.level == "layer"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"b": "einsum"}, "einsum can't overtake itself; name two variants"),
+        ({"seq": ("64",)}, "--seq 64 is no range: crossover looks between two lengths"),
+        ({"seq": ("64x1", "128")}, "is no range"),
+        ({"seq": ("256", "64")}, "the shorter comes first"),
+        ({"seq": ("64", str(10**9))}, "of 1 to 16,777,216"),
+        ({"heads": (2, 4), "mask": ("none", "causal")}, "one value of --heads, --mask"),
+        ({"inputs": ("captured:x.npz",)}, "captured inputs have one length"),
+        ({"mask": ("document:100,156",), "seq": ("64", "200")}, "no range of lengths can be"),
+        ({"mask": ("document:100,156",)}, "there is no range to search: of the lengths from 64"),
+        ({"b": "ring"}, "ring runs over several processes"),
+        ({"b": "sdpa.cudnn"}, "sdpa.cudnn runs on cuda"),
+        ({"b": "performer", "mask": ("alibi",)}, "13 lengths from 64 to 256 are left out: perform"),
+        ({"device": "cuda"}, "device cuda is not here"),
+    ],
+)
+def test_what_can_not_be_searched_is_refused_in_a_sentence(changes, why):
+    with pytest.raises(CantBeDone) as stopped:
+        planned(**changes)
+    assert why in str(stopped.value)
+
+
+class Engine:
+    """Answers from a list and keeps what it was asked; an exception is raised."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked, self.limits, self.closed = list(answers), [], [], 0
+
+    def ask(self, question, limit_s):
+        self.asked.append(question)
+        self.limits.append(limit_s)
+        if isinstance(answer := self.answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    def close(self):
+        self.closed += 1
+
+
+def told(log_ratio, margin=0.01):
+    found = paired([log_ratio] * 40, margin)
+    return {"pairs": Pairs(found, [0.002] * 40, [0.001] * 40, "decided").to_dict()}
+
+
+def asking(*answers, margin=0.02, floors=()):
+    engine = Engine(*answers)
+    return PairServer(planned(), engine, 7, margin, floors), engine
+
+
+def test_a_worker_is_asked_for_b_against_a_at_the_length():
+    ask, engine = asking(told(-0.5), told(-0.5))
+    look, _ = ask(128, 100.0), ask(128, 8.0)
+    asked, later = engine.asked
+    assert [job["variant"]["name"] for job in asked["compare"]] == ["einsum", "matmul"]
+    jobs = {(job["problem"]["kv_len"], job["seed"]) for job in asked["compare"]}
+    assert jobs == {(128, 7)}
+    assert (asked["margin"], asked["budget_s"]) == (0.02, PAIRS_S)
+    assert (look.leader, look.a_s, look.b_s) == ("b", 0.002, 0.001)
+    assert engine.limits[0] == 105.0 and later["budget_s"] == PAIRS_SHARE * 8.0
+
+
+@pytest.mark.parametrize(
+    ("floors", "margins"), [((), [None, 0.03]), ([{"call_s": 1e-3, "floor": 0.02}], [None, None])]
+)
+def test_without_a_margin_and_a_floor_the_first_look_measures_one_for_all(floors, margins):
+    ask, engine = asking(told(-0.5, 0.03), told(-0.5, 0.03), margin=None, floors=floors)
+    ask(64, 100.0)
+    ask(128, 100.0)
+    assert [asked["margin"] for asked in engine.asked] == margins
+
+
+def test_what_becomes_of_a_worker_that_does_not_answer():
+    full = {"stopped": {"status": "out_of_memory", "why": "einsum: 9 GiB"}}
+    late = WorkerLost("it was still running", "", timed_out=True)
+    wrote = WorkerLost("it wrote", "", timed_out=False, wrong=True)
+    stopped = {"stopped": {"status": "wrong", "why": "einsum: row 3 moved"}}
+    look = asking(stopped)[0](64, 100.0)
+    assert look == LengthRatio(64, None, Status.WRONG, "einsum: row 3 moved")
+    assert asking(wrote)[0](64, 100.0).status is Status.WRONG
+    ask, engine = asking(full, told(0.5))  # it is tried once more in a new worker
+    assert (ask(64, 100.0).leader, engine.closed) == ("a", 1)
+    assert asking(full, full)[0](64, 100.0).status is Status.OUT_OF_MEMORY
+    assert asking(late)[0](64, 30.0) is None  # only the wall clock ended it
+    assert asking(late)[0](64, 3000.0).status is Status.TIMED_OUT
