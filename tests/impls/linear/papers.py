@@ -11,8 +11,6 @@ from impls.linear import delta, gla, ssd
 from impls.masks import Mask
 from impls.problem import Problem
 
-CHUNKS = (1, 2, 7, 64, 1000)
-
 
 def problem(**changes):
     given = {

@@ -1,4 +1,6 @@
-"""What holds for every variant that factorises a sum over keys: chunks, steps, memory, cost."""
+"""What holds for every variant that sums over keys before it meets the queries: chunks, steps,
+stretches, memory and cost; and public implementations, given the same features.
+"""
 
 import numpy as np
 import pytest
@@ -6,105 +8,59 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-import impls
+import impls.linear.common as common
 from impls.linear.common import FeatureMap, Linear
-from impls.masks import Mask
-from impls.outside import load_function
-from impls.problem import Problem
 from impls.spec import Unsupported
+from tests.impls.small import cost, differentiated, inputs, kept_bytes, made, problem
 
 POSITIVE = ["linear.elu", "cosformer", "linear.taylor", "hedgehog"]
 NAMES = ["linear.identity", *POSITIVE, "cosine"]
-OPTIONS = [
-    *NAMES,
-    "linear.identity?normalise=true",
-    "linear.taylor?features=0",
-    "linear.taylor?features=5",
-    "hedgehog?init=random",
-]
+OPTIONS = [*NAMES, "linear.identity?normalise=true", "linear.taylor?features=5"]
+OPTIONS += ["hedgehog?init=random", "performer?features=20", "rfa?features=20"]
 
 
 def chunked(label, chunk):
     return f"{label}{'&' if '?' in label else '?'}chunk={chunk}"
 
 
-def made(label, problem):
-    row = impls.table().find(label)
-    return tuple(load_function(path)(problem, **row.chosen) for path in (row.build, row.definition))
-
-
-def problem(mask="causal", **changes):
-    ordinary = {
-        "batch": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "q_len": 77,
-        "kv_len": 77,
-        "head_dim": 8,
-        "v_head_dim": 6,
-        "dtype": "float64",
-    }
-    return Problem(mask=Mask.parse(mask), **{**ordinary, **changes})
-
-
-def tensors(p, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = (
-        (p.batch, p.heads, p.q_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
-    )
-    dtype = getattr(torch, p.dtype)
-    return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
-
-
-def differentiated(function, inputs, seed=1):
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    out = function(*leaves)
-    up = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return [out.detach(), *torch.autograd.grad(out, leaves, up.to(out.dtype))]
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 7, 64, 77, 1000])
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_chunks_of_any_size_give_the_quadratic_form(name, chunk):
-    p = problem()
-    attend, define = made(chunked(name, chunk), p)
-    inputs, rows = tensors(p), torch.arange(p.q_len)
-    want = differentiated(lambda q, k, v: define(q, k, v, rows), inputs)
-    for got, wanted in zip(differentiated(attend, inputs), want, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+    given = problem("causal", 77)
+    attend, define = made(chunked(name, chunk), given)
+    tensors, rows = inputs(given), torch.arange(77)
+    want = differentiated(lambda q, k, v: define(q, k, v, rows), tensors)
+    for got, wanted in zip(differentiated(attend, tensors), want, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize(("mask", "new"), [("none", 3), ("causal", 1), ("causal", 3)])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_steps_give_what_the_whole_gives(name, new, mask):
-    p = problem(mask, q_len=new, kv_len=22 if new == 1 else 24, phase="decode")
-    attend, define = made(name, p)
-    _, k, v = tensors(p)
-    q_all = tensors(p.with_(q_len=p.kv_len), 3)[0]
-    before = 9
-    memory = attend.remember(k[:, :, :before], v[:, :, :before])
-    for start in range(before, p.kv_len, new):
-        kept = [x.clone() for x in memory[:2]]
+    given = problem(mask, q_len=new, kv_len=24, phase="decode")
+    attend, define = made(name, given)
+    q, k, v = inputs(given.with_(q_len=24))
+    memory = attend.remember(k[:, :, :9], v[:, :, :9])
+    for start in range(9, 24, new):
+        kept = [None if x is None else x.clone() for x in memory[:2]]
         at = slice(start, start + new)
-        out, later = attend.step(q_all[:, :, at], k[:, :, at], v[:, :, at], memory)
-        assert all(torch.equal(a, b) for a, b in zip(memory[:2], kept, strict=True))
+        out, later = attend.step(q[:, :, at], k[:, :, at], v[:, :, at], memory)
+        pairs = zip(memory[:2], kept, strict=True)
+        assert all(b is None or torch.equal(a, b) for a, b in pairs)
         memory = later
-    want = define(q_all[:, :, -new:], k, v, torch.arange(new))
+    want = define(q[:, :, -new:], k, v, torch.arange(new))
     torch.testing.assert_close(out, want, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(attend(q_all[:, :, -new:], k, v), want, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(attend(q[:, :, -new:], k, v), want, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "performer"])
 def test_no_bit_of_a_later_key_comes_in(name, dtype):
-    p = problem(dtype=dtype, q_len=41, kv_len=47, head_dim=16)
-    attend, _ = made(chunked(name, 8), p)
-    q, k, v = tensors(p)
+    given = problem("causal", q_len=41, kv_len=47, dtype=dtype)
+    attend, _ = made(chunked(name, 8), given)
+    q, k, v = inputs(given)
     base = attend(q, k, v)
-    for key in range(6, p.kv_len):
+    for key in (6, 13, 14, 30, 46):
         other_k, other_v = k.clone(), v.clone()
         other_k[:, :, key] *= -3
         other_v[:, :, key] += 50
@@ -113,61 +69,54 @@ def test_no_bit_of_a_later_key_comes_in(name, dtype):
         assert not torch.equal(out[:, :, key - 6], base[:, :, key - 6])
 
 
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_linear_in_the_values(name, mask):
-    p = problem(mask)
-    attend, _ = made(chunked(name, 16), p)
-    q, k, v = tensors(p)
-    other = tensors(p, 5)[2]
-    both = attend(q, k, 2.0 * v - 3.0 * other)
-    torch.testing.assert_close(both, 2.0 * attend(q, k, v) - 3.0 * attend(q, k, other))
-
-
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("name", POSITIVE)
-def test_positive_weights_give_means_of_the_values(name, mask):
-    p = problem(mask, head_dim=16)
-    attend, _ = made(chunked(name, 16), p)
-    q, k, v = tensors(p)
-    torch.testing.assert_close(attend(q, k, torch.ones_like(v)), torch.ones_like(q[..., :6]))
-    v = v.repeat_interleave(p.group, 1)
-    low, high = v.amin(2, keepdim=True), v.amax(2, keepdim=True)
-    if mask == "causal":
-        low, high = v.cummin(2).values, v.cummax(2).values
-    out = attend(q, k, v[:, :: p.group])
-    assert bool(((out >= low - 1e-12) & (out <= high + 1e-12)).all())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_order_of_the_keys_matters_to_cosformer_alone(name):
-    p = problem("none")
-    attend, _ = made(name, p)
-    q, k, v = tensors(p)
-    mixed = torch.randperm(p.kv_len, generator=torch.Generator().manual_seed(0))
-    same = torch.allclose(attend(q, k[:, :, mixed], v[:, :, mixed]), attend(q, k, v))
-    assert same == (name != "cosformer")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_without_a_key_are_zero_with_a_gradient_of_zero(name):
-    p = problem(q_len=30, kv_len=12)
-    attend, _ = made(chunked(name, 4), p)
-    out, dq, dk, dv = differentiated(attend, tensors(p))
+    given = problem("causal", q_len=30, kv_len=12)
+    out, dq, dk, dv = differentiated(made(chunked(name, 4), given)[0], inputs(given))
     assert not out[:, :, :18].any() and not dq[:, :, :18].any()
     assert out[:, :, 18:].any() and all(x.isfinite().all() for x in (dq, dk, dv))
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers in one tensor that was made."""
+@pytest.mark.parametrize("lengths", [(2049, 2049), (2500, 3100), (2600, 2100)])
+@pytest.mark.parametrize("name", [*NAMES, "gla?chunk=50"])
+def test_long_sequences_are_done_a_stretch_at_a_time_where_nothing_is_kept(name, lengths):
+    if name.startswith("gla") and lengths[0] != lengths[1]:
+        return
+    assert min(lengths) > common.STRETCH
+    given = problem("causal", batch=1, q_len=lengths[0], kv_len=lengths[1], head_dim=8)
+    attend, _ = made(name, given)
+    q, k, v = inputs(given)
+    with torch.no_grad():
+        cut = attend(q, k, v).clone()
+    whole = attend(*(x.clone().requires_grad_() for x in (q, k, v)))
+    torch.testing.assert_close(cut, whole.detach(), rtol=1e-9, atol=1e-11)
+    with torch.no_grad():  # and no bit of a later stretch comes into an earlier one
+        k[:, :, 2048], v[:, :, 2048] = -7.0, 100.0
+        first = 2048 - (lengths[1] - lengths[0])
+        again = attend(q, k, v)
+    assert torch.equal(cut[:, :, :first], again[:, :, :first])
+    assert not torch.equal(cut[:, :, first:], again[:, :, first:])
 
-    numbers = 0
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_in_bfloat16_as_on_a_gpu_pass_the_gate(verdict, monkeypatch, name):
+    monkeypatch.setattr(common, "work_dtype", lambda problem: torch.bfloat16)
+    for mask, kind in (("none", "outliers"), ("causal", "normal")):
+        given = problem(mask, 150, dtype="bfloat16", phase="train", inputs=kind)
+        given = given.with_(head_dim=32, v_head_dim=32)
+        assert verdict(f"{name}?chunk=32", given).reason is None
+
+
+class Largest(TorchDispatchMode):
+    """The most bytes in one tensor that was made."""
+
+    most = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         for x in out if isinstance(out, tuple | list) else [out]:
             if isinstance(x, torch.Tensor) and x._base is None:
-                self.numbers = max(self.numbers, x.untyped_storage().nbytes())
+                self.most = max(self.most, x.untyped_storage().nbytes())
         return out
 
 
@@ -176,50 +125,33 @@ class Largest(TorchDispatchMode):
 def test_memory_grows_with_the_length_forward_and_backward(name, mask):
     held = []
     for length in (1024, 4096):
-        p = problem(mask, dtype="float32", batch=1, q_len=length, kv_len=length, phase="train")
-        attend, _ = made(name, p)
-        saved = {}
-
-        def keep(x, saved=saved):
-            saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-            return x
-
-        with Largest() as largest, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            differentiated(attend, tensors(p))
-        held.append((largest.numbers, sum(saved.values())))
+        given = problem(mask, length, dtype="float32", batch=1, phase="train")
+        attend, _ = made(name, given)
+        with Largest() as largest:
+            kept = kept_bytes(attend, inputs(given))
+            differentiated(attend, inputs(given))
+        held.append((largest.most, kept))
     (most, kept), (more, kept_more) = held
     assert more <= 4.01 * most and kept_more <= 4.1 * kept
 
 
 @pytest.mark.parametrize("name", [*NAMES, "hedgehog?init=random"])
 def test_the_cost_is_what_is_counted(name):
-    p = problem("none", dtype="float32", q_len=2048, kv_len=2048, head_dim=32, v_head_dim=32)
-    attend, _ = made(name, p)
-    row = impls.table().find(name)
+    given = problem("none", 2048, dtype="float32", head_dim=32, v_head_dim=32)
     with FlopCounterMode(display=False) as counter:
-        attend(*tensors(p))
-    said = load_function(row.cost)(p, **row.chosen).flops
+        made(name, given)[0](*inputs(given))
+    said = cost(name, given).flops
     assert said <= counter.get_total_flops() <= 1.05 * said
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("chunk", [0, -3])
-def test_a_chunk_below_one_is_refused(name, chunk):
-    row = impls.table().find(chunked(name, chunk))
-    with pytest.raises(Unsupported, match=f"chunk={chunk} must be 1 or more"):
-        load_function(row.build)(problem(), **row.chosen)
-    load_function(row.definition)(problem(), **row.chosen)
-    assert load_function(row.cost)(problem(), **row.chosen).flops > 0
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "cosine"])
+@pytest.mark.parametrize("name", [*(n for n in NAMES if n != "cosine"), "performer"])
 def test_the_upper_left_corner_is_refused_where_it_differs(name):
-    with pytest.raises(Unsupported, match="lower-right"):
+    with pytest.raises(Unsupported, match=r"lower-right|upper-left"):
         made(name, problem("causal@upper-left", q_len=5))
     made(name, problem("causal@upper-left"))
 
 
-# ---- public implementations, given the same features -----------------------------------------
+# ---- public implementations, given the same features ---------------------------------------------
 
 
 class _Transformers(FeatureMap):
@@ -237,27 +169,21 @@ class _Transformers(FeatureMap):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_linear_attention_transformer_agrees_without_a_mask():
-    public = pytest.importorskip("linear_attention_transformer.linear_attention_transformer")
-    p = problem("none", kv_heads=4, v_head_dim=8)
-    attend = Linear(p, _Transformers(p, True), "none", 16)
-    inputs = tensors(p)
-    for got, want in zip(
-        differentiated(attend, inputs), differentiated(public.linear_attn, inputs), strict=True
-    ):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_linear_attention_transformer_agrees_causally_with_buckets_of_one():
     public = pytest.importorskip("linear_attention_transformer.linear_attention_transformer")
-    p = problem("causal", kv_heads=4, v_head_dim=8)
-    attend = Linear(p, _Transformers(p, False), "weights", 16)
-    q, k, v = tensors(p)
-    want = public.causal_linear_attn(q, k, v, bucket_size=1, eps=0.0)
-    torch.testing.assert_close(attend(q, k, v), want, rtol=1e-10, atol=1e-11)
+    given = problem("none", 77, kv_heads=4, v_head_dim=16)
+    tensors = inputs(given)
+    attend = Linear(given, _Transformers(given, True), "none", 16)
+    for got, want in zip(
+        differentiated(attend, tensors), differentiated(public.linear_attn, tensors), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+    given = problem("causal", 77, kv_heads=4, v_head_dim=16)
+    attend = Linear(given, _Transformers(given, False), "weights", 16)
+    want = public.causal_linear_attn(*tensors, bucket_size=1, eps=0.0)
+    torch.testing.assert_close(attend(*tensors), want, rtol=1e-10, atol=1e-11)
     # In larger buckets its rows see whole buckets before their own, and so less than a causal mask.
-    coarse = public.causal_linear_attn(q, k, v, bucket_size=11)
+    coarse = public.causal_linear_attn(*tensors, bucket_size=11)
     assert not coarse[:, :, :11].any() and not np.allclose(coarse, want)
 
 
@@ -266,9 +192,9 @@ def test_linear_attention_transformer_agrees_causally_with_buckets_of_one():
 @pytest.mark.parametrize("name", POSITIVE)
 def test_performer_pytorch_agrees_given_the_same_features(name, mask):
     public = pytest.importorskip("performer_pytorch.performer_pytorch")
-    p = problem(mask, kv_heads=4, head_dim=16)
-    attend, _ = made(chunked(name, 16), p)
-    q, k, v = tensors(p)
+    given = problem(mask, 77, kv_heads=4)
+    attend, _ = made(chunked(name, 16), given)
+    q, k, v = inputs(given)
     features = attend.features
     phi_q, phi_k = features.expand(features.queries(q, 0)), features.expand(features.keys(k, 0))
     if mask == "none":

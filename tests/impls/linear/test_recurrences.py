@@ -1,99 +1,42 @@
-"""Retention, gated linear attention, the delta rule and state spaces: what holds for all four."""
+"""Retention, gated linear attention, the delta rule and state spaces: the papers' recurrences."""
 
-from pathlib import Path
+import itertools
 
 import numpy as np
 import pytest
 import torch
 
-import impls
 from attnbench.gate.inputs import make
-from impls.loading import load_file, load_function
+from impls.linear import decay, delta, gla, retention, ssd, unrolled
 from impls.masks import Mask
 from impls.spec import Unsupported
+from tests.impls.linear import papers
+from tests.impls.linear.papers import PAPERS, problem
+from tests.impls.small import cost, differentiated, kept_bytes, made
 
-papers = load_file(Path(__file__).with_name("papers.py"))
-CHUNKS, PAPERS, problem = papers.CHUNKS, papers.PAPERS, papers.problem
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 each = pytest.mark.parametrize("name", PAPERS)
 
 
-def made(name, asked, part="build", **options):
-    """The variant's ``build`` or ``definition`` for a problem."""
-    row = impls.table().find(name).with_options({k: str(v) for k, v in options.items()})
-    return load_function(getattr(row, part))(asked, **row.chosen)
-
-
 def by_hand(name, leaves, asked):
-    return PAPERS[name](*(x.numpy() for x in leaves), asked)
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-@each
-def test_the_gate_passes_it_on_every_kind_of_input(verdict, name, dtype, inputs):
-    asked = problem(q_len=150, kv_len=150, dtype=dtype, inputs=inputs)
-    assert verdict(name, asked).reason is None
+    return PAPERS[name](*(x.detach().double().numpy() for x in leaves), asked)
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"q_len": 1, "kv_len": 1},
-        {"q_len": 2, "kv_len": 2},
-        {"q_len": 65, "kv_len": 65},
-        {"batch": 1, "heads": 1, "kv_heads": 1},
-        {"heads": 2},
-        {"heads": 6, "kv_heads": 1},
-        {"v_head_dim": 16},
-        {"head_dim": 1, "v_head_dim": 1},
-        {"phase": "forward"},
-        {"phase": "backward"},
-        {"phase": "decode"},
-        {"phase": "decode", "q_len": 1},
-        {"phase": "decode", "q_len": 5},
-        {"phase": "decode", "q_len": 1, "kv_len": 1},
-        {"phase": "decode", "q_len": 1, "inputs": "peaky", "dtype": "bfloat16"},
-    ],
+    ("chunk", "inputs"), [(1, "peaky"), (7, "normal"), (64, "equal_keys"), (1000, "normal")]
 )
-@pytest.mark.parametrize("given", [{"chunk": "7", "seed": "3"}, {"chunk": "32"}])
-@each
-def test_the_gate_passes_it_in_every_shape_and_phase(verdict, name, changes, given):
-    row = impls.table().find(name)
-    row = row.with_options({k: v for k, v in given.items() if k in row.options})
-    assert verdict(row, problem(**{"dtype": "float32", **changes})).reason is None
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "equal_keys"])
-@pytest.mark.parametrize("chunk", CHUNKS)
 @each
 def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
     name, chunk, inputs
 ):
-    asked = problem(phase="forward", inputs=inputs)
-    leaves = make(asked, 0)
-    want = by_hand(name, leaves, asked)
-    got = made(name, asked, chunk=chunk)(*leaves)
-    np.testing.assert_allclose(got.numpy(), want, **CLOSE)
-    rows = torch.tensor([74, 0, 31, 31])
-    some = made(name, asked, "definition", chunk=chunk)(*leaves, rows)
-    np.testing.assert_allclose(some.numpy(), want[:, :, rows], **CLOSE)
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky"])
-@pytest.mark.parametrize("chunk", CHUNKS)
-@each
-def test_chunks_of_any_size_have_the_gradients_of_the_recurrence(name, chunk, inputs):
     asked = problem(inputs=inputs)
-    leaves = [x.requires_grad_() for x in make(asked, 0)]
-    upstream = torch.randn(2, 4, 75, 12, dtype=torch.float64)
-    out = made(name, asked, chunk=chunk)(*leaves)
-    want = made(name, asked, "definition", chunk=chunk)(*leaves, torch.arange(75))
-    for got, right in zip(
-        torch.autograd.grad(out, leaves, upstream),
-        torch.autograd.grad(want, leaves, upstream),
-        strict=True,
-    ):
+    leaves, rows = make(asked, 0), torch.tensor([74, 0, 31, 31])
+    attend, define = made(f"{name}?chunk={chunk}", asked)
+    want = by_hand(name, leaves, asked)
+    np.testing.assert_allclose(attend(*leaves).numpy(), want, **CLOSE)
+    np.testing.assert_allclose(define(*leaves, rows).numpy(), want[:, :, rows], **CLOSE)
+    of_all = differentiated(lambda *qkv: define(*qkv, torch.arange(75)), leaves)
+    for got, right in zip(differentiated(attend, leaves), of_all, strict=True):
         torch.testing.assert_close(got, right, **CLOSE)
 
 
@@ -101,7 +44,7 @@ def test_chunks_of_any_size_have_the_gradients_of_the_recurrence(name, chunk, in
 def test_a_memory_and_steps_give_what_all_tokens_give_and_leave_the_memory(name):
     asked = problem(phase="decode", q_len=3)
     q, k, v = make(problem(), 0)
-    attend = made(name, asked, chunk=8)
+    attend, _ = made(f"{name}?chunk=8", asked)
     memory = attend.remember(k[:, :, :72], v[:, :, :72])
     before = memory.clone()
     out, after = attend.step(q[:, :, 72:], k[:, :, 72:], v[:, :, 72:], memory)
@@ -111,75 +54,202 @@ def test_a_memory_and_steps_give_what_all_tokens_give_and_leave_the_memory(name)
 
 
 @each
-@pytest.mark.parametrize(
-    "changes, word",
-    [
+def test_shapes_that_no_recurrence_serves_are_refused_and_a_long_chunk_is_noted(name):
+    for changes, word in (
         ({"q_len": 5}, "one query to each token"),
         ({"phase": "decode", "q_len": 76}, "at most kv_len"),
         ({"phase": "decode", "q_len": 2, "mask": Mask.parse("causal@upper-left")}, "upper-left"),
-    ],
-)
-def test_shapes_that_no_recurrence_serves_are_refused(name, changes, word):
-    build = load_function(impls.table().find(name).build)
-    with pytest.raises(Unsupported, match=word):
-        build(problem(**changes), **impls.table().find(name).chosen)
-
-
-@each
-@pytest.mark.parametrize("chunk", [0, -3])
-def test_a_chunk_of_nothing_is_refused_by_build_alone(name, chunk):
-    row = impls.table().find(name).with_options({"chunk": str(chunk)})
-    with pytest.raises(Unsupported, match=f"chunk={chunk} must be 1 or more"):
-        load_function(row.build)(problem(), **row.chosen)
-    define = load_function(row.definition)(problem(), **row.chosen)
-    assert define(*make(problem(), 0), torch.tensor([3])).isfinite().all()
-    assert load_function(row.cost)(problem(), **row.chosen).flops > 0
-
-
-@each
-def test_a_chunk_longer_than_all_tokens_is_said_in_the_note(name):
-    row = impls.table().find(name).with_options({"chunk": "100"})
-    build = load_function(row.build)
-    assert "all there are, below chunk=100" in build(problem(), **row.chosen).note()
-    assert "chunk=" not in build(problem(q_len=200, kv_len=200), **row.chosen).note()
+    ):
+        with pytest.raises(Unsupported, match=word):
+            made(name, problem(**changes))
+    short, long = problem(), problem(q_len=200, kv_len=200)
+    assert "all there are, below chunk=100" in made(f"{name}?chunk=100", short)[0].note()
+    assert "chunk=" not in made(f"{name}?chunk=100", long)[0].note()
 
 
 @each
 def test_what_backward_keeps_grows_as_the_length(name):
-    row = impls.table().find(name)
-    build = load_function(row.build)
-
-    def kept_bytes(length):
+    kept = []
+    for length in (1024, 2048):
         asked = problem(q_len=length, kv_len=length, dtype="float32")
-        attend, kept = build(asked, **row.chosen), {}
-
-        def keep(x):
-            kept[x.untyped_storage().data_ptr()] = x.untyped_storage()  # alive: no address twice
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            attend(*(x.requires_grad_() for x in make(asked, 0)))
-        return sum(storage.nbytes() for storage in kept.values())
-
-    assert kept_bytes(4096) < 2.05 * kept_bytes(2048)
+        kept.append(kept_bytes(made(name, asked)[0], make(asked, 0)))
+    assert kept[1] < 2.05 * kept[0]
 
 
 @pytest.mark.parametrize(
-    "name, written, gate",
-    [
-        ("retention", 2, 0),
-        ("gla", 2, 64 * 16),
-        ("ssd", 2, 2 * 16),
-        ("delta", 4, 2 * 16),
-    ],
+    ("name", "written", "gate"),
+    [("retention", 2, 0), ("gla", 2, 64 * 16), ("ssd", 2, 2 * 16), ("delta", 4, 2 * 16)],
 )
 def test_the_cost_is_that_of_the_recurrence(name, written, gate):
-    row = impls.table().find(name)
-    cost = load_function(row.cost)
     keys, queries, numbers = 2 * 2 * 75, 2 * 4 * 75, 16 * 12  # batch, heads, tokens; d e
     forward = keys * (written * numbers + gate) + queries * 2 * numbers
-    assert cost(problem(phase="forward"), **row.chosen).flops == forward
-    assert cost(problem(phase="train"), **row.chosen).flops == 3 * forward
-    step = cost(problem(phase="decode", q_len=1), **row.chosen)
-    assert step.flops * 75 == forward
-    assert step == cost(problem(phase="decode", q_len=1, kv_len=5000), **row.chosen)
+    assert cost(name, problem(phase="forward")).flops == forward
+    assert cost(name, problem(phase="train")).flops == 3 * forward
+    step = problem(phase="decode", q_len=1)
+    assert cost(name, step).flops * 75 == forward
+    assert cost(name, step) == cost(name, step.with_(kv_len=5000))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_gates_that_let_all_pass_leave_bare_linear_attention(monkeypatch, name):
+    if name == "delta":  # has no such gates
+        return
+    monkeypatch.setattr(retention, "log_rates", lambda heads: torch.zeros(heads).double())
+    monkeypatch.setattr(gla, "gates", lambda k, given: torch.zeros_like(k))
+    ones = lambda k, given: (torch.ones_like(k[..., 0]), torch.zeros_like(k[..., 0]))  # noqa: E731
+    monkeypatch.setattr(ssd, "gates", ones)
+    asked = problem(kv_heads=4, phase="forward")
+    q, k, v = (x.numpy() for x in make(asked, 0))
+    want = asked.scale * np.tril(q @ k.swapaxes(-1, -2)) @ v
+    got = made(f"{name}?chunk=16", asked)[0](*make(asked, 0))
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
+
+
+def test_gates_start_in_the_ranges_of_their_papers_and_follow_the_seed():
+    np.testing.assert_allclose(retention.log_rates(3).exp(), [31 / 32, 63 / 64, 127 / 128])
+    asked = problem(head_dim=64, heads=8, kv_heads=8)
+    first, second, bias = gla.parameters(asked, 0)
+    assert first.shape == (8, 64, 16) and second.shape == (8, 16, 64) and bias.shape == (8, 64)
+    for x, most in ((first, 1 / 8), (second, 1 / 4), (bias, 1 / 4)):
+        assert 0.95 * most < float(x.abs().max()) <= most
+        assert abs(float(x.std()) - most / 3**0.5) < 0.05 * most
+    assert not torch.equal(first, gla.parameters(asked, 1)[0])
+    asked = problem(heads=512, kv_heads=512)
+    w, bias, a = ssd.parameters(asked, 0)
+    dt = np.log1p(np.exp(bias.double().numpy()))
+    assert dt.min() > 0.99e-3 and dt.max() < 0.101
+    assert abs(np.log(dt).mean() - np.log(0.01)) < 0.2  # the middle of log-uniform
+    assert -16 <= a.min() < -15.5 and -1.5 < a.max() <= -1
+    for drawn, other in (
+        (w, ssd.parameters(asked, 1)[0]),
+        (delta.parameters(asked, 0), delta.parameters(asked, 1)),
+    ):
+        assert drawn.shape == (512, 16) and 0.24 < float(drawn.abs().max()) <= 0.25
+        assert not torch.equal(drawn, other)
+
+
+# ---- retention, and the scan that it and others share --------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [7, 64])
+def test_retention_is_the_parallel_form_of_arxiv_2307_08621(chunk):
+    """s (q k^T . D) v with D_nm = g^(n-m) below the diagonal."""
+    asked = problem(kv_heads=4, phase="forward")
+    tensors, n = make(asked, 0), np.arange(75)
+    q, k, v = (x.numpy() for x in tensors)
+    fades = [np.tril((1 - 2.0 ** (-5 - h)) ** (n[:, None] - n).clip(0)) for h in range(4)]
+    want = asked.scale * (q @ k.swapaxes(-1, -2) * np.array(fades)) @ v
+    got = retention.build(asked, chunk=chunk)(*tensors)
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("chunks", "rates"), [(64, (1, 1)), (65, (5, 1)), (100, (1, 1))])
+def test_the_scan_in_two_steps_is_the_scan(backward, chunks, rates):
+    generator = torch.Generator().manual_seed(0)
+    added = torch.randn(2, 3, chunks, 5, 4, generator=generator, dtype=torch.float64)
+    kept = torch.rand(2, 3, chunks, *rates, generator=generator, dtype=torch.float64)
+    want = torch.zeros_like(added)
+    order = list(range(chunks))[:: -1 if backward else 1]
+    for here, after in itertools.pairwise(order):
+        want[:, :, after] = kept[:, :, here] * want[:, :, here] + added[:, :, here]
+    turned = (lambda x: x.flip(2)) if backward else (lambda x: x)
+    two = turned(decay._two_steps(turned(added), turned(kept)))
+    torch.testing.assert_close(two, want, rtol=1e-12, atol=1e-13)
+    one = decay._scan(added, kept, backward=backward)
+    torch.testing.assert_close(one, want, rtol=1e-12, atol=1e-13)
+
+
+def test_scan_chain_and_gates_have_the_gradients_of_finite_differences():
+    def drawn(*shape):
+        return torch.rand(1, 2, 4, *shape, dtype=torch.float64, requires_grad=True)
+
+    assert torch.autograd.gradcheck(decay.states_before, (drawn(3, 2), drawn(3, 1)))
+    assert torch.autograd.gradcheck(delta._Chain.apply, (drawn(3, 2), drawn(3, 3)))
+    asked = problem(batch=1, q_len=6, kv_len=6, head_dim=3, v_head_dim=2)
+    leaves = [x.requires_grad_() for x in make(asked, 0)]
+    assert torch.autograd.gradcheck(gla.build(asked, chunk=4, seed=0), leaves)
+
+
+def test_a_definition_run_again_in_stretches_is_the_same(monkeypatch):
+    asked, rows = problem(q_len=90, kv_len=90), torch.tensor([80, 7])
+    define = retention.definition(asked, chunk=1)
+    whole = differentiated(lambda *qkv: define(*qkv, rows), make(asked, 0))
+    monkeypatch.setattr(unrolled, "CACHE_BYTES", 1)  # a token at a time
+    again = differentiated(lambda *qkv: define(*qkv, rows), make(asked, 0))
+    assert all(torch.equal(got, want) for got, want in zip(again, whole, strict=True))
+
+
+# ---- gated linear attention, the delta rule, state spaces ----------------------------------------
+
+
+def test_gates_that_close_to_nothing_overflow_nowhere():
+    asked = problem(dtype="float32", q_len=130, kv_len=130)
+    q, k, v = make(asked, 0)
+    leaves = [x.requires_grad_() for x in (q, k * 1e4, v)]
+    out = gla.build(asked, chunk=64, seed=0)(*leaves)
+    gradients = torch.autograd.grad(out.sum(), leaves)
+    assert all(x.isfinite().all() for x in (out, *gradients))
+    want = by_hand("gla", leaves, asked)
+    assert papers.alphas(leaves[1].detach().double().numpy(), asked).min() < 1e-60
+    np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-4, atol=1e-5 * abs(want).max())
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16])
+def test_a_delta_rule_wide_open_gives_back_what_was_stored_last(monkeypatch, chunk):
+    """b = 1: the old value goes, the new one stays."""
+    monkeypatch.setattr(delta, "gates", lambda k, w: torch.ones_like(k[..., :1]))
+    asked = problem(heads=2, q_len=32, kv_len=32, phase="forward")
+    keys = torch.linalg.qr(torch.randn(2, 2, 16, 16, dtype=torch.float64))[0] * 1e3
+    q, k, v = make(asked, 0)
+    k = torch.cat((keys, keys), 2)  # every key twice: the second value takes the first's place
+    q = torch.cat((keys, keys.flip(2)), 2)
+    out = delta.build(asked, chunk=chunk, seed=0)(q, k, v) / asked.scale
+    want = v.clone()
+    for t in range(16, 32):  # asks for the key of place 31 - t in its half
+        asked_for = 31 - t
+        want[:, :, t] = v[:, :, asked_for + 16 if asked_for + 16 <= t else asked_for]
+    torch.testing.assert_close(out, want, rtol=1e-9, atol=1e-9)
+    same = k[:, :, :1].expand_as(k).contiguous()
+    out = delta.build(asked, chunk=64, seed=0)(same, same, v) / asked.scale
+    torch.testing.assert_close(out, v, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "inputs"), [(1, "normal"), (4, "equal_keys"), (16, "outliers")])
+def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(
+    verdict, width, inputs
+):
+    asked = problem(head_dim=width, dtype="float32", inputs=inputs, q_len=300, kv_len=300)
+    note = made("delta?chunk=1000", asked)[0].note()
+    assert note.startswith(f"chunks of {16 * width} tokens: the")
+    assert verdict("delta?chunk=1000", asked).reason is None
+
+
+def test_state_spaces_are_the_product_with_the_semiseparable_matrix_too():
+    """Of q_i . k_j prod(exp(dt a), j < u <= i) dt_j, one pair a time (arXiv:2405.21060)."""
+    asked = problem(batch=1, heads=2, phase="forward", q_len=40, kv_len=40)
+    tensors = make(asked, 0)
+    q, k, v = (x.numpy() for x in tensors)
+    dt, a = papers.steps(k, asked)
+    want = np.zeros(asked.output_shape)
+    for h, i in np.ndindex(2, 40):
+        for j in range(i + 1):
+            fade = np.prod(np.exp(dt[0, h, j + 1 : i + 1] * a[h])) * dt[0, h, j]
+            want[0, h, i] += asked.scale * q[0, h, i] @ k[0, h, j] * fade * v[0, h, j]
+    got = ssd.build(asked, chunk=16, seed=0)(*tensors)
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_short_sum_after_long_ones_keeps_its_digits():
+    """Decays of e^-70 a token, then gentle ones: a difference of running sums would be off."""
+    asked = problem(batch=1, heads=1, kv_heads=1, q_len=64, kv_len=64, dtype="float32")
+    w, _, a = ssd.parameters(asked, 0)
+    q, k, v = make(asked, 0)
+    direction = (w[0] / (w[0] @ w[0]))[None, None, None]
+    k -= (k @ w[0])[..., None] * direction
+    k[:, :, :32] += (90 / -a[0]) * direction  # k . w makes dt there
+    dt, rate = papers.steps(k.double().numpy(), asked)
+    assert (dt * rate)[0, 0, :32].sum() < -2000
+    want = by_hand("ssd", (q, k, v), asked)
+    got = ssd.build(asked, chunk=64, seed=0)(q, k, v).double().numpy()
+    assert np.linalg.norm((got - want)[:, :, 33:]) < 1e-6 * np.linalg.norm(want[:, :, 33:])

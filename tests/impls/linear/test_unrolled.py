@@ -61,18 +61,12 @@ def plainly(asked, rows, parts):
     return torch.stack(reads, 2) * asked.scale
 
 
-@pytest.mark.parametrize("fits", [1 << 20, 1, 300], ids=["all", "one", "three"])
+@pytest.mark.parametrize("fits", [1 << 20, 300], ids=["all", "three"])
 @pytest.mark.parametrize(
     "form",
-    [
-        {},
-        {"kept": 1},
-        {"kept": 3},
-        {"read": True},
-        {"kept": 3, "read": True},
-    ],
+    [{}, {"kept": 1}, {"read": True}, {"kept": 3, "read": True}],
 )
-@pytest.mark.parametrize("rows", [range(11), [9, 2, 5], [0]], ids=["all", "some", "first"])
+@pytest.mark.parametrize("rows", [range(11), [9, 2, 2, 5]], ids=["all", "some"])
 def test_output_and_gradients_are_those_of_the_formula(monkeypatch, rows, form, fits):
     monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)
     asked, rows = problem(), torch.tensor(list(rows))
@@ -89,17 +83,6 @@ def test_few_queries_stand_at_the_last_tokens():
     asked = problem(q_len=3, phase="decode")
     parts, rows = given(asked, kept=1), torch.arange(3)
     torch.testing.assert_close(run(asked, rows, parts), plainly(asked, rows, parts))
-
-
-def test_a_row_asked_for_twice_gets_both_gradients():
-    asked, rows = problem(), torch.tensor([4, 4, 1])
-    parts = given(asked, read=True)
-    made = [
-        torch.autograd.grad(form(asked, rows, parts).sum(), list(parts.values()))
-        for form in (run, plainly)
-    ]
-    for a, b in zip(*made, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 def test_a_long_sequence_keeps_few_states(monkeypatch):

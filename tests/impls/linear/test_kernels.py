@@ -1,0 +1,239 @@
+"""Variants that weigh each pair by a product of features: the sum over pairs, in NumPy, and what
+each is known for.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from impls.linear import cosformer, cosine, elu, hedgehog, identity, taylor
+from impls.problem import Problem
+from tests.impls.small import inputs, made, problem, softmax
+
+EYE = np.eye(5)
+
+
+def of_identity(q, k, at, j, **_):
+    return q @ k / math.sqrt(5)
+
+
+def of_elu(q, k, at, j, **_):
+    q, k = (np.where(x > 0, x, np.exp(x) - 1) + 1 for x in (q, k))
+    return q @ k
+
+
+def of_cosformer(q, k, at, j, *, longest, **_):
+    angle = math.pi / 2 * (at - j) / longest
+    return np.maximum(q, 0) @ np.maximum(k, 0) * math.cos(angle)
+
+
+def of_taylor(q, k, at, j, *, down=EYE, **_):
+    x = (q @ down) @ (k @ down) / math.sqrt(5)
+    return 1 + x + x**2 / 2
+
+
+def of_hedgehog(q, k, at, j, *, maps=(EYE, EYE), **_):
+    def features(x):
+        halves = [np.exp(s * x - (s * x).max()) for s in (1, -1)]
+        return np.concatenate([half / half.sum() for half in halves])
+
+    return features(q @ maps[0]) @ features(k @ maps[1])
+
+
+def of_cosine(q, k, at, j, *, temperature=None, **_):
+    angle = q @ k / (np.linalg.norm(q) * np.linalg.norm(k))
+    return angle if temperature is None else math.exp(angle / temperature)
+
+
+SUM, MEAN, COUNT = "sum", "mean", "count"
+"""Divided by nothing, by the sum of the weights, or by how many there are."""
+FORMS = {
+    "linear.identity": (of_identity, SUM),
+    "linear.identity?normalise=true": (of_identity, COUNT),
+    "linear.elu": (of_elu, MEAN),
+    "cosformer": (of_cosformer, MEAN),
+    "linear.taylor?features=0": (of_taylor, MEAN),
+    "linear.taylor?features=3": (of_taylor, MEAN),
+    "hedgehog": (of_hedgehog, MEAN),
+    "hedgehog?init=random": (of_hedgehog, MEAN),
+    "cosine": (of_cosine, SUM),
+    "cosine?normalise=softmax&temperature=0.3": (of_cosine, MEAN),
+}
+HIDING = ("window:3,1", "causal+document:5,6,8", "padding:0,11", "prefix:4")
+CASES = [
+    (label, mask, (n, m))
+    for label in FORMS
+    for mask, n, m in (("causal", 19, 19), ("none", 6, 19), ("causal", 6, 19), ("causal", 19, 6))
+]
+CASES += [(label, m, (19, 19)) for label in FORMS if "cosine" in label for m in HIDING]  # fmt: skip
+
+
+def own(label, given, h):
+    """What else the weights of a head need: the variant's own parameters."""
+    if label == "linear.taylor?features=3":
+        return {"down": taylor.projection(given, 3, torch.float64).numpy()}
+    if label == "hedgehog?init=random":
+        q, k = hedgehog.maps(given, "random", torch.float64)
+        return {"maps": (q[h].numpy(), k[h // given.group].numpy())}
+    return {"temperature": 0.3} if "softmax" in label else {}
+
+
+@pytest.mark.parametrize(("label", "mask", "lengths"), CASES)
+def test_chunks_and_definition_are_the_sum_over_pairs(label, mask, lengths):
+    given = problem(mask, q_len=lengths[0], kv_len=lengths[1], head_dim=5, v_head_dim=3)
+    tensors = inputs(given)
+    q, k, v = (x.numpy() for x in tensors)
+    seen = np.broadcast_to(given.mask.visible(given.shape), (2, 4, *lengths))
+    (weight, divided), want = FORMS[label], np.zeros((2, 4, lengths[0], 3))
+    for b, h, i in np.ndindex(want.shape[:3]):
+        c, more, total = h // 2, own(label, given, h) | {"longest": max(lengths)}, 0.0
+        for j in np.flatnonzero(seen[b, h, i]):
+            w = weight(q[b, h, i], k[b, c, j], i + lengths[1] - lengths[0], j, **more)
+            want[b, h, i] += w * v[b, c, j]
+            total += 1 if divided == COUNT else w
+        if divided != SUM and total:
+            want[b, h, i] /= total
+    attend, define = made(f"{label}{'&' if '?' in label else '?'}chunk=4", given)
+    torch.testing.assert_close(attend(*tensors), torch.from_numpy(want))
+    rows = torch.tensor([lengths[0] - 1, 0])
+    torch.testing.assert_close(define(*tensors, rows), torch.from_numpy(want[:, :, rows]))
+
+
+# ---- what each is known for ----------------------------------------------------------------------
+
+
+def test_the_identity_causal_is_a_recurrence_and_without_a_mask_a_product_in_any_order():
+    given = problem("causal", kv_heads=4, phase="forward")
+    q, k, v = inputs(given)
+    state = torch.zeros(2, 4, 16, 12, dtype=torch.float64)
+    got = identity.build(given, False, 4)(q, k, v)
+    for i in range(45):
+        state += k[:, :, i, :, None] * v[:, :, i, None, :]
+        out = given.scale * torch.einsum("bhd,bhde->bhe", q[:, :, i], state)
+        torch.testing.assert_close(got[:, :, i], out)
+    whole = identity.build(problem(kv_heads=4), False, 4)
+    torch.testing.assert_close(whole(q, k, v), (q @ k.mT) @ v * given.scale)
+    torch.testing.assert_close(whole(3.0 * q, -2.0 * k, v), -6.0 * whole(q, k, v))
+
+
+def test_features_of_elu_keep_their_digits_and_their_gradient_far_below_zero():
+    x = torch.linspace(-6, 6, 97, dtype=torch.float64, requires_grad=True)
+    want, up = torch.nn.functional.elu(x) + 1.0, torch.cos(x.detach())
+    torch.testing.assert_close(elu.elu_plus_one(x), want)
+    grads = [torch.autograd.grad(y, x, up)[0] for y in (elu.elu_plus_one(x), want)]
+    torch.testing.assert_close(*grads)
+    low = torch.tensor([-30.0])
+    assert torch.nn.functional.elu(low) + 1.0 == 0.0
+    assert elu.elu_plus_one(low).item() == pytest.approx(math.exp(-30.0), rel=1e-6)
+    # so one key is returned however small its weight
+    one = problem("causal", 1, batch=1, heads=1, kv_heads=1, head_dim=2, v_head_dim=2)
+    low, v = torch.full((1, 1, 1, 2), -20.0), torch.tensor([[[[3.0, -5.0]]]])
+    torch.testing.assert_close(elu.build(one, 128)(low, low, v), v)
+
+
+def test_no_weight_of_cosformer_is_lost_at_the_far_end():
+    given = Problem(1, 1, 1, 4096, 4096, 2, 1)
+    q, k, v = (torch.zeros(1, 1, 4096, width) for width in (2, 2, 1))
+    q[0, 0, -1] = k[0, 0, 0] = torch.tensor([1.0, 0.0])  # the one pair with a weight
+    v[0, 0, 0] = 7.0
+    out = cosformer.build(given, 128)(q, k, v)
+    assert out[0, 0, -1].item() == pytest.approx(7.0, rel=1e-6)
+    assert not out[0, 0, :-1].any()
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_rows_whose_weights_are_zero_give_zeros_and_a_finite_gradient(mask):
+    given = problem(mask, phase="train")
+    q, k, v = inputs(given)
+    q[:, :, 30] = -q[:, :, 30].abs()
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = cosformer.build(given, 8)(*leaves)
+    gradients = torch.autograd.grad(out.square().sum(), leaves)
+    assert not out[:, :, 30].any() and not gradients[0][:, :, 30].any() and out[:, :, 31].any()
+    assert all(x.isfinite().all() for x in gradients)
+
+
+def test_a_longer_problem_is_another_cosformer():
+    q, k, v = inputs(problem())
+    short, whole = (cosformer.build(problem("causal", n), 4) for n in (30, 45))
+    early = [x[:, :, :30] for x in (q, k, v)]
+    assert not torch.allclose(short(*early), whole(q, k, v)[:, :, :30], atol=1e-4)
+
+
+@pytest.mark.parametrize("features", [0, 1, 16])
+def test_the_product_of_features_is_the_series_of_taylor(features):
+    given = problem(head_dim=24)
+    maps, (q, k, _) = taylor.Taylor(given, features), inputs(given)
+    u, w = maps.queries(q, 0), maps.keys(k, 0).repeat_interleave(2, 1)
+    assert maps.expand(u).shape[-1] == maps.width
+    x = u @ w.mT
+    torch.testing.assert_close(maps.expand(u) @ maps.expand(w).mT, 1 + x + x**2 / 2)
+    torch.testing.assert_close(maps.weights(u, w), 1 + x + x**2 / 2)
+
+
+def test_without_a_projection_small_scores_come_near_softmax_in_the_third_order():
+    given = problem("causal", v_head_dim=16)
+    (q, k, v), seen = inputs(given), torch.ones(45, 45, dtype=torch.bool).tril()
+    attend, far = taylor.build(given, 0, 16), []
+    for size in (0.1, 0.2, 0.4):
+        exact = softmax(given, size * q, k, v, seen)
+        far.append((attend(size * q, k, v) - exact).norm().item())
+    assert 6 < far[1] / far[0] < 10 and 6 < far[2] / far[1] < 10  # 2^3 each time
+
+
+def test_features_of_taylor_are_counted_once_and_a_projection_is_of_unit_size():
+    assert taylor.Taylor(Problem(), 16).width == 1 + 16 + 16 * 17 // 2 == 153
+    assert taylor.projection(problem(), 16, torch.float32) is None
+    assert taylor.build(problem(), 16, 128).note() == ""
+    assert "no projection" in taylor.build(problem(), 99, 128).note()
+    down = taylor.projection(Problem(head_dim=256), 64, torch.float64)
+    assert (down @ down.T).diagonal().mean().item() == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_huge_inputs_of_hedgehog_stay_finite(mask):
+    given = problem(mask, 200, dtype="float16", phase="train")
+    leaves = [x.requires_grad_() for x in inputs(given, 1e4)]
+    out = hedgehog.build(given, "identity", 32)(*leaves)
+    gradients = torch.autograd.grad(out.float().sum(), leaves)
+    assert all(x.isfinite().all() for x in (out, *gradients))
+
+
+def test_random_maps_of_hedgehog_keep_sizes_and_channels_alike_weigh_all_keys_alike():
+    for w in hedgehog.maps(problem(head_dim=64, kv_heads=4), "random", torch.float64):
+        assert w.shape == (4, 64, 64)
+        assert float(w.var()) == pytest.approx(1 / 64, rel=0.05)
+        assert abs(float(w.mean())) < 5 / 64**0.5 / w.numel() ** 0.5
+    q, k, v = inputs(problem(kv_heads=4))
+    out = hedgehog.build(problem(kv_heads=4), "identity", 4)(q * 0, k * 0 + 3, v)
+    torch.testing.assert_close(out, v.mean(2, keepdim=True).expand_as(out))
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "window:3,1"])
+def test_cosines_know_no_lengths_and_zeros_have_none_and_no_gradient(mask):
+    given = problem(mask, phase="train")
+    q, k, v = inputs(given)
+    for normalise in ("none", "softmax"):
+        attend = cosine.build(given, normalise, 0.1, 4)
+        torch.testing.assert_close(attend(q * 1e3, k * 1e-3, v), attend(q, k, v))
+    q[:, :, 4], k[:, :, 6] = 0.0, 0.0
+    leaves, rows = [x.requires_grad_() for x in (q, k, v)], torch.arange(45)
+    define = cosine.definition(given, "none", 0.1, 4)
+    for function in (cosine.build(given, "none", 0.1, 4), lambda *x: define(*x, rows)):
+        out = function(*leaves)
+        dq, dk, dv = torch.autograd.grad(out.square().sum(), leaves)
+        assert not out[:, :, 4].any() and not dq[:, :, 4].any() and not dk[:, :, 6].any()
+        assert not dv[:, :, 6].any() and all(x.isfinite().all() for x in (dq, dk, dv))
+
+
+def test_a_high_temperature_gives_the_mean_and_a_low_one_the_nearest():
+    given = problem(kv_heads=4)
+    q, k, v = inputs(given)
+    hot = cosine.build(given, "softmax", 1e9, 4)(q, k, v)
+    torch.testing.assert_close(hot, v.mean(2, keepdim=True).expand_as(hot))
+    cold = cosine.build(given, "softmax", 1e-9, 4)(q, k, v)
+    nearest = torch.nn.functional.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)
+    best = nearest.argmax(-1)[..., None].expand(2, 4, 45, 12)
+    torch.testing.assert_close(cold, v.gather(2, best))

@@ -1,0 +1,123 @@
+"""The gate on every row, over cells that cover what a problem may be: masks, lengths, heads,
+widths, phases, dtypes and inputs, and of two of these most pairs of values.
+"""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import impls
+from impls.masks import InvalidMask, Mask
+from impls.problem import InvalidProblem, Problem
+from impls.spec import Unsupported
+
+OPTIONS = {  # that make a few dozen tokens several blocks, chunks, landmarks or clusters
+    "chunked": ["block=5"],
+    "online": ["q_block=7&k_block=4"],
+    "window.blocked": ["", "block=7"],
+    "strided": ["", "stride=7"],
+    "fixed": ["stride=9&summary=2"],
+    "dilated": ["dilation=3&width=5"],
+    "longformer": ["window=6&globals=3"],
+    "bigbird": ["block=8&globals=1&random=2"],
+    "topk": ["k=1", "k=6"],
+    "lsh": ["rounds=3&bucket=8", "rounds=3&bucket=8&shared=true"],
+    "routing": ["", "clusters=4&window=30&seed=2"],
+    "linformer": ["rank=7", "projection=random&rank=9&seed=3"],
+    "nystrom": ["landmarks=7", "landmarks=7&iterations=2"],
+    "performer": ["", "features=20&chunk=7&seed=2"],
+    "rfa": ["", "features=40&chunk=7&sigma=0.8"],
+    "skyformer": ["", "landmarks=9&seed=1&gamma=0.01"],
+    "linear.identity": ["chunk=16", "normalise=true&chunk=16"],
+    "linear.elu": ["chunk=16"],
+    "cosformer": ["chunk=16"],
+    "linear.taylor": ["features=0&chunk=16", "features=5&chunk=16"],
+    "hedgehog": ["chunk=16", "init=random&chunk=16"],
+    "cosine": ["chunk=16", "normalise=softmax"],
+    "retention": ["chunk=7"],
+    "gla": ["chunk=7&seed=3", "chunk=32"],
+    "delta": ["chunk=7&seed=3", "chunk=32"],
+    "ssd": ["chunk=7&seed=3", "chunk=32"],
+}
+TABLE = impls.table()
+NAMES = [
+    name
+    for name, row in TABLE.rows.items()
+    if "cpu" in row.devices and not row.requires and not row.ranks and name != "exp.naive"
+]
+LABELS = [f"{n}?{o}" if o else n for n in NAMES for o in OPTIONS.get(n, [""])]
+CELLS, TRIED = 8, 80
+
+AXES = {
+    "mask": (
+        "none", "causal", "causal", "window", "causal+window", "prefix", "document", "padding",
+        "alibi", "causal+alibi", "dense", "bias", "upper-left",
+    ),
+    "lengths": ((77, 77), (1, 1), (13, 45), (45, 13), (2, 2), (97, 97)),
+    "heads": ((2, 4, 2), (1, 1, 1), (2, 2, 2), (1, 6, 1)),
+    "widths": ((16, 16), (16, 24), (8, 5), (7, 7)),
+    "phase": ("train", "train", "forward", "backward", "decode"),
+    "dtype": ("float32", "bfloat16", "float16", "float64"),
+    "inputs": ("normal", "peaky", "outliers", "equal_keys"),
+}  # fmt: skip
+
+WINDOWS = ("window", "causal+window", "window+padding", "window+alibi", "window+document")
+
+
+def spelled(kind, shape, folder):
+    """A mask of a kind that fits the shape; files hold rows that see nothing."""
+    batch, heads, n, m = shape
+    words = {
+        "window": "window:9,4", "prefix": f"prefix:{m // 3}", "alibi": "alibi",
+        "document": f"document:{m // 3},{m - m // 3}", "upper-left": "causal@upper-left",
+        "padding": "padding:" + ",".join(str(m - m // 2 * b) for b in range(batch)),
+    }  # fmt: skip
+    if kind in ("dense", "bias"):
+        file = folder / f"{kind}-{batch}-{heads}-{n}-{m}.npy"
+        table = np.random.default_rng(n).choice([-np.inf, 0.5, -1.25, 2.0], (heads, n, m))
+        table[:, n // 2] = -np.inf
+        np.save(file, table if kind == "bias" else table > 0)
+        return f"{kind}:{file}"
+    return "+".join(words.get(word, word) for word in kind.split("+"))
+
+
+def cells(label, folder):
+    """Problems that the row takes, chosen for the pairs of values that none before has."""
+    drawn, row, tried = random.Random(label), TABLE.find(label), []
+    axes = AXES | ({"mask": WINDOWS} if row.name.startswith("window.") else {})
+    for _ in range(TRIED):
+        cell = {axis: drawn.choice(values) for axis, values in axes.items()}
+        (n, m), (b, h, c), (d, e) = cell["lengths"], cell["heads"], cell["widths"]
+        n = min(n, 3) if cell["phase"] == "decode" else n
+        extent = {"batch": b, "heads": h, "kv_heads": c, "q_len": n, "kv_len": m}
+        extent |= {"head_dim": d, "v_head_dim": e}
+        rest = {axis: cell[axis] for axis in ("phase", "dtype", "inputs")}
+        try:
+            mask = Mask.parse(spelled(cell["mask"], (b, h, n, m), folder))
+            problem = Problem(**extent, **rest, mask=mask, level=row.level)
+        except (InvalidProblem, InvalidMask):
+            continue
+        if row.supports(problem) is None:
+            tried.append((set(itertools.combinations(cell.items(), 2)), problem))
+    covered, chosen = set(), []
+    while tried and len(chosen) < CELLS:
+        best = max(tried, key=lambda x: len(x[0] - covered))
+        tried.remove(best)
+        covered |= best[0]
+        chosen.append(best[1])
+    return chosen
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_gate_holds_on_cells_of_every_kind(verdict, label, tmp_path):
+    passed = 0
+    for problem in cells(label, tmp_path):
+        try:
+            reason = verdict(label, problem).reason
+        except Unsupported:
+            continue
+        assert reason is None, (problem, reason)
+        passed += 1
+    assert passed >= 3
