@@ -1,0 +1,175 @@
+"""Performer and random feature attention: the papers' forms, and kernels that come near."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from impls.lowrank import rfa
+from impls.lowrank.performer import directions
+from tests.impls.small import cost, inputs, made, problem, softmax
+
+
+def of_performer(q, k, v, w, seen):
+    """One head: every pair's kernel from its logarithm, in loops over queries."""
+    s = q.shape[1] ** -0.25
+    q, k, out = q * s, k * s, np.zeros((len(q), v.shape[1]))
+    for i in range(len(q)):
+        keys = np.flatnonzero(seen[i])
+        if not len(keys):
+            continue
+        logs = (q[i] + k[keys]) @ w.T - (q[i] @ q[i] + (k[keys] ** 2).sum(1))[:, None] / 2
+        kernel = np.exp(logs - logs.max()).sum(1)
+        out[i] = kernel @ v[keys] / kernel.sum()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("mask", "factor", "n", "m"),
+    [("none", 8.0, 45, 45), ("causal", 1.0, 13, 45), ("causal", 8.0, 45, 13)],
+)
+def test_both_forms_of_performer_are_the_papers(mask, factor, n, m):
+    given = problem(mask, q_len=n, kv_len=m)
+    q, k, v = inputs(given, factor)
+    attend, define = made("performer?features=20&chunk=7", given)
+    seen = np.ones((n, m)) if mask == "none" else np.tri(n, m, m - n)
+    w = directions(20, 16, 0).numpy()
+    want = of_performer(*(x.numpy() for x in (q[1, 3], k[1, 1], v[1, 1])), w, seen)
+    np.testing.assert_allclose(attend(q, k, v)[1, 3], want, rtol=1e-9, atol=1e-10)
+    rows = torch.tensor([12, 3])
+    np.testing.assert_allclose(define(q, k, v, rows)[1, 3], want[[12, 3]], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_performer_agrees_with_the_public_library_where_that_adds_no_constant():
+    from performer_pytorch.performer_pytorch import linear_attention, softmax_kernel
+
+    given = problem(kv_heads=4, dtype="float32")
+    q, k, v = inputs(given)
+    w = directions(20, 16, 0).float()
+
+    def library(eps):
+        given = {"projection_matrix": w, "eps": eps}
+        features = (softmax_kernel(x, is_query=y, **given) for x, y in ((q, True), (k, False)))
+        return linear_attention(*features, v)
+
+    out = made("performer?features=20", given)[0](q, k, v)
+    torch.testing.assert_close(out, library(0.0), rtol=1e-4, atol=1e-5)
+    mean = v.mean(2, keepdim=True)  # which the constant pulls towards
+    assert (library(1e-2) - mean).norm() < 0.9 * (out - mean).norm()
+
+
+@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize("variant", ["performer?features=40", "rfa?features=40"])
+def test_decoding_costs_a_step_however_long_the_cache(variant, new):
+    given = problem(phase="decode", q_len=new, v_head_dim=24, dtype="float32")
+    said = cost(variant, given)
+    assert said == cost(variant, given.with_(kv_len=10_000))
+    q, k, v = inputs(given)
+    attend, _ = made(variant, given)
+    memory = attend.remember(k[:, :, new:], v[:, :, new:])
+    with FlopCounterMode(display=False) as counted:
+        out, after = attend.step(q, k[:, :, :new], v[:, :, :new], memory)
+    # the sum that is divided by is a column more
+    assert said.flops == pytest.approx(counted.get_total_flops(), rel=1 / 24)
+    ends = (q, k[:, :, :new], v[:, :, :new], out, memory.sums_bcfz, after.sums_bcfz)
+    assert said.bytes == sum(x.numel() for x in ends) * 4
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_logits_of_thousands_and_vectors_of_zeros_give_numbers(mask):
+    given = problem(mask, dtype="float32")
+    q, k, v = inputs(given, 1000.0)
+    none = k.clone()
+    none[:, :, 3] = 0.0
+    for variant, keys in (("performer?features=3&chunk=8", k), ("rfa", none)):
+        leaves = [x.clone().requires_grad_() for x in (q, keys, v)]
+        out = made(variant, given)[0](*leaves)
+        gradients = torch.autograd.grad(out.sum(), leaves)
+        assert all(bool(x.isfinite().all()) for x in (out, *gradients))
+
+
+def test_rows_are_orthogonal_and_each_is_gaussian():
+    w = directions(16, 8, 0)
+    for block in (w[:8], w[8:]):
+        gram = block @ block.T
+        torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0, atol=1e-12)
+    many = torch.stack([directions(8, 8, s) for s in range(2000)])
+    assert abs(float(many.square().mean()) - 1) < 0.05
+    assert float(many.mean(0).abs().max()) < 5 / 2000**0.5
+
+
+def test_the_kernels_are_unbiased_over_seeds_and_performer_s_gets_nearer_with_features():
+    torch.manual_seed(0)
+    x, y = 0.5 * torch.randn(2, 8, dtype=torch.float64)
+    spread = {}
+    for features in (8, 64):
+        w = torch.stack([directions(features, 8, s) for s in range(1000)])
+        drawn = (w @ (x + y) - (x @ x + y @ y) / 2).exp().mean(1)
+        spread[features] = float(drawn.std())
+        assert abs(float(drawn.mean() - (x @ y).exp())) < 4 * spread[features] / 1000**0.5
+    assert spread[64] < 0.5 * spread[8]
+    x, y = (z / z.norm() for z in (x, y))
+    w = torch.stack([rfa.directions(16, 8, s) for s in range(1000)])
+    drawn = (w @ (x - y)).cos().mean(1)  # cos a cos b + sin a sin b
+    want = float((-(x - y).square().sum() / 2).exp())
+    assert abs(float(drawn.mean()) - want) < 4 * float(drawn.std()) / 1000**0.5
+
+
+def test_more_features_come_nearer_to_softmax():
+    given = problem()
+    q, k, v = inputs(given, 0.5)
+    far = {}
+    for features in (4, 256, 8192):
+        outs = [made(f"performer?features={features}&seed={s}", given)[0](q, k, v) for s in "0123"]
+        far[features] = sum(float((out - softmax(given, q, k, v)).norm()) for out in outs)
+    assert far[8192] < 0.4 * far[256] < 0.4 * 0.4 * far[4]
+
+
+# ---- random feature attention --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("features", "sigma"), [(20, 1.0), (3, 0.5)])
+def test_both_causal_forms_are_the_papers_recurrence(features, sigma):
+    """One head, token by token, as a decoder with the paper's two sums."""
+    given = problem("causal")
+    q, k, v = inputs(given)
+    attend, define = made(f"rfa?features={features}&sigma={sigma}&chunk=7", given)
+    w = rfa.directions(features, 16, 0).numpy() / sigma
+
+    def phi(x):
+        a = w @ (x / np.linalg.norm(x))
+        return np.concatenate((np.sin(a), np.cos(a))) / len(w) ** 0.5
+
+    s, z, want = 0.0, 0.0, []
+    for q_n, k_n, v_n in zip(*(x.numpy() for x in (q[1, 3], k[1, 1], v[1, 1])), strict=True):
+        s, z = s + np.outer(phi(k_n), v_n), z + phi(k_n)
+        want.append(phi(q_n) @ s / max(phi(q_n) @ z, 0.01))
+    np.testing.assert_allclose(attend(q, k, v)[1, 3], want, rtol=1e-9, atol=1e-9)
+    rows, some = torch.tensor([12, 3]), np.array(want)[[12, 3]]
+    np.testing.assert_allclose(define(q, k, v, rows)[1, 3], some, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(attend(q * 7, k / 3, v), attend(q, k, v))  # lengths say nothing
+
+
+def test_many_features_make_softmax_of_the_angle():
+    given = problem()
+    q, k, v = inputs(given, 5.0)
+    unit = [x / x.norm(dim=-1, keepdim=True) * 2 for x in (q, k)]  # 2 * 2 / d^1/2 = 1 / sigma^2
+    want = softmax(given, *unit, v)
+    far = []
+    for features in (16, 256, 4096):
+        out = made(f"rfa?features={features}", given)[0](q, k, v)
+        far.append(float((out - want).norm() / want.norm()))
+    assert far[2] < 0.1
+    assert far[2] < 0.5 * far[1] < 0.5 * 0.5 * far[0]
+
+
+def test_a_sum_below_the_floor_shrinks_the_row_and_stays_finite():
+    given = problem("causal", batch=8)
+    q, k, v = inputs(given)
+    ones = torch.ones_like(v)
+    out = made("rfa?features=1&sigma=0.3&floor=0.5", given)[0](q, k, ones)
+    assert bool(out.isfinite().all()) and bool((out <= 1 + 1e-9).all())
+    assert float(out[:, :, 0].min()) < 0  # one cosine, with its sign
+    many = made("rfa?features=512", given)[0](q, k, ones)
+    torch.testing.assert_close(many, torch.ones_like(many))

@@ -1,0 +1,199 @@
+"""Nyström, Skyformer and Linformer: the papers' forms, public libraries, and where they end."""
+
+import numpy as np
+import pytest
+import torch
+
+from impls.lowrank.common import segment_means
+from impls.lowrank.linformer import random_projection
+from impls.lowrank.skyformer import places
+from tests.impls.small import inputs, made, problem, softmax
+
+
+def newton(a, z, rounds):
+    """The iteration that both papers take for an inverse."""
+    one = np.eye(len(a))
+    for _ in range(rounds):
+        az = a @ z
+        z = z @ (13 * one - az @ (15 * one - az @ (7 * one - az))) / 4
+    return z
+
+
+def check(label, given, want, **close):
+    """One head of both forms is what was computed by hand."""
+    tensors, rows = inputs(given), torch.tensor([12, 3])
+    attend, define = made(label, given)
+    np.testing.assert_allclose(attend(*tensors)[1, 3], want, **close)
+    np.testing.assert_allclose(define(*tensors, rows)[1, 3], want[[12, 3]], **close)
+
+
+def one_head(given):
+    q, k, v = inputs(given)
+    return q[1, 3].numpy(), k[1, 1].numpy(), v[1, 1].numpy()
+
+
+def cut_as_numpy(x, count):
+    return np.array([part.mean(0) for part in np.array_split(x, min(count, len(x)))])
+
+
+@pytest.mark.parametrize("count", [1, 7, 44, 45])
+def test_segments_are_cut_as_numpy_cuts(count):
+    x = torch.randn(1, 1, 45, 3, dtype=torch.float64)
+    want = cut_as_numpy(x[0, 0].numpy(), count)
+    np.testing.assert_allclose(segment_means(x, count)[0, 0], want, rtol=1e-12, atol=1e-14)
+
+
+# ---- Nyström -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("landmarks", "iterations", "n"), [(7, 6, 45), (7, 0, 13), (9, 3, 13), (20, 6, 45)]
+)
+def test_both_forms_of_nystrom_are_the_papers(landmarks, iterations, n):
+    def soft(x):
+        x = np.exp(x - x.max(1, keepdims=True))
+        return x / x.sum(1, keepdims=True)
+
+    given = problem(q_len=n)
+    q, k, v = one_head(given)
+    ql, kl, s = cut_as_numpy(q, landmarks), cut_as_numpy(k, landmarks), 0.25
+    a = soft(s * ql @ kl.T)
+    z = a.T / (abs(a).sum(0).max() * abs(a).sum(1).max())
+    z = newton(a, z, iterations) if iterations else np.linalg.pinv(a)
+    want = soft(s * q @ kl.T) @ z @ soft(s * ql @ k.T) @ v
+    label = f"nystrom?landmarks={landmarks}&iterations={iterations}"
+    check(label, given, want, rtol=1e-8, atol=1e-9)
+
+
+def test_nystrom_agrees_with_the_public_library_which_starts_all_heads_from_the_largest_sum():
+    from nystrom_attention import NystromAttention
+
+    def library(q, k, v):
+        heads, d = q.shape[1], q.shape[3]
+        module = NystromAttention(3 * heads * d, d, heads, 8, residual=False)
+        module.to_qkv = module.to_out = torch.nn.Identity()
+        tokens = [x.transpose(1, 2).flatten(2) for x in (q, k, v)]
+        return module(torch.cat(tokens, 2)).unflatten(2, (heads, d)).transpose(1, 2)
+
+    given = problem(length=48, batch=1, kv_heads=4, v_head_dim=16, dtype="float32")
+    q, k, v = inputs(given, 1.5)
+    apart = torch.cat([library(*(x[:, [h]] for x in (q, k, v))) for h in range(4)], 1)
+    out = made("nystrom?landmarks=8", given)[0](q, k, v)
+    torch.testing.assert_close(out, apart, rtol=1e-4, atol=1e-5)
+    assert (library(q, k, v) - apart).norm() > 1e-3 * apart.norm()
+
+
+def test_as_many_landmarks_as_tokens_are_exact_with_the_exact_inverse_alone():
+    given = problem(length=16, kv_heads=4)
+    q, k, v = inputs(given)
+    want, far = softmax(given, q, k, v), {}
+    for iterations in (0, 6, 12):
+        attend, _ = made(f"nystrom?landmarks=99&iterations={iterations}", given)
+        assert "16 of the queries, 16 of the keys" in attend.note()
+        far[iterations] = float((attend(q, k, v) - want).norm() / want.norm())
+    assert far[0] < 1e-9
+    assert 1e-3 < far[6] < 0.7  # six steps leave the small singular values behind
+    assert far[12] < far[6] / 2
+    one = problem(q_len=1)
+    tensors = inputs(one)
+    out = made("nystrom?landmarks=8", one)[0](*tensors)
+    torch.testing.assert_close(out, softmax(one, *tensors), rtol=1e-8, atol=1e-8)
+
+
+def test_nystrom_nearly_keeps_ones():
+    q, k, v = inputs(problem(), 0.3)
+    ones = made("nystrom?landmarks=5&iterations=20", problem())[0](q, k, torch.ones_like(v))
+    torch.testing.assert_close(ones, torch.ones_like(ones), rtol=1e-3, atol=1e-3)
+
+
+# ---- Skyformer -----------------------------------------------------------------------------------
+
+
+def kappa(x, y):
+    """Pair by pair, from the difference itself."""
+    return np.array([[np.exp(-((a - b) @ (a - b)) / (2 * len(a) ** 0.5)) for b in y] for a in x])
+
+
+@pytest.mark.parametrize("iterations", [0, 2, 6])
+def test_both_forms_of_skyformer_are_the_papers(iterations):
+    given = problem(q_len=13)
+    x, y, values = one_head(given)
+    at_q, at_k = (at.numpy() for at in places(given, 9, 0))
+    z = np.concatenate((x[at_q], y[at_k]))
+    w = kappa(z, z) + 0.1 * np.eye(9)
+    root = np.diag(w.sum(1) ** -0.5)
+    a = root @ w @ root
+    inverse = newton(a, a / a.sum(0).max(), iterations) if iterations else np.linalg.inv(a)
+    want = kappa(x, z) @ root @ inverse @ root @ kappa(z, y) @ values
+    label = f"skyformer?landmarks=9&iterations={iterations}"
+    check(label, given, want, rtol=1e-9, atol=1e-11)
+
+
+def test_all_rows_as_landmarks_make_the_kernel_exact_and_more_come_nearer():
+    given = problem(q_len=13)
+    q, k, v = inputs(given)
+    x, y, values = one_head(given)
+    label = "skyformer?landmarks=99&iterations=0&gamma=0"
+    check(label, given, kappa(x, y) @ values, rtol=1e-7, atol=1e-9)
+    assert "13 queries, 45 keys" in made(label, given)[0].note()
+    given = problem(kv_heads=4)
+    q, k, v = inputs(given, 0.5)
+    want, far = (-torch.cdist(q, k).square() / 8).exp() @ v, []
+    for landmarks in (4, 24, 90):
+        attend, _ = made(f"skyformer?landmarks={landmarks}&gamma=0.001&iterations=12", given)
+        far.append(float((attend(q, k, v) - want).norm() / want.norm()))
+    assert far[2] < 0.6 * far[1] < 0.6 * far[0]
+    attend, _ = made("skyformer?landmarks=20", given)
+    assert float(attend(q, k + 50.0, v).abs().max()) < 1e-9  # keys out of reach give nothing
+
+
+def test_landmarks_come_from_both_ends_and_none_twice():
+    given = problem(q_len=300, kv_len=100)
+    at_q, at_k = places(given, 200, 0)
+    assert len(at_q) + len(at_k) == 200
+    assert len(set(at_q.tolist())) == len(at_q) and len(set(at_k.tolist())) == len(at_k)
+    assert int(at_q.max()) < 300 and int(at_k.max()) < 100
+    assert 130 < len(at_q) < 170  # three quarters of them, on average
+    assert not torch.equal(places(given, 200, 1)[0], at_q)
+
+
+# ---- Linformer -----------------------------------------------------------------------------------
+
+
+def test_both_forms_of_linformer_average_segments_cut_as_numpy_cuts():
+    given = problem()
+    q, k, v = one_head(given)
+    scores = np.exp(q @ cut_as_numpy(k, 7).T / 4)
+    want = scores @ cut_as_numpy(v, 7) / scores.sum(1, keepdims=True)
+    check("linformer?rank=7", given, want, rtol=1e-11, atol=1e-13)
+    tensors = inputs(given)
+    attend, _ = made("linformer?rank=100", given)  # as many segments as keys
+    assert "rank 45" in attend.note()
+    torch.testing.assert_close(attend(*tensors), softmax(given, *tensors), rtol=1e-12, atol=1e-12)
+
+
+def test_linformer_agrees_with_the_public_library_given_its_projections():
+    from linformer import LinformerSelfAttention
+
+    given = problem(batch=1, heads=1, kv_heads=1, v_head_dim=16, dtype="float32")
+    q, k, v = inputs(given)
+    module = LinformerSelfAttention(dim=16, seq_len=45, k=9, heads=1)
+    projection = random_projection(9, 45, seed=0)
+    with torch.no_grad():
+        for layer in (module.to_q, module.to_k, module.to_v, module.to_out):
+            layer.weight.copy_(torch.eye(16))
+        module.to_out.bias.zero_()
+        module.proj_k.copy_(projection.T)
+        module.proj_v.copy_(projection.T)
+        # one input serves its queries, and another its keys and its values
+        want = module(q[0], context=k[0])
+    attend, _ = made("linformer?projection=random&rank=9", given)
+    torch.testing.assert_close(attend(q, k, k)[0], want, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(attend(q, k, v)[0], want, atol=0.1)
+
+
+def test_a_random_projection_keeps_lengths_on_average():
+    x = torch.randn(200, generator=torch.Generator().manual_seed(1))
+    squares = [(random_projection(64, 200, s) @ x).square().sum() for s in range(200)]
+    mean = float(torch.stack(squares).mean() / x.square().sum())
+    assert abs(mean - 1) < 4 * (2 / 64 / 200) ** 0.5  # chi-squared with 64 degrees, 200 draws
