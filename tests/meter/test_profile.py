@@ -1,211 +1,203 @@
 """Where time and memory go: operators by phase, lines of code, and the peak that all agree on."""
 
 import json
-import os
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
+from torch.autograd import DeviceType
 
-from attnbench.core.settings import environment
-
-CODE = """
-import json, sys, torch, impls
-from pathlib import Path
+import impls
 from attnbench.meter.cell import Bench
+from attnbench.meter.memory import named, own_of
+from attnbench.meter.profile import Window, answer, by_phase, kernels, operators
 from attnbench.meter.timed import Job
-from attnbench.meter.memory import observe, warm_profiler
-from attnbench.meter.profile import answer
-from impls.problem import Problem
+from attnbench.meter.timeline import Source, memory_values, moments
 from impls.masks import Mask
+from impls.problem import Problem
 
-torch.set_num_threads(1)
-warm_profiler()
-found = {}
-for name, phase in (("einsum", "train"), ("matmul", "train"), ("sdpa.flash", "train"),
-                    ("matmul", "backward"), ("numpy", "forward"), ("linear.elu", "train"),
-                    ("gla", "decode")):
-    row = impls.table().find(name)
-    n = 512
-    p = Problem(heads=4, kv_heads=4, q_len=1 if phase == "decode" else n, kv_len=n, head_dim=32,
-                v_head_dim=32, phase=phase, mask=Mask.parse("causal"))
-    trace = Path(sys.argv[1]) / f"{name}-{phase}.json"
-    bench, job = Bench(), Job(row, p, timed=False)
-    made = answer(bench, job, str(trace))
-    ready = bench.ready(job)
-    inputs, dout = ready.values
-    observe(p, ready.attend, inputs, dout, None)
-    seen = observe(p, ready.attend, inputs, dout, None)
-    found[f"{name} {phase}"] = {**made["profile"], "meter": seen.memory.to_dict()}
-print(json.dumps(found))
-"""
+N = 256
+SCORES, ENDS = 4 * N * N * 4, 4 * N * 32 * 4
+ASKED = [
+    *(f"{name} train" for name in ("einsum", "matmul", "sdpa.flash")),
+    *("matmul backward", "numpy forward", "gla decode"),
+]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("traces")
+def profiles(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp("traces"), {}
+    for asked in ASKED:
+        name, phase = asked.split()
+        sizes = {"heads": 4, "kv_heads": 4, "kv_len": N, "head_dim": 32, "v_head_dim": 32}
+        q_len = 1 if phase == "decode" else N
+        problem = Problem(**sizes, q_len=q_len, phase=phase, mask=Mask.parse("causal"))
+        job = Job(impls.table().find(name), problem, timed=False)
+        trace = folder / f"{asked}.json"
+        made = answer(Bench(), job, str(trace))
+        assert made["spoiled"]
+        found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False)) | {"file": trace}
+    return found
 
 
-@pytest.fixture(scope="module")
-def profiles(folder):
-    """Profiles made in one process that was started as a worker is."""
-    path = os.pathsep.join(filter(None, sys.path))
-    said = subprocess.run(
-        [sys.executable, "-c", CODE, str(folder)],
-        text=True,
-        capture_output=True,
-        timeout=240,
-        env={**os.environ, **environment(1), "PYTHONPATH": path},
-    )
-    assert said.returncode == 0, said.stderr[-3000:]
-    return json.loads(said.stdout.splitlines()[-1])
+def ran(profile, phase):
+    (found,) = [p for p in profile["phases"] if p["name"] == phase]
+    return {row["name"].removeprefix("aten::"): row for row in found["operators"]}
 
 
-def phase_of(profile, name):
-    return next(p for p in profile["phases"] if p["name"] == name)
-
-
-def names(profile, phase):
-    return [x["name"] for x in phase_of(profile, phase)["operators"]]
-
-
-SCORES = 4 * 512 * 512 * 4
-EVERYONE = (
-    "einsum train",
-    "matmul train",
-    "sdpa.flash train",
-    "matmul backward",
-    "linear.elu train",
-    "gla decode",
-)
-
-
-@pytest.mark.parametrize("which", EVERYONE)
-def test_the_peak_is_the_memory_meters(profiles, which):
-    p = profiles[which]
-    assert p["memory"]["peak_bytes"] == pytest.approx(p["meter"]["peak_bytes"], rel=0.01)
-    assert p["caveats"] == []
-
-
-@pytest.mark.parametrize("which", ("einsum train", "matmul train", "sdpa.flash train"))
-def test_what_is_kept_between_the_phases_is_the_memory_meters(profiles, which):
-    p = profiles[which]
-    output = 4 * 512 * 32 * 4
-    kept = p["meter"]["saved_bytes"] + output
-    assert p["memory"]["turn_bytes"] == pytest.approx(kept, rel=0.01)
-
-
-@pytest.mark.parametrize("which", EVERYONE)
-def test_what_is_alive_adds_up_to_the_peak_and_never_beyond(profiles, which):
-    m = profiles[which]["memory"]
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_peak_is_the_memory_meters_and_no_share_exceeds_the_whole(profiles, asked):
+    p = profiles[asked]
+    m, seen, arrays = p["memory"], p["observed"], "numpy" in asked
+    assert m["peak_bytes"] == pytest.approx(seen["peak_bytes"], rel=0.05 if arrays else 0.01)
+    if seen["saved_bytes"] is not None:
+        assert m["turn_bytes"] == pytest.approx(seen["saved_bytes"] + ENDS, rel=0.01)
+    assert arrays or p["caveats"] == []
     totals = [sum(row) for row in m["alive"]]
     assert max(totals) == m["peak_bytes"] == sum(s["peak_bytes"] for s in m["sources"])
     assert all(value >= 0 for row in m["alive"] for value in row)
     assert m["at_ms"] == sorted(m["at_ms"])
     assert m["at_ms"][totals.index(m["peak_bytes"])] == pytest.approx(m["peak_ms"])
-
-
-def test_allocations_have_the_lines_that_make_them(profiles):
-    sources = profiles["matmul train"]["memory"]["sources"]
-    softmax = next(s for s in sources if s["operator"] == "aten::_softmax")
-    assert "softmax" in softmax["code"] and softmax["place"].startswith("matmul.py:")
-    assert softmax["most_bytes"] == SCORES and not softmax["backward"]
-    products = [s for s in sources if s["operator"] == "aten::bmm" and not s["backward"]]
-    assert len({s["place"] for s in products}) == 2
-    assert all("@" in s["code"] or "matmul" in s["code"] for s in products)
-
-
-def test_a_gradients_allocations_have_the_line_of_its_forward(profiles):
-    sources = profiles["matmul train"]["memory"]["sources"]
-    back = {s["operator"]: s for s in sources if s["backward"]}
-    assert "softmax" in back["aten::_softmax_backward_data"]["code"]
-    weights = next(s for s in sources if s["operator"] == "aten::_softmax")
-    assert back["aten::_softmax_backward_data"]["place"] == weights["place"]
-
-
-def test_lines_of_a_helper_are_its_own(profiles):
-    places = {x["place"].split(":")[0] for x in profiles["einsum train"]["lines"]}
-    assert {"einsum.py", "score_mask.py"} <= places
-
-
-def test_the_lines_name_the_function_of_their_gradient(profiles):
-    softmax = next(x for x in profiles["matmul train"]["lines"] if "softmax" in x["code"])
-    assert softmax["gradient"] == "SoftmaxBackward0"
-    assert softmax["backward_share"] > 0
-
-
-@pytest.mark.parametrize("which", EVERYONE)
-def test_shares_of_lines_and_operators_stay_within_the_whole(profiles, which):
-    p = profiles[which]
-    lines = sum(x["forward_share"] + x["backward_share"] for x in p["lines"])
-    assert 0 < lines <= 1 + 1e-9
+    assert 0 < sum(x["forward_share"] + x["backward_share"] for x in p["lines"]) <= 1 + 1e-9
     for phase in p["phases"]:
         inside = sum(x["self_s"] for x in phase["operators"])
         assert inside + phase["outside_s"] == pytest.approx(phase["profiled_s"], rel=1e-6)
 
 
-def test_forward_and_backward_are_apart(profiles):
-    p = profiles["einsum train"]
-    assert "aten::_softmax" in names(p, "forward")
-    assert "aten::_softmax" not in names(p, "backward")
-    assert "aten::_softmax_backward_data" in names(p, "backward")
-    assert "aten::_softmax_backward_data" not in names(p, "forward")
-    calls = {
-        ph["name"]: next(x["calls"] for x in ph["operators"] if x["name"] == "aten::bmm")
-        for ph in p["phases"]
-    }
-    assert calls == {"forward": 2, "backward": 4}
-
-
-def test_a_phase_without_gradients_has_no_backward(profiles):
-    p = profiles["gla decode"]
-    assert [x["name"] for x in p["phases"]] == ["forward"]
-    assert p["plain"]["backward_s"] is None
-    assert p["plain"]["total_s"] == p["plain"]["forward_s"]
-    assert p["memory"]["turn_ms"] is None
-
-
-def test_products_have_their_work_and_what_is_unknown_has_none(profiles):
-    forward = phase_of(profiles["einsum train"], "forward")
-    by = {x["name"]: x for x in forward["operators"]}
-    assert by["aten::bmm"]["flops"] == 2 * (2 * 4 * 512 * 512 * 32)
-    assert by["aten::_softmax"]["flops"] is None
-    flash = {x["name"]: x for x in phase_of(profiles["sdpa.flash train"], "forward")["operators"]}
-    fused = next(x for name, x in flash.items() if "flash_attention" in name)
-    assert fused["flop_rate"] is None
-
-
-def test_bytes_are_those_of_operands_and_results(profiles):
-    forward = phase_of(profiles["einsum train"], "forward")
-    by = {x["name"]: x for x in forward["operators"]}
-    ends = 4 * 512 * 32 * 4
-    assert by["aten::bmm"]["bytes"] == (2 * ends + SCORES) + (SCORES + 2 * ends)
-    assert by["aten::_softmax"]["bytes"] == pytest.approx(2 * SCORES, rel=1e-4)
-    assert by["aten::mul_"]["bytes"] == pytest.approx(2 * SCORES, rel=1e-4)
-    assert by["aten::view"]["bytes"] is None
-    backward = phase_of(profiles["einsum train"], "backward")
-    by = {x["name"]: x for x in backward["operators"]}
-    assert by["aten::empty_like"]["bytes"] is None  # copy_ fills it, and has the bytes
-    assert by["aten::clone"]["bytes"] is None and by["aten::copy_"]["bytes"] > SCORES
-
-
-def test_the_largest_allocation_is_a_score_matrix_where_one_is_made(profiles):
-    dense, fused = (profiles[f"{x} train"]["memory"] for x in ("matmul", "sdpa.flash"))
-    assert dense["largest"]["bytes"] == dense["scores_bytes"] == SCORES
-    assert dense["largest"]["forward"] == 2 and dense["largest"]["count"] > 2
-    assert fused["largest"]["bytes"] < SCORES / 4
-
-
-def test_arrays_of_numpy_have_their_lines(profiles):
-    p = profiles["numpy forward"]
-    assert p["memory"]["peak_bytes"] == pytest.approx(p["meter"]["peak_bytes"], rel=0.05)
-    first = p["memory"]["sources"][0]
+def test_allocations_have_the_lines_that_make_them_and_gradients_that_of_their_forward(profiles):
+    sources = profiles["matmul train"]["memory"]["sources"]
+    forward = [s for s in sources if not s["backward"]]
+    softmax = next(s for s in forward if s["operator"] == "aten::_softmax")
+    assert "softmax" in softmax["code"] and softmax["place"].startswith("matmul.py:")
+    assert softmax["most_bytes"] == SCORES
+    assert len({s["place"] for s in forward if s["operator"] == "aten::bmm"}) == 2
+    back = {s["operator"]: s for s in sources if s["backward"]}
+    assert back["aten::_softmax_backward_data"]["place"] == softmax["place"]
+    line = next(x for x in profiles["matmul train"]["lines"] if "softmax" in x["code"])
+    assert line["gradient"] == "SoftmaxBackward0" and line["backward_share"] > 0
+    helpers = {x["place"].split(":")[0] for x in profiles["einsum train"]["lines"]}
+    assert {"einsum.py", "score_mask.py"} <= helpers
+    first = profiles["numpy forward"]["memory"]["sources"][0]
     assert first["operator"] == "array" and first["place"].startswith("numpy_.py:")
     assert "@" in first["code"]
 
 
-def test_the_trace_is_one_that_perfetto_reads(profiles, folder):
-    trace = json.loads((folder / "einsum-train.json").read_text())
-    ran = {e["name"] for e in trace["traceEvents"]}
-    assert {"aten::bmm", "attnbench: forward", "attnbench: backward"} <= ran
-    assert not any(name.startswith("attnbench line") for name in ran)
+def test_phases_are_apart_and_one_without_gradients_has_no_backward(profiles):
+    forward, backward = (ran(profiles["einsum train"], phase) for phase in ("forward", "backward"))
+    assert "_softmax" in forward.keys() - backward.keys()
+    assert "_softmax_backward_data" in backward.keys() - forward.keys()
+    assert (forward["bmm"]["calls"], backward["bmm"]["calls"]) == (2, 4)
+    p = profiles["gla decode"]
+    assert [x["name"] for x in p["phases"]] == ["forward"]
+    assert (p["plain"]["backward_s"], p["memory"]["turn_ms"]) == (None, None)
+    assert p["plain"]["total_s"] == p["plain"]["forward_s"]
+
+
+def test_work_and_bytes_are_those_of_operands_and_results(profiles):
+    forward, backward = (ran(profiles["einsum train"], phase) for phase in ("forward", "backward"))
+    assert forward["bmm"]["flops"] == 2 * (2 * 4 * N * N * 32)
+    assert forward["_softmax"]["flops"] is None
+    assert forward["bmm"]["bytes"] == (2 * ENDS + SCORES) + (SCORES + 2 * ENDS)
+    assert forward["_softmax"]["bytes"] == pytest.approx(2 * SCORES, rel=1e-4)
+    assert forward["mul_"]["bytes"] == pytest.approx(2 * SCORES, rel=1e-4)
+    assert forward["view"]["bytes"] is None
+    assert backward["empty_like"]["bytes"] is None  # copy_ fills it, and has the bytes
+    assert backward["clone"]["bytes"] is None and backward["copy_"]["bytes"] > SCORES
+    dense, fused = (profiles[f"{x} train"]["memory"] for x in ("matmul", "sdpa.flash"))
+    assert dense["largest"]["bytes"] == dense["scores_bytes"] == SCORES
+    assert dense["largest"]["forward"] == 2 and dense["largest"]["count"] > 2
+    assert fused["largest"]["bytes"] < SCORES / 2
+
+
+def test_the_trace_is_one_that_perfetto_reads(profiles):
+    names = {e["name"] for e in json.loads(profiles[ASKED[0]]["file"].read_text())["traceEvents"]}
+    assert {"aten::bmm", "attnbench: forward", "attnbench: backward"} <= names
+    assert not any(name.startswith("attnbench line") for name in names)
+
+
+# ---- on events made by hand ----------------------------------------------------------------------
+
+DEFAULTS = {
+    "start_thread_id": 1, "nbytes": 0, "flops": 0, "shapes": [], "dtypes": [],
+    "device_type": DeviceType.CPU, "correlation_id": 0, "linked_correlation_id": 0,
+    "is_user_annotation": False,
+}  # fmt: skip
+PLAIN = {"forward_s": 1.0, "backward_s": 2.0}
+
+
+def event(name, start, length, **more):
+    """An event of the profiler's: each value is a method."""
+    values = {"name": name, "start_ns": start, "duration_ns": length, **DEFAULTS, **more}
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
+
+
+def test_an_operators_own_is_without_those_inside_it():
+    events = [
+        event("aten::outer", 0, 100),
+        event("aten::inner", 10, 30),
+        event("[memory]", 15, 0, nbytes=64),
+        event("[memory]", 60, 0, nbytes=8),
+        event("[memory]", 70, 0, nbytes=-8),
+        event("aten::next", 100, 5),
+        event("aten::elsewhere", 20, 50, start_thread_id=2),
+        event("autograd::engine", 0, 200),
+    ]
+    made = list(own_of(named(events), allocations=True))
+    called = {own.name: [event.name() for event in own.called] for own in made}
+    assert {own.name: (own.nanoseconds, own.allocated) for own in made} == {
+        "aten::outer": (70, 8),
+        "aten::inner": (30, 64),
+        "aten::next": (5, 0),
+        "aten::elsewhere": (50, 0),
+    }
+    assert called.pop("aten::outer") == ["aten::inner"] and not any(called.values())
+
+
+def test_operators_fall_into_the_phase_that_they_start_in():
+    windows = [Window(0, 10, "forward"), Window(10, 20, "backward"), Window(30, 40, "forward")]
+    starts = (-1, 0, 9, 10, 19, 20, 25, 30, 40)
+    found = by_phase(operators([event("aten::a", t, 1) for t in starts]), windows, PLAIN, cuda=0)
+    rows = {p["name"]: p["operators"][0] for p in found}
+    assert rows["forward"]["calls"] == 1.5 and rows["backward"]["calls"] == 2  # of two and of one
+    assert rows["forward"]["self_s"] == pytest.approx(1.5e-9)
+    assert [p["outside_s"] for p in found] == pytest.approx([8.5e-9, 8e-9])
+
+
+def test_kernels_belong_to_the_phase_of_what_launched_them():
+    cuda = DeviceType.CUDA
+    linked = {"device_type": cuda, "linked_correlation_id": 7}
+    events = [
+        event("aten::mm", 5, 2, correlation_id=7, flops=100),
+        event("gemm", 15, 6, **linked),
+        event("attnbench: forward", 5, 10, **linked, is_user_annotation=True),
+        event("stray", 15, 6, device_type=cuda, linked_correlation_id=99),
+    ]
+    windows = [Window(0, 10, "forward"), Window(10, 20, "backward")]
+    forward, backward = by_phase(kernels(events), windows, PLAIN, cuda=True)
+    (row,) = forward["operators"]
+    assert (row["name"], row["self_s"], row["flops"]) == ("gemm", pytest.approx(6e-9), 100)
+    assert backward["operators"] == []
+
+
+def test_thinning_out_keeps_the_peak_and_the_end():
+    totals = [8 if n % 2 == 0 else 0 for n in range(10_000)]
+    totals[6001] = 108
+    kept = moments(totals, 100)
+    assert len(kept) <= 110 and 6001 in kept and kept[-1] == 9999
+    assert moments(totals[:50], 100) == list(range(50)) and moments([], 100) == []
+
+
+def test_a_source_is_told_apart_for_its_peak_or_for_holding_long():
+    sources = [Source(f"a.py:{i}", "aten::a", False) for i in range(40)]
+    steps = [(0, sources[0], 5)]  # little, but all along
+    steps += [(10 + i, s, 10 + i) for i, s in enumerate(sources[1:21])]
+    steps += [(100 + i, s, -s_bytes) for i, (_, s, s_bytes) in enumerate(steps[1:21])]
+    for i, s in enumerate(sources[21:]):  # much, for an instant, one after another
+        steps += [(200 + 2 * i, s, 50), (201 + 2 * i, s, -50)]
+    steps.append((10_000, sources[0], -5))
+    timeline = SimpleNamespace(steps=steps, start_ns=0, turn_ns=None, end_ns=10_000)
+    told = memory_values(timeline, Problem())
+    assert told["peak_bytes"] == sum(nbytes for _, _, nbytes in steps[:21])
+    assert {"a.py:0", "a.py:20"} <= {s["place"] for s in told["sources"]}
+    assert told["sources"][-1]["operator"] == "all the rest"
+    assert max(sum(row) for row in told["alive"]) == told["peak_bytes"]
+    assert max(row[-1] for row in told["alive"]) == told["sources"][-1]["most_bytes"] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from attnbench.core.disk import StoreError
 from attnbench.core.machine import Machine
@@ -15,13 +15,11 @@ from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.problem import InvalidProblem
-from impls.spec import Variant
 
 LENGTH = "1024"
 """Long enough that products weigh more than calling them."""
-PREFERRED = ("train", "forward", "decode", "backward")
-MASKS = ("causal", "none")
-"""The first of these that all variants serve."""
+PHASES, MASKS = ("train", "forward", "decode", "backward"), ("causal", "none")
+"""In order: the first that all variants serve is taken."""
 
 
 class NotProfiled(Exception):
@@ -41,14 +39,14 @@ def plan(
     rows = [table.find(name) for name in names]
     grid = grid.with_(seq=(LENGTH,), variants=()).with_(**changes)
     if "phase" not in changes:
-        grid = grid.with_(phase=(_first(rows, grid.device, "phases", PREFERRED),))
+        grid = grid.with_(phase=(_first([row.on(grid.device, "phases") for row in rows], PHASES),))
     if "mask" not in changes:
-        grid = grid.with_(mask=(_first(rows, grid.device, "masks", MASKS),))
-    levels = list(dict.fromkeys(row.level for row in rows))
-    if len(levels) > 1:
+        grid = grid.with_(mask=(_first([row.on(grid.device, "masks") for row in rows], MASKS),))
+    if rows[0].level != rows[-1].level:
         raise InvalidProblem(
-            f"{rows[0].label} works at level {levels[0]} and {rows[1].label} at {levels[1]}: "
-            "they are given different things, so neither is slower than the other; name two of one"
+            f"{rows[0].label} works at level {rows[0].level} and {rows[-1].label} at "
+            f"{rows[-1].level}: they are given different things, so neither is slower than the "
+            "other; name two of one"
         )
     result = make_plan(table, names, grid, machine)
     problems = list(dict.fromkeys(cell.problem for cell in result.cells))
@@ -60,11 +58,8 @@ def plan(
     return result
 
 
-def _first(
-    rows: Sequence[Variant], device: str, what: Literal["phases", "masks"], preferred: Sequence[str]
-) -> str:
-    """The first that all of the variants serve; if there is none, the plan refuses one of them."""
-    served = [row.on(device, what) for row in rows]
+def _first(served: Sequence[Sequence[str]], preferred: Sequence[str]) -> str:
+    """If there is none, the plan refuses one of the variants."""
     return next((x for x in preferred if all(x in some for some in served)), preferred[0])
 
 
@@ -93,15 +88,11 @@ def profiles(
 
 
 def _profile(cell: Cell, engine: LocalEngine, seed: int, folder: Path) -> dict[str, Any]:
-    trace = (folder / f"trace-{_slug(cell.variant.label)}.json").resolve()
-    job = {
-        "variant": cell.variant.to_dict(),
-        "problem": cell.problem.to_dict(),
-        "seed": seed,
-        "timed": False,
-    }
+    trace = str((folder / f"trace-{_slug(cell.variant.label)}.json").resolve())
+    sent = {"variant": cell.variant.to_dict(), "problem": cell.problem.to_dict()}
+    question = {"profile": {**sent, "seed": seed, "timed": False}, "trace": trace}
     try:
-        answer = engine.ask({"profile": job, "trace": str(trace)}, CELL_LIMIT_S)
+        answer = engine.ask(question, CELL_LIMIT_S)
     except WorkerLost as lost:
         status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
         raise NotProfiled(
@@ -109,4 +100,4 @@ def _profile(cell: Cell, engine: LocalEngine, seed: int, folder: Path) -> dict[s
         ) from None
     if "profile" not in answer:
         raise NotProfiled(Record.from_dict(answer["record"]))
-    return {**answer["profile"], "trace": str(trace)}
+    return {**answer["profile"], "trace": trace}

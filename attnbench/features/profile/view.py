@@ -1,4 +1,4 @@
-"""A profile on one terminal screen: where the time goes, and what is alive at the worst instant."""
+"""A profile on one terminal screen, and the picture of what is alive over a call."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from rich.bar import Bar
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.core.format import milliseconds, plain, short, size
+from attnbench.core.format import NONE, milliseconds, plain, short, size
 from attnbench.features.profile.why_slower import watched
 from attnbench.features.show.view import BadPicture
 from attnbench.report.figures.sheet import GRID, INK, PAPER, save
@@ -21,18 +22,15 @@ from attnbench.report.tables import FAINT, console
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 WIDEST = 120
 """Columns of the curve, at the most."""
-FORWARD, BACKWARD = "cyan", "magenta"
-COLORS = {"forward": FORWARD, "backward": BACKWARD}
+COLORS = {"forward": "cyan", "backward": "magenta"}
 NAME, BAR = 28, 14
 """Columns of an operator's name and of a bar."""
 LEAST = 0.01
 """Of the phase: what takes less is counted with the others."""
 MOST_ALONE, MOST_BESIDE = 8, 4
 """Operators a phase that are named, of one variant and of two side by side."""
-SOURCES_ALONE, SOURCES_BESIDE = 6, 3
 LINES = 4
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -50,22 +48,21 @@ class ProfileRow(NamedTuple):
 
 def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
     """One variant, or two side by side with the reasons."""
-    out = console(Console().width)  # a screen's, whether it is one or not
+    out, alone = console(Console().width), len(profiles) == 1  # as wide as a screen, if it is none
     names = " against ".join(p["variant"] for p in profiles)
     out.print(f"[bold]{escape(names)}[/]  {escape(profiles[0]['slug'])}")
     for sentence in why:
         out.print(escape(sentence))
     out.print()
-    if len(profiles) == 1:
+    if alone:
         _heads(out, profiles)
-        out.print(_alone(profiles[0]))
-        out.print()
+        out.print(_alone(profiles[0]), end="\n\n")
         _lines(out, profiles[0])
-        _memory(out, profiles, rows=3, sources=SOURCES_ALONE)
+        _memory(out, profiles, rows=3, sources=6)
     else:
         out.print(_beside(profiles))
         _heads(out, profiles)
-        _memory(out, profiles, rows=2, sources=SOURCES_BESIDE)
+        _memory(out, profiles, rows=2, sources=3)
     for profile in profiles:
         for caveat in profile["caveats"]:
             out.print(escape(f"! {profile['variant']}: {caveat}"), style=FAINT)
@@ -75,9 +72,7 @@ def _heads(out: Console, profiles: Sequence[Profile]) -> None:
     """The time of plain calls, and what the profiler added to it."""
     for p in profiles:
         timed, traced = p["plain"]["total_s"], watched(p)
-        text = f"unwatched {milliseconds(timed)}"
-        if len(profiles) > 1:
-            text = f"{p['variant']} {text}"
+        text = f"{p['variant']} " * (len(profiles) > 1) + f"unwatched {milliseconds(timed)}"
         if p["phases"] and p["phases"][0]["of"] == "operators":
             text += f", profiled {milliseconds(traced)} ({traced / timed - 1:+.0%})"
         else:
@@ -102,12 +97,14 @@ def rows_of(phase: Mapping[str, Any], most: int) -> list[ProfileRow]:
     return rows
 
 
-def _table(first: str, *numbers: str) -> Grid:
+def _table(*columns: str) -> Grid:
     """A table of names and numbers; a column without a name is for bars."""
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    grid.add_column(escape(first), no_wrap=True)
-    for name in numbers:
-        grid.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for number, name in enumerate(columns):
+        left = number == 0 or not name or name[0] == "<"
+        grid.add_column(
+            escape(name.removeprefix("<")), justify="left" if left else "right", no_wrap=True
+        )
     return grid
 
 
@@ -117,21 +114,12 @@ def _alone(profile: Profile) -> Grid:
     grid = _table(of, "self ms", "share", "", "calls", "GFLOP/s")
     for phase in profile["phases"]:
         color, seconds = COLORS[phase["name"]], phase["profiled_s"]
-        grid.add_row(
-            f"[bold {color}]{phase['name']}[/]",
-            f"[bold]{_ms(seconds)}[/]",
-            f"[bold]{seconds / whole:.0%}[/]",
-            _bar(seconds, whole, color),
-        )
+        head = (f"[{color}]{phase['name']}[/]", _ms(seconds), f"{seconds / whole:.0%}")
+        grid.add_row(*(f"[bold]{text}[/]" for text in head), _bar(seconds, whole, color))
         for row in rows_of(phase, MOST_ALONE):
             known = [] if row.calls is None else [f"{row.calls:g}", rate(row.rate)]
-            grid.add_row(
-                _operator(row.name),
-                _ms(row.seconds),
-                f"{row.seconds / whole:.0%}",
-                _bar(row.seconds, whole, color),
-                *known,
-            )
+            bar, share = _bar(row.seconds, whole, color), f"{row.seconds / whole:.0%}"
+            grid.add_row(_operator(row.name), _ms(row.seconds), share, bar, *known)
     return grid
 
 
@@ -151,47 +139,44 @@ def _lines(out: Console, profile: Profile) -> None:
         text = Text(f"{line['place']}  ", style="bold")
         text.append(line["code"], style=f"{FAINT} not bold")
         grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), text)
-    out.print(grid)
-    out.print()
+    out.print(grid, end="\n\n")
 
 
 def _beside(profiles: Sequence[Profile]) -> Grid:
     """Both on one scale: that of the slower."""
     whole = max(sum(p["profiled_s"] for p in x["phases"]) for x in profiles) or 1.0
-    grid = _table("self time, one scale")
-    for profile in profiles:
-        grid.add_column("ms", justify="right", no_wrap=True)
-        grid.add_column(escape(short(profile["variant"], BAR)), no_wrap=True)
+    columns = [c for p in profiles for c in ("ms", "<" + short(p["variant"], BAR))]
+    grid = _table("self time, one scale", *columns)
+
+    def add(name: str, seconds: Sequence[float | None], color: str, style: str = "default") -> None:
+        cells: list[RenderableType] = [name]
+        for s in seconds:
+            known = s is not None
+            cells += [f"[{style if known else FAINT}]{_ms(s) if s is not None else NONE}[/]"]
+            cells += [_bar(s, whole, color) if s is not None else ""]
+        grid.add_row(*cells)
+
     for name in dict.fromkeys(p["name"] for x in profiles for p in x["phases"]):
         color = COLORS[name]
         phases = [next((p for p in x["phases"] if p["name"] == name), None) for x in profiles]
-        cells: list[RenderableType] = [f"[bold {color}]{name}[/]"]
-        for p in phases:
-            cells += ["–", ""]
-            if p:
-                cells[-2:] = f"[bold]{_ms(p['profiled_s'])}[/]", _bar(p["profiled_s"], whole, color)
-        grid.add_row(*cells)
+        times = [p and p["profiled_s"] for p in phases]
+        add(f"[bold {color}]{name}[/]", times, color, "bold")
         for operator, seconds in _merged([p for p in phases if p is not None]):
-            cells = [_operator(operator)]
-            for s in seconds:
-                cells += [f"[{FAINT}]–[/]", ""] if s is None else [_ms(s), _bar(s, whole, color)]
-            grid.add_row(*cells)
+            add(_operator(operator), seconds, color)
     return grid
 
 
 def _merged(phases: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float | None]]]:
     """Operators by the longest time in either, then the rest of each; None where it never runs."""
     spent = [{x["name"]: x["self_s"] for x in p["operators"]} for p in phases]
+    longest = {n: max(s.get(n, 0) for s in spent) for each in spent for n in each}
     least = LEAST * max((p["profiled_s"] for p in phases), default=0.0)
-    ranked = sorted({n for s in spent for n in s}, key=lambda n: -max(s.get(n, 0) for s in spent))
-    shown = [n for n in ranked if max(s.get(n, 0) for s in spent) >= least][:MOST_BESIDE]
+    ranked = sorted(longest, key=lambda n: -longest[n])
+    shown = [n for n in ranked if longest[n] >= least][:MOST_BESIDE]
     for name in shown:
         yield name, [s.get(name) for s in spent]
-    rest: list[float | None] = [
-        sum(t for n, t in s.items() if n not in shown) + p["outside_s"]
-        for s, p in zip(spent, phases, strict=True)
-    ]
-    yield "all else", rest
+    rest = zip(spent, phases, strict=True)
+    yield "all else", [sum(s[n] for n in s if n not in shown) + p["outside_s"] for s, p in rest]
 
 
 def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: int) -> None:
@@ -200,9 +185,8 @@ def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: in
     end = max(p["memory"]["end_ms"] for p in profiles)
     for p in profiles:
         m = p["memory"]
-        head = f"[bold]peak {size(m['peak_bytes'])}[/] above the inputs"
-        if len(profiles) > 1:
-            head = f"[bold]{escape(p['variant'])}: [/]{head}"
+        head = f"[bold]{escape(p['variant'])}: [/]" if len(profiles) > 1 else ""
+        head += f"[bold]peak {size(m['peak_bytes'])}[/] above the inputs"
         if m["turn_ms"] is not None:
             head += f", in {m['peak_phase']}"
         if m["turn_bytes"] is not None:
@@ -213,12 +197,11 @@ def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: in
         grid = _wide()
         there = [s for s in m["sources"] if s["peak_bytes"] > LEAST * m["peak_bytes"]]
         for s in sorted(there, key=lambda s: (not s["place"], -s["peak_bytes"]))[:sources]:
-            gradient = " in its gradient" if s["backward"] else ""
             operator = short(plain(s["operator"]), NAME) or "Python"
-            text = Text(f"{s['place'] or '–'} ", style="bold")  # einsum.py:22 bmm  torch.einsum(…
-            text.append(f"{operator}{gradient}  ", style="default not bold")
-            text.append(s["code"], style=f"{FAINT} not bold")
-            color = BACKWARD if s["backward"] else FORWARD
+            text = Text(f"{s['place'] or NONE} ", style="bold")  # einsum.py:22 bmm  torch.einsum(…
+            text.append(operator + " in its gradient" * s["backward"], style="default not bold")
+            text.append(f"  {s['code']}", style=f"{FAINT} not bold")
+            color = COLORS["backward" if s["backward"] else "forward"]
             grid.add_row(size(s["peak_bytes"]), _bar(s["peak_bytes"], top, color), text)
         out.print(grid)
 
@@ -237,25 +220,20 @@ def curve(memory: Mapping[str, Any], width: int, rows: int, top: float, end: flo
 
     The whole height is ``top`` bytes, the whole width ``end`` ms.
     """
-    end = max(end, 1e-9)
-    levels = [0.0] * width
-    held, column = 0.0, 0
-    moments = [*zip(memory["at_ms"], memory["alive"], strict=True), (memory["end_ms"], None)]
-    for at, alive in moments:
-        here = min(width - 1, max(0, int(at / end * width)))
-        for number in range(column, here + 1):
-            levels[number] = max(levels[number], held)
-        column, held = here, float(sum(alive)) if alive is not None else held
-        levels[here] = max(levels[here], held if alive is not None else 0.0)
-    turn = memory["turn_ms"]
+    end, turn = max(end, 1e-9), memory["turn_ms"]
+    held = [0.0, *(float(sum(row)) for row in memory["alive"])]
+    ends = np.array([*memory["at_ms"], memory["end_ms"]])  # of each of them
+    columns = np.clip(ends / end * width, 0, width - 1).astype(int)
+    levels = np.zeros(width)
+    for bytes_, first, last in zip(held, [0, *columns[:-1]], columns, strict=True):
+        levels[first : last + 1] = np.maximum(levels[first : last + 1], bytes_)
     split = width if turn is None else int(turn / end * width)
-    steps = [max(level > 0, round(level / top * rows * 8)) for level in levels]
+    steps = [max(int(level > 0), round(level / top * rows * 8)) for level in levels]
     lines = []
     for row in reversed(range(min(rows, max(1, -(-max(steps) // 8))))):
         text = "".join(BLOCKS[max(0, min(8, step - 8 * row))] for step in steps)
-        line = Text(text[:split], style=FORWARD, no_wrap=True)
-        line.append(text[split:], style=BACKWARD)
-        lines.append(line)
+        line = Text(text[:split], style=COLORS["forward"], no_wrap=True)
+        lines.append(line.append(text[split:], style=COLORS["backward"]))
     return lines
 
 
@@ -269,7 +247,7 @@ def _ms(seconds: float) -> str:
 
 def rate(flops: float | None) -> str:
     """In GFLOP/s; a dash where the work is not known."""
-    return "–" if flops is None else f"{flops / 1e9:.3g}"
+    return NONE if flops is None else f"{flops / 1e9:.3g}"
 
 
 MIB = 2**20
@@ -284,6 +262,12 @@ WIDE, HIGH, LINE = 7.6, 4.2, 0.19
 LEAST_KEYS = 6
 GUIDE = 0.1
 """A guide at the size of all scores is drawn where that is so much of the height, or more."""
+STYLE: dict[Any, Any] = {
+    "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench", "hatch.linewidth": 0.5,
+    "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK, "hatch.color": PAPER,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "xtick.color": GRID, "ytick.color": GRID, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+}  # fmt: skip
 
 
 def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
@@ -293,19 +277,8 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    settings: dict[Any, Any] = {
-        "font.size": 9,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "attnbench",
-        "hatch.linewidth": 0.5,
-        "text.color": INK,
-        "axes.edgecolor": GRID,
-        "axes.labelcolor": INK,
-        "hatch.color": PAPER,
-    }
-    with mpl.rc_context(settings):
-        colors = mpl.color_sequences["petroff10"]
-        bands = [_bands(p["memory"], colors) for p in profiles]
+    with mpl.rc_context(STYLE):
+        bands = [_bands(p["memory"], mpl.color_sequences["petroff10"]) for p in profiles]
         keys = max(LEAST_KEYS, 1 + max(map(len, bands)))
         figure, panels = plt.subplots(
             2,
@@ -316,15 +289,14 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
             layout="constrained",
             facecolor=PAPER,
         )
-        title = " against ".join(p["variant"] for p in profiles)
-        title += f": memory above the inputs over one call\n{profiles[0]['slug']}"
+        names = " against ".join(p["variant"] for p in profiles)
+        title = f"{names}: memory above the inputs over one call\n{profiles[0]['slug']}"
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
         top = max((p["memory"]["peak_bytes"] for p in profiles), default=0) or 1
         end = max(1e-6, *(p["memory"]["end_ms"] for p in profiles))
         panels[0][0].set_ylabel("alive, MiB")
         for axes, key, profile, of_it in zip(*panels, profiles, bands, strict=True):
-            axes.set_xlim(0, end)
-            axes.set_ylim(0, 1.15 * top / MIB)
+            axes.set(xlim=(0, end), ylim=(0, 1.15 * top / MIB))
             _panel(axes, profile, of_it, top, end)
             _key(key, of_it, keys)
         try:
@@ -350,25 +322,20 @@ def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
 
     Their order is that of the first instant at which each is alive: what stays lies at the bottom.
     """
-    first = {}
-    for number, source in enumerate(memory["sources"]):
+    first, sources = {}, memory["sources"]
+    for number, source in enumerate(sources):
         if source["most_bytes"] > LEAST_BAND * memory["peak_bytes"]:
             first[number] = next(i for i, row in enumerate(memory["alive"]) if row[number])
     bands = list[Band]()
     for turn, number in enumerate(sorted(first, key=lambda number: (first[number], number))):
-        source = memory["sources"][number]
-        hatch = (GRADIENT if source["backward"] else "") + AGAIN * (turn // len(colors))
-        look = {
-            "facecolor": colors[turn % len(colors)],
-            "edgecolor": PAPER,
-            "linewidth": 0.6,
-            "hatch": hatch or None,
-        }
-        bands.append(Band(number, source, look))
+        hatch = GRADIENT * sources[number]["backward"] + AGAIN * (turn // len(colors))
+        look = {"facecolor": colors[turn % len(colors)], "edgecolor": PAPER, "linewidth": 0.6}
+        bands.append(Band(number, sources[number], {**look, "hatch": hatch or None}))
     return bands
 
 
 def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end: float) -> None:
+    """The bands; the peak, the turn from forward to backward, and the size of all scores."""
     memory = profile["memory"]
     at = [0.0, *memory["at_ms"], memory["end_ms"]]
     below = [0.0] * len(at)
@@ -377,14 +344,35 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end:
         above = [b + v for b, v in zip(below, [0.0, *values, *values[-1:]], strict=True)]
         axes.fill_between(at, below, above, step="post", **look)
         below = above
-    _guides(axes, memory, top, end)
+    turn, peak, scores = memory["turn_ms"], memory["peak_bytes"], memory["scores_bytes"]
+    title = f"{profile['variant']}: peak {size(peak)}"
+    if memory["turn_bytes"] is not None:
+        title += f", {size(memory['turn_bytes'])} between forward and backward"
+    if turn:
+        title += "\nstriped: allocated by the gradient of that line"
+    axes.set_title("\n".join([title, *profile["caveats"]]), loc="left", fontsize=9)
     axes.set_xlabel("ms, with every allocation noted")
-    axes.set_title(_title(profile), loc="left", fontsize=9)
     axes.grid(color=GRID, linewidth=0.6, axis="y")
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(color=GRID)
+    if turn is not None:
+        axes.axvline(turn, color=INK, linewidth=0.8, linestyle="--")
+        where = axes.get_xaxis_transform()
+        axes.text(turn, 0.995, " backward", transform=where, fontsize=8, va="top")
+    late = memory["peak_ms"] > end / 2
+    axes.plot([memory["peak_ms"]], [peak / MIB], "v", color=INK, markersize=5)
+    axes.annotate(
+        f"peak {size(peak)}",
+        (memory["peak_ms"], peak / MIB),
+        xytext=(-6 if late else 6, 3),
+        textcoords="offset points",
+        fontsize=8,
+        ha="right" if late else "left",
+    )
+    if GUIDE * top <= scores <= top:
+        axes.axhline(scores / MIB, color=INK, linewidth=0.6, linestyle=":")
+        words, where = f"all scores once: {size(scores)}", axes.get_yaxis_transform()
+        look = {"facecolor": PAPER, "linewidth": 0, "pad": 1, "alpha": 0.8}
+        aligned = {"ha": "right", "va": "center", "fontsize": 7}
+        axes.text(0.995, scores / MIB, words, transform=where, bbox=look, **aligned)  # type: ignore[arg-type]
 
 
 def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
@@ -392,73 +380,16 @@ def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
     from matplotlib.patches import Rectangle
 
     axes.set_axis_off()
-    axes.set_xlim(0, 1)
-    axes.set_ylim(-lines, 0)
-    for line, (_, source, look) in enumerate(reversed(bands), 1):
-        axes.add_patch(Rectangle((0, -line + 0.15), 0.03, 0.7, **look))
-        axes.text(
-            0.04,
-            -line + 0.5,
-            _label(source),
-            va="center",
-            fontsize=7,
-            family="DejaVu Sans Mono",
-            clip_on=True,
-        )
-
-
-def _title(profile: Profile) -> str:
-    memory = profile["memory"]
-    text = f"{profile['variant']}: peak {size(memory['peak_bytes'])}"
-    if memory["turn_bytes"] is not None:
-        text += f", {size(memory['turn_bytes'])} between forward and backward"
-    if memory["turn_ms"]:
-        text += "\nstriped: allocated by the gradient of that line"
-    return "\n".join([text, *profile["caveats"]])
+    axes.set(xlim=(0, 1), ylim=(-lines, 0))
+    look: dict[str, Any] = {"va": "center", "fontsize": 7, "family": "DejaVu Sans Mono"}
+    for line, (_, source, band) in enumerate(reversed(bands), 1):
+        axes.add_patch(Rectangle((0, -line + 0.15), 0.03, 0.7, **band))
+        axes.text(0.04, -line + 0.5, _label(source), clip_on=True, **look)
 
 
 def _label(source: Mapping[str, Any]) -> str:
     """``32 MiB  einsum.py:22  bmm  torch.einsum(…``"""
-    operator = short(plain(source["operator"]), OPERATOR)
-    operator += " in gradient" if source["backward"] else ""
+    operator = short(plain(source["operator"]), OPERATOR) + " in gradient" * source["backward"]
     code = source["code"] if len(source["code"]) <= CODE else source["code"][: CODE - 1] + "…"
-    text = f"{size(source['most_bytes']):>8}  {source['place'] or '–':<17} {operator:<35} {code}"
+    text = f"{size(source['most_bytes']):>8}  {source['place'] or NONE:<17} {operator:<35} {code}"
     return text.rstrip().replace("$", r"\$")
-
-
-def _guides(axes: Axes, memory: Mapping[str, Any], top: float, end: float) -> None:
-    """The peak, the turn from forward to backward, and the size of all scores."""
-    if memory["turn_ms"] is not None:
-        axes.axvline(memory["turn_ms"], color=INK, linewidth=0.8, linestyle="--")
-        axes.text(
-            memory["turn_ms"],
-            0.995,
-            " backward",
-            transform=axes.get_xaxis_transform(),
-            fontsize=8,
-            va="top",
-        )
-    peak = memory["peak_bytes"] / MIB
-    late = memory["peak_ms"] > end / 2
-    axes.plot([memory["peak_ms"]], [peak], "v", color=INK, markersize=5)
-    axes.annotate(
-        f"peak {size(memory['peak_bytes'])}",
-        (memory["peak_ms"], peak),
-        xytext=(-6 if late else 6, 3),
-        textcoords="offset points",
-        fontsize=8,
-        ha="right" if late else "left",
-    )
-    scores = memory["scores_bytes"]
-    if GUIDE * top <= scores <= top:
-        axes.axhline(scores / MIB, color=INK, linewidth=0.6, linestyle=":")
-        axes.text(
-            0.995,
-            scores / MIB,
-            f"all scores once: {size(scores)}",
-            fontsize=7,
-            ha="right",
-            va="center",
-            transform=axes.get_yaxis_transform(),
-            bbox={"facecolor": PAPER, "linewidth": 0, "pad": 1, "alpha": 0.8},
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,16 +10,12 @@ from attnbench.core.format import billions, milliseconds, plain, short, size
 
 ALIKE = 1.05
 """Times within this factor differ too little for a profile to explain."""
-NAMED = 0.03
-"""Operators below this share of the time are not named."""
-MOST_NAMED = 4
+NAMED, MOST_NAMED = 0.03, 4
+"""Operators below this share of the time are not named, nor more than so many."""
 AS_LARGE = 0.99
 """Of the bytes of all scores: a tensor from here to twice as much holds a score matrix."""
-
 MORE = 1.3
 """Work beyond this factor is mentioned."""
-WIDTH = 36
-"""Characters of an operator's name in a sentence."""
 DOUBT = 1.4
 """Plain and profiled ratios further apart than this contradict each other."""
 HARDLY = 0.02
@@ -31,16 +27,11 @@ Profile = Mapping[str, Any]
 def why_slower(one: Profile, other: Profile) -> list[str]:
     """Two to six sentences about the slower of two variants on one problem."""
     slow, fast = sorted((one, other), key=lambda p: -p["plain"]["total_s"])
-    return [
-        _ratios(slow, fast),
-        *_work(slow, fast),
-        *_operators(slow, fast),
-        *_bytes(slow, fast),
-        *_line(slow),
-    ]
+    parts = (_ratios, _work, _operators, _bytes, _line)
+    return [text for part in parts for text in part(slow, fast)]
 
 
-def _ratios(slow: Profile, fast: Profile) -> str:
+def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
     times = [p["plain"]["total_s"] for p in (slow, fast)]
     peaks = [p["memory"]["peak_bytes"] for p in (slow, fast)]
     if times[0] < ALIKE * times[1]:
@@ -56,104 +47,94 @@ def _ratios(slow: Profile, fast: Profile) -> str:
     if min(*times, *traced) > 0:  # where the two disagree, one of them was disturbed
         ratio = traced[0] / traced[1]
         if not 1 / DOUBT < times[0] / times[1] / ratio < DOUBT:
-            return (
-                f"{text}. Beware: while they were profiled it was {ratio:.3g} × as long; something "
-                "disturbed one of the two, so ask again when the machine is quiet."
+            text += (
+                f". Beware: while they were profiled it was {ratio:.3g} × as long; something "
+                "disturbed one of the two, so ask again when the machine is quiet"
             )
-    return text + "."
+    yield text + "."
 
 
 def _work(slow: Profile, fast: Profile) -> Iterator[str]:
     """What the mathematics asks of each, and what the slower does beyond that."""
     if not slow["cost"] or not fast["cost"]:
         return
-    needed, less = slow["cost"]["flops"], fast["cost"]["flops"]
+    needed, less, done = slow["cost"]["flops"], fast["cost"]["flops"], _sum(slow, "flops")
     if needed > MORE * less > 0:
         yield (
             f"Its mathematics takes {billions(needed)}, {needed / less:.2g} × the {billions(less)} "
             f"of {fast['variant']}."
         )
-    done = sum(row["flops"] or 0 for p in slow["phases"] for row in p["operators"])
     if done > MORE * needed > 0:
         yield f"Its operators do {billions(done)} where its mask asks for {billions(needed)}."
 
 
 def _operators(slow: Profile, fast: Profile) -> Iterator[str]:
     """What only one of them runs; where they run the same, what takes longer."""
-    mine, others = spent(slow), spent(fast)
+    mine, theirs = spent(slow), spent(fast)
     whole, lesser = (sum(p["profiled_s"] for p in x["phases"]) for x in (slow, fast))
-    of = slow["phases"][0]["of"] if slow["phases"] else "operators"
-    only = {n: s for n, s in mine.items() if others.get(n, 0.0) < HARDLY * s}
-    text = ""
+    only = {n: s for n, s in mine.items() if theirs[n] < HARDLY * s}
     if whole > 0 and sum(only.values()) >= NAMED * whole:
-        share = sum(only.values()) / whole
-        text = f"{share:.0%} of its time goes to {of} that {fast['variant']} hardly runs, if at all"
-        text += _named(only, whole)
-        theirs = {n: s for n, s in others.items() if mine.get(n, 0.0) < HARDLY * s}
-        if lesser > 0 and sum(theirs.values()) >= NAMED * lesser:
-            text += f"; {fast['variant']} spends {sum(theirs.values()) / lesser:.0%} in its own"
-            text += _named(theirs, lesser)
+        of = slow["phases"][0]["of"]
+        text = f"{sum(only.values()) / whole:.0%} of its time goes to {of} that {fast['variant']} "
+        text += f"hardly runs, if at all{_named(only, whole)}"
+        others = {n: s for n, s in theirs.items() if mine[n] < HARDLY * s}
+        if lesser > 0 and sum(others.values()) >= NAMED * lesser:
+            text += f"; {fast['variant']} spends {sum(others.values()) / lesser:.0%} in its own"
+            text += _named(others, lesser)
         yield text + "."
-    longer = {n: s - others[n] for n, s in mine.items() if n not in only and s > others[n]}
-    if whole - lesser > 0 and (most := sum(longer.values())) >= 0.3 * (whole - lesser):
-        ranked = sorted(longer, key=lambda n: -longer[n])[:2]
-        names = [n for n in ranked if longer[n] >= 0.1 * most]
+    longer = {n: s - theirs[n] for n, s in mine.items() if n not in only and s > theirs[n]}
+    if whole > lesser and (most := sum(longer.values())) >= 0.3 * (whole - lesser):
+        names = [n for n, s in Counter(longer).most_common(2) if s >= 0.1 * most]
         words = " and ".join(
-            f"{short(plain(n), WIDTH)} ({milliseconds(mine[n])} against {milliseconds(others[n])})"
+            f"{short(plain(n), 36)} ({milliseconds(mine[n])} against {milliseconds(theirs[n])})"
             for n in names
         )
         yield f"Of what both run, {milliseconds(most)} more: mostly {words}."
 
 
 def _named(seconds: Mapping[str, float], whole: float) -> str:
-    ranked = sorted(seconds, key=lambda name: -seconds[name])
-    shown = [n for n in ranked if seconds[n] >= NAMED * whole][:MOST_NAMED]
-    words = ", ".join(f"{short(plain(n), WIDTH)} {seconds[n] / whole:.0%}" for n in shown)
+    shown = [(n, s) for n, s in Counter(seconds).most_common(MOST_NAMED) if s >= NAMED * whole]
+    words = ", ".join(f"{short(plain(n), 36)} {s / whole:.0%}" for n, s in shown)
     return f" ({words})" if words else ""
 
 
 def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
     """The largest tensors, and what is read and written."""
     mine, theirs = slow["memory"]["largest"], fast["memory"]["largest"]
-    scores = slow["memory"]["scores_bytes"]
-    words = []
+    scores, words = slow["memory"]["scores_bytes"], []
     if mine["bytes"] > ALIKE * theirs["bytes"] > 0:
-        like = ""
-        if AS_LARGE * scores <= mine["bytes"] <= 2 * scores / AS_LARGE:
-            like = ", the size of all scores"
+        alike = AS_LARGE * scores <= mine["bytes"] <= 2 * scores / AS_LARGE
         count = f"{mine['count']} times" if mine["count"] > 1 else "once"
         words.append(
-            f"it allocates {size(mine['bytes'])} at once{like}, {count}, and {fast['variant']} "
-            f"never more than {size(theirs['bytes'])}"
+            f"it allocates {size(mine['bytes'])} at once{', the size of all scores' * alike}, "
+            f"{count}, and {fast['variant']} never more than {size(theirs['bytes'])}"
         )
-    moved = [
-        sum(row["bytes"] or 0 for p in x["phases"] for row in p["operators"]) for x in (slow, fast)
-    ]
-    if moved[1] > 0 and moved[0] > ALIKE * moved[1]:
+    moved, less = _sum(slow, "bytes"), _sum(fast, "bytes")
+    if moved > ALIKE * less > 0:
         words.append(
-            f"what its operators are given and make comes to {size(moved[0])}, "
-            f"{moved[0] / moved[1]:.2g} × "
-            f"the {size(moved[1])} of {fast['variant']}"
+            f"what its operators are given and make comes to {size(moved)}, {moved / less:.2g} × "
+            f"the {size(less)} of {fast['variant']}"
         )
     if words:
         text = "; ".join(words)
         yield text[0].upper() + text[1:] + "."
 
 
-def _line(slow: Profile) -> Iterator[str]:
+def _line(slow: Profile, _: Profile) -> Iterator[str]:
     """Where in its code most of the time goes."""
     timed = [x for x in slow["lines"] if x["forward_share"] is not None]
-    if not timed:
-        return
-    first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"])
-    share = first["forward_share"] + first["backward_share"]
-    if share >= 0.2:
+    first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"], default=None)
+    if first and (share := first["forward_share"] + first["backward_share"]) >= 0.2:
         text = f"The line that costs most is {first['place']}: {share:.0%} of the time"
         if first["backward_share"] > 0:
             text += f", {first['backward_share']:.0%} in its gradient"
         if first["gradient"]:
             text += f" ({first['gradient']})"
         yield text + "."
+
+
+def _sum(profile: Profile, what: str) -> float:
+    return sum(row[what] or 0 for p in profile["phases"] for row in p["operators"])
 
 
 def watched(profile: Profile) -> float:
@@ -166,10 +147,10 @@ def watched(profile: Profile) -> float:
     )
 
 
-def spent(profile: Profile) -> dict[str, float]:
+def spent(profile: Profile) -> Counter[str]:
     """Seconds by operator, both phases together."""
-    seconds: dict[str, float] = defaultdict(float)
+    seconds: Counter[str] = Counter()
     for phase in profile["phases"]:
         for row in phase["operators"]:
             seconds[row["name"]] += row["self_s"]
-    return dict(seconds)
+    return seconds
