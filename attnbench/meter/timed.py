@@ -44,11 +44,14 @@ class Values(NamedTuple):
     dout: Tensor | None
 
 
-def _generator(device: torch.device) -> torch.Generator:
+def secret_generator(device: str | torch.device) -> torch.Generator:
     """A generator with a random seed: a variant may seed torch's own."""
-    generator = torch.Generator(device)
-    generator.manual_seed(int.from_bytes(os.urandom(7)))
-    return generator
+    return torch.Generator(device).manual_seed(int.from_bytes(os.urandom(7)))
+
+
+def signs_like(x: Tensor, chance: torch.Generator) -> Tensor:
+    """Random signs of a tensor's shape."""
+    return torch.empty_like(x).bernoulli_(generator=chance).mul_(2).sub_(1)
 
 
 class FreshValues:
@@ -56,7 +59,7 @@ class FreshValues:
 
     An exact variant gets the judged values under random signs: on the channels of q and k, which
     leave the scores as they are, and on those of v, which come out on the output. Any other gets
-    two sets of values in turn, and signs on v besides, once :meth:`sign_values` was called.
+    two sets of values in turn, and signs on v besides where ``signed`` is set.
     """
 
     def __init__(
@@ -74,34 +77,22 @@ class FreshValues:
             self._results.append(second or ())
         self.judged = exact or second is not None
         """Whether the results of every set were judged."""
-        self._turn = 0
-        self._qk: Tensor | None = None
-        self._v: Tensor | None = None
-        self._chance = _generator(values.inputs[0].device)
-        if exact:
-            assert isinstance(values.inputs, Inputs)
-            self._qk = torch.ones_like(values.inputs.q[0, 0, 0])
-            self.sign_values()
-
-    def sign_values(self, on: bool = True) -> None:
-        """Put signs on v from now on, or no longer."""
-        inputs = self._sets[0].inputs
-        assert isinstance(inputs, Inputs)
-        self._v = torch.ones_like(inputs.v[0, 0, 0]) if on else None
+        self.signed, self._exact, self._turn = exact, exact, 0
+        self._chance = secret_generator(values.inputs[0].device)
+        self._qk = self._v = Tensor()
 
     def draw(self) -> Values:
         """The next set, under new signs."""
         self._turn = (self._turn + 1) % len(self._sets)
         inputs, dout = self._sets[self._turn]
-        for signs in (self._qk, self._v):
-            if signs is not None:
-                signs.bernoulli_(generator=self._chance).mul_(2).sub_(1)
-        if self._v is None:
+        if not self.signed:
             return Values(inputs, dout)
         assert isinstance(inputs, Inputs)
         q, k, v = inputs
-        if self._qk is not None:
+        if self._exact:
+            self._qk = signs_like(q[0, 0, 0], self._chance)
             q, k = q * self._qk, k * self._qk
+        self._v = signs_like(v[0, 0, 0], self._chance)
         return Values(Inputs(q, k, v * self._v), None if dout is None else dout * self._v)
 
     def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -109,10 +100,11 @@ class FreshValues:
         if not self._results[self._turn]:
             self._results[self._turn] = [x.clone() for x in results]
         first = self._results[self._turn]
-        if self._v is None:
+        if not self.signed:
             return first
-        signs = (self._v, self._qk, self._qk, self._v)  # of the output, dq, dk and dv
-        return [x if s is None else x * s for x, s in zip(first, signs, strict=False)]
+        qk = self._qk if self._exact else 1
+        signs = (self._v, qk, qk, self._v)  # of the output, dq, dk and dv
+        return [x * s for x, s in zip(first, signs, strict=False)]
 
     def alike(self) -> bool:
         """Whether two sets of other values gave the same results, and that was never judged."""
@@ -180,8 +172,7 @@ class Timed(Repeated):
         """
         super().__init__(problem, attend, values)
         self.fresh = FreshValues(values, truth, second, exact=exact)
-        self._exact, self._zero = exact, zero
-        self._all_names = ("forward", *self.call.names)
+        self._zero, self._all_names = zero, ("forward", *self.call.names)
         self.names = tuple(name for name in self._all_names if name not in zero)
         """Output and gradients, but those that are only rounding."""
         self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
@@ -189,19 +180,18 @@ class Timed(Repeated):
         self._given: Values | None = None
         self.unseen: tuple[Values, list[Tensor]] | None = None
         """The values of the last :meth:`load`, with the output and gradients of the call."""
-        self._chance = _generator(truth[0].device)
+        self._chance = secret_generator(truth[0].device)
 
     def try_signs(self) -> None:
         """Put signs on v from now on, where they come out on the output."""
-        if self._exact or self.problem.level != "core" or not self.fresh.judged:
+        if self.fresh.signed or self.problem.level != "core" or not self.fresh.judged:
             return
-        self.fresh.sign_values()
         off, form = self._off.clone(), self._form
+        self.fresh.signed = True
         self.before()
         self.run()
         self.settle()
-        if self.wrong() is not None:
-            self.fresh.sign_values(False)
+        self.fresh.signed = self.wrong() is None
         self._off, self._form = off, form
 
     def before(self) -> None:
@@ -218,8 +208,7 @@ class Timed(Repeated):
         self.settle()
         self._take(values)
         if self._dout is not None:
-            signs = torch.empty_like(self._dout).bernoulli_(generator=self._chance)
-            self._dout.mul_(signs.mul_(2).sub_(1))
+            self._dout.mul_(signs_like(self._dout, self._chance))
         self._given = Values(values.inputs, None if self._dout is None else self._dout.clone())
 
     def _take(self, values: Values) -> None:
@@ -240,19 +229,19 @@ class Timed(Repeated):
             elif len(results) != len(self._all_names) and self.problem.gradients:
                 raise Wrong("its weights are not those that it had when it was judged")
             else:
-                wanted = self.fresh.wanted(results)
-                for i, (got, want) in enumerate(zip(results, wanted, strict=True)):
-                    self._off[i] = torch.maximum(self._off[i], _deviation(got, want))
+                for i, pair in enumerate(zip(results, self.fresh.wanted(results), strict=True)):
+                    self._off[i] = torch.maximum(self._off[i], _deviation(*pair))
         except Wrong as wrong:
             self._form = str(wrong)
         self._out, self._gradients = None, ()
 
     def wrong(self) -> str | None:
         """None where every timed call gave what it should, else a sentence."""
-        if self._form is not None:
-            return f"while it was timed, {self._form}"
-        if self.fresh.alike():
+        said = self._form
+        if said is None and self.fresh.alike():
             return "while it was timed it returned the same result for other inputs"
+        if said is not None:
+            return f"while it was timed, {said}"
         off = dict(zip(self._all_names, self._off.tolist(), strict=True))
         changed = _changed(self.problem.dtype, off, self._zero)
         return None if changed is None else f"while it was timed {changed}"
@@ -419,27 +408,24 @@ class Health:
 
     def take(self, batch: Callable[[], list[float]]) -> list[float]:
         """The batch, again and again while the device is slowed down; at last as it is."""
-        if self._board is None:
+        if (board := self._board) is None:
             return batch()
-        pause, tries = WAIT_S[0], 0
-        while True:
-            hot, capped = self._held_down_s("thermal"), self._held_down_s("power")
-            reasons = self._reasons()
+        for tries in range(IN_A_ROW + 1):
+            hot, capped = (_held_down_s(board, why) for why in ("thermal", "power"))
+            reasons = self._reasons(board)
             samples = batch()
-            mhz, reasons = self._board.sm_mhz(), reasons | self._reasons()
-            if self._held_down_s("power") > capped:
-                reasons |= {POWER_CAP}  # it came and went within the batch
+            mhz, reasons = board.sm_mhz(), reasons | self._reasons(board)
             slow = reasons & SLOWDOWNS
-            if not slow and self._held_down_s("thermal") > hot:
+            if _held_down_s(board, "power") > capped:
+                reasons |= {POWER_CAP}  # it came and went within the batch
+            if not slow and _held_down_s(board, "thermal") > hot:
                 slow = frozenset({"thermal"})  # as did this
             if not slow or self._stays:
                 break
             self.discarded += len(samples)
-            tries += 1
-            if tries == IN_A_ROW:
+            if tries == IN_A_ROW - 1:
                 self._stays = slow
-            self._wait(pause)
-            pause = min(2 * pause, WAIT_S[1])
+            self._wait(min(WAIT_S[0] * 2**tries, WAIT_S[1]))
         self._batches += 1
         self._capped += POWER_CAP in reasons
         if not isinstance(mhz, Absent):
@@ -456,10 +442,9 @@ class Health:
         """Slow-downs that stayed, the power cap, and why slow-downs went unseen."""
         flags = []
         if self._stays:
-            why = ", ".join(sorted(self._stays))
             flags.append(
-                f"slowed down all the time ({why}): {self.discarded} samples were thrown "
-                "away, then the rest kept"
+                f"slowed down all the time ({', '.join(sorted(self._stays))}): {self.discarded} "
+                "samples were thrown away, then the rest kept"
             )
         if self._capped and self._board is not None:
             limit = self._board.power_limit_w()
@@ -472,18 +457,17 @@ class Health:
             flags.append(f"slow-downs were not watched for: {self._blind}")
         return flags
 
-    def _reasons(self) -> frozenset[str]:
-        assert self._board is not None
-        reasons = self._board.reasons()
+    def _reasons(self, board: Board) -> frozenset[str]:
+        reasons = board.reasons()
         if isinstance(reasons, Absent):
             self._blind = reasons.reason
             return frozenset()
         return reasons
 
-    def _held_down_s(self, policy: str) -> float:
-        assert self._board is not None
-        seconds = self._board.held_down_s(policy)
-        return 0.0 if isinstance(seconds, Absent) else seconds
+
+def _held_down_s(board: Board, policy: str) -> float:
+    seconds = board.held_down_s(policy)
+    return 0.0 if isinstance(seconds, Absent) else seconds
 
 
 def health_for(device: str) -> Health:
@@ -503,8 +487,7 @@ class Processor:
         A thread that sleeps or waits gives the processor back voluntarily, which the system
         counts. With several threads this says nothing: they wait for one another.
         """
-        wall = max(perf_counter() - self._wall, 1e-9)
-        share = (process_time() - self._cpu) / wall
+        share = (process_time() - self._cpu) / max(perf_counter() - self._wall, 1e-9)
         if share >= CONTENDED:
             return []
         if threads == 1 and _waits() - self._waits >= calls:
@@ -521,8 +504,7 @@ def _waits() -> int:
 
 LEAST = 7
 """Samples in any case: the fewest whose range holds the median 98 times in 100."""
-ENOUGH = 20
-MOST = 400
+ENOUGH, MOST = 20, 400
 NARROW = 0.01
 """Converged: the interval of the median is within this of it on either side."""
 PLATEAU = 64
@@ -539,9 +521,7 @@ def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list
         first, second = (torch.tensor(x).median().item() for x in (taken[:half], taken[half:]))
         steady = len(taken) >= 4 and abs(first - second) <= 0.05 * second
         spent = perf_counter() - start
-        if steady and spent >= budget_s / 4:
-            return spent, []
-        if spent >= budget_s:
+        if spent >= budget_s or (steady and spent >= budget_s / 4):
             return spent, [] if steady or len(taken) < 8 else ["not steady"]
 
 
@@ -554,8 +534,7 @@ def measure_time(
     """
     health = health or Health(None)
     samples: list[float] = []
-    start, processor = perf_counter(), Processor()
-    stop = ""
+    start, processor, stop = perf_counter(), Processor(), ""
     while not stop:
         count = _batch(clock, samples, perf_counter() - start, budget_s)
         samples += health.take(partial(clock.samples, timed.before, timed.run, count))
@@ -599,7 +578,7 @@ def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
     last = spent_s >= budget_s or n >= MOST
     if n >= ENOUGH and (last or spent_s >= budget_s / 2):
         low, high = median_interval(samples)
-        middle = summary(samples).median
+        middle = median(samples)
         if high - middle <= NARROW * middle and middle - low <= NARROW * middle:
             return "converged"
         noise = _noise(samples)
@@ -615,12 +594,10 @@ def _noise(samples: list[float]) -> float:
 
 def _drift(samples: list[float]) -> list[str]:
     """Whether the last third differs from the first by more than both intervals allow."""
-    third = len(samples) // 3
-    if third < LEAST:
+    if (third := len(samples) // 3) < LEAST:
         return []
     first, last = summary(samples[:third]), summary(samples[-third:])
-    apart = last.low > first.high or last.high < first.low
     change = last.median / first.median - 1
-    if not apart or abs(change) <= NARROW:
+    if (first.low <= last.high and last.low <= first.high) or abs(change) <= NARROW:
         return []
     return [f"drifting: the last third of the samples took {change:+.1%} against the first"]
