@@ -4,11 +4,11 @@ the canary that are read with them."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from time import perf_counter, perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -59,7 +59,7 @@ class HostClock(Clock):
 
 _synchronize = torch.cuda.synchronize
 _Event = torch.cuda.Event
-_sleep = getattr(torch.cuda, "_sleep", None)
+_sleep = torch.cuda._sleep
 _current_stream = torch.cuda.current_stream
 _set_stream = torch.cuda.set_stream
 _Stream = torch.cuda.Stream
@@ -67,7 +67,7 @@ _on = torch.cuda.device
 _Graph = torch.cuda.CUDAGraph
 _graph = torch.cuda.graph
 _new_pool = torch.cuda.graph_pool_handle
-_end_pool = getattr(torch._C, "_cuda_endAllocateToPool", None)
+_end_pool = getattr(torch._C, "_cuda_endAllocateToPool", lambda *_: None)
 _properties = torch.cuda.get_device_properties
 _available, _set_device = torch.cuda.is_available, torch.cuda.set_device
 
@@ -105,9 +105,8 @@ class CudaGpu:
 
     def sleep(self, cycles: int) -> None:
         """Queue a kernel that waits for so many cycles of the SM."""
-        if _sleep is not None:
-            with _on(self.device):
-                _sleep(cycles)
+        with _on(self.device):
+            _sleep(cycles)
 
     def flush(self) -> None:
         """Queue the overwriting of all that the L2 cache holds."""
@@ -117,7 +116,8 @@ class CudaGpu:
         """A step that replays what ``call`` queues; its results stay where they are.
 
         Raises where the call can't be captured. The collector is off: freeing a module would break
-        the capture.
+        the capture. A capture that failed leaves torch's allocator and random numbers as they are
+        during one: the allocator is reset by hand, the others by an empty capture that succeeds.
         """
         graph, pool = _Graph(), _new_pool()
         with _on(self.device), collector_off():
@@ -131,27 +131,18 @@ class CudaGpu:
                     call()
             except Exception:
                 _set_stream(side)
-                self._mend(pool)
+                with suppress(RuntimeError):
+                    _synchronize(self.device)
+                with suppress(RuntimeError):
+                    _end_pool(self.device.index, pool)
+                small = self._flushed[:1]
+                with suppress(RuntimeError), _graph(_Graph(), stream=_current_stream(self.device)):
+                    small.zero_()
                 raise
             finally:
                 _set_stream(before)
                 before.wait_stream(side)
         return graph.replay
-
-    def _mend(self, pool: Any) -> None:
-        """Put torch right after a capture that failed.
-
-        It leaves its allocator and its random numbers as they are during a capture. The allocator
-        is reset by hand, the random numbers by an empty capture that succeeds.
-        """
-        with suppress(RuntimeError):
-            _synchronize(self.device)
-        if _end_pool is not None:
-            with suppress(RuntimeError):
-                _end_pool(self.device.index, pool)
-        small = self._flushed[:1]
-        with suppress(RuntimeError), _graph(_Graph(), stream=_current_stream(self.device)):
-            small.zero_()
 
 
 @cache
@@ -211,17 +202,6 @@ class EndToEndClock(Clock):
         return taken
 
 
-class _Batch(NamedTuple):
-    samples: list[float]
-    cycles: int
-    """Of the sleep."""
-    slept_s: float
-    queued_s: float
-    """What the host took from the sleep to the last call."""
-    ahead_s: float
-    """What it took for the first call's fresh values, ahead of the sleep."""
-
-
 class EventClock(Clock):
     """Events around each of some calls that wait behind a sleeping kernel.
 
@@ -236,13 +216,12 @@ class EventClock(Clock):
 
     def __init__(self, gpu: CudaGpu) -> None:
         self._gpu = gpu
-        self._size, self._misses = QUEUE, 0
+        self._size, self._misses, self._launches = QUEUE, 0, 0
         self._rate = 0.0
         """Cycles in a second; not known before the first batch."""
         self._each_s = 0.0
         """What the host takes for a call with its fresh values."""
         self._late_s: float | None = None
-        self._launches = 0
         self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
         self._sleep = (gpu.event(), gpu.event())
 
@@ -270,13 +249,11 @@ class EventClock(Clock):
         """Batches, each read after the queue has drained."""
         taken: list[float] = []
         while len(taken) < count:
-            size = min(self._size, count - len(taken))
-            batch = self._take(before, call, size)
-            if self._believed(batch, size):
-                taken += batch.samples
+            taken += self._take(before, call, min(self._size, count - len(taken)))
         return taken
 
-    def _take(self, before: Step, call: Step, size: int) -> _Batch:
+    def _take(self, before: Step, call: Step, size: int) -> list[float]:
+        """The samples of a batch; none where the host was not done while the device slept."""
         gpu, (down, up) = self._gpu, self._sleep
         began, cycles = gpu.now(), self._cycles(size)
         before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
@@ -293,10 +270,21 @@ class EventClock(Clock):
             kept = call()
             gpu.record(last)
             del kept
-        queued = gpu.now() - start
+        ended = gpu.now()
         gpu.synchronize()
+        queued, slept = ended - start, gpu.elapsed(down, up)
         samples = [gpu.elapsed(first, last) for first, last in self._pairs[:size]]
-        return _Batch(samples, cycles, gpu.elapsed(down, up), queued, start - began)
+        self._rate, self._each_s = cycles / max(slept, 1e-9), (ended - began) / size
+        if queued <= slept:
+            self._misses = 0
+            return samples
+        if self._late_s is None:
+            self._misses += 1
+            if size == 1 and self._misses >= MISSES:
+                self._late_s = queued
+            elif self._misses > 1 or SPARE * queued > SLEEP_S[1]:
+                self._size = max(1, size // 2)
+        return samples if self._late_s is not None else []
 
     def _cycles(self, size: int) -> int:
         """How long to sleep while so many calls are queued."""
@@ -304,23 +292,6 @@ class EventClock(Clock):
             return FIRST_SLEEP
         least, most = SLEEP_S
         return int(min(max(SPARE * self._each_s * size, least), most) * self._rate)
-
-    def _believed(self, batch: _Batch, size: int) -> bool:
-        """Whether the host was done while the device slept; the next sleep is made to fit."""
-        self._rate = batch.cycles / max(batch.slept_s, 1e-9)
-        self._each_s = (batch.ahead_s + batch.queued_s) / size
-        if batch.queued_s <= batch.slept_s:
-            self._misses = 0
-            return True
-        if self._late_s is not None:
-            return True
-        self._misses += 1
-        if size == 1 and self._misses >= MISSES:
-            self._late_s = batch.queued_s
-            return True
-        if self._misses > 1 or SPARE * batch.queued_s > SLEEP_S[1]:
-            self._size = max(1, size // 2)
-        return False
 
 
 class GraphClock(EventClock):
@@ -410,51 +381,47 @@ WARM_S = {"cpu": 0.0, "cuda": 0.3}
 
 def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries."""
-    kind = device.split(":")[0]
-    clock = clock_for(device, "forward")
+    kind, clock = device.split(":")[0], clock_for(device, "forward")
     chance = torch.Generator(device)  # torch's own is shared
 
-    def best(call: Any) -> float:
+    def best(call: Step) -> float:
         until = perf_counter() + WARM_S[kind]
         clock.samples(_nothing, call, 2)
         while perf_counter() < until:
             clock.samples(_nothing, call, 2)
         return min(clock.samples(_nothing, call, TRIES))
 
-    flops = {}
-    for name in sorted(set(dtypes)):
-        rates = []
-        for n in PRODUCT_SIZES[kind]:
-            a, b = (
-                torch.randn(n, n, device=device, generator=chance).to(getattr(torch, name))
-                for _ in range(2)
-            )
-            rates.append(2 * n**3 / best(lambda a=a, b=b: a @ b))
-            if name == "float32" and kind in THREE_OF_TF32:
-                with _tf32():
-                    rates.append(2 * n**3 / best(lambda a=a, b=b: a @ b) / 3)
-        flops[name] = max(rates)
-    copy = {}
-    for size in COPY_BYTES[kind]:
+    def product_rate(n: int, name: str) -> float:
+        a, b = (
+            torch.randn(n, n, device=device, generator=chance).to(getattr(torch, name))
+            for _ in range(2)
+        )
+        rate = 2 * n**3 / best(lambda: a @ b)
+        if name != "float32" or kind not in THREE_OF_TF32:
+            return rate
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            return max(rate, 2 * n**3 / best(lambda: a @ b) / 3)
+        finally:
+            torch.set_float32_matmul_precision(precision)
+
+    def copy_rate(size: int) -> float:
         source = torch.ones(size // 2, dtype=torch.int8, device=device)
         target = torch.empty_like(source)
-        copy[str(size)] = size / best(lambda s=source, t=target: t.copy_(s))
-    return {"flops": flops, "copy": copy}
+        return size / best(lambda: target.copy_(source))
+
+    return {
+        "flops": {
+            name: max(product_rate(n, name) for n in PRODUCT_SIZES[kind])
+            for name in sorted(set(dtypes))
+        },
+        "copy": {str(size): copy_rate(size) for size in COPY_BYTES[kind]},
+    }
 
 
 def _nothing() -> None:
     pass
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    """Products of float32 on tensor cores, and afterwards as they were."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 CANARY = {"cpu": (1, 4, 256, 64), "cuda": (2, 16, 2048, 128)}

@@ -1,13 +1,28 @@
-"""The host clock reads what passes, and lets nothing else into the sample."""
+"""The clocks: a host's, those of a GPU that isn't there, the seam to torch.cuda, the ceilings."""
 
 import gc
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from attnbench.core.record import least_time
 from attnbench.meter import clocks
-from attnbench.meter.clocks import HostClock, clock_for
+from attnbench.meter.clocks import (
+    QUEUE,
+    CudaGpu,
+    EndToEndClock,
+    EventClock,
+    GraphClock,
+    HostClock,
+    clock_for,
+    measure_ceilings,
+)
+from attnbench.meter.timed import prepare
+from impls.cost import Cost
 from impls.loading import load_file
 
 FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
@@ -20,24 +35,12 @@ def busy(seconds):
 
 
 def test_a_busy_wait_of_five_milliseconds_reads_as_five_milliseconds():
-    taken = HostClock().samples(lambda: None, lambda: busy(0.005), 20)
+    taken = HostClock().samples(int, lambda: busy(0.005), 20)
     assert len(taken) == 20
     assert 0.005 * 0.999 <= min(taken) <= 0.005 * 1.02
 
 
-def test_what_goes_before_runs_ahead_of_each_call_and_is_not_timed():
-    steps = []
-
-    def before():
-        steps.append("before")
-        time.sleep(0.02)
-
-    taken = HostClock().samples(before, lambda: steps.append("call"), 5)
-    assert steps == ["before", "call"] * 5
-    assert min(taken) < 0.01
-
-
-def test_what_a_call_returned_is_freed_before_the_next_and_outside_the_sample():
+def test_what_goes_before_and_the_freeing_of_what_came_are_not_timed():
     class Slow:
         alive = 0
 
@@ -49,52 +52,428 @@ def test_what_a_call_returned_is_freed_before_the_next_and_outside_the_sample():
             time.sleep(0.02)
 
     seen = []
-    taken = HostClock().samples(lambda: seen.append(Slow.alive), Slow, 3)
-    assert seen == [0, 0, 0]
+    taken = HostClock().samples(lambda: seen.append((Slow.alive, time.sleep(0.02))), Slow, 3)
+    assert seen == [(0, None)] * 3
     assert min(taken) < 0.01
 
 
-def test_the_collector_waits_and_is_put_back_even_after_an_error():
+@pytest.mark.parametrize("was", [True, False])
+def test_the_collector_waits_and_is_as_it_was_even_after_an_error(was):
     seen = []
-    HostClock().samples(lambda: None, lambda: seen.append(gc.isenabled()), 2)
-    assert seen == [False, False]
-    assert gc.isenabled()
-    with pytest.raises(ZeroDivisionError):
-        HostClock().samples(lambda: None, lambda: 1 / 0, 2)
-    assert gc.isenabled()
+    (gc.enable if was else gc.disable)()
+    try:
+        HostClock().samples(int, lambda: seen.append(gc.isenabled()), 2)
+        with pytest.raises(ZeroDivisionError):
+            HostClock().samples(int, lambda: 1 / 0, 2)
+        assert (seen, gc.isenabled()) == ([False, False], was)
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_puts_another_clock_in_place_is_read_by_the_one_it_began_with(monkeypatch):
     def call():
         monkeypatch.setattr(clocks, "perf_counter_ns", lambda: 0)
 
-    (taken,) = HostClock().samples(lambda: None, call, 1)
+    (taken,) = HostClock().samples(int, call, 1)
     assert taken > 0
 
 
-def test_a_collector_that_was_off_stays_off():
-    gc.disable()
-    try:
-        HostClock().samples(lambda: None, lambda: None, 1)
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
-def test_the_processor_is_timed_by_the_host_clock(phase):
-    assert clock_for("cpu", phase).name == "host"
+def test_a_gpu_is_timed_by_events_a_decoder_by_its_graph_and_a_processor_by_the_host(
+    monkeypatch, phase
+):
+    monkeypatch.setattr(clocks, "cuda_gpu", lambda device: FakeGpu())
+    assert type(clock_for("cuda:1", phase)) is (GraphClock if phase == "decode" else EventClock)
+    assert type(clock_for("cpu", phase)) is HostClock
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+def kernels(gpu, count, seconds):
+    def call():
+        for _ in range(count):
+            gpu.kernel(seconds)
+
+    return call
+
+
+def test_events_read_what_the_kernels_took_though_launching_takes_longer():
+    gpu = FakeGpu(launch_s=50e-6)
+    call = kernels(gpu, 4, 10e-6)
+    assert EventClock(gpu).samples(int, call, 40) == pytest.approx([40e-6] * 40)
+    assert min(EndToEndClock(gpu).samples(int, call, 4)) >= 200e-6
+    gpu.sleep = lambda cycles: None  # without it the gaps between launches are in the samples
+    clock = EventClock(gpu)
+    assert min(clock.samples(int, call, QUEUE)) > 100e-6
+    assert clock.flags[0].startswith("launch-bound: ")
+
+
+@pytest.mark.parametrize(("host_s", "least", "most"), [(500e-6, 8e-3, 1), (0, 0, 1e-3)])
+def test_the_sleep_is_made_to_fit_what_the_host_needs(host_s, least, most):
+    gpu = FakeGpu()
+
+    def call():
+        gpu.busy_host(host_s)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    assert clock.samples(int, call, 32) == pytest.approx([20e-6] * 32)
+    assert clock.flags == ()
+    assert least < clock._cycles(QUEUE) / gpu.hz < most
+
+
+def test_no_more_is_queued_than_a_stream_holds_where_the_launches_of_a_call_are_known():
+    batches = {}
+    for known in (True, False):
+        gpu = FakeGpu()
+        before, call, clock = kernels(gpu, 40, 1e-6), kernels(gpu, 60, 50e-6), EventClock(gpu)
+        if known:
+            clock.expect(60)
+        clock.samples(before, call, 1)  # so that it is known how long the host takes
+        gpu.log.clear()
+        assert clock.samples(before, call, 14) == pytest.approx([60 * 50e-6] * 14)
+        assert clock.flags == ()
+        batches[known] = gpu.log.count("sleep")
+    assert batches[True] == 2  # of seven, none thrown away
+    assert batches[False] > 2
+
+
+def test_a_call_that_a_stream_does_not_hold_is_flagged_as_that_and_not_as_launch_bound():
+    gpu = FakeGpu()
+    clock = EventClock(gpu)
+    clock.expect(1200)
+    call = kernels(gpu, 1200, 20e-6)  # four times what launching takes
+    assert clock.samples(int, call, 4) == pytest.approx([1200 * 20e-6] * 4, rel=0.01)
+    assert clock.flags[0].startswith("not queued ahead: a call launches about 1200 kernels")
+
+
+@pytest.mark.parametrize("every", [10**6, 97])
+def test_a_host_that_stumbles_costs_a_batch_and_no_more(every):
+    gpu, numbers = FakeGpu(), iter(range(10**6))
+
+    def call():
+        gpu.busy_host(20e-3 if next(numbers) % every == 20 else 1e-6)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    assert clock.samples(int, call, 640) == pytest.approx([20e-6] * 640)
+    assert (clock.flags, clock._size) == ((), QUEUE)
+    assert every == 97 or next(numbers) == 640 + 16
+
+
+@pytest.mark.parametrize(("waits", "host_s"), [(True, 30e-6), (False, 0.3)])
+def test_a_call_that_waits_or_outlasts_the_longest_sleep_is_kept_and_flagged(waits, host_s):
+    gpu = FakeGpu()
+
+    def call():
+        gpu.kernel(20e-6)
+        if waits:
+            gpu.synchronize()
+        gpu.busy_host(host_s)
+        gpu.kernel(20e-6)
+
+    clock = EventClock(gpu)
+    taken = clock.samples(int, call, 8)
+    assert len(taken) == 8 and min(taken) > 70e-6  # the gap is in it
+    assert clock.flags[0].startswith("launch-bound: ")
+    assert waits or "takes 300 ms to queue a call" in clock.flags[0]
+
+
+def test_a_before_that_waits_for_the_device_ends_in_batches_of_one_without_a_flag():
+    gpu = FakeGpu()
+    clock = EventClock(gpu)
+    taken = clock.samples(gpu.synchronize, lambda: gpu.kernel(20e-6), 20)
+    assert taken == pytest.approx([20e-6] * 20)
+    assert (clock.flags, clock._size) == ((), 1)
+
+
+def test_the_cache_is_emptied_after_fresh_values_came_and_outside_the_sample():
+    gpu = FakeGpu(cold=1.0)
+
+    def before():
+        gpu.log.append("before")
+        gpu.kernel(5e-3)
+
+    def call():
+        gpu.log.append("call")
+        gpu.kernel(20e-6)
+
+    for make, tail in ((EventClock, []), (EndToEndClock, ["synchronize"])):
+        gpu.log.clear()
+        taken = make(gpu).samples(before, call, 4)
+        assert 39e-6 < min(taken) <= max(taken) < 1e-4
+        steps = [x for x in gpu.log if x != "sleep"]
+        assert steps[: 3 + len(tail)] == ["before", "flush", *tail, "call"]
+
+
+def test_work_on_a_side_stream_is_seen_from_end_to_end_alone_and_events_that_lie_are_contradicted():
+    gpu = FakeGpu(lie=0.5)
+
+    def call():
+        gpu.kernel(10e-6)
+        gpu.kernel(5e-3, stream="side")
+
+    assert EventClock(gpu).samples(int, call, 4) == pytest.approx([5e-6] * 4)
+    assert min(EndToEndClock(gpu).samples(int, call, 4)) >= 5e-3
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """A call of many small kernels that puts its result aside, as what is timed does."""
+
+    def __init__(self, gpu, waits=False):
+        self.gpu, self.waits, self.out, self.seen = gpu, waits, None, []
+
+    def before(self):
+        self.seen.append(self.out)
+        self.out = None
+
+    def run(self):
+        for _ in range(30):
+            self.gpu.kernel(2e-6)
+        if self.waits:
+            self.gpu.synchronize()
+        self.out = "result" if self.gpu.captured is None else "static result"
+        return self.out
+
+    def hold(self):
+        kept = self.out
+        return lambda: setattr(self, "out", kept)
+
+
+def prepared(gpu, waits=False, moves=False):
+    one, clock = Decoder(gpu, waits), GraphClock(gpu)
+    one.call = SimpleNamespace(moves=moves)
+    prepare(clock, one)
+    return one, clock
+
+
+def test_a_graph_is_replayed_behind_the_sleep_and_leaves_its_result_where_it_is_looked_for():
+    gpu = FakeGpu(launch_s=10e-6)
+    one, clock = prepared(gpu)
+    one.seen.clear()
+    taken = clock.samples(one.before, one.run, 40)
+    assert (clock.name, clock.flags, clock.batch) == ("graph", (), QUEUE)
+    assert taken == pytest.approx([60e-6] * 40)
+    assert gpu.log.count("replay") == 41
+    assert one.seen == ["static result"] * 40
+    clock.step(one.run)()
+    assert gpu.log.count("replay") == 42
 
 
 @pytest.mark.parametrize(
-    ("phase", "name"),
+    ("waits", "moves", "why"),
     [
-        ("forward", "EventClock"),
-        ("train", "EventClock"),
-        ("backward", "EventClock"),
-        ("decode", "GraphClock"),
+        (True, False, "the call can't be captured (operation not permitted when stream is"),
+        (False, True, "what it remembers of the tokens before lies elsewhere"),
     ],
 )
-def test_a_gpu_is_timed_by_events_and_a_decoder_by_its_graph(monkeypatch, phase, name):
-    monkeypatch.setattr(clocks, "cuda_gpu", lambda device: FakeGpu())
-    assert type(clock_for("cuda:1", phase)).__name__ == name
+def test_what_can_not_be_captured_is_timed_from_end_to_end_and_says_why(waits, moves, why):
+    gpu = FakeGpu(launch_s=10e-6)
+    one, clock = prepared(gpu, waits, moves)
+    assert min(clock.samples(one.before, one.run, 4)) >= 300e-6
+    assert (one.out, clock.name, clock.batch) == ("result", "e2e", 1)
+    assert clock.flags[0].startswith(f"timed without a CUDA graph: {why}")
+    assert "replay" not in gpu.log and clock.step(one.run) == one.run
+
+
+def test_a_replay_is_never_taken_for_another_call():
+    _, clock = prepared(gpu := FakeGpu())
+    other = Decoder(gpu)
+    with pytest.raises(ValueError, match="another call"):
+        clock.samples(other.before, other.run, 1)
+    clock.prepare(other.before, other.run, other.hold)
+    assert len(clock.samples(other.before, other.run, 1)) == 1
+
+
+# ---- the seam to torch.cuda, with recorders in the place of torch's functions --------------------
+
+
+class Recorder:
+    """Notes in which order torch would have been called, and what was the current stream."""
+
+    def __init__(self, monkeypatch):
+        self.log, self.stream, self.fails, self.number = [], "default", None, 0
+        for name, value in {
+            "_synchronize": lambda device: self.log.append(f"synchronize {device}"),
+            "_Event": lambda enable_timing: SimpleNamespace(
+                record=lambda stream: self.log.append(f"record on {stream.name}"),
+                elapsed_time=lambda other: 2.5,
+            ),
+            "_sleep": lambda cycles: self.log.append(f"sleep {cycles}"),
+            "_current_stream": lambda device=None: self._of(self.stream),
+            "_set_stream": lambda stream: setattr(self, "stream", stream.name),
+            "_Stream": lambda device: self._of("side"),
+            "_on": self._block,
+            "_Graph": self._new,
+            "_graph": self._capturing,
+            "_new_pool": lambda: (0, 7),
+            "_end_pool": lambda index, pool: self.log.append(f"end pool {pool}"),
+        }.items():
+            monkeypatch.setattr(clocks, name, value)
+        self.gpu = object.__new__(CudaGpu)
+        self.gpu.device = torch.device("cuda", 1)
+        self.gpu._flushed = torch.ones(4, dtype=torch.int8)
+
+    def _of(self, name):
+        waits = lambda other: self.log.append(f"{name} waits for {other.name}")  # noqa: E731
+        return SimpleNamespace(name=name, wait_stream=waits)
+
+    def _new(self):
+        self.number += 1
+        replay = f"replay {self.number}"
+        return SimpleNamespace(number=self.number, replay=lambda: self.log.append(replay))
+
+    @contextmanager
+    def _block(self, device):
+        yield
+
+    @contextmanager
+    def _capturing(self, graph, pool=None, stream=None):
+        """As torch's: it sets the stream, and forgets to put it back where the end fails."""
+        before, self.stream = self.stream, stream.name
+        self.log.append(f"begin {graph.number}")
+        try:
+            yield
+        finally:
+            self.log.append(f"end {graph.number}")
+            if self.fails and graph.number == 1:
+                self.stream = "lost"
+                raise RuntimeError(self.fails)
+        self.stream = before
+
+    def call(self):
+        self.log.append(f"call on {self.stream}, collector {'on' if gc.isenabled() else 'off'}")
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    return Recorder(monkeypatch)
+
+
+def test_a_call_is_warmed_up_and_captured_on_a_stream_of_its_own_with_the_collector_off(recorder):
+    replay = recorder.gpu.capture(recorder.call)
+    warm = ["call on side, collector off"] * 3
+    waits = "side waits for default", "default waits for side"
+    assert recorder.log == [waits[0], *warm, "begin 1", warm[0], "end 1", waits[1]]
+    assert recorder.stream == "default" and gc.isenabled()
+    replay()
+    assert recorder.log[-1] == "replay 1"
+
+
+def test_after_a_capture_that_failed_torch_is_as_it_was(recorder):
+    recorder.fails = "operation not permitted when stream is capturing"
+    with pytest.raises(RuntimeError, match="not permitted"):
+        recorder.gpu.capture(recorder.call)
+    assert recorder.log[recorder.log.index("end 1") :] == [
+        *("end 1", "synchronize cuda:1", "end pool (0, 7)", "begin 2", "end 2"),
+        "default waits for side",
+    ]
+    assert recorder.stream == "default" and gc.isenabled()
+
+
+def test_events_are_recorded_where_the_call_queues_and_read_in_seconds(recorder):
+    gpu, recorder.stream = recorder.gpu, "another"
+    event = gpu.event()
+    gpu.record(event)
+    assert gpu.elapsed(event, gpu.event()) == pytest.approx(0.0025)
+    gpu.sleep(123)
+    gpu.synchronize()
+    gpu.flush()
+    assert recorder.log == ["record on another", "sleep 123", "synchronize cuda:1"]
+    assert gpu._flushed.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "done"),
+    [
+        ("cpu", True, []),
+        ("cuda", False, []),
+        ("cuda", True, ["set 0", "wait"]),
+        ("cuda:1", True, ["set 1", "wait"]),
+        ("cuda:7", True, []),
+    ],
+)
+def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch, device, there, done):
+    log = []
+
+    def set_device(index):
+        if index == 7:
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        log.append(f"set {index}")
+
+    monkeypatch.setattr(clocks, "_available", lambda: there)
+    monkeypatch.setattr(clocks, "_set_device", set_device)
+    monkeypatch.setattr(clocks, "_synchronize", lambda: log.append("wait"))
+    clocks.begin(device)
+    assert log == done
+
+
+# ---- ceilings: what a device can do at best, and the least time that follows ---------------------
+
+
+@pytest.fixture
+def ceilings(monkeypatch):
+    """What is measured by a clock that reads what it is told."""
+
+    def measured(samples, dtypes=("float32",), sizes=(4,), **more):
+        clock = SimpleNamespace(samples=lambda before, call, count: samples(call, count))
+        monkeypatch.setattr(clocks, "clock_for", lambda device, phase: clock)
+        monkeypatch.setitem(clocks.PRODUCT_SIZES, "cpu", sizes)
+        monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (64,))
+        for name, value in more.items():
+            monkeypatch.setattr(clocks, name, value)
+        return measure_ceilings("cpu", dtypes)
+
+    return measured
+
+
+def test_the_best_of_the_sizes_and_tries_counts(ceilings):
+    sizes = lambda call, n: [m * call().numel() for m in (2.0, 1.0, 3.0, 9.0, 9.0)[:n]]  # noqa: E731
+    got = ceilings(sizes, sizes=(2, 4))
+    assert got["flops"] == {"float32": 2 * 4**3 / 16}  # the larger does 8 FLOP/s, the other 4
+    assert got["copy"] == {"64": 64 / 32}  # 32 bytes read and 32 written
+
+
+def test_nothing_counts_before_the_device_is_warm(ceilings):
+    now = [0.0]
+
+    def samples(call, count):
+        now[0] += 0.02 * count
+        return [10.0 if now[0] < 0.3 else 1.0] * count
+
+    got = ceilings(samples, perf_counter=lambda: now[0], WARM_S={"cpu": 0.3})
+    assert got == {"flops": {"float32": 128.0}, "copy": {"64": 64.0}}
+
+
+@pytest.mark.parametrize(("where", "rate"), [(("cpu",), 256.0), ((), 128.0)])
+def test_float32_may_be_made_of_three_products_of_tf32_on_a_gpu(ceilings, where, rate):
+    precision = torch.get_float32_matmul_precision
+    samples = lambda call, n: [1 / 6 if precision() == "high" else 1.0] * n  # noqa: E731
+    before = precision()
+    flops = ceilings(samples, ("float32", "float64"), THREE_OF_TF32=where)["flops"]
+    assert flops == pytest.approx({"float32": rate, "float64": 128.0})
+    assert precision() == before
+
+
+GIVEN = {"flops": {"float32": 1e9}, "copy": {"1000": 8e9, "100000": 4e9, "10000000": 1e9}}
+
+
+@pytest.mark.parametrize(
+    ("flops", "nbytes", "seconds"),
+    [
+        (10**9, 500, 1.0),
+        (10, 10**7, 0.01),
+        (0, 1000, 1000 / 8e9),  # the fastest copy that is as large
+        (0, 1001, 1001 / 4e9),
+        (0, 10**12, 1000.0),
+    ],
+)
+def test_the_least_time_is_bound_by_the_product_or_by_the_copy(flops, nbytes, seconds):
+    assert least_time(Cost(flops, nbytes), "float32", GIVEN) == pytest.approx(seconds)
+    assert least_time(Cost(1, 1), "bfloat16", GIVEN) is None  # its product was not measured
+    faster = {**GIVEN, "copy": {"1000": 1e9, "100000": 4e9}}
+    assert least_time(Cost(0, 10), "float32", faster) == pytest.approx(10 / 4e9)

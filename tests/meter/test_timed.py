@@ -1,7 +1,6 @@
 """What is timed: fresh values, every result compared; when sampling stops; slow-downs and waits."""
 
 import itertools
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +13,9 @@ from attnbench.core.gpu import SLOWDOWNS, Absent
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, cast, make
 from attnbench.meter import timed as meter
-from attnbench.meter.clocks import EventClock, HostClock
+from attnbench.meter.clocks import EventClock
 from attnbench.meter.timed import (
     SAME,
-    FreshValues,
     Health,
     Processor,
     Timed,
@@ -91,23 +89,6 @@ class Seen:
 # ---- the values ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "batch"), [(4, 2, 1), (4, 1, 1), (1, 1, 2), (1, 1, 1)]
-)
-def test_the_other_set_has_the_same_form_other_values_and_another_result(
-    heads, kv_heads, batch, inputs
-):
-    more = {"heads": heads, "kv_heads": kv_heads, "batch": batch, "inputs": inputs}
-    problem = Problem(q_len=10, kv_len=14, head_dim=8, v_head_dim=4, **more)
-    first = make(problem, 0)
-    other, attend = other_set(first), build(problem)
-    for a, b in zip(first, other, strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        torch.testing.assert_close(a.flatten().sort()[0], b.flatten().sort()[0])
-    assert bool(((attend(*first) - attend(*other)).abs().amax(-1) > 0).all())
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_call_has_values_that_no_call_had_at_the_same_addresses(phase):
     seen = Seen(build(SMALL))
@@ -126,31 +107,15 @@ def test_every_call_has_values_that_no_call_had_at_the_same_addresses(phase):
         assert torch.equal(kept[at], values.inputs[at])
 
 
-@pytest.mark.parametrize("dtype", SAME)
-@pytest.mark.parametrize("kv_heads", [1, 4])
-def test_signs_are_random_and_leave_the_scores_as_they_are(dtype, kv_heads):
-    values = values_of(Problem(**{**SIZES, "kv_heads": kv_heads}, dtype=dtype))
-    one, other = (FreshValues(values, [], exact=True) for _ in range(2))
-    was, drawn = values.inputs.q @ values.inputs.k.mT, []
-    for _ in range(5):
-        drawn.append([one.draw().inputs, other.draw().inputs])
-        for q, k, _ in drawn[-1]:
-            assert not torch.equal(q, values.inputs.q)
-            assert torch.equal(q @ k.mT, was)
-    assert any(not torch.equal(a.q, b.q) for a, b in drawn)
-
-
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("kv_heads", [1, 4])
-@pytest.mark.parametrize("dtype", SAME)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("name", [*EXACT, "mean_v"])
-def test_honest_rows_give_what_is_wanted(name, phase, dtype, kv_heads, mask):
-    sizes = {**SIZES, "kv_heads": kv_heads}
-    problem = Problem(**sizes, dtype=dtype, phase=phase, mask=Mask.parse(mask))
-    one, _ = timed(problem, attend_of(name, problem), exact=name != "mean_v", second=True)
-    turns(one, 3)
-    assert one.wrong() is None
+def test_honest_rows_give_what_is_wanted(name, phase):
+    for dtype, kv_heads, mask in zip(SAME, (1, 4, 4, 1), ("none", "causal") * 2, strict=True):
+        more = {"dtype": dtype, "phase": phase, "mask": Mask.parse(mask)}
+        problem = Problem(**{**SIZES, "kv_heads": kv_heads}, **more)
+        one, _ = timed(problem, attend_of(name, problem), exact=name != "mean_v", second=True)
+        turns(one, 3)
+        assert one.wrong() is None, dtype
 
 
 def linear(q, k, v):
@@ -161,14 +126,13 @@ def crooked(q, k, v):
     return (q @ k.mT) @ v.abs()
 
 
-@pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     ("attend", "judged", "signs"),
     [(linear, True, True), (crooked, True, False), (linear, False, False)],
 )
-def test_two_sets_take_turns_under_signs_on_v_where_those_come_out(phase, attend, judged, signs):
+def test_two_sets_take_turns_under_signs_on_v_where_those_come_out(attend, judged, signs):
     seen = Seen(attend)
-    one, values = timed(SMALL.with_(phase=phase), seen, exact=False, second=judged)
+    one, values = timed(SMALL.with_(phase="train"), seen, exact=False, second=judged)
     seen.calls.clear()
     turns(one, 6)
     assert one.wrong() is None
@@ -210,38 +174,38 @@ def test_the_upstream_gradient_of_loaded_values_is_not_known_beforehand():
 # ---- what is compared ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("phase", "calls"),
-    [("forward", (0, 1)), ("train", (0, 1)), ("backward", (1, 0)), ("decode", (0, 1))],
-)
-def test_each_phase_runs_what_its_name_says_under_the_clock(phase, calls):
+@pytest.mark.parametrize("phase", PHASES)
+def test_each_phase_runs_what_its_name_says_under_the_clock(phase):
     seen = Seen(build(SMALL))
     one, _ = timed(SMALL.with_(phase=phase), seen)
     seen.calls.clear()
     one.before()
     ahead = len(seen.calls)
     out = one.run()
-    assert (ahead, len(seen.calls) - ahead) == calls
+    assert (ahead, len(seen.calls)) == ((1, 1) if phase == "backward" else (0, 1))
     assert out.requires_grad is (phase in ("train", "backward"))
     assert len(one._gradients) == (3 if phase in ("train", "backward") else 0)
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("at", "count"), [(1, 1), (2, 2), (7, 7), (1, 3), (2, 3)])
-def test_a_result_that_is_off_at_one_call_is_found(phase, at, count, exact):
-    one, _ = timed(SMALL.with_(phase=phase), exact=exact, second=True)
+@pytest.mark.parametrize(("at", "count"), [(1, 1), (7, 7), (1, 3), (2, 3)])
+def test_a_result_that_is_off_at_one_call_is_found(phase, at, count):
+    for exact in (True, False):
+        one, _ = timed(SMALL.with_(phase=phase), exact=exact, second=True)
+        lie_at(one, at, 1.001)
+        turns(one, count)
+        one.settle()  # once more changes nothing
+        assert "while it was timed its output was not what it was" in one.wrong()
+
+
+def lie_at(one, call, factor):
     inner, numbers = one.call.attend, itertools.count(1)
-    one.call.attend = lambda *x: inner(*x) * (1.001 if next(numbers) == at else 1.0)
-    turns(one, count)
-    one.settle()  # once more changes nothing
-    assert "while it was timed its output was not what it was" in one.wrong()
+    one.call.attend = lambda *x: inner(*x) * (factor if next(numbers) == call else 1.0)
 
 
 def test_the_last_output_of_a_measurement_is_compared_too(scripted):
     one, _ = timed(SMALL)
-    inner, numbers = one.call.attend, itertools.count(1)
-    one.call.attend = lambda *x: inner(*x) * (2.0 if next(numbers) == 7 else 1.0)
+    lie_at(one, 7, 2.0)
     assert measure_time(one, scripted(itertools.repeat(1.0), step_s=10.0), 1e-9, []).n == 7
     assert "while it was timed its output was not" in one.wrong()
 
@@ -249,8 +213,7 @@ def test_the_last_output_of_a_measurement_is_compared_too(scripted):
 @pytest.mark.parametrize(("spacings", "wrong"), [(1, False), (16, True)])
 def test_a_result_may_lie_a_spacing_from_what_it_was_and_not_many(spacings, wrong):
     one, _ = timed(SMALL)
-    inner = one.call.attend
-    one.call.attend = lambda q, k, v: inner(q, k, v) * (1 + spacings * EPSILON["float32"])
+    lie_at(one, 1, 1 + spacings * EPSILON["float32"])
     turns(one, 1)
     assert (one.wrong() is not None) == wrong
 
@@ -318,11 +281,9 @@ def test_a_time_keeps_every_sample_and_sums_them_up_as_numpy_does(scripted):
     [
         ([1.0] * 30 + [1.1] * 30 + [1.2] * 30, "the last third of the samples took +20.0% against"),
         ([2.0 - i / 100 for i in range(60)], "took -"),
-        ([1.0, 1.001] * 40, None),
         ([1.0, 2.0] * 40, None),  # noisy, the same all along
         ([1.0] * 30 + [1.005] * 30, None),
         ([1.0, 1.5, 2.0] * 6, None),  # too few to tell
-        ([1.0] * 6 + [2.0] * 12, None),
         ([9.0, 5.0] + [1.0, 1.001, 0.999] * 20, None),  # slow first samples
     ],
 )
@@ -353,56 +314,27 @@ THERMAL, CAPPED = (0.1, 0.4, 3.0, "HwThermal"), (0.0, 1e9, 1.1, "SwPowerCap")
 
 
 @pytest.mark.parametrize(
-    ("slow", "watched", "median_s", "flag"),
+    ("slow", "watched", "longest", "flag"),
     [
         ([], True, 1e-3, None),
         ([THERMAL], True, 1e-3, None),
-        ([THERMAL], False, 1e-3, None),
+        ([THERMAL], False, 3e-3, None),
         ([CAPPED], True, 1.1e-3, "power-capped: "),
     ],
 )
 def test_samples_of_a_gpu_come_in_batches_without_its_slow_downs(
-    monkeypatch, slow, watched, median_s, flag
+    monkeypatch, slow, watched, longest, flag
 ):
     gpu = fake.FakeGpu()
     monkeypatch.setattr(meter, "perf_counter", gpu.now)
     gpu.slow = slow
     health = Health(fake.FakeBoard(gpu) if watched else None, gpu.busy_host)
-    one = SimpleNamespace(before=lambda: None, run=lambda: gpu.kernel(1e-3), settle=lambda: None)
+    one = SimpleNamespace(before=int, run=lambda: gpu.kernel(1e-3), settle=int)
     result = measure_time(one, EventClock(gpu), 1.0, [], health=health)
-    assert (result.clock, result.median_s) == ("events", pytest.approx(median_s))
     assert (result.discarded > 0) == (slow == [THERMAL] and watched)
-    seen = 3e-3 if slow == [THERMAL] and not watched else median_s
-    assert max(result.samples_s) == pytest.approx(seen)
+    assert max(result.samples_s) == pytest.approx(longest)
     assert [f.startswith(flag) for f in result.flags] == ([True] if flag else [])
-    speed = 1800.0 if flag else 1980.0
-    assert result.clocks.get("sm_mhz") == (speed if watched else None)
-    assert gpu.log.count("synchronize") < result.n / 4 or slow
-
-
-@pytest.mark.parametrize(
-    ("drift", "wait", "kernel", "flag"),
-    [
-        (0.5, False, 1e-3, "drifting: "),
-        (0.0, True, 1e-3, "launch-bound: "),
-        (0.0, False, 0.2, None),
-    ],
-)
-def test_drift_waits_and_long_calls_on_a_gpu(monkeypatch, drift, wait, kernel, flag):
-    gpu = fake.FakeGpu(drift=drift)
-    monkeypatch.setattr(meter, "perf_counter", gpu.now)
-
-    def run():
-        gpu.kernel(kernel)
-        if wait:
-            gpu.synchronize()
-
-    one = SimpleNamespace(before=lambda: None, run=run, settle=lambda: None)
-    result = measure_time(one, EventClock(gpu), 1.0, [])
-    if flag:
-        assert result.flags[0].startswith(flag)
-    else:  # long calls do not overrun the budget by a batch
-        assert result.n == 7 and gpu.host < 2.0
+    assert result.clocks.get("sm_mhz") == ((1800.0 if flag else 1980.0) if watched else None)
 
 
 class Scene:
@@ -480,16 +412,12 @@ def test_a_driver_that_does_not_say_is_flagged_once():
 
 
 def test_a_gpu_is_watched_by_its_uuid_or_the_reason_is_flagged(monkeypatch):
-    watch = health_for("cpu")
-    assert watch.take(lambda: [1.0]) == [1.0]
-    assert (watch.discarded, watch.clocks(), watch.flags()) == (0, {}, [])
+    assert (health_for("cpu").take(lambda: [1.0]), health_for("cpu").flags()) == ([1.0], [])
     board = fake.FakeBoard(fake.FakeGpu())
-    monkeypatch.setattr(meter, "cuda_gpu", lambda device: SimpleNamespace(uuid="1"))
-    monkeypatch.setattr(meter.gpu, "board", {"1": board}.get)
-    assert health_for("cuda")._board is board
-    monkeypatch.setattr(meter.gpu, "board", lambda uuid: Absent("there is no driver"))
-    why = ["slow-downs were not watched for: there is no driver"]
-    assert health_for("cuda").flags() == why
+    monkeypatch.setattr(meter, "cuda_gpu", lambda device: SimpleNamespace(uuid=device))
+    monkeypatch.setattr(meter.gpu, "board", {"cuda:1": board, "cuda": Absent("no driver")}.get)
+    assert health_for("cuda:1")._board is board
+    assert health_for("cuda").flags() == ["slow-downs were not watched for: no driver"]
 
 
 # ---- the processor -------------------------------------------------------------------------------
@@ -513,13 +441,3 @@ def test_a_processor_that_was_not_there_is_flagged(monkeypatch, cpu, waits, thre
     ):
         monkeypatch.setattr(meter, name, iter((*readings, readings[1])).__next__)
     assert Processor().flags(100, threads) == flags
-
-
-def test_a_call_that_sleeps_is_flagged_by_what_the_system_counts():
-    one = SimpleNamespace(before=lambda: None, run=lambda: time.sleep(0.005), settle=lambda: None)
-    (flag,) = measure_time(one, HostClock(), 0.01, []).flags
-    assert flag.startswith(("it waited: ", "contended: "))
-    before = meter._waits()
-    for _ in range(5):
-        time.sleep(1e-4)
-    assert meter._waits() - before >= 5
