@@ -45,24 +45,22 @@ class NvmlCounter:
 class RaplCounter:
     """The processor's packages, summed. Their counters are short and begin again at zero."""
 
-    key = "cpu"
-    warm_s = 0.2
+    key, warm_s = "cpu", 0.2
 
     def __init__(self, packages: list[Path]) -> None:
-        self._packages = packages
+        self._files = [package / "energy_uj" for package in packages]
         names = ", ".join((p / "name").read_text().strip() for p in packages)
         self.method = f"rapl counter: {names}"
         self._range = [_number(p / "max_energy_range_uj") for p in packages]
-        self._last = [_number(p / "energy_uj") for p in packages]
+        self._last = [_number(file) for file in self._files]
         self._sum_uj = 0
 
     def joules(self) -> float:
         """Since this was made; must be called before a counter has gone around."""
-        for i, package in enumerate(self._packages):
-            now = _number(package / "energy_uj")
-            went = now - self._last[i]
-            self._sum_uj += went if went >= 0 else went + self._range[i]
-            self._last[i] = now
+        now = [_number(file) for file in self._files]
+        for was, is_now, whole in zip(self._last, now, self._range, strict=True):
+            self._sum_uj += is_now - was + (whole if is_now < was else 0)
+        self._last = now
         return self._sum_uj * 1e-6
 
     def watts(self) -> None:
@@ -81,15 +79,15 @@ def counter_for(device: str) -> Counter | Energy:
         return _rapl(POWERCAP)
     gpu = cuda_gpu(device)
     board = nvml.board(gpu.uuid)
-    return (
-        Energy(why=board.reason) if isinstance(board, Absent) else of_board(board, gpu.synchronize)
-    )
+    if isinstance(board, Absent):
+        return Energy(why=board.reason)
+    return of_board(board, gpu.synchronize)
 
 
 def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
     """The board's counter, if it counts this process alone."""
-    mig, others, energy = board.mig(), board.other_processes(), board.energy_j()
-    if mig is True:
+    others, energy = board.other_processes(), board.energy_j()
+    if board.mig() is True:
         return Energy(
             why="the GPU is cut into instances (MIG), and its counter knows only the whole"
         )
@@ -102,22 +100,20 @@ def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
 
 
 def _rapl(folder: Path) -> Counter | Energy:
-    packages = []
-    for place in sorted(folder.glob("intel-rapl:*")):  # AMD's processors are there too
-        try:
-            if (place / "name").read_text().startswith("package-"):
-                packages.append(place)
-        except OSError:
-            continue
-    if not packages:
-        return Energy(why=f"this machine shows no energy counter of its processor in {folder}")
-    try:
-        return RaplCounter(packages)
+    try:  # AMD's processors are in these folders too
+        packages = [
+            place
+            for place in sorted(folder.glob("intel-rapl:*"))
+            if (place / "name").read_text().startswith("package-")
+        ]
+        if packages:
+            return RaplCounter(packages)
     except PermissionError:
         how = f"sudo chmod a+r {folder}/intel-rapl:*/energy_uj"
         return Energy(why=f"the processor's energy counter is for root alone; allow it with {how}")
     except (OSError, ValueError) as error:
         return Energy(why=f"the processor's energy counter can't be read: {error}")
+    return Energy(why=f"this machine shows no energy counter of its processor in {folder}")
 
 
 def _number(file: Path) -> int:
@@ -131,10 +127,8 @@ SETTLE_S = 0.5
 POLL_S = 1e-3
 UPDATES = 50
 """Steps of the counter in a measurement, at the least."""
-ROUND_S = 5e-3
-"""Calls between two readings of the counter."""
-FRESH_S = 0.1
-WATTS_S = 0.05
+ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
+"""Between two readings of the counter, two sets of fresh values, and two readings of the power."""
 PATIENCE_S = 2.0
 """A counter that did not move for so long does not move."""
 DISAGREE = 0.1
@@ -187,10 +181,15 @@ def measure_energy(
         first, last = load.between_steps(max(budget_s, UPDATES * idle.step_s))
     except (_Stuck, OSError) as error:
         return Energy(why=str(error), method=counter.method)
-    took, calls = last.at - first.at, last.calls - first.calls
-    drawn = last.joules - first.joules
+    took, drawn, calls = (end - start for start, end in zip(first, last, strict=True))
     joules = (drawn - idle.watts * took) / calls
-    flags = _disagreement(load.watts, took, drawn)
+    flags = []
+    if load.watts:  # a second opinion
+        other = sum(load.watts) / len(load.watts) * took
+        if abs(other - drawn) > DISAGREE * drawn:
+            flags.append(
+                f"power by time makes {other:.3g} J of what the counter says is {drawn:.3g} J"
+            )
     if joules <= 0:
         flags.append("the device drew no more than when idle")
     return Energy(
@@ -198,21 +197,11 @@ def measure_energy(
         gross_joules=drawn / calls,
         tokens_per_joule=problem.batch * problem.q_len / joules if joules > 0 else None,
         idle_w=idle.watts,
-        calls=calls,
+        calls=int(calls),
         call_s=took / calls,
         method=counter.method,
         flags=flags,
     )
-
-
-def _disagreement(watts: list[float], took: float, drawn: float) -> list[str]:
-    """A flag where power by time, a second opinion, differs from the counter."""
-    if not watts:
-        return []
-    other = sum(watts) / len(watts) * took
-    if abs(other - drawn) <= DISAGREE * drawn:
-        return []
-    return [f"power by time makes {other:.3g} J of what the counter says is {drawn:.3g} J"]
 
 
 def _idle_of(counter: Counter, host: HostTime) -> Idle:
@@ -242,13 +231,6 @@ def _look(counter: Counter, host: HostTime) -> Idle:
     return Idle((high - low) / (ended - began), (ended - began) / (len(steps) - 1))
 
 
-class _CounterStep(NamedTuple):
-    at: float
-    joules: float
-    calls: int
-    """How many had been made by then."""
-
-
 class _Load:
     """Calls one after another, in rounds."""
 
@@ -263,27 +245,25 @@ class _Load:
         start = self._host.now()
         while (spent := self._host.now() - start) < self._counter.warm_s or not self._calls:
             self._round()
-            took = self._host.now() - start - spent
-            if took < ROUND_S / 2:
+            if self._host.now() - start - spent < ROUND_S / 2:
                 self._each *= 2
         self.watts.clear()
 
-    def between_steps(self, least_s: float) -> tuple[_CounterStep, _CounterStep]:
-        """From a step of the counter to the first one after so many seconds."""
-        first = self._next_step()
-        last = first
-        while last.at - first.at < least_s:
+    def between_steps(self, least_s: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Seconds, joules and calls at a step of the counter, and at the first so much later."""
+        first = last = self._next_step()
+        while last[0] - first[0] < least_s:
             last = self._next_step()
         return first, last
 
-    def _next_step(self) -> _CounterStep:
+    def _next_step(self) -> tuple[float, float, int]:
         """Run until the counter moves."""
         start, was = self._host.now(), self._counter.joules()
         while True:
             self._round()
             now, joules = self._host.now(), self._counter.joules()
             if joules != was:
-                return _CounterStep(now, joules, self._calls)
+                return now, joules, self._calls
             if now - start > PATIENCE_S:
                 raise _Stuck(STOOD_STILL.format(now - start))
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import gc
 import re
 import tracemalloc
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit
-from types import CellType, FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +37,6 @@ ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
 """Prefixes of operators that allocate for another one, which fills the memory."""
 MEMORY = "[memory]"
 """The name of an allocation, or of a release."""
-
 
 Named = tuple[str, Any]
 
@@ -66,22 +67,16 @@ def own_of(
     events: Iterable[Named], names: tuple[str, ...] = OPERATORS, *, allocations: bool = False
 ) -> Iterator[Own]:
     """Each operator that ran, without the operators inside it."""
-    wanted = (*names, MEMORY) if allocations else names
-    by_thread: dict[int, list[_Call]] = {}
+    wanted, by_thread = (*names, MEMORY) if allocations else names, defaultdict[int, Any](list)
     for number, (name, event) in enumerate(events):
-        if name.startswith(wanted):
-            calls = by_thread.setdefault(event.start_thread_id(), [])
-            calls.append((event.start_ns(), -event.duration_ns(), number, name, event))
+        if name.startswith(wanted):  # the longer of two that start at once called the other
+            call = (event.start_ns(), -event.duration_ns(), number, name, event)
+            by_thread[event.start_thread_id()].append(call)
     for calls in by_thread.values():
         yield from _of_thread(sorted(calls))
 
 
-_Call = tuple[int, int, int, str, Any]
-"""Start; the negative duration, as the longer of two that start at once called the other; number,
-name and event."""
-
-
-def _of_thread(calls: list[_Call]) -> Iterator[Own]:
+def _of_thread(calls: list[tuple[int, int, int, str, Any]]) -> Iterator[Own]:
     own, allocated = [-minus for _, minus, *_ in calls], [0] * len(calls)
     called: list[list[Any]] = [[] for _ in calls]
     within: list[tuple[int, int]] = []  # the calls that are not over: their ends, and which
@@ -190,9 +185,8 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
         results = _run(call, dout)
         torch.cuda.synchronize(device)
     events = named(seen.profiler.kineto_results.events())
-    peak = torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - base
     memory = Memory(
-        peak_bytes=peak,
+        peak_bytes=torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - base,
         saved_bytes=_cuda_saved(call) if call.problem.gradients else None,
         expected_bytes=expected,
         method="requested bytes of the caching allocator",
@@ -203,7 +197,12 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
 def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:
     own = list(own_of(events))
     launches = sum(not each.called and not NO_KERNEL.match(each.name) for each in own)
-    return Observed(memory, _operators(own), _ran(events), results, launches)
+    spent = Counter[str]()
+    for each in own:
+        spent[each.name] += each.nanoseconds
+    longest = [name for name, nanoseconds in spent.most_common(MOST_KERNELS) if nanoseconds > 0]
+    ran = frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
+    return Observed(memory, longest, ran, results, launches)
 
 
 def _observe_cpu(
@@ -232,10 +231,7 @@ def _observe_cpu(
     if held > peak * UNSEEN_SHARE + ARRAY_BYTES:
         flags.append(f"it holds {held} bytes from call to call: they are not in its peak")
     saved = None if between is None else between - own_bytes
-    memory = Memory(
-        peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method=method, flags=flags
-    )
-    return _observed(memory, events, results)
+    return _observed(Memory(peak, saved, expected, method, flags), events, results)
 
 
 def _held(call: Call) -> int:
@@ -251,21 +247,11 @@ def _held(call: Call) -> int:
         seen.add(id(thing))
         if type(thing) is torch.Tensor and thing.layout is torch.strided:
             found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
-        elif isinstance(thing, FunctionType):
-            todo += [
-                *(c.cell_contents for c in thing.__closure__ or () if _full(c)),
-                *(thing.__defaults__ or ()),
-            ]
+        elif isinstance(thing, FunctionType):  # not its globals
+            todo += [*(thing.__closure__ or ()), *(thing.__defaults__ or ())]
         elif len(seen) < MOST_THINGS:
             todo += gc.get_referents(thing)
     return sum(size for at, size in found.items() if at not in known)
-
-
-def _full(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _run(
@@ -285,37 +271,13 @@ def _run(
 
 def _replay(events: list[Named]) -> tuple[int, int | None]:
     """The highest running sum of allocations, and the sum between forward and backward."""
-    steps: list[tuple[int, int]] = []
-    between_at: int | None = None
-    for name, event in events:
-        if name == MEMORY:
-            steps.append((event.start_ns(), event.nbytes()))
-        elif name == BETWEEN:
-            between_at = event.start_ns()
+    steps = [(e.start_ns(), e.nbytes()) for name, e in events if name == MEMORY]
+    turn = next((e.start_ns() for name, e in events if name == BETWEEN), None)
     total = peak = 0
-    between: int | None = None
-    for at, nbytes in sorted(steps, key=lambda step: step[0]):
-        if between_at is not None and between is None and at >= between_at:
-            between = total
+    for _, nbytes in sorted(steps, key=itemgetter(0)):
         total += nbytes
         peak = max(peak, total)
-    if between_at is not None and between is None:
-        between = total
-    return peak, between
-
-
-def _ran(events: list[Named]) -> frozenset[str]:
-    """Names of all operators that ran on the host, which name the backend on any device."""
-    return frozenset(name for name in {name for name, _ in events} if OPERATOR.match(name))
-
-
-def _operators(all_own: Iterable[Own]) -> list[str]:
-    """Names of torch's operators that ran, longest time of their own first."""
-    spent: dict[str, int] = {}
-    for own in all_own:
-        spent[own.name] = spent.get(own.name, 0) + own.nanoseconds
-    ran = [name for name, own in spent.items() if own > 0]
-    return sorted(ran, key=lambda name: -spent[name])[:MOST_KERNELS]
+    return peak, None if turn is None else sum(nbytes for at, nbytes in steps if at < turn)
 
 
 def _cuda_base(device: str) -> int:

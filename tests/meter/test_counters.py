@@ -7,14 +7,7 @@ import pytest
 from attnbench.core.gpu import Absent
 from attnbench.core.record import Energy
 from attnbench.meter import energy
-from attnbench.meter import energy as counters
-from attnbench.meter.energy import Counter, NvmlCounter, RaplCounter, counter_for, of_board
-
-
-@pytest.fixture(autouse=True)
-def no_idle_yet(monkeypatch):
-    monkeypatch.setattr(energy, "_idle", {})
-
+from attnbench.meter.energy import NvmlCounter, counter_for, of_board
 
 # ---- NVML's counter ------------------------------------------------------------------------------
 
@@ -30,12 +23,16 @@ class Board:
 
 def test_a_boards_counter_is_taken_where_it_is_ours_alone():
     waited = []
-    counter = of_board(Board(), lambda: waited.append(1))
+    board = Board(mig=Absent("no"), other_processes=Absent("no"))  # it is believed
+    counter = of_board(board, lambda: waited.append(1))
     assert isinstance(counter, NvmlCounter)
     assert (counter.joules(), counter.watts(), counter.key) == (5.0, 300.0, "GPU-aa")
     assert counter.method == "nvml counter: the whole board"
     counter.wait()
     assert waited == [1]
+    board.energy_j = lambda: Absent("GPU is lost")
+    with pytest.raises(OSError, match="GPU is lost"):
+        counter.joules()
 
 
 @pytest.mark.parametrize(
@@ -49,32 +46,15 @@ def test_a_boards_counter_is_taken_where_it_is_ours_alone():
 )
 def test_a_boards_counter_that_is_not_ours_alone_is_a_reason(answers, why):
     got = of_board(Board(**answers), lambda: None)
-    assert isinstance(got, Energy)
-    assert why in got.why
-    assert got.joules is None
-
-
-def test_a_driver_that_does_not_tell_of_others_is_believed():
-    board = Board(mig=Absent("no"), other_processes=Absent("no"), power_w=Absent("no"))
-    counter = of_board(board, lambda: None)
-    assert counter.joules() == 5.0
-    assert counter.watts() is None
-
-
-def test_a_counter_that_is_lost_on_the_way_is_an_error_with_its_reason():
-    board = Board()
-    counter = of_board(board, lambda: None)
-    board.energy_j = lambda: Absent("GPU is lost")
-    with pytest.raises(OSError, match="GPU is lost"):
-        counter.joules()
+    assert why in got.why and got.joules is None
 
 
 def test_a_gpus_counter_is_that_of_its_uuid(monkeypatch):
     gpu = SimpleNamespace(uuid="aa", synchronize=lambda: None)
-    monkeypatch.setattr(counters, "cuda_gpu", lambda device: gpu)
-    monkeypatch.setattr(counters.nvml, "board", {"aa": Board()}.get)
+    monkeypatch.setattr(energy, "cuda_gpu", lambda device: gpu)
+    monkeypatch.setattr(energy.nvml, "board", {"aa": Board()}.get)
     assert counter_for("cuda:1").key == "GPU-aa"
-    monkeypatch.setattr(counters.nvml, "board", lambda uuid: Absent("there is no driver"))
+    monkeypatch.setattr(energy.nvml, "board", lambda uuid: Absent("there is no driver"))
     assert counter_for("cuda:1") == Energy(why="there is no driver")
 
 
@@ -100,7 +80,7 @@ class Powercap:
 
 @pytest.fixture
 def powercap(tmp_path, monkeypatch):
-    monkeypatch.setattr(counters, "POWERCAP", tmp_path)
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     return Powercap(tmp_path)
 
 
@@ -133,32 +113,17 @@ def test_a_counter_that_begins_again_at_zero_goes_on_counting(powercap):
     assert counter.joules() - first == pytest.approx(1.1)
 
 
-def test_a_machine_without_a_counter_says_so(powercap):
+def test_a_counter_that_can_not_be_read_says_why(powercap, monkeypatch):
     powercap.zone("intel-rapl:2", "psys")
-    got = counter_for("cpu")
-    assert isinstance(got, Energy)
-    assert "shows no energy counter of its processor" in got.why
-
-
-def test_a_counter_for_root_alone_says_how_to_allow_it(powercap, monkeypatch):
-    powercap.zone("intel-rapl:0", "package-0")
+    assert "shows no energy counter of its processor" in counter_for("cpu").why
+    broken = powercap.zone("intel-rapl:0", "package-0", "broken")
+    assert "can't be read" in counter_for("cpu").why
+    broken.write_text("1")
 
     def denied(file):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(counters, "_number", denied)
+    monkeypatch.setattr(energy, "_number", denied)
     got = counter_for("cpu")
     assert "is for root alone" in got.why
     assert "chmod a+r" in got.why
-
-
-def test_a_counter_that_says_no_number_is_a_reason(powercap):
-    powercap.zone("intel-rapl:0", "package-0", "broken")
-    assert "can't be read" in counter_for("cpu").why
-
-
-def test_the_processors_counter_is_a_counter(powercap):
-    powercap.zone("intel-rapl:0", "package-0")
-    counter: Counter = counter_for("cpu")
-    assert isinstance(counter, RaplCounter)
-    assert counter.wait() is None
