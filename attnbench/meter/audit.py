@@ -19,15 +19,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import statistics
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from time import perf_counter, process_time, sleep
 from types import FrameType
 from typing import NamedTuple
@@ -45,7 +44,7 @@ from attnbench.gate.inputs import Ends, Inputs
 from attnbench.gate.oracle import Errors, as_rows, compare, exact, within
 from attnbench.gate.reference import Defines, differentiated
 from attnbench.meter.clocks import Clock, cuda_gpu
-from attnbench.meter.timed import WORDS, Timed, Values
+from attnbench.meter.timed import WORDS, Timed, Values, secret_generator, signs_like
 from impls import problem
 from impls.spec import Variant
 
@@ -112,9 +111,8 @@ def owner_of_frame(frame: FrameType) -> Owner:
     return found
 
 
-CALLS = (1, 8)
-"""The fewest and the most calls; as many as fill ``ENOUGH_S``."""
-ENOUGH_S = 2e-3
+CALLS, ENOUGH_S = (1, 8), 2e-3
+"""The fewest and the most calls; as many as fill so many seconds."""
 SURE = 5
 """How often calls are looked at before a number is called false."""
 WAIT_S = (2e-3, 0.05)
@@ -125,8 +123,7 @@ ODD_PROCESSORS, MORE_PROCESSORS = 1.1, 1.3
 """Per thread: beyond the first more calls are looked at, and beyond the second it is too many."""
 EVENTS_MISS = 0.9
 """An end-to-end time below this share of the events' time: one of them is wrong."""
-LAUNCH_BOUND = 1.5
-ESCAPED_S = 50e-6
+LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
 HOME = (Owner.RULER, Owner.TORCH, Owner.PYTHON)
 """Whose code may run between calls."""
@@ -137,13 +134,12 @@ PLANTED = real(attnbench.__path__[0]) + "/gate/planted_"
 _synchronize = torch.cuda.synchronize
 
 
-@dataclass(frozen=True)
-class Audit:
+class Audit(NamedTuple):
     """What the second clock shows."""
 
     seconds: float
     clock: str
-    flags: list[str] = field(default_factory=list)
+    flags: Sequence[str] = ()
     implausible: str | None = None
     """Why the first clock's number is false; None where it may be true."""
     least: float = 0.0
@@ -237,18 +233,18 @@ def _host_call(timed: Timed) -> HostCall:
 def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSORS) -> Audit:
     """What some calls show; ``most``: processors per thread that are not too many."""
     wall, wanted = sum(c.wall for c in calls), sum(c.wanted for c in calls)
-    seconds = statistics.median(c.spent + c.late for c in calls)
+    seconds = [c.spent + c.late for c in calls]
     reason = None
     if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
-        late = statistics.median(c.late for c in calls)
         reason = (
-            f"it went on working after it had returned: {late * 1e3:.2g} ms of processor time "
-            "that the host's clock did not see"
+            "it went on working after it had returned: "
+            f"{median(c.late for c in calls) * 1e3:.2g} ms of processor time that the host's clock "
+            "did not see"
         )
     elif wall >= ENOUGH_S and wanted > most * threads * wall:
         given = f"{threads} thread" + "s" * (threads > 1)
         reason = f"it kept {wanted / wall:.2g} processors busy and was given {given}"
-    return Audit(seconds, "process", [], reason, min(c.spent + c.late for c in calls))
+    return Audit(median(seconds), "process", (), reason, min(seconds))
 
 
 class DeviceCall(NamedTuple):
@@ -262,8 +258,7 @@ class DeviceCall(NamedTuple):
 
 def audit_device(timed: Timed, events_s: float) -> Audit:
     """A few calls from end to end."""
-    calls = []
-    device = torch.device(timed.problem.device)
+    calls, device = [], torch.device(timed.problem.device)
     for _ in range(CALLS[1]):
         timed.before()
         cuda_gpu(timed.problem.device).flush()  # as cold as the events found it
@@ -280,19 +275,19 @@ def audit_device(timed: Timed, events_s: float) -> Audit:
 
 def judge_device(calls: list[DeviceCall], events_s: float) -> Audit:
     """What some calls show beside the time that the events gave."""
-    total = statistics.median(c.total for c in calls)
-    after = statistics.median(c.total - c.launched for c in calls)
+    total, after = median(c.total for c in calls), median(c.total - c.launched for c in calls)
     both = f"{events_s * 1e3:.3g} ms by events, {total * 1e3:.3g} ms from end to end"
+    flags, reason = [], None
     if total < EVENTS_MISS * events_s:
-        return Audit(total, "e2e", [], f"the clocks disagree: {both}")
-    if after > LAUNCH_BOUND * events_s + ESCAPED_S:
+        reason = f"the clocks disagree: {both}"
+    elif after > LAUNCH_BOUND * events_s + ESCAPED_S:
         reason = (
             f"the device worked on where the events do not look ({both}; it was busy for "
             f"{after * 1e3:.3g} ms after the call had returned)"
         )
-        return Audit(total, "e2e", [], reason)
-    flags = [f"launch-bound: {both}"] if total > LAUNCH_BOUND * events_s else []
-    return Audit(total, "e2e", flags)
+    elif total > LAUNCH_BOUND * events_s:
+        flags = [f"launch-bound: {both}"]
+    return Audit(total, "e2e", flags, reason)
 
 
 ENTRY = "aten::scaled_dot_product_attention"
@@ -365,15 +360,13 @@ ONE_SCORES = 1 << 20
 def unseen(inputs: Ends) -> Ends:
     """Values of the same kind that no call has seen: moved along the tokens, channels scaled."""
     chance = random.SystemRandom()
-    generator = torch.Generator(inputs[0].device)
-    generator.manual_seed(int.from_bytes(os.urandom(7)))
+    generator = secret_generator(inputs[0].device)
 
     def fresh(x: Tensor) -> Tensor:
         by = torch.empty_like(x[0, 0, 0], dtype=torch.float32)
         by.uniform_(0.9, 1.1, generator=generator)
-        sign = torch.empty_like(by).bernoulli_(generator=generator).mul_(2).sub_(1)
         moved = x.roll(chance.randrange(x.shape[2]), 2)
-        return (moved * (by * sign)).to(x.dtype)
+        return (moved * (by * signs_like(by, generator))).to(x.dtype)
 
     return type(inputs)(*(fresh(x) for x in inputs))
 
@@ -393,17 +386,15 @@ def check_remembers_nothing(
     judge = UnseenJudge(timed, define, plain)
     for rounds in (1 if seconds > DEAR_S else ROUNDS[0], *ROUNDS[1:]):
         seen, new = _in_turn(timed, clock, values, rounds, judge)
-        faster = statistics.median(new) / statistics.median(seen)
-        slower = sum(n > statistics.median(seen) for n in new)
-        saved = statistics.median(new) - statistics.median(seen)
-        if faster < FASTER or slower < NEARLY_ALL * rounds or saved < LEAST_S:
-            break
-    else:
-        raise Wrong(
-            f"it is {faster:.2g} times as fast on values that it has seen: it remembers results"
-        )
-    judge.kept()
-    return min(new)
+        of_seen, of_new = median(seen), median(new)
+        slower = sum(n > of_seen for n in new)
+        if of_new / of_seen < FASTER or slower < NEARLY_ALL * rounds or of_new - of_seen < LEAST_S:
+            judge.kept()
+            return min(new)
+    raise Wrong(
+        f"it is {of_new / of_seen:.2g} times as fast on values that it has seen: it remembers "
+        "results"
+    )
 
 
 def _in_turn(
@@ -419,18 +410,14 @@ def _in_turn(
     for taken, fresh in random.SystemRandom().sample(kinds, len(kinds)):
 
         def before(fresh: bool = fresh) -> None:
-            drawn = Values(unseen(values.inputs), values.dout)
-            timed.load(drawn if fresh else Values(_copied(values.inputs), values.dout))
+            drawn, copied = unseen(values.inputs), (x.clone() for x in values.inputs)
+            timed.load(Values(drawn if fresh else type(drawn)(*copied), values.dout))
 
         taken += clock.samples(before, timed.run, 1)
         timed.settle()
         if fresh:
             judge.output()
     return seen, new
-
-
-def _copied(inputs: Ends) -> Ends:
-    return type(inputs)(*(x.clone() for x in inputs))
 
 
 class UnseenJudge:
@@ -440,7 +427,8 @@ class UnseenJudge:
         self._timed, self._define, self._plain = timed, define, plain
         self._chance = random.SystemRandom()
         self._kept: tuple[Values, list[Tensor]] | None = None
-        self._calls = 0
+        self._calls, p = 0, timed.problem
+        self._scores = p.batch * p.heads * p.q_len * p.kv_len
 
     def output(self) -> None:
         """Check the last call in a few rows; its gradients may be kept for later."""
@@ -452,11 +440,6 @@ class UnseenJudge:
         self._calls += 1
         if self._chance.randrange(self._calls) == 0:
             self._kept = self._timed.unseen
-
-    @property
-    def _scores(self) -> int:
-        problem = self._timed.problem
-        return problem.batch * problem.heads * problem.q_len * problem.kv_len
 
     def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
         n = self._timed.problem.q_len
@@ -478,18 +461,20 @@ class UnseenJudge:
         for name in self._timed.names:
             self._check(name, as_rows(made[name]), truth[name])
 
-    def _truth(self, values: Values, rows: Tensor, *, all: bool = False) -> dict[str, Tensor]:
+    def _truth(
+        self, values: Values, rows: Tensor, *, all: bool = False
+    ) -> Mapping[str, Tensor | None]:
         inputs, dout = values.inputs, values.dout if all else None
         if self._define is not None:
             wide = type(inputs)(*(x.double() for x in inputs))
             return differentiated(self._timed.problem, wide, rows, dout, self._define)
         assert isinstance(inputs, Inputs)
         truth = exact(self._timed.problem, *inputs, rows, dout)
-        names = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
-        return {name: x for name, x in names.items() if x is not None}
+        return {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
 
-    def _check(self, name: str, got: Tensor, want: Tensor) -> None:
+    def _check(self, name: str, got: Tensor, want: Tensor | None) -> None:
         dtype = self._timed.problem.dtype
+        assert want is not None
 
         def check(plain: Errors) -> None:
             budget.check_unsampled(name, got, want, plain[name], dtype, LOOSER)

@@ -165,7 +165,7 @@ def audit_ranks(timed: Timed, together: Together) -> Audit:
             )
         timed.settle()
     together.check()
-    return Audit(median(walls), "e2e", [], reason)
+    return Audit(median(walls), "e2e", (), reason)
 
 
 MORE, MORE_S, SURE = 2.0, 5e-4, 3
