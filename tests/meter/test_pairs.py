@@ -5,15 +5,14 @@ import itertools
 import math
 import sys
 import weakref
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-import torch
 
 from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, Verdict, paired
 from attnbench.gate.findings import Wrong
 from attnbench.meter import pairs
-from attnbench.meter.cell import Implausible, NotReady
+from attnbench.meter.cell import Implausible
 from attnbench.meter.clocks import HostClock
 from attnbench.meter.pairs import (
     HeldVariant,
@@ -24,7 +23,6 @@ from attnbench.meter.pairs import (
     floor_of,
     two,
 )
-from attnbench.meter.timed import Job
 
 RIGHT = "build = right"
 CALLS = """
@@ -83,31 +81,8 @@ def test_a_side_that_replaces_torchs_kernels_is_not_paired(cells):
     assert "no other variant can be timed beside it" in stopped["why"]
 
 
-def test_a_process_whose_gpu_context_is_gone_is_not_used_again(cells, monkeypatch):
-    monkeypatch.setattr(pairs, "poisoned", lambda device: True)
-    assert two(cells.bench, question(cells, RIGHT, INVERTED))["spoiled"] is True
-
-
-def test_what_variants_share_is_checked_after_the_last_call_of_all(cells, monkeypatch):
-    monkeypatch.setattr(ReadyCalls, "audit", lambda side, seconds: torch.rand(1))
-    with torch.random.fork_rng():
-        answer = two(cells.bench, question(cells, RIGHT, TWICE))
-    assert "random state" in answer["stopped"]["why"]
-
-
 def scripted(logs, **more):
     return Pairs(paired(logs, 0.01, **more), [0.002] * len(logs), [0.002] * len(logs))
-
-
-def test_pairs_take_the_time_and_the_margin_of_the_question_and_are_audited(cells, monkeypatch):
-    rules = []
-    monkeypatch.setattr(
-        pairs,
-        "compare_ready",
-        lambda a, b, rule, *, audit: rules.append((rule, audit)) or scripted([0.0] * 40),
-    )
-    two(cells.bench, question(cells, RIGHT, TWICE, budget_s=7.5, margin=0.04))
-    assert rules == [(StopRule(0.04, budget_s=7.5), True)]
 
 
 @pytest.mark.parametrize(
@@ -155,27 +130,14 @@ def test_a_floor_rests_on_eight_comparisons_at_least_at_the_least_margin(monkeyp
     assert rules == [StopRule(LEAST_MARGIN, cap=640, budget_s=0.5)] * 8
 
 
-def ready(cells, code=RIGHT):
-    return cells.bench.ready(Job(cells.variant(code), cells.problem()))
-
-
-def test_a_verdict_on_the_same_code_is_never_a_difference(cells):
-    one = ready(cells)
-    seen = {compare_ready(one, one, StopRule(0.10, cap=80)).comparison.verdict for _ in range(10)}
-    assert not {Verdict.FASTER, Verdict.SLOWER} & seen
-
-
-def test_what_does_not_pass_the_gate_is_not_ready(cells):
-    with pytest.raises(NotReady) as stopped:
-        ready(cells, INVERTED)
-    assert stopped.value.record.status == "wrong"
-
-
 # ---- the calls of one side -----------------------------------------------------------------------
 
 
 def test_fresh_tensors_lie_elsewhere_and_the_old_results_are_checked(cells):
-    calls, places = ReadyCalls(ready(cells, LIES_LATER)), set()
+    calls, places = (
+        ReadyCalls(cells.bench.ready(Job(cells.variant(LIES_LATER), cells.problem()))),
+        set(),
+    )
     for _ in range(3):
         calls.fresh()
         places.add(calls._timed.call.leaves[0].data_ptr())
@@ -248,13 +210,6 @@ def looks(monkeypatch):
     monkeypatch.setattr(ReadyCalls, "audit", audit)
     monkeypatch.setattr(pairs.watch, "said", lambda shared: seen.append(shared["settings"]))
     return seen
-
-
-@pytest.mark.parametrize("lies", [(1, None), (None, 1)])
-def test_each_side_is_checked_after_the_last_pair(looks, lies):
-    sides = [StandInReady(label, n) for label, n in zip("ab", lies, strict=True)]
-    with pytest.raises(Wrong, match=f"^{'ab'[lies.index(1)]}: while it was timed it lied$"):
-        compare_ready(*sides, StopRule(0.01))
 
 
 @pytest.mark.parametrize("audit", [True, False])
@@ -331,21 +286,6 @@ def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
     assert len(seconds) == 3 and all(0 < s < 1 for s in seconds)
 
 
-@pytest.mark.parametrize("wrong", ["it lied", None])
-def test_a_held_variant_is_warmed_and_checked(wrong):
-    taken = itertools.count(1.0)
-
-    def check():
-        if wrong:
-            raise Wrong(wrong)
-
-    held = HeldVariant()
-    held._calls = SimpleNamespace(sample=lambda: next(taken), check=check, fresh=check)
-    sampled = {"wrong": wrong} if wrong else {"seconds": [2.0, 3.0, 4.0]}  # the first warms it
-    assert held.answer(None, {"sample": 3}) == sampled
-    assert held.answer(None, {"fresh": True}) == ({"wrong": wrong} if wrong else {"fresh": True})
-
-
 @pytest.mark.parametrize(
     ("variant", "says"),
     [
@@ -413,28 +353,6 @@ def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(fo
         1 / 0  # noqa: B018
     assert package() is first
     assert (folders[0] in sys.path, folders[1] in sys.path) == (True, False)
-
-
-def test_a_row_files_folder_is_looked_in_where_the_second_has_it(folders, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, folders[0] + "/kernels"])
-    with ModuleSwap(folders[1], folders[0]).there():
-        assert folders[1] + "/kernels" in sys.path
-    assert folders[0] + "/kernels" in sys.path
-
-
-def test_what_lies_in_the_first_folder_goes_whatever_it_is_and_nothing_else(folders, monkeypatch):
-    places = {"beside_bare": None, "attnbench.beside": "/attnbench/beside.py", "beside_like": "b/x"}
-    for name, place in places.items():
-        module = ModuleType(name)
-        if place is None:
-            module.__path__ = [folders[0] + "/bare"]
-        else:
-            module.__file__ = folders[0] + place
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, "beside_none", None)  # "there is no such module"
-    with ModuleSwap(folders[1], folders[0]).there():
-        assert {name for name in places if name in sys.modules} == {*places} - {"beside_bare"}
-    assert {*places} <= set(sys.modules)
 
 
 def test_each_side_answers_with_its_own_modules_there(folders):

@@ -1,12 +1,9 @@
 """A light look: figures where what was computed is right, a sentence where it isn't."""
 
-import itertools
-
 import numpy as np
 import pytest
-import torch
 
-from attnbench.core.record import InvalidRecord, Probed, Status
+from attnbench.core.record import Status
 from attnbench.meter import memory
 from attnbench.meter import probe as probing
 from attnbench.meter.probe import Fresh, attention_map, few_samples, probe
@@ -34,8 +31,10 @@ def of(name, cells, **changes):
     return probe(Job(table().find(name), cells.problem(**changes)), 30.0)
 
 
-@pytest.mark.parametrize("phase", ["forward", "train", "backward", "decode"])
-@pytest.mark.parametrize("name", ["einsum", "sdpa", "linear.elu"])
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [("einsum", "train"), ("sdpa", "backward"), ("linear.elu", "decode"), ("sdpa", "forward")],
+)
 def test_an_honest_variant_has_its_figures_in_every_phase(cells, name, phase):
     shape = {"q_len": 1, "kv_len": 300} if phase == "decode" else {"q_len": 300, "kv_len": 300}
     found = of(name, cells, phase=phase, mask=Mask.parse("causal"), **shape)
@@ -44,25 +43,6 @@ def test_an_honest_variant_has_its_figures_in_every_phase(cells, name, phase):
     assert found.clock == "host" and found.peak_bytes > 0
     assert found.rows == (1 if phase == "decode" else probing.ROWS)
     assert set(found.spent_s) >= {"inputs", "setup", "first", "timing", "memory", "checking"}
-
-
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_a_layer_is_looked_at_with_its_weights(cells, phase):
-    found = of("mha", cells, phase=phase, level="layer", q_len=100, kv_len=100)
-    assert (found.status, found.reason) == (Status.MEASURED, "")
-
-
-def test_the_peak_is_the_closed_form(cells):
-    n, heads = 512, 2
-    found = of("einsum", cells, q_len=n, kv_len=n)
-    assert found.peak_bytes == pytest.approx(2 * heads * n * n * 4, rel=0.01)
-
-
-def test_what_it_says_goes_through_a_pipe(cells):
-    found = of("einsum", cells)
-    assert Probed.from_dict(found.to_dict()) == found
-    with pytest.raises(InvalidRecord):
-        Probed.from_dict({**found.to_dict(), "more": 1})
 
 
 # ---- what is wrong is seen at the length that is looked at ---------------------------------------
@@ -99,7 +79,7 @@ def test_what_goes_wrong_has_a_sentence_and_no_figures(cells, deed, said):
     assert found.time_s is None and found.peak_bytes is None and not found.samples_s
 
 
-@pytest.mark.parametrize("tensor", ["q", "k", "v"])
+@pytest.mark.parametrize("tensor", ["q", "v"])
 def test_a_gradient_that_is_lost_is_named(cells, tensor):
     deed = f"{tensor} = {tensor}.detach(); out = inner(q, k, v)"
     found = look(cells, LONGER.format(deed=deed), cells.problem(phase="train"))
@@ -126,29 +106,6 @@ def build(problem):
 """
     found = look(cells, code)
     assert found.status is Status.WRONG
-
-
-def test_values_change_at_the_same_addresses_and_stay_of_their_kind(cells):
-    problem = cells.problem(phase="train")
-    inputs = [torch.randn(1, 2, 32, 8) for _ in range(3)]
-    fresh = Fresh(problem, lambda q, k, v: q, probing.make(problem, 0)._replace(q=inputs[0]))
-    places = [leaf.data_ptr() for leaf in fresh.call.leaves]
-    seen = []
-    for _ in range(6):
-        fresh.before()
-        seen.append(fresh.ends.q.clone())
-        assert torch.equal(seen[-1].abs(), inputs[0].abs())
-    assert [leaf.data_ptr() for leaf in fresh.call.leaves] == places
-    assert sum(torch.equal(a, b) for a, b in itertools.pairwise(seen)) <= 1
-
-
-def test_the_upstream_gradient_is_dense_while_it_is_timed(cells):
-    fresh = Fresh(
-        cells.problem(phase="train"), lambda q, k, v: q * 1, probing.make(cells.problem(), 0)
-    )
-    assert bool((fresh._dout != 0).all())
-    some = fresh.dout_in(torch.tensor([3, 5]))
-    assert some.abs().sum((0, 1, 3)).nonzero().flatten().tolist() == [3, 5]
 
 
 # ---- what is over the budget, or can't be --------------------------------------------------------
@@ -193,33 +150,6 @@ def test_what_does_not_fit_what_is_free_is_refused_and_not_run(cells, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"),
-    [
-        (
-            "def build(problem):\n    raise RuntimeError('no')",
-            Status.FAILED,
-            "it raised RuntimeError",
-        ),
-        ("def build(problem):\n    raise MemoryError('no room')", Status.OUT_OF_MEMORY, "no room"),
-        (
-            "from impls.spec import Unsupported\n"
-            "def build(problem):\n    raise Unsupported('not that')",
-            Status.UNSUPPORTED,
-            "not that",
-        ),
-    ],
-)
-def test_whatever_happens_is_an_answer(cells, code, status, said):
-    found = look(cells, code)
-    assert (found.status, said in found.reason) == (status, True)
-
-
-def test_a_problem_that_it_does_not_take_is_refused(cells):
-    found = of("numpy", cells, phase="train")
-    assert found.status is Status.UNSUPPORTED and "no backward" in found.reason
-
-
-@pytest.mark.parametrize(
     ("deed", "gone", "swaps", "spoiled"),
     [
         ("pass", False, [], False),
@@ -241,9 +171,10 @@ def test_a_worker_is_not_used_again_after_what_may_have_spoiled_it(
 # ---- the attention map ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["einsum", "sdpa.flash", "chunked?block=4"])
-@pytest.mark.parametrize(("words", "width"), [(5, 8), (8, 8), (11, 4)])
-@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize(
+    ("name", "words", "width", "mask"),
+    [("einsum", 5, 8, "none"), ("sdpa.flash", 8, 8, "causal"), ("chunked?block=4", 11, 4, "none")],
+)
 def test_the_map_is_the_softmax_of_the_scaled_products(cells, name, words, width, mask):
     x = np.random.default_rng(0).standard_normal((words, width))
     sizes = {"q_len": words, "kv_len": words, "head_dim": width, "v_head_dim": width}

@@ -5,7 +5,6 @@ import gc
 import math
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -44,6 +43,10 @@ def test_nothing_has_changed_where_nothing_was_done():
     F.scaled_dot_product_attention(q, q, q).sum().backward()
     with torch.no_grad():
         torch.softmax(q, -1)
+    torch.rand(3, generator=torch.Generator().manual_seed(1))  # of its own
+    np.random.default_rng(1).random()
+    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     assert changes(before) == []
 
 
@@ -71,29 +74,16 @@ def test_a_setting_that_was_changed_is_named_with_both_values(deed, said):
     assert changes(before) == [said]
 
 
-def test_a_setting_that_was_put_back_has_not_changed():
-    before = snapshot()
-    torch.set_num_threads(2)
-    torch.set_num_threads(1)
-    assert changes(before) == []
-
-
 REPLACED = [
     (F, "scaled_dot_product_attention", "torch.nn.functional.scaled_dot_product_attention"),
-    (torch, "matmul", "torch.matmul"), (torch, "equal", "torch.equal"),
-    (torch, "allclose", "torch.allclose"), (torch.Tensor, "softmax", "torch.Tensor.softmax"),
-    (torch.Tensor, "isfinite", "torch.Tensor.isfinite"),
-    (torch.Tensor, "backward", "torch.Tensor.backward"),
+    (torch.Tensor, "softmax", "torch.Tensor.softmax"), (gc, "collect", "gc.collect"),
     (torch.autograd, "grad", "torch.autograd.grad"),
-    (torch.cuda, "synchronize", "torch.cuda.synchronize"),
+    (random, "SystemRandom", "random.SystemRandom"),
+    (torch.cuda, "synchronize", "torch.cuda.synchronize"), (os, "getpid", "os.getpid"),
     (torch.linalg, "vector_norm", "torch.linalg.vector_norm"),
-    (time, "perf_counter", "time.perf_counter"), (time, "perf_counter_ns", "time.perf_counter_ns"),
-    (threading, "active_count", "threading.active_count"), (gc, "collect", "gc.collect"),
-    (os, "getpid", "os.getpid"), (random, "SystemRandom", "random.SystemRandom"),
-    (np, "allclose", "numpy.allclose"), (builtins, "max", "builtins.max"),
-    (clocks, "perf_counter_ns", "attnbench.meter.clocks.perf_counter_ns"),
+    (time, "perf_counter_ns", "time.perf_counter_ns"), (np, "allclose", "numpy.allclose"),
+    (threading, "active_count", "threading.active_count"), (builtins, "max", "builtins.max"),
     (clocks.HostClock, "samples", "attnbench.meter.clocks.HostClock.samples"),
-    (budget, "check", "attnbench.gate.budget.check"),
     (budget, "RELATIVE_FACTOR", "attnbench.gate.budget.RELATIVE_FACTOR"),
     (timed.Timed, "wrong", "attnbench.meter.timed.Timed.wrong"),
     (masks.Mask, "visible", "impls.masks.Mask.visible"),
@@ -118,14 +108,12 @@ def test_what_is_inside_a_function_counts_too():
         patch.undo()
         patch.setattr(budget.check_unsampled, "__defaults__", (1e9,))
         assert changes(before) == ["the inside of attnbench.gate.budget.check_unsampled"]
-    assert changes(before) == []
-
-
-def test_a_number_changed_in_a_table_of_the_ruler_counts_too():
-    before = snapshot()
-    with pytest.MonkeyPatch.context() as patch:
+        patch.undo()
         patch.setitem(budget.FLOOR_EPSILONS, "float32", 1e9)
         assert changes(before) == ["attnbench.gate.budget.FLOOR_EPSILONS"]
+        patch.undo()
+        patch.setattr(budget, "min", max, raising=False)  # it hides a builtin
+        assert changes(before) == ["attnbench.gate.budget.min"]
     assert changes(before) == []
 
 
@@ -133,12 +121,6 @@ def test_a_module_put_in_place_of_another_is_named(monkeypatch):
     before = snapshot()
     monkeypatch.setitem(sys.modules, "time", types.ModuleType("time"))
     assert changes(before) == ["time"]
-
-
-def test_a_name_that_hides_a_builtin_from_the_ruler_is_named(monkeypatch):
-    before = snapshot()
-    monkeypatch.setattr(budget, "min", max, raising=False)
-    assert changes(before) == ["attnbench.gate.budget.min"]
 
 
 def test_names_that_came_in_between_are_no_fault(monkeypatch):
@@ -178,14 +160,6 @@ def test_a_random_state_that_moved_is_named(deed, name):
     assert changes(before) == []
 
 
-def test_a_generator_of_ones_own_is_no_fault():
-    before = snapshot()
-    torch.rand(3, generator=torch.Generator().manual_seed(1))
-    np.random.default_rng(1).random()
-    random.Random(1).random()
-    assert changes(before) == []
-
-
 def test_a_copy_of_this_process_that_runs_on_is_named():
     before = snapshot()
     child = os.fork()
@@ -200,15 +174,6 @@ def test_a_copy_of_this_process_that_runs_on_is_named():
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert changes(before) == []
-
-
-def test_a_process_that_runs_something_else_is_no_fault():
-    before = snapshot()
-    with subprocess.Popen(["sleep", "30"]) as child:
-        time.sleep(0.05)  # until it is another
-        found = changes(before)
-        child.kill()
-    assert found == []
 
 
 def test_the_sentence_tells_what_was_replaced_and_what_was_changed():
@@ -264,27 +229,6 @@ def test_what_equals_everything_is_not_the_same(monkeypatch, owner, name):
     before = snapshot()
     monkeypatch.setattr(owner, name, EqualsAll())
     assert changes(before) == [f"{owner.__name__}.{name}"]
-
-
-def test_a_name_that_moved_to_another_thing_is_told_where_the_things_are_the_same():
-    before = snapshot()
-    one = clocks.__dict__.pop("HostClock")
-    clocks.__dict__["Clock_"] = one
-    try:
-        assert "attnbench.meter.clocks.HostClock" in changes(before)
-    finally:
-        del clocks.__dict__["Clock_"]
-        clocks.HostClock = one
-
-
-@pytest.mark.parametrize("name", ["all", "map"])
-def test_python_s_own_may_not_be_replaced_to_make_all_look_the_same(monkeypatch, name):
-    before = snapshot()
-    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builtins, name, lambda *given: iter(()) if name == "map" else True)
-        found = changes(before)
-    assert {"time.perf_counter", f"builtins.{name}"} <= set(found)
 
 
 def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeypatch):
