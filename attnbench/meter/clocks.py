@@ -59,7 +59,7 @@ class HostClock(Clock):
 
 _synchronize = torch.cuda.synchronize
 _Event = torch.cuda.Event
-_sleep = torch.cuda._sleep
+_sleep: Callable[[int], None] = torch.cuda._sleep
 _current_stream = torch.cuda.current_stream
 _set_stream = torch.cuda.set_stream
 _Stream = torch.cuda.Stream

@@ -239,9 +239,9 @@ def _held(call: Call) -> int:
     ruler = (*call.leaves, *call.new, *call.weights.values())
     known = {x.untyped_storage().data_ptr() for x in ruler}
     found: dict[int, int] = {}
-    seen, todo = {id(call)}, [call.attend]
+    seen, todo = {id(call)}, list[Any]([call.attend])
     while todo:
-        thing: Any = todo.pop()
+        thing = todo.pop()
         if id(thing) in seen or isinstance(thing, ModuleType | type | FrameType):
             continue
         seen.add(id(thing))

@@ -23,6 +23,7 @@ from attnbench.meter.pairs import (
     floor_of,
     two,
 )
+from attnbench.meter.timed import Job
 
 RIGHT = "build = right"
 CALLS = """
@@ -134,10 +135,8 @@ def test_a_floor_rests_on_eight_comparisons_at_least_at_the_least_margin(monkeyp
 
 
 def test_fresh_tensors_lie_elsewhere_and_the_old_results_are_checked(cells):
-    calls, places = (
-        ReadyCalls(cells.bench.ready(Job(cells.variant(LIES_LATER), cells.problem()))),
-        set(),
-    )
+    ready = cells.bench.ready(Job(cells.variant(LIES_LATER), cells.problem()))
+    calls, places = ReadyCalls(ready), set()
     for _ in range(3):
         calls.fresh()
         places.add(calls._timed.call.leaves[0].data_ptr())
