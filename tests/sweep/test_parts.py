@@ -80,13 +80,6 @@ def test_a_grid_comes_back_from_a_header_as_it_was(name):
     assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
 
 
-def test_a_header_of_before_there_were_parts_is_read():
-    old = {k: v for k, v in asdict(A).items() if k not in ("parts", "tokens")}
-    assert Preset.from_dict(json.loads(json.dumps(old))) == replace(A, tokens=None)
-    with pytest.raises(TypeError, match="colour"):
-        Preset.from_dict({**old, "colour": "blue"})
-
-
 def test_a_run_over_parts_is_resumed_with_the_cells_that_are_left(tmp_path):
     begun = start.begin(("einsum",), BOTH, (), tmp_path, seed=0, threads=1)
     first = begun.plan.cells[0]
@@ -117,12 +110,6 @@ def test_a_visit_begins_with_what_is_asked_most():
     assert {(str(p.mask), p.head_dim, p.dtype) for p in asked("h200")[:10]} == {
         ("causal", 128, "bfloat16")
     }
-
-
-def test_a_quick_visit_asks_some_of_the_same():
-    quick = asked("h200-quick")
-    assert set(quick) - set(asked("h200")) == {p for p in quick if p.phase == "decode"}
-    assert (quick[0].phase, quick[0].batch, quick[0].kv_len) == HEAD[1]
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])

@@ -33,20 +33,8 @@ def inverted(problem):
 def exits(problem):
     return lambda q, k, v: os._exit(3)
 
-def shy(problem):
-    from impls.dense.matmul import build
-    inner = build(problem)
-
-    def attend(q, k, v):
-        import sys
-        if sys.gettrace() is not None:
-            raise RuntimeError("do not look at me")
-        return inner(q, k, v)
-
-    return attend
-
 ROWS = [Variant(name=f"p.{name}", title=name, family="p", computes="softmax", build=f":{name}")
-        for name in ("inverted", "exits", "shy")]
+        for name in ("inverted", "exits")]
 """
 SMALL = {"seq": ("48",), "heads": (2,), "head_dim": (8,)}
 
@@ -68,16 +56,9 @@ def planned(names, table=None, **changes):
     return plan(names, table or impls.table(), PRESETS["cpu"], changes, this_machine()).cells
 
 
-def test_without_options_it_trains_on_1024_causal_tokens():
-    (cell,) = planned(["einsum"])
-    assert cell.problem.slug == "b1 h4/4 n1024 d64 f32 causal train"
-    assert cell.left_out is None
-
-
 @pytest.mark.parametrize(
     ("names", "phase"),
     [
-        (["numpy"], "forward"),
         (["einsum", "numpy"], "forward"),
         (["mha"], "train"),
     ],
@@ -117,7 +98,6 @@ def test_profiles_come_back_with_their_traces(engine, tmp_path):
     [
         ("p.inverted", 1, r"p\.inverted is not profiled \(wrong\): .*key"),
         ("p.exits", 1, r"p\.exits is not profiled \(crashed\): .*status 3"),
-        ("p.shy", 1, r"p\.shy is not profiled \(failed\): it passed the gate, .*do not look at me"),
     ],
 )
 @pytest.mark.slow
@@ -145,11 +125,7 @@ def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path, name, words, chan
 @pytest.mark.parametrize(
     ("status", "ends"),
     [
-        (Status.WRONG, 1),
         (Status.FAILED, 1),
-        (Status.CRASHED, 1),
-        (Status.UNSUPPORTED, 2),
-        (Status.UNAVAILABLE, 2),
         (Status.OUT_OF_MEMORY, 2),
     ],
 )

@@ -8,7 +8,6 @@ from pathlib import Path
 import attnbench
 from attnbench.core.record import Record, Status
 from attnbench.sweep.progress import PlainLines, watcher
-from attnbench.sweep.sweep import Eta
 from impls.problem import Problem
 
 ROOT = Path(attnbench.__file__).parents[1]
@@ -68,10 +67,3 @@ def test_the_live_table_shows_reasons_as_they_are():
     assert status == 0, shown[-2000:]
     assert "it needs [bold] text" in shown
     assert "it raised ValueError: [/x]" in shown
-
-
-def test_the_time_left_never_falls_below_zero_and_ends_there():
-    eta = Eta([1.0, 2.0, 3.0])
-    left = [eta.after(guess) for guess in (1.0, 2.0, 3.0)]
-    assert all(s >= 0 for s in left)
-    assert left[-1] == 0

@@ -1,34 +1,24 @@
 """Over how many processes: who is told, what is too many, and that a run that was goes on so."""
 
 import json
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import impls
 from attnbench.answer.ranking import answers
-from attnbench.core.machine import Gpu, Machine
-from attnbench.core.record import Ranks, Record, Status, Time, Work
+from attnbench.core.machine import Gpu
+from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.start import RunRecords
 from impls.problem import InvalidProblem, Problem
+from tests.calling import well
+from tests.sweep import build
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
-BOX = Machine(
-    name="box",
-    cpu="a cpu",
-    cores=4,
-    memory_bytes=1 << 33,
-    system="Linux",
-    python="3.11.7",
-    versions={},
-    torch_cuda="12.8",
-    compiler=None,
-    gpus=(GPU, GPU),
-)
+BOX = replace(build.BOX, cores=4, torch_cuda="12.8", gpus=(GPU, GPU))
 GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
 
@@ -68,18 +58,6 @@ def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
 
 
 def record(variant, median, world=None, **changes):
-    time = Time(
-        median_s=median,
-        low_s=median,
-        high_s=median,
-        q25_s=median,
-        q75_s=median,
-        min_s=median,
-        n=1,
-        clock="host",
-        stop="budget",
-        samples_s=[median],
-    )
     problem = Problem(q_len=64, kv_len=64).with_(**changes)
     several = [0] * (world or 0)
     ranks = world and Ranks(
@@ -90,7 +68,7 @@ def record(variant, median, world=None, **changes):
         status=Status.MEASURED,
         variant=variant,
         problem=problem.to_dict(),
-        time=time,
+        time=build.timed(median),
         computes="softmax",
         ranks=ranks or None,
         cost=cost,
@@ -124,36 +102,16 @@ def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():
         assert known.doubt(record("ring", 8e-3, world, **long)).status is status
 
 
-# ---- the command line ----------------------------------------------------------------------------
-
-
-def attnbench(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "attnbench", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(Path(impls.__file__).parents[1]), "PATH": "/usr/bin:/bin"},
-    )
-
-
 @pytest.mark.slow
 def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
     asked = ["ring", "ulysses", "sdpa", "--world", "2", "--seq", "32", "--heads", "2"]
-    more = ["--phase", "forward", "--budget", "0.05", "--out", "r", "--json", "--no-report"]
-    done = attnbench(tmp_path, "run", *asked, *more)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    worlds = {r["variant"]: r["ranks"] and r["ranks"]["world"] for r in said["records"]}
+    more = ["--phase", "forward", "--budget", "0.05", "--out", tmp_path, "--json", "--no-report"]
+    sent = json.loads(well("run", *asked, *more).stdout)
+    worlds = {r["variant"]: r["ranks"] and r["ranks"]["world"] for r in sent["records"]}
     assert worlds == {"ring?world=2": 2, "ulysses?world=2": 2, "sdpa": None}
-    assert {a["world"] for a in said["answers"]} == {2, None}
-    lines = Path(tmp_path, said["run"], "records.jsonl")
-    first = lines.read_text().splitlines()[1:]
-    lines.write_text("\n".join(first) + "\n")
-    again = attnbench(tmp_path, "run", "--resume", said["run"], "--json", "--no-report")
-    assert again.returncode == 0, again.stderr
-    assert sorted(r["variant"] for r in json.loads(again.stdout)["records"]) == [
-        "ring?world=2",
-        "sdpa",
-        "ulysses?world=2",
-    ]
+    assert {a["world"] for a in sent["answers"]} == {2, None}
+    lines = Path(sent["run"], "records.jsonl")
+    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[1:]))
+    again = well("run", "--resume", sent["run"], "--json", "--no-report")
+    names = sorted(r["variant"] for r in json.loads(again.stdout)["records"])
+    assert names == ["ring?world=2", "sdpa", "ulysses?world=2"]

@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import gc
 import json
 import mmap
 import os
@@ -118,17 +117,6 @@ def raises(problem):
     raise RuntimeError("first line\nsecond line")
 
 
-@kind("failed", "Silent")
-def message_that_can_not_be_made(problem):
-    class Silent(Exception):
-        def __str__(self):
-            raise RuntimeError("no message")
-
-        __repr__ = __str__
-
-    raise Silent
-
-
 @kind("failed out_of_memory", "it raised RuntimeError")
 def message_of_a_gigabyte(problem):
     raise RuntimeError("x" * GIGABYTE)
@@ -137,13 +125,6 @@ def message_of_a_gigabyte(problem):
 @kind("failed", "KeyError", quick=True)
 def message_with_surrogates_and_nulls(problem):
     raise KeyError("\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line")
-
-
-@kind("failed", "RuntimeError")
-def exception_that_comes_from_itself(problem):
-    error = RuntimeError("round and round")
-    error.__cause__ = error
-    raise error
 
 
 @kind("failed", "RecursionError")
@@ -201,11 +182,6 @@ def _vast(problem):
 @kind("out_of_memory", "predicted", cost=":_vast", quick=True)
 def cost_beyond_all_memory(problem):
     return right(problem)
-
-
-@kind("measured out_of_memory")
-def note_of_a_gigabyte(problem):
-    return noted(problem, lambda: "n" * GIGABYTE)
 
 
 @kind("failed", "its note", quick=True)
@@ -284,30 +260,6 @@ def replaces_a_function_of_torch(problem):
     return right(problem)
 
 
-@kind("wrong", "it left changed what other variants share: threads (1 → 2)")
-def changes_the_threads(problem):
-    import torch
-
-    torch.set_num_threads(2)
-    return right(problem)
-
-
-@kind("wrong failed", "device")
-def puts_all_on_the_meta_device(problem):
-    import torch
-
-    inner = right(problem)
-    torch.set_default_device("meta")
-    return inner
-
-
-@kind("wrong", "garbage collection")
-def stops_the_collector(problem):
-    gc.disable()
-    gc.freeze()
-    return right(problem)
-
-
 @kind("measured wrong")
 def ignores_every_signal(problem):
     for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
@@ -340,12 +292,6 @@ def hangs_when_the_process_ends(problem):
     return right(problem)
 
 
-@kind("measured wrong")
-def leaves_a_thread_that_sleeps(problem):
-    threading.Thread(target=time.sleep, args=(600,)).start()
-    return right(problem)
-
-
 def sleeper(*how, **more):
     """A process that stays, whose command says whose it is though its environment may not."""
     code = f"import time; time.sleep(599)  # {os.environ.get(MARK, '')}"
@@ -365,17 +311,6 @@ def leaves_a_daemon_that_hides(problem):
 @kind("wrong", "left a copy of its process running")
 def forks(problem):
     return in_a_call(problem, os.fork)
-
-
-@kind("measured wrong")
-def keeps_most_of_the_memory(problem):
-    inner = right(problem)
-    try:
-        while True:
-            KEPT.append(bytearray(16 << 20))
-    except MemoryError:
-        del KEPT[-4:]
-    return inner
 
 
 # ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
@@ -412,19 +347,9 @@ def exits(problem):
     return in_a_call(problem, deed)
 
 
-@kind("crashed", "SIGABRT")
-def throws_in_c_plus_plus(problem):
-    return in_a_call(problem, ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev)
-
-
 @kind("crashed", "SIGSEGV", quick=True)
 def reads_nothing(problem):
     return in_a_call(problem, lambda: ctypes.string_at(0))
-
-
-@kind("crashed", "status 0")
-def exits_with_0_in_its_note(problem):
-    return noted(problem, lambda: os._exit(0))
 
 
 @kind("crashed failed")
@@ -491,19 +416,9 @@ def forks_without_end(problem):
 # ---- it never ends, or says more than anybody can hear -------------------------------------------
 
 
-def _loop(*_):
-    while True:
-        pass
-
-
 @kind("timed_out", "still running", hangs=True, quick=True)
 def loops_in_c_with_the_interpreter_held(problem):
     return in_a_call(problem, lambda: ctypes.PyDLL(None).sleep(600))
-
-
-@kind("timed_out", "still running", hangs=True, cost=":_loop")
-def loops_in_its_cost(problem):
-    return right(problem)
 
 
 @kind("timed_out", "still running", hangs=True)
@@ -531,10 +446,3 @@ def says_for_ever_what_it_is_doing(problem):
             os.write(to, said * 100)
 
     return in_a_call(problem, deed)
-
-
-@kind("crashed", "status 3")
-def dies_after_a_flood(problem):
-    for _ in range(100):
-        os.write(2, b"y\n" * (1 << 19))
-    os._exit(3)
