@@ -55,11 +55,6 @@ class Picture:
             raise BadWord(f"{path}: a figure is written as .svg, .png or .csv, not as {suffix!r}")
         write_whole(Path(path), kinds[suffix], sync=False)
 
-    def _points(self) -> str:
-        """The width it was drawn in, so that all figures' text has one size."""
-        found = re.search(r'viewBox="0 0 ([\d.]+) ', self.svg)
-        return found[1] if found else "331"
-
     def __repr__(self) -> str:
         return f"<{self.name}: {self.drawn.title}. {self.drawn.description}>"
 
@@ -67,9 +62,11 @@ class Picture:
         """As an image, so that nothing in it affects the rest of the page."""
         data = base64.b64encode(self.svg.encode()).decode()
         told = escape(f"{self.drawn.title}. {self.drawn.description}")
+        # the width it was drawn in, so that all figures' text has one size
+        width = found[1] if (found := re.search(r'viewBox="0 0 ([\d.]+) ', self.svg)) else "331"
         return (
             f'<img alt="{told}" src="data:image/svg+xml;base64,{data}" '
-            f'style="width:{self._points()}pt;max-width:100%;margin:4pt">'
+            f'style="width:{width}pt;max-width:100%;margin:4pt">'
         )
 
 
@@ -109,10 +106,10 @@ class Shown:
         heads = "".join(f"<p><b>{escape(line)}</b></p>" for line in self.headlines)
         pictures = "".join(picture._repr_html_() for picture in self.figures)
         title = f"Not measured: {_reasons(len(self.missing) + self.more)}"
-        untimed = _details(title, self._untimed())
+        untimed = f"<details><summary>{title}</summary>{_listed(self._untimed())}</details>"
         return (
-            f"<div>{heads}{_listed(self.answers)}<div>{pictures}</div>{untimed}"
-            f"{_listed(self.notes)}</div>"
+            f"<div>{heads}{_listed(self.answers)}<div>{pictures}</div>"
+            f"{untimed if self.missing else ''}{_listed(self.notes)}</div>"
         )
 
     def _untimed(self) -> list[str]:
@@ -138,22 +135,22 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     found = scenes(runs)
     several_runs = len(runs) > 1
     pictures, notes = _drawn(runs, found, names)
+    of = {run.name: f"{run.name}: " * several_runs for run in runs}
     for run in runs:
-        on = f"{run.name}: " * several_runs
-        notes += [f"{on}{note}" for note in (*run.notes, selfcheck_said(run.header))]
+        notes += [of[run.name] + note for note in (*run.notes, selfcheck_said(run.header))]
     untimed = missing(found)
     return Shown(
         headlines(found, several_runs=several_runs),
-        [f"{_of(scene, several_runs)} · {line}" for scene in found for line in sentences(scene)],
+        [
+            f"{of[scene.run.name]}{scene.regime} · {line}"
+            for scene in found
+            for line in sentences(scene)
+        ],
         pictures,
         [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in untimed[:REASONS]],
         tuple(notes),
         max(0, len(untimed) - REASONS),
     )
-
-
-def _of(scene: Scene, several_runs: bool) -> str:
-    return f"{scene.run.name}: " * several_runs + str(scene.regime)
 
 
 Draw = Callable[[], "Drawn | Sequence[Drawn] | None"]
@@ -217,7 +214,3 @@ def _reasons(count: int) -> str:
 
 def _listed(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
-
-
-def _details(title: str, lines: Sequence[str]) -> str:
-    return f"<details><summary>{title}</summary>{_listed(lines)}</details>" if lines else ""

@@ -41,8 +41,7 @@ class WorkerSide:
 
     def samples(self, count: int) -> list[float]:
         """Seconds of each of some calls, after one that warms up what others have cooled."""
-        answer = self._worker.ask({"sample": count}, TURN_LIMIT_S)
-        return [float(seconds) for seconds in answer["seconds"]]
+        return [float(s) for s in self._worker.ask({"sample": count}, TURN_LIMIT_S)["seconds"]]
 
 
 class HoldingWorker:

@@ -77,35 +77,23 @@ FAR = (
 )  # fmt: skip
 """What holds no score for every pair, and takes seconds to compile at most: it goes far."""
 H200 = Preset(
-    "what is alike in a visit's parts",
-    heads=(16,),
-    head_dim=(128,),
-    dtype=("bfloat16",),
-    phase=("forward",),
-    device="cuda",
-    budget=0.05,
-    tokens=1 << 15,
-)
+    "what is alike in a visit's parts", heads=(16,), head_dim=(128,), dtype=("bfloat16",),
+    phase=("forward",), device="cuda", budget=0.05, tokens=1 << 15,
+)  # fmt: skip
 MILLION = H200.with_(seq=("1048576",), batch=(1,), heads=(4,), head_dim=(64,))
 HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
-
+BOTH = ("forward", "train")
+WINDOW = ("none", "window:1023,0")
 
 PROBLEM = {
     "cpu": Preset("the default problem on a CPU", seq=("512",), heads=(4,), phase=("forward",)),
     "cuda": Preset(
-        "the default problem on a GPU",
-        seq=("4096",),
-        batch=(2,),
-        heads=(16,),
-        head_dim=(128,),
-        dtype=("bfloat16",),
-        phase=("forward",),
-        device="cuda",
+        "the default problem on a GPU", seq=("4096",), batch=(2,), heads=(16,), head_dim=(128,),
+        dtype=("bfloat16",), phase=("forward",), device="cuda",
     ),
-}
+}  # fmt: skip
 """What every command starts from, by the kind of device; it changes lengths and phases at most. So
 what one has measured answers another."""
-BOTH = ("forward", "train")
 
 PRESETS = {
     "cpu": PROBLEM["cpu"].with_(
@@ -152,28 +140,24 @@ PRESETS = {
             H200.with_(phase=("train",), seq=("32768",), variants=FAR),
             H200.with_(phase=("decode",), seq=("8192", "131072"), batch=(1,)),
             H200.with_(seq=("65536", "131072"), batch=(1,), variants=FAR),
-            HEADLINE.with_(mask=("none", "window:1023,0"), variants=FAR),
-            HEADLINE.with_(seq=("8192",), head_dim=(64, 256),
-                           phase=("forward", "train"), variants=FAR),
-            H200.with_(seq=("512", "2048", "8192"), batch=(1,), phase=("forward", "train"),
-                       variants=FAR),
+            HEADLINE.with_(mask=WINDOW, variants=FAR),
+            HEADLINE.with_(seq=("8192",), head_dim=(64, 256), phase=BOTH, variants=FAR),
+            H200.with_(seq=("512", "2048", "8192"), batch=(1,), phase=BOTH, variants=FAR),
             H200.with_(seq=("8192", "131072"), batch=(16,), heads=(32,), kv_heads=(8,),
                        phase=("decode",), variants=FAR),
-            H200.with_(seq=("8192",), mask=("none", "window:1023,0"), phase=("train",),
-                       variants=FAR),
+            H200.with_(seq=("8192",), mask=WINDOW, phase=("train",), variants=FAR),
             H200.with_(seq=("65536",), batch=(1,), phase=("train",), variants=FAR),
         ),
     ),
     "h200-quick": Preset(
-        "five minutes of an H200: the same questions at a few lengths", device="cuda",
-        budget=0.05,
+        "five minutes of an H200: the same questions at a few lengths", device="cuda", budget=0.05,
         parts=(
             H200.with_(seq=("2048", "8192")),
             H200.with_(seq=("8192",), phase=("train",)),
             H200.with_(seq=("32768",), batch=(1,), phase=("decode",)),
             H200.with_(seq=("512", "32768"), variants=FAR),
             H200.with_(seq=("65536",), batch=(1,), variants=FAR),
-            H200.with_(seq=("8192",), mask=("none", "window:1023,0"), variants=FAR),
+            H200.with_(seq=("8192",), mask=WINDOW, variants=FAR),
             H200.with_(seq=("8192",), head_dim=(64, 256), variants=FAR),
         ),
     ),

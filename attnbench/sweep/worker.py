@@ -28,15 +28,14 @@ GONE = "it was measured, but after it no call to the GPU works any more"
 
 def main() -> None:
     """Answer until the engine closes the pipe."""
-    bench: Any = None
+    benches: list[Any] = []
 
     def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
-        nonlocal bench
-        if bench is None:
+        if not benches:
             from attnbench.meter.cell import Bench
 
-            bench = Bench(announce=lambda doing: answers.send({"doing": doing}))
-        return _answer(bench, question)
+            benches.append(Bench(announce=lambda doing: answers.send({"doing": doing})))
+        return _answer(benches[0], question)
 
     serve(respond)
 
@@ -58,14 +57,14 @@ def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:
             return pairs.two(bench, question)
         case {"hold": _} | {"fresh": _} | {"sample": _}:
             return pairs.SIDES.answer(bench, question)
-        case {"map": job, "words": words}:
-            return _map(Job.from_dict(job), words)
+        case {"map": asked, "words": words}:
+            return _map(Job.from_dict(asked), words)
         case {"probe": _}:
             return probe.answer(question)
-        case {"profile": job, "trace": trace}:
+        case {"profile": asked, "trace": trace}:
             from attnbench.meter import profile
 
-            return profile.answer(bench, Job.from_dict(job), trace)
+            return profile.answer(bench, Job.from_dict(asked), trace)
     return _measured(bench, Job.from_dict(question["job"]))
 
 

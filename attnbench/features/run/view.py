@@ -46,25 +46,25 @@ def _length(problem: Problem) -> str:
     return str(k) if q == k else f"{q}x{k}"
 
 
-def _lengths(records: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(_length(r.problem) for r in records))
-
-
 def _table(regime: str, records: Sequence[Record]) -> Table:
-    lengths = _lengths(records)
+    lengths = list(dict.fromkeys(_length(r.problem) for r in records))
     last = lengths[-1]
     tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
-    energy = any(r.energy is not None and r.energy.joules is not None for r in records)
-    if energy:
+    joules = {
+        r.variant: f"{r.energy.joules * 1e3:.4g}"
+        for r in records
+        if _length(r.problem) == last and r.energy is not None and r.energy.joules is not None
+    }
+    if joules:
         tail.append(f"mJ at {last}")
     cells = {(r.variant, _length(r.problem)): r for r in records}
     best = {n: _best(records, n) for n in lengths}
     timed = [r.variant for r in records if r.time is not None]
     rows: list[list[Any]] = []
     for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
-        end = cells.get((name, last))
         times = [_time_cell(cells.get((name, n)), best[n]) for n in lengths]
-        rows.append([name, *times, *_tail_cells(end), *([_millijoules(end)] if energy else [])])
+        energy = [joules.get(name)] if joules else []
+        rows.append([name, *times, *_tail_cells(cells.get((name, last))), *energy])
     above = any(_above(r) for r in records if _length(r.problem) == last)
     return Table(
         regime,
@@ -96,12 +96,6 @@ def _time_cell(record: Record | None, best: float | None) -> Styled:
     doubt = "!" if t.flags or spread > WIDE_SHARE else ""
     text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}{doubt}"
     return Styled(text, BEST if t.median_s == best else "")
-
-
-def _millijoules(record: Record | None) -> str | None:
-    if record is None or record.energy is None or record.energy.joules is None:
-        return None
-    return f"{record.energy.joules * 1e3:.4g}"
 
 
 def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | None]:

@@ -17,14 +17,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import impls
 from attnbench.core.disk import is_no_file, write_whole
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import Engine, LocalEngine, WorkerLost
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
@@ -49,54 +49,43 @@ def tokens_of(text: str) -> list[str]:
 
 
 def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
-    """A vector for each word, all of one width."""
-    return _hashed(words) if file is None else _from_file(words, Path(file))
-
-
-def _from_file(words: list[str], file: Path) -> list[list[float]]:
-    if is_no_file(file):
+    """A vector for each word, all of one width: a file's, in GloVe's format, or hashed ones."""
+    if file is None:
+        return _hashed(words)
+    if is_no_file(Path(file)):
         raise BadEmbeddings(f"can't read {file}: it is no file")
     try:
-        with file.open(encoding="utf-8") as lines:
-            vectors = _read_vectors(set(words), file, lines)
+        with Path(file).open(encoding="utf-8") as lines:
+            vectors = _read_vectors(set(words), lines)
     except OSError as error:
         raise BadEmbeddings(f"can't read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadEmbeddings(f"{file} is not UTF-8 text; a GloVe file is") from None
     except ValueError as error:
-        raise BadEmbeddings(f"{file}: {error}") from None
-    missing = [w for w in words if w not in vectors]
-    if missing:
+        raise BadEmbeddings(f"{file}, {error}") from None
+    if missing := dict.fromkeys(w for w in words if w not in vectors):
         raise BadEmbeddings(
-            f"{file} has no vector for {', '.join(dict.fromkeys(missing))}; "
+            f"{file} has no vector for {', '.join(missing)}; "
             "use other words, or leave --embeddings out for hashed vectors"
         )
     return [vectors[w] for w in words]
 
 
-def _read_vectors(wanted: set[str], file: Path, lines: Iterable[str]) -> dict[str, list[float]]:
+def _read_vectors(wanted: set[str], lines: Iterable[str]) -> dict[str, list[float]]:
+    """The vectors of some words; raises ValueError for a line that is none."""
     vectors, width = {}, -1
     for number, line in enumerate(lines, 1):
         word, *numbers = line.rstrip().rsplit(" ", width)  # a word may hold spaces
         width = len(numbers) if number == 1 else width
-        one_too_many = " " in word and _is_number(word.rpartition(" ")[2])
+        one_too_many = bool(re.fullmatch(r".* [-+]?\d*\.?\d+(e[-+]?\d+)?", word))
         if not width or len(numbers) != width or one_too_many:
-            raise BadEmbeddings(
-                f"{file}, line {number}: {len(numbers) + one_too_many} numbers where the "
-                f"first line has {width}; a GloVe file is a word and as many numbers, at "
-                "least one, on each line"
+            raise ValueError(
+                f"line {number}: {len(numbers) + one_too_many} numbers where the first line has "
+                f"{width}; a GloVe file is a word and as many numbers, at least one, on each line"
             )
         if word in wanted:
             vectors[word] = [float(n) for n in numbers]
     return vectors
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _hashed(words: list[str]) -> list[list[float]]:
@@ -119,45 +108,28 @@ def _noise(text: str) -> list[float]:
 def mathematics(row: Variant) -> str:
     """The text at the top of the variant's file, read without running it."""
     place = row.build.rpartition(":")[0]
-    if place.endswith(".py"):
-        file = Path(place)
-    else:
+    if not place.endswith(".py"):
         spec = importlib.util.find_spec(place)
         if spec is None or spec.origin is None:
             return f"(the module {place} is not there)"
-        file = Path(spec.origin)
-    text = ast.get_docstring(ast.parse(file.read_text()))
-    return text or f"({file.name} says nothing of its mathematics)"
+        place = spec.origin
+    text = ast.get_docstring(ast.parse(Path(place).read_text()))
+    return text or f"({Path(place).name} says nothing of its mathematics)"
 
 
 def map_problem(row: Variant, mask: str, vectors: list[list[float]]) -> Problem:
     """Self-attention over word vectors; raises, in a sentence, where the variant can't do it."""
     n, width = len(vectors), len(vectors[0])
-    problem = Problem(
-        heads=1,
-        kv_heads=1,
-        q_len=n,
-        kv_len=n,
-        head_dim=width,
-        v_head_dim=width,
-        mask=Mask.parse(mask),
-    )
+    lengths: dict[str, Any] = {"q_len": n, "kv_len": n, "head_dim": width, "v_head_dim": width}
+    problem = Problem(heads=1, kv_heads=1, mask=Mask.parse(mask), **lengths)
     missing = why_not(row, this_machine())
-    refusal = missing.reason if missing else row.supports(problem)
-    if refusal is not None:
+    if refusal := missing.reason if missing else row.supports(problem):
         raise InvalidProblem(f"no map can be drawn here: {refusal}")
     return problem
 
 
-class MapEngine(Protocol):
-    """What asks a worker."""
-
-    def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """The worker's answer."""
-
-
 def ask(
-    engine: MapEngine, row: Variant, problem: Problem, vectors: list[list[float]], limit_s: float
+    engine: Engine, row: Variant, problem: Problem, vectors: list[list[float]], limit_s: float
 ) -> dict[str, Any]:
     """A worker's answer: the ``map`` of these vectors, or an ``error``."""
     job = {"variant": row.to_dict(), "problem": problem.to_dict()}
@@ -192,7 +164,7 @@ def keep(
         watch(f"no attention maps were kept: {error}")
 
 
-def maps(timed: Mapping[str, str], table: impls.Table, engine: MapEngine) -> dict[str, Any]:
+def maps(timed: Mapping[str, str], table: impls.Table, engine: Engine) -> dict[str, Any]:
     """All maps, and why there is none of some variants. ``timed``: name -> what it computes."""
     words, end = tokens_of(SENTENCE), monotonic() + ALL_S
     vectors = vectors_of(words, None)
@@ -205,8 +177,7 @@ def maps(timed: Mapping[str, str], table: impls.Table, engine: MapEngine) -> dic
         try:
             row = table.find(variant)
             mask = "causal" if "causal" in row.on("cpu", "masks") else "none"
-            problem = map_problem(row, mask, vectors)
-            left_s = end - monotonic()
+            problem, left_s = map_problem(row, mask, vectors), end - monotonic()
             if left_s <= 0:
                 raise CantBeDone(f"the {ALL_S:.0f} s for all maps were over")
             answer = ask(engine, row, problem, vectors, min(left_s, EACH_S))
@@ -219,13 +190,8 @@ def maps(timed: Mapping[str, str], table: impls.Table, engine: MapEngine) -> dic
         else:
             one = {"variant": variant, "computes": timed[variant], "mask": mask, "alike": []}
             made.append({**one, "weights": weights})
-    return {
-        "schema": SCHEMA,
-        "sentence": SENTENCE,
-        "words": words,
-        "maps": made,
-        "failed": failed,
-    }
+    about = {"schema": SCHEMA, "sentence": SENTENCE, "words": words}
+    return {**about, "maps": made, "failed": failed}
 
 
 def _rounded(weights: Any, count: int) -> list[list[float | None]]:

@@ -32,20 +32,18 @@ def _availability(reason: str | None, remedy: str) -> dict[str, Any]:
 def show_list(given: argparse.Namespace) -> int:
     """``attnbench list``"""
     import impls
+    from attnbench.features.show import view
 
     table = impls.table(given.table)
     rows = [(row, *_missing(row)) for row in table.rows.values()]
-    if given.json:
-        listed = [{**row.to_dict(), **_availability(why, remedy)} for row, why, remedy in rows]
-        nothing = {"family": "", "computes": "", "level": ""}
-        for row in table.broken:
-            reason = f"the row is broken: {row.reason}"
-            listed.append({"name": row.name, **nothing, **_availability(reason, row.remedy)})
-        print(json.dumps(listed, indent=1))
-    else:
-        from attnbench.features.show import view
-
+    if not given.json:
         view.table(rows, table.broken)
+        return 0
+    listed = [{**row.to_dict(), **_availability(why, remedy)} for row, why, remedy in rows]
+    for row in table.broken:
+        why = _availability(f"the row is broken: {row.reason}", row.remedy)
+        listed.append({"name": row.name, "family": "", "computes": "", "level": "", **why})
+    print(json.dumps(listed, indent=1))
     return 0
 
 
@@ -76,6 +74,8 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
     from impls.problem import InvalidProblem
 
+    if given.out:
+        view.insist_picture(Path(given.out))
     words = maps.tokens_of(given.text)
     vectors = maps.vectors_of(words, given.embeddings)
     masks = row.on("cpu", "masks") or ("none",)

@@ -38,12 +38,19 @@ class BadPicture(CantBeDone):
     """A picture that can't be written; a sentence."""
 
 
+def insist_picture(file: Path) -> None:
+    """Raise a sentence where no picture can be written under this name."""
+    if file.suffix not in (".png", ".svg"):
+        raise BadPicture(f"--out {file}: a picture ends in .png or .svg")
+    if not file.parent.is_dir():
+        raise BadPicture(f"can't write {file}: there is no folder {file.parent}")
+
+
 def draw(
     words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
 ) -> None:
     """Write a .png or .svg of the map."""
-    if file.suffix not in (".png", ".svg"):
-        raise BadPicture(f"--out {file}: a picture ends in .png or .svg")
+    insist_picture(file)
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -96,19 +103,24 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
     out.print(escape(mathematics) + "\n")
     limits = [
         ("grouped-query heads", row.gqa),
-        ("q_len ≠ kv_len", "in decode alone" if row.cross == "decode" else row.cross),
+        ("q_len ≠ kv_len", row.cross),
         ("v_head_dim ≠ head_dim", row.value_dim),
         ("dropout of weights", row.dropout),
     ]
+    said = {True: "yes", False: "no", "decode": "in decode alone"}
+    options = {
+        k: str(v).lower() if isinstance(v, bool) else str(v) or "''"  # as on the command line
+        for k, v in {**row.options, **row.given}.items()
+    }
     facts = {
         f"on {device}": f"{', '.join(row.on(device, 'dtypes'))}; "
         f"masks {', '.join(row.on(device, 'masks'))}; {', '.join(row.on(device, 'phases'))}"
         for device in row.devices
     }
     facts |= {
-        "shapes": ", ".join(f"{what}: {_yes(can)}" for what, can in limits),
+        "shapes": ", ".join(f"{what}: {said[can]}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
-        "options": ", ".join(f"{k}={_word(v)}" for k, v in {**row.options, **row.given}.items()),
+        "options": ", ".join(f"{k}={v}" for k, v in options.items()),
         "core": f"{row.core.label}: {row.core.title}" if row.core else "",
         "requires": ", ".join(row.requires),
         "paper": row.paper,
@@ -123,15 +135,6 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         "runs here": "yes" if reason is None else f"no: {reason}" + f" → {remedy}" * bool(remedy),
     }
     show_facts(facts.items())
-
-
-def _yes(can: bool | str) -> str:
-    return can if isinstance(can, str) else "yes" if can else "no"
-
-
-def _word(value: object) -> str:
-    """An option as it is written on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value) or "''"
 
 
 def show_env(facts: Mapping[str, Any]) -> None:
@@ -162,8 +165,7 @@ def _moment(observed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "cpu clock", f"{clock}; governor: {cpu['governor']}"
     yield "load", f"{cpu['load_1min']:.2f} over a minute, {cpu['load_5min']:.2f} over five"
     for gpu in observed["gpus"]:
-        facts = (f"{name.replace('_', ' ')} {value}" for name, value in gpu.items())
-        yield "gpu now", ", ".join(facts)
+        yield "gpu now", ", ".join(f"{k.replace('_', ' ')} {value}" for k, value in gpu.items())
 
 
 def _reach(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
