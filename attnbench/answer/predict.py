@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,104 +20,10 @@ if TYPE_CHECKING:
     from impls.problem import Problem
     from impls.spec import Variant
 
-
-TERMS = (
-    "a call", "a token", "a head", "moving the ends", "work on visible pairs", "work on all pairs",
-    "moving a number for each pair", "a state for each token",
-)  # fmt: skip
-"""The terms of a time, in the order of :meth:`Terms.of`."""
-AXES = ("queries", "keys", "heads", "grouping", "head_dim", "v_head_dim", "visible share")
-"""The axes of :func:`place`, each counted in doublings."""
-LEAST_SHARE = 1e-6
-BLOCK = 16
-"""Keys: numbers in the widest register, and a divisor of every kernel's block."""
-
-
-class Terms:
-    """The terms of problems on one machine."""
-
-    def __init__(self, ceilings: Mapping[str, Any]) -> None:
-        """``ceilings``: as a run's header has them; without, a byte costs the same at any size."""
-        copies = ceilings.get("copy") or {"1": 1.0}
-        sizes = sorted((int(size), float(rate)) for size, rate in copies.items() if rate)
-        self._sizes = np.log([size for size, _ in sizes])
-        self._rates = np.log([rate for _, rate in sizes])
-
-    def moving(self, nbytes: float) -> float:
-        """Seconds that moving so much takes, by the measured copies of about that size."""
-        return nbytes / float(np.exp(np.interp(np.log(nbytes), self._sizes, self._rates)))
-
-    def of(self, problem: Problem) -> list[float]:
-        """The terms of one problem, each in its own unit."""
-        p = problem
-        all_heads = p.batch * p.heads
-        visible, pairs = _visible(p), all_heads * p.q_len * p.kv_len
-        rows, keys = all_heads * p.q_len, p.batch * p.kv_heads * p.kv_len
-        width = p.head_dim + p.v_head_dim
-        return [
-            1.0,
-            p.q_len + p.kv_len,
-            all_heads,
-            self.moving((rows + keys) * width * p.item_bytes),
-            max(visible, 1) * width,
-            pairs * width,
-            self.moving(pairs * p.item_bytes),
-            (rows + keys) * p.head_dim * p.v_head_dim,
-        ]
-
-    def matrix(self, problems: Sequence[Problem]) -> NDArray[np.float64]:
-        """The terms of some problems, a row each."""
-        return np.array([self.of(problem) for problem in problems], float)
-
-
-def kinds(problem: Problem) -> tuple[str, ...]:
-    """The kinds of its mask; none for one query at the last key, where causal hides nothing."""
-    p = problem
-    if p.mask.kinds == ("causal",) and p.q_len == 1 and not p.mask.upper_left:
-        return ("none",)
-    return p.mask.kinds
-
-
-@cache
-def _visible(problem: Problem) -> int:
-    """Pairs that may meet: counting them takes as long as the mask is long."""
-    return problem.mask.pairs(problem.shape)
-
-
-@cache
-def place(problem: Problem) -> tuple[float, ...]:
-    """Where a problem lies among others, in doublings along each axis."""
-    p = problem
-    share = _visible(p) / (p.batch * p.heads * p.q_len * p.kv_len)
-    axes = (
-        p.q_len,
-        p.kv_len,
-        p.batch * p.heads,
-        p.group,
-        p.head_dim,
-        p.v_head_dim,
-        max(share, LEAST_SHARE),
-    )
-    return tuple(math.log2(x) for x in axes)
-
-
-def coordinates(problems: Sequence[Problem]) -> NDArray[np.float64]:
-    """The places of some problems, a row each."""
-    return np.array([place(problem) for problem in problems], float)
-
-
-def beside(problem: Problem) -> tuple[float, ...]:
-    """Its place, and whether its keys fill whole blocks: others cost some percent more."""
-    return (*place(problem), float(problem.kv_len % BLOCK > 0))
-
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from impls.problem import Problem
-
     Array = NDArray[np.float64]
 
+BLOCK = 16
+"""Keys: numbers in the widest register, and a divisor of every kernel's block."""
 NEAREST = 64
 """At most so many measured problems are used, the nearest first: a model of a neighbourhood."""
 FEWEST = 4
@@ -131,6 +37,103 @@ NOISES = (0.02, 0.06, 0.18)
 """And how large what is like nothing else: no figure is known better than the least of these."""
 INSIDE = 1.645
 """Standard deviations that hold nine of ten."""
+AXES = ("queries", "keys", "heads", "grouping", "head_dim", "v_head_dim", "visible share")
+"""The axes of :func:`place`, each counted in doublings."""
+BEYOND = 1.0
+"""Doublings past the ends of what was measured along an axis."""
+BEYOND_ONE = 0.6
+"""The same along an axis of which one value alone was measured: how it grows is not known."""
+APART = 2.5
+"""Doublings, over all axes together, from the nearest that was measured."""
+EXACT_FORMULA = 0.02
+"""A formula of the memory that comes this near to all that was measured is believed."""
+TRUSTED = 0.5
+"""A figure that is not known to this share, either way, is not known."""
+BESIDE = 2
+"""An error is no larger than the largest of so many measured problems beside it."""
+
+# ---- a problem in numbers ------------------------------------------------------------------------
+
+
+class Terms:
+    """The terms of a time on one machine."""
+
+    def __init__(self, ceilings: Mapping[str, Any]) -> None:
+        """``ceilings``: as a run's header has them; without, a byte costs the same at any size."""
+        copies = ceilings.get("copy") or {"1": 1.0}
+        known = sorted((int(size), float(rate)) for size, rate in copies.items() if rate)
+        self._sizes, self._rates = np.log(known).T
+
+    def moving(self, nbytes: float) -> float:
+        """Seconds that moving so much takes, by the measured copies of about that size."""
+        return nbytes / float(np.exp(np.interp(np.log(nbytes), self._sizes, self._rates)))
+
+    def of(self, p: Problem) -> list[float]:
+        """The terms of one problem, each in its own unit."""
+        all_heads, width = p.batch * p.heads, p.head_dim + p.v_head_dim
+        rows, keys = all_heads * p.q_len, p.batch * p.kv_heads * p.kv_len
+        pairs = rows * p.kv_len
+        return [
+            1.0,  # a call
+            p.q_len + p.kv_len,  # a token
+            all_heads,
+            self.moving((rows + keys) * width * p.item_bytes),  # the inputs and the output
+            max(_visible(p), 1) * width,  # work on visible pairs
+            pairs * width,  # work on all pairs
+            self.moving(pairs * p.item_bytes),  # a number for each pair
+            (rows + keys) * p.head_dim * p.v_head_dim,  # a state for each token
+        ]
+
+
+def kinds(p: Problem) -> tuple[str, ...]:
+    """The kinds of its mask; none for one query at the last key, where causal hides nothing."""
+    hides_nothing = p.mask.kinds == ("causal",) and p.q_len == 1 and not p.mask.upper_left
+    return ("none",) if hides_nothing else p.mask.kinds
+
+
+@cache
+def _visible(problem: Problem) -> int:
+    """Pairs that may meet: counting them takes as long as the mask is long."""
+    return problem.mask.pairs(problem.shape)
+
+
+@cache
+def place(p: Problem) -> tuple[float, ...]:
+    """Where a problem lies among others, in doublings along each axis."""
+    heads = p.batch * p.heads
+    share = max(_visible(p) / (heads * p.q_len * p.kv_len), 1e-6)
+    axes = (p.q_len, p.kv_len, heads, p.group, p.head_dim, p.v_head_dim, share)
+    return tuple(math.log2(x) for x in axes)
+
+
+def _away(problem: Problem, others: Sequence[Problem]) -> Array:
+    """How many doublings lie between it and each, over all axes together."""
+    apart: Array = np.array([place(p) for p in others]) - np.array(place(problem))
+    away: Array = np.sqrt((apart**2).sum(1))
+    return away
+
+
+def outside(problem: Problem, measured: Sequence[Problem]) -> str | None:
+    """What is too far from the measured problems; None if nothing is."""
+    if not measured:
+        return "nothing like it was measured"
+    places = np.array([place(p) for p in measured])
+    for name, asked, low, high in zip(
+        AXES, place(problem), places.min(0), places.max(0), strict=True
+    ):
+        reach = BEYOND if high > low else BEYOND_ONE
+        reach = 0.0 if name == "grouping" else reach  # nothing is smooth along it
+        if not low - reach - 1e-9 <= asked <= high + reach + 1e-9:
+            form = ".0%" if name == "visible share" else ",.0f"
+            ends = dict.fromkeys(f"{2 ** float(x):{form}}" for x in (low, high))
+            return f"{name} {2**asked:{form}}, and {' to '.join(ends)} was measured"
+    nearest = float(_away(problem, measured).min())
+    if nearest > APART:
+        return f"the nearest that was measured is {nearest:.1f} doublings away"
+    return None
+
+
+# ---- a figure from its neighbours ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -154,25 +157,29 @@ class PredictionModel:
 
     def __init__(self, terms: Terms, problems: Sequence[Problem], figures: Sequence[float]) -> None:
         self._of = terms.of
-        self._terms = terms.matrix(problems)
-        self._places = np.array([beside(p) for p in problems], float)
+        self._terms = np.array([terms.of(p) for p in problems], float)
+        self._places = np.array([self._beside(p) for p in problems], float)
         self._logs = np.log(np.asarray(figures, float))
+
+    @staticmethod
+    def _beside(p: Problem) -> tuple[float, ...]:
+        """Its place, and whether its keys fill whole blocks: others cost some percent more."""
+        return (*place(p), float(p.kv_len % BLOCK > 0))
 
     def predict(self, problem: Problem) -> Estimate | None:
         """None where too few problems were measured."""
-        place = np.array(beside(problem))
-        away = ((self._places - place) ** 2).sum(1)
+        here = np.array(self._beside(problem))
+        away = ((self._places - here) ** 2).sum(1)
         near = np.argsort(away, kind="stable")[:NEAREST]
         if len(near) < FEWEST:
             return None
         fit = _Fit(self._terms[near], self._places[near], self._logs[near])
-        middle, spread = fit.at(np.array(self._of(problem)), place)
+        middle, spread = fit.at(np.array(self._of(problem)), here)
         half = INSIDE * spread * fit.widening()
         return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     """The reach and the size of what the terms leave over, and the size of the noise."""
 
     reach: float
@@ -235,7 +242,7 @@ def _likeliest(places: Array, left: Array) -> _Shape:
                 off = (ways @ (scale * along)) * wide
                 surprise = float((off**2 / wide + np.log(wide)).sum())
                 found.append((surprise, _Shape(reach, spread, noise)))
-    return min(found, key=lambda each: each[0])[1]
+    return min(found)[1]
 
 
 def not_negative(terms: Array, figures: Array) -> Array:
@@ -267,46 +274,7 @@ def _choices(count: int) -> NDArray[np.bool_]:
     return np.arange(1, 1 << count)[:, None] >> np.arange(count) & 1 == 1
 
 
-BEYOND = 1.0
-"""Doublings past the ends of what was measured along an axis."""
-BEYOND_ONE = 0.6
-"""The same along an axis of which one value alone was measured: how it grows is not known."""
-FIXED = ("grouping",)
-"""Axes along which nothing is smooth: one must have been measured as it is asked."""
-APART = 2.5
-"""Doublings, over all axes together, from the nearest that was measured."""
-
-
-def outside(problem: Problem, measured: Sequence[Problem]) -> str | None:
-    """What is too far from the measured problems; None if nothing is."""
-    if not measured:
-        return "nothing like it was measured"
-    asked, places = np.array(place(problem)), coordinates(measured)
-    low, high = places.min(0), places.max(0)
-    for axis, name in enumerate(AXES):
-        reach = BEYOND if high[axis] > low[axis] else BEYOND_ONE
-        reach = 0.0 if name in FIXED else reach
-        if low[axis] - reach - 1e-9 <= asked[axis] <= high[axis] + reach + 1e-9:
-            continue
-        ends = [_text(name, 2 ** float(x)) for x in (low[axis], high[axis])]
-        span = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
-        return f"{name} {_text(name, 2 ** float(asked[axis]))}, and {span} was measured"
-    nearest = float(np.sqrt(((places - asked) ** 2).sum(1)).min())
-    if nearest > APART:
-        return f"the nearest that was measured is {nearest:.1f} doublings away"
-    return None
-
-
-def _text(axis: str, value: float) -> str:
-    return f"{value:.0%}" if axis == "visible share" else f"{value:,.0f}"
-
-
-EXACT_FORMULA = 0.02
-"""A formula of the memory that comes this near to all that was measured is believed."""
-TRUSTED = 0.5
-"""A figure that is not known to this share, either way, is not known."""
-BESIDE = 2
-"""An error is no larger than the largest of so many measured problems beside it."""
+# ---- what is known of a variant ------------------------------------------------------------------
 
 
 class VariantRecords:
@@ -323,8 +291,7 @@ class VariantRecords:
         """The measured records next to a problem."""
         if not self._timed:
             return []
-        places = coordinates([s.problem for s in self._timed])
-        away = ((places - np.array(place(problem))) ** 2).sum(1)
+        away = _away(problem, [s.problem for s in self._timed])
         return [self._timed[i] for i in np.argsort(away, kind="stable")[:count]]
 
     def on(self, problem: Problem) -> Record | None:
@@ -336,57 +303,40 @@ class VariantRecords:
         if (own := self.on(problem)) is not None and own.time is not None:
             t = own.time
             return Estimate(t.median_s, t.low_s, t.high_s, measured=True)
-        if (why := outside(problem, [s.problem for s in self._timed])) is not None:
+        problems = [s.problem for s in self._timed]
+        if (why := outside(problem, problems)) is not None:
             return why
         times = [s.time.median_s for s in self._timed if s.time]
-        model = PredictionModel(Terms(self._ceilings), [s.problem for s in self._timed], times)
-        found = model.predict(problem)
-        return f"only {len(times)} problems near it were measured" if found is None else found
+        found = PredictionModel(Terms(self._ceilings), problems, times).predict(problem)
+        return found or f"only {len(times)} problems near it were measured"
 
     def memory(self, problem: Problem) -> Estimate | None:
-        """Bytes above the inputs; None if unknown."""
+        """Bytes above the inputs: measured, by the row's own formula where that held on every
+        measured problem, or predicted; None if unknown.
+        """
         if (own := self.on(problem)) is not None and own.memory and not own.memory.flags:
             peak = own.memory.peak_bytes
             return Estimate(peak, peak, peak, measured=True)
-        if (by_formula := self._formula(problem)) is not None:
-            return by_formula
-        with_memory = [s for s in self._timed if _sound_memory(s)]
-        if outside(problem, [s.problem for s in with_memory]) is not None:
+        sound = [(s.problem, m) for s in self._timed if (m := s.memory) and not m.flags]
+        sound = [(p, m) for p, m in sound if m.peak_bytes > 0]
+        off = [m.peak_bytes / m.expected_bytes for _, m in sound if m.expected_bytes]
+        if self.row and self.row.cost and off and max(abs(x - 1) for x in off) <= EXACT_FORMULA:
+            peak = load_function(self.row.cost)(problem, **self.row.chosen).peak_bytes
+            if peak is not None:
+                return Estimate(peak, peak * min(off), peak * max(off))
+        problems = [p for p, _ in sound]
+        if outside(problem, problems) is not None:
             return None
-        peaks = [s.memory.peak_bytes for s in with_memory if s.memory]
-        model = PredictionModel(Terms({}), [s.problem for s in with_memory], peaks)
+        model = PredictionModel(Terms({}), problems, [m.peak_bytes for _, m in sound])
         found = model.predict(problem)
         return None if found is None or found.off > TRUSTED else found
 
     def error(self, problem: Problem) -> float | None:
         """To exact softmax, relative, the worst of output and gradients; None if not measured."""
-        own = self.on(problem)
-        beside = [own] if own else self.nearest(problem, BESIDE)
-        found = [e for s in beside for e in _errors(s)]
-        return max(found, default=None)
-
-    def _formula(self, problem: Problem) -> Estimate | None:
-        """By the row's own formula, where that held on every measured problem."""
-        off = [
-            s.memory.peak_bytes / s.memory.expected_bytes
-            for s in self._timed
-            if s.memory and _sound_memory(s) and s.memory.expected_bytes
-        ]
-        if self.row is None or self.row.cost is None or not off:
-            return None
-        if max(abs(x - 1) for x in off) > EXACT_FORMULA:
-            return None
-        peak = load_function(self.row.cost)(problem, **self.row.chosen).peak_bytes
-        return None if peak is None else Estimate(peak, peak * min(off), peak * max(off), False)
-
-
-def _sound_memory(seen: Record) -> bool:
-    """Whether its peak is one: nothing amiss with it, and more than nothing."""
-    return seen.memory is not None and seen.memory.peak_bytes > 0 and not seen.memory.flags
-
-
-def _errors(seen: Record) -> list[float]:
-    if seen.computes != "softmax":
-        far = seen.distance.relative if seen.distance else None
-        return [] if far is None else [far]
-    return [e.relative for e in (seen.error or {}).values() if e.relative is not None]
+        own, found = self.on(problem), []
+        for s in [own] if own else self.nearest(problem, BESIDE):
+            if s.computes == "softmax":
+                found += [e.relative for e in (s.error or {}).values()]
+            elif s.distance:
+                found.append(s.distance.relative)
+        return max((e for e in found if e is not None), default=None)

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -124,11 +123,14 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
         alike.setdefault(_key(record), []).append(record)
     on_devices = [(key, *each) for key, some in alike.items() for each in _devices(some)]
     nodes = {node for _, (_, node), some in on_devices if any(map(time_of, some))}
-    found = [
-        _regime(dict(key), line, tokens, device, several_nodes=len(nodes) > 1)
-        for key, device, some in on_devices
-        for tokens, line in _series(some)
-    ]
+    found = []
+    for key, (world, node), some in on_devices:
+        for tokens, places in _series(some):
+            cells: dict[int, dict[str, Record]] = {}
+            for (_, length), here in sorted(places.items(), key=lambda each: each[0][1]):
+                cells[length] = {record.variant: record for record in here}
+            batch = {} if tokens else {"batch": next(iter(places))[0]}
+            found.append(Regime({**batch, **dict(key)}, cells, world, node, tokens, len(nodes) > 1))
     order = {phase: number for number, phase in enumerate(PHASES)}
     return sorted(found, key=lambda r: (r.fixed["level"] != "core", order.get(r.phase, 9)))
 
@@ -140,21 +142,19 @@ def _key(record: Record) -> Key:
     return tuple(sorted((k, v) for k, v in problem.items() if k not in varies))
 
 
-Device = tuple[int | None, str]
-"""How many processes, on which kind of machine."""
-
-
-def _devices(records: Sequence[Record]) -> Iterable[tuple[Device, list[Record]]]:
-    """What ran, by what it ran on; what was never tried is missing on each of these alike."""
-    tried: dict[Device, list[Record]] = {}
+def _devices(
+    records: Sequence[Record],
+) -> Iterable[tuple[tuple[int | None, str], list[Record]]]:
+    """What ran, by over how many processes and on which kind of machine; what was never tried is
+    missing on each of these alike.
+    """
+    tried: dict[tuple[int | None, str], list[Record]] = {}
     rest: list[Record] = []
     for record in records:
         world = record.ranks.world if record.ranks else None
         known = record.node or record.ranks or record.time  # older runs name no kind of machine
         (tried.setdefault((world, record.node), []) if known else rest).append(record)
-    if not tried:
-        return [((None, ""), rest)]
-    return [(device, some + rest) for device, some in tried.items()]
+    return [(device, some + rest) for device, some in (tried or {(None, ""): []}).items()]
 
 
 Places = dict[tuple[int, int], list[Record]]
@@ -185,18 +185,6 @@ def _series(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
         yield tokens, by_tokens[tokens]
 
 
-def _regime(
-    key: dict[str, Any], places: Places, tokens: int | None, device: Device, *, several_nodes: bool
-) -> Regime:
-    world, node = device
-    cells: dict[int, dict[str, Record]] = {}
-    for (_, length), some in sorted(places.items(), key=lambda each: each[0][1]):
-        cells[length] = {record.variant: record for record in some}
-    if tokens is None:
-        key = {"batch": next(iter(places))[0], **key}
-    return Regime(key, cells, world, node, tokens, several_nodes)
-
-
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
     """The names that no other beats in one coordinate without losing in the other.
 
@@ -205,7 +193,7 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
     """
     kept: list[str] = []
     best = float("inf")
-    known = [name for name, point in points.items() if all(map(isfinite, point))]
+    known = [name for name, point in points.items() if all(map(math.isfinite, point))]
     for name in sorted(known, key=lambda name: (*points[name], name)):
         y = points[name][1]
         if y < best or (kept and points[name] == points[kept[-1]]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,10 @@ from impls.problem import INPUTS, Problem
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from attnbench.answer.choose import Choice, Wants
-    from attnbench.answer.choose_calls import Gain
     from attnbench.core.record import Record
-    from attnbench.models.capture.calls import SeenCalls
     from impls import Table
-    from impls.problem import Problem
 
 
 class NoProblem(CantBeDone):
@@ -37,6 +33,7 @@ def choose(given: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     import impls
     from attnbench.answer.choose import Wants
+    from attnbench.features.choose import view
 
     wants = Wants.of(
         exact=given.exact,
@@ -54,8 +51,6 @@ def choose(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(_plain(choice)))
     else:
-        from attnbench.features.choose import view
-
         view.show(choice)
     return int(choice.winner is None)
 
@@ -89,15 +84,8 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
     from attnbench.sweep import progress
     from attnbench.sweep.sweep import Interrupt, Stopped
 
-    means = Means(
-        say,
-        progress.watcher,
-        lambda: Interrupt(say),
-        Path(given.out),
-        given.table,
-        given.seed or 0,
-        given.threads,
-    )
+    how = (given.table, given.seed or 0, given.threads)
+    means = Means(say, progress.watcher, lambda: Interrupt(say), Path(given.out), *how)
     named = [Path(x) for x in given.source or ()]
     try:
         return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
@@ -107,7 +95,6 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
 
 def _one_problem(given: argparse.Namespace) -> Problem:
     """The one problem that the options describe."""
-    from attnbench.core.machine import this_machine
     from attnbench.sweep.plan import problems
     from attnbench.sweep.presets import one_problem
 
@@ -117,9 +104,7 @@ def _one_problem(given: argparse.Namespace) -> Problem:
             "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
             "--problems calls.json as 'attnbench capture' wrote it"
         )
-    several = [
-        name for name, values in changes.items() if isinstance(values, tuple) and len(values) > 1
-    ]
+    several = [name for name, x in changes.items() if isinstance(x, tuple) and len(x) > 1]
     if several:
         options = ", ".join("--" + name.replace("_", "-") for name in several)
         raise NoProblem(f"choose answers for one problem, and {options} has several values")
@@ -130,6 +115,8 @@ def _one_problem(given: argparse.Namespace) -> Problem:
 
 def _answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]) -> int:
     """The answers for a captured program; ``answer`` gives that of one problem."""
+    from attnbench.answer.choose_calls import gain, site_times
+    from attnbench.features.choose import view
     from attnbench.models.capture.calls import SeenCalls
 
     calls = SeenCalls.read(Path(given.problems))
@@ -139,36 +126,25 @@ def _answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]
     if not problems:
         raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
     choices = {problem: answer(problem) for problem in problems}
-    gained = _gain(calls, choices)
+    sites = [
+        site_times(
+            f"{s.site} · {s.problem}",
+            s.share,
+            s.via,
+            choices.get(s.problem) if s.faithful else None,
+            off=calls.off,
+            inside_s=calls.a_call_s(s),
+            why="" if s.faithful else s.note,
+        )
+        for s in calls.sites
+    ]
+    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
     if given.json:
         answers = [_plain(choice) for choice in choices.values()]
         print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
     else:
-        from attnbench.features.choose import view
-
         view.show_calls(choices, gained)
     return int(all(choice.winner is None for choice in choices.values()))
-
-
-def _gain(calls: SeenCalls, choices: dict[Problem, Choice]) -> Gain:
-    from attnbench.answer.choose_calls import gain, site_times
-
-    of = "a step" if calls.step_share is not None else "the program's time"
-    return gain(
-        [
-            site_times(
-                f"{s.site} · {s.problem}",
-                s.share,
-                s.via,
-                choices.get(s.problem) if s.faithful else None,
-                off=calls.off,
-                inside_s=calls.a_call_s(s),
-                why="" if s.faithful else s.note,
-            )
-            for s in calls.sites
-        ],
-        of,
-    )
 
 
 def _export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
@@ -205,8 +181,11 @@ def _checked(run: Path, wants: Wants, rows: Table, given: argparse.Namespace) ->
     """The table, without variants that are wrong on some kind of inputs: a call may bring any."""
     from attnbench.answer.exported import table_of
 
-    made = table_of(run, wants, rows)
-    if not _is_of_here(made):
+    made, here = table_of(run, wants, rows), this_machine()
+    ran_on = (made.made["machine"], made.made["torch"])
+    if ran_on != (here.name, here.versions.get("torch")) or (
+        made.made["device"] not in here.devices
+    ):
         say(
             "the variants could not be checked on other inputs than the run's, since it is not of "
             "this machine and torch: dispatch checks each before its first call"
@@ -218,22 +197,11 @@ def _checked(run: Path, wants: Wants, rows: Table, given: argparse.Namespace) ->
         asked.update(new)
         for record in _check(new, rows, given):
             if record.status != "measured":
-                say(
-                    f"not exported: {record.variant}, {record.status} on {record.problem}: "
-                    f"{record.reason}"
-                )
+                said = f"{record.variant}, {record.status} on {record.problem}: {record.reason}"
+                say(f"not exported: {said}")
                 wrong.append(record.with_(status=Status.WRONG))
         made = table_of(run, wants, rows, wrong)
     return DispatchTable({**made.made, "inputs": list(INPUTS)}, entries=made.entries)
-
-
-def _is_of_here(table: DispatchTable) -> bool:
-    """Whether the table's variants run on this machine as they did in the run."""
-    here = this_machine()
-    wanted = (here.name, here.versions.get("torch"))
-    return (table.made["machine"], table.made["torch"]) == wanted and (
-        table.made["device"] in here.devices
-    )
 
 
 def _to_check(table: DispatchTable) -> Iterator[tuple[str, Problem]]:

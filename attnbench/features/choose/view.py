@@ -15,9 +15,9 @@ from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from attnbench.answer.choose_calls import Gain, GainInterval, SiteTimes
+    from attnbench.answer.choose_calls import Gain
     from attnbench.answer.ranking import Candidate
     from impls.problem import Problem
 
@@ -42,13 +42,9 @@ def show(choice: Choice) -> None:
     if choice.winner is None:
         return
     pasted = paste.pasted(choice)
-    for title, lines in (
-        ("to use it:", pasted["code"]),
-        ("or in a model of transformers:", pasted["transformers"]),
-    ):
-        if lines:
-            print("\n".join([f"\n{title}", *(f"    {line}" for line in lines)]))
-    print(f"\nwhat proves it:\n    {pasted['proof']}")
+    _paste("to use it:", pasted["code"])
+    _paste("or in a model of transformers:", pasted["transformers"])
+    _paste("what proves it:", [pasted["proof"]])
 
 
 def _beside(choice: Choice) -> Iterator[str]:
@@ -66,7 +62,12 @@ def _beside(choice: Choice) -> Iterator[str]:
             "interval; --measure measures it"
         )
     if w.setup_s is not None:
-        yield f"once, before the first call: {milliseconds(w.setup_s)}{_pays(choice)}"
+        paid = ""
+        if after := choice.pays_after:
+            other = choice.next or choice.equal[0]
+            paid = f"; against {other.variant} that has paid after {after:,} call"
+            paid += "s" * (after > 1)
+        yield f"once, before the first call: {milliseconds(w.setup_s)}{paid}"
     if w.error is not None:
         kept = "" if w.skill is None else f"; it keeps {w.skill:.0%} of what softmax does"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
@@ -74,14 +75,6 @@ def _beside(choice: Choice) -> Iterator[str]:
     if choice.unknown:
         names = ", ".join(e.variant for e in choice.unknown[:NAMES])
         yield f"too little is known of {names}: they might be faster"
-
-
-def _pays(choice: Choice) -> str:
-    after = choice.pays_after
-    if not after:
-        return ""
-    other = choice.next or choice.equal[0]
-    return f"; against {other.variant} that has paid after {after:,} call" + "s" * (after > 1)
 
 
 def _candidates(choice: Choice) -> None:
@@ -95,19 +88,22 @@ def _candidates(choice: Choice) -> None:
             f"{c.median_s / best:.2f}",
             None if c.memory_bytes is None else size(c.memory_bytes),
             None if c.error is None else f"{c.error:.1e}",
-            _word(c, choice),
+            "; ".join(word for word, said in _words(c, choice).items() if said),
         )
         for c in choice.ranked
     ]
     show_table(Table("", columns(*names, right=names[1:-1]), rows))
 
 
-def _word(c: Candidate, choice: Choice) -> str:
-    words = [] if c.measured else ["predicted"]
-    words += ["can't be told from it"] * (c in choice.equal)
-    words += [c.computes] * (c.computes != EXACT)
-    words += ["in doubt"] * bool(c.flags)
-    return "; ".join(words)
+def _words(c: Candidate, choice: Choice) -> dict[str, bool]:
+    """What is said of a candidate, and whether."""
+    tied, inexact = c in choice.equal, c.computes != EXACT
+    return {
+        "predicted": not c.measured,
+        "can't be told from it": tied,
+        c.computes: inexact,
+        "in doubt": bool(c.flags),
+    }
 
 
 def _left_out(choice: Choice) -> Iterator[str]:
@@ -147,32 +143,23 @@ def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
 
 
 def _sites(gained: Gain) -> None:
-    share = "of " + gained.of
-    right = (share, "now, in the program", "now, alone", "then, alone", "then / now")
-    uses = ("now, in the program", "now, alone", "take", "then, alone", "then / now")
-    rows = [
-        (
+    numbers = ("now, in the program", "now, alone", "then, alone", "then / now")
+    heads = ("site", "of " + gained.of, "uses", *numbers[:2], "take", *numbers[2:])
+    rows = []
+    for site in gained.sites:
+        now, then, r = site.now_s, site.then_s, site.ratio
+        row = (
             site.site,
-            None if site.share is None else f"{site.share.value:.1%}",
+            site.share and f"{site.share.value:.1%}",
             site.uses,
             None if site.inside_s is None else milliseconds(site.inside_s),
-            _ms(site.now_s),
+            now and milliseconds(now.value),
             site.takes or None,
-            _ms(site.then_s),
-            _ratio(site),
+            then and milliseconds(then.value),
+            r and f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]",
         )
-        for site in gained.sites
-    ]
-    show_table(Table("", columns("site", share, "uses", *uses, right=right), rows))
-
-
-def _ms(time: GainInterval | None) -> str | None:
-    return None if time is None else milliseconds(time.value)
-
-
-def _ratio(site: SiteTimes) -> str | None:
-    r = site.ratio
-    return None if r is None else f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
+        rows.append(row)
+    show_table(Table("", columns(*heads, right=(heads[1], *numbers)), rows))
 
 
 def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:
@@ -180,17 +167,18 @@ def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:
     taken = {site.takes for site in gained.sites if site.ratio is not None}
     first = {c.winner.variant: c for c in reversed(list(choices.values())) if c.winner}
     for name in sorted(taken & first.keys()):
-        choice = first[name]
-        print(f"\nto use {name}:")
-        for line in paste.lines(name, choice.problem):
-            print(f"    {line}")
-        print("or in a model of transformers:")
-        for line in paste.in_transformers(name):
-            print(f"    {line}")
-        print(f"what proves it:\n    {paste.proof(choice)}")
+        problem = first[name].problem
+        _paste(f"to use {name}:", paste.lines(name, problem))
+        _paste("or in a model of transformers:", paste.in_transformers(name), "")
+        _paste("what proves it:", [paste.proof(first[name])], "")
     if len(taken) > 1:
         print(
             "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench "
             "run --problems FILE'; make a table of it, 'attnbench choose --export table.json "
             "--from RUN'; and attnbench.dispatch picks for each call"
         )
+
+
+def _paste(title: str, lines: Sequence[str], above: str = "\n") -> None:
+    if lines:
+        print("\n".join([above + title, *(f"    {line}" for line in lines)]))

@@ -178,8 +178,8 @@ def draw(
         }
         if any(name.endswith(OTHER) for name in names):
             marks[f"{OTHER} not softmax attention"] = mpl.lines.Line2D([], [], linestyle="")
-        place = "outside lower left"
-        figure.legend(marks.values(), marks, loc=place, ncols=3, frameon=False, fontsize=8)
+        look: dict[str, Any] = {"ncols": 3, "frameon": False, "fontsize": 8}
+        figure.legend(marks.values(), marks, loc="outside lower left", **look)
         for file in files:
             date = {"Date": None} if file.suffix == ".svg" else None
             save(figure, file, dpi=130, metadata=date)

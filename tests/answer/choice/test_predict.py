@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.answer.predict import BLOCK, FEWEST, TERMS, PredictionModel, Terms, not_negative
+from attnbench.answer.predict import BLOCK, FEWEST, PredictionModel, Terms, not_negative
 from impls.loading import load_file
 
 made = load_file(Path(__file__).with_name("seen.py"))
@@ -96,10 +96,6 @@ def test_moving_costs_what_copies_of_that_size_took():
     assert terms.moving(100_000) == pytest.approx(10.0)
     assert terms.moving(10_000) == pytest.approx(0.1)  # between the two, on logarithms
     assert terms.moving(10**7) == pytest.approx(1e3)  # beyond, as the largest
-
-
-def test_there_are_as_many_terms_as_names():
-    assert len(Terms({}).of(problem())) == len(TERMS)
 
 
 def test_weights_are_those_of_least_squares_where_none_would_be_negative():
