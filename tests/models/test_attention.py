@@ -5,8 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.models.attention import attention
-from impls import UnknownVariant
-from impls.spec import InvalidRow
 
 ROW = """
 from impls.spec import Variant
@@ -18,26 +16,11 @@ def build(problem, times):
 """
 
 
-def test_a_name_with_options_is_a_function():
-    q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
-    attend = attention("chunked?block=4")
-    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    torch.testing.assert_close(attend(q, k, v, is_causal=True), expected)
-    assert repr(attend) == "<attention chunked?block=4: a block of queries at a time>"
-
-
 def test_rows_of_your_own_come_from_their_file(tmp_path):
     (tmp_path / "rows.py").write_text(ROW)
     q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
     out = attention("first_value?times=3", [tmp_path / "rows.py"])(q, k, v)
     torch.testing.assert_close(out, (3 * v[:, :, :1]).expand_as(q))
-
-
-def test_what_is_not_there_is_a_sentence_that_names_the_nearest():
-    with pytest.raises(UnknownVariant, match="there is no variant 'chunkd'; did you mean chunked"):
-        attention("chunkd")
-    with pytest.raises(InvalidRow, match="chunked has no option 'blocks'"):
-        attention("chunked?blocks=4")
 
 
 BUFFERED = """

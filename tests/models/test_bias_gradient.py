@@ -57,11 +57,3 @@ def test_what_is_hidden_by_a_low_number_is_hidden_whatever_the_scores_and_the_dt
     upstream = torch.randn(out.shape, generator=SOURCE).to(dtype)
     (given,) = torch.autograd.grad(out, bias, upstream)
     assert (given[~seen] == 0).all() and (given[seen] != 0).any()
-
-
-def test_a_bias_that_is_data_costs_nothing_at_the_backward():
-    q, k, v = (torch.randn(1, 2, 6, 8).requires_grad_() for _ in "qkv")
-    attend = Built(impls.table().find("einsum"))
-    bias = torch.randn(6, 6)
-    assert "BiasGradient" not in type(attend(q, k, v, bias).grad_fn).__name__
-    assert "BiasGradient" in type(attend(q, k, v, bias.requires_grad_()).grad_fn).__name__

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.capture.calls import FEW, MOST, Gathered, SeenCalls, Site, merged
+from attnbench.models.capture.calls import FEW, Gathered, SeenCalls, Site, merged
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
@@ -85,15 +85,6 @@ def test_figures_that_can_not_be_are_damage(changed, said, tmp_path):
         SeenCalls.read(tmp_path / "calls.json")
 
 
-def test_no_file_and_no_text_are_sentences(tmp_path):
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    for name, why in {"none.json": "No such file", "bytes": "no captured calls"}.items():
-        with pytest.raises(CantBeDone, match=why):
-            SeenCalls.read(tmp_path / name)
-    with pytest.raises(CantBeDone, match="can't write"):
-        SOME.write(tmp_path / "no" / "calls.json")
-
-
 def test_problems_are_each_once_those_of_most_seconds_first():
     other = CAUSAL.with_(q_len=9, kv_len=9)
     calls = SeenCalls(
@@ -105,31 +96,6 @@ def test_problems_are_each_once_those_of_most_seconds_first():
         ]
     )
     assert calls.problems() == [CAUSAL, other]
-
-
-def test_a_growing_cache_is_gathered_by_octaves():
-    whole = Gathered().add_all(site(decoding(n), 2, 0.1) for n in range(100, 300))
-    found = sorted(whole.sites(), key=lambda s: s.problem.kv_len)
-    # keys up to 128, 256 and 299, and the middle ones of them
-    assert [s.calls for s in found] == [2 * 29, 2 * 128, 2 * 43]
-    assert [s.problem.kv_len for s in found[:1]] == [114]
-    assert all(128 < s.problem.kv_len <= 256 for s in found[1:2])
-    assert sum(s.seconds for s in found) == pytest.approx(20.0)
-    assert "stands for 29 problems of 100 to 128 keys" in found[0].note
-    assert f"stands for {MOST} problems" in found[1].note and "and more" in found[1].note
-    few = [site(decoding(n)) for n in range(100, 101 + FEW)]
-    kept = Gathered().add_all(few[:FEW]).sites()
-    assert len(kept) == FEW and all(not s.note for s in kept)
-    assert len(Gathered().add_all(few).sites()) == 1
-
-
-def test_paddings_of_many_lengths_are_one_site_and_other_masks_another():
-    padded = [
-        CAUSAL.with_(batch=2, mask=Mask.parse(f"causal+padding:{n},256")) for n in range(1, 101)
-    ]
-    found = Gathered().add_all(map(site, padded)).add_all([site()] * 3).sites()
-    assert sorted(s.calls for s in found) == [3, 100]
-    assert str(found[0].problem.mask).startswith("causal+padding:")
 
 
 def test_the_one_with_a_sample_stands_for_the_others():
@@ -188,31 +154,6 @@ def test_calls_that_overlap_have_no_share_of_the_time():
     assert whole.share == 1.0 and whole.unseen == []
 
 
-def test_nothing_timed_is_no_share():
-    calls = SeenCalls([site(seconds=0.0)], wall_s=3.0)
-    assert calls.share is None and not calls.overlap and merged([calls]).sites[0].share is None
-
-
-def test_a_sample_is_not_given_to_a_problem_of_other_lengths():
-    kept = Gathered().add_all(site(decoding(n)) for n in range(129, 129 + MOST))
-    kept.add(site(decoding(250), samples="x.npz"))
-    assert sum(s.calls for s in kept.sites()) == MOST + 1
-    assert all(not s.samples for s in (*kept.sites(), *kept.each()))
-
-
-def test_samples_become_the_inputs_of_the_problem():
-    (found,) = merged([SeenCalls([site(samples="/x/y.npz")])]).sites
-    assert found.problem.inputs == "captured:/x/y.npz"
-
-
-def test_by_how_much_a_share_may_be_off_is_what_its_steps_say():
-    assert SeenCalls(step_share=0.4, step_share_between=[0.3, 0.6]).off == pytest.approx(
-        (0.75, 1.5)
-    )
-    assert SeenCalls(step_share=0.4).off == (1.0, 1.0)
-    assert SeenCalls(attention_s=1.0, wall_s=2.0).off == (1.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("told", "takes"),
     [
@@ -226,7 +167,3 @@ def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_c
     assert SeenCalls(**{"header": {"processes": 1}, **told}).a_call_s(trained) == pytest.approx(
         takes
     )
-
-
-def test_a_call_without_a_time_takes_nobody_knows_what():
-    assert SeenCalls().a_call_s(site(calls=3, seconds=0.0)) is None

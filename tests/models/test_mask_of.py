@@ -72,14 +72,6 @@ def test_where_the_last_query_stands_at_the_last_key_is_told_from_the_other_corn
     assert str(mask_of(ones[:1], False, Shape(1, 2, 1, 12))) == "none"
 
 
-def test_no_tensor_hides_nothing():
-    assert mask_of(None, False, SQUARE).plain
-
-
-def test_a_tensor_and_is_causal_must_both_allow_a_pair():
-    assert str(mask_of(PADDED, True, SQUARE)) == "causal+padding:9,12"
-
-
 @given(st.data())
 def test_a_mask_sees_what_its_tensor_sees_whatever_it_is_called(data):
     q_len, kv_len = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
@@ -140,11 +132,6 @@ def test_a_tensor_without_values_is_no_mask():
         mask_of(ONES.to("meta"), False, SQUARE)
     with FakeTensorMode() as mode, pytest.raises(NoData, match="is fake"):
         mask_of(mode.from_tensor(ONES), False, SQUARE)
-
-
-def test_a_mask_that_does_not_fit_is_a_sentence():
-    with pytest.raises(CantBeDone, match="does not broadcast"):
-        mask_of(ONES[:, :7], False, SQUARE)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import impls
 from attnbench.models import attention
 from attnbench.models.attention import Built
 from attnbench.models.capture.capture import capture
-from attnbench.models.mask_of import FEW, is_usual, phase_of, problem_of
+from attnbench.models.mask_of import FEW, is_usual, phase_of
 from impls.masks import Mask, Shape
 
 
@@ -51,18 +51,6 @@ def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(
     assert phase_of(shape, Mask.parse(mask.format(**files)), gradient=True) == "train"
 
 
-def test_a_problem_has_all_that_the_forms_say():
-    found = problem_of(
-        (2, 4, 3, 8),
-        (2, 2, 7, 5),
-        torch.bfloat16,
-        torch.device("cuda", 1),
-        Mask.parse("causal"),
-        "forward",
-    )
-    assert str(found) == "b2 h4/2 n3x7 d8/5 bf16 causal forward cuda:1"
-
-
 def test_another_spelling_of_the_usual_scale_is_the_usual_one():
     for width in (1, 3, 64, 80):
         assert is_usual(1 / math.sqrt(width), width)
@@ -70,12 +58,8 @@ def test_another_spelling_of_the_usual_scale_is_the_usual_one():
         assert not is_usual(1.0001 * width**-0.5, width)
 
 
-@pytest.mark.parametrize(("queries", "gradient"), [(9, False), (9, True), (2, False)])
-def test_a_call_that_is_captured_is_the_problem_that_a_variant_is_built_for(
-    queries, gradient, monkeypatch
-):
-    q, k, v = (torch.randn(2, 4, n, 8) for n in (queries, 9, 9))
-    v.requires_grad_(gradient)
+def test_a_call_that_is_captured_is_the_problem_that_a_variant_is_built_for(monkeypatch):
+    q, k, v = (torch.randn(2, 4, n, 8) for n in (2, 9, 9))
     with capture() as calls:
         F.scaled_dot_product_attention(q, k, v)
     found = []

@@ -26,6 +26,7 @@ def found(block_mask=None, score_mod=None, known=None):
     return (known or Masks()).of_flex(block_mask, score_mod, SHAPE, CPU)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_by_itself_is_seen_before_and_during_a_capture():
     q = torch.randn(2, 4, 64, 16)
     held = [torch.compile(flex_attention, backend="eager")]  # a name local to us stays what it is

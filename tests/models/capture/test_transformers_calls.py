@@ -13,12 +13,9 @@ from tests.models.capture.seen import only, said
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 SIZE = {
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "vocab_size": 50,
-}
+}  # fmt: skip
 IDS = torch.arange(24).reshape(2, 12) + 1
 
 
@@ -79,17 +76,9 @@ def test_padding_and_a_sliding_window_are_in_the_mask():
 
 def test_encoders_and_a_position_bias_are_seen():
     bert = transformers.BertModel(transformers.BertConfig(**SIZE, attn_implementation="sdpa"))
-    t5 = transformers.T5EncoderModel(
-        transformers.T5Config(
-            d_model=32,
-            d_ff=32,
-            d_kv=8,
-            num_layers=2,
-            num_heads=4,
-            vocab_size=50,
-            attn_implementation="eager",
-        )
-    )
+    sizes = {"d_model": 32, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4}
+    config = transformers.T5Config(**sizes, vocab_size=50, attn_implementation="eager")
+    t5 = transformers.T5EncoderModel(config)
     with attnbench.capture() as calls:
         for _ in range(3):
             bert(IDS)
@@ -108,20 +97,6 @@ def test_what_a_problem_can_not_say_is_noted_and_counted():
         gemma(IDS)
     assert calls.sites and calls.problems() == [] and calls.attention_s > 0
     assert all("capped" in s.note and not s.faithful for s in calls.sites)
-
-
-def test_a_function_of_ones_own_is_seen():
-    def mine(module, query, key, value, attention_mask, **more):
-        out = torch.zeros_like(query)
-        return out.transpose(1, 2).contiguous(), None
-
-    transformers.AttentionInterface.register("mine", mine)
-    transformers.AttentionMaskInterface.register(
-        "mine", transformers.AttentionMaskInterface()["sdpa"]
-    )
-    with attnbench.capture() as calls:
-        llama("mine")(IDS)
-    assert said(calls) == [("b2 h4/2 n12 d8 f32 causal train", "transformers mine", 2)]
 
 
 def test_what_a_function_of_ones_own_gives_back_is_its_own_business():

@@ -25,12 +25,6 @@ def heads_in_the_middle(x, m):
     return torch.einsum("bnmh,bmhd->bnhd", weights, x)
 
 
-def over_batches(x, m):
-    q = x.flatten(0, 1)
-    scores = torch.baddbmm(torch.zeros(8, 9, 9), q, q.mT).view(2, 4, 9, 9) + 0.1
-    return torch.bmm(scores.float().softmax(-1).to(q.dtype).view(8, 9, 9), q)
-
-
 def by_module(x, m):
     return nn.Softmax(dim=-1)(x.matmul(x.mT)).matmul(x)
 
@@ -44,10 +38,6 @@ def experts(x, m):
     return einsum("bhne,ebhnd->bhnd", gates, torch.stack([x] * 3))
 
 
-def features(x, m):
-    return x.softmax(-1) @ (x.softmax(-2).mT @ x)
-
-
 def contrast(x, m):
     return (x[0, 0] @ x[0, 0].mT).softmax(-1) @ x[0, 0]
 
@@ -56,12 +46,8 @@ def multi_head(x, m):
     return m["mha"](x[:, 0], x[:, 0], x[:, 0])[0]
 
 
-def fused(x, m):
-    return F.scaled_dot_product_attention(x, x, x)
-
-
-WRITTEN = (by_operator, by_einsum, heads_in_the_middle, over_batches, by_module)
-OTHER = (classifier, experts, features, contrast, multi_head, fused)
+WRITTEN = (by_operator, by_einsum, heads_in_the_middle, by_module)
+OTHER = (classifier, experts, contrast, multi_head)
 
 
 @pytest.fixture
@@ -69,66 +55,49 @@ def modules():
     return {"layer": nn.Linear(16, 5), "mha": nn.MultiheadAttention(16, 2, batch_first=True)}
 
 
-@pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("program", WRITTEN + OTHER, ids=lambda f: f.__name__)
-def test_it_is_said_where_it_was_met_and_nothing_else_is(program, grad, modules):
-    x = torch.randn(2, 4, 9, 16, requires_grad=grad)
+def test_it_is_said_where_it_was_met_and_nothing_else_is(program, modules):
+    x = torch.randn(2, 4, 9, 16)
     torch.manual_seed(1)
     plain = program(x, modules)
-    before = torch.matmul, torch.Tensor.softmax, torch.einsum, einsum, dict(vars(torch.Tensor))
-    with attnbench.capture() as calls, torch.set_grad_enabled(grad):
+    before = torch.matmul, einsum, dict(vars(torch.Tensor))
+    with attnbench.capture() as calls:
         torch.manual_seed(1)
         watched, _ = (program(x, modules) for _ in range(2))
     assert torch.equal(plain, watched)
-    assert before == (
-        torch.matmul,
-        torch.Tensor.softmax,
-        torch.einsum,
-        einsum,
-        dict(vars(torch.Tensor)),
-    )
+    assert before == (torch.matmul, einsum, dict(vars(torch.Tensor)))
     if program in WRITTEN:
         (line,) = calls.unseen
         assert "written out" in line and "was met 2 times" in line
         assert "test_written_out.py:" in line and program.__name__ in line
     else:
         assert not [line for line in calls.unseen if "written out" in line]
-        assert bool(calls.sites) == (program in (multi_head, fused))
+        assert bool(calls.sites) == (program is multi_head)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("grad", [True, False])
-def test_what_transformers_models_write_out_is_said_and_what_is_recorded_is_not(grad):
+def test_what_transformers_models_write_out_is_said_and_what_is_recorded_is_not():
     transformers = pytest.importorskip("transformers")
     tokens = torch.arange(18).view(2, 9)
-    small = {
-        "vocab_size": 99,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    }
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4}
+    small = {**sizes, "intermediate_size": 32, "num_hidden_layers": 2}
     bloom = transformers.BloomModel(
         transformers.BloomConfig(vocab_size=99, hidden_size=32, n_layer=2, n_head=4)
     )
     bert = transformers.BertModel._from_config(
         transformers.BertConfig(**small), attn_implementation="eager"
     )
-    with attnbench.capture() as calls, torch.set_grad_enabled(grad):
+    with attnbench.capture() as calls:
         bert(tokens)
     assert sum(s.calls for s in calls.sites) == 2 and calls.unseen == []
-    with attnbench.capture() as calls, torch.set_grad_enabled(grad):
+    with attnbench.capture() as calls:
         bloom(tokens)
     (line,) = calls.unseen
     assert calls.sites == [] and "modeling_bloom.py:" in line and "was met 2 times" in line
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "program",
-    [by_operator, by_einsum, over_batches, multi_head, classifier],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("program", [by_einsum, multi_head, classifier], ids=lambda f: f.__name__)
 def test_what_is_compiled_without_a_site_is_said(program, modules):
     torch._dynamo.reset()
     x = torch.randn(2, 4, 9, 16)
@@ -138,11 +107,3 @@ def test_what_is_compiled_without_a_site_is_said(program, modules):
     assert said(calls) == []
     lines = [line for line in calls.unseen if "torch.compile compiled" in line]
     assert len(lines) == len(calls.unseen) == (program is not classifier)
-
-
-def test_an_encoder_layer_that_is_compiled_for_inference_is_said():
-    torch._dynamo.reset()
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
-    with attnbench.capture() as calls, torch.no_grad():
-        torch.compile(layer, backend="aot_eager")(torch.randn(2, 9, 16))
-    assert calls.sites or any("torch.compile compiled" in line for line in calls.unseen)

@@ -12,35 +12,16 @@ from impls.problem import INPUTS
 
 
 def made(**more):
-    return {
-        "device": "cpu",
-        "torch": torch.__version__,
-        "machine": this_machine().name,
-        "threads": 1,
-        "attnbench": attnbench.__version__,
-        "protocol": 2,
-        "run": "r",
-        "inputs": list(INPUTS),
-        **more,
-    }
+    here = {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name}
+    ours = {"threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r"}
+    return {**here, **ours, "inputs": list(INPUTS), **more}
 
 
 def entry(variant="spy", **more):
     ranges = more.pop("ranges", (Range(1, 64, more.pop("queries", "same"), variant),))
-    return DispatchEntry(
-        **{
-            "phase": "forward",
-            "mask": "none",
-            "dtype": "float32",
-            "heads": 4,
-            "kv_heads": 4,
-            "head_dim": 8,
-            "v_head_dim": 8,
-            "batch": (1, 4),
-            "ranges": ranges,
-            **more,
-        }
-    )
+    kind = {"phase": "forward", "mask": "none", "dtype": "float32", "heads": 4, "kv_heads": 4}
+    sizes = {"head_dim": 8, "v_head_dim": 8, "batch": (1, 4), "ranges": ranges}
+    return DispatchEntry(**{**kind, **sizes, **more})
 
 
 def table(*entries, **more):

@@ -1,7 +1,6 @@
 """``attnbench.dispatch`` in the place of torch's own function, compiled, copied, in threads."""
 
 import copy
-import inspect
 import pickle
 import threading
 import warnings
@@ -16,20 +15,6 @@ from attnbench.answer.dispatch_table import Range
 from attnbench.models.dispatch import KEPT, DispatchWarning
 from impls.loading import load_file
 from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
-
-
-def test_it_is_called_as_torchs_own_function_is():
-    attend = attnbench.dispatch(table(entry("matmul")))
-    assert [(p.name, p.default) for p in inspect.signature(attend).parameters.values()] == [
-        ("query", inspect.Parameter.empty),
-        ("key", inspect.Parameter.empty),
-        ("value", inspect.Parameter.empty),
-        ("attn_mask", None),
-        ("dropout_p", 0.0),
-        ("is_causal", False),
-        ("scale", None),
-        ("enable_gqa", False),
-    ]
 
 
 def test_in_the_place_of_torchs_own_function_it_does_not_call_itself(monkeypatch):

@@ -94,35 +94,6 @@ def test_training_is_where_a_gradient_will_be_asked_for(spy, called, grad, mode,
     assert [p.phase for p in called] == [phase]
 
 
-@pytest.mark.parametrize("which", range(3))
-def test_one_input_that_wants_a_gradient_is_enough(spy, called, which):
-    attend = attnbench.dispatch(table(entry(), entry(phase="train")), tables=[spy])
-    given = qkv()
-    given[which].requires_grad_()
-    silently(attend, *given).sum().backward()
-    assert [p.phase for p in called] == ["train"]
-
-
-def test_what_was_built_without_gradients_serves_a_training_step_later():
-    attend = attnbench.dispatch(table(entry("chunked"), entry("chunked", phase="train")))
-    with torch.inference_mode():
-        silently(attend, *qkv())
-    q, k, v = qkv(grad=True)
-    silently(attend, q, k, v).sum().backward()
-    assert q.grad is not None
-
-
-@pytest.mark.parametrize("mask", ["causal", "none"])
-def test_one_query_on_many_keys_is_decoding_however_it_was_measured(spy, called, mask):
-    one = entry(phase="decode", mask=mask, queries=1)
-    attend = attnbench.dispatch(table(one), tables=[spy])
-    q, k, v = qkv(1, 24)
-    torch.testing.assert_close(
-        silently(attend, q, k, v).double(), by_hand(q, k, v), rtol=1e-5, atol=1e-6
-    )
-    assert [p.phase for p in called] == ["decode"]
-
-
 def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, called):
     q, k, v = qkv(8, 24)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -133,19 +104,6 @@ def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, 
     upper = attnbench.dispatch(table(entry(mask="causal@upper-left", queries=8)), tables=[spy])
     torch.testing.assert_close(silently(upper, q, k, v, is_causal=True), theirs)
     assert len(called) == 1
-
-
-def test_either_spelling_of_causal_serves_as_many_queries_as_keys(spy, called):
-    for mask in ("causal", "causal@upper-left"):
-        attend = attnbench.dispatch(table(entry(mask=mask)), tables=[spy])
-        q, k, v = qkv()
-        torch.testing.assert_close(
-            silently(attend, q, k, v, is_causal=True).double(),
-            by_hand(q, k, v, causal=True),
-            rtol=1e-5,
-            atol=1e-6,
-        )
-    assert len(called) == 2
 
 
 @pytest.mark.parametrize("scale", [None, 8**-0.5, 1 / 8**0.5, 0.35355339])

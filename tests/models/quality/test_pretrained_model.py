@@ -53,13 +53,6 @@ def test_what_computes_softmax_gives_its_embeddings(ids, want, label):
     assert float(want[0] @ want[1]) > 0.8 > float(want[0] @ want[5])
 
 
-def test_the_passages_are_of_256_to_512_tokens():
-    texts = built_in_texts().texts
-    lengths = [len(x) for x in worker.tokenize(texts)]
-    assert min(lengths[96:]) >= 256 and max(lengths[96:]) < 512
-    assert max(lengths[:96]) < 64
-
-
 def test_what_its_layers_hand_to_attention_is_what_makes_their_output():
     texts = built_in_texts().texts[96:98]
     ids = worker.fill_rows(worker.tokenize(texts), 64, 2)

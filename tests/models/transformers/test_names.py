@@ -24,29 +24,12 @@ def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
         assert name in AttentionMaskInterface()._global_mapping
 
 
-def test_no_name_is_one_that_transformers_takes_for_its_own():
-    assert spelled("sdpa.flash") == "attnbench:sdpa.FLASH"
-    assert not [name for name in names() if "flash" in name or "/" in name]
-
-
 def test_a_variant_with_options_is_registered_by_its_label():
     model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"], "left")
     name = register("chunked?block=3")
     assert name == "attnbench:chunked?block=3"
     expected = zoo.logits(model, question)
     torch.testing.assert_close(zoo.by(model, name, zoo.logits, question), expected)
-
-
-def test_a_model_can_be_made_with_a_name_in_its_configuration():
-    small = zoo.ZOO["llama"]
-    model = small._replace(settings={**small.settings, "attn_implementation": "attnbench:bmm"})
-    assert model.made().config._attn_implementation == "eager"  # the zoo's own choice
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    config = LlamaConfig(**small.settings)
-    made = AutoModelForCausalLM.from_config(config, attn_implementation="attnbench:bmm")
-    assert made.config._attn_implementation == "attnbench:bmm"
-    assert made(input_ids=torch.ones(1, 4).long()).logits.isfinite().all()
 
 
 def test_an_unknown_name_is_transformers_own_refusal():

@@ -1,8 +1,6 @@
 """Models that keep an attention of their own: their masks are eager's, and a user is told."""
 
 import copy
-import threading
-import warnings
 
 import pytest
 import torch
@@ -65,14 +63,6 @@ def test_the_past_does_not_see_the_future_where_a_model_keeps_its_own_attention(
         assert torch.equal(given, wanted)
 
 
-def test_without_padding_a_model_that_sees_both_ways_does_so_when_a_variant_is_set():
-    settings = {**WIDE, "num_hidden_layers": 2, "intermediate_size": 48}
-    model = made("Splinter", "SplinterModel", settings)
-    expected = model(IDS).last_hidden_state
-    model.set_attn_implementation(CHUNKED)
-    torch.testing.assert_close(model(IDS).last_hidden_state, expected)
-
-
 def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkeypatch):
     model = made("Llama", "LlamaForCausalLM", LLAMA)
     expected, written = logits(model), model.generate(IDS, max_new_tokens=3, do_sample=False)
@@ -125,54 +115,9 @@ def test_nothing_is_said_where_a_layer_calls_the_variant_or_eager_is_set_again()
     assert torch.equal(logits(back), logits(expected))
 
 
-def test_a_pass_that_raises_is_no_first_pass_and_threads_are_told_apart():
-    bloom = made("Bloom", "BloomForCausalLM", BLOOM, CHUNKED)
-    with pytest.raises(IndexError):
-        logits(bloom, torch.tensor([[1000]]))
-    llama = made("Llama", "LlamaForCausalLM", LLAMA, CHUNKED)
-    inside, go_on, said = threading.Event(), threading.Event(), []
-
-    def wait(*_):
-        inside.set()
-        assert go_on.wait(60)
-
-    def run():
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", NotCalledWarning)
-            try:
-                logits(bloom)
-            except NotCalledWarning as why:
-                said.append(why)
-
-    bloom.transformer.h[0].register_forward_hook(wait)
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert inside.wait(60)
-    logits(llama)
-    go_on.set()
-    thread.join()
-    assert len(said) == 1
-
-
 @pytest.mark.parametrize(("config", "model", "settings", "layer"), TABLES)
 def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load(
     config, model, settings, layer
 ):
     with pytest.raises(NotServed, match=rf"{model} can't be loaded with {CHUNKED}: {layer} takes"):
         made(config, model, {**SHORT, **settings}, CHUNKED)
-
-
-def test_a_part_of_such_a_model_that_calls_variants_is_loaded():
-    settings = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1,
-                "intermediate_size": 48, "image_size": 8, "patch_size": 4}  # fmt: skip
-    model = made("GitVision", "GitVisionModel", settings, CHUNKED)
-    pixels = torch.randn(1, 3, 8, 8)
-    expected = made("GitVision", "GitVisionModel", settings)
-    torch.testing.assert_close(model(pixels)[0], expected(pixels)[0])
-
-
-@pytest.mark.parametrize("name", ["attnbench:sdpa", "attnbench:sdpa.FLASH"])
-def test_a_name_with_sdpa_in_it_is_not_taken_for_torchs(name):
-    settings = {"d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 1, "d_ff": 48, **SHORT}
-    with pytest.warns(NotCalledWarning, match="LongT5EncoderModel"):
-        made("LongT5", "LongT5EncoderModel", {"vocab_size": 97, **settings}, name)(IDS)

@@ -100,13 +100,6 @@ def test_a_model_with_soft_caps_is_refused():
     torch.testing.assert_close(zoo.by(model, "attnbench:bmm", zoo.logits, question), expected)
 
 
-def test_a_scale_of_its_own_is_refused_of_what_has_no_scores_to_scale():
-    settings = {**zoo.GROUPED, "head_dim": 16, "query_pre_attn_scalar": 20}
-    model = Gemma2ForCausalLM(Gemma2Config(**settings, attn_logit_softcapping=None)).eval()
-    with pytest.raises(NotServed, match=r"layer 0: linear\.elu: scale=0\.223607"):
-        zoo.by(model, "attnbench:linear.elu", zoo.logits, zoo.asked(zoo.ZOO["llama"]))
-
-
 def test_dropout_of_weights_is_refused_of_what_does_not_do_it_and_in_training_alone():
     model = BertModel(BertConfig(**zoo.SMALL)).eval()
     model.set_attn_implementation("attnbench:online")

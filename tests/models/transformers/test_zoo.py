@@ -13,17 +13,7 @@ from impls.loading import load_file
 
 zoo = load_file(Path(__file__).with_name("zoo.py"))
 QUICK = ("einsum", "sdpa.flash")
-MORE = [
-    "sdpa",
-    "sdpa.math",
-    "chunked",
-    "online",
-    "bmm",
-    "baddbmm",
-    "matmul",
-    "matmul.prescale",
-    "exp.naive",
-]
+MORE = ["sdpa", "chunked", "online", "baddbmm"]
 CASES = [(name, pad) for name, small in zoo.ZOO.items() for pad in small.pads]
 WRITES = [(name, pad) for name, pad in CASES if zoo.ZOO[name].writes and pad != "right"]
 CLOSE = 1e-5
@@ -117,12 +107,10 @@ def test_an_operator_of_its_own_gets_q_as_it_was_before_the_layer_scaled_it():
     torch.testing.assert_close(out, expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["inplace", "numpy"])
-@pytest.mark.parametrize(("name", "pad"), WRITES)
-def test_a_variant_without_a_backward_writes_what_eager_writes(name, pad, variant):
-    same_logits(name, pad, variant)
-    same_tokens(name, pad, variant)
+def test_a_variant_without_a_backward_writes_what_eager_writes(variant):
+    same_logits("llama", "left", variant)
+    same_tokens("llama", "left", variant)
 
 
 @pytest.mark.slow
@@ -132,8 +120,3 @@ def test_a_compiled_variant_does_what_eager_does_and_is_compiled(name, pad):
     same_logits(name, pad, "compiled")
     same_training_step(name, pad, "compiled")
     assert counters["stats"]["unique_graphs"] > 0
-
-
-@pytest.mark.slow
-def test_flex_does_what_eager_does():
-    same_logits("mistral", "left", "flex")
