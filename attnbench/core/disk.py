@@ -80,17 +80,13 @@ def writable_folder(path: Path) -> None:
         raise PermissionError(None, "permission denied")
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """All of it, synced; raises OSError where less than all can be written."""
-    write_some(descriptor, data)
-    os.fsync(descriptor)
-
-
-def write_some(descriptor: int, data: bytes) -> None:
-    """All of it, on its way to the disk."""
+def write_all(descriptor: int, data: bytes, *, sync: bool = True) -> None:
+    """All of it, and synced; raises OSError where less than all can be written."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
+    if sync:
+        os.fsync(descriptor)
 
 
 def append_whole(descriptor: int, data: bytes) -> None:
@@ -128,7 +124,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     descriptor, draft = open_draft(path)
     try:
         try:
-            (write_all if sync else write_some)(descriptor, data)
+            write_all(descriptor, data, sync=sync)
         finally:
             os.close(descriptor)
         draft.replace(path)
@@ -174,26 +170,23 @@ def named(path: str) -> str:
 
     A path below the current folder is relative to it, and one below the home begins with ``~``.
     """
-    if not Path(path).is_absolute():
-        return path
-    if Path(path).is_relative_to(Path.cwd()):
-        return str(Path(path).relative_to(Path.cwd()))
-    if (own := home()) and Path(path).is_relative_to(own):
-        return str("~" / Path(path).relative_to(own))
+    for folder, before in ((str(Path.cwd()), Path()), (home(), Path("~"))):
+        if folder and Path(path).is_relative_to(folder):
+            return str(before / Path(path).relative_to(folder))
     return path
 
 
 @cache
 def _long_forms(own: str) -> list[tuple[re.Pattern[str], str]]:
     """What to look for, the longest first, and what to put there."""
-    found = {str(CHECKOUT): ""} if (CHECKOUT / ".git").exists() else {}
-    found |= {place: "~" for place in (own, str(Path(own).resolve())) if own}
+    found = {own: "~", str(Path(own).resolve()): "~"} if own else {}
+    if (CHECKOUT / ".git").exists():
+        found[str(CHECKOUT)] = ""
     pairs = []
+    begins, ends = r"(?<![\w.~-])", r"(?![\w.-])"
     for place in sorted(found, key=len, reverse=True):
-        begins, ends = r"(?<![\w.~-])", r"(?![\w.-])"
-        if found[place]:
-            pairs.append((re.compile(begins + re.escape(place) + ends), found[place]))
-        else:
-            pairs.append((re.compile(begins + re.escape(place) + "/"), ""))
-            pairs.append((re.compile(begins + re.escape(place) + ends), "."))
+        start = begins + re.escape(place)
+        if not found[place]:
+            pairs.append((re.compile(start + "/"), ""))
+        pairs.append((re.compile(start + ends), found[place] or "."))
     return pairs

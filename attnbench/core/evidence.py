@@ -58,20 +58,13 @@ def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
 
 def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:
     """The noise floors measured on this machine as it is now; none where something differs."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         facts = from_json((out / machine.name / MACHINE).read_text())
-        same = (
-            facts["protocol"] == PROTOCOL
-            and facts["machine"]["versions"] == machine.versions
-            and facts["machine"]["cpu"] == machine.cpu
-            and facts["settings"]["threads"] == threads
-        )
-        floors = [
-            {"call_s": float(f["call_s"]), "floor": float(f["floor"])} for f in facts["noise"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return floors if same else []
+        was = facts["machine"]
+        then = facts["protocol"], was["versions"], was["cpu"], facts["settings"]["threads"]
+        if then == (PROTOCOL, machine.versions, machine.cpu, threads):
+            return [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
+    return []
 
 
 def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
@@ -101,30 +94,32 @@ def stored_margin(out: Path, machine: Machine, threads: int) -> float:
 
 
 ROUNDING = 1e-6
-NOTHING_BELOW = (0.0, inf)
-SHARE = (0.0, 1.0)
-SAMPLES = "samples_s"
+NOTHING_BELOW, SHARE = (0.0, inf), (0.0, 1.0)
 COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
+SAMPLES = "samples_s"
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "relative": NOTHING_BELOW, "max": NOTHING_BELOW, "worst_row": NOTHING_BELOW,
-    "distance": NOTHING_BELOW, "seconds": NOTHING_BELOW, "step_s": NOTHING_BELOW,
-    "took_s": NOTHING_BELOW, "a_s": NOTHING_BELOW, "b_s": NOTHING_BELOW, SAMPLES: NOTHING_BELOW,
-    "entropy": (0.0, 1.0 + ROUNDING), "skill": (-inf, 1.0 + ROUNDING), "accuracy": SHARE,
-    "cosine": COSINE, "cosines": COSINE, "similarities": COSINE,
-}  # fmt: skip
+    **dict.fromkeys(
+        ("relative", "max", "worst_row", "distance", "seconds", "step_s", "took_s", "a_s", "b_s"),
+        NOTHING_BELOW,
+    ),
+    **dict.fromkeys(("cosine", "cosines", "similarities"), COSINE),
+    SAMPLES: NOTHING_BELOW,
+    "entropy": (0.0, 1.0 + ROUNDING),
+    "skill": (-inf, 1.0 + ROUNDING),
+    "accuracy": SHARE,
+}
 """By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
 of the samples of pairs, by variant."""
-INTERVAL = ("low", "ratio", "high")
-
-
-def unsound(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The first figure that can't be one, and where it stands; None where all can."""
-    return next((said for n, row in enumerate(rows) for said in _amiss(row, f"row {n}")), None)
 
 
 def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
+    """The figures that can't be one, and where they stand."""
     if isinstance(value, Mapping):
-        yield from _interval(value, place)
+        ends = [value.get(name) for name in ("low", "ratio", "high")]
+        if None not in ends and not (
+            all(_within(x, NOTHING_BELOW) for x in ends) and ends == sorted(ends)
+        ):
+            yield f"{place} is {ends[1]!r} [{ends[0]!r}, {ends[2]!r}]"
         for name, inner in value.items():
             inherited = name.isdigit() or place.endswith(f", {SAMPLES}")
             own = BOUNDS.get(name, bounds if inherited else None)
@@ -137,17 +132,7 @@ def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) ->
 
 
 def _within(value: Any, bounds: tuple[float, float]) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and isfinite(value) and bounds[0] <= value <= bounds[1]
-
-
-def _interval(found: Mapping[str, Any], place: str) -> Iterator[str]:
-    """A ratio within its interval, above nought."""
-    if all(name in found for name in INTERVAL):
-        ends = [found[name] for name in INTERVAL]
-        if not all(_within(x, NOTHING_BELOW) for x in ends) or ends != sorted(ends):
-            low, ratio, high = ends
-            yield f"{place} is {ratio!r} [{low!r}, {high!r}]"
+    return type(value) in (int, float) and isfinite(value) and bounds[0] <= value <= bounds[1]
 
 
 FOLDER = "evidence"
@@ -191,24 +176,26 @@ def save_evidence(out: Path, found: Evidence) -> Path:
 
 def read_evidence(path: Path) -> Evidence:
     """One file; raises a sentence for what is none, or of a newer form."""
+    none = StoreError(f"{path} is no evidence of attnbench, or is damaged")
     try:
         values = from_json(path.read_text())
-        found = Evidence(values["kind"], values["made"], values["rows"], values["schema"])
-        whole = found.kind in KINDS and all(isinstance(row, dict) for row in found.rows)
-        machine = found.made["machine"]["name"]
+        found = Evidence(*(values[name] for name in ("kind", "made", "rows", "schema")))
+        known = found.kind in KINDS and isinstance(found.made["machine"]["name"], str)
+        whole = known and all(isinstance(row, dict) for row in found.rows)
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise StoreError(f"{path} is no evidence of attnbench, or is damaged") from None
+        raise none from None
     if not isinstance(found.schema, int) or found.schema > SCHEMA:
         raise StoreError(
             f"{path} was written with schema {found.schema}, newer than the {SCHEMA} this "
             "attnbench reads: update attnbench"
         )
-    if not whole or not isinstance(machine, str):
-        raise StoreError(f"{path} is no evidence of attnbench, or is damaged")
-    if said := unsound(found.rows):
-        raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
+    if not whole:
+        raise none
+    for number, row in enumerate(found.rows):
+        for said in _amiss(row, f"row {number}"):
+            raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
     return found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 NONE = "–"
 """In a column, where there is no number."""
+SIZES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
 
 
 def positive(value: Any) -> float | None:
@@ -28,28 +30,27 @@ def three(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
+def _in_units(
+    value: float, units: Mapping[str, float], digits: Callable[[float], str], near: float = 1.0
+) -> str:
+    """In the first unit that it reaches, or else the last."""
+    unit = next((unit for unit, size in units.items() if value >= size * near), [*units][-1])
+    return f"{digits(value / units[unit])} {unit}"
+
+
 def seconds(value: float) -> str:
     """``523 ms``"""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size * 0.9995:
-            return f"{three(value / size)} {unit}"
-    return f"{three(value * 1e9)} ns"
+    return _in_units(value, {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}, three, 0.9995)
 
 
 def nbytes(value: float) -> str:
     """``1.5 MiB``"""
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if value >= 2**power:
-            return f"{three(value / 2**power)} {unit}"
-    return f"{three(value)} B"
+    return _in_units(value, {"TiB": 2**40, **SIZES}, three)
 
 
 def joules(value: float) -> str:
     """``1.2 mJ``"""
-    for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
-        if value >= size:
-            return f"{three(value / size)} {unit}"
-    return f"{three(value * 1e6)} µJ"
+    return _in_units(value, {"kJ": 1e3, "J": 1.0, "mJ": 1e-3, "µJ": 1e-6}, three)
 
 
 def percent(value: float) -> str:
@@ -126,10 +127,7 @@ def time_taken(seconds: float) -> str:
 
 def size(nbytes: float) -> str:
     """``32 MiB``"""
-    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= bytes_:
-            return f"{_three(nbytes / bytes_)} {unit}"
-    return f"{nbytes:.0f} B"
+    return _in_units(nbytes, SIZES, _three)
 
 
 def billions(flops: float) -> str:
@@ -148,6 +146,7 @@ BYTES = {
 }  # fmt: skip
 SECONDS = {"US": 1e-6, "MS": 1e-3, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0}
 MOST_BYTES, MOST_SECONDS = 2**60, 86400.0
+GIVE = "give a number above 0 with its unit, such as"
 
 
 class NotAnAmount(ValueError):
@@ -157,31 +156,23 @@ class NotAnAmount(ValueError):
 def parse_size(text: str) -> int:
     """Bytes: a number above 0 with its unit."""
     value = _read(text, BYTES)
-    if value is None or not 1 <= value <= MOST_BYTES:
-        raise NotAnAmount(
-            f"{text!r} is not a size: give a number above 0 with its unit, such as 2GiB, 512MiB "
-            "or 8GB"
-        )
+    if not 1 <= value <= MOST_BYTES:
+        raise NotAnAmount(f"{text!r} is not a size: {GIVE} 2GiB, 512MiB or 8GB")
     return int(value)
 
 
 def duration(text: str) -> float:
     """Seconds: a number above 0 with its unit."""
     value = _read(text, SECONDS)
-    if value is None or not 0 < value <= MOST_SECONDS:
-        raise NotAnAmount(
-            f"{text!r} is not a time: give a number above 0 with its unit, such as 1s, 200ms or "
-            "50us, at most a day"
-        )
+    if not 0 < value <= MOST_SECONDS:
+        raise NotAnAmount(f"{text!r} is not a time: {GIVE} 1s, 200ms or 50us, at most a day")
     return value
 
 
-def _read(text: str, units: Mapping[str, float]) -> float | None:
-    """A number times its unit; None where the text is none."""
+def _read(text: str, units: Mapping[str, float]) -> float:
+    """A number times its unit; 0 where the text is none."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]+)", text.strip())
-    if found is None or found[2].upper() not in units:
-        return None
-    return float(found[1]) * units[found[2].upper()]
+    return float(found[1]) * units.get(found[2].upper(), 0.0) if found else 0.0
 
 
 Value = TypeVar("Value")
@@ -201,17 +192,12 @@ def for_terminal(text: str) -> str:
 
 def for_sheet(value: Value) -> Value | str:
     """A cell of a CSV file: text that a spreadsheet would compute begins with an apostrophe."""
-    if not isinstance(value, str) or not value.startswith(FORMULA) or _is_number(value):
+    if not isinstance(value, str) or not value.startswith(FORMULA):
+        return value
+    with suppress(ValueError):
+        float(value)
         return value
     return f"'{value}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class Unchecked:

@@ -14,8 +14,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from attnbench.core import gpu
@@ -29,24 +28,32 @@ PROC = Path("/proc")
 
 
 class DeviceBusy(CantBeDone):
-    """Another process holds the GPU; a sentence that names it."""
-
-
-class LockDenied(DeviceBusy):
-    """Whether another process holds the GPU can't be known."""
+    """Another process holds the GPU, or it can't be known whether one does; a sentence."""
 
 
 @contextmanager
 def device_lock(uuids: Sequence[str], where: Path | None = None) -> Iterator[None]:
     """Exclusive use of the GPUs with these UUIDs, all or none; raises :class:`DeviceBusy`."""
-    held: list[int] = []
-    try:
+    with ExitStack() as held:
         for uuid in sorted(set(uuids)):
-            held.append(_take(uuid, path_of(uuid, where or shared_folder())))
+            path = path_of(uuid, where or shared_folder())
+            try:
+                descriptor = _open(path)
+                held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DeviceBusy(
+                    f"GPU {uuid} is being measured by {holder(path)}; two runs on one GPU would "
+                    "both be wrong: wait until that one ends, or choose another GPU with "
+                    "CUDA_VISIBLE_DEVICES"
+                ) from None
+            except OSError as error:
+                raise DeviceBusy(
+                    f"can't tell whether another run is using GPU {uuid}: the lock file {path} "
+                    f"can't be used ({error.strerror}); have its owner remove it, or make its "
+                    "folder writable"
+                ) from error
         yield
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
 
 
 def lock_for(devices: Iterable[str]) -> AbstractContextManager[None]:
@@ -76,28 +83,6 @@ def path_of(uuid: str, where: Path) -> Path:
     return where / f"attnbench-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock"
 
 
-def _take(uuid: str, path: Path) -> int:
-    """A descriptor that holds the lock."""
-    descriptor = -1
-    try:
-        descriptor = _open(path)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return descriptor
-    except OSError as error:
-        if descriptor >= 0:
-            os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise DeviceBusy(
-                f"GPU {uuid} is being measured by {holder(path)}; two runs on one GPU would both "
-                "be wrong: wait until that one ends, or choose another GPU with "
-                "CUDA_VISIBLE_DEVICES"
-            ) from None
-        raise LockDenied(
-            f"can't tell whether another run is using GPU {uuid}: the lock file {path} can't be "
-            f"used ({error.strerror}); have its owner remove it, or make its folder writable"
-        ) from error
-
-
 def _open(path: Path) -> int:
     """The file, made so that every user may lock it, whoever came first.
 
@@ -115,54 +100,20 @@ def _open(path: Path) -> int:
 
 
 def holder(path: Path) -> str:
-    """The process that holds a file's lock: ``process 12 (attnbench run), since …``, as far as the
-    system's table of locks tells; another container's is in no table.
+    """The process that holds a file's lock: ``process 12 (attnbench run)``, as far as the system's
+    table of locks tells; another container's is in no table.
     """
-    try:
-        pid = _pid(path.stat())
-    except (OSError, ValueError, IndexError):
-        pid = None
-    if pid is None or not (PROC / str(pid)).exists():
-        return "another process"
-    command, since = _command(pid), _since(pid)
-    return f"process {pid}" + f" ({command})" * bool(command) + f", since {since}" * bool(since)
-
-
-def _pid(file: os.stat_result) -> int | None:
-    device, inode = (os.major(file.st_dev), os.minor(file.st_dev)), file.st_ino
-    for line in (PROC / "locks").read_text().splitlines():
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fe:00:2646216 0 EOF
-        if len(words) < 8 or words[1] != "FLOCK" or not int(words[4]):
-            continue
-        major, minor, number = words[5].split(":")
-        if (int(major, 16), int(minor, 16)) == device and int(number) == inode:
-            return int(words[4])
-    return None
-
-
-def _command(pid: int) -> str:
-    try:
-        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    command = b" ".join(words).decode(errors="replace").strip()[:LONGEST_COMMAND]
-    return "".join(c if c.isprintable() else "?" for c in command)
-
-
-def _since(pid: int) -> str:
-    """When the process was started."""
-    try:
-        after = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        ticks = int(after[19])  # the 22nd field, of which two stand before the last bracket
-        (booted,) = (
-            int(line.split()[1])
-            for line in (PROC / "stat").read_text().splitlines()
-            if line.startswith("btime ")
-        )
-    except (OSError, ValueError, IndexError):
-        return ""
-    started = booted + ticks / os.sysconf("SC_CLK_TCK")
-    return datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
+    with suppress(OSError, ValueError, IndexError):
+        file = path.stat()
+        device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        for line in (PROC / "locks").read_text().splitlines():
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fe:00:2646216 0 EOF
+            if words[1] == "FLOCK" and words[5] == device:
+                command = (PROC / words[4] / "cmdline").read_bytes().replace(b"\0", b" ")
+                shown = command.decode(errors="replace").strip()[:LONGEST_COMMAND]
+                shown = "".join(c if c.isprintable() else "?" for c in shown)
+                return f"process {words[4]}" + f" ({shown})" * bool(shown)
+    return "another process"
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,10 @@ DISTRIBUTIONS = ("torch", "numpy", "triton", "asv", "attnbench")
 COMPILERS = ("g++", "c++", "clang++")
 C_COMPILERS = ("gcc", "clang")
 """Triton builds with one of these what launches its kernels, or with what $CC names."""
+COMPILED = {
+    "c++": ("C++", COMPILERS, "package g++"),
+    "cc": ("C", C_COMPILERS, "packages gcc and libc6-dev"),
+}
 
 
 @dataclass(frozen=True)
@@ -103,53 +108,46 @@ def this_machine() -> Machine:
 
 def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
     """None where the machine can run the variant, else all that is missing and what to do."""
-    missing = list(filter(None, [_no_device(variant, machine)]))
-    for requirement in variant.requires:
-        if (found := _missing(variant, requirement, machine)) is not None:
-            missing.append(found)
-    if not missing:
+    missing = [_missing(variant, requirement, machine) for requirement in variant.requires]
+    found = [each for each in (_no_device(variant, machine), *missing) if each is not None]
+    if not found:
         return None
-    reasons, remedies = [m.reason for m in missing], [m.remedy for m in missing if m.remedy]
-    said = f"{variant.label} "
-    reason = "; ".join([reasons[0], *(r.removeprefix(said) for r in reasons[1:])])
-    return Unavailable(reason, "; ".join(dict.fromkeys(remedies)))
+    reason = f"{variant.label} " + "; ".join(reason for reason, _ in found)
+    return Unavailable(reason, "; ".join(dict.fromkeys(remedy for _, remedy in found)))
 
 
-def _no_device(variant: Variant, machine: Machine) -> Unavailable | None:
-    if not set(variant.devices) & set(machine.devices):
-        if machine.gpus and not machine.torch_cuda:
-            reason = f"{variant.label} needs CUDA, and the torch installed here has none"
-            return Unavailable(reason, "install a CUDA build of torch")
-        devices = ", ".join(variant.devices)
-        return Unavailable(
-            f"{variant.label} runs on {devices}; this machine has {', '.join(machine.devices)}",
-            "run it on a machine with an NVIDIA GPU",
-        )
-    return None
+def _no_device(variant: Variant, machine: Machine) -> tuple[str, str] | None:
+    """What is missing, and a remedy."""
+    if set(variant.devices) & set(machine.devices):
+        return None
+    if machine.gpus and not machine.torch_cuda:
+        return "needs CUDA, and the torch installed here has none", "install a CUDA build of torch"
+    return (
+        f"runs on {', '.join(variant.devices)}; this machine has {', '.join(machine.devices)}",
+        "run it on a machine with an NVIDIA GPU",
+    )
 
 
-def _missing(variant: Variant, requirement: str, machine: Machine) -> Unavailable | None:
-    label = variant.label
+def _missing(variant: Variant, requirement: str, machine: Machine) -> tuple[str, str] | None:
     name, _, least = requirement.partition(">=")
-    if name == "c++" and not machine.compiler:
-        reason = f"{label} needs a C++ compiler ({' or '.join(COMPILERS)}) on the PATH"
-        return Unavailable(reason, "install one, for example Debian's package g++")
-    if name == "cc" and not has_c_compiler():
-        reason = f"{label} needs a C compiler ({' or '.join(C_COMPILERS)}) on the PATH"
-        return Unavailable(reason, "install one, for example Debian's packages gcc and libc6-dev")
-    if name == "sm" and not any(gpu.capability >= float(least) / 10 for gpu in machine.gpus):
+    if name in ("c++", "cc"):
+        if machine.compiler if name == "c++" else has_c_compiler():
+            return None
+        language, programs, packages = COMPILED[name]
+        return (
+            f"needs a {language} compiler ({' or '.join(programs)}) on the PATH",
+            f"install one, for example Debian's {packages}",
+        )
+    if name == "sm":
+        if any(gpu.capability >= float(least) / 10 for gpu in machine.gpus):
+            return None
         capability = f"compute capability {float(least) / 10} or more"
-        return Unavailable(f"{label} needs {capability}", f"run it on a GPU of {capability}")
-    if name in ("c++", "cc", "sm"):
-        return None
+        return f"needs {capability}", f"run it on a GPU of {capability}"
     version = version_of(name)
     if version is not None and _numbers(version) >= _numbers(least):
         return None
     state = "is not installed" if version is None else f"is at {version}"
-    return Unavailable(
-        f"{label} needs {requirement}; {name} {state}",
-        variant.install or f"pip install '{requirement}'",
-    )
+    return f"needs {requirement}; {name} {state}", variant.install or f"pip install '{requirement}'"
 
 
 def has_c_compiler() -> bool:
@@ -165,18 +163,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def version_of(distribution: str) -> str | None:
-    """That of an installed distribution; None where it isn't."""
-    return _looked_up(importlib.metadata.version, distribution)
-
-
 @cache
-def _looked_up(version: Callable[[str], str], distribution: str) -> str | None:
-    """Many rows ask for the same few distributions, and each look takes a millisecond."""
-    try:
-        return version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def version_of(distribution: str) -> str | None:
+    """That of an installed distribution; None where it isn't. A look takes a millisecond."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return None
 
 
 def _torch_cuda() -> str | None:
@@ -190,24 +182,16 @@ def _torch_cuda() -> str | None:
 
 
 def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def _gpus() -> list[Gpu]:
+def _gpus() -> Iterator[Gpu]:
     """Boards whose driver tells all that a fingerprint has."""
-    found = []
     for board in nvml.boards():
-        name, capability, memory = board.name(), board.capability(), board.memory_bytes()
-        if not isinstance(name, str) or not isinstance(capability, float):
-            continue
-        if isinstance(memory, int):
-            found.append(Gpu(name, board.uuid, capability, memory, nvml.driver()))
-    return found
+        found = board.name(), board.uuid, board.capability(), board.memory_bytes()
+        if not any(isinstance(each, Absent) for each in found):
+            yield Gpu(*found, nvml.driver())  # type: ignore[arg-type]
 
 
 NEEDED_DRIVER = {13: 580, 12: 525, 11: 450}
@@ -237,9 +221,9 @@ def idle_gpu(machine: Machine) -> str:
 
 
 def _old_driver(driver: str, cuda: str) -> str:
-    major, has = cuda.partition(".")[0], driver.partition(".")[0]
-    needed = NEEDED_DRIVER.get(int(major)) if major.isdigit() else None
-    if not needed or not has.isdigit() or int(has) >= needed:
+    major, has = _numbers(cuda)[:1], _numbers(driver)[:1]
+    needed = NEEDED_DRIVER.get(major[0]) if major else None
+    if not needed or not has or has[0] >= needed:
         return ""
     return (
         f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
@@ -284,10 +268,10 @@ def vitals(machine: Machine) -> dict[str, Any]:
     """The state of the processor and of each GPU now; a sentence for what can't be known."""
     clocks = [float(x) for x in re.findall(r"cpu MHz\s*:\s*([0-9.]+)", _text("/proc/cpuinfo"))]
     one, five, _ = os.getloadavg()
+    unsaid = "the system does not say: a virtual machine's host sets the clocks"
     cpu = {
-        "mhz": max(clocks) if clocks else "the system does not say",
-        "governor": _text(GOVERNOR).strip()
-        or "the system does not say: a virtual machine's host sets the clocks",
+        "mhz": max(clocks, default=unsaid.partition(":")[0]),
+        "governor": _text(GOVERNOR).strip() or unsaid,
         "load_1min": one,
         "load_5min": five,
     }

@@ -20,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
@@ -57,7 +56,6 @@ SHARE = 0.9
 """The share of the memory free at its start that a worker may take."""
 MARK = "ATTNBENCH_WORKER"
 """The variable that marks all processes of one worker, in case its keeper is killed."""
-SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 class WorkerLost(CantBeDone):
@@ -75,24 +73,13 @@ class WorkerLost(CantBeDone):
         self.reason, self.output, self.timed_out, self.wrong = reason, output, timed_out, wrong
 
 
-@dataclass(frozen=True)
-class ProcessEnd:
-    """How a worker ended: with a status, by a signal (negative), or for starting too many."""
-
-    status: int
-    processes: int = 0
-
-    def __str__(self) -> str:
-        if self.processes:
-            return f"it had started more than {self.processes} processes, and was ended"
-        return f"the worker {ended(self.status)}"
-
-
 def ended(status: int) -> str:
     """An exit status as Python gives it, in words; below zero it is a signal."""
     if status >= 0:
         return f"ended with status {status}"
-    return f"died of {SIGNALS.get(-status, f'signal {-status}')}"
+    with suppress(ValueError):
+        return f"died of {signal.Signals(-status).name}"
+    return f"died of signal {-status}"
 
 
 class Child:
@@ -132,51 +119,39 @@ class Child:
         answer.close()
         os.set_blocking(self._output, False)
         self.questions = os.fdopen(ask, "w")
-        self._reported, self._kept, self._asked = b"", b"", False
-        self._end: ProcessEnd | None = None
-        started = self._reported_line("worker", START_LIMIT_S)
-        self.pid = int(started.split()[1]) if started else self.keeper.pid
+        self._reported, self._kept, self._writes = "", b"", True
+        self.pid = int(self._line(0, START_LIMIT_S) or self.keeper.pid)
 
     def listen(self, patience_s: float) -> bool:
         """Wait for an answer, taking in output meanwhile; whether there is one to receive."""
         until = monotonic() + patience_s
         while True:
-            sources: list[socket.socket | int] = [self.answers]
-            sources += [self._output] if self._output >= 0 else []
+            sources = [self.answers.fileno(), *[self._output] * self._writes]
             ready, _, _ = select.select(sources, [], [], max(0.0, until - monotonic()))
-            if self._output in ready and not self._take_output():
-                continue
-            if self.answers in ready or monotonic() >= until:  # even if the output never stops
-                return self.answers in ready
+            if self._output in ready:
+                self._take_output()
+            answered = self.answers.fileno() in ready
+            if answered or monotonic() >= until:  # even if the output never stops
+                return answered
 
-    def ended(self, patience_s: float = 0.0) -> ProcessEnd | None:
-        """How the worker ended, if it has; waits so long for its keeper to report it."""
-        if self._end is None:
-            line = self._reported_line("status", patience_s) or self._reported_line("processes", 0)
-            if line is None and self._keeper_ended(min(patience_s, POLL_S)):
-                line = self._reported_line("status", 0)
-                if line is None:  # the keeper was killed and the worker with it, or never began
-                    status = self.keeper.returncode if self.pid == self.keeper.pid else -9
-                    line = f"status {status}"
-            if line is not None:
-                word, number = line.split()
-                self._end = (
-                    ProcessEnd(int(number)) if word == "status" else ProcessEnd(-9, int(number))
-                )
-        return self._end
+    def ended(self, patience_s: float = 0.0) -> tuple[int, str] | None:
+        """The worker's exit status and a sentence on its end, which is waited for so long."""
+        if line := self._line(1, patience_s):
+            status, _, words = line.partition(" ")
+            return int(status), words or f"the worker {ended(int(status))}"
+        with suppress(subprocess.TimeoutExpired):  # the pipes close a moment before it is known
+            code = self.keeper.wait(min(patience_s, POLL_S))
+            if line := self._line(1, 0.0):
+                return self.ended()
+            # the keeper was killed and the worker with it, or never began
+            status = code if self.pid == self.keeper.pid else -signal.SIGKILL
+            return status, f"the worker {ended(status)}"
+        return None
 
-    def _keeper_ended(self, patience_s: float) -> bool:
-        """Whether the keeper has ended; its pipes close a moment before that is known."""
-        with suppress(subprocess.TimeoutExpired):
-            self.keeper.wait(patience_s)
-        return self.keeper.returncode is not None
-
-    def begin_question(self) -> None:
+    def forget(self) -> None:
         """Drop the output about earlier questions."""
-        if self._asked:
-            self._drain()
-            self._kept = b""
-        self._asked = True
+        self._drain()
+        self._kept = b""
 
     def last_words(self) -> str:
         """The end of what it wrote to both its streams since the question began."""
@@ -188,9 +163,7 @@ class Child:
         """End the worker and all that it started, whatever they are doing."""
         with suppress(OSError):
             self.questions.close()
-        if self._life >= 0:
-            os.close(self._life)
-            self._life = -1
+        os.close(self._life)
         try:
             self.keeper.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -203,18 +176,15 @@ class Child:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(process, signal.SIGKILL)
                 sleep(0.01)
-
-    def close(self) -> None:
-        """Close the pipes of a worker that has ended."""
+        self._drain()
+        self._writes = False
         self.answers.close()
-        for number in (self._report, self._output):
-            if number >= 0:
-                os.close(number)
-        self._report = self._output = -1
+        os.close(self._report)
+        os.close(self._output)
 
     def _drain(self) -> None:
         until = monotonic() + DRAIN_S
-        while self._output >= 0 and monotonic() < until and self._take_output():
+        while self._writes and monotonic() < until and self._take_output():
             pass
 
     def _take_output(self) -> bool:
@@ -223,24 +193,19 @@ class Child:
             part = os.read(self._output, KEPT)
         except BlockingIOError:
             return False
-        if not part:
-            os.close(self._output)
-            self._output = -1
-            return False
         self._kept = (self._kept + part)[-KEPT:]
-        return True
+        self._writes = bool(part)
+        return self._writes
 
-    def _reported_line(self, word: str, patience_s: float) -> str | None:
-        """A line of the keeper's report that begins with a word."""
+    def _line(self, number: int, patience_s: float) -> str:
+        """A line of the keeper's report: the worker's process, then how it ended; or nothing."""
         until = monotonic() + patience_s
-        while True:
-            for line in self._reported.decode().split("\n")[:-1]:
-                if line.startswith(word):
-                    return line
+        while len(lines := self._reported.split("\n")) < number + 2:
             ready, _, _ = select.select([self._report], [], [], max(0.0, until - monotonic()))
             if not ready or not (part := os.read(self._report, 4096)):
-                return None
-            self._reported += part
+                return ""
+            self._reported += part.decode()
+        return lines[number]
 
 
 class Worker:
@@ -261,10 +226,9 @@ class Worker:
         writer's process number is not checked.
         """
         self._module, self._threads, self._path = module, threads, path
-        self._limited, self._forks = limited, forks
-        self._variables = dict(variables or {})
+        self._limited, self._forks, self._variables = limited, forks, variables
         self._child: Child | None = None
-        self._buffer = b""
+        self._buffer = bytearray()
         self._doing = ""
         self._asked = 0
         self._longest = LONGEST_ANSWER
@@ -293,19 +257,30 @@ class Worker:
         The process ends if this is left before the answer.
         """
         if self._child is None:
-            self._start()
-        assert self._child is not None
+            memory = free_memory() if self._limited else 0
+            self._child = Child(
+                self._module,
+                self._threads,
+                path=self._path,
+                memory=memory,
+                variables=self._variables,
+            )
+        else:
+            self._child.forget()
         settled = False
         try:
-            self._child.begin_question()
             self._asked += 1
             self._doing = ""
             self._longest = LONGEST_RECORD if "job" in question else LONGEST_ANSWER
-            self._send(question)
+            self._send(self._child, question)
             until = monotonic() + limit_s
-            while "stage" in (message := self._message(until, limit_s)):
+            while "stage" in (message := self._message(self._child, until, limit_s)):
                 yield message["stage"]
-            self._settle()
+            word = secrets.token_hex(16)
+            self._send(self._child, {"settle": word})
+            until = monotonic() + SETTLE_LIMIT_S
+            if self._message(self._child, until, SETTLE_LIMIT_S) != {"settled": word}:
+                raise self._lost("it answered twice: one of the answers is forged", wrong=True)
             settled = True
         finally:
             if not settled:
@@ -321,113 +296,84 @@ class Worker:
         """End the process and all that it started, whatever they are doing."""
         if self._child is not None:
             self._child.end()
-            self._child.close()
-        self._child, self._buffer = None, b""
+        self._child = None
+        self._buffer.clear()
 
-    def _start(self) -> None:
-        memory = free_memory() if self._limited else 0
-        self._child = Child(
-            self._module, self._threads, path=self._path, memory=memory, variables=self._variables
-        )
-
-    def _send(self, question: Mapping[str, Any]) -> None:
-        assert self._child is not None
+    def _send(self, child: Child, question: Mapping[str, Any]) -> None:
         try:
-            self._child.questions.write(json.dumps({**question, "asked": self._asked}) + "\n")
-            self._child.questions.flush()
+            child.questions.write(json.dumps({**question, "asked": self._asked}) + "\n")
+            child.questions.flush()
         except BrokenPipeError:
-            raise self._gone() from None
+            raise self._gone(child) from None
 
-    def _message(self, until: float, limit_s: float) -> dict[str, Any]:
+    def _message(self, child: Child, until: float, limit_s: float) -> dict[str, Any]:
         """The next message about the latest question; what the worker is doing is kept."""
-        while True:
-            line = self._read_line(until)
-            if line == b"":
-                raise self._gone()
-            if line is not None:
-                message = self._parse(line)
-                # a lower number: to a question that something else has answered already
-                current = message.pop("asked") == self._asked
-                if current and "doing" not in message:
-                    return message
-                self._doing = str(message["doing"]) if current else self._doing
-            if line is None or monotonic() >= until:  # even if messages never stop
-                raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
+        while line := self._read_line(child, until):
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                raise self._lost("the worker's answer is no JSON") from None
+            number = message.pop("asked", None) if isinstance(message, dict) else None
+            if not isinstance(number, int) or number > self._asked:
+                raise self._lost("the worker answered another question")
+            if not isinstance(message.get("stage", {}), dict):
+                raise self._lost("the worker's answer is no JSON object")
+            # a lower number: to a question that something else has answered already
+            if number == self._asked and "doing" not in message:
+                return message
+            if number == self._asked:
+                self._doing = str(message["doing"])
+            if monotonic() >= until:  # even if messages never stop
+                break
+        raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
 
-    def _settle(self) -> None:
-        """Make sure that the answer was the worker's, and the only one."""
-        word = secrets.token_hex(16)
-        self._send({"settle": word})
-        answer = self._message(monotonic() + SETTLE_LIMIT_S, SETTLE_LIMIT_S)
-        if answer != {"settled": word}:
-            raise self._lost("it answered twice: one of the answers is forged", wrong=True)
-
-    def _parse(self, line: bytes) -> dict[str, Any]:
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            raise self._lost("the worker's answer is no JSON") from None
-        number = message.get("asked") if isinstance(message, dict) else None
-        if not isinstance(number, int) or number > self._asked:
-            raise self._lost("the worker answered another question")
-        if not isinstance(message.get("stage", {}), dict):
-            raise self._lost("the worker's answer is no JSON object")
-        return message
-
-    def _read_line(self, until: float) -> bytes | None:
-        """A line; empty where none can come any more, None past the deadline."""
-        assert self._child is not None
-        parts, end = [self._buffer], self._buffer.find(b"\n")
-        length = len(self._buffer)
-        while end < 0:
-            gone = self._child.ended() is not None  # though a child of it may hold the pipe
-            patience = min(POLL_S, max(0.0, until - monotonic()))
-            if self._child.listen(0.0 if gone else patience):
-                part = self._receive()
-                if not part:
-                    return b""
-                end = part.find(b"\n")
-                end += length if end >= 0 else 0
-                length += len(part)
-                if length > self._longest:
-                    raise self._lost("the worker's answer does not end")
-                parts.append(part)
-            elif gone:
+    def _read_line(self, child: Child, until: float) -> bytes:
+        """A line with its end; empty past the deadline. Raises WorkerLost where none can come."""
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            if searched and monotonic() >= until:
                 return b""
-            if end < 0 and monotonic() >= until:
-                return None
-        whole = b"".join(parts)
-        line, self._buffer = whole[:end], whole[end + 1 :]
-        return line or b"null"  # an empty line is not the end
+            searched = len(self._buffer)
+            gone = child.ended() is not None  # though a child of it may hold the pipe
+            patience = min(POLL_S, max(0.0, until - monotonic()))
+            part = self._receive(child) if child.listen(0.0 if gone else patience) else None
+            if part == b"" or (gone and part is None):
+                raise self._gone(child)
+            self._buffer += part or b""
+            if len(self._buffer) > self._longest:
+                raise self._lost("the worker's answer does not end")
+            if part is None and monotonic() >= until:
+                return b""
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        return line
 
-    def _receive(self) -> bytes:
+    def _receive(self, child: Child) -> bytes:
         """What came, as long as the worker itself wrote it."""
-        assert self._child is not None
         try:
             room = socket.CMSG_SPACE(CREDENTIALS.size)
-            part, ancillary, *_ = self._child.answers.recvmsg(1 << 20, room)
+            part, ancillary, *_ = child.answers.recvmsg(1 << 20, room)
         except ConnectionResetError:  # it died with a question unread
             return b""
         writers = [CREDENTIALS.unpack(data[: CREDENTIALS.size])[0] for _, _, data in ancillary]
-        if part and not self._forks and writers != [self._child.pid]:
+        if part and not self._forks and writers != [child.pid]:
             raise self._lost("another process answered in its place", wrong=True)
         return part
 
-    def _gone(self) -> WorkerLost:
+    def _gone(self, child: Child) -> WorkerLost:
         """The worker has ended: how, and what that means."""
-        assert self._child is not None
-        end = self._child.ended(patience_s=CLOSING_S)
+        end = child.ended(patience_s=CLOSING_S)
         if end is None:
             return self._lost("the worker closed its pipe")
-        if self._doing and -end.status in FORBIDDEN:
+        status, sentence = end
+        if self._doing and -status in FORBIDDEN:
             return self._lost(self._doing, wrong=True)
-        return self._lost(str(end))
+        return self._lost(sentence)
 
     def _lost(self, reason: str, *, timed_out: bool = False, wrong: bool = False) -> WorkerLost:
-        assert self._child is not None
-        self._child.end()  # first, so that nothing writes any more
-        output = self._child.last_words()
-        self.close()
+        child = self._child
+        self.close()  # first, so that nothing writes any more
+        output = child.last_words() if child else ""
         return WorkerLost(reason, output, timed_out=timed_out, wrong=wrong)
 
 

@@ -131,8 +131,8 @@ def _send_stages(
 def keep(life: int, report: int, others: tuple[int, ...]) -> None:
     """Return in the worker, a process of its own; the keeper itself never returns.
 
-    ``life`` ends when the parent does. To ``report`` goes the worker's number, then how it ended:
-    ``status N``, or ``processes N`` where there were too many. ``others`` are the worker's alone.
+    ``life`` ends when the parent does. To ``report`` go two lines: the worker's number; its exit
+    status, and a sentence where it was ended. ``others`` are the worker's alone.
     """
     prctl = ctypes.CDLL(None).prctl
     prctl(ADOPT, 1)
@@ -147,7 +147,7 @@ def keep(life: int, report: int, others: tuple[int, ...]) -> None:
         os.close(number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _report(report, f"worker {worker}")
+        _report(report, worker)
         end = watch(worker, life)
         _end_all(worker)
         _report(report, end)
@@ -156,7 +156,7 @@ def keep(life: int, report: int, others: tuple[int, ...]) -> None:
 
 
 def watch(worker: int, life: int) -> str:
-    """Wait until the worker has ended or has to be; how that was."""
+    """Wait until the worker has ended or has to be; its exit status, and why it has to end."""
     try:
         gone = [os.pidfd_open(worker)]
     except (OSError, AttributeError):  # a sandbox refuses it, or this Python has none
@@ -165,14 +165,15 @@ def watch(worker: int, life: int) -> str:
     while True:
         ready, _, _ = select.select([life, *gone], [], [], LOOK_S if gone else LOOK_OFTEN_S)
         if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return f"status {os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])}"
+            return str(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
         if life in ready:
-            return f"status {-signal.SIGKILL}"
+            return str(-signal.SIGKILL)
         if time.monotonic() < look:
             continue
         look = time.monotonic() + LOOK_S
         if _too_many(worker):
-            return f"processes {MOST_PROCESSES}"
+            words = f"it had started more than {MOST_PROCESSES} processes, and was ended"
+            return f"{-signal.SIGKILL} {words}"
         _reap(worker)
 
 
@@ -221,6 +222,6 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def _report(report: int, words: str) -> None:
+def _report(report: int, line: object) -> None:
     with suppress(OSError):  # the parent is gone
-        os.write(report, words.encode() + b"\n")
+        os.write(report, f"{line}\n".encode())

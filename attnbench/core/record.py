@@ -49,10 +49,6 @@ class InvalidRecord(ValueError):
     """Values that no record can have; a sentence."""
 
 
-class NewerRecord(InvalidRecord):
-    """A record that a later attnbench wrote."""
-
-
 class DamagedRun(UserWarning):
     """Something is wrong with some of a run's records; a sentence."""
 
@@ -324,7 +320,7 @@ class Record(Part, frozen=True):
                 "it doesn't say of which schema it is: measure again with this attnbench"
             )
         if schema > SCHEMA:
-            raise NewerRecord(
+            raise InvalidRecord(
                 f"it is of schema {schema}, newer than the {SCHEMA} this attnbench reads: "
                 "update attnbench, or measure again with this one"
             )
@@ -338,9 +334,8 @@ def recorded_problem(values: Any) -> Problem:
     object.
     """
     try:
-        for name, value in values.items():
-            if not isinstance(value, str | int):
-                raise InvalidRecord(f"its problem's {name} is {value!r}")
+        if odd := [v for v in values.values() if type(v) not in (str, int)]:
+            raise InvalidRecord(f"its problem holds {odd[0]!r}")
         return _problem(tuple(values.items()))
     except KeyError as missing:
         raise InvalidRecord(f"its problem has no {missing.args[0]}") from None

@@ -7,10 +7,10 @@ import json
 import os
 import shlex
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from attnbench.core.disk import (
     HEADER,
@@ -26,16 +26,13 @@ from attnbench.core.disk import (
     short_in,
     sync_folder,
     unwritable,
-    write_some,
     write_whole,
 )
 from attnbench.core.lock import holder
 from attnbench.core.record import SCHEMA, Record
-from attnbench.core.store import Checked, lines_of, numbered, read_header, whole_length
+from attnbench.core.store import Checked, lines_of, numbered, numbered_lines, read_header
 
 APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-PIECE_BYTES = 1 << 19
-"""So much is copied at a time."""
 
 
 class RunFolder:
@@ -44,8 +41,8 @@ class RunFolder:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path, self.header = path, header
         self.set_aside = ""
-        """What a death had left behind when the run was reopened: a sentence, or nothing."""
-        self._records: int | None = None
+        """What was taken out when the run was reopened: a sentence, or nothing."""
+        self._records = -1
 
     @property
     def name(self) -> str:
@@ -55,12 +52,10 @@ class RunFolder:
     @property
     def resumed_by(self) -> str:
         """The command that goes on with it."""
-        tables = [
-            word
-            for table in self.header.get("tables", ())
-            for word in ("--table", short(str(table)))
-        ]
-        return shlex.join(["attnbench", "run", "--resume", str(self.path), *tables])
+        words = ["attnbench", "run", "--resume", str(self.path)]
+        for table in self.header.get("tables", ()):
+            words += ["--table", short(str(table))]
+        return shlex.join(words)
 
     @classmethod
     def create(cls, out: Path, machine: str, header: dict[str, Any]) -> RunFolder:
@@ -76,13 +71,11 @@ class RunFolder:
                 continue
             except OSError as error:
                 raise unwritable(f"results under {out}", error) from None
-            break
-        else:
-            raise StoreError(f"there are 100 runs of this second under {out}")
-        folder = cls(path, {"run": path.name, "schema": SCHEMA, **header})
-        folder.save_header()
-        folder._open()
-        return folder
+            folder = cls(path, {"run": path.name, "schema": SCHEMA, **header})
+            folder.save_header()
+            folder._open()
+            return folder
+        raise StoreError(f"there are 100 runs of this second under {out}")
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
@@ -92,8 +85,7 @@ class RunFolder:
         try:
             for file in (HEADER, RECORDS):
                 remove_drafts(path / file)
-            folder._set_torn_lines_aside()
-            folder._set_lines_aside()
+            folder._set_aside()
         except OSError as error:
             folder.close()
             raise _cant_write(path, error) from None
@@ -115,14 +107,8 @@ class RunFolder:
 
         Raises :class:`StoreError` where the folder was taken away, having kept all in another.
         """
-        assert self._records is not None
-        shortened = record.with_(
-            reason=short(record.reason),
-            remedy=short(record.remedy),
-            note=short(record.note),
-            detail=short(record.detail),
-        )
-        line = shortened.line().encode() + b"\n"
+        texts = {name: short(getattr(record, name)) for name in TEXTS}
+        line = record.with_(**texts).line().encode() + b"\n"
         self.insist(line)
         try:
             append_whole(self._records, line)
@@ -132,67 +118,48 @@ class RunFolder:
     def supersede(self, keys: Collection[str]) -> int:
         """Take these cells' lines out, for the cells are measured again; how many lines it was.
 
-        They go to ``spoiled.jsonl`` as they are. A death at any moment leaves each line in at
-        least one of the two files, and no cell twice among the records. However long the run is,
-        a piece of it at a time is held.
+        They go to ``spoiled.jsonl`` as they are.
         """
-        taken = list(lines_of(self.path, keys))
-        if taken:
-            try:
-                self._keep_as_spoiled([line for _, line in taken])
-                self._put_in_place({start: len(line) for start, line in taken})
-            except OSError as error:
-                raise self._no_room(SPOILED, error) from None
-        return len(taken)
+        numbers = lines_of(self.path, keys)
+        try:
+            self._move(numbers, SPOILED)
+        except OSError as error:
+            raise self._no_room(SPOILED, error) from None
+        return len(numbers)
 
     def insist(self, line: bytes = b"") -> None:
         """Raise :class:`StoreError` where the records are not under the run's path any more.
 
         What was measured, and ``line`` besides, is then kept in a folder that the message names.
         """
-        assert self._records is not None
-        if not _is(self.path / RECORDS, self._records):
-            raise StoreError(self._kept_elsewhere(line))
-        if not (self.path / HEADER).exists():
-            self.save_header()
-
-    def _kept_elsewhere(self, line: bytes) -> str:
-        assert self._records is not None
+        if _is(self.path / RECORDS, self._records):
+            if not (self.path / HEADER).exists():
+                self.save_header()
+            return
         gone = f"{self.path / RECORDS} was moved or deleted while the run went on"
         try:
-            now = Path(f"/proc/self/fd/{self._records}").readlink()
-            if now.name == RECORDS and (now.parent / HEADER).exists() and _is(now, self._records):
-                append_whole(self._records, line)
-            else:
-                now = self._rescued(line)
+            data = os.pread(self._records, os.fstat(self._records).st_size, 0) + line
+            beside = self.path.parent if self.path.parent.is_dir() else None
+            self.path = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-kept-", dir=beside))
+            self.save_header()
+            write_whole(self.path / RECORDS, data)
         except OSError as error:
-            return f"{gone}, and what was measured can't be kept elsewhere: {error.strerror}"
-        self.path = now.parent
-        where = f"What was measured is kept in {now.parent}"
-        return f"{gone}. {where}: {self.resumed_by} goes on with it"
-
-    def _rescued(self, line: bytes) -> Path:
-        """The records in a new folder beside the run's, or among the temporary ones."""
-        assert self._records is not None
-        data = os.pread(self._records, os.fstat(self._records).st_size, 0) + line
-        beside = self.path.parent if self.path.parent.is_dir() else None
-        folder = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-kept-", dir=beside))
-        self.path = folder
-        self.save_header()
-        write_whole(folder / RECORDS, data)
-        return folder / RECORDS
+            gone += f", and what was measured can't be kept elsewhere: {error.strerror}"
+            raise StoreError(gone) from None
+        where = f"What was measured is kept in {self.path}"
+        raise StoreError(f"{gone}. {where}: {self.resumed_by} goes on with it")
 
     def close(self) -> None:
         """Let the next process have it."""
-        if self._records is not None:
+        if self._records >= 0:
             os.close(self._records)
-            self._records = None
+            self._records = -1
 
     def _open(self) -> None:
         """Have the run alone, or say who has it."""
         path = self.path / RECORDS
         try:
-            while self._records is None:
+            while self._records < 0:
                 self._records = os.open(path, APPENDING, 0o666)
                 fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _is(path, self._records):
@@ -208,72 +175,40 @@ class RunFolder:
             self.close()
             raise _cant_write(self.path, error) from None
 
-    def _set_torn_lines_aside(self) -> None:
-        path = self.path / RECORDS
-        data = path.read_bytes()
-        whole = whole_length(data)
-        if whole == len(data):
-            return
-        torn = data[whole:] if data.endswith(b"\n") else data[whole:] + b"\n"
-        _append_to(self.path / TORN, torn)
-        assert self._records is not None
-        os.ftruncate(self._records, whole)
-        os.fsync(self._records)
-        lines = torn.count(b"\n")
-        what = "the last line" if lines == 1 else f"what the last {lines} lines hold"
-        self.set_aside = (
-            f"{what} of {path} was left unfinished when the run died: it is set aside in {TORN}, "
-            "and what is missing is measured again"
-        )
+    def _set_aside(self) -> None:
+        """Take out what doesn't count: damaged lines, and all but one of those of one cell.
 
-    def _set_lines_aside(self) -> None:
-        """Take out what doesn't count: damaged lines, and all but one of those of one cell."""
+        What a death left unfinished becomes a line, and is damaged like any other; or else only
+        its end was missing.
+        """
+        size = os.fstat(self._records).st_size
+        if size and os.pread(self._records, 1, size - 1) != b"\n":
+            append_whole(self._records, b"\n")
         checked = Checked(self.path)
         for _ in checked.records():
             pass
-        numbers = sorted({*checked.damaged, *checked.again, *checked.unlike})
+        if numbers := {*checked.damaged, *checked.repeated, *checked.unlike}:
+            self._move(numbers, TORN)
+            self.set_aside = (
+                f"{numbered(numbers)} of {self.path / RECORDS} was left unfinished when the run "
+                f"died, is damaged, or is of the same cell as another: set aside in {TORN}, and "
+                "what is missing is measured again"
+            )
+
+    def _move(self, numbers: Collection[int], file: str) -> None:
+        """Take lines out of the records and put them at the end of another file.
+
+        A death at any moment leaves each line in at least one of the two, and no cell twice among
+        the records; the lock is kept at every moment.
+        """
         if not numbers:
             return
-        without, start = dict[int, int](), 0
-        with (self.path / RECORDS).open("rb") as data:
-            for number, line in enumerate(data, 1):
-                if number in numbers:
-                    without[start] = len(line)
-                    _append_to(self.path / TORN, line)
-                start += len(line)
-        self._put_in_place(without)
-        said = (
-            f"{numbered(numbers)} of {self.path / RECORDS} can't be read, or another line is of "
-            f"the same cell: set aside in {TORN}, and what is missing is measured again"
-        )
-        self.set_aside = "; ".join(filter(None, [self.set_aside, said]))
-
-    def _keep_as_spoiled(self, lines: Sequence[bytes]) -> None:
-        """At the end of the file of what was spoiled, but for what a death left there before."""
-        path, new, whole = self.path / SPOILED, dict.fromkeys(lines), 0
-        if path.exists():
-            with path.open("rb") as there:
-                for line in there:
-                    if line.endswith(b"\n"):
-                        whole += len(line)
-                        new.pop(line, None)
-            if whole < path.stat().st_size:
-                os.truncate(path, whole)  # the line is still among the records
-        _append_to(path, b"".join(new))
-
-    def _put_in_place(self, without: Mapping[int, int]) -> None:
-        """The lines but for some, by where they start and how long they are.
-
-        The lock is kept at every moment.
-        """
+        _append_new(self.path / file, [x for n, x in numbered_lines(self.path) if n in numbers])
         path = self.path / RECORDS
         new, draft = open_draft(path)
         try:
-            with path.open("rb") as there:
-                for start, length in sorted(without.items()):
-                    _copy(there, new, start - there.tell())
-                    there.seek(length, os.SEEK_CUR)
-                _copy(there, new, path.stat().st_size - there.tell())
+            with open(new, "ab", closefd=False) as out:
+                out.writelines(x for n, x in numbered_lines(self.path) if n not in numbers)
             os.fsync(new)
             fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.replace(path)
@@ -293,21 +228,23 @@ class RunFolder:
         )
 
 
-def _append_to(path: Path, data: bytes) -> None:
-    """At the end of a file that may not be there yet."""
+TEXTS = ("reason", "remedy", "note", "detail")
+"""Of a record, what may hold paths."""
+
+
+def _append_new(path: Path, lines: list[bytes]) -> None:
+    """At the end of a file that may not be there yet, whole; a death may have begun with them."""
+    there = path.read_bytes() if path.exists() else b""
+    whole = there.rfind(b"\n") + 1
+    if whole < len(there):
+        os.truncate(path, whole)  # the line is still among the records
+    before = set(there.splitlines(keepends=True))
     descriptor = os.open(path, APPENDING, 0o666)
     try:
-        append_whole(descriptor, data)
+        append_whole(descriptor, b"".join(line for line in lines if line not in before))
     finally:
         os.close(descriptor)
     sync_folder(path.parent)
-
-
-def _copy(source: BinaryIO, target: int, length: int) -> None:
-    """So many bytes, a piece at a time."""
-    while length > 0 and (piece := source.read(min(length, PIECE_BYTES))):
-        write_some(target, piece)
-        length -= len(piece)
 
 
 def _is(path: Path, descriptor: int) -> bool:

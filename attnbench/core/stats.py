@@ -47,16 +47,22 @@ def median_interval(
     samples: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """The interval of the median from order statistics; below six samples, the whole range."""
-    ordered = np.sort(np.asarray(samples, dtype=float))
+    ordered = sorted(map(float, samples))
     rank = interval_rank(len(ordered), confidence)
-    return float(ordered[rank - 1]), float(ordered[-rank])
+    return ordered[rank - 1], ordered[-rank]
 
 
 def summary(samples: Sequence[float]) -> Summary:
     """Median, its interval, quartiles and minimum."""
-    low, high = median_interval(samples)
-    q25, median, q75 = (float(q) for q in np.quantile(samples, [0.25, 0.5, 0.75]))
-    return Summary(median, low, high, q25, q75, float(np.min(samples)))
+    ordered = sorted(map(float, samples))
+    rank = interval_rank(len(ordered), CONFIDENCE)
+    quarters = []
+    for quarter in (1, 2, 3):  # between the two samples next to it
+        place, rest = divmod(quarter * (len(ordered) - 1), 4)
+        above = ordered[min(place + 1, len(ordered) - 1)]
+        quarters.append(ordered[place] + (above - ordered[place]) * rest / 4)
+    q25, median, q75 = quarters
+    return Summary(median, ordered[rank - 1], ordered[-rank], q25, q75, ordered[0])
 
 
 def bootstrap_medians(
@@ -149,7 +155,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {k: _finite(v) for k, v in asdict(self).items()}
+        values = asdict(self).items()
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values}
 
     @classmethod
     def from_dict(cls, sent: Mapping[str, Any]) -> Comparison:
@@ -183,8 +190,9 @@ def paired(
     exact = median_interval(log_ratios, confidence)
     medians, middle = bootstrap_medians(log_ratios, seed=seed), float(np.median(log_ratios))
     away = np.sign(middle) * np.asarray(log_ratios) > math.log1p(margin)
-    p = 2 * _heads(int(away.sum()), len(away))
-    return _judged(middle, medians, len(log_ratios), margin, confidence, p, exact)
+    n, least = len(away), int(away.sum())
+    p = 2 * sum(comb(n, k) for k in range(least, n + 1)) / 2**n  # the sign test's
+    return _judged(middle, medians, n, margin, confidence, p, exact)
 
 
 def unpaired(
@@ -201,11 +209,6 @@ def unpaired(
     away = (abs(middle) - math.log1p(margin)) / max(float(np.std(over)), 1e-12)
     found = _judged(middle, over, min(len(a), len(b)), margin, confidence, math.erfc(away / 2**0.5))
     return replace(found, paired=False)
-
-
-def _heads(least: int, n: int) -> float:
-    """The probability of so many heads or more in n throws: the sign test's."""
-    return sum(math.comb(n, k) for k in range(least, n + 1)) / 2**n
 
 
 def _judged(
@@ -267,10 +270,6 @@ def tally(comparisons: Iterable[Comparison | None]) -> dict[str, int]:
     """How often each verdict was given; None: there was nothing to compare."""
     given = [c.verdict for c in comparisons if c is not None]
     return {str(verdict): given.count(verdict) for verdict in Verdict}
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 A_PLACE = 20
@@ -344,7 +343,9 @@ def compare(a: Side, b: Side, rule: StopRule, chance: random.Random | None = Non
     chance, start = chance or random.SystemRandom(), perf_counter()
     found = Pairs(paired([0.0], rule.margin))
     for look in rule.looks:
-        for first_a in _orders(look - len(found.a_s), chance):
+        more = look - len(found.a_s)
+        # as often the one first as the other, in random order
+        for first_a in chance.sample([i % 2 == 0 for i in range(more)], more):
             if len(found.a_s) % A_PLACE == 0:
                 for side in chance.sample((a, b), 2):
                     side.fresh()
@@ -369,10 +370,3 @@ def corrected(taken: Sequence[Pairs | None]) -> Iterator[Pairs | None]:
     judged = iter(holm([pairs.comparison for pairs in taken if pairs is not None]))
     for pairs in taken:
         yield None if pairs is None else replace(pairs, comparison=next(judged))
-
-
-def _orders(count: int, chance: random.Random) -> Iterator[bool]:
-    """Who goes first: as often the one as the other, in random order."""
-    orders = [i % 2 == 0 for i in range(count)]
-    chance.shuffle(orders)
-    return iter(orders)

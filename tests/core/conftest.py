@@ -1,17 +1,8 @@
-"""Run folders, and the sentences with which they are refused."""
-
-from pathlib import Path
+"""A run folder."""
 
 import pytest
 
 from attnbench.core.run_folder import RunFolder
-from impls.loading import load_file
-
-
-@pytest.fixture(scope="session")
-def made():
-    """The module that makes records."""
-    return load_file(Path(__file__).with_name("records.py"))
 
 
 @pytest.fixture
@@ -20,9 +11,3 @@ def folder(tmp_path):
     new = RunFolder.create(tmp_path / "results", "box", {"seed": 3, "machine": {"name": "box"}})
     yield new
     new.close()
-
-
-@pytest.fixture
-def refused(made):
-    """The sentence with which a call is refused, holding these words."""
-    return made.refused

@@ -1,20 +1,25 @@
-"""What the driver says of a GPU, and that whatever it can't say is a sentence."""
+"""What the driver says of a GPU and what is wrong with it; what it can't say is a sentence."""
 
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import attnbench
+from attnbench import cli
 from attnbench.core import gpu as nvml
 from attnbench.core import machine
 from attnbench.core.gpu import Absent, Board
+from attnbench.core.machine import Gpu, gpu_warnings, this_machine, vitals
+from tests.core.test_machine import BOX
 
-ROOT = Path(attnbench.__file__).parents[1]
 QUESTIONS = [name for name in vars(Board) if not name.startswith("_")]
+GPU = Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.159.04")
+FIT = replace(BOX, torch_cuda="13.0", gpus=(GPU,))
 
 
 class NVMLError(Exception):
@@ -94,7 +99,6 @@ class FakeNvml:
 
 
 def h200(uuid="GPU-aa", **changes):
-    process = SimpleNamespace
     whole = {
         "uuid": uuid,
         "UUID": uuid,
@@ -111,9 +115,13 @@ def h200(uuid="GPU-aa", **changes):
         "temperature": 61,
         "mig": 0,
         "violations": {0: 2_000_000_000, 1: 5_000_000, 3: 0},
-        "ComputeRunningProcesses": [process(pid=4242)],
+        "ComputeRunningProcesses": [],
     }
     return {k: v for k, v in {**whole, **changes}.items() if v is not ...}
+
+
+def busy(*pids):
+    return {"ComputeRunningProcesses": [SimpleNamespace(pid=pid) for pid in pids]}
 
 
 @pytest.fixture
@@ -129,21 +137,22 @@ def driver(monkeypatch):
 
 
 def test_a_board_answers_in_plain_units(driver):
-    driver(h200())
+    driver(h200(**busy(7, 7, 8)))
     board = nvml.board("GPU-aa")
-    assert board.name() == "NVIDIA H200"
-    assert board.capability() == 9.0
-    assert board.memory_bytes() == 150 << 30
-    assert (board.sm_mhz(), board.most_sm_mhz()) == (1950, 1980)
-    assert (board.memory_mhz(), board.most_memory_mhz()) == (3201, 3201)
-    assert board.reasons() == {"SwPowerCap", "HwThermal"}
+    asked = {
+        "name": "NVIDIA H200", "capability": 9.0, "memory_bytes": 150 << 30, "sm_mhz": 1950,
+        "most_sm_mhz": 1980, "memory_mhz": 3201, "most_memory_mhz": 3201, "used_bytes": 1 << 30,
+        "reasons": {"SwPowerCap", "HwThermal"}, "power_w": 612.0, "power_limit_w": 700.0,
+        "energy_j": 12.345, "temperature_c": 61, "mig": False, "held_down_s": 0.005,
+        "processes": 2, "other_processes": 1,
+    }  # fmt: skip
+    assert {name: getattr(board, name)() for name in QUESTIONS} == asked
     assert [board.held_down_s(p) for p in nvml.POLICIES] == [2.0, 0.005, 0.0]
-    assert board.held_down_s() == 0.005
-    assert (board.power_w(), board.power_limit_w()) == (612.0, 700.0)
-    assert board.energy_j() == 12.345
-    assert board.temperature_c() == 61
-    assert board.mig() is False
-    assert board.other_processes() == 0
+    driver(h200(instant=None, mig=1), {"uuid": "MIG-cc"})
+    board = nvml.board("aa")  # torch's UUID has no prefix
+    assert (board.power_w(), board.mig(), board.other_processes()) == (598.0, True, 0)
+    assert nvml.board("cc").mig() is True
+    assert nvml.board("dd") == Absent("the driver knows no GPU dd: Not Found")
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -153,44 +162,32 @@ def test_what_a_board_can_not_answer_is_a_sentence(driver, question):
     if question == "mig":
         assert answer is False  # what can't be cut isn't
     else:
-        assert isinstance(answer, Absent)
-        assert answer.reason.startswith("the driver doesn't say ")
-        assert answer.reason.endswith(": Not Supported")
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_pynvml_that_lacks_the_question_is_a_sentence_too(question):
-    bare = SimpleNamespace(NVMLError=NVMLError)
+        assert re.fullmatch(r"the driver doesn't say .*: Not Supported", answer.reason)
+    bare = SimpleNamespace(NVMLError=NVMLError)  # a pynvml that lacks the question
     assert isinstance(getattr(Board(bare, None, "GPU-aa"), question)(), Absent)
 
 
 def test_the_real_library_has_every_question_that_is_asked():
     import pynvml
 
-    asked = re.findall(r"\bnvml(?:Init|Device|System)\w*", Path(nvml.__file__).read_text())
-    names = set(asked)
+    names = set(re.findall(r"\bnvml(?:Init|Device|System)\w*", Path(nvml.__file__).read_text()))
     assert len(names) > 15
     assert [n for n in sorted(names) if not hasattr(pynvml, n)] == []
     bits = {n: getattr(pynvml, f"nvmlClocksThrottleReason{n}", None) for n in nvml.REASONS}
-    bits |= {
-        "SwThermal": pynvml.nvmlClocksThrottleReasonSwThermalSlowdown,
-        "HwThermal": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
-        "HwPowerBrake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
-    }
+    for name, full in (
+        ("SwThermal", "SwThermalSlowdown"),
+        ("HwThermal", "HwThermalSlowdown"),
+        ("HwPowerBrake", "HwPowerBrakeSlowdown"),
+    ):
+        bits[name] = getattr(pynvml, f"nvmlClocksThrottleReason{full}")
     assert bits == nvml.REASONS
     assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (nvml.SM, nvml.MEMORY)
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == nvml.POWER_INSTANT
     assert nvml.UNSIGNED == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    assert nvml.POLICIES == {
-        "power": pynvml.NVML_PERF_POLICY_POWER,
-        "thermal": pynvml.NVML_PERF_POLICY_THERMAL,
-        "board": pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
-    }
-
-
-def test_without_the_power_of_this_instant_that_of_a_second_is_taken(driver):
-    driver(h200(instant=None))
-    assert nvml.board("GPU-aa").power_w() == 598.0
+    policies = [
+        getattr(pynvml, f"NVML_PERF_POLICY_{n}") for n in ("POWER", "THERMAL", "BOARD_LIMIT")
+    ]
+    assert list(nvml.POLICIES.values()) == policies
 
 
 def test_an_older_driver_is_asked_by_the_older_name(driver):
@@ -200,54 +197,29 @@ def test_an_older_driver_is_asked_by_the_older_name(driver):
     def gone(handle):
         raise NoSuchFunction("Function Not Found")
 
-    library.nvmlDeviceGetCurrentClocksEventReasons = gone
-    assert nvml.board("GPU-aa").reasons() == {"HwSlowdown"}
-    library.nvmlDeviceGetCurrentClocksEventReasons = None
-    assert nvml.board("GPU-aa").reasons() == {"HwSlowdown"}
+    for new in (gone, None):
+        library.nvmlDeviceGetCurrentClocksEventReasons = new
+        assert nvml.board("GPU-aa").reasons() == {"HwSlowdown"}
 
 
-def test_a_board_is_found_by_torchs_uuid_which_has_no_prefix(driver):
-    driver(h200("GPU-aa"), h200("GPU-bb", clocks={1: 345, 2: 1}), {"uuid": "MIG-cc"})
-    assert nvml.board("bb").sm_mhz() == 345
-    assert nvml.board("cc").mig() is True
-    absent = nvml.board("dd")
-    assert absent == Absent("the driver knows no GPU dd: Not Found")
-
-
-@pytest.mark.parametrize(("pids", "others"), [([], 0), ([7], 0), ([7, 7], 0), ([7, 8, 9], 2)])
-def test_all_processes_on_it_but_one_are_others(driver, pids, others):
-    driver(h200(ComputeRunningProcesses=[SimpleNamespace(pid=p) for p in pids]))
-    assert nvml.board("aa").other_processes() == others
-
-
-def test_a_board_cut_into_instances_says_so(driver):
-    driver(h200(mig=1))
-    assert nvml.board("aa").mig() is True
-
-
-# ---- no driver -----------------------------------------------------------------------------------
-
-
-def test_without_a_driver_everything_is_absent_with_its_words(driver):
+def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatch):
     driver(refuses="NVML Shared Library Not Found")
     reason = "the NVIDIA driver can't be asked: NVML Shared Library Not Found"
-    assert nvml.board("GPU-aa") == Absent(reason)
-    assert nvml.uuid_of("cuda", {}) == Absent(reason)
+    assert nvml.board("GPU-aa") == nvml.uuid_of("cuda", {}) == Absent(reason)
     assert (nvml.boards(), nvml.driver()) == ([], "")
-
-
-def test_without_the_package_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     nvml.library.cache_clear()
     assert "nvidia-ml-py is not installed" in nvml.board("GPU-aa").reason
-    nvml.library.cache_clear()
 
 
-def test_the_driver_is_asked_without_torch():
-    code = "import sys; from attnbench.core import gpu; gpu.boards(); print('torch' in sys.modules)"
+def test_driver_and_machine_are_asked_without_torch():
+    code = (
+        "import sys; from attnbench.core import gpu, machine; gpu.boards(); "
+        "machine.this_machine(); print('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=ROOT,
+        cwd=Path(attnbench.__file__).parents[1],
         capture_output=True,
         text=True,
         timeout=60,
@@ -256,11 +228,8 @@ def test_the_driver_is_asked_without_torch():
     assert done.stdout.strip() == "False"
 
 
-# ---- which one -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("device", "visible", "uuid"),
+    ("device", "visible", "found"),
     [
         ("cuda", None, "GPU-aa"),
         ("cuda:1", None, "GPU-ab"),
@@ -268,17 +237,6 @@ def test_the_driver_is_asked_without_torch():
         ("cuda:1", "2,0", "GPU-aa"),
         ("cuda", "GPU-c", "GPU-cc"),
         ("cuda:1", "0, GPU-ab", "GPU-ab"),
-    ],
-)
-def test_torchs_number_is_followed_through_what_is_visible(driver, device, visible, uuid):
-    driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert nvml.uuid_of(device, environment) == uuid
-
-
-@pytest.mark.parametrize(
-    ("device", "visible", "why"),
-    [
         ("cuda:3", None, "there is no cuda:3"),
         ("cuda:1", "0", "shows 1"),
         ("cuda", "7", "no GPU 7"),
@@ -287,23 +245,89 @@ def test_torchs_number_is_followed_through_what_is_visible(driver, device, visib
         ("cuda", "-1", "knows no single GPU"),
     ],
 )
-def test_a_number_that_leads_nowhere_is_a_sentence(driver, device, visible, why):
+def test_torchs_number_is_followed_through_what_is_visible(driver, device, visible, found):
     driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert why in nvml.uuid_of(device, environment).reason
+    answer = nvml.uuid_of(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert answer == found if found.startswith("GPU-") else found in answer.reason
 
 
 def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(driver):
-    driver(h200("GPU-aa"), h200("GPU-bb", Name="NVIDIA T400"))
+    driver(h200("GPU-aa"), h200("GPU-bb", Name="NVIDIA T400", MemoryInfo=...))
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in nvml.uuid_of("cuda", {}).reason
     assert nvml.uuid_of("cuda:1", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == "GPU-bb"
     assert nvml.uuid_of("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == "GPU-bb"
+    (known,) = machine._gpus()  # of the second too little is known
+    assert known == Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.1")
 
 
-# ---- the machine's fingerprint -------------------------------------------------------------------
+# ---- before anything is measured -----------------------------------------------------------------
 
 
-def test_the_fingerprint_lists_the_boards(driver):
-    driver(h200(), h200("GPU-bb", MemoryInfo=...))
-    (gpu,) = machine._gpus()  # of the second too little is known
-    assert gpu == machine.Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.1")
+@pytest.mark.parametrize(
+    ("changes", "board", "words"),
+    [
+        ({}, {}, None),
+        ({"driver": "535.183.01"}, {}, "535.183.01 is too old for torch's CUDA 13.0, which needs"),
+        ({"driver": "580.65"}, {}, None),
+        ({"cuda": "12.8", "driver": "525.60"}, {}, None),
+        ({"cuda": "12.1", "driver": "470.1"}, {}, "needs 525"),
+        ({"driver": ""}, {}, None),
+        ({"cuda": "99.1", "driver": "999"}, {}, None),
+        ({"cuda": None}, {}, "has no CUDA, so the GPU stays idle; install"),
+        ({}, {"mig": 1}, "cut into instances"),
+        ({}, busy(7), "a process computes on NVIDIA H200"),
+        ({}, busy(7, 8), "2 processes compute"),
+        ({}, {"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are"),
+        ({}, {"uuid": "GPU-zz"}, "can't be asked"),
+        ({}, dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "mig"), ...), None),
+    ],
+)
+def test_what_may_spoil_times_is_told(driver, changes, board, words):
+    driver(h200(**board))
+    gpu = replace(GPU, driver=changes.get("driver", GPU.driver))
+    found = gpu_warnings(replace(FIT, torch_cuda=changes.get("cuda", "13.0"), gpus=(gpu,)))
+    assert len(found) == (words is not None)
+    assert all(words in sentence for sentence in found)
+
+
+def test_without_a_gpu_the_reason_is_the_drivers(driver):
+    for words, more in (
+        ("Driver Not Loaded", {"refuses": "Driver Not Loaded"}),
+        ("shows none", {}),
+    ):
+        driver(**more)
+        assert words in gpu_warnings(replace(FIT, gpus=()))[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "cuda", "told"),
+    [
+        (["check"], None, True),
+        (["check"], "13.0", False),
+        (["check", "--device", "cpu"], None, False),
+        (["list"], None, False),
+    ],
+)
+def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
+    monkeypatch, capsys, words, cuda, told
+):
+    monkeypatch.setattr(machine, "this_machine", lambda: replace(FIT, torch_cuda=cuda))
+    verb = SimpleNamespace(check=lambda given: 0, show_list=lambda given: 0)
+    monkeypatch.setattr(cli, "import_module", lambda name: verb)
+    assert cli.main(words) == 0
+    assert ("has no CUDA, so the GPU stays idle" in capsys.readouterr().err) is told
+
+
+def test_processor_and_gpus_tell_their_state_or_why_not(driver, monkeypatch):
+    driver(h200(instant=None, PowerUsage=...))
+    found = vitals(replace(this_machine(), gpus=(GPU, replace(GPU, uuid="GPU-zz"))))
+    assert found["cpu"]["load_1min"] >= 0 and found["cpu"]["governor"]
+    first, second = found["gpus"]
+    assert (first["sm_mhz"], first["power_limit_w"], first["mig"]) == (1950, 700.0, False)
+    assert first["power_w"] == "the driver doesn't say its power: Not Supported"
+    assert first["held_down_by"] == ["HwThermal", "SwPowerCap"]
+    assert second == {"uuid": "GPU-zz", "absent": "the driver knows no GPU GPU-zz: Not Found"}
+    monkeypatch.setattr(machine, "_text", lambda path: "")
+    cpu = vitals(replace(FIT, gpus=()))["cpu"]
+    assert cpu["mhz"] == "the system does not say"
+    assert cpu["governor"].startswith("the system does not say: ")
