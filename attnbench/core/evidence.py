@@ -115,7 +115,7 @@ of the samples of pairs, by variant."""
 def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
     """The figures that can't be one, and where they stand."""
     if isinstance(value, Mapping):
-        ends = [value.get(name) for name in ("low", "ratio", "high")]
+        ends: list[Any] = [value.get(name) for name in ("low", "ratio", "high")]
         if None not in ends and not (
             all(_within(x, NOTHING_BELOW) for x in ends) and ends == sorted(ends)
         ):

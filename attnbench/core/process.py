@@ -119,7 +119,8 @@ class Child:
         answer.close()
         os.set_blocking(self._output, False)
         self.questions = os.fdopen(ask, "w")
-        self._reported, self._kept, self._writes = "", b"", True
+        self._reported, self._kept = "", b""
+        self._writes, self._asked = True, False
         self.pid = int(self._line(0, START_LIMIT_S) or self.keeper.pid)
 
     def listen(self, patience_s: float) -> bool:
@@ -137,8 +138,8 @@ class Child:
     def ended(self, patience_s: float = 0.0) -> tuple[int, str] | None:
         """The worker's exit status and a sentence on its end, which is waited for so long."""
         if line := self._line(1, patience_s):
-            status, _, words = line.partition(" ")
-            return int(status), words or f"the worker {ended(int(status))}"
+            number, _, words = line.partition(" ")
+            return int(number), words or f"the worker {ended(int(number))}"
         with suppress(subprocess.TimeoutExpired):  # the pipes close a moment before it is known
             code = self.keeper.wait(min(patience_s, POLL_S))
             if line := self._line(1, 0.0):
@@ -148,10 +149,12 @@ class Child:
             return status, f"the worker {ended(status)}"
         return None
 
-    def forget(self) -> None:
-        """Drop the output about earlier questions."""
-        self._drain()
-        self._kept = b""
+    def begin_question(self) -> None:
+        """Drop the output about earlier questions, if there were any."""
+        if self._asked:
+            self._drain()
+            self._kept = b""
+        self._asked = True
 
     def last_words(self) -> str:
         """The end of what it wrote to both its streams since the question began."""
@@ -257,16 +260,9 @@ class Worker:
         The process ends if this is left before the answer.
         """
         if self._child is None:
-            memory = free_memory() if self._limited else 0
-            self._child = Child(
-                self._module,
-                self._threads,
-                path=self._path,
-                memory=memory,
-                variables=self._variables,
-            )
-        else:
-            self._child.forget()
+            self._start()
+        assert self._child is not None
+        self._child.begin_question()
         settled = False
         try:
             self._asked += 1
@@ -298,6 +294,12 @@ class Worker:
             self._child.end()
         self._child = None
         self._buffer.clear()
+
+    def _start(self) -> None:
+        memory = free_memory() if self._limited else 0
+        self._child = Child(
+            self._module, self._threads, path=self._path, memory=memory, variables=self._variables
+        )
 
     def _send(self, child: Child, question: Mapping[str, Any]) -> None:
         try:

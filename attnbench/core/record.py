@@ -334,8 +334,8 @@ def recorded_problem(values: Any) -> Problem:
     object.
     """
     try:
-        if odd := [v for v in values.values() if type(v) not in (str, int)]:
-            raise InvalidRecord(f"its problem holds {odd[0]!r}")
+        if odd := [name for name, v in values.items() if type(v) not in (str, int)]:
+            raise InvalidRecord(f"its problem's {odd[0]} is {values[odd[0]]!r}")
         return _problem(tuple(values.items()))
     except KeyError as missing:
         raise InvalidRecord(f"its problem has no {missing.args[0]}") from None

@@ -403,6 +403,7 @@ def _columns(
 
 
 NESTED = (msgspec.Struct, Problem, Mapping)
+PROBLEM = tuple(Problem.__dataclass_fields__)
 
 
 def _parts(
@@ -418,7 +419,7 @@ def _parts(
                 some.append(part)
         yield from ((name, there, some) for name, (there, some) in found.items())
         return
-    names = Problem.__dataclass_fields__ if kind is Problem else kind.__struct_fields__
+    names = kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else PROBLEM
     for name in names:
         parts = list(map(attrgetter(name), values))
         yield name, rows, list(map(str, parts)) if name == "mask" else parts

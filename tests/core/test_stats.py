@@ -1,0 +1,449 @@
+"""Verdicts: against closed forms, and against worlds in which the truth is known."""
+
+import itertools
+import json
+import math
+import random
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from attnbench.core import stats
+from attnbench.core.stats import (
+    LEAST_PAIRS,
+    VERDICT_CONFIDENCE,
+    Comparison,
+    Pairs,
+    StopRule,
+    Verdict,
+    bootstrap_medians,
+    compare,
+    holm,
+    paired,
+    summary,
+    unpaired,
+)
+
+FASTER, SLOWER = Verdict.FASTER, Verdict.SLOWER
+EQUIVALENT, INCONCLUSIVE = Verdict.EQUIVALENT, Verdict.INCONCLUSIVE
+FIRST = StopRule(0.01).first
+
+
+def logs(*ratios):
+    return [math.log(ratio) for ratio in ratios]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 21, 100])
+def test_a_summary_is_that_of_numpy(n):
+    values = np.random.default_rng(n).random(n)
+    found = summary(list(values))
+    quartiles = found.q25, found.median, found.q75
+    assert quartiles == pytest.approx(np.quantile(values, [0.25, 0.5, 0.75]), rel=1e-12)
+    assert found.least == values.min()
+    assert {found.low, found.high} <= set(values)
+
+
+# ---- the four verdicts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "margin", "verdict"),
+    [
+        (0.5, 0.01, FASTER),
+        (2.0, 0.01, SLOWER),
+        (1.0, 0.01, EQUIVALENT),
+        (1.02, 0.01, SLOWER),
+        (1.02, 0.05, EQUIVALENT),
+        (1 / 1.0101, 0.01, FASTER),
+        (1 / 1.0099, 0.01, EQUIVALENT),
+    ],
+)
+def test_pairs_that_all_say_the_same_leave_no_doubt(ratio, margin, verdict):
+    samples = unpaired([2e-3] * 30, [ratio * 2e-3] * 30, margin)
+    pairs = paired(logs(*[ratio] * 30), margin)
+    assert (pairs.paired, samples.paired) == (True, False)
+    for found in (pairs, samples):
+        assert found.verdict is verdict
+        assert (found.low, found.ratio, found.high) == pytest.approx((ratio, ratio, ratio))
+        assert found.smallest_effect == pytest.approx(margin)
+        assert (found.margin, found.n) == (margin, 30)
+
+
+@pytest.mark.parametrize(
+    "ratios",
+    [
+        [0.99, 1.03] * 20,
+        [1.0] * 14 + [1.2] * 13,
+        np.linspace(1.0, 1.03, 40),  # a difference whose interval touches the margin is none
+        1 / np.linspace(1.0, 1.03, 40),
+    ],
+    ids=range(4),
+)
+def test_an_interval_that_reaches_over_the_margin_is_inconclusive(ratios):
+    found = paired(logs(*ratios), 0.01)
+    assert found.low < 1.01 < found.high or found.low < 1 / 1.01 < found.high
+    assert found.verdict is INCONCLUSIVE
+
+
+def test_neither_end_lies_within_the_fourth_of_twenty_from_outside():
+    """Of 20 pairs the median lies between the 4th and the 17th 99 times in 100."""
+    far = np.sinh((np.arange(20) - 9.5) / 3)
+    found = paired(far, 0.01)
+    assert (found.low, found.high) == pytest.approx((np.exp(far[3]), np.exp(far[16])))
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_of_samples_the_interval_leaves_out_half_of_what_may_be_missed_on_each_side(confidence):
+    chance = np.random.default_rng(5)
+    a, b = np.exp(chance.normal(0, 0.1, 60)), np.exp(chance.normal(0.3, 0.1, 60))
+    drawn = bootstrap_medians(np.log(b), seed=0) - bootstrap_medians(np.log(a), seed=1)
+    found = unpaired(list(a), list(b), 0.01, confidence=confidence)
+    missed = ((np.exp(drawn) < found.low).mean(), (np.exp(drawn) > found.high).mean())
+    assert missed == pytest.approx([(1 - confidence) / 2] * 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, LEAST_PAIRS - 1, LEAST_PAIRS])
+def test_too_few_pairs_decide_nothing_however_plain(n):
+    decided = n >= LEAST_PAIRS
+    assert (paired(logs(*[2.0] * n), 0.01).verdict is SLOWER) == decided
+    assert (paired(logs(*[1.0] * n), 0.01).verdict is EQUIVALENT) == decided
+    one_side = unpaired([1.0] * 500, [2.0] * n, 0.01)
+    assert ((one_side.verdict is SLOWER), one_side.n) == (decided, n)
+
+
+def test_turning_the_pairs_around_turns_the_verdict_around():
+    ratios = np.random.default_rng(0).normal(-0.1, 0.02, 41)
+    there, back = paired(list(ratios), 0.01), paired(list(-ratios), 0.01)
+    assert (there.verdict, back.verdict) == (FASTER, SLOWER)
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.low == pytest.approx(1 / there.high, rel=0.005)
+
+
+def test_half_the_width_beyond_the_margin_is_the_least_that_could_have_been_seen():
+    found = paired(list(np.random.default_rng(3).normal(0, 0.05, 50)), 0.02)
+    half = math.log(found.high / found.low) / 2
+    assert found.smallest_effect == pytest.approx(1.02 * math.exp(half) - 1)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_a_difference_only_the_side_towards_nothing_could_have_hidden_it(sign):
+    skewed = sign * (0.1 + np.random.default_rng(3).exponential(0.05, 60))
+    found = paired(list(skewed), 0.01)
+    near, far = (found.ratio / found.low, found.high / found.ratio)[::sign]
+    assert found.verdict is (SLOWER if sign > 0 else FASTER)
+    assert near < far * 0.995
+    assert found.smallest_effect == pytest.approx(1.01 * near - 1)
+
+
+# ---- worlds of a known truth ---------------------------------------------------------------------
+
+DRAWS = {
+    "normal": lambda rng, n: rng.normal(0, 0.01, n),
+    "exponential": lambda rng, n: rng.exponential(0.01, n) - 0.01 * math.log(2),
+    "heavy tails": lambda rng, n: 0.01 * rng.standard_t(1.5, n),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_the_interval_misses_the_true_median_no_more_than_it_says(draw):
+    for n, worlds in ((20, 400), (21, 400), (160, 100)):
+        rng, missed = np.random.default_rng(n), 0
+        for seed in range(worlds):
+            found = paired(DRAWS[draw](rng, n), 0.01, seed=seed)
+            missed += not found.low <= 1 <= found.high
+        expected = worlds * (1 - VERDICT_CONFIDENCE)
+        assert missed <= expected + 3 * math.sqrt(expected), n
+    rng, missed = np.random.default_rng(7), 0
+    for seed in range(200):
+        a, b = (np.exp(DRAWS[draw](rng, n)) for n in (20, 35))
+        found = unpaired(list(a), list(b), 0.05, seed=seed)
+        missed += not found.low <= 1 <= found.high
+    assert missed <= 2 + 3 * math.sqrt(2)
+
+
+def drifting(rng, n, share=0.95, spread=0.03):
+    """The logarithm of a machine's speed from call to call: an AR(1) walk."""
+    x = np.empty(n)
+    x[0] = rng.normal(0, spread)
+    for i in range(1, n):
+        x[i] = share * x[i - 1] + rng.normal(0, spread * math.sqrt(1 - share**2))
+    return x
+
+
+def in_pairs(rng, machine, effect=0.0, own=0.01):
+    """log(b/a) of calls next to each other on that machine, in random order."""
+    calls = machine + rng.normal(0, own, len(machine))
+    first_a = rng.random(len(calls) // 2) < 0.5
+    return np.where(first_a, 1, -1) * (calls[1::2] - calls[::2]) + effect
+
+
+MACHINES = {
+    "still": lambda rng, n: np.zeros(n),
+    "drifting": drifting,
+    "a slope": lambda rng, n: np.linspace(0, 0.05, n),
+    "a step": lambda rng, n: np.where(np.arange(n) < rng.integers(n), 0, 0.05),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_same_against_itself_is_no_different_whatever_the_machine_does(machine):
+    rng, verdicts = np.random.default_rng(11), []
+    for seed in range(150):
+        ratios = in_pairs(rng, MACHINES[machine](rng, 160))
+        verdicts.append(paired(ratios, 0.01, seed=seed).verdict)
+    assert verdicts.count(FASTER) + verdicts.count(SLOWER) <= 2
+    assert verdicts.count(EQUIVALENT) > 100
+
+
+def test_two_hundredths_are_found_under_a_drift_that_is_larger():
+    rng = np.random.default_rng(13)
+    verdicts = [
+        paired(in_pairs(rng, drifting(rng, 320), effect), 0.01, seed=seed).verdict
+        for effect in (-0.03, 0.03)
+        for seed in range(40)
+    ]
+    assert verdicts == [FASTER] * 40 + [SLOWER] * 40
+
+
+def test_unpaired_a_drift_passes_for_a_difference_as_nothing_takes_it_out():
+    """Why verdicts of two runs have a wide margin and a label; on a still machine none is false."""
+    rng, false = np.random.default_rng(19), 0
+    for seed in range(100):
+        a, b = (list(np.exp(rng.normal(0, 0.03, 40))) for _ in "ab")
+        assert unpaired(a, b, 0.05, seed=seed).verdict not in (FASTER, SLOWER)
+        speed = np.exp(drifting(rng, 80, share=0.98, spread=0.05))
+        found = unpaired(list(speed[:40]), list(speed[40:]), 0.01, seed=seed)
+        false += found.verdict in (FASTER, SLOWER)
+    assert false > 20
+
+
+# ---- the bootstrap -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+def test_the_medians_have_the_law_of_all_resamples(n):
+    values = np.random.default_rng(n).random(n)
+    every = [np.median(pick) for pick in itertools.product(values, repeat=n)]
+    drawn = bootstrap_medians(values, draws=40_000, seed=1)
+    found, counts = np.unique(drawn.round(12), return_counts=True)
+    wanted, shares = np.unique(np.round(every, 12), return_counts=True)
+    assert set(found) <= set(wanted)
+    seen = dict(zip(found, counts / len(drawn), strict=True))
+    for value, share in zip(wanted, shares / len(every), strict=True):
+        assert seen.get(value, 0.0) == pytest.approx(share, abs=0.012)
+
+
+@pytest.mark.parametrize("n", [20, 99])
+def test_the_medians_scatter_as_those_of_drawn_resamples(n):
+    rng = np.random.default_rng(n)
+    values = rng.lognormal(0, 1, n)
+    brute = np.median(values[rng.integers(0, n, (40_000, n))], axis=1)
+    ours = bootstrap_medians(rng.permutation(values), draws=40_000, seed=2)
+    for q in (0.01, 0.1, 0.5, 0.9, 0.99):
+        near = np.quantile(brute, [max(0, q - 0.012), min(1, q + 0.012)])
+        assert near[0] <= np.quantile(ours, q) <= near[1]
+
+
+# ---- how probable, for one cell and among many ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("beyond", "n", "p"),
+    [
+        (20, 20, 2 / 2**20),
+        (18, 20, 2 * (1 + 20 + 190) / 2**20),
+        (4, 5, 2 * 6 / 32),
+        (3, 5, 1.0),
+        (30, 60, 1.0),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_p_of_pairs_is_the_sign_tests(beyond, n, p, sign):
+    ratios = [sign * math.log(1.2)] * beyond + [0.0] * (n - beyond)
+    assert paired(ratios, 0.01).p == pytest.approx(p)
+
+
+def test_p_counts_what_is_beyond_the_margin_and_nothing_else():
+    near = [math.log(1.009)] * 30
+    assert paired(near, 0.01).p == 1.0
+    assert paired(near, 0.005).p == pytest.approx(2 / 2**30)
+    assert 0 <= paired([0.5] * 2560, 0.01).p < 1e-300
+
+
+def test_p_of_samples_is_that_of_how_many_spreads_they_lie_beyond_the_margin():
+    spread, n = 0.1, 400
+    # the median of n normal numbers scatters by sqrt(pi / 2 n) of their own spread
+    scatter = spread * math.sqrt(math.pi / 2 / n) * math.sqrt(2)
+    a = np.exp([spread * NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)])
+    for away in (0.5, 1.0, 2.0):
+        found = unpaired(list(a), list(a * 1.05 * math.exp(away * scatter)), 0.05)
+        assert found.p == pytest.approx(math.erfc(away / math.sqrt(2)), rel=0.25)
+    assert unpaired(list(a), list(a), 0.05).p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("judged", "left"),
+    [
+        # alpha 0.01 over 4, 3, 2, 1: 0.0025, 0.0033, 0.005, 0.01
+        ([0.004, 0.0001, 0.0032, 0.02], [FASTER, FASTER, FASTER, INCONCLUSIVE]),
+        # 0.0034 is above 0.0033, so 0.004 falls too, though it is below its own 0.005
+        ([0.004, 0.0001, 0.0034, 0.02], [INCONCLUSIVE, FASTER, INCONCLUSIVE, INCONCLUSIVE]),
+        # what is equal stays equal and counts as one of many
+        ([0.004, None, None], [INCONCLUSIVE, EQUIVALENT, EQUIVALENT]),
+        ([0.004, None], [FASTER, EQUIVALENT]),
+        ([0.5], [FASTER]),
+        ([], []),
+    ],
+)
+def test_of_many_only_those_stand_that_survive_the_correction(judged, left):
+    before = [
+        Comparison(EQUIVALENT if p is None else FASTER, 0.9, 0.8, 0.95, 0.01, 0.02, 40, p or 1.0)
+        for p in judged
+    ]
+    after = [{**old.to_dict(), "verdict": new} for old, new in zip(before, left, strict=True)]
+    assert [kept.to_dict() for kept in holm(before)] == after
+
+
+def test_many_cells_against_themselves_give_no_verdict_in_most_worlds():
+    rng, worlds = np.random.default_rng(29), 0
+    for _ in range(20):
+        found = [paired(rng.normal(0.01, 0.004, 40), 0.01, seed=c) for c in range(30)]
+        worlds += any(c.verdict in (FASTER, SLOWER) for c in holm(found))
+    assert worlds <= 1
+
+
+def test_a_comparison_travels_and_is_said_in_a_sentence():
+    found = paired(logs(*[0.5] * 40), 0.01)
+    assert Comparison.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
+    assert found.sentence("old", "new") == (
+        "new is FASTER than old: 0.500 of its time [0.500, 0.500] "
+        "(40 pairs; margin 1.0%; 1.0% would have been seen)"
+    )
+    few = unpaired([1.0] * 7, [2.0] * 7, 0.05).sentence("a", "b")
+    assert few.startswith("INCONCLUSIVE for b against a: 2.000 of its time")
+    assert "unpaired, 7 samples, too few to decide (it takes 20)" in few
+    endless = Comparison(INCONCLUSIVE, 0.9, 0.0, math.inf, 0.01, math.nan, 40, 1.0)
+    sent = json.loads(json.dumps(endless.to_dict(), allow_nan=False))
+    assert (sent["high"], sent["smallest_effect"], sent["low"]) == (None, None, 0.0)
+
+
+# ---- pairs: who goes when, and when it is enough -------------------------------------------------
+
+
+class Machine:
+    """Time passes as calls are made; ``slow`` says how much slower the machine is at a moment."""
+
+    def __init__(self, slow=lambda t: 1.0, noise=0.0, seed=0):
+        self.now, self.slow, self.noise = 0.0, slow, noise
+        self.chance, self.log, self.moved = random.Random(seed), [], []
+
+
+class Side:
+    def __init__(self, machine, name, seconds):
+        self.machine, self.name, self.seconds = machine, name, seconds
+
+    def fresh(self):
+        self.machine.moved.append(self.name)
+
+    def sample(self):
+        m = self.machine
+        taken = self.seconds * m.slow(m.now) * math.exp(m.chance.gauss(0, m.noise))
+        m.now += taken
+        m.log.append(self.name)
+        return taken
+
+
+@pytest.fixture(autouse=True)
+def time_stands_still(monkeypatch):
+    monkeypatch.setattr(stats, "perf_counter", lambda: 0.0)
+
+
+def taken(ratio, rule=None, seed=0, chance=None, **machine):
+    m = Machine(seed=seed, **machine)
+    chance = chance or random.Random(seed)
+    return compare(Side(m, "a", 1.0), Side(m, "b", ratio), rule or StopRule(0.01), chance), m
+
+
+def test_a_clear_difference_is_decided_at_the_first_look():
+    for ratio, verdict in ((1.5, SLOWER), (0.5, FASTER), (1.0, EQUIVALENT)):
+        found, machine = taken(ratio, noise=0.001)
+        assert found.comparison.verdict is verdict
+        assert found.comparison.ratio == pytest.approx(ratio, rel=0.01)
+        assert (found.comparison.n, len(found.a_s), len(found.b_s)) == (FIRST,) * 3
+        assert found.stop == "decided"
+        assert sorted(machine.moved) == ["a", "a", "b", "b"]
+    found, _ = taken(2.0)
+    assert (found.a_s, found.b_s) == ([1.0] * FIRST, [2.0] * FIRST)
+
+
+@pytest.mark.parametrize("cap", [40, 100, 2560])
+def test_the_looks_end_at_the_cap_and_share_one_confidence(cap):
+    rule = StopRule(0.01, cap=cap)
+    assert (rule.looks[0], rule.looks[-1]) == (FIRST, cap)
+    assert len(rule.looks) * (1 - rule.confidence) == pytest.approx(0.01)
+
+
+def test_pairs_are_doubled_until_the_cap_and_each_look_is_judged_at_its_share(monkeypatch):
+    asked, judged = [], stats.paired
+
+    def noted(ratios, margin, **more):
+        asked.append((len(ratios), more))
+        return judged(ratios, margin, **more)
+
+    monkeypatch.setattr(stats, "paired", noted)
+    rule = StopRule(0.01, cap=160)
+    found, machine = taken(1.01, rule, noise=0.05)
+    assert found.comparison.verdict is INCONCLUSIVE
+    assert (found.comparison.n, found.stop) == (160, "cap")
+    assert asked[1:] == [(n, {"confidence": rule.confidence}) for n in (40, 80, 160)]
+    assert sorted(machine.moved) == ["a"] * 8 + ["b"] * 8, "every twenty lie elsewhere"
+
+
+def test_no_look_begins_after_the_budget(monkeypatch):
+    ticks = iter([0.0, 5.0, 31.0])
+    monkeypatch.setattr(stats, "perf_counter", lambda: next(ticks))
+    found, _ = taken(1.01, StopRule(0.01, budget_s=30.0), noise=0.05)
+    assert (found.comparison.n, found.stop) == (80, "budget")
+
+
+def test_each_goes_first_as_often_as_the_other_in_an_order_nobody_knows():
+    (_, one), (_, other) = (taken(1.0, noise=0.001, chance=random.SystemRandom()) for _ in "ab")
+    firsts, seconds = one.log[::2], one.log[1::2]
+    assert sorted(firsts) == ["a"] * 20 + ["b"] * 20
+    assert all({x, y} == {"a", "b"} for x, y in zip(firsts, seconds, strict=True))
+    assert one.log != other.log
+    _, long = taken(1.01, StopRule(0.01, cap=640), noise=0.05)
+    assert set(long.moved[::2]) == {"a", "b"}, "either may be the first that moves elsewhere"
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        lambda t: 1.0 + 0.002 * t,  # ever slower: ten per cent over the first look
+        lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
+        lambda t: 1.0 + 0.2 * math.sin(t / 7),
+    ],
+    ids=["drift", "step", "swing"],
+)
+def test_a_machine_that_drifts_makes_no_difference_and_hides_none(slow):
+    found = [taken(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]
+    verdicts = [p.comparison.verdict for p in found]
+    assert not {FASTER, SLOWER} & set(verdicts)
+    assert verdicts.count(EQUIVALENT) >= 90
+    found = [taken(1.05, slow=slow, noise=0.03, seed=seed)[0] for seed in range(30)]
+    assert sum(p.comparison.verdict is SLOWER for p in found) >= 29
+
+
+def test_pairs_come_back_as_they_were_sent_under_the_names_of_the_two():
+    found, _ = taken(2.0)
+    found.names = ("sdpa", "chunked")
+    kept = json.loads(json.dumps(found.to_dict()))
+    assert kept["samples_s"] == {"sdpa": [1.0] * FIRST, "chunked": [2.0] * FIRST}
+    assert Pairs.from_dict(kept) == found
+    found.names = ("sdpa", "sdpa")
+    again = Pairs.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert (again.names, again.b_s) == (("sdpa", "sdpa again"), [2.0] * FIRST)
+    old = {"a_s": found.a_s, "b_s": found.b_s, "stop": found.stop, "seq": 64}
+    again = Pairs.from_dict({**old, "comparison": found.comparison.to_dict()})
+    assert (again.comparison, again.a_s, again.b_s) == (found.comparison, found.a_s, found.b_s)
