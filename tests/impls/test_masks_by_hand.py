@@ -58,14 +58,6 @@ def test_a_file_may_differ_by_head(brute, kind):
     assert not mask.sees(shape, 2).any()
 
 
-def test_a_file_may_differ_by_element(brute):
-    table = np.array([[[[True, True]]], [[[False, True]]]])
-    mask, shape = Mask.parse(brute.text([("dense", table), ("causal", ())])), Shape(2, 3, 2, 2)
-    assert mask.pairs(shape) == 3 * (3 + 1)
-    assert mask.keys_seen(shape) == 2 + 1
-    assert mask.blind_rows(shape).tolist() == [[[False, False]], [[True, False]]]
-
-
 def test_counting_at_a_million_tokens_needs_no_square():
     n = 10**6
     shape = Shape(2, 3, n, n)
@@ -90,15 +82,6 @@ SLOPES = {
 @pytest.mark.parametrize("heads", SLOPES)
 def test_alibi_slopes_follow_the_rule_of_the_paper(heads):
     np.testing.assert_allclose(alibi_slopes(heads), SLOPES[heads], rtol=1e-15)
-
-
-@pytest.mark.parametrize("heads", [4, 8, 12])
-def test_alibi_takes_off_a_slope_for_each_step_from_the_position(heads):
-    lower = Mask.parse("alibi").bias(Shape(1, heads, 2, 3))
-    upper = Mask.parse("alibi@upper-left").bias(Shape(1, heads, 2, 3))
-    for h, slope in enumerate(SLOPES[heads]):
-        np.testing.assert_allclose(lower[0, h], [[-slope, 0, -slope], [-2 * slope, -slope, 0]])
-        np.testing.assert_allclose(upper[0, h], [[0, -slope, -2 * slope], [-slope, 0, -slope]])
 
 
 def test_a_bias_file_and_alibi_are_added_together(brute):

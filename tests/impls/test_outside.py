@@ -174,19 +174,9 @@ def test_a_file_that_ends_badly_is_a_sentence(tmp_path, ending):
         assert words in message
 
 
-def test_a_broken_file_is_raised_by_the_table(tmp_path):
-    with pytest.raises(BrokenTable, match="no good"):
-        impls.table([write(tmp_path / "bad.py", "raise ValueError('no good')")])
-
-
 def test_a_file_that_is_not_there_says_so(tmp_path):
     with pytest.raises(BrokenTable, match=r"there is no table file .*absent\.py"):
         rows_of(tmp_path / "absent.py")
-
-
-def test_a_folder_is_no_table_file(tmp_path):
-    with pytest.raises(BrokenTable, match="there is no table file"):
-        rows_of(tmp_path)
 
 
 def test_a_file_that_is_not_python_says_what_it_should_be(tmp_path):
@@ -222,11 +212,6 @@ def test_a_file_that_prints_is_read_all_the_same(tmp_path):
     assert row.name == "loud"
 
 
-def test_a_file_that_prints_leaves_the_parents_output_alone(tmp_path, capfd):
-    rows_of(write(tmp_path / "loud.py", HEAD, 'print("noise")\nROWS = [row("loud")]'))
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path):
     code = "import sys\nassert sys.stdin.read() == ''\nROWS = [row('reader')]"
     file = write(tmp_path / "reader.py", HEAD, code)
@@ -245,13 +230,6 @@ def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path):
         os.close(read)
         os.close(write_end)
     assert said == ["reader"]
-
-
-def test_a_file_of_many_rows_is_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(outside, "PATIENCE_S", 6)
-    code = "ROWS = [row(f'many.n{n}', title='t' * 400) for n in range(300)]"
-    rows = rows_of(write(tmp_path / "many.py", HEAD, code))
-    assert [r.name for r in rows] == [f"many.n{n}" for n in range(300)]
 
 
 # ---- a row that costs itself ---------------------------------------------------------------------

@@ -66,12 +66,6 @@ def test_the_rows_of_an_entry_point_are_in_the_table(good):
     assert said["imported"] == []
 
 
-def test_an_entry_point_may_name_one_row(tmp_path):
-    code = 'ONE = row("fake.single", build="one_pkg:build")'
-    said = table_with(install(tmp_path, "single", {"x": "one_pkg:ONE"}, one_pkg=code))
-    assert list(said["rows"]) == ["fake.single"]
-
-
 def test_a_row_of_an_entry_point_that_names_no_module_costs_itself(tmp_path):
     code = 'ROWS = [row("fake.here"), row("fake.one", build="here_pkg:build")]'
     said = table_with(install(tmp_path, "here", {"x": "here_pkg:ROWS"}, here_pkg=code))
@@ -112,11 +106,3 @@ def test_an_entry_point_that_dies_leaves_the_built_in_rows(tmp_path):
     assert name == "attnbench.variants"
     assert "ended with status 0" in reason
     assert remedy
-
-
-def test_a_bad_row_of_an_entry_point_costs_only_itself(tmp_path):
-    code = 'ROWS = [5, row("fake.kept", build="mixed_pkg:build")]'
-    said = table_with(install(tmp_path, "mixed", {"x": "mixed_pkg:ROWS"}, mixed_pkg=code))
-    assert list(said["rows"]) == ["fake.kept"]
-    ((_, reason, _),) = said["broken"]
-    assert "row 0 of mixed 1.0 is int, not a Variant" in reason

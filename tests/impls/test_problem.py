@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from impls.masks import Mask, Shape
+from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 
 FULL = Problem(
@@ -152,43 +152,3 @@ def test_a_problem_survives_json(problem):
 def test_every_field_is_written_down():
     changed = FULL.to_dict()
     assert {name for name, value in Problem().to_dict().items() if value == changed[name]} == set()
-
-
-def test_equal_problems_are_one_key_of_a_dict():
-    one, same = Problem(mask=Mask.parse("causal")), Problem(mask=Mask.parse("causal@lower-right"))
-    other = Problem(mask=Mask.parse("causal@upper-left"))
-    assert {one: 1, same: 2, other: 3} == {one: 2, other: 3}
-
-
-def test_a_problem_does_not_change():
-    with pytest.raises(AttributeError):
-        Problem().q_len = 3
-
-
-@pytest.mark.parametrize(("head_dim", "scale"), [(64, 0.125), (16, 0.25), (1, 1.0), (2, 0.5**0.5)])
-def test_the_scale_is_one_over_the_root_of_head_dim(head_dim, scale):
-    assert Problem(head_dim=head_dim).scale == pytest.approx(scale, rel=1e-15)
-
-
-@pytest.mark.parametrize(("heads", "kv_heads", "group"), [(8, 8, 1), (8, 2, 4), (6, 1, 6)])
-def test_the_group_is_the_query_heads_of_one_key_value_head(heads, kv_heads, group):
-    assert Problem(heads=heads, kv_heads=kv_heads).group == group
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2)]
-)
-def test_item_bytes_are_those_of_the_dtype(dtype, size):
-    assert Problem(dtype=dtype).item_bytes == size
-
-
-@pytest.mark.parametrize(
-    ("phase", "expected"),
-    [("forward", False), ("decode", False), ("train", True), ("backward", True)],
-)
-def test_gradients_are_wanted_in_the_phases_that_run_backward(phase, expected):
-    assert Problem(phase=phase).gradients is expected
-
-
-def test_the_shape_is_the_extent_of_the_scores():
-    assert FULL.shape == Shape(batch=2, heads=6, q_len=9, kv_len=17)

@@ -16,7 +16,7 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-CALLS = 2000
+CALLS = 300
 """By each thread."""
 FORCED = {"sdpa.flash": SDPBackend.FLASH_ATTENTION, "sdpa.math": SDPBackend.MATH}
 

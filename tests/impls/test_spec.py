@@ -79,12 +79,6 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
     assert str(changes.get("name", "some.row")).strip() in str(caught.value)
 
 
-def test_a_row_that_computes_something_else_stands_with_its_definition():
-    own = row(computes="its own operator", definition="some.module:definition")
-    assert not own.exact
-    assert row().exact
-
-
 def test_dtypes_and_masks_given_once_hold_on_every_device_of_the_row():
     both = row(dtypes=["float32"], masks=["causal"])
     assert both.on("cpu", "dtypes") == both.on("cuda", "dtypes") == ("float32",)
@@ -153,11 +147,6 @@ def test_an_option_that_the_row_does_not_take_is_refused_with_a_sentence(key, te
     assert says in str(caught.value)
 
 
-def test_a_row_without_options_says_so():
-    with pytest.raises(InvalidRow, match=r"\(its options: none\)"):
-        row().with_options({"block": "64"})
-
-
 def test_the_label_names_the_options_that_differ_from_the_defaults():
     base = row(options=OPTIONS)
     assert base.label == "some.row"
@@ -165,12 +154,6 @@ def test_the_label_names_the_options_that_differ_from_the_defaults():
     changed = base.with_options({"sorted": "no", "ratio": "0.5", "block": "64"})
     assert changed.label == "some.row?block=64&sorted=False"
     assert dict(changed.given) == {"block": 64, "sorted": False}
-
-
-def test_options_set_one_after_the_other_are_all_in_the_label():
-    twice = row(options=OPTIONS).with_options({"block": "64"}).with_options({"kernel": "elu"})
-    assert twice.chosen == {**OPTIONS, "block": 64, "kernel": "elu"}
-    assert twice.label == "some.row?block=64&kernel=elu"
 
 
 def test_an_option_set_back_to_its_default_leaves_the_label():
@@ -253,8 +236,3 @@ def test_every_field_of_a_row_is_written_down():
 def test_a_field_that_no_row_has_is_refused_with_a_sentence():
     with pytest.raises(InvalidRow, match="a row has no field color, speed"):
         Variant.from_dict({**row().to_dict(), "speed": 3, "color": "red"})
-
-
-def test_a_row_does_not_change():
-    with pytest.raises(AttributeError):
-        row().name = "other"

@@ -36,10 +36,9 @@ def loop(problem, table, q, k, v, seen, bias, block):
     return seen & allowed, bias
 
 
-def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(brute, verdict, by_head):
+def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(brute, by_head):
     file, table = by_head
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
-    assert verdict(f"blocksparse.flex?block=8&layout={file}", problem).reason is None
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
     seen = brute.visible([("causal", ())], (2, 4, 77, 77))
     seen, bias = loop(problem, table, q, k, v, seen, np.zeros((2, 4, 77, 77)), 8)
@@ -48,11 +47,6 @@ def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(brute, verdict, 
     assert np.abs(got.numpy() - want).max() < 1e-13
     assert not got[:, :, 32:40].any()
     assert costs.blocksparse(problem, file, 8).flops == 4 * 16 * int(seen.sum())
-
-
-def test_the_default_layout_passes_the_gate(verdict):
-    problem = Problem(**{**SMALL, "q_len": 40, "v_head_dim": 5}, dtype="bfloat16")
-    assert verdict("blocksparse.flex?block=8", problem).reason is None
 
 
 def test_the_default_is_its_own_block_the_one_before_and_the_first():
@@ -67,24 +61,20 @@ def test_the_default_is_its_own_block_the_one_before_and_the_first():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
-    "mask", ["none", "causal", "window:30,3", "document:30,47", "padding:0,50", "causal+alibi"]
+    ("block", "mask", "changes"),
+    [
+        (8, "window:30,3", {"dtype": "bfloat16", "v_head_dim": 5}),
+        (8, "causal+alibi", {"dtype": "float16"}),
+        (8, "padding:0,50", {}),
+        (16, "causal", {"q_len": 1, "phase": "decode"}),
+        (16, "none", {"q_len": 40, "kv_len": 300}),
+    ],
 )
-def test_every_mask_passes_the_gate(verdict, by_head, mask, dtype):
-    problem = Problem(**SMALL, dtype=dtype, mask=Mask.parse(mask))
-    assert verdict(f"blocksparse.flex?block=8&layout={by_head[0]}", problem).reason is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [{"q_len": 1, "phase": "decode"}, {"q_len": 1, "kv_len": 1}, {"kv_len": 300}],
-    ids=str,
-)
-def test_every_shape_passes_the_gate(verdict, changes):
-    problem = Problem(**{**SMALL, "mask": Mask.parse("causal"), **changes})
-    assert verdict("blocksparse.flex?block=16", problem).reason is None
+def test_the_gate_passes_it(verdict, by_head, block, mask, changes):
+    problem = Problem(**{**SMALL, **changes}, mask=Mask.parse(mask))
+    layout = f"&layout={by_head[0]}" if block == 8 else ""
+    assert verdict(f"blocksparse.flex?block={block}{layout}", problem).reason is None
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ ROWS, SMALL, problem, row_of, attend_of, seen_by = (
 )
 
 
-@pytest.mark.parametrize("new", [1, 3])
-@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize(("mask", "new"), [("none", 3), ("causal", 1)])
 @pytest.mark.parametrize("name", ROWS)
 def test_decoding_gives_the_last_rows_of_the_whole_sequence(name, mask, new):
     given = problem(61, mask, heads=4, kv_heads=2, dtype="float64")
@@ -27,8 +26,7 @@ def test_decoding_gives_the_last_rows_of_the_whole_sequence(name, mask, new):
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("new", [1, 5])
-@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.parametrize(("mask", "new"), [("none", 1), ("causal", 5)])
 @pytest.mark.parametrize("name", ROWS)
 def test_decoding_passes_the_gate_and_costs_the_keys_that_it_reads(verdict, name, mask, new):
     whole = problem(301, mask, heads=4, kv_heads=2)

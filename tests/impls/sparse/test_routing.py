@@ -4,24 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from impls.problem import Problem
 from impls.sparse import cost as costs
 from impls.sparse.routing import build, centroids, definition, taken
-from impls.spec import Unsupported
-
-SMALL = {
-    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
-    "v_head_dim": 16,
-}  # fmt: skip
-
-
-def inputs(problem, seed=0):
-    made = torch.Generator().manual_seed(seed)
-    b, h, c, d = problem.batch, problem.heads, problem.kv_heads, problem.head_dim
-    extents = (b, h, problem.q_len, d), (b, c, problem.kv_len, d)
-    extents += ((b, c, problem.kv_len, problem.v_head_dim),)
-    dtype = getattr(torch, problem.dtype)
-    return [torch.randn(e, generator=made, dtype=torch.float64).to(dtype) for e in extents]
+from tests.impls.small import inputs
+from tests.impls.small import problem as problem_of
 
 
 def nearest(x, mean, count):
@@ -57,7 +43,7 @@ def cluster_loop(problem, q, k, v, clusters, ask, give, seed):
     ids=str,
 )
 def test_it_is_the_mean_of_softmaxes_inside_clusters(changes, clusters, window, ask, give):
-    problem = Problem(**{**SMALL, **changes}, dtype="float64")
+    problem = problem_of(**{"length": 77, **changes})
     given = inputs(problem)
     many = clusters or costs.root(problem.kv_len)
     want, times = cluster_loop(problem, *given, many, ask, give, 1)
@@ -71,23 +57,16 @@ def test_it_is_the_mean_of_softmaxes_inside_clusters(changes, clusters, window, 
 
 
 def test_some_queries_are_in_no_cluster_and_some_in_several():
-    problem = Problem(**SMALL, dtype="float64")
+    problem = problem_of(length=77)
     times = cluster_loop(problem, *inputs(problem), 9, 9, 9, 0)[1]
     assert times.min() == 0
     assert times.max() > 1
 
 
-def test_with_one_cluster_it_is_softmax_attention():
-    problem = Problem(**{**SMALL, "kv_heads": 4}, dtype="float64")
-    q, k, v = inputs(problem)
-    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    assert torch.allclose(build(problem, clusters=1, window=0, seed=0)(q, k, v), exact)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_it_is_kmeans_attention_of_routing_transformer_but_for_its_epsilon():
     library = pytest.importorskip("routing_transformer.routing_transformer")
-    problem = Problem(**{**SMALL, "kv_heads": 4, "q_len": 80, "kv_len": 80})
+    problem = problem_of(length=80, kv_heads=4, v_head_dim=16, dtype="float32")
     q, k, v = inputs(problem)
     theirs = library.KmeansAttention(5, 16, 4, 16).eval()
     means = centroids(problem, 5, 0)
@@ -104,48 +83,13 @@ def test_it_is_kmeans_attention_of_routing_transformer_but_for_its_epsilon():
     assert (ours - out * ((times + 1e-5) / times.clamp(min=1))[..., None]).abs().max() < 2e-6
 
 
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("options", ["", "?clusters=4&window=30&seed=2"])
-def test_the_gate_lets_it_through(verdict, dtype, inputs, options):
-    problem = Problem(**SMALL, dtype=dtype, inputs=inputs, phase="train")
-    assert verdict(f"routing{options}", problem).reason is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"q_len": 1, "kv_len": 1},
-        {"q_len": 13, "v_head_dim": 5},
-        {"kv_len": 13, "phase": "forward"},
-        {"batch": 1, "heads": 1, "kv_heads": 1},
-        {"heads": 3, "kv_heads": 1, "dtype": "bfloat16"},
-        {"dtype": "float64"},
-    ],
-    ids=str,
-)
-def test_the_gate_lets_other_shapes_through(verdict, changes):
-    problem = Problem(**{**SMALL, "phase": "train", **changes})
-    assert verdict("routing", problem).reason is None
-
-
-@pytest.mark.parametrize(("clusters", "window"), [(-1, 0), (4, -5)])
-def test_less_than_nothing_is_unsupported_with_a_sentence(clusters, window):
-    problem = Problem(**SMALL)
-    says = rf"clusters={clusters} and window={window} must be 1 or more, or 0"
-    with pytest.raises(Unsupported, match=says):
-        build(problem, clusters=clusters, window=window, seed=0)
-    assert costs.routing(problem, clusters, window, 0).flops > 0
-    definition(problem, clusters=clusters, window=window, seed=0)
-
-
 def test_it_says_how_many_each_cluster_takes():
-    note = build(Problem(**{**SMALL, "q_len": 10}), clusters=4, window=15, seed=0).note()
+    note = build(problem_of(length=77, q_len=10), clusters=4, window=15, seed=0).note()
     assert note == "4 clusters, each takes 10 of 10 queries and 15 of 77 keys"
 
 
 def test_the_cost_is_ranking_and_attention_inside_the_clusters():
-    problem = Problem(**SMALL)
+    problem = problem_of(length=77, v_head_dim=16)
     ranking = 2 * 2 * (4 + 2) * 77 * 16 * 7
     inside = 2 * 4 * 7 * 11 * 11 * 2 * (16 + 16)
     assert costs.routing(problem, 7, 11, 0).flops == ranking + inside

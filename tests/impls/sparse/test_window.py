@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import impls
 from attnbench.gate.inputs import make
 from impls.masks import Mask
 from impls.problem import Problem
@@ -17,34 +16,6 @@ def problem(length, mask, keys=None, **more):
     shape = {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "batch": 1}
     keys = length if keys is None else keys
     return Problem(q_len=length, kv_len=keys, mask=Mask.parse(mask), **{**shape, **more})
-
-
-GATED = [
-    ("", problem(300, "window:16,16", phase="train")),
-    ("", problem(300, "causal+window:40,0", phase="train", dtype="bfloat16")),
-    ("?block=7", problem(101, "window:5,9", phase="train", inputs="peaky")),
-    ("", problem(257, "causal+window:30,30", inputs="outliers", dtype="bfloat16")),
-    ("", problem(257, "window:30,30", inputs="peaky", dtype="float16", phase="train")),
-    ("", problem(129, "window:8,8", inputs="equal_keys", dtype="float64", phase="train")),
-    ("", problem(1, "window:3,3", phase="train")),
-    ("", problem(77, "window:2000,2000", heads=1, kv_heads=1, phase="train")),
-    ("", problem(90, "window:9,2", heads=6, batch=2, v_head_dim=24, phase="train")),
-    ("", problem(40, "window:9,2", 100, heads=4, phase="train")),
-    ("", problem(100, "window:9,2", 40, phase="train")),
-    ("", problem(100, "window:9,2@upper-left", 40)),
-    ("", problem(1, "causal+window:32,0", 500, phase="decode", heads=4)),
-    ("", problem(3, "causal+window:32,0", 500, phase="decode", dtype="bfloat16")),
-    ("", problem(90, "causal+window:20,0+document:30,11,49", phase="train")),
-    ("", problem(90, "window:20,20+padding:50,90", batch=2, phase="train")),
-    ("", problem(90, "window:5,20+padding:40", phase="train")),  # rows that see nothing
-    ("", problem(90, "window:9,9+alibi", heads=4, phase="train")),
-    ("?block=16", problem(90, "window:9,9+prefix:30", phase="train")),
-]
-
-
-@pytest.mark.parametrize(("options", "given"), GATED, ids=lambda x: str(x) or "default")
-def test_the_gate_finds_it_exact(verdict, options, given):
-    assert verdict(f"window.blocked{options}", given).reason is None
 
 
 def test_slabs_of_blocks_give_what_all_blocks_at_once_give():
@@ -80,35 +51,10 @@ def test_it_agrees_with_a_loop_over_rows(brute):
     np.testing.assert_allclose(build(given, block=8)(q, k, v).numpy(), want, atol=1e-12)
 
 
-def kept_bytes(length):
-    """What autograd keeps between forward and backward."""
-    given = problem(length, "window:32,32", phase="train")
-    attend, inputs = build(given, block=0), make(given, 0)
-    total = 0
-
-    def pack(tensor):
-        nonlocal total
-        total += tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        attend(*(x.detach().requires_grad_() for x in inputs[:3]))
-    return total
-
-
-def test_what_is_kept_for_backward_grows_as_the_length():
-    assert kept_bytes(4096) < 2.1 * kept_bytes(2048)
-
-
 @pytest.mark.parametrize("mask", ["causal", "document:40,37"])
 def test_a_mask_without_a_window_is_refused_with_a_sentence(mask):
     with pytest.raises(Unsupported, match="needs a window in the mask, such as"):
         build(problem(77, mask), block=0)
-
-
-def test_a_negative_block_is_refused_with_a_sentence():
-    with pytest.raises(Unsupported, match="block=-1 must be 0"):
-        build(problem(77, "window:2,2"), block=-1)
 
 
 def test_its_note_says_how_the_rows_are_cut():
@@ -120,8 +66,3 @@ def test_the_work_is_counted_on_the_pairs_of_the_mask_whatever_the_block():
     given = problem(20, "causal+window:3,0")
     pairs = sum(min(i, 3) + 1 for i in range(20))
     assert window(given, block=7).flops == 2 * pairs * given.heads * (16 + 16)
-
-
-def test_the_row_takes_no_mask_that_reads_a_file():
-    row = impls.table().find("window.blocked")
-    assert not {"dense", "bias", "none"} & set(row.on("cpu", "masks"))
