@@ -12,7 +12,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TextIO
+    from typing import Any
 
 VERBS = {
     "list": "features.show.verb:show_list",
@@ -73,12 +73,7 @@ def _status(argv: Sequence[str] | None) -> int:
 
 
 def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     """Print a warning about a damaged run as a sentence, and other warnings as usual."""
     from attnbench.command.terminal import say
@@ -87,7 +82,7 @@ def _show_warning(
     if issubclass(category, DamagedRun):
         say(f"note: {message}")
     else:
-        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _unexpected(error: Exception) -> str:

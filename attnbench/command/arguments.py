@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from attnbench.core import format
@@ -11,12 +12,31 @@ from attnbench.core import format
 Reader = Callable[[str], Any]
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers: ``1,2,4``."""
-    try:
-        return tuple(int(n) for n in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers split by commas") from None
+def _reader(what: str, read: Reader, holds: Callable[[Any], bool] = lambda value: True) -> Reader:
+    """Reads a value; raises ``… is not WHAT`` where it can't, or the value doesn't hold."""
+
+    def reading(text: str) -> Any:
+        with suppress(ValueError):
+            if holds(value := read(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+    return reading
+
+
+def _between(low: float, high: float, what: str) -> Reader:
+    """A number between the two; neither of them counts, nor does NaN."""
+    return _reader(what, float, lambda value: low < value < high)
+
+
+def _amount(read: Callable[[str], float]) -> Reader:
+    def reading(text: str) -> float:
+        try:
+            return read(text)
+        except format.NotAnAmount as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return reading
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -27,66 +47,15 @@ def words(text: str) -> tuple[str, ...]:
     return parts
 
 
-def count(text: str) -> int:
-    """A whole number, 1 or more."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """A whole number that fits a random generator's state."""
-    if not (text.isascii() and text.isdigit() and int(text) < 2**62):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**62")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Seconds, above 0 and less than a day."""
-    return _between(0, 86400, text, "a number of seconds above 0")
-
-
-def share(text: str) -> float:
-    """A share between 0 and 1."""
-    return _between(0, 1, text, "a share between 0 and 1, such as 0.02")
-
-
-def above_nought(text: str) -> float:
-    """An error: a number above 0."""
-    return _between(0, float("inf"), text, "a number above 0, such as 1e-2")
-
-
-def factor(text: str) -> float:
-    """How many times as much: a number above 1."""
-    return _between(1, 1000, text, "a number above 1, such as 1.05")
-
-
-def _between(low: float, high: float, text: str, what: str) -> float:
-    """A number between the two; neither of them counts, nor does NaN."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = low
-    if not low < value < high:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
-def size(text: str) -> int:
-    """Bytes: ``2GiB``."""
-    return int(_amount(format.parse_size, text))
-
-
-def duration(text: str) -> float:
-    """Seconds: ``200ms``."""
-    return _amount(format.duration, text)
-
-
-def _amount(read: Callable[[str], float], text: str) -> float:
-    try:
-        return read(text)
-    except format.NotAnAmount as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+numbers = _reader("whole numbers split by commas", lambda text: tuple(map(int, text.split(","))))
+count = _reader("a whole number, 1 or more", int, lambda n: n > 0)
+seed = _reader("a whole number from 0 to 2**62", int, lambda n: 0 <= n < 2**62)
+seconds = _between(0, 86400, "a number of seconds above 0")
+share = _between(0, 1, "a share between 0 and 1, such as 0.02")
+above_nought = _between(0, float("inf"), "a number above 0, such as 1e-2")
+factor = _between(1, 1000, "a number above 1, such as 1.05")
+size = _amount(format.parse_size)
+duration = _amount(format.duration)
 
 
 class Option(NamedTuple):

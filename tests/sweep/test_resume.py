@@ -17,20 +17,8 @@ from attnbench.core.store import read_records
 from tests.calling import ROOT, attnbench_, only_run
 from tests.processes import alive, gone, until
 
-GRID = [
-    "--seq",
-    "16,24",
-    "--heads",
-    "1",
-    "--head-dim",
-    "8",
-    "--phase",
-    "forward",
-    "--budget",
-    "0.01",
-    "--mask",
-    "none",
-]
+GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward"]
+GRID += ["--budget", "0.01", "--mask", "none"]
 VARIANTS = ["einsum", "h.waits", "numpy", "sdpa.cudnn"]
 CELLS = {(name, n) for name in VARIANTS for n in (16, 24)}
 

@@ -1,18 +1,50 @@
-"""``attnbench choose``, called as its users call it."""
+"""A stand-in for the worker of this machine, and ``attnbench choose`` as its users call it."""
 
 import pytest
 
-from attnbench import cli
+from tests.calling import attnbench_
+
+
+class Worker:
+    """Answers by a function; keeps what it was asked, and with which settings it was begun."""
+
+    def __init__(self):
+        self.asked, self.settings, self.answer = [], [], None
+
+    def __call__(self, settings, **more):
+        self.settings.append((settings, more))
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def close(self):
+        pass
+
+    def ask(self, question, limit_s):
+        self.asked.append(question)
+        return self.answer(question)
 
 
 @pytest.fixture
-def chooses(capsys):
+def worker(monkeypatch):
+    made = Worker()
+    for where in ("attnbench.sweep.engine", "attnbench.sweep.places"):
+        monkeypatch.setattr(f"{where}.LocalEngine", made)
+    return made
+
+
+@pytest.fixture
+def chooses():
     """Calls the verb; returns its status, data and prose."""
 
     def call(*words):
-        status = cli.main(["choose", *map(str, words)])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return status, said.out if "--json" in words else " ".join(said.out.split()), said.err
+        done = attnbench_("choose", *words)
+        assert "Traceback" not in done.stderr
+        out = done.stdout if "--json" in words else " ".join(done.stdout.split())
+        return done.returncode, out, done.stderr
 
     return call

@@ -34,32 +34,18 @@ class Lock:
 
 
 @pytest.fixture
-def held(monkeypatch):
+def held(monkeypatch, worker):
     """The lock as each question found it: ``held.seen``."""
     monkeypatch.setenv("ATTNBENCH_TRACEBACK", "1")  # what is raised arrives here
     lock = Lock()
 
-    class Engine:
-        def __init__(self, settings, **_):
-            pass
+    def answer(question):
+        lock.seen.append((lock.on, lock.devices))
+        raise Reached
 
-        def close(self):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def ask(self, question, limit_s):
-            lock.seen.append((lock.on, lock.devices))
-            raise Reached
-
+    worker.answer = answer
     for where in ("attnbench.core.lock", "attnbench.sweep.engine", "attnbench.sweep.places"):
         monkeypatch.setattr(f"{where}.lock_for", lock)
-    for where in ("attnbench.sweep.engine", "attnbench.sweep.places"):
-        monkeypatch.setattr(f"{where}.LocalEngine", Engine)
     return lock
 
 

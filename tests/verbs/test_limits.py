@@ -1,4 +1,4 @@
-"""``attnbench limits``: what is searched, what is kept, how it ends, what is refused."""
+"""``attnbench limits`` and ``profile``: what is asked, what is kept, how it ends."""
 
 import json
 import signal
@@ -6,63 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import cli
 from attnbench.core.record import Probed, Record, Status
+from impls.loading import load_file
 from impls.problem import Problem
 from impls.spec import Variant
+from tests.calling import well
 
+profiles = load_file(Path(__file__).parents[1] / "report" / "profiles.py")
 SMALL = ["--phase", "forward", "--max-time", "100ms"]
 
 
 @pytest.fixture
-def worker(monkeypatch):
-    """In place of the worker: calls of 20 µs a token and 1 KB, and what was asked."""
+def probes(worker):
+    """Calls of 20 µs a token and 1 KB, and the problems that were probed."""
+    worker.probed, worker.gate = [], (Status.MEASURED, "")
 
-    class Engine:
-        asked, settings, gate, on_probe = (
-            [],
-            [],
-            (Status.MEASURED, ""),
-            staticmethod(lambda n: None),
-        )
+    def answer(question):
+        job = question.get("job") or question["probe"]
+        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+        if "job" in question:
+            return {"record": Record.of(variant, problem, *worker.gate).to_dict()}
+        worker.probed.append((problem, question))
+        tokens = problem.kv_len * problem.batch
+        times = {"time_s": 20e-6 * tokens, "samples_s": [20e-6 * tokens] * 3}
+        found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * tokens)
+        return {"probe": found.to_dict()}
 
-        def __init__(self, settings, **more):
-            Engine.settings.append(settings)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def close(self):
-            pass
-
-        def ask(self, question, limit_s):
-            job = question.get("job") or question["probe"]
-            variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
-            if "job" in question:
-                status, reason = Engine.gate
-                return {"record": Record.of(variant, problem, status, reason).to_dict()}
-            Engine.asked.append((problem, question))
-            Engine.on_probe(problem)
-            time_s = 20e-6 * problem.kv_len * problem.batch
-            found = Probed(
-                status=Status.MEASURED,
-                time_s=time_s,
-                samples_s=[time_s] * 3,
-                rows=16,
-                peak_bytes=1000 * problem.kv_len * problem.batch,
-            )
-            return {"probe": found.to_dict()}
-
-    Engine.asked, Engine.settings = [], []
-    monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", Engine)
-    return Engine
+    worker.answer = answer
+    return worker
 
 
-def run(*words, out):
-    return cli.main(["limits", *words, "--out", str(out)])
+def limits(*words, out, **more):
+    return well("limits", *words, "--out", out, **more)
 
 
 def kept(out):
@@ -70,79 +45,93 @@ def kept(out):
     return file, json.loads(file.read_text())
 
 
-def test_the_table_goes_to_stdout_and_the_rest_is_kept(worker, capsys, tmp_path):
-    assert run("topk", "mean_v", *SMALL, out=tmp_path) == 0
-    said = capsys.readouterr()
-    assert "longest" in said.out and "topk*" in said.out
-    assert "of 2 variants in 2 GiB and 100 ms a call, 2 searches" in said.err
-    assert "topk" in said.err and "seq 1,024: holds" in said.err
+def test_the_table_goes_to_stdout_and_the_rest_is_kept(probes, tmp_path):
+    said = limits("topk", "mean_v", *SMALL, out=tmp_path)
+    assert "longest" in said.stdout and "topk*" in said.stdout
+    assert "of 2 variants in 2 GiB and 100 ms a call, 2 searches" in said.stderr
+    assert "topk" in said.stderr and "seq 1,024: holds" in said.stderr
     file, facts = kept(tmp_path)
-    assert str(file) in said.err
+    assert str(file) in said.stderr
     assert facts["budget"] == {"peak_bytes": 2 << 30, "seconds": 0.1}
     assert {"protocol", "started", "machine", "settings", "command", "seed"} <= set(facts)
     for row in facts["rows"]:
         assert row["held"]["size"] <= 5000 < row["fails"]["size"]
-        assert row["looks"][0]["size"] == 1024
-        assert row["looks"][0]["probe"]["samples_s"]
+        assert row["looks"][0]["size"] == 1024 and row["looks"][0]["probe"]["samples_s"]
     for picture in ("limits.png", "limits.svg"):
         assert file.with_name(picture).stat().st_size > 5000
 
 
-def test_a_worker_is_told_the_problem_the_time_and_the_seed(worker, tmp_path):
-    words = [
-        "--heads",
-        "2",
-        "--head-dim",
-        "32",
-        "--mask",
-        "none",
-        "--dtype",
-        "bfloat16",
-        "--seed",
-        "7",
-        "--threads",
-        "1",
-    ]
-    assert run("einsum", *SMALL, *words, out=tmp_path) == 0
-    problem, question = worker.asked[0]
-    assert problem.slug == "b1 h2/2 n1024 d32 bf16 none forward"
+def test_a_worker_is_told_the_problem_the_time_and_the_seed_and_json_is_what_was_kept(
+    probes, tmp_path
+):
+    shape = ["--heads", "2", "--head-dim", "32", "--mask", "none", "--dtype", "bfloat16"]
+    more = ["--seed", "7", "--threads", "1", "--max-memory", "2MB", "--json"]
+    said = limits("einsum", *SMALL, *shape, *more, out=tmp_path)
+    problem, question = probes.probed[0]
+    assert problem.slug.endswith("d32 bf16 none forward") and problem.heads == 2
     assert question["max_time_s"] == 0.1 and question["probe"]["seed"] == 7
-    assert question["expected"] == 2 * 2 * 1024 * 1024 * 2
-    assert worker.settings[0].threads == 1
+    assert question["expected"] == 2 * 2 * problem.kv_len**2 * 2
+    assert probes.settings[0][0].threads == 1
+    facts = kept(tmp_path)[1]
+    assert json.loads(said.stdout) == facts and facts["rows"][0]["limited_by"] == "memory"
 
 
-def test_the_second_interrupt_stops_at_once_and_keeps_all_the_same(worker, capsys, tmp_path):
-    def stop(problem):
-        if len(worker.asked) == 3:
+def test_batches_are_searched_at_the_length_that_is_given(probes, tmp_path):
+    said = limits("topk", *SMALL, "--by", "batch", "--seq", "100", out=tmp_path)
+    assert probes.probed[0][0].slug == "b1 h4/4 n100 d64 f32 causal forward"
+    (row,) = kept(tmp_path)[1]["rows"]
+    assert row["held"]["size"] <= 50 < row["fails"]["size"] <= 54
+    assert "largest batch" in said.stdout
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_keeps_and_prints_what_is_known(probes, tmp_path, times):
+    answer = probes.answer
+
+    def stopping(question):
+        found = answer(question)
+        for _ in range(times * (len(probes.probed) == 3)):
             signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
+        return found
 
-    worker.on_probe = staticmethod(stop)
-    assert run("topk", "mean_v", *SMALL, out=tmp_path) == 130
-    assert all(row["held"] for row in kept(tmp_path)[1]["rows"])
-
-
-@pytest.mark.parametrize(("status", "ends"), [("wrong", 1), ("crashed", 1), ("failed", 1)])
-def test_a_variant_that_does_not_pass_its_gate_is_a_finding(worker, capsys, tmp_path, status, ends):
-    worker.gate = (Status(status), "row 3 moved")
-    try:
-        assert run("topk", *SMALL, out=tmp_path) == ends
-    finally:
-        worker.gate = (Status.MEASURED, "")
-    assert "row 3 moved" in capsys.readouterr().out
+    probes.answer = stopping
+    said = limits("topk", "mean_v", *SMALL, out=tmp_path, status=130)
+    _, facts = kept(tmp_path)
+    assert facts["stopped"] is True and all(row["held"] for row in facts["rows"])
+    assert "topk*" in said.stdout
 
 
-def test_named_in_vain_ends_with_two(worker, capsys, tmp_path):
-    assert run("sdpa.cudnn", *SMALL, out=tmp_path) == 2
-    said = capsys.readouterr()
-    assert "nothing was run" in said.err and "runs on cuda" in said.out
+def test_a_variant_that_does_not_pass_its_gate_is_a_finding_and_none_to_try_is_2(probes, tmp_path):
+    probes.gate = (Status.WRONG, "row 3 moved")
+    assert "row 3 moved" in limits("topk", *SMALL, out=tmp_path, status=1).stdout
+    said = limits("sdpa.cudnn", *SMALL, out=tmp_path / "other", status=2)
+    assert "nothing was run" in said.stderr and "runs on cuda" in said.stdout
 
 
 @pytest.mark.slow
-def test_a_real_search_in_a_small_budget(capsys, tmp_path):
+def test_a_real_search_in_a_small_budget(tmp_path):
     words = ["--max-memory", "4MiB", "--max-time", "20s", "--budget", "60", "--phase", "forward"]
-    assert run("einsum", "sdpa.flash", *words, out=tmp_path) == 0
+    limits("einsum", "sdpa.flash", *words, out=tmp_path)
     rows = {row["variant"]: row for row in kept(tmp_path)[1]["rows"]}
     assert rows["einsum"]["held"]["size"] == 320  # two matrices of four heads: 361 would fit
     assert rows["einsum"]["limited_by"] == "memory"
     assert rows["sdpa.flash"]["held"]["size"] == 3456
+
+
+def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path):
+    made = iter([profiles.dense(), profiles.fused()])
+
+    def answer(question):
+        Path(question["trace"]).write_text("{}")
+        return {"profile": next(made)}
+
+    worker.answer = answer
+    said = well("profile", "einsum", "--against", "matmul", "--out", tmp_path, "--json")
+    (folder,), sent = tmp_path.iterdir(), json.loads(said.stdout)
+    kept = json.loads((folder / "profile.json").read_text())
+    traces = ["trace-einsum.json", "trace-matmul.json"]
+    assert [p["trace"] for p in kept["profiles"]] == traces
+    assert [p["trace"] for p in sent["profiles"]] == [str(folder / trace) for trace in traces]
+    assert kept["why"] == sent["why"]
+    pictures = {"memory.png", "memory.svg"}
+    assert {path.name for path in folder.iterdir()} == {"profile.json", *pictures, *traces}

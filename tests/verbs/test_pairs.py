@@ -1,0 +1,137 @@
+"""``attnbench compare`` and ``crossover``: what is asked, what is said, how it ends."""
+
+import json
+import math
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from attnbench.answer import compare_runs
+from attnbench.core.evidence import save_machine
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL
+from attnbench.core.stats import Pairs, paired
+from tests.calling import well
+
+CROSSOVER = ("crossover", "matmul", "einsum")
+SMALL = ("--seq", "64,1024", "--margin", "0.01")
+
+
+def length(question):
+    return question["compare"][0]["problem"]["kv_len"]
+
+
+@pytest.fixture
+def pairs(worker):
+    """The second takes 300 tokens' time whatever the length, the first one as long as that."""
+
+    def answer(question):
+        n = length(question)
+        found = paired([math.log(300 / n)] * 40, question["margin"] or 0.02)
+        return {"pairs": Pairs(found, [1e-6 * n] * 40, [3e-4] * 40, "decided").to_dict()}
+
+    worker.answer = answer
+    return worker
+
+
+def test_two_variants_are_compared_on_the_grid(pairs, tmp_path):
+    words = ("--seq", "64,1024", "--budget", "2.5", "--json", "--out", tmp_path)
+    done = well("compare", "mean_v", "matmul", *words)
+    sent = json.loads(done.stdout)
+    assert (sent["judged"], sent["against"]) == ("mean_v", "matmul")
+    assert sent["counts"] == {"FASTER": 1, "SLOWER": 1}
+    assert [c["problem"]["kv_len"] for c in sent["cells"]] == [64, 1024]
+    assert done.stderr.count("mean_v is ") == 2
+    assert "no noise floor is stored for this machine" in done.stderr
+    note = "note: mean_v computes approximates softmax, matmul softmax: which is faster"
+    assert note in done.stderr
+    assert {asked["budget_s"] for asked in pairs.asked} == {2.5}
+
+
+def test_two_run_folders_end_with_what_was_found(monkeypatch, tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    for status in (0, 1, 2):
+        found = SimpleNamespace(exit_status=status, to_dict=lambda status=status: {"is": status})
+        monkeypatch.setattr(compare_runs, "compare_runs", lambda a, b, found=found: found)
+        done = well("compare", tmp_path / "a", tmp_path / "b", "--json", status=status)
+        assert json.loads(done.stdout) == {"is": status}
+
+
+def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path):
+    machine = this_machine()
+    noise = [{"call_s": 0.001, "floor": 0.02, "apart": 0.03, "trials": 8, "pairs": 80}]
+    facts = {"protocol": PROTOCOL, "machine": machine.to_dict(), "noise": noise}
+    facts["settings"] = {"threads": machine.threads}
+    for changed, floors in (
+        ({}, [{"call_s": 0.001, "floor": 0.02}]),
+        ({"protocol": PROTOCOL + 1}, []),
+        ({"settings": {"threads": 99}}, []),
+    ):
+        save_machine(tmp_path, machine, {**facts, **changed})
+        pairs.asked.clear()
+        well("compare", "einsum", "matmul", "--out", tmp_path)
+        assert pairs.asked[0]["floors"] == floors
+
+
+def test_a_crossover_is_answered_and_each_look_is_said_as_it_ends(pairs, tmp_path):
+    done = well(*CROSSOVER, *SMALL, "--out", tmp_path)
+    assert "where matmul and einsum overtake each other, from 64 to 1,024 (" in done.stderr
+    assert done.stderr.count("s left] ") == len(pairs.asked) == 9
+    assert "64: einsum is SLOWER than matmul" in done.stderr
+    words = " ".join(done.stdout.split())
+    assert "from 64 to 288 tokens matmul is faster; from 304 to 1,024 einsum is faster." in words
+    assert "einsum overtakes matmul between 288 and 304 (360 pairs at 9 lengths)." in words
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["288", "matmul", "0.288", "0.300", "1.042", "1.042–1.042", "40", "1.00", "%"] in rows
+
+
+def test_a_worker_is_told_the_problem_the_seed_and_the_threads_and_json_has_all(pairs, tmp_path):
+    words = ("--heads", "2", "--seed", "7", "--threads", "1", "--json", "--out", tmp_path)
+    sent = json.loads(well(*CROSSOVER, *SMALL, *words).stdout)
+    assert {job["seed"] for asked in pairs.asked for job in asked["compare"]} == {7}
+    ((settings, more),) = pairs.settings
+    assert settings.threads == 1 and more == {"limited": True}
+    (one,) = sent["crossovers"]
+    assert (one["before"], one["after"], one["low"], one["high"]) == ("matmul", "einsum", 288, 304)
+    assert (sent["a"], sent["b"], sent["range"]) == ("matmul", "einsum", [64, 1024])
+    assert (sent["problem"]["heads"], sent["problem"]["phase"]) == (2, "forward")
+    assert [each["length"] for each in sent["looks"]] == sorted(map(length, pairs.asked))
+
+
+@pytest.mark.parametrize(("status", "code"), [("wrong", 1), ("out_of_memory", 0)])
+def test_a_variant_that_is_wrong_is_a_finding_and_one_too_large_is_not(
+    pairs, tmp_path, status, code
+):
+    well_, stopped = pairs.answer, {"stopped": {"status": status, "why": "matmul: so it was"}}
+    pairs.answer = lambda question: stopped if length(question) >= 512 else well_(question)
+    out = " ".join(well(*CROSSOVER, *SMALL, "--out", tmp_path, status=code).stdout.split())
+    assert "from 512 on they can't be compared" in out and "matmul: so it was" in out
+    assert "einsum overtakes matmul between 288 and 304" in out
+    compared = well("compare", "einsum", "matmul", "--seq", "512", "--out", tmp_path, status=code)
+    assert status.replace("_", " ") in compared.stdout.replace("_", " ")
+
+
+def test_a_budget_that_ends_it_is_said_and_the_status_is_0(pairs, tmp_path):
+    answer = pairs.answer
+    pairs.answer = lambda question: time.sleep(0.6) or answer(question)
+    done = well(*CROSSOVER, *SMALL, "--budget", "0.5", "--out", tmp_path)
+    assert list(map(length, pairs.asked)) == [64]
+    assert "the budget was spent before 1,024 was looked at" in " ".join(done.stdout.split())
+
+
+def test_ctrl_c_twice_ends_it_at_once_with_what_was_found(pairs, tmp_path):
+    answer = pairs.answer
+
+    def twice(question):
+        for _ in range(2 * (length(question) == 256)):
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer(question)
+
+    pairs.answer = twice
+    done = well(*CROSSOVER, *SMALL, "--json", "--out", tmp_path, status=130)
+    assert [each["length"] for each in json.loads(done.stdout)["looks"]] == [64, 128]
