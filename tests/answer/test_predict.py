@@ -3,16 +3,12 @@
 import itertools
 import math
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnbench.answer.predict import BLOCK, FEWEST, PredictionModel, Terms, not_negative
-from impls.loading import load_file
-
-made = load_file(Path(__file__).with_name("seen.py"))
-problem, dense, linear = made.problem, made.dense, made.linear
+from tests.answer.seen import dense, linear, problem
 
 LENGTHS, HEADS, WIDTHS = (128, 256, 512, 1024, 2048), (2, 8), (32, 64, 128)
 
@@ -25,7 +21,7 @@ def grid(mask="causal"):
 
 
 @pytest.mark.parametrize("time", [dense, linear])
-@pytest.mark.parametrize("length", [100, 180, 700, 1500, 3000])
+@pytest.mark.parametrize("length", [100, 700, 3000])
 def test_a_sum_of_terms_is_found_again_between_and_beyond_what_was_measured(time, length):
     model = PredictionModel(Terms({}), grid(), [time(p) for p in grid()])
     asked = problem(length, heads=5, width=80)
@@ -46,11 +42,11 @@ def test_what_a_cache_bends_is_followed_where_it_was_measured():
 
 def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
     inside, wide = [], []
-    for seed in range(12):
+    for seed in range(5):
         chance = random.Random(seed)
         noisy = [dense(p) * math.exp(chance.gauss(0, 0.1)) for p in grid()]
         model = PredictionModel(Terms({}), grid(), noisy)
-        for _ in range(12):
+        for _ in range(20):
             asked = problem(
                 chance.randint(150, 2000),
                 heads=chance.choice((2, 3, 4, 6, 8)),
@@ -71,7 +67,7 @@ def test_keys_that_fill_no_block_are_told_from_those_that_do():
 
     some = [problem(n, heads=h, width=d) for n, h, d in itertools.product(lengths, HEADS, WIDTHS)]
     model = PredictionModel(Terms({}), some, [ragged(p) for p in some])
-    for length in (400, 401, 800, 801, 1400, 1600):
+    for length in (400, 801, 1400):
         asked = problem(length, heads=4, width=64)
         assert model.predict(asked).middle == pytest.approx(ragged(asked), rel=0.08)
 

@@ -3,21 +3,15 @@
 from attnbench.core.record import Distance, Error, Memory, Record, Status, Time
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.times import figures
 
 EXACT = 2e-7
 
 
 def problem(length=1024, *, heads=4, width=64, mask="causal", phase="forward", **more):
-    asked = {"q_len": 1 if phase == "decode" else length, "kv_len": length, **more}
-    return Problem(
-        heads=heads,
-        kv_heads=more.pop("kv_heads", heads),
-        head_dim=width,
-        v_head_dim=width,
-        mask=Mask.parse(mask),
-        phase=phase,
-        **{k: v for k, v in asked.items() if k != "kv_heads"},
-    )
+    asked = {"q_len": 1 if phase == "decode" else length, "kv_len": length, "kv_heads": heads}
+    wide = {"head_dim": width, "v_head_dim": width}
+    return Problem(heads=heads, mask=Mask.parse(mask), phase=phase, **{**asked, **wide, **more})
 
 
 def dense(p, once=5e-5, rate=3e10):
@@ -31,40 +25,21 @@ def linear(p, once=3e-4, rate=2e10):
 
 
 def seen(variant, p, seconds, *, peak=None, off=0.01, computes="softmax", error=EXACT, **more):
-    low, high = seconds * (1 - off), seconds * (1 + off)
-    time = Time(
-        median_s=seconds,
-        low_s=low,
-        high_s=high,
-        q25_s=low,
-        q75_s=high,
-        min_s=low,
-        n=1,
-        clock="host",
-        stop="budget",
-        samples_s=[seconds],
-    )
+    ends = {"low_s": seconds * (1 - off), "high_s": seconds * (1 + off)}
+    time = Time(**{**figures([seconds]), **ends, "clock": "host", "stop": "budget"})
     peak = peak or p.batch * p.heads * p.q_len * p.kv_len * p.item_bytes
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
-    far = (
-        None
-        if computes == "softmax"
-        else Distance(relative=error, max=error, worst_row=error, cosine=1.0, skill=1 - error)
-    )
+    far = {"max": error, "worst_row": error, "cosine": 1.0, "relative": error, "skill": 1 - error}
     exact = Error(relative=EXACT, max=EXACT, worst_row=EXACT, cosine=1.0)
+    known = {"error": {"forward": exact}, "setup_s": 1e-3, "time": time, "memory": memory, **more}
+    distance = None if computes == "softmax" else Distance(**far)
     return Record(
-        **{
-            "status": Status.MEASURED,
-            "variant": variant,
-            "problem": p,
-            "computes": computes,
-            "time": time,
-            "memory": memory,
-            "error": {"forward": exact},
-            "distance": far,
-            "setup_s": 1e-3,
-            **more,
-        }
+        status=Status.MEASURED,
+        variant=variant,
+        problem=p,
+        computes=computes,
+        distance=distance,
+        **known,
     )
 
 

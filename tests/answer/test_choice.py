@@ -1,0 +1,334 @@
+"""Who is chosen among records with known times, what is left out and why, and when nothing is."""
+
+import json
+import math
+
+import pytest
+
+import impls
+from attnbench.answer.choose import (
+    Contradiction,
+    Excluded,
+    Wants,
+    Why,
+    choose,
+    make_choice,
+    settle,
+)
+from attnbench.answer.predict import outside
+from attnbench.answer.ranking import Candidate
+from attnbench.core.stats import paired
+from attnbench.sweep.compare import ContestResult
+from impls.loading import load_function
+from tests.answer.seen import dense, ended, linear, problem, seen
+
+TABLE = impls.table()
+LENGTHS = (128, 256, 512, 1024, 2048)
+ONE = problem()
+
+
+def chosen(records, asked=ONE, **wants):
+    return choose(records, asked, Wants(**wants), TABLE, ceilings={})
+
+
+def lines(at=problem, **seconds):
+    """Records of variants at five lengths, by functions of the problem."""
+    return [seen(name, at(n), time(at(n))) for n in LENGTHS for name, time in seconds.items()]
+
+
+def out(choice, name):
+    (found,) = [e for e in choice.excluded if e.variant == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("records", "ranked", "said"),
+    [
+        (
+            [seen("matmul", ONE, 2.0), seen("sdpa", ONE, 1.0)],
+            [["sdpa"], "matmul"],
+            "use sdpa, 1000 ms [990 ms, 1010 ms] and 16 MiB; 2.00× [1.96, 2.04] ahead of matmul",
+        ),
+        (
+            [seen(v, ONE, s) for v, s in (("einsum", 1.5), ("matmul", 1.01), ("sdpa", 1.03))],
+            [["sdpa", "matmul"], "einsum"],
+            "matmul can't be told from it; 1.46× [1.43, 1.49] ahead of einsum",
+        ),
+        ([seen("sdpa", ONE, 1.0)], [["sdpa"], None], "the only one that is known"),
+        (  # the last record of a cell counts
+            [seen("sdpa", ONE, s) for s in (5.0, 1.0)] + [seen("matmul", ONE, 2.0)],
+            [["sdpa"], "matmul"],
+            "",
+        ),
+        ([seen("sdpa", ONE, 1.0), seen("matmul", ONE, 0.0)], [["sdpa"], None], ""),
+        (  # of another kind of machine
+            [*lines(sdpa=dense), seen("matmul", ONE, 1e-9).with_(node="b")],
+            [["sdpa"], None],
+            "",
+        ),
+    ],
+)
+def test_on_a_measured_problem_it_is_the_fastest_with_its_own_interval(records, ranked, said):
+    found = chosen(records)
+    leaders = [found.winner.variant, *(c.variant for c in found.equal)]
+    assert [leaders, found.next and found.next.variant] == ranked
+    assert said in found.sentence() and found.winner.measured
+
+
+def test_one_query_is_told_by_what_was_measured_without_a_mask_too():
+    def decoding(mask, length):
+        return problem(length, mask=mask).with_(phase="decode", q_len=1)
+
+    records = [
+        seen(name, decoding("none", n), time * n)
+        for n in LENGTHS
+        for name, time in (("sdpa", 1e-6), ("matmul", 2e-6))
+    ]
+    found = chosen(records, decoding("causal", 700))
+    assert (found.winner.variant, found.winner.measured) == ("sdpa", False)
+    assert chosen(records, decoding("causal@upper-left", 700)).winner is None  # one key alone
+    assert chosen(records, problem(700).with_(phase="decode", q_len=2)).winner is None
+    refused = [*records, ended("einsum", decoding("none", 512), "failed")]
+    assert out(chosen(refused, decoding("causal", 700)), "einsum").why is Why.ABSENT
+
+
+def test_between_measured_lengths_it_is_predicted_with_an_interval():
+    found = chosen(lines(sdpa=dense, matmul=lambda p: 2 * dense(p)), problem(700))
+    assert (found.winner.variant, found.winner.measured) == ("sdpa", False)
+    assert found.winner.median_s == pytest.approx(dense(problem(700)), rel=0.05)
+    assert found.lead.low < 2 < found.lead.high and "predicted" in found.sentence()
+    sent = json.loads(json.dumps(found.to_dict()))
+    assert sent["winner"]["variant"] == "sdpa" and sent["lead"]["factor"] == found.lead.factor
+    records = lines(sdpa=dense, matmul=lambda p: linear(p, once=5e-3))
+    assert [chosen(records, problem(n)).winner.variant for n in (300, 1800)] == ["sdpa", "matmul"]
+
+
+def noisy(p):
+    return dense(p) / 20 * {256: 9.0, 1024: 9.0}.get(p.kv_len, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (problem(heads=64), "outside what was measured (heads 64, and 4 was measured)"),
+        (problem(mask="window:64,0"), "nothing of this phase, dtype, kind of mask, inputs, level"),
+        (problem(700), "matmul may be faster than sdpa, and its time there is known to within"),
+    ],
+)
+def test_where_too_little_is_known_nothing_is_said(asked, why):
+    found = chosen(lines(sdpa=dense, matmul=noisy), asked)
+    assert (found.winner, found.relax) == (None, "")
+    assert found.why_not.startswith(why) and why in found.sentence()
+
+
+@pytest.mark.parametrize(("about_s", "answered"), [(0.9, False), (1.005, False), (1.02, True)])
+def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(about_s, answered):
+    """The best takes 0.99 to 1.01 s."""
+    best = Candidate("a", "softmax", 1.0, 0.99, 1.01, measured=True)
+    rival = Excluded("b", Why.UNKNOWN, "its time is not known", about_s=about_s, at_best_s=0.5)
+    choice = make_choice(ONE, Wants(), [best, rival], margin=0.05)
+    assert (choice.winner is not None) == answered
+    assert choice.unknown == [rival]
+
+
+def test_twins_that_came_out_apart_widen_the_margin():
+    kernel = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
+    names = ("sdpa", 1.0), ("sdpa.flash", 1.3)
+    records = [seen(name, ONE, s, kernels=kernel, peak=5) for name, s in names]
+    found = chosen([*records, seen("matmul", ONE, 1.2)])
+    assert found.margin == pytest.approx(0.3)
+    assert {c.variant for c in found.equal} == {"sdpa.flash", "matmul"}
+
+
+@pytest.mark.parametrize(
+    ("wants", "winner", "why", "relax"),
+    [
+        ({"max_memory": 60 << 20}, "matmul", "", ""),
+        (
+            {"max_memory": 10 << 20},
+            None,
+            "nobody keeps the limit of memory",
+            "--max-memory 51MiB would let matmul in",
+        ),
+        (
+            {"max_memory": 10 << 20, "max_error": 1e-9},
+            None,
+            "nobody keeps the limit of memory and error",
+            "--max-memory 51MiB and --max-error 2.0e-07 would let matmul in",
+        ),
+        ({"allowed": ("other",)}, "linear.elu", "", ""),
+        ({"allowed": ("other",), "max_error": 0.5}, "sdpa", "", ""),
+    ],
+)
+def test_limits_leave_out_and_name_what_would_do(wants, winner, why, relax):
+    records = [seen("sdpa", ONE, 1.0, peak=100 << 20), seen("matmul", ONE, 2.0, peak=50 << 20)]
+    other = seen("linear.elu", ONE, 0.1, computes="its own operator", error=0.6)
+    found = chosen([*records, other], **wants)
+    assert (found.winner and found.winner.variant) == winner
+    assert (found.why_not, found.relax) == (why, relax)
+    if "allowed" not in wants:
+        assert out(found, "linear.elu").why is Why.COMPUTES
+        assert out(found, "sdpa").said.startswith("it needs 100 MiB")
+    none = chosen([other])
+    assert (
+        none.relax == "--allow pattern,approximate,other would let those in that are not exact (1)"
+    )
+
+
+def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held():
+    def peak_of(p):
+        return load_function(TABLE.find("matmul").cost)(p).peak_bytes
+
+    for divided, exact in ((1, True), (2, False)):  # a formula that held, and one that did not
+        records = []
+        for p in map(problem, LENGTHS):
+            record = seen("matmul", p, dense(p), peak=peak_of(p))
+            memory = record.memory.with_(expected_bytes=peak_of(p) // divided)
+            records.append(record.with_(memory=memory))
+        found = chosen(records, problem(1500)).winner.memory_bytes
+        assert found == pytest.approx(peak_of(problem(1500)), rel=0.1)
+        assert (found == peak_of(problem(1500))) == exact
+    record = seen("sdpa", ONE, 1.0, peak=10)
+    record.memory.flags.append("it holds 99 bytes from call to call")
+    said = "how much memory it needs there is not known"
+    assert out(chosen([record], max_memory=50), "sdpa").said == said
+
+
+@pytest.mark.parametrize("status", ["wrong", "implausible", "failed", "crashed"])
+def test_who_came_to_grief_on_any_problem_like_it_is_not_chosen(status):
+    records = [seen("sdpa", ONE, 1.0), seen("matmul", ONE, 0.1)]
+    found = chosen([*records, ended("matmul", problem(512), status)])
+    assert found.winner.variant == "sdpa"
+    assert out(found, "matmul").said == f"{status} on {problem(512)}: the reason"
+
+
+def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():
+    records = lines(sdpa=dense, matmul=lambda p: dense(p) / 2)
+    records = [r for r in records if not (r.variant == "matmul" and r.problem.kv_len == 2048)]
+    records.append(ended("matmul", problem(2048), "out_of_memory"))
+    assert chosen(records, problem(2500)).winner.variant == "sdpa"
+    assert chosen(records, problem(700)).winner.variant == "matmul"
+
+
+def test_what_else_is_said_of_a_choice():
+    asked = problem(phase="train")
+    found = chosen([seen("sdpa", asked, 1.0), ended("inplace", asked, "unsupported")], asked)
+    assert "no backward" in out(found, "inplace").said  # in the row's own words
+    assert "matmul" in [e.variant for e in found.unknown]
+    record = seen("sdpa", ONE, 1.0).with_(setup_s=10.0)
+    record.time.flags.append("drifted: the canary before it was +9% off")
+    assert "(in doubt: drifted)" in chosen([record]).sentence()
+    found = chosen([record, seen("matmul", ONE, 1.5).with_(setup_s=1.0)])
+    assert found.pays_after == 18  # 9 s more once, 0.5 s less a call
+
+
+# ---- what will do --------------------------------------------------------------------------------
+
+
+def of(**more):
+    return Wants.of(**{"exact": False, "allow": (), "max_memory": None, "max_error": None, **more})
+
+
+def test_what_is_allowed_joins_exact_softmax():
+    assert of().computes == of(exact=True).computes == ("softmax",)
+    wants = of(allow=("approximate", "other"), max_memory=8 << 30, max_error=1e-2)
+    assert wants.computes == ("softmax", "approximates softmax", "its own operator")
+    assert wants.words() == ["exact or approximate or other", "in 8 GiB", "error at most 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"exact": True, "allow": ("other",)}, "contradict each other"),
+        ({"allow": ("fast",)}, "'fast' is not one of pattern, approximate, other"),
+        ({"max_error": 0.0}, "give one above 0"),
+    ],
+)
+def test_contradictions_are_refused_in_a_sentence(asked, said):
+    with pytest.raises(Contradiction, match=said):
+        of(**asked)
+
+
+# ---- what is too far from what was measured ------------------------------------------------------
+
+NEAR = [problem(n, heads=h, width=64) for n in (256, 1024) for h in (2, 8)]
+CORNERS = [problem(128, heads=64, width=256), problem(8192, heads=1, width=16)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "measured", "said"),
+    [
+        *((problem(length, heads=4), NEAR, None) for length in (128, 300, 2048)),
+        (problem(4096, heads=4), NEAR, "queries 4,096, and 256 to 1,024 was measured"),
+        (problem(512, heads=4, width=80), NEAR, None),
+        (problem(512, heads=4, width=128), NEAR, "head_dim 128, and 64 was measured"),
+        (problem(512, heads=8, kv_heads=2), NEAR, "grouping 4, and 1 was measured"),
+        (problem(8192, heads=64, width=256), CORNERS, "the nearest that was measured is"),
+        (ONE, [], "nothing like it was measured"),
+    ],
+)
+def test_where_a_problem_is_too_far_it_says_what_was_measured(asked, measured, said):
+    found = outside(asked, measured)
+    assert found is None if said is None else found.startswith(said)
+
+
+# ---- pairs settle what medians leave open --------------------------------------------------------
+
+
+def held(judged, against, ratio):
+    """A hundred pairs whose ratios lie evenly about one."""
+    logs = [math.log(ratio) + 0.002 * (i - 49.5) / 50 for i in range(100)]
+    return ContestResult(judged, against, paired(logs, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pairs", "leaders", "slower", "lead"),
+    [
+        # a tie of medians that pairs tell apart is none
+        ({"a": 1.0, "b": 1.03, "c": 2.0}, [("b", "a", 1.03)], "a", "bc", 1.03),
+        ({"a": 1.0, "b": 1.03, "c": 2.0}, [("b", "a", 0.95)], "b", "ac", 1 / 0.95),
+        ({"a": 1.0, "b": 1.03, "c": 2.0}, [("b", "a", 1.002)], "ab", "c", 2.0),
+        # the fastest of several that are faster; near it another
+        (
+            {"a": 1.0, "b": 1.03, "c": 1.04},
+            [("b", "a", 0.9), ("c", "a", 0.901)],
+            "bc",
+            "a",
+            1 / 0.9,
+        ),
+        # who was equal and was held against nobody stays equal
+        (
+            {"a": 1.0, "b": 1.01, "c": 1.02, "d": 1.03, "e": 2.0},
+            [("b", "a", 1.001), ("c", "a", 1.002)],
+            "abcd",
+            "e",
+            2.0,
+        ),
+        # the lead of two that were held against a third
+        (
+            {"a": 1.0, "b": 1.03, "c": 1.01},
+            [("b", "a", 0.8), ("c", "a", 0.9)],
+            "b",
+            "ca",
+            0.9 / 0.8,
+        ),
+        ({"matmul": 1.0, "sdpa": 1.03}, [("sdpa", "matmul", 1.004)], ["sdpa", "matmul"], "", None),
+        ({"matmul": 1.0, "sdpa": 1.03}, [("sdpa", "matmul", 1.03)], ["matmul"], ["sdpa"], 1.03),
+        # pairs of somebody who was not ranked change nothing
+        ({"a": 1.0, "b": 1.03}, [("x", "a", 0.5)], "ab", "", None),
+        ({"a": 1.0, "b": 1.03}, [("b", "x", 0.5)], "ab", "", None),
+        ({"a": 1.0, "b": 1.03}, [], "ab", "", None),
+    ],
+)
+def test_pairs_say_who_wins_who_ties_and_who_comes_next(seconds, pairs, leaders, slower, lead):
+    known = [
+        Candidate(n, "softmax", s, s * 0.99, s * 1.01, measured=True) for n, s in seconds.items()
+    ]
+    start = make_choice(ONE, Wants(), known, margin=0.05)
+    found = settle(start, [held(*pair) for pair in pairs])
+    assert [found.winner.variant, *(c.variant for c in found.equal)] == list(leaders)
+    assert [c.variant for c in found.ranking.slower] == list(slower)
+    assert (found.lead and found.lead.factor) == (lead and pytest.approx(lead, rel=1e-3))
+    assert lead is None or found.lead.low <= found.lead.factor <= found.lead.high
+    kept = [(pair["judged"], pair["against"]) for pair in found.to_dict()["pairs"]]
+    assert kept in ([], [pair[:2] for pair in pairs])
