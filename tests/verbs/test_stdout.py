@@ -1,6 +1,5 @@
 """What becomes of data that nobody reads any more, or that there is no room for."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,34 +11,6 @@ from attnbench.command.terminal import CannotWrite, Stream, kept_open
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
 VERB = "import sys; from attnbench.cli import main; sys.exit(main(sys.argv[1:]))"
-FINDS = """
-import sys, types
-from attnbench import cli
-verb = types.ModuleType("attnbench.made_up")
-def finds(given):
-    print("x" * 1_000_000)
-    print("and more", flush=True)
-    return 1
-verb.finds = finds
-sys.modules["attnbench.made_up"] = verb
-cli.VERBS["list"] = "made_up:finds"
-sys.exit(cli.main(["list"]))
-"""
-
-
-def test_what_a_verb_found_outlives_a_reader_that_left():
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-c", FINDS],
-        cwd=ROOT,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
