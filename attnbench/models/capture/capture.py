@@ -9,7 +9,8 @@ seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`
                     ``nn.TransformerEncoder`` (also on their fast path), FlexAttention (also
                     compiled by itself), every attention function that transformers gives a model:
                     its eager ones, sdpa, flash, flex and registered ones; in all threads
-met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often
+met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often;
+                    but for ``nn.MultiheadAttention`` and attention that is written out
 met, not recorded   attention written out as products and a softmax; named with its place
 not seen            other libraries' kernels, called directly; a softmax written as exponentials;
                     Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
@@ -64,7 +65,6 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
 
 
 RULES = "torch._dynamo.trace_rules"
-GRAPHS = "torch._dynamo.output_graph"
 FLEX = "torch.nn.attention.flex_attention"
 
 
@@ -78,7 +78,6 @@ class Session:
         actions = {
             FLEX: lambda: libraries.put_flex(self._stands),
             RULES: self._load_rules,
-            GRAPHS: lambda: written_out.put_graphs(self._stands),
             libraries.MODULE: lambda: libraries.put_transformers(self._stands),
         }
         self._imports = AfterImport(actions, recorder.failed)

@@ -62,13 +62,11 @@ class AfterImport(MetaPathFinder):
         """The spec of a module that is waited for, its loader watched; a spec may go unused."""
         if name not in self._actions:
             return None
-        for finder in sys.meta_path:
-            found = None if finder is self else finder.find_spec(name, path, target)
-            if found is not None:
-                if found.loader is not None:
-                    found.loader = _Watched(found.loader, self)
-                return found
-        return None
+        finders = (finder for finder in sys.meta_path if finder is not self)
+        found = next((spec for x in finders if (spec := x.find_spec(name, path, target))), None)
+        if found is not None and found.loader is not None:
+            found.loader = _Watched(found.loader, self)
+        return found
 
 
 class _Watched(Loader):
@@ -76,13 +74,10 @@ class _Watched(Loader):
 
     def __init__(self, loader: Loader, after: AfterImport) -> None:
         self._loader, self._after = loader, after
+        self.create_module = loader.create_module  # type: ignore[method-assign]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the loader does."""
-        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """As the loader does; then the action."""

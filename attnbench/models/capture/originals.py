@@ -9,7 +9,6 @@ at the start and at the end alike.
 from __future__ import annotations
 
 import gc
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 from attnbench.meter.audit import Owner, owner_of
 
 Function = Callable[..., Any]
-COMPILED = "_torchdynamo_orig_callable"
 
 
 class Original:
@@ -44,11 +42,6 @@ class Stand(NamedTuple):
     make: Make
     inherited: bool
     """Whether a class has the original from another, and not among its own names."""
-
-    @property
-    def there(self) -> bool:
-        """Whether it still stands: the program may have put something else there."""
-        return getattr(self.owner, self.name, None) is self.function
 
 
 class Stands:
@@ -76,16 +69,13 @@ class Stands:
 
     def compiled(self, function: Any, compile_: Function) -> Function | None:
         """Where a stand-in is to be compiled: a stand-in of the compiled original."""
-        for stand in self._placed:
-            if stand.function is function:
-                return self._stand_for_compiled(stand, compile_(stand.original.call))
-        return None
-
-    def _stand_for_compiled(self, stand: Stand, compiled: Function) -> Function:
-        original = Original(compiled)
-        function = stand.make(original)
-        self._compiled.append((original, function))
-        return function
+        stand = next((each for each in self._placed if each.function is function), None)
+        if stand is None:
+            return None
+        original = Original(compile_(stand.original.call))
+        made = stand.make(original)
+        self._compiled.append((original, made))
+        return made
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -103,7 +93,7 @@ class Stands:
 
     def _take_out(self) -> list[Stand]:
         """Put the originals back where a stand-in is still there, and return those."""
-        there = [stand for stand in self._placed if stand.there]
+        there = [s for s in self._placed if getattr(s.owner, s.name, None) is s.function]
         for stand in there:
             setattr(stand.owner, stand.name, stand.original.call)
             if stand.inherited:
@@ -116,11 +106,7 @@ class Stands:
         return [*placed, *((o.call, function) for o, function in self._compiled)]
 
     def spread(self) -> None:
-        """Put stand-ins wherever else the originals are, and around what was compiled of them."""
-        known = {id(stand.original.call): stand for stand in self._placed}
-        for function, compiled in _compiled():
-            if (stand := known.get(id(function))) is not None:
-                self._stand_for_compiled(stand, compiled)
+        """Put stand-ins wherever else the originals are."""
         replace(self._pairs())
 
     def close(self) -> None:
@@ -128,14 +114,6 @@ class Stands:
         self._take_out()
         replace([(function, original) for original, function in self._pairs()])
         self._placed.clear()
-
-
-def _compiled() -> Iterator[tuple[Any, Any]]:
-    """Functions that torch.compile was given, and what it made of them."""
-    if "torch._dynamo" in sys.modules:
-        for found in gc.get_objects():
-            if type(found) is types.FunctionType and COMPILED in vars(found):
-                yield vars(found)[COMPILED], found
 
 
 def _name_like(stand: Any, found: Any, owner: Any, name: str) -> None:
@@ -170,18 +148,17 @@ def _replace_in(user: Any, owners: Iterable[Any], new: dict[int, Any]) -> None:
     elif isinstance(user, list):
         _replace_items(user, range(len(user)), new)
     elif isinstance(user, dict):
-        classes = [x for x in owners if isinstance(x, type) and _attributes(x) is user]
-        if not classes:
-            _replace_items(user, list(user), new)
+        # a class's own names are set, which empties the cache of methods
+        classes = [
+            x for x in owners if isinstance(x, type) and gc.get_referents(vars(x))[0] is user
+        ]
         for name in [n for n, value in list(user.items()) if id(value) in new]:
-            setattr(classes[0], name, new[id(user[name])])  # which empties the cache of methods
+            if classes:
+                setattr(classes[0], name, new[id(user[name])])
+            else:
+                user[name] = new[id(user[name])]
     elif hasattr(user, "__dict__") and not isinstance(user, types.MappingProxyType):
         _replace_items(vars(user), list(vars(user)), new)
-
-
-def _attributes(found: type) -> Any:
-    """The dictionary behind a class's ``__dict__``."""
-    return gc.get_referents(vars(found))[0]
 
 
 def _replace_items(user: Any, places: Iterable[Any], new: dict[int, Any]) -> None:

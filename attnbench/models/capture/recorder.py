@@ -242,6 +242,8 @@ class Recorder:
         """Sites of these."""
         self.failures: Counter[str] = Counter()
         """Calls that could not be recorded, by reason."""
+        self.graphs = compiled_graphs()
+        """What had been compiled before."""
         self.whole = 0
         """Calls that do more than attention."""
         self.written_out: Counter[str] = Counter()
@@ -381,6 +383,13 @@ PLACES, REASONS = 3, 5
 """Places of attention written out, and reasons for failures, that are named at most."""
 
 
+def compiled_graphs() -> int:
+    """How many graphs torch's compiler has made in this process."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return 0
+    return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
+
+
 def _unseen(recorder: Recorder) -> list[str]:
     """Sentences: what may be missing, and why."""
     sentences, written = list[str](), recorder.written_out
@@ -392,8 +401,11 @@ def _unseen(recorder: Recorder) -> list[str]:
             f"{sum(written.values()):,} times and is not recorded, nor in the share: "
             f"{places}{more}; written with F.scaled_dot_product_attention it would be"
         )
+    graphs = compiled_graphs() - recorder.graphs
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
     told = {
+        f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
+        "that is written out, has no site; the former is recorded without compiling": graphs,
         f"attention calls that torch.compile compiled into larger code: {recorder.met:,}; which "
         "problems is known, but not how often they ran, nor for how long; run without compiling to "
         "have their share": recorder.met,

@@ -27,22 +27,12 @@ def found(block_mask=None, score_mod=None, known=None):
 
 
 @pytest.mark.slow
-def test_what_is_compiled_by_itself_is_seen_before_and_during_a_capture():
+def test_what_is_compiled_by_itself_is_seen():
     q = torch.randn(2, 4, 64, 16)
-    held = [torch.compile(flex_attention, backend="eager")]  # a name local to us stays what it is
-    plain = held[0](q, q, q)
     with attnbench.capture() as calls:
-        during = torch.compile(module.flex_attention, backend="eager")
-        outs = [held[0](q, q, q), held[0](q, q, q), during(q, q, q)]
-    assert all(torch.equal(out, plain) for out in outs)
-    assert sum(s.calls for s in calls.sites) == 3
-    assert {(slug, via) for slug, via, _ in said(calls)} == {
-        ("b2 h4/4 n64 d16 f32 none forward", "flex")
-    }
-    with attnbench.capture() as calls:
-        pass
-    held[0](q, q, q)
-    assert calls.sites == [] and not hasattr(held[0], "__attnbench__")
+        compiled = torch.compile(module.flex_attention, backend="eager")
+        outs = [compiled(q, q, q) for _ in range(2)]
+    assert torch.equal(*outs) and said(calls) == [("b2 h4/4 n64 d16 f32 none forward", "flex", 2)]
 
 
 def test_it_is_seen_without_compiling():
@@ -51,7 +41,7 @@ def test_it_is_seen_without_compiling():
     with attnbench.capture() as calls:
         flex_attention(q, q[:, :2], q[:, :2], block_mask=mask, enable_gqa=True)
     assert str(only(calls).problem) == "b2 h4/2 n64 d16 f32 causal forward"
-    assert not any("written out" in line for line in calls.unseen)  # its own products
+    assert not any("softmax was met" in line for line in calls.unseen)  # its own products
 
 
 def test_a_mask_function_is_a_mask():

@@ -96,14 +96,9 @@ def test_what_transformers_models_write_out_is_said_and_what_is_recorded_is_not(
     assert calls.sites == [] and "modeling_bloom.py:" in line and "was met 2 times" in line
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("program", [by_einsum, multi_head, classifier], ids=lambda f: f.__name__)
-def test_what_is_compiled_without_a_site_is_said(program, modules):
+def test_that_graphs_were_compiled_is_said():
     torch._dynamo.reset()
-    x = torch.randn(2, 4, 9, 16)
-    compiled = torch.compile(lambda x: program(x, modules), backend="aot_eager")
     with attnbench.capture() as calls:
-        compiled(x)
-    assert said(calls) == []
-    lines = [line for line in calls.unseen if "torch.compile compiled" in line]
-    assert len(lines) == len(calls.unseen) == (program is not classifier)
+        torch.compile(lambda x: by_einsum(x, {}), backend="eager")(torch.randn(2, 4, 9, 16))
+    (line,) = calls.unseen
+    assert said(calls) == [] and "torch.compile compiled graphs: 1;" in line
