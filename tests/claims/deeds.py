@@ -41,10 +41,6 @@ def raises(request: ClaimRequest) -> ClaimFindings:
     raise ZeroDivisionError("a fault of ours")
 
 
-def exits(request: ClaimRequest) -> ClaimFindings:
-    os._exit(3)
-
-
 def segfaults(request: ClaimRequest) -> ClaimFindings:
     os.kill(os.getpid(), signal.SIGSEGV)
     return _found()

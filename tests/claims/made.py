@@ -22,7 +22,7 @@ WITH_GPU = replace(BOX, gpus=(GPU,), torch_cuda="13.0")
 
 
 def point(name="one", rule=ClaimRule.AT_MOST, published=1.0, tolerance=0.0, **more):
-    return ClaimPoint(name, f"what {name} says", rule, published, tolerance, **more)
+    return ClaimPoint(name, f"what {name} says", ClaimRule(rule), published, tolerance, **more)
 
 
 def claim(*points, name="made-up", how="tests.claims.deeds:well", needs=None, **more):

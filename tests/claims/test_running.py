@@ -28,7 +28,6 @@ def test_what_was_found_comes_back():
     ("deed", "said"),
     [
         ("raises", "status 1: ZeroDivisionError: a fault of ours"),
-        ("exits", "status 3"),
         ("segfaults", "SIGSEGV"),
         ("refuses", "not UTF-8 text; give one"),
     ],

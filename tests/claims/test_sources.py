@@ -20,12 +20,12 @@ from impls.loading import load_function
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch):
-    monkeypatch.setattr(biases, "DRAWS", 3)
-    monkeypatch.setattr(biases, "CONVERSIONS", 3)
-    monkeypatch.setattr(layers, "CLOUD_DRAWS", 7)
+    monkeypatch.setattr(biases, "DRAWS", 2)
+    monkeypatch.setattr(biases, "CONVERSIONS", 2)
+    monkeypatch.setattr(layers, "CLOUD_DRAWS", 5)
     monkeypatch.setattr(layers, "DRAWS", 5)
     monkeypatch.setattr(one_head, "GRADIENT_DRAWS", 3)
-    monkeypatch.setattr(one_head, "DRAWS", {"uniform": 200, "gaussian": 5, "begun": 5})
+    monkeypatch.setattr(one_head, "DRAWS", {"uniform": 200, "gaussian": 3, "begun": 3})
 
 
 def tried(name, **asked):
@@ -83,7 +83,7 @@ def test_a_key_bias_that_counts_is_found_out(monkeypatch):
 
 def test_a_bias_that_nobody_uses_is_found_out(monkeypatch):
     """Nothing moves with any bias: then the other two should have."""
-    monkeypatch.setattr(biases, "_moved", lambda *_: [0.0, 0.0, 0.0])
+    monkeypatch.setattr(biases, "_moved", lambda *_: dict.fromkeys(biases.BIASES, 0.0))
     assert {"query", "value"} <= set(failed(tried("key-bias")))
 
 
@@ -142,7 +142,7 @@ def test_heads_that_share_their_scores_are_found_out(monkeypatch):
 def test_a_scale_of_the_whole_width_is_found_out(monkeypatch):
     true = layers.by_einsum
     monkeypatch.setattr(layers, "by_einsum", lambda x, q, *rest: true(x, q * 0.7, *rest))
-    assert set(failed(tried("einsum-from-scratch"))) == {"float32", "float64"}
+    assert set(failed(tried("einsum-from-scratch"))) == {"output", "output float64"}
 
 
 @pytest.mark.parametrize("name", ["numpy-attention", "numpy-batched", "numpy-heads", "numpy-block"])
@@ -228,10 +228,8 @@ def test_vectors_of_another_width_are_refused_in_a_sentence(tmp_path):
     ("content", "said"),
     [
         (b"\xff\xfe\x00word 1 2\n", "is not UTF-8 text"),
-        (b"", "has no vector for i"),
         (b"ship 1 2 3\ncrew 1 2\n", "line 2: 2 numbers"),
         (b"ship 1 2\n", "has no vector for i"),
-        (b"i 1 x\n", "could not convert"),
         (None, "can't read"),
     ],
 )

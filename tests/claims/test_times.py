@@ -16,38 +16,33 @@ from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
+from tests.times import figures
+
+
+def record_of(job, seconds, spread=0.0, status=Status.MEASURED, **more):
+    variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+    if status is not Status.MEASURED:
+        return {"record": Record.of(variant, problem, status, "it was too much").to_dict()}
+    ends = {"low_s": seconds * (1 - spread), "high_s": seconds * (1 + spread)}
+    known = {**figures([seconds] * 9), **ends}
+    time = Time(clock="host", stop="converged", clocks={"sm_mhz": 1980.0}, **known)
+    return {"record": Record.of(variant, problem, status).with_(time=time, **more).to_dict()}
 
 
 class Worker:
     """Times by variant and problem, as a function says them; skills by name."""
 
-    def __init__(self, seconds, skill=lambda name: 0.9, spread=0.001):
-        self.seconds, self.skill, self.spread = seconds, skill, spread
+    def __init__(self, seconds, skill=0.9, spread=0.001):
+        self.seconds, self.spread = seconds, spread
+        self.far = Distance(relative=0.1, max=1.0, worst_row=1.0, cosine=0.9, skill=skill)
 
     def ask(self, question, limit_s):
-        if "compare" in question:
-            a_s, b_s = (self._seconds(job) for job in question["compare"])
-            ratios = [math.log(b_s / a_s) + self.spread * (n % 5 - 2) for n in range(40)]
-            found = paired(ratios, question["margin"])
-            return {"pairs": Pairs(found, [a_s] * 40, [b_s] * 40, "decided").to_dict()}
-        job = question["job"]
-        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
-        s, skill = self._seconds(job), self.skill(variant.name)
-        time = Time(
-            median_s=s,
-            low_s=s,
-            high_s=s,
-            q25_s=s,
-            q75_s=s,
-            min_s=s,
-            n=9,
-            clock="host",
-            stop="converged",
-            samples_s=[s] * 9,
-        )
-        far = Distance(relative=0.1, max=1.0, worst_row=1.0, cosine=0.9, skill=skill)
-        record = Record.of(variant, problem, Status.MEASURED)
-        return {"record": record.with_(time=time, distance=far).to_dict()}
+        if "compare" not in question:
+            return record_of(question["job"], self._seconds(question["job"]), distance=self.far)
+        a_s, b_s = (self._seconds(job) for job in question["compare"])
+        ratios = [math.log(b_s / a_s) + self.spread * (n % 5 - 2) for n in range(40)]
+        found = paired(ratios, question["margin"])
+        return {"pairs": Pairs(found, [a_s] * 40, [b_s] * 40, "decided").to_dict()}
 
     def _seconds(self, job):
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
@@ -59,10 +54,10 @@ class Worker:
 
 @pytest.fixture
 def tried(monkeypatch):
-    def made(name, worker):
+    def made(name, *worker, **more):
         @contextmanager
         def engine(request, device="cpu"):
-            yield worker
+            yield Worker(*worker, **more)
 
         for module in (timing, efficient):
             monkeypatch.setattr(module, "open_engine", engine)
@@ -71,10 +66,6 @@ def tried(monkeypatch):
         return ClaimOutcome.of(claim, load_function(claim.how)(ClaimRequest(cells, seconds=60.0)))
 
     return made
-
-
-def saving(share):
-    return lambda label, problem: 1e-3 * (1 - share if "key_bias" in label else 1)
 
 
 @pytest.mark.parametrize(
@@ -87,141 +78,101 @@ def saving(share):
     ],
 )
 def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(tried, share, spread, verdict, said):
-    one = tried("key-bias-cost", Worker(saving(share), spread=spread))
+    def seconds(label, problem):
+        return 1e-3 * (1 - share if "key_bias" in label else 1)
+
+    one = tried("key-bias-cost", seconds, spread=spread)
     assert one.verdict is verdict
     assert said in one.reason
-    assert one.figure("512 wide train").value == pytest.approx(share, abs=1e-6)
     low, high = one.figure("512 wide train").interval
     assert low <= share <= high
+    assert one.figure("512 wide train").value == pytest.approx(share, abs=1e-6)
 
 
-def grows(linear, square):
+def grows(linear, width=None):
+    """The one form grows with this power of the length, the other with its square."""
+
     def seconds(label, problem):
-        n, d = problem.kv_len, problem.head_dim
-        return 1e-9 * (n**linear * d**2 if label == "linear.identity" else n**square * d * 2)
+        n, d = problem.kv_len, width or problem.head_dim
+        return 1e-9 * (n**linear * d**2 if label == "linear.identity" else n**2 * d * 2)
 
     return seconds
 
 
-def test_orders_are_told_from_times(tried):
-    one = tried("reassociated", Worker(grows(1, 2)))
-    assert one.verdict is ClaimVerdict.REPRODUCED
-    assert one.figure("re-associated").value == pytest.approx(1)
-    assert one.figure("scores first").value == pytest.approx(2)
-    assert one.figure("width").value == pytest.approx(2)
-
-
-def test_pairs_decide_on_the_claims_own_limits():
-    (claim,) = claims.find(["reassociated"])
-    assert {p.name: p.published for p in claim.points if p.name != "ratio"} == efficient.LIMITS
-
-
-def test_where_the_orders_cross_is_a_bracket(tried):
+def test_orders_are_told_from_times_and_where_they_cross_is_a_bracket(tried):
     """d² n against 2 d n²: they cross at n = d / 2."""
-    (note,) = tried("reassociated", Worker(grows(1, 2))).findings.notes
-    assert "linear.identity is faster" in note
-    (note,) = tried(
-        "reassociated",
-        Worker(lambda label, p: grows(1, 2)(label, p.with_(head_dim=640, v_head_dim=640))),
-    ).findings.notes
+    one = tried("reassociated", grows(1))
+    assert one.verdict is ClaimVerdict.REPRODUCED
+    values = [one.figure(name).value for name in ("re-associated", "scores first", "width")]
+    assert values == pytest.approx([1, 2, 2])
+    assert "linear.identity is faster" in one.findings.notes[0]
+    (note,) = tried("reassociated", grows(1, 640)).findings.notes
     assert "overtakes scores_first between 320 and" in note or "between 304 and" in note
-
-
-def test_a_linear_form_that_is_quadratic_is_found_out(tried):
-    one = tried("reassociated", Worker(grows(2, 2)))
-    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
-    assert "re-associated" in one.reason
+    wrong = tried("reassociated", grows(2))
+    assert wrong.verdict is ClaimVerdict.NOT_REPRODUCED
+    assert "re-associated" in wrong.reason
+    limits = {p.name: p.published for p in one.claim.points if p.name != "ratio"}
+    assert limits == efficient.LIMITS  # pairs decide on these
 
 
 def test_sparse_attention_that_saves_nothing_is_found_out(tried):
-    assert tried("sparse-long", Worker(lambda *_: 1e-3)).verdict is ClaimVerdict.NOT_REPRODUCED
-    quick = Worker(lambda label, _: 1e-3 if label == "sdpa" else 3e-4)
-    assert tried("sparse-long", quick).verdict is ClaimVerdict.REPRODUCED
+    assert tried("sparse-long", lambda *_: 1e-3).verdict is ClaimVerdict.NOT_REPRODUCED
+    quick = tried("sparse-long", lambda label, _: 1e-3 if label == "sdpa" else 3e-4)
+    assert quick.verdict is ClaimVerdict.REPRODUCED
 
 
-def low_rank_seconds(label, problem):
+def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried):
     """Linear against quadratic: they cross at 1,024 tokens."""
-    n = problem.kv_len
-    return 1e-9 * n * n if label == "sdpa" else 1e-9 * n * 1024
 
+    def seconds(label, problem):
+        n = problem.kv_len
+        return 1e-9 * n * n if label == "sdpa" else 1e-9 * n * 1024
 
-def test_mechanisms_that_are_fast_and_lose_what_softmax_does_improve_nothing(tried):
-    one = tried("low-rank", Worker(low_rank_seconds, skill=lambda name: 0.1))
+    one = tried("low-rank", seconds, skill=0.1)
     assert one.verdict is ClaimVerdict.REPRODUCED
     table, shares = one.findings.tables
-    assert shares.rows[-1] == [8192.0, 0.0, 1.0]
+    assert shares.rows[-1] == [8192, 0.0, 1.0]
     assert "from" in table.rows[0][table.columns.index("faster, by pairs")]
-
-
-def test_mechanisms_that_are_fast_and_as_good_refute_the_claim(tried):
-    one = tried("low-rank", Worker(low_rank_seconds))
-    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
-    assert one.figure("512").value == 0.0  # too short for them
-    assert one.figure("8192").value == 1.0
+    good = tried("low-rank", seconds)
+    assert good.verdict is ClaimVerdict.NOT_REPRODUCED
+    assert good.figure("512").value == 0.0  # too short for them
+    assert good.figure("8192").value == 1.0
 
 
 def test_a_search_over_lengths_that_nobody_takes_says_so():
     a, b = map(impls.table().find, ("matmul", "retention"))  # which takes no mask but causal
     with pytest.raises(CantBeDone, match="matmul and retention share no lengths"):
-        efficient.find_crossing(
-            Worker(grows(1, 2)), a, b, Problem(), (64, 256), ClaimRequest(), 1.0
-        )
+        efficient.find_crossing(Worker(grows(1)), a, b, Problem(), (64, 256), ClaimRequest(), 1.0)
 
 
-class Gpu:
-    """Of each cell: the rate that its row publishes, times a factor; or another status."""
-
-    def __init__(self, claim, factor=1.0, spread=0.002, status=Status.MEASURED):
-        self.published = {self.key(p.cell["problem"]): p.published for p in claim.points}
-        self.factor, self.spread, self.status, self.asked = factor, spread, status, []
-
-    @staticmethod
-    def key(values):
-        return tuple(sorted((k, v) for k, v in values.items() if k != "inputs"))
-
-    def ask(self, question, limit_s):
-        if "ceilings" in question:
-            assert question["device"] == "cuda"
-            return {"ceilings": {"flops": {}, "copy": {}}}
-        self.asked.append(question["job"])
-        variant = Variant.from_dict(question["job"]["variant"])
-        sent = question["job"]["problem"]
-        of = Problem.from_dict(sent)
-        if self.status is not Status.MEASURED:
-            return {"record": Record.of(variant, of, self.status, "it was too much").to_dict()}
-        known = next(iter(self.published))
-        rate = self.published[self.key({k: sent[k] for k, _ in known})] * self.factor
-        s = flops(of) / 1e12 / rate
-        time = Time(
-            median_s=s,
-            low_s=s * (1 - self.spread),
-            high_s=s * (1 + self.spread),
-            q25_s=s,
-            q75_s=s,
-            min_s=s,
-            n=9,
-            clock="events",
-            stop="converged",
-            samples_s=[s] * 9,
-            clocks={"sm_mhz": 1980.0},
-        )
-        return {"record": Record.of(variant, of, Status.MEASURED).with_(time=time).to_dict()}
-
+# ---- rates on GPUs -------------------------------------------------------------------------------
 
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
 
 
-def rated(claim, worker):
+def rated(claim, factor=1.0, **more):
+    """A claim where each cell has the rate that its row publishes, times a factor."""
+    points, asked = iter(claim.points), []
+
+    class Gpu:
+        def ask(self, question, limit_s):
+            if "ceilings" in question:
+                assert question["device"] == "cuda"
+                return {"ceilings": {"flops": {}, "copy": {}}}
+            point, job = next(points), question["job"]
+            asked.append(job)
+            of = Problem.from_dict(job["problem"])
+            return record_of(job, flops(of) / 1e12 / (point.published * factor), **more)
+
     cells = {point.name: point.cell for point in claim.points}
-    return ClaimOutcome.of(claim, rates(worker, ClaimRequest(cells, seconds=10.0)))
+    one = ClaimOutcome.of(claim, rates(Gpu(), ClaimRequest(cells, seconds=10.0)))
+    assert len(asked) == len(claim.points)
+    return one
 
 
-@pytest.mark.parametrize("claim", ABOUT_GPUS, ids=lambda claim: claim.name)
-def test_the_published_rates_reproduce_the_claim(claim):
-    worker = Gpu(claim, 1.03)
-    one = rated(claim, worker)
-    assert one.verdict is ClaimVerdict.REPRODUCED
-    assert len(worker.asked) == len(claim.points)
+def test_the_published_rates_reproduce_each_claim():
+    for claim in ABOUT_GPUS:
+        assert rated(claim, 1.03).verdict is ClaimVerdict.REPRODUCED, claim.name
 
 
 @pytest.mark.parametrize(
@@ -234,25 +185,18 @@ def test_the_published_rates_reproduce_the_claim(claim):
     ],
 )
 def test_other_rates_do_not_and_a_wide_interval_tells_nothing(factor, spread, verdict):
-    claim = ABOUT_GPUS[0]
-    one = rated(claim, Gpu(claim, factor, spread))
+    one = rated(ABOUT_GPUS[0], factor, spread=spread)
     assert one.verdict is verdict
     assert ("can't be told" in one.reason) == (spread > 0.01)
+    (table,) = one.findings.tables
+    assert {"ms", "samples", "kernels", "amiss"} <= set(table.columns)
+    assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
 
 
 def test_a_cell_without_a_time_is_no_verdict():
-    claim = ABOUT_GPUS[0]
-    one = rated(claim, Gpu(claim, status=Status.OUT_OF_MEMORY))
+    one = rated(ABOUT_GPUS[0], status=Status.OUT_OF_MEMORY)
     assert one.verdict is ClaimVerdict.NOT_RUN
     assert "out_of_memory: it was too much" in one.reason
-
-
-def test_what_a_sceptic_asks_for_stands_behind_each_rate():
-    claim = ABOUT_GPUS[0]
-    (table,) = rated(claim, Gpu(claim)).findings.tables
-    assert {"ms", "samples", "SM MHz", "kernels", "amiss"} <= set(table.columns)
-    assert len(table.rows) == len(claim.points)
-    assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,19 @@
 """Published claims about attention: what each says, and the verdict that our figures give it.
 
-A claim is data. It names the function that measures it by dotted path, so that reading all claims
-imports no torch. Each source of claims is a module with a list ``ROWS`` and those functions.
+A claim is data: ``claims.toml`` holds them all, with the name of the function that measures each,
+so that reading them imports no torch.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,9 +22,6 @@ from msgspec import Struct
 import impls
 from attnbench.core.machine import Machine, why_not
 from impls.asked import CantBeDone
-
-SOURCES = ("biases", "one_head", "layers", "efficient", "word_vectors", "gpu_rates")
-"""The modules that hold claims, in the order in which they are shown."""
 
 
 class ClaimRule(StrEnum):
@@ -37,9 +35,6 @@ class ClaimRule(StrEnum):
     """No larger; the tolerance is a share on top."""
     AT_LEAST = "at least"
     """No smaller; the tolerance is a share off."""
-
-
-NEAR, WITHIN, AT_MOST, AT_LEAST = ClaimRule
 
 
 class ClaimSource(Struct, frozen=True):
@@ -80,8 +75,8 @@ class ClaimPoint(Struct, frozen=True):
     published: float
     """The source's figure, or our limit where the source gives none."""
     tolerance: float = 0.0
-    unit: str = ""
     ours: bool = msgspec.field(default=False, name="threshold_is_ours")
+    unit: str = ""
     cell: Mapping[str, Any] = {}
     """What to measure, where one function measures many points: variants and a problem."""
 
@@ -98,11 +93,6 @@ class ClaimPoint(Struct, frozen=True):
                 return -math.inf, self.published + share
             case ClaimRule.AT_LEAST:
                 return self.published - share, math.inf
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
-        return values
 
 
 class Claim(Struct, frozen=True):
@@ -130,9 +120,20 @@ class Claim(Struct, frozen=True):
 
 
 def claims() -> list[Claim]:
-    """All claims."""
-    modules = (importlib.import_module(f"attnbench.features.claims.{name}") for name in SOURCES)
-    return [row for module in modules for row in module.ROWS]
+    """All claims, in the order in which they are shown."""
+    from attnbench.features.claims import gpu_rates
+
+    said = tomllib.loads(Path(__file__).with_name("claims.toml").read_text())
+    found = []
+    for row in said["claim"]:
+        if "rates" in row:
+            row = gpu_rates.claim_of(row)
+        fields = ClaimPoint.__struct_encode_fields__
+        points = [dict(zip(fields, point, strict=False)) for point in row["points"]]
+        how, source = f"{__package__}.{row['how']}", said["source"][row["source"]]
+        row |= {"points": points, "how": how, "source": source}
+        found.append(msgspec.convert(row, Claim))
+    return found
 
 
 class UnknownClaim(CantBeDone, LookupError):
@@ -175,20 +176,28 @@ class ClaimFigure(Struct, frozen=True):
     why: str = ""
 
     @classmethod
-    def median(cls, values: Sequence[float]) -> ClaimFigure:
+    def median(cls, values: Iterable[float]) -> ClaimFigure:
         """The median of some draws, with its 95 % interval."""
         from attnbench.core.stats import summary
 
-        found = summary(values)
+        found = summary(list(values))
         return cls(found.median, found.low, found.high)
 
     @property
     def interval(self) -> tuple[float, float]:
         """Both ends; of a figure without an interval, the figure itself."""
         value = math.nan if self.value is None else self.value
-        return (value if self.low is None else self.low), (
-            value if self.high is None else self.high
-        )
+        low, high = (value if end is None else end for end in (self.low, self.high))
+        return low, high
+
+
+def medians(draws: Sequence[Mapping[str, float]]) -> dict[str, ClaimFigure]:
+    """By name, the median of what some draws gave."""
+    return {name: ClaimFigure.median(draw[name] for draw in draws) for name in draws[0]}
+
+
+Cells = list[str | int | float | None]
+"""A row of a :class:`ClaimTable`."""
 
 
 class ClaimTable(Struct, frozen=True):
@@ -197,10 +206,6 @@ class ClaimTable(Struct, frozen=True):
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str | int | float | None]]
-
-
-Cells = list[str | int | float | None]
-"""A row of a :class:`ClaimTable`."""
 
 
 class Map(Struct, frozen=True):
@@ -221,6 +226,9 @@ class ClaimFindings(Struct, frozen=True):
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
     maps: Sequence[Map] = ()
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
 
 
 class PointStanding(StrEnum):
@@ -250,12 +258,17 @@ class ClaimVerdict(StrEnum):
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
-    NEEDS_OTHER_HARDWARE = "needs other hardware"
     NOT_RUN = "not run"
+    NEEDS_OTHER_HARDWARE = "needs other hardware"
 
 
+SAID = {
+    PointStanding.FAILS: ("does not hold", "do not hold"),
+    PointStanding.NO_FIGURE: ("has no figure", "have no figure"),
+    PointStanding.CANT_TELL: ("can't be told, for the interval holds the limit",) * 2,
+}
+"""Of one point and of several, the gravest first."""
 AGAIN = "give it more time with --budget, or see why by its name: 'attnbench reproduce NAME'"
-NOT_FINITE = "it is no finite number"
 
 
 class ClaimOutcome(Struct, frozen=True):
@@ -274,16 +287,20 @@ class ClaimOutcome(Struct, frozen=True):
         """The outcome of a claim that was run: its points decide the verdict."""
         figures = findings.figures
         states = {point.name: held(point, figures.get(point.name)) for point in claim.points}
-        verdict, reason, remedy = ClaimVerdict.REPRODUCED, "", ""
-        for state in (PointStanding.FAILS, PointStanding.NO_FIGURE, PointStanding.CANT_TELL):
-            if state in states.values():
-                verdict, reason = ClaimVerdict.NOT_REPRODUCED, _points_in(state, states)
-                break
-        if verdict is ClaimVerdict.NOT_REPRODUCED and state is PointStanding.NO_FIGURE:
-            verdict, remedy = ClaimVerdict.NOT_RUN, AGAIN
+        for state, words in SAID.items():
+            names = [name for name, each in states.items() if each is state]
+            if not names:
+                continue
+            points = f"point{'s' * (len(states) > 1)} {words[len(names) > 1]}"
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            reason = f"{len(names)} of {len(states)} {points}: {', '.join(names[:3])}{more}"
+            if state is not PointStanding.NO_FIGURE:
+                verdict = ClaimVerdict.NOT_REPRODUCED
+                return cls(claim, verdict, reason, "", findings, took_s)
             whys = dict.fromkeys(f.why for f in figures.values() if f.value is None and f.why)
             reason = "; ".join([reason, *whys])
-        return cls(claim, verdict, reason, remedy, findings, took_s)
+            return cls(claim, ClaimVerdict.NOT_RUN, reason, AGAIN, findings, took_s)
+        return cls(claim, ClaimVerdict.REPRODUCED, "", "", findings, took_s)
 
     def figure(self, point: str) -> ClaimFigure | None:
         """Our figure of a point."""
@@ -291,17 +308,18 @@ class ClaimOutcome(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, those of the claim among them; no number is infinite or NaN."""
+        found: dict[str, Any] = msgspec.to_builtins(self.findings)
+        figures = {name: _finite_figure(figure) for name, figure in found.pop("figures").items()}
+        for table in found["tables"]:
+            table["rows"] = [[_finite(value) for value in row] for row in table["rows"]]
         points = [
             {
-                **point.to_dict(),
+                **msgspec.to_builtins(point),
                 "held": str(held(point, self.figure(point.name))),
-                "ours": _finite_figure(self.figure(point.name)),
+                "ours": figures.get(point.name),
             }
             for point in self.claim.points
         ]
-        found = msgspec.to_builtins(self.findings)
-        for table in found["tables"]:
-            table["rows"] = [[_finite(value) for value in row] for row in table["rows"]]
         return {
             **self.claim.to_dict(),
             "verdict": str(self.verdict),
@@ -309,33 +327,15 @@ class ClaimOutcome(Struct, frozen=True):
             "remedy": self.remedy,
             "took_s": round(self.took_s, 2),
             "points": points,
-            "notes": list(found["notes"]),
-            "tables": list(found["tables"]),
-            "maps": list(found["maps"]),
+            **{name: list(values) for name, values in found.items()},
         }
 
 
-def _points_in(state: PointStanding, states: Mapping[str, PointStanding]) -> str:
-    """``2 of 5 points do not hold: query, value``"""
-    names = [name for name, each in states.items() if each is state]
-    one = len(names) == 1
-    verb = {
-        PointStanding.FAILS: "does not hold" if one else "do not hold",
-        PointStanding.CANT_TELL: "can't be told, for the interval holds the limit",
-        PointStanding.NO_FIGURE: "has no figure" if one else "have no figure",
-    }[state]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    points = "point" if len(states) == 1 else "points"
-    return f"{len(names)} of {len(states)} {points} {verb}: {', '.join(names[:3])}{more}"
-
-
-def _finite_figure(figure: ClaimFigure | None) -> dict[str, Any] | None:
-    if figure is None:
-        return None
-    values: dict[str, Any] = msgspec.to_builtins(figure)
-    if any(_finite(value) != value for value in values.values()):
-        return {"value": None, "low": None, "high": None, "why": figure.why or NOT_FINITE}
-    return values
+def _finite_figure(figure: dict[str, Any]) -> dict[str, Any]:
+    if any(_finite(value) != value for value in figure.values()):
+        why = figure["why"] or "it is no finite number"
+        return {"value": None, "low": None, "high": None, "why": why}
+    return figure
 
 
 def _finite(value: Any) -> Any:
@@ -347,33 +347,21 @@ def lacking(
     claim: Claim, machine: Machine, table: impls.Table, embeddings: str | None
 ) -> ClaimOutcome | None:
     """The outcome of a claim that can't be tried here; None for one that can."""
-    needs = claim.needs
+    needs, verdict, reason, remedy = claim.needs, ClaimVerdict.NOT_RUN, "", ""
+    rows = [table.find(name) for name in needs.variants]
+    asked = (replace(row, requires=(*row.requires, *needs.requires)) for row in rows)
     if needs.gpu and not any(re.search(rf"\b{needs.gpu}\b", gpu.name) for gpu in machine.gpus):
         there = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) or "no NVIDIA GPU"
-        return ClaimOutcome(
-            claim,
-            ClaimVerdict.NEEDS_OTHER_HARDWARE,
-            f"the figures are of an NVIDIA {needs.gpu}, and this machine has {there}",
-            "run it on one",
-        )
-    reason = remedy = ""
-    if needs.gpu and not machine.torch_cuda:
+        reason = f"the figures are of an NVIDIA {needs.gpu}, and this machine has {there}"
+        verdict, remedy = ClaimVerdict.NEEDS_OTHER_HARDWARE, "run it on one"
+    elif needs.gpu and not machine.torch_cuda:
         reason, remedy = "the torch installed here has no CUDA", "install a CUDA build of it"
-    elif missing := _missing_variant(needs, machine, table):
-        reason, remedy = missing
+    elif missing := next(filter(None, (why_not(row, machine) for row in asked)), None):
+        reason, remedy = missing.reason, missing.remedy
     elif needs.embeddings and embeddings is None:
         reason = "its figures are of GloVe's word vectors, and no file of them was given"
         remedy = (
             f"get glove.6B.50d.txt and run 'attnbench reproduce {claim.name} --embeddings "
             "glove.6B.50d.txt'"
         )
-    return ClaimOutcome(claim, ClaimVerdict.NOT_RUN, reason, remedy) if reason else None
-
-
-def _missing_variant(needs: Needs, machine: Machine, table: impls.Table) -> tuple[str, str] | None:
-    for name in needs.variants:
-        row = table.find(name)
-        missing = why_not(replace(row, requires=(*row.requires, *needs.requires)), machine)
-        if missing is not None:
-            return missing.reason, missing.remedy
-    return None
+    return ClaimOutcome(claim, verdict, reason, remedy) if reason else None

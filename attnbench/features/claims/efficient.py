@@ -14,33 +14,25 @@ searched by pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from math import log2
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import impls
 from attnbench.features.claims.claim import (
-    AT_LEAST,
-    AT_MOST,
     Cells,
-    Claim,
     ClaimFigure,
     ClaimFindings,
-    ClaimPoint,
     ClaimRequest,
     ClaimTable,
-    Needs,
 )
-from attnbench.features.claims.layers import NUMPY_NOTEBOOK
 from attnbench.features.claims.timing import (
     MARGIN,
     compare,
     measure_cell,
     medians_ms,
     open_engine,
-    ratio_of,
 )
 from attnbench.features.crossover.answer import BUDGET, CrossoverAnswer
 from attnbench.features.crossover.search import CrossoverSearch, Duel, PairServer, ladder, seek
@@ -53,105 +45,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from impls.heads import Attend
-
-SPARSE, SPARSE_LENGTH = ("longformer", "strided", "bigbird"), 8192
-
-
-def _sparse(name: str) -> ClaimPoint:
-    problem = {
-        "heads": 1,
-        "kv_heads": 1,
-        "q_len": SPARSE_LENGTH,
-        "kv_len": SPARSE_LENGTH,
-        "mask": "causal",
-        "phase": "forward",
-    }
-    cell = {"judged": name, "against": "sdpa", "problem": problem}
-    says = f"{name} over sdpa at {SPARSE_LENGTH:,} tokens, forward"
-    return ClaimPoint(
-        f"{name} forward", says, AT_MOST, 0.5, unit="of the time", ours=True, cell=cell
-    )
-
-
-def _mechanisms(length: int) -> ClaimPoint:
-    says = f"improve at {length:,} tokens"
-    return ClaimPoint(str(length), says, AT_MOST, 0.5, unit="of seven mechanisms", ours=True)
-
-
-ROWS = [
-    Claim(
-        "reassociated",
-        "Without softmax, (K Q^T) V can be multiplied as K (Q^T V), which is O(T d^2) where the "
-        "scores first are O(T^2 d): potentially much smaller.",
-        NUMPY_NOTEBOOK,
-        "One sequence, 2 heads of 64, no mask, float32: the table's linear.identity, and the same "
-        "operator with all scores first. A size against its double in pairs, three times over: "
-        "lengths, and widths at 2,048 tokens; powers with their 99 % intervals. An order is an "
-        "upper bound: a power may be half above it, no nearer to the next, and that is ours; much "
-        "smaller is a quarter of the time at 2,048 tokens, and that is ours too.",
-        (
-            ClaimPoint(
-                "re-associated",
-                "the power of the length, re-associated",
-                AT_MOST,
-                1.5,
-                ours=True,
-            ),
-            ClaimPoint("width", "the power of the width, re-associated", AT_MOST, 2.5, ours=True),
-            ClaimPoint(
-                "scores first",
-                "the power of the length, all scores first",
-                AT_LEAST,
-                1.5,
-                ours=True,
-            ),
-            ClaimPoint(
-                "ratio",
-                "re-associated over scores first at 2,048 tokens",
-                AT_MOST,
-                0.25,
-                unit="of the time",
-                ours=True,
-            ),
-        ),
-        f"{__name__}:measure_growth",
-        Needs(variants=("linear.identity",)),
-        minutes=0.6,
-        timed=True,
-    ),
-    Claim(
-        "sparse-long",
-        "Where a model is to see a very long history, attention that is sparse by design pays at "
-        "times.",
-        NUMPY_NOTEBOOK,
-        "One sequence of 8,192 tokens, one head of 64, causal, float32; softmax on patterns "
-        "against torch's own attention in pairs, forward. Useful is half of the time at the most: "
-        "that threshold is ours, and says nothing of what a model learns.",
-        tuple(_sparse(name) for name in SPARSE),
-        "attnbench.features.claims.timing:measure_ratio",
-        Needs(variants=SPARSE),
-        minutes=0.5,
-        timed=True,
-    ),
-    Claim(
-        "low-rank",
-        "Of the mechanisms that rest on low rank or infer their sparsity, most gain little on "
-        "plain attention, once real time counts and the model is to be as good.",
-        NUMPY_NOTEBOOK,
-        "linformer, nystrom, performer, rfa, skyformer, lsh and routing as the table has them, "
-        "against torch's own attention; one head of 64, no mask, forward, float32. One improves at "
-        "a length where it is faster by more than 5 % and keeps half or more of what softmax does "
-        "beyond the mean of the values, at 1,024 tokens of normal inputs, of peaky ones or of long "
-        "runs of equal keys, whichever is best for it; most don't where at most half do. These "
-        "thresholds are ours, and inputs drawn at random are not a trained model's. Speed alone "
-        "stands beside it and is part of no verdict; where each overtakes is searched by pairs.",
-        tuple(_mechanisms(length) for length in (512, 2048, 8192)),
-        f"{__name__}:measure_low_rank",
-        minutes=1.4,
-        timed=True,
-    ),
-]
-
 
 # ---- growth --------------------------------------------------------------------------------------
 
@@ -191,50 +84,39 @@ def build(problem: Problem, normalise: bool, chunk: int) -> Attend:
 
 def measure_growth(request: ClaimRequest) -> ClaimFindings:
     """Powers of the length and of the width, the ratio at a long length, and the crossover."""
-    quick = impls.table().find("linear.identity")
+    quick, slow = impls.table().find("linear.identity"), SCORES_FIRST
     each_s, crossing_s = PAIRS_SHARE * request.seconds / 10, CROSSING_SHARE * request.seconds
     series: list[tuple[str, Variant, Mapping[int, Problem]]] = [
         ("re-associated", quick, {n: _growing(n, WIDTH) for n in LENGTHS}),
         ("width", quick, {d: _growing(LONG, d) for d in WIDTHS}),
-        ("scores first", SCORES_FIRST, {n: _growing(n, WIDTH) for n in SHORTER}),
+        ("scores first", slow, {n: _growing(n, WIDTH) for n in SHORTER}),
     ]
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
     with open_engine(request) as engine:
-        for name, variant, problems in series:
-            powers = []
-            for size, double in pairwise(problems):
-                result = compare(
-                    engine,
-                    variant,
-                    variant,
-                    problems[double],
-                    request,
-                    each_s,
-                    against_on=problems[size],
-                    margin=2 ** LIMITS[name] - 1,
+        for name, row, problems in series:
+            powers, margin = [], 2 ** LIMITS[name] - 1
+            for n, double in pairwise(problems):
+                smaller, larger = problems[n], problems[double]
+                ratio, found = compare(
+                    engine, row, row, larger, request, each_s, against_on=smaller, margin=margin
                 )
-                power = _power(ratio_of(result))
-                count = result.comparison.n if result.comparison else None
-                figure = [power.value, *power.interval, count]
-                rows.append([name, size, *medians_ms(result), *figure])
+                power = _power(ratio)
+                count = found.comparison.n if found.comparison else None
+                rows.append([name, n, *medians_ms(found), power.value, *power.interval, count])
                 powers.append(power)
             figures[name] = _mean(powers)
-        at_long = _growing(LONG, WIDTH)
-        figures["ratio"] = ratio_of(compare(engine, quick, SCORES_FIRST, at_long, request, each_s))
-        shortest = _growing(64, WIDTH)
-        crossing = find_crossing(
-            engine, quick, SCORES_FIRST, shortest, (16, 1024), request, crossing_s
-        )
+        at_long, shortest = _growing(LONG, WIDTH), _growing(64, WIDTH)
+        figures["ratio"], _ = compare(engine, quick, slow, at_long, request, each_s)
+        crossing = find_crossing(engine, quick, slow, shortest, (16, 1024), request, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
     return ClaimFindings(figures, [f"by pairs: {crossing.sentence()}"], [table])
 
 
 def _growing(length: int, width: int) -> Problem:
-    return Problem(
-        heads=HEADS, kv_heads=HEADS, q_len=length, kv_len=length, head_dim=width, v_head_dim=width
-    )
+    one = Problem(heads=HEADS, kv_heads=HEADS, q_len=length, kv_len=length)
+    return one.with_(head_dim=width, v_head_dim=width)
 
 
 def _power(ratio: ClaimFigure) -> ClaimFigure:
@@ -247,12 +129,11 @@ def _power(ratio: ClaimFigure) -> ClaimFigure:
 
 def _mean(powers: Sequence[ClaimFigure]) -> ClaimFigure:
     """The mean of all; the first without a figure, where there is one."""
-    for each in powers:
-        if each.value is None:
-            return each
+    values = [each.value for each in powers if each.value is not None]
+    if len(values) < len(powers):
+        return next(each for each in powers if each.value is None)
     lows, highs = zip(*(each.interval for each in powers), strict=True)
-    middles = [each.value or 0.0 for each in powers]
-    return ClaimFigure(fmean(middles), fmean(lows), fmean(highs))
+    return ClaimFigure(fmean(values), fmean(lows), fmean(highs))
 
 
 def find_crossing(
@@ -267,8 +148,7 @@ def find_crossing(
     """Which of two leads where, over the lengths that both take, as ``attnbench crossover``."""
     duel = Duel(a, b, problem, between, [])
     for length in ladder(*between):
-        at_length = duel.at(length)
-        if a.supports(at_length) is None and b.supports(at_length) is None:
+        if all(row.supports(duel.at(length)) is None for row in (a, b)):
             duel.rungs.append(length)
     if len(duel.rungs) < 2:
         raise CantBeDone(f"{a.label} and {b.label} share no lengths to search")
@@ -293,89 +173,78 @@ CELLS_SHARE, SEARCH_SHARE = 0.15, 0.5
 """Of the time that is given; the rest is for starting and for the gate."""
 
 
-@dataclass
-class Mechanism:
-    """A variant and what was found of it."""
-
-    variant: Variant
-    times: dict[int, float] = field(default_factory=dict)
-    skills: dict[str, float] = field(default_factory=dict)
-    whys: list[str] = field(default_factory=list)
-    overtakes: str = ""
-
-    def is_faster(self, length: int, exact_s: float) -> bool:
-        """Whether it is faster than exact attention by more than the margin."""
-        return length in self.times and self.times[length] < exact_s * (1 - LEAST_LEAD)
-
-    @property
-    def is_as_good(self) -> bool:
-        """Whether it keeps enough skill on the inputs that suit it best."""
-        return max(self.skills.values(), default=0.0) >= LEAST_SKILL
-
-
 def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     """At each length, the share of mechanisms that improve."""
-    exact, *mechanisms = (Mechanism(impls.table().find(name)) for name in (EXACT, *MECHANISMS))
-    cell_s = CELLS_SHARE * request.seconds / (len(TIMED_AT) * (len(mechanisms) + 1))
-    search_s = SEARCH_SHARE * request.seconds / len(mechanisms)
+    names, find = (EXACT, *MECHANISMS), impls.table().find
+    cell_s = CELLS_SHARE * request.seconds / (len(TIMED_AT) * len(names))
+    search_s = SEARCH_SHARE * request.seconds / len(MECHANISMS)
+    times: dict[tuple[str, int], float] = {}
+    skills: dict[tuple[str, str], float] = {}
+    leads, notes = dict[str, str](), list[str]()
     with open_engine(request) as engine:
-        for one in (exact, *mechanisms):
-            _time(engine, one, request, cell_s)
-        for one in mechanisms:
-            _find_skill(engine, one, request)
+        for name, n in product(names, TIMED_AT):
+            record = measure_cell(engine, find(name), _one_head(n), request, cell_s)
+            if record.time is None:
+                notes.append(f"{name}: {n:,}: {record.status}: {record.reason}")
+            else:
+                times[name, n] = record.time.median_s
+        for name, inputs in product(MECHANISMS, INPUTS):
+            problem = _one_head(SKILL_AT, inputs)
+            record = measure_cell(engine, find(name), problem, request, 0.0, timed=False)
+            if record.distance is None or record.distance.skill is None:
+                why = record.reason or "its skill is not known"
+                notes.append(f"{name}: {inputs}: {record.status}: {why}")
+            else:
+                skills[name, inputs] = record.distance.skill
+        for name in MECHANISMS:
+            both, problem = (find(EXACT), find(name)), _one_head(BETWEEN[0])
             try:
-                crossing = find_crossing(
-                    engine,
-                    exact.variant,
-                    one.variant,
-                    _one_head(BETWEEN[0]),
-                    BETWEEN,
-                    request,
-                    search_s,
+                leads[name] = _lead(
+                    find_crossing(engine, *both, problem, BETWEEN, request, search_s)
                 )
-                one.overtakes = _lead(crossing)
             except CantBeDone as error:
-                one.whys.append(str(error))
+                notes.append(f"{name}: {error}")
+    figures, shares = _improving(times, skills)
+    over = [[_over(times, name, n) for n in TIMED_AT] for name in MECHANISMS]
+    rows: list[Cells] = [
+        [name, *ratios, *(skills.get((name, kind)) for kind in INPUTS), leads.get(name, "")]
+        for name, ratios in zip(MECHANISMS, over, strict=True)
+    ]
+    columns = ["mechanism", *(f"time at {n:,} over {EXACT}'s" for n in TIMED_AT)]
+    columns += [*(f"skill, {kind}" for kind in INPUTS), "faster, by pairs"]
+    table = ClaimTable("mechanisms of low rank and inferred sparsity", columns, rows)
+    return ClaimFindings(figures, notes, [table, shares])
+
+
+def _improving(
+    times: Mapping[tuple[str, int], float], skills: Mapping[tuple[str, str], float]
+) -> tuple[dict[str, ClaimFigure], ClaimTable]:
+    """At each length the share of mechanisms that are faster, and as good on what suits them."""
+    as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
     figures: dict[str, ClaimFigure] = {}
-    shares: list[Cells] = []
+    rows: list[Cells] = []
     for n in TIMED_AT:
-        if n not in exact.times:
+        if (EXACT, n) not in times:
             figures[str(n)] = ClaimFigure(None, why=f"{EXACT} has no time at {n:,}")
-            shares.append([n, None, None])
+            rows.append([n, None, None])
             continue
-        faster = [one for one in mechanisms if one.is_faster(n, exact.times[n])]
-        good = sum(one.is_as_good for one in faster) / len(mechanisms)
+        ratios = {name: _over(times, name, n) for name in MECHANISMS}
+        faster = {name for name, x in ratios.items() if x is not None and x < 1 - LEAST_LEAD}
+        good = len(faster & as_good) / len(MECHANISMS)
         figures[str(n)] = ClaimFigure(good)
-        shares.append([n, good, len(faster) / len(mechanisms)])
-    summary = ClaimTable(
-        "share of the mechanisms that are", ["tokens", "as good and faster", "faster"], shares
-    )
-    notes = [f"{one.variant.label}: {why}" for one in (exact, *mechanisms) for why in one.whys]
-    return ClaimFindings(figures, notes, [_table(mechanisms, exact), summary])
+        rows.append([n, good, len(faster) / len(MECHANISMS)])
+    columns = ["tokens", "as good and faster", "faster"]
+    return figures, ClaimTable("share of the mechanisms that are", columns, rows)
+
+
+def _over(times: Mapping[tuple[str, int], float], name: str, n: int) -> float | None:
+    """A mechanism's time over exact attention's."""
+    one, exact = times.get((name, n)), times.get((EXACT, n))
+    return one / exact if one is not None and exact is not None else None
 
 
 def _one_head(length: int, inputs: str = "normal") -> Problem:
     return Problem(heads=1, kv_heads=1, q_len=length, kv_len=length, inputs=inputs)
-
-
-def _time(engine: LocalEngine, one: Mechanism, request: ClaimRequest, each_s: float) -> None:
-    for n in TIMED_AT:
-        record = measure_cell(engine, one.variant, _one_head(n), request, each_s)
-        if record.time is None:
-            one.whys.append(f"{n:,}: {record.status}: {record.reason}")
-        else:
-            one.times[n] = record.time.median_s
-
-
-def _find_skill(engine: LocalEngine, one: Mechanism, request: ClaimRequest) -> None:
-    for inputs in INPUTS:
-        problem = _one_head(SKILL_AT, inputs)
-        record = measure_cell(engine, one.variant, problem, request, 0.0, timed=False)
-        if record.distance is not None and record.distance.skill is not None:
-            one.skills[inputs] = record.distance.skill
-        else:
-            why = record.reason or "its skill is not known"
-            one.whys.append(f"{inputs}: {record.status}: {why}")
 
 
 def _lead(answer: CrossoverAnswer) -> str:
@@ -389,19 +258,3 @@ def _lead(answer: CrossoverAnswer) -> str:
     who = leaders[0] if leaders else "can't be told apart"
     why = f" ({answer.ended})" if answer.ended else ""
     return f"{who} from {lengths[0]:,} to {lengths[-1]:,}{why}"
-
-
-def _table(mechanisms: Sequence[Mechanism], exact: Mechanism) -> ClaimTable:
-    times = [f"time at {n:,} over {EXACT}'s" for n in TIMED_AT]
-    skills = [f"skill, {kind}" for kind in INPUTS]
-    rows: list[Cells] = []
-    for one in mechanisms:
-        both = [n in one.times and n in exact.times for n in TIMED_AT]
-        ratios = [
-            one.times[n] / exact.times[n] if timed else None
-            for n, timed in zip(TIMED_AT, both, strict=True)
-        ]
-        kept = [one.skills.get(kind) for kind in INPUTS]
-        rows.append([one.variant.label, *ratios, *kept, one.overtakes])
-    columns = ["mechanism", *times, *skills, "faster, by pairs"]
-    return ClaimTable("mechanisms of low rank and inferred sparsity", columns, rows)

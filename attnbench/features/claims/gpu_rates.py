@@ -8,21 +8,18 @@ Times are measured as everywhere: cold caches, one call a sample, the clocks as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import impls
 from attnbench.core.record import Record
 from attnbench.features.claims.claim import (
-    NEAR,
     Cells,
-    Claim,
     ClaimFigure,
     ClaimFindings,
-    ClaimPoint,
     ClaimRequest,
-    ClaimSource,
+    ClaimRule,
     ClaimTable,
-    Needs,
 )
 from attnbench.features.claims.timing import measure_cell, open_engine, problem_of
 from attnbench.sweep.engine import START_LIMIT_S, Engine
@@ -36,78 +33,17 @@ SECONDS = 0.5
 """Of sampling a cell, at the most."""
 CELLS_SHARE = 0.5
 """Of the time that is given; the rest is for starting and for the gate."""
-_RULES = (
+RULES = (
     "FLOPs by the source's convention: 4 b h n^2 d forward, half of it under a causal mask, 5/2 of "
     "that backward, 7/2 both. Our times are of cold caches and of the clocks as they stand, so 10 "
     "% either way is allowed; that is ours"
 )
+NONE = 0
+"""Where a figure has no number: out of memory, or covered."""
+Rate = tuple[float, Mapping[str, Any]]
+"""In TFLOP/s, and the fields of the problem."""
 
-
-def _rate(
-    variant: str,
-    published: float,
-    dtype: str,
-    batch: int,
-    heads: int,
-    tokens: int,
-    head_dim: int,
-    causal: bool = False,
-    phase: str = "forward",
-    kv_heads: int | None = None,
-) -> ClaimPoint:
-    """One figure in TFLOP/s."""
-    mask = "causal" if causal else "none"
-    problem = {
-        "batch": batch,
-        "heads": heads,
-        "kv_heads": kv_heads or heads,
-        "q_len": tokens,
-        "kv_len": tokens,
-        "head_dim": head_dim,
-        "v_head_dim": head_dim,
-        "dtype": dtype,
-        "mask": mask,
-        "phase": phase,
-        "device": "cuda",
-    }
-    name = f"{mask} {phase} b{batch} h{heads} n{tokens} d{head_dim}"
-    says = f"{variant}, {mask}, {phase}, batch {batch}, {tokens:,} tokens, heads of {head_dim}"
-    cell = {"variant": variant, "problem": problem}
-    return ClaimPoint(name, says, NEAR, published, TOLERANCE, "TFLOP/s", cell=cell)
-
-
-def _kernel(
-    name: str,
-    statement: str,
-    source: ClaimSource,
-    setting: str,
-    gpu: str,
-    variant: str,
-    points: Sequence[ClaimPoint],
-    minutes: float = 2.0,
-) -> Claim:
-    """A claim about the rates of one row of the table on one kind of GPU."""
-    return Claim(
-        name,
-        statement,
-        source,
-        f"{setting}. {_RULES}.",
-        tuple(points),
-        f"{__name__}:measure_rates",
-        Needs(gpu=gpu, requires=("torch>=2.9",), variants=(variant,)),
-        minutes=minutes,
-        timed=True,
-    )
-
-
-# ---- scaled_dot_product_attention on an H200, as NVIDIA's cudnn-frontend publishes it ------------
-
-SDPA_TABLE = ClaimSource(
-    "benchmark_results.csv",
-    "NVIDIA",
-    "github.com/NVIDIA/cudnn-frontend, benchmark/, 505fcfeb",
-    "the table and the README beside it, which names the H200 and its clocks; the table does not",
-)
+# scaled_dot_product_attention on an H200, as NVIDIA's cudnn-frontend publishes it
 SDPA_RATES = (  # batch, tokens, causal; flash forward, backward, both; cuDNN likewise
     (4, 4096, False, (354, 287, 304), (654, 517, 550)),
     (2, 8192, False, (355, 303, 317), (669, 530, 564)),
@@ -119,26 +55,7 @@ SDPA_RATES = (  # batch, tokens, causal; flash forward, backward, both; cuDNN li
     (1, 16384, True, (325, 305, 311), (587, 498, 520)),
     (1, 65536, True, (343, 323, 329), (567, 504, 520)),
 )
-SDPA_SETTING = (
-    "bfloat16, 16 heads of 128, no dropout; the README locks clocks at 3201 and 1980 MHz and power "
-    "at 700 W"
-)
-
-
-def _sdpa(variant: str, column: int) -> Iterator[ClaimPoint]:
-    for batch, tokens, causal, *columns in SDPA_RATES:
-        for phase, published in zip(PHASES, columns[column], strict=True):
-            yield _rate(variant, published, "bfloat16", batch, 16, tokens, 128, causal, phase)
-
-
-# ---- Llama 3.1's shapes on an H200, as NVIDIA's cudnn-frontend publishes them --------------------
-
-LLAMA_TABLE = ClaimSource(
-    "llama3.1_20260928_130009.csv",
-    "NVIDIA",
-    "github.com/NVIDIA/cudnn-frontend, benchmark/attention_training/results/llama3.1/h200/",
-    "the table, of cuDNN 9.27 and FlashAttention-4",
-)
+# Llama 3.1's shapes on an H200, as NVIDIA's cudnn-frontend publishes them
 LLAMA_RATES = (  # tokens, phase; causal cuDNN, causal FA4, full cuDNN, full FA4
     (2048, "forward", 534, 522, 660, 671),
     (4096, "forward", 616, 619, 687, 734),
@@ -148,35 +65,8 @@ LLAMA_RATES = (  # tokens, phase; causal cuDNN, causal FA4, full cuDNN, full FA4
     (8192, "backward", 526, 629, 562, 656),
     (16384, "backward", 539, 606, 549, 621),
 )
-LLAMA_SETTING = "bfloat16, batch 2, 64 heads of 128 on 8 of keys and values"
-
-
-def _llama(variant: str, column: int) -> Iterator[ClaimPoint]:
-    for tokens, phase, *rates in LLAMA_RATES:
-        for causal, published in ((True, rates[column]), (False, rates[column + 2])):
-            yield _rate(variant, published, "bfloat16", 2, 64, tokens, 128, causal, phase, 8)
-
-
-# ---- an H100: the FlashAttention-3 paper's figure 5, and FlashAttention-2's repository -----------
-
-FLASH3_FIGURE = ClaimSource(
-    "FlashAttention-3, figure 5",
-    "Shah, Bikshandi, Zhang, Thakkar, Ramani and Dao",
-    "arXiv:2407.08608; assets/flash3_fp16_fwd.png of github.com/Dao-AILab/flash-attention, "
-    "0251105a",
-    "the numbers over the bars; of heads of 128 without a mask, cuDNN's at 512 and 1,024 tokens "
-    "are partly covered and were read with a transcription",
-)
-FLASH2_FIGURE = ClaimSource(
-    "FlashAttention-2 on an H100",
-    "Dao",
-    "arXiv:2307.08691; assets/flash2_h100_fwd_bwd_benchmark.png of "
-    "github.com/Dao-AILab/flash-attention, 0251105a",
-    "the numbers over the bars",
-)
+# an H100: the FlashAttention-3 paper's figure 5, and FlashAttention-2's repository
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-NONE = 0
-"""Where a figure has no number: out of memory, or covered."""
 FORWARD = {  # variant: head_dim, causal: a rate for each length
     "matmul": {
         (64, False): (52, 63, 67, 72, 73, NONE),
@@ -223,194 +113,77 @@ TRAIN = {
         (128, True): (163, 221, 265, 294, 308, 328),
     },
 }
-FORWARD_SETTING = "float16, forward, batch times tokens 16,384, heads times their width 2,048"
-TRAIN_SETTING = (
-    "float16, forward and backward, batch times tokens 16,384, heads times their width 2,048; the "
-    "figure does not say the dtype, the benchmark beside it takes float16"
-)
-FLASH2_KERNELS = "PyTorch's flash backend, whose kernels are of that version"
 
 
-def _h100(variant: str, phase: str) -> Iterator[ClaimPoint]:
-    panels = (FORWARD if phase == "forward" else TRAIN)[variant]
+def _rate(
+    published: float,
+    dtype: str,
+    batch: int,
+    heads: int,
+    tokens: int,
+    head_dim: int,
+    causal: bool = False,
+    phase: str = "forward",
+) -> Rate:
+    problem = {"batch": batch, "heads": heads, "kv_heads": heads, "q_len": tokens}
+    problem |= {"kv_len": tokens, "head_dim": head_dim, "v_head_dim": head_dim}
+    words = {"dtype": dtype, "mask": "causal" if causal else "none", "phase": phase}
+    return published, {**problem, **words, "device": "cuda"}
+
+
+def _sdpa(variant: str) -> Iterator[Rate]:
+    for batch, tokens, causal, *columns in SDPA_RATES:
+        rates = columns[variant == "sdpa.cudnn"]
+        for phase, published in zip(PHASES, rates, strict=True):
+            yield _rate(published, "bfloat16", batch, 16, tokens, 128, causal, phase)
+
+
+def _llama(variant: str) -> Iterator[Rate]:
+    for tokens, phase, *rates in LLAMA_RATES:
+        column = int(variant == "flash_attn4")
+        for causal, published in ((True, rates[column]), (False, rates[column + 2])):
+            rate, problem = _rate(published, "bfloat16", 2, 64, tokens, 128, causal, phase)
+            yield rate, {**problem, "kv_heads": 8}
+
+
+def _h100(panels: Mapping[Any, tuple[int, ...]], phase: str) -> Iterator[Rate]:
     for (d, causal), rates in panels.items():
         for tokens, published in zip(LENGTHS, rates, strict=True):
             if published != NONE:
                 batch, heads = 16384 // tokens, 2048 // d
-                yield _rate(variant, published, "float16", batch, heads, tokens, d, causal, phase)
+                yield _rate(published, "float16", batch, heads, tokens, d, causal, phase)
 
 
-# ---- single figures, from threads of several projects --------------------------------------------
+RATES: Mapping[str, Callable[..., Iterator[Rate]]] = {
+    "sdpa": _sdpa,
+    "llama": _llama,
+    "forward": lambda variant: _h100(FORWARD[variant], "forward"),
+    "train": lambda variant: _h100(TRAIN[variant], "train"),
+    "single": lambda variant, *rate: iter([_rate(*rate)]),
+}
+"""Published rates of a variant, by the name that ``claims.toml`` gives them."""
 
 
-def _thread(title: str, where: str, read: str = "the thread's text") -> ClaimSource:
-    return ClaimSource(title, "the thread's authors", f"github.com/{where}", read)
-
-
-FLASH_1438 = _thread("flash-attention, issue 1438", "Dao-AILab/flash-attention/issues/1438")
-PYTORCH_142132 = _thread(
-    "pytorch, issue 142132",
-    "pytorch/pytorch/issues/142132",
-    "the thread's text, which does not say the dtype of the figures: bfloat16 is taken",
-)
-TRITONBENCH_141 = _thread("tritonbench, issue 141", "pytorch-labs/tritonbench/issues/141")
-ONNX_21629 = _thread(
-    "onnxruntime, pull request 21629",
-    "microsoft/onnxruntime/pull/21629",
-    "a transcription of its table",
-)
-
-
-def _single(
-    name: str, statement: str, source: ClaimSource, setting: str, gpu: str, point: ClaimPoint
-) -> Claim:
-    variant = point.cell["variant"]
-    return _kernel(name, statement, source, setting, gpu, variant, [point], minutes=0.3)
-
-
-def _of_4608(word: str, what: str, variant: str, published: float) -> Claim:
-    return _single(
-        f"h100-4608-{word}",
-        f"{what} gives {published} TFLOP/s on an H100.",
-        PYTORCH_142132,
-        "bfloat16, forward, 24 heads of 128, 4,608 tokens",
-        "H100",
-        _rate(variant, published, "bfloat16", 1, 24, 4608, 128),
-    )
-
-
-def _of_256(backend: str, published: float) -> Claim:
-    return _single(
-        f"h100-short-{backend}",
-        f"On 256 tokens PyTorch's {backend} backend gives {published} TFLOP/s on an H100.",
-        ONNX_21629,
-        "float16, batch 16, 32 heads of 128, 256 tokens: launching weighs here",
-        "H100",
-        _rate(f"sdpa.{backend}", published, "float16", 16, 32, 256, 128),
-    )
-
-
-ROWS = [
-    _kernel(
-        "h200-sdpa-flash",
-        "PyTorch's attention by its flash backend on an H200: 249 to 357 TFLOP/s.",
-        SDPA_TABLE,
-        SDPA_SETTING,
-        "H200",
-        "sdpa.flash",
-        tuple(_sdpa("sdpa.flash", 0)),
-        minutes=3.0,
-    ),
-    _kernel(
-        "h200-sdpa-cudnn",
-        "PyTorch's attention by its cuDNN backend on an H200: 444 to 669 TFLOP/s.",
-        SDPA_TABLE,
-        SDPA_SETTING,
-        "H200",
-        "sdpa.cudnn",
-        tuple(_sdpa("sdpa.cudnn", 1)),
-        minutes=3.0,
-    ),
-    _kernel(
-        "h200-llama-cudnn",
-        "cuDNN on Llama 3.1's shapes, on an H200: 526 to 701 TFLOP/s.",
-        LLAMA_TABLE,
-        f"{LLAMA_SETTING}; through PyTorch's cuDNN backend",
-        "H200",
-        "sdpa.cudnn",
-        tuple(_llama("sdpa.cudnn", 0)),
-    ),
-    _kernel(
-        "h200-llama-fa4",
-        "FlashAttention-4 on Llama 3.1's shapes, on an H200: 522 to 756 TFLOP/s.",
-        LLAMA_TABLE,
-        LLAMA_SETTING,
-        "H200",
-        "flash_attn4",
-        tuple(_llama("flash_attn4", 1)),
-    ),
-    _kernel(
-        "h100-standard",
-        "Standard attention in PyTorch, forward on an H100: 16 to 139 TFLOP/s.",
-        FLASH3_FIGURE,
-        f"{FORWARD_SETTING}; the table's row matmul",
-        "H100",
-        "matmul",
-        tuple(_h100("matmul", "forward")),
-    ),
-    _kernel(
-        "h100-flash2",
-        "FlashAttention-2, forward on an H100: 180 to 370 TFLOP/s.",
-        FLASH3_FIGURE,
-        f"{FORWARD_SETTING}; {FLASH2_KERNELS}",
-        "H100",
-        "sdpa.flash",
-        tuple(_h100("sdpa.flash", "forward")),
-        minutes=3.0,
-    ),
-    _kernel(
-        "h100-cudnn",
-        "cuDNN, forward on an H100: 225 to 617 TFLOP/s.",
-        FLASH3_FIGURE,
-        f"{FORWARD_SETTING}; through PyTorch's cuDNN backend",
-        "H100",
-        "sdpa.cudnn",
-        tuple(_h100("sdpa.cudnn", "forward")),
-        minutes=3.0,
-    ),
-    _kernel(
-        "h100-flash3",
-        "FlashAttention-3, forward on an H100: 197 to 756 TFLOP/s.",
-        FLASH3_FIGURE,
-        FORWARD_SETTING,
-        "H100",
-        "flash_attn3",
-        tuple(_h100("flash_attn3", "forward")),
-        minutes=3.0,
-    ),
-    _kernel(
-        "h100-standard-train",
-        "Standard attention in PyTorch, forward and backward on an H100: 26 to 167 TFLOP/s.",
-        FLASH2_FIGURE,
-        f"{TRAIN_SETTING}; the table's row matmul",
-        "H100",
-        "matmul",
-        tuple(_h100("matmul", "train")),
-    ),
-    _kernel(
-        "h100-flash2-train",
-        "FlashAttention-2, forward and backward on an H100: 141 to 338 TFLOP/s.",
-        FLASH2_FIGURE,
-        f"{TRAIN_SETTING}; {FLASH2_KERNELS}",
-        "H100",
-        "sdpa.flash",
-        tuple(_h100("sdpa.flash", "train")),
-    ),
-    _single(
-        "h200-flash3-long",
-        "FlashAttention-3 takes 4.517 ms, 487 TFLOP/s, on an H200.",
-        FLASH_1438,
-        "bfloat16, forward, 8 heads of 64, 32,768 tokens",
-        "H200",
-        _rate("flash_attn3", 487.0, "bfloat16", 1, 8, 32768, 64),
-    ),
-    _of_4608(
-        "flash", "PyTorch's attention as it chooses, by flash at that time,", "sdpa.flash", 329.0
-    ),
-    _of_4608("cudnn", "cuDNN", "sdpa.cudnn", 631.0),
-    _of_4608("flash3", "FlashAttention-3", "flash_attn3", 632.0),
-    _single(
-        "h100-8192-cudnn",
-        "cuDNN gives 582 TFLOP/s on an H100.",
-        TRITONBENCH_141,
-        "float16, forward, batch 8, 16 heads of 128, 8,192 tokens; the thread's own host",
-        "H100",
-        _rate("sdpa.cudnn", 582.0, "float16", 8, 16, 8192, 128),
-    ),
-    _of_256("flash", 229.5),
-    _of_256("efficient", 144.8),
-    _of_256("math", 76.5),
-]
+def claim_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of ``claims.toml`` about the rates of a variant on a kind of GPU, as any other row."""
+    table, variant, *more = row["rates"]
+    points = []
+    for published, problem in RATES[table](variant, *more):
+        mask, phase, batch, n, d = (
+            problem[key] for key in ("mask", "phase", "batch", "q_len", "head_dim")
+        )
+        name = f"{mask} {phase} b{batch} h{problem['heads']} n{n} d{d}"
+        says = f"{variant}, {mask}, {phase}, batch {batch}, {n:,} tokens, heads of {d}"
+        cell = {"variant": variant, "problem": problem}
+        points.append([name, says, ClaimRule.NEAR, published, TOLERANCE, False, "TFLOP/s", cell])
+    return {
+        **{key: row[key] for key in ("name", "statement", "source", "minutes")},
+        "setting": f"{row['setting']}. {RULES}.",
+        "points": points,
+        "how": "gpu_rates:measure_rates",
+        "needs": {"gpu": row["gpu"], "requires": ("torch>=2.9",), "variants": (variant,)},
+        "timed": True,
+    }
 
 
 def measure_rates(request: ClaimRequest) -> ClaimFindings:

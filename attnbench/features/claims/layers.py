@@ -8,23 +8,19 @@ of a head, E width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnbench.features.claims.claim import (
-    AT_LEAST,
-    AT_MOST,
-    WITHIN,
     Cells,
-    Claim,
     ClaimFigure,
     ClaimFindings,
-    ClaimPoint,
     ClaimRequest,
-    ClaimSource,
     ClaimTable,
+    medians,
 )
 
 if TYPE_CHECKING:
@@ -34,121 +30,6 @@ if TYPE_CHECKING:
 CLOUDS, POINTS, CLOUD_WIDTH, CLOUD_HEADS, CLOUD_DRAWS = 8, 80, 12, 2, 21
 TOKENS, WIDTH, INNER, HEADS, BATCH, DRAWS = 100, 64, 128, 4, 10, 11
 Array = np.ndarray[Any, Any]
-
-EINSUM_NOTEBOOK = ClaimSource(
-    "Multi-head Attention from Scratch",
-    "Zaccharie Ramzi and Gabriel Peyré",
-    "notebook, read as text; the authors' pages are zaccharieramzi.fr and gpeyre.com",
-    "all cells, with outputs",
-)
-NUMPY_NOTEBOOK = ClaimSource(
-    "Implementing Transformers",
-    "not named in the text",
-    "teaching notebook, read as text",
-    "all cells, with outputs",
-)
-_RULES = (
-    "additive causal mask, 100 tokens of 64; torch's own weights; median of 11 draws. Written anew "
-    "from the formulas. Rounding depends on the draw and on NumPy's products, so three times "
-    "theirs is allowed; the limits in float64 are ours"
-)
-
-
-def _norm(name: str, says: str, published: float) -> tuple[ClaimPoint, ClaimPoint]:
-    says = f"norm of the difference of {says}, float32"
-    return (
-        ClaimPoint(name, says, AT_MOST, published, 2.0),
-        ClaimPoint(f"{name} float64", "the same in float64", AT_MOST, 1e-12, ours=True),
-    )
-
-
-ROWS = [
-    Claim(
-        "einsum-from-scratch",
-        "A multi-head self-attention written from scratch by einsums gives the same output as "
-        "torch's implementation.",
-        EINSUM_NOTEBOOK,
-        "8 clouds of 80 points in 12 dimensions, 2 heads, no biases; nn.MultiheadAttention's own "
-        "weights; median of 21 draws. Written anew from the formulas. Rounding depends on the draw "
-        "and the processor, so twice theirs is allowed; the limit in float64 is ours.",
-        (
-            ClaimPoint(
-                "float32",
-                "norm of the difference over the output's",
-                AT_MOST,
-                1.9810291e-07,
-                1.0,
-            ),
-            ClaimPoint("float64", "the same in float64", AT_MOST, 1e-14, ours=True),
-        ),
-        f"{__name__}:measure_einsum",
-    ),
-    Claim(
-        "numpy-attention",
-        "Self-attention in NumPy with an additive causal mask is what nn.MultiheadAttention "
-        "computes with one head: output and weights.",
-        NUMPY_NOTEBOOK,
-        f"One head, one sequence; {_RULES}.",
-        (
-            *_norm("weights", "the weights", 1.3273820113806287e-07),
-            *_norm("output", "the output", 1.5681836747124059e-06),
-        ),
-        f"{__name__}:measure_one",
-    ),
-    Claim(
-        "numpy-batched",
-        "The same code does batches, since NumPy's product of more than two dimensions is a "
-        "batched one; a product with one matrix needs none.",
-        NUMPY_NOTEBOOK,
-        f"One head, ten sequences; {_RULES}.",
-        (
-            *_norm("weights", "the weights", 3.964657201289755e-07),
-            *_norm("output", "the output", 4.451171760666422e-06),
-            ClaimPoint(
-                "stacked",
-                "all samples stacked, times one matrix: the sum of the differences; "
-                "theirs was -2.4e-16",
-                WITHIN,
-                0.0,
-                1e-13,
-                ours=True,
-            ),
-        ),
-        f"{__name__}:measure_batched",
-    ),
-    Claim(
-        "numpy-heads",
-        "Multi-head attention in NumPy is what nn.MultiheadAttention computes, whose weights are "
-        "averaged over the heads.",
-        NUMPY_NOTEBOOK,
-        f"Four heads, one sequence; {_RULES}.",
-        (
-            *_norm("output", "the output", 1.7129907183519769e-06),
-            *_norm("weights", "the weights, ours averaged over heads", 1.0309395741485273e-07),
-        ),
-        f"{__name__}:measure_heads",
-    ),
-    Claim(
-        "numpy-block",
-        "A whole transformer block in NumPy, without scales and shifts of its norms, is what "
-        "nn.TransformerEncoderLayer computes, and only as that is begun.",
-        NUMPY_NOTEBOOK,
-        f"Four heads, inner width 128, post-norm, relu, biases of the linear layers at nought; "
-        f"{_RULES}. With the scales of the second norm drawn within a quarter of one it must be "
-        "off: by how much at the least is ours.",
-        (
-            *_norm("block", "the output", 7.5203398621773295e-06),
-            ClaimPoint(
-                "moved",
-                "norm of the difference once a norm's scales have moved",
-                AT_LEAST,
-                1.0,
-                ours=True,
-            ),
-        ),
-        f"{__name__}:measure_block",
-    ),
-]
 
 
 def by_einsum(
@@ -186,22 +67,39 @@ def norm(z: Array, eps: float) -> Array:
     return centred / np.sqrt(z.var(-1, keepdims=True) + np.asarray(eps, z.dtype))
 
 
+Differences = Callable[[int, "torch.dtype"], dict[str, float]]
+"""From a seed and a dtype, differences by name."""
+
+
+def _against_torch(request: ClaimRequest, count: int, differences: Differences) -> ClaimFindings:
+    """The median of each difference, by its name and `` float64`` where it is of that dtype."""
+    import torch
+
+    figures: dict[str, ClaimFigure] = {}
+    rows: list[Cells] = []
+    for dtype in ("float32", "float64"):
+        draws = [differences(request.seed + n, getattr(torch, dtype)) for n in range(count)]
+        for name, figure in medians(draws).items():
+            figures[name + " float64" * (dtype == "float64")] = figure
+            values = [draw[name] for draw in draws]
+            rows.append([name, dtype, figure.value, min(values), max(values)])
+    columns = ["norm of the difference of", "dtype", "median", "least", "most"]
+    return ClaimFindings(figures, (), [ClaimTable(f"{count} draws", columns, rows)])
+
+
 def measure_einsum(request: ClaimRequest) -> ClaimFindings:
     """The relative norm of the difference, in both dtypes."""
-    figures, rows = _draws(request, CLOUD_DRAWS, _einsum)
-    columns = ["dtype", "median", "least", "most"]
-    table = ClaimTable(f"relative norms, {CLOUD_DRAWS} draws", columns, [row[1:] for row in rows])
-    return ClaimFindings({name.strip(): figure for name, figure in figures.items()}, (), [table])
+    return _against_torch(request, CLOUD_DRAWS, _einsum)
 
 
 def measure_one(request: ClaimRequest) -> ClaimFindings:
     """One head, one sequence."""
-    return _against_torch(request, lambda seed, dtype: _layer(seed, dtype, batch=1, heads=1))
+    return _against_torch(request, DRAWS, partial(_layer, batch=1, heads=1))
 
 
 def measure_batched(request: ClaimRequest) -> ClaimFindings:
     """One head, ten sequences; and that one matrix needs no batched product."""
-    found = _against_torch(request, lambda seed, dtype: _layer(seed, dtype, batch=BATCH, heads=1))
+    found = _against_torch(request, DRAWS, partial(_layer, batch=BATCH, heads=1))
     chance = np.random.default_rng(request.seed)
     b, c = chance.standard_normal((10, 3, 5, 4)), chance.standard_normal((4, 3))
     stacked = (b.reshape(-1, 4) @ c).reshape(10, 3, 5, 3)
@@ -211,40 +109,12 @@ def measure_batched(request: ClaimRequest) -> ClaimFindings:
 
 def measure_heads(request: ClaimRequest) -> ClaimFindings:
     """Four heads; torch gives weights averaged over them."""
-    return _against_torch(request, lambda seed, dtype: _layer(seed, dtype, batch=1, heads=HEADS))
+    return _against_torch(request, DRAWS, partial(_layer, batch=1, heads=HEADS))
 
 
 def measure_block(request: ClaimRequest) -> ClaimFindings:
     """A whole transformer block, as it is begun, and with norms whose scales have moved."""
-    return _against_torch(request, _block)
-
-
-Differences = Callable[[int, "torch.dtype"], dict[str, float]]
-"""From a seed and a dtype, differences by name."""
-
-
-def _against_torch(request: ClaimRequest, differences: Differences) -> ClaimFindings:
-    figures, rows = _draws(request, DRAWS, differences)
-    figures = {name.removesuffix(" float32"): figure for name, figure in figures.items()}
-    columns = ["norm of the difference of", "dtype", "median", "least", "most"]
-    return ClaimFindings(figures, (), [ClaimTable(f"{DRAWS} draws", columns, rows)])
-
-
-def _draws(
-    request: ClaimRequest, count: int, differences: Differences
-) -> tuple[dict[str, ClaimFigure], list[Cells]]:
-    """The median of each difference by its name and dtype; name, dtype, median, least and most."""
-    import torch
-
-    figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
-    for dtype in ("float32", "float64"):
-        draws = [differences(request.seed + n, getattr(torch, dtype)) for n in range(count)]
-        for name in draws[0]:
-            values = [each[name] for each in draws]
-            figure = figures[f"{name} {dtype}"] = ClaimFigure.median(values)
-            rows.append([name, dtype, figure.value, min(values), max(values)])
-    return figures, rows
+    return _against_torch(request, DRAWS, _block)
 
 
 def _einsum(seed: int, dtype: torch.dtype) -> dict[str, float]:
@@ -259,16 +129,21 @@ def _einsum(seed: int, dtype: torch.dtype) -> dict[str, float]:
         of_torch = theirs(x, x, x)[0]
         q, k, v = theirs.in_proj_weight.chunk(3)
         ours = by_einsum(x, q, k, v, theirs.out_proj.weight, CLOUD_HEADS)
-        return {"": float((of_torch - ours).norm() / ours.norm())}
+        return {"output": float((of_torch - ours).norm() / ours.norm())}
+
+
+def _causal(dtype: torch.dtype) -> Tensor:
+    import torch
+
+    return torch.full((TOKENS, TOKENS), -torch.inf, dtype=dtype).triu(1)
 
 
 def _layer(seed: int, dtype: torch.dtype, batch: int, heads: int) -> dict[str, float]:
     import torch
 
     torch.manual_seed(seed)  # the module draws its own weights
-    x = torch.randn(batch, TOKENS, WIDTH, dtype=dtype)
+    x, mask = torch.randn(batch, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
     theirs = torch.nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True, dtype=dtype)
-    mask = torch.full((TOKENS, TOKENS), -torch.inf, dtype=dtype).triu(1)
     with torch.no_grad():
         out, weights = theirs(x, x, x, attn_mask=mask)
         in_w, out_w = theirs.in_proj_weight.numpy(), theirs.out_proj.weight.numpy()
@@ -283,11 +158,10 @@ def _block(seed: int, dtype: torch.dtype) -> dict[str, float]:
     import torch
 
     torch.manual_seed(seed)
-    x_bnE = torch.randn(1, TOKENS, WIDTH, dtype=dtype)
+    x_bnE, mask = torch.randn(1, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
     theirs = torch.nn.TransformerEncoderLayer(
         WIDTH, HEADS, dim_feedforward=INNER, dropout=0.0, batch_first=True, dtype=dtype
     )
-    mask = torch.full((TOKENS, TOKENS), -torch.inf, dtype=dtype).triu(1)
     with torch.no_grad():
         for linear in (theirs.linear1, theirs.linear2):
             linear.bias.zero_()

@@ -34,24 +34,19 @@ GIVE_TIME = "give it more time with --budget, or a machine that is not busy"
 
 def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -> ClaimOutcome:
     """Test a claim in a process. Ctrl-C ends the process, and is raised again."""
-    start = monotonic()
+    start, answer, remedy = monotonic(), {}, ""
     limit_s = limit_s or LIMIT_S + TIMES * request.seconds * claim.timed
     question = {"how": claim.how, "torch": not claim.timed, "request": msgspec.to_builtins(request)}
-    module = "attnbench.features.claims.reproduce"
-    with Worker(module, request.threads, limited=False) as worker:
+    with Worker(__name__, request.threads, limited=False) as worker:
         try:
             answer = worker.ask(question, limit_s)
         except WorkerLost as lost:
-            remedy = GIVE_TIME if lost.timed_out else FAULT
-            return _not_run(claim, str(lost), remedy, start)
+            answer, remedy = {"refusal": str(lost)}, GIVE_TIME if lost.timed_out else FAULT
+    took_s = monotonic() - start
     if "refusal" in answer:
-        return _not_run(claim, answer["refusal"], "", start)
-    findings = msgspec.convert(answer["findings"], ClaimFindings)
-    return ClaimOutcome.of(claim, findings, monotonic() - start)
-
-
-def _not_run(claim: Claim, why: str, remedy: str, start: float) -> ClaimOutcome:
-    return ClaimOutcome(claim, ClaimVerdict.NOT_RUN, why, remedy, took_s=monotonic() - start)
+        why, verdict = answer["refusal"], ClaimVerdict.NOT_RUN
+        return ClaimOutcome(claim, verdict, why, remedy, took_s=took_s)
+    return ClaimOutcome.of(claim, msgspec.convert(answer["findings"], ClaimFindings), took_s)
 
 
 class Reproduction:
@@ -69,21 +64,17 @@ class Reproduction:
         budget_s: float | None = None,
     ) -> None:
         self.claims, self.machine = list(some), machine
-        self._seed, self._threads, self._embeddings = seed, threads, embeddings
         self.outcomes: list[ClaimOutcome] = []
         self.stopped = False
-        self._left_out = {
-            claim.name: out
-            for claim in some
-            if (out := lacking(claim, machine, table, embeddings)) is not None
-        }
+        self._left_out = {c.name: lacking(c, machine, table, embeddings) for c in some}
         timed_s = sum(60 * claim.minutes for claim in self.to_try if claim.timed)
         self._scale = budget_s / timed_s if budget_s is not None and timed_s else 1.0
+        self._given: dict[str, Any] = {"seed": seed, "threads": threads, "embeddings": embeddings}
 
     @property
     def to_try(self) -> list[Claim]:
         """The claims that this machine can try."""
-        return [claim for claim in self.claims if claim.name not in self._left_out]
+        return [claim for claim in self.claims if self._left_out[claim.name] is None]
 
     @property
     def minutes(self) -> float:
@@ -93,10 +84,10 @@ class Reproduction:
     def run(self) -> Iterator[ClaimOutcome]:
         """The outcome of each claim; Ctrl-C stops the claim at hand and those that follow."""
         for claim in self.claims[len(self.outcomes) :]:
-            one = self._left_out.get(claim.name)
-            if one is None:
+            one = self._left_out[claim.name]
+            if one is None and not self.stopped:
                 try:
-                    one = None if self.stopped else outcome(claim, self.request(claim))
+                    one = outcome(claim, self.request(claim))
                 except KeyboardInterrupt:
                     self.stopped = True
             if one is None:
@@ -107,19 +98,13 @@ class Reproduction:
 
     def settings(self) -> dict[str, Any]:
         """What holds for all claims, for the evidence."""
-        return {
-            "seed": self._seed,
-            "threads": self._threads,
-            "embeddings": self._embeddings,
-            "budget_scale": self._scale,
-            "stopped": self.stopped,
-        }
+        return {**self._given, "budget_scale": self._scale, "stopped": self.stopped}
 
     def request(self, claim: Claim) -> ClaimRequest:
         """What the measuring function of a claim is given."""
         cells = {point.name: point.cell for point in claim.points if point.cell}
         seconds = 60 * claim.minutes * self._scale
-        return ClaimRequest(cells, self._seed, self._threads, seconds, self._embeddings)
+        return ClaimRequest(cells=cells, seconds=seconds, **self._given)
 
 
 def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What claims about times share: a worker, cells, pairs of cells, and where one overtakes another.
+"""What claims about times share: a worker, cells, and pairs of cells.
 
 Everything timed passes the gate first, as everywhere.
 """
@@ -79,18 +79,17 @@ def compare(
     *,
     against_on: Problem | None = None,
     margin: float = MARGIN,
-) -> Compared:
-    """The time of the first over that of the second, on one problem, or on one each."""
+) -> tuple[ClaimFigure, Compared]:
+    """The time of the first over that of the second, on one problem, or on one each.
+
+    The ratio of pairs with its 99 % interval, or why there is none; and the pairs themselves.
+    """
     sides = _cell(judged, problem), _cell(against, against_on or problem)
-    return compare_cell(*sides, engine, request.seed, margin, (), seconds)
-
-
-def ratio_of(result: Compared) -> ClaimFigure:
-    """The ratio of pairs and its 99 % interval; or why there is none."""
-    c = result.comparison
+    found = compare_cell(*sides, engine, request.seed, margin, (), seconds)
+    c = found.comparison
     if c is None:
-        return ClaimFigure(None, why=f"{result.problem}: {result.status}: {result.why}")
-    return ClaimFigure(c.ratio, c.low, c.high)
+        return ClaimFigure(None, why=f"{found.problem}: {found.status}: {found.why}"), found
+    return ClaimFigure(c.ratio, c.low, c.high), found
 
 
 def medians_ms(result: Compared) -> tuple[float | None, float | None]:
@@ -110,14 +109,14 @@ def measure_ratio(request: ClaimRequest) -> ClaimFindings:
         for name, cell in request.cells.items():
             judged, against = (impls.table().find(cell[key]) for key in ("judged", "against"))
             problem = problem_of(cell["problem"])
-            result = compare(engine, judged, against, problem, request, seconds)
-            figures[name] = ratio_of(result)
-            against_ms, judged_ms = medians_ms(result)
-            c = result.comparison
-            pairs = [c.ratio, c.low, c.high, c.n, str(c.verdict)] if c else [None] * 4
-            rows.append([name, cell["judged"], cell["against"], judged_ms, against_ms, *pairs])
-            if c is None:
-                rows[-1].append(result.why)
+            ratio, found = compare(engine, judged, against, problem, request, seconds)
+            figures[name] = ratio
+            against_ms, judged_ms = medians_ms(found)
+            c = found.comparison
+            pairs = [ratio.value, ratio.low, ratio.high, c.n if c else None]
+            verdict = str(c.verdict) if c else found.why
+            times = [judged_ms, against_ms]
+            rows.append([name, cell["judged"], cell["against"], *times, *pairs, verdict])
     columns = ["point", "judged", "against", "judged, ms", "against, ms"]
     columns += ["ratio", "from", "to", "pairs", "verdict at 1 %"]
     return ClaimFindings(figures, (), [ClaimTable("in pairs", columns, rows)])

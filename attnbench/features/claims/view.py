@@ -65,12 +65,11 @@ def points(row: Mapping[str, Any]) -> Iterator[PointWords]:
     for each in row["points"]:
         ours = each.get("ours") or {}
         value, low, high = (ours.get(key) for key in ("value", "low", "high"))
-        unit = f" {each['unit']}" if each["unit"] in SHORT_UNITS else ""
         yield PointWords(
             each["name"],
             each["says"],
             theirs(each),
-            NONE if value is None else number(value) + unit,
+            NONE if value is None else number(value) + _unit(each),
             "" if low is None or high is None else f"{number(low)} to {number(high)}",
             each.get("held", ""),
             ours.get("why", ""),
@@ -81,19 +80,18 @@ def theirs(point: Mapping[str, Any]) -> str:
     """``354 ± 10 % TFLOP/s``; ``0.00092, at most 0.0092``"""
     published, tolerance = point["published"], point["tolerance"]
     rule, text, share = ClaimRule(point["rule"]), number(published), abs(published) * tolerance
-    match rule:
-        case ClaimRule.NEAR:
-            words = f"{text} ± {percent(tolerance)}"
-        case ClaimRule.WITHIN:
-            words = f"{text} ± {number(tolerance)}"
-            if not published:
-                words = f"0, within {number(tolerance)}"
-        case ClaimRule.AT_MOST | ClaimRule.AT_LEAST:
-            limit = published + (share if rule is ClaimRule.AT_MOST else -share)
-            words = f"{text}; {rule} {number(limit)}" if share else f"{rule} {text}"
-    mark = MARK if point["threshold_is_ours"] else ""
-    unit = f" {point['unit']}" if point["unit"] in SHORT_UNITS else ""
-    return words + mark + unit
+    limit = published + (share if rule is ClaimRule.AT_MOST else -share)
+    if rule is ClaimRule.NEAR:
+        words = f"{text} ± {percent(tolerance)}"
+    elif rule is ClaimRule.WITHIN:
+        words = f"{text} ± {number(tolerance)}" if published else f"0, within {number(tolerance)}"
+    else:
+        words = f"{text}; {rule} {number(limit)}" if share else f"{rule} {text}"
+    return words + MARK * point["threshold_is_ours"] + _unit(point)
+
+
+def _unit(point: Mapping[str, Any]) -> str:
+    return f" {point['unit']}" if point["unit"] in SHORT_UNITS else ""
 
 
 def number(value: float) -> str:
@@ -103,11 +101,9 @@ def number(value: float) -> str:
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> str:
     """``12 reproduced, 1 not reproduced, 4 not run``"""
-    order = ["reproduced", "not reproduced", "not run", "needs other hardware"]
     verdicts = [row["verdict"] for row in rows]
-    known = [verdict for verdict in order if verdict in verdicts]
-    others = sorted(set(verdicts) - set(order))
-    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in [*known, *others])
+    order = dict.fromkeys([*ClaimVerdict, *sorted(verdicts)])
+    return ", ".join(f"{n} {verdict}" for verdict in order if (n := verdicts.count(verdict)))
 
 
 def alike(some: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str], list[str]]:
@@ -135,30 +131,29 @@ def line(one: ClaimOutcome) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Every point of every claim that was tried; then the others with the reason; the count."""
-    tried = [row for row in rows if any(point.get("ours") for point in row["points"])]
-    left = [row for row in rows if row not in tried]
-    marked = False
+    tried: list[tuple[str | Styled, ...]] = []
+    left: list[tuple[str, str, str]] = []
+    for row in rows:
+        if any(point.get("ours") for point in row["points"]):
+            tried.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
+            tried += [
+                (f"  {point.says}", point.theirs, point.ours, point.interval, _styled(point.held))
+                for point in points(row)
+            ]
+        else:
+            why = "; ".join(filter(None, [row["reason"], row["remedy"]]))
+            left.append((row["name"], row["verdict"], why))
+    out = console()
     if tried:
         names = ("claim and points", "theirs", "ours", "interval", "")
-        lines: list[tuple[str | Styled, ...]] = []
-        for row in tried:
-            lines.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
-            for point in points(row):
-                figures = (point.theirs, point.ours, point.interval)
-                lines.append((f"  {point.says}", *figures, _styled(point.held)))
-                marked = marked or MARK in point.theirs
-        show(Table("", columns(*names, right=("ours",), wrap=names[:2]), lines))
-    out = console()
+        show(Table("", columns(*names, right=("ours",), wrap=names[:2]), tried))
     if tried and left:
         out.print()
     if left:
         both = ("claims without a figure", "why, and what to do")
-        reasons = alike((row["name"], row["verdict"], _why(row)) for row in left)
-        rest = [
-            (", ".join(some), _styled(verdict), why) for (verdict, why), some in reasons.items()
-        ]
+        rest = [(", ".join(some), _styled(word), why) for (word, why), some in alike(left).items()]
         show(Table("", columns(both[0], "", both[1], wrap=both), rest))
-    if marked:
+    if any(MARK in str(words) for _, words, *_ in tried):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{len(rows)} claim{'' if len(rows) == 1 else 's'}: {counts(rows)}")
 
@@ -192,10 +187,6 @@ def _text(value: str | float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return value if isinstance(value, str) else number(value)
-
-
-def _why(row: Mapping[str, Any]) -> str:
-    return "; ".join(filter(None, [row["reason"], row["remedy"]]))
 
 
 def _styled(word: str) -> Styled:

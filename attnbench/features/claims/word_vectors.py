@@ -18,18 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnbench.features.claims.claim import (
-    AT_LEAST,
-    WITHIN,
-    Cells,
-    Claim,
     ClaimFigure,
     ClaimFindings,
-    ClaimPoint,
     ClaimRequest,
-    ClaimSource,
     ClaimTable,
     Map,
-    Needs,
 )
 from attnbench.features.show.maps import tokens_of, vectors_of
 from impls import table
@@ -41,111 +34,6 @@ if TYPE_CHECKING:
     import torch
 
 Array = np.ndarray[Any, Any]
-
-NOTEBOOK = ClaimSource(
-    "The Attention mechanism and its implementation in PyTorch",
-    "Pierre Nugues",
-    "notebook, read as text",
-    "all cells, with outputs",
-)
-TWO, FOUR = 0.00501, 0.000051
-"""Half of the last digit of what is printed with two and with four digits behind the point."""
-
-
-def _off(name: str, says: str, tolerance: float, *, ours: bool = False) -> ClaimPoint:
-    return ClaimPoint(name, says, WITHIN, 0.0, tolerance, ours=ours)
-
-
-ROWS = [
-    Claim(
-        "words-small",
-        "Self-attention without projections, softmax(X X^T / sqrt(d)) X, gives the matrices that "
-        "are printed for three words of four numbers.",
-        NOTEBOOK,
-        "The formula in float64, and the table's row matmul; the largest difference from what is "
-        "printed, which has four digits.",
-        (
-            _off("weights", "the weights, by the formula", FOUR),
-            _off("output", "the output, by the formula", FOUR),
-            _off("row", "the output, by the row matmul", FOUR),
-        ),
-        f"{__name__}:measure_small",
-    ),
-    Claim(
-        "words-identity",
-        "With identity matrices for its projections nn.MultiheadAttention is plain self-attention; "
-        "as it begins, it is not.",
-        NOTEBOOK,
-        "The three words of four numbers, against what is printed; and both sentences, as word "
-        "vectors of the file given or else hashed ones, against the formula. How close in float32 "
-        "and float64, and how far with torch's first weights, is ours.",
-        (
-            _off("weights", "three words: the weights", FOUR),
-            _off("output", "three words: the output", FOUR),
-            _off(
-                "float32", "both sentences, float32: output and weights, relative", 1e-5, ours=True
-            ),
-            _off("float64", "both sentences, float64", 1e-13, ours=True),
-            ClaimPoint(
-                "begun",
-                "both sentences, torch's first weights: weights apart, relative",
-                AT_LEAST,
-                0.01,
-                ours=True,
-            ),
-        ),
-        f"{__name__}:measure_identity",
-    ),
-    Claim(
-        "words-tables",
-        "The tables printed for both sentences are self-attention of the same word vectors: 55 % "
-        "of 'ship' looks at itself and 13 % at 'crew'.",
-        NOTEBOOK,
-        "No vectors are needed: the printed vector of 'ship', its weights and the cosines give the "
-        "products of 'ship' with every word, the vectors' lengths, and so all scores of the first "
-        "sentence. Its table is computed from these and held against the printed one; half of its "
-        "last digit and as much for the digits that the cosines lack is allowed, and that is ours. "
-        "'ship' times its printed new vectors is held against the sum of the products. In the "
-        "notebook's function for cosines the norms are always those of the first sentence; no "
-        "figure that is printed depends on it.",
-        (
-            _off("table", "first sentence: the whole table", 0.01, ours=True),
-            _off(
-                "output odyssey",
-                "first sentence: 'ship' times its new vector, relative",
-                1e-3,
-                ours=True,
-            ),
-            _off("output amazon", "second sentence: the same", 1e-3, ours=True),
-            _off(
-                "by cosines", "first sentence: the same with cosines for weights", 1e-3, ours=True
-            ),
-        ),
-        f"{__name__}:measure_tables",
-    ),
-    Claim(
-        "words-glove",
-        "Self-attention of GloVe vectors gives the printed cosines, attention tables and new "
-        "vectors of 'ship' in both sentences.",
-        NOTEBOOK,
-        "glove.6B.50d, given with --embeddings; the largest difference from what is printed with "
-        "two or four digits.",
-        (
-            _off("vector", "the vector of 'ship'", FOUR),
-            _off("cosines", "first sentence: all cosines", TWO),
-            _off("by cosines", "'ship' by cosines; printed with five digits in all", 5.1e-4),
-            _off("table odyssey", "first sentence: the attention table", TWO),
-            _off("weights odyssey", "first sentence: the row of 'ship'", FOUR),
-            _off("output odyssey", "first sentence: the new vector of 'ship'", FOUR),
-            _off("table amazon", "second sentence: the attention table", TWO),
-            _off("weights amazon", "second sentence: the row of 'ship'", FOUR),
-            _off("output amazon", "second sentence: the new vector of 'ship'", FOUR),
-        ),
-        f"{__name__}:measure_glove",
-        Needs(embeddings=True),
-    ),
-]
-
 
 ODYSSEY = "I must go back to my ship and to my crew"
 AMAZON = "We process and ship your order"
@@ -262,13 +150,6 @@ def plain(x: Array) -> tuple[Array, Array]:
     return weights @ x, weights
 
 
-def cosines(x: Array) -> Array:
-    """Of all with each other."""
-    units = x / np.linalg.norm(x, axis=-1, keepdims=True)
-    found: Array = units @ units.T
-    return found
-
-
 def by_torch(x: Array, dtype: str, *, identity: bool = True) -> tuple[Array, Array]:
     """nn.MultiheadAttention with one head; its projections the identity, or as it begins."""
     import torch
@@ -311,40 +192,36 @@ def measure_identity(request: ClaimRequest) -> ClaimFindings:
 
     torch.manual_seed(request.seed)
     out, weights = by_torch(np.array(SMALL_INPUT), "float32")
-    apart = {"float32": 0.0, "float64": 0.0}
-    maps, tables, begun = [], [], np.inf
+    apart: dict[str, list[float]] = {"float32": [], "float64": [], "begun": []}
+    maps, tables = [], []
     whose = "hashed vectors" if request.embeddings is None else "vectors of the file given"
     for name, sentence in SENTENCES.items():
-        tokens = tokens_of(sentence)
-        x = np.array(vectors_of(tokens, request.embeddings))
-        wanted, by_formula = plain(x)
-        for dtype in apart:
-            out_of_torch, weights_of_torch = by_torch(x, dtype)
-            differences = (_apart(out_of_torch, wanted), _apart(weights_of_torch, by_formula))
-            apart[dtype] = max(apart[dtype], *differences)
-        begun = min(begun, _apart(by_torch(x, "float64", identity=False)[1], by_formula))
-        rounded = [[round(float(w), 4) for w in row] for row in by_formula]
-        maps.append(Map(name, whose, tokens, rounded))
-        tables.append(_table(f"{sentence} ({whose})", tokens, by_formula))
+        tokens, x = _vectors(sentence, request)
+        wanted = plain(x)
+        for dtype in ("float32", "float64"):
+            both = zip(by_torch(x, dtype), wanted, strict=True)
+            apart[dtype] += [_apart(found, each) for found, each in both]
+        apart["begun"].append(_apart(by_torch(x, "float64", identity=False)[1], wanted[1]))
+        maps.append(Map(name, whose, tokens, np.round(wanted[1], 4).tolist()))
+        tables.append(_table(f"{sentence} ({whose})", tokens, wanted[1]))
     figures = {
         "weights": _largest(weights, SMALL_WEIGHTS),
         "output": _largest(out, SMALL_OUTPUT),
-        **{dtype: ClaimFigure(worst) for dtype, worst in apart.items()},
-        "begun": ClaimFigure(float(begun)),
+        "float32": ClaimFigure(max(apart["float32"])),
+        "float64": ClaimFigure(max(apart["float64"])),
+        "begun": ClaimFigure(min(apart["begun"])),
     }
     return ClaimFindings(figures, (), tables, maps)
 
 
 def measure_tables(request: ClaimRequest) -> ClaimFindings:
     """The printed figures against each other: no vectors are needed but the one that is printed."""
-    ship = np.array(SHIP_VECTOR)
-    figures = {}
+    ship, figures = np.array(SHIP_VECTOR), {}
     for name, sentence in SENTENCES.items():
-        weights = np.array(SHIP_WEIGHTS[sentence])
-        along = float(weights @ _products(sentence))
-        figures[f"output {name}"] = _relative(along, float(ship @ BY_ATTENTION[sentence]))
+        along = np.array(SHIP_WEIGHTS[sentence]) @ _products(sentence)
+        figures[f"output {name}"] = _relative(along, ship @ BY_ATTENTION[sentence])
     products, row = _products(ODYSSEY), np.array(SHIP_COSINES)
-    figures["by cosines"] = _relative(float(row @ products), float(ship @ BY_COSINES))
+    figures["by cosines"] = _relative(row @ products, ship @ BY_COSINES)
     norms = products / (row * np.linalg.norm(ship))
     place, between = SHIP[ODYSSEY], np.array(COSINES)
     between[place] = between[:, place] = row
@@ -352,9 +229,7 @@ def measure_tables(request: ClaimRequest) -> ClaimFindings:
     made = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     figures["table"] = _largest(made, WEIGHTS[ODYSSEY])
     tokens = tokens_of(ODYSSEY)
-    lengths = ClaimTable(
-        "lengths of the vectors, computed", tokens, [[round(float(x), 2) for x in norms]]
-    )
+    lengths = ClaimTable("lengths of the vectors, computed", tokens, [np.round(norms, 2).tolist()])
     return ClaimFindings(figures, (), [lengths, _table("the table, computed", tokens, made)])
 
 
@@ -363,8 +238,7 @@ def measure_glove(request: ClaimRequest) -> ClaimFindings:
     figures: dict[str, ClaimFigure] = {}
     tables = []
     for name, sentence in SENTENCES.items():
-        tokens = tokens_of(sentence)
-        x = np.array(vectors_of(tokens, request.embeddings))
+        tokens, x = _vectors(sentence, request)
         if x.shape[-1] != len(SHIP_VECTOR):
             raise CantBeDone(
                 f"the printed figures are of {len(SHIP_VECTOR)} numbers a word, and "
@@ -377,11 +251,17 @@ def measure_glove(request: ClaimRequest) -> ClaimFindings:
         figures[f"output {name}"] = _largest(out[place], BY_ATTENTION[sentence])
         tables.append(_table(sentence, tokens, weights))
         if sentence == ODYSSEY:
-            between = cosines(x)
+            units = x / np.linalg.norm(x, axis=-1, keepdims=True)
+            cosines = units @ units.T
             figures["vector"] = _largest(x[place], SHIP_VECTOR)
-            figures["cosines"] = _largest(between, COSINES)
-            figures["by cosines"] = _largest((between @ x)[place], BY_COSINES)
+            figures["cosines"] = _largest(cosines, COSINES)
+            figures["by cosines"] = _largest((cosines @ x)[place], BY_COSINES)
     return ClaimFindings(figures, (), tables)
+
+
+def _vectors(sentence: str, request: ClaimRequest) -> tuple[list[str], Array]:
+    tokens = tokens_of(sentence)
+    return tokens, np.array(vectors_of(tokens, request.embeddings))
 
 
 def _products(sentence: str) -> Array:
@@ -401,13 +281,10 @@ def _apart(a: Array, b: Array) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-def _relative(a: float, b: float) -> ClaimFigure:
-    return ClaimFigure(abs(a - b) / abs(b))
+def _relative(a: Any, b: Any) -> ClaimFigure:
+    return ClaimFigure(float(abs(a - b) / abs(b)))
 
 
 def _table(title: str, tokens: Sequence[str], weights: Array) -> ClaimTable:
-    rows: list[Cells] = [
-        [word, *(round(float(w), 2) for w in row)]
-        for word, row in zip(tokens, weights, strict=True)
-    ]
-    return ClaimTable(title, ["", *tokens], rows)
+    rows = zip(tokens, np.round(weights, 2).tolist(), strict=True)
+    return ClaimTable(title, ["", *tokens], [[word, *row] for word, row in rows])
