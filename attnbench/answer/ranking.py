@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, groupby, pairwise
@@ -228,32 +228,27 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The exact variant to use for one problem."""
+    """The exact variant to use for one problem: the winner, what ties with the fastest, and the
+    first that is slower, with the lead over it. ``frugal``: what needs least memory, how much, and
+    its median over the winner's; None where the winner needs little more. ``world``: over how many
+    processes all ran, ``node``: on which kind of machine, where the records are of several.
+    ``flags``: what casts doubt on the winner, the next one and whatever might have won.
+    """
 
     problem: Problem
     winner: str
     time: Time
     equal: tuple[str, ...]
-    """The others that tie with the fastest."""
     next: str | None
-    """The first that is slower."""
     lead: float | None
-    """The next one's median over the winner's."""
     lead_low: float | None = None
     lead_high: float | None = None
     memory_bytes: int | None = None
-    """The winner's peak."""
     frugal: tuple[str, int, float] | None = None
-    """The variant that needs least memory, how much, and its median over the winner's; None where
-    the winner needs little more."""
     world: int | None = None
-    """Over how many processes each of these variants ran; None of those that ran in one."""
     node: str = ""
-    """The kind of machine that measured them, where the records are of several."""
     margin: float = MARGIN
     flags: tuple[str, ...] = ()
-    """What casts doubt on the times of the winner, the next one and whatever might have won; and
-    which leader failed at another length."""
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -562,31 +557,28 @@ def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> 
 
 
 def _crossings(regime: Regime, a: str, b: str, margin: float) -> Iterator[Crossing]:
-    times = {n: (time_of(cells.get(a)), time_of(cells.get(b))) for n, cells in regime.cells.items()}
     leader, last = "", 0
-    for length, (of_a, of_b) in times.items():
-        if of_a is None or of_b is None or of_a.flags or of_b.flags:
+    ratios: list[tuple[int, float]] = []
+    for length, cells in regime.cells.items():
+        of_a, of_b = time_of(cells.get(a)), time_of(cells.get(b))
+        if of_a is None or of_b is None:
+            continue
+        ratios.append((length, math.log(of_a.median_s / of_b.median_s)))
+        if of_a.flags or of_b.flags:
             continue
         now = a if beats(of_a, of_b, margin) else b if beats(of_b, of_a, margin) else ""
         if now and leader and now != leader:
-            yield Crossing(leader, now, last, length, _crossing_length(times, last, length))
+            yield Crossing(leader, now, last, length, _equal([r for r in ratios if r[0] >= last]))
         if now:
             leader, last = now, length
 
 
-def _crossing_length(
-    times: Mapping[int, tuple[Time | None, Time | None]], low: int, high: int
-) -> float:
-    """On logarithms, between the neighbouring lengths where the ratio passes one."""
-    ratios = [
-        (n, math.log(a.median_s / b.median_s))
-        for n, (a, b) in times.items()
-        if a and b and low <= n <= high
-    ]
+def _equal(ratios: Sequence[tuple[int, float]]) -> float:
+    """The length where a ratio passes one, on logarithms, between neighbouring lengths."""
     for (n, x), (m, y) in pairwise(ratios):
         if x * y <= 0 and x != y:
             return math.exp(math.log(n) + (math.log(m) - math.log(n)) * x / (x - y))
-    return math.sqrt(low * high)
+    return math.sqrt(ratios[0][0] * ratios[-1][0])
 
 
 # ---- over all problems ---------------------------------------------------------------------------

@@ -157,30 +157,33 @@ class LimitSearch:
     # ---- where to look next --------------------------------------------------------------------
 
     def next(self) -> int | None:
-        """The size to run; None where the search is over."""
+        """The size to run; None where the search is over.
+
+        It is never near an end of a bracket that was run, so that this shrinks even if the times
+        are noise; but a formula that rules out is taken at its word.
+        """
         if self.done:
             return None
         held, failed, sizes = self.held, self.failed, self.sizes
+        if held is None and failed is None:
+            size = self._largest_by_formula(1.0, sizes.start)
+            return sizes.start if size is None else max(sizes.shortest, size)
+        aim = self._aim()
         if held is None:
-            return self._shorter(failed)
+            assert failed is not None
+            middle = math.sqrt(sizes.shortest * failed.size)
+            aim = middle if len(self.looks) > 2 else min(aim, middle * 2)
+            return min(sizes.down(aim), max(sizes.shortest, failed.size - sizes.step))
         low = held.size + sizes.width(held.size)
         if failed is None:
-            far = min(sizes.down(self._aim()), held.size * LEAP)
-            return min(max(low, far), sizes.longest)
+            return min(max(low, min(sizes.down(aim), held.size * LEAP)), sizes.longest)
         high = failed.size - self._width(held, failed)
         if high < low:
             return sizes.down((held.size + failed.size) // 2)
-        return min(max(sizes.down(self._between(held, failed)), low), high)
-
-    def _shorter(self, failed: SizeResult | None) -> int:
-        """Where nothing has held yet: the start, or what the formulas or the middle suggest."""
-        sizes = self.sizes
-        if failed is None:
-            size = self._largest_by_formula(1.0, sizes.start)
-            return sizes.start if size is None else max(sizes.shortest, size)
-        middle = math.sqrt(sizes.shortest * failed.size)
-        aim = middle if len(self.looks) > 2 else min(self._aim(), middle * 2)
-        return min(sizes.down(aim), max(sizes.shortest, failed.size - sizes.step))
+        if failed.ran:
+            ratio = failed.size / held.size
+            aim = held.size * min(max(aim / held.size, ratio**NEAR), ratio ** (1 - NEAR))
+        return min(max(sizes.down(aim), low), high)
 
     def _aim(self) -> float:
         """What both budgets would hold; where nothing is known, the middle, or twice as long."""
@@ -190,21 +193,6 @@ class LimitSearch:
         held, failed = self.held, self.failed
         low = held.size if held else self.sizes.shortest
         return math.sqrt(low * failed.size) if failed else 2.0 * low
-
-    def _between(self, held: SizeResult, failed: SizeResult) -> float:
-        """In a bracket: where the time crosses the budget, if that is what failed.
-
-        It is never near an end, so that the bracket shrinks even if the times are noise; but a
-        formula that rules out is taken at its word.
-        """
-        aim = self._aim()
-        if not failed.ran:
-            return aim
-        if failed.why == TIME and held.time_s and failed.time_s and held.time_s < failed.time_s:
-            power = math.log(failed.time_s / held.time_s) / math.log(failed.size / held.size)
-            aim = held.size * max(1.0, AIM * self.budget.seconds / held.time_s) ** (1 / power)
-        ratio = failed.size / held.size
-        return held.size * min(max(aim / held.size, ratio**NEAR), ratio ** (1 - NEAR))
 
     def reaches(self, what: str) -> int | None:
         """The longest that one budget, ``memory`` or ``time``, would hold; None if unknown."""
