@@ -4,6 +4,8 @@ from attnbench.core.record import Distance, Ranks, Record, Status, Time
 from impls.problem import Problem
 from tests.times import around, figures
 
+FIGURES = ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s")
+
 
 def timed(
     variant,
@@ -19,44 +21,20 @@ def timed(
     **problem,
 ):
     """``near``: how far the interval's ends are, as a share of the median."""
-    problem = {"q_len": length, "kv_len": length, **problem}
-    low, high = (None, None) if median is None else (median * (1 - near), median * (1 + near))
-    of_none = {
-        "median_s": median,
-        "low_s": low,
-        "high_s": high,
-        "q25_s": low,
-        "q75_s": high,
-        "min_s": low,
-        "n": 9,
-        "samples_s": [],
-    }
-    sound = median is not None and 0 < median < float("inf")
-    time = Time(
-        clock="host",
-        stop="converged",
-        flags=list(flags),
-        **(figures(around(median, near)) if sound else of_none),
-    )
-    distance = (
-        None
-        if skill is None
-        else Distance(relative=1 - skill, max=None, worst_row=None, cosine=None, skill=skill)
-    )
-    ranks = (
-        Ranks(world=world, time_s=[], peak_bytes=[], sent_bytes=[], backend="gloo")
-        if world
-        else None
-    )
+    found = {**dict.fromkeys(FIGURES, median), "n": 9, "samples_s": []}
+    if median is not None and 0 < median < float("inf"):
+        found = figures(around(median, near))
+    far = {"max": None, "worst_row": None, "cosine": None, "skill": skill}
+    ranks = {"time_s": [], "peak_bytes": [], "sent_bytes": [], "backend": "gloo"}
     return Record(
         status=Status.MEASURED,
         variant=variant,
-        problem=Problem(**problem).to_dict(),
-        time=time,
+        problem=Problem(**{"q_len": length, "kv_len": length, **problem}).to_dict(),
+        time=Time(clock="host", stop="converged", flags=list(flags), **found),
         computes=computes,
         family="dense",
-        distance=distance,
-        ranks=ranks,
+        distance=None if skill is None else Distance(relative=1 - skill, **far),
+        ranks=Ranks(world=world, **ranks) if world else None,
         node=node,
     )
 
@@ -67,11 +45,6 @@ def line(variant, times, **more):
 
 
 def untimed(variant, length, status="out_of_memory", **problem):
-    problem = Problem(**{"q_len": length, "kv_len": length, **problem})
-    return Record(
-        status=Status(status),
-        reason="why",
-        variant=variant,
-        computes="softmax",
-        problem=problem.to_dict(),
-    )
+    problem = Problem(**{"q_len": length, "kv_len": length, **problem}).to_dict()
+    said = {"status": Status(status), "reason": "why", "computes": "softmax"}
+    return Record(variant=variant, problem=problem, **said)

@@ -5,7 +5,6 @@ says.
 """
 
 import dataclasses
-import itertools
 
 import pytest
 
@@ -108,14 +107,6 @@ def test_an_exact_formula_rules_out_and_a_wrong_one_only_leads_there(wrong_by, t
     assert bracketed(one, 5792, MEMORY)
 
 
-def test_noisy_times_end_in_a_bracket_that_was_run():
-    factors = itertools.cycle([1.0, 1.7, 0.9, 1.4, 1.1, 0.8, 1.6])
-    one = make()
-    assert len(run(one, time_s=lambda n: (n / 4000) ** 2 * next(factors))) <= 12
-    assert 4000 / 1.7 <= one.held.size < one.failed.size <= 4000 * 1.2
-    assert one.failed.size - one.held.size <= one.sizes.width(one.held.size)
-
-
 def test_both_ends_of_the_sizes():
     one = make(1000, expected=lambda n: n * n)
     assert run(one, peak=lambda n: n * n) == [64]
@@ -183,8 +174,11 @@ def test_without_names_it_is_every_core_that_can_run_here():
     many = {"name": "many", "ranks": True, "shares": "operator:is_", "options": {"world": 2}}
     table.rows["many"] = dataclasses.replace(table.rows["einsum"], **many)
     grid = GRID.with_(phase=("forward",))
-    (limit,) = search.plan(table, ["many"], grid, "seq", BUDGET, this_machine())
-    assert (limit.closed.why, limit.closed.reason) == ("unsupported", search.RANKS)
+    names = ["many", "sdpa.cudnn"]
+    found = search.plan(table, names, grid, "seq", BUDGET, this_machine())
+    whys = {row["variant"]: row["why"] for row in hunted(Worker(), found)}
+    assert whys["many"] == f"unsupported: {search.RANKS}"
+    assert whys["sdpa.cudnn"].startswith("unavailable: sdpa.cudnn runs on cuda")
 
 
 @pytest.mark.parametrize(
@@ -280,18 +274,6 @@ def test_each_has_its_gate_and_two_looks_before_the_cheapest_comes_first():
     assert list(second)[-1] == "linear.elu" and second["einsum"] < second["linear.elu"]
 
 
-def test_every_bracket_is_found_where_there_is_time_and_the_longest_is_first():
-    speed = {"einsum": 1e4, "topk": 2e4, "linear.elu": 4e4}
-    rows = hunted(Worker(seconds=lambda name, n: n / speed[name]), planned(*speed))
-    assert [(r["phase"], r["variant"]) for r in rows] == [
-        (phase, name) for phase in ("forward", "train") for name in ("linear.elu", "topk", "einsum")
-    ]
-    for row in rows:
-        held, fails = row["held"]["size"], row["fails"]
-        assert held <= 0.2 * speed[row["variant"]] < fails["size"] <= held + max(64, held / 16)
-        assert row["limited_by"] == TIME and fails["ran"]
-
-
 def test_time_that_is_spent_leaves_wide_brackets_and_no_blanks():
     worker = Worker()
     rows = hunted(worker, planned(*THREE), seconds=4.0)
@@ -336,15 +318,6 @@ def test_a_variant_that_does_not_pass_its_gate_is_not_searched(status, is_findin
     assert "in its gate: row 3 moved" in rows["einsum"]["why"]
     assert rows["einsum"]["held"] is None and rows["topk"]["held"]
     assert finding(found) is is_finding
-
-
-def test_variants_that_can_not_be_tried_say_why():
-    worker = Worker()
-    rows = hunted(worker, planned("sdpa.cudnn", "numpy", phase=("train",)))
-    why = {row["variant"]: row["why"] for row in rows}
-    assert why["sdpa.cudnn"].startswith("unavailable: sdpa.cudnn runs on cuda")
-    assert why["numpy"].startswith("unsupported: numpy serves forward")
-    assert worker.asked == []
 
 
 @pytest.mark.parametrize(
