@@ -1,22 +1,14 @@
-"""Progress on the error stream: a live table on a terminal, plain lines elsewhere."""
+"""Progress on the error stream: a line a cell, and on a terminal a bar below them."""
 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, cast
 
 from attnbench.core.format import Unchecked, for_terminal
 from attnbench.core.record import Record, Status
 from attnbench.sweep.plan import duration
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
-
-LINES = 8
-"""Cells shown at once."""
 
 
 def describe(record: Record) -> str:
@@ -64,59 +56,45 @@ class PlainLines:
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """Print the line."""
         what = f"{record.variant:16} {record.problem}"
-        left = f"{duration(left_s)} left"
-        self.tell(f"[{done}/{total}, {left}] {what}: {describe(record)}")
+        self.tell(f"[{done}/{total}, {duration(left_s)} left] {what}: {describe(record)}")
 
     def tell(self, sentence: str) -> None:
         """Print it."""
         print(sentence, file=sys.stderr, flush=True)
 
 
-class LiveTable:
-    """The latest cells, a bar and the time left, redrawn in place."""
+class LiveBar:
+    """The same lines above a bar and the time left, which are redrawn in place."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
-        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        self._latest: deque[Record] = deque(maxlen=LINES)
-        left = TextColumn("cells · {task.fields[left]}")
-        self._bar = Progress(BarColumn(), MofNCompleteColumn(), left)
-        self._task = self._bar.add_task("", total=total, left="starting")
         console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
-        self._live = Live(self._draw(), console=console, transient=True)
+        columns = BarColumn(), MofNCompleteColumn(), TextColumn("cells · {task.description}")
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("starting", total=total)
 
-    def __enter__(self) -> LiveTable:
-        self._live.__enter__()
+    def __enter__(self) -> LiveBar:
+        self._bar.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self._live.__exit__(None, None, None)
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """Redraw with this cell as the latest."""
-        self._latest.append(record)
-        self._bar.update(self._task, completed=done, total=total, left=f"{duration(left_s)} left")
-        self._live.update(self._draw())
+        """Print the cell and redraw the bar."""
+        style = "" if record.status is Status.MEASURED else "yellow"
+        self.tell(f"{record.variant:16} {record.problem}: {describe(record)}", style)
+        left = f"{duration(left_s)} left"
+        self._bar.update(self._task, completed=done, total=total, description=left)
 
-    def tell(self, sentence: str) -> None:
-        """Print it above what is redrawn."""
-        self._live.console.print(for_terminal(sentence), highlight=False, markup=False)
-
-    def _draw(self) -> Group:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        cells = Table.grid(padding=(0, 2))
-        for record in self._latest:
-            style = "" if record.status is Status.MEASURED else "yellow"
-            words = (record.variant, record.problem.slug, describe(record))
-            cells.add_row(*(Text(for_terminal(each)) for each in words), style=style)
-        return Group(cells, self._bar)
+    def tell(self, sentence: str, style: str = "") -> None:
+        """Print it above the bar."""
+        said = for_terminal(sentence)
+        self._bar.console.print(said, style=style, highlight=False, markup=False)
 
 
-def watcher(total: int) -> PlainLines | LiveTable:
-    """The live table where somebody watches a terminal."""
-    return LiveTable(total) if sys.stderr.isatty() else PlainLines()
+def watcher(total: int) -> PlainLines | LiveBar:
+    """The live bar where somebody watches a terminal."""
+    return LiveBar(total) if sys.stderr.isatty() else PlainLines()

@@ -1,4 +1,4 @@
-"""Progress: plain lines where nobody watches, a table where somebody does."""
+"""Progress: plain lines where nobody watches, a bar where somebody does."""
 
 import os
 import subprocess
@@ -15,15 +15,14 @@ PROBLEM = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32)
 
 LIVE = """
 from attnbench.core.record import Record
-from attnbench.sweep.progress import LiveTable, watcher
+from attnbench.sweep.progress import LiveBar, watcher
 from impls.problem import Problem
 with watcher(2) as shown:
-    assert isinstance(shown, LiveTable)
+    assert isinstance(shown, LiveBar)
     for number, reason in enumerate(("it needs [bold] text", "it raised ValueError: [/x]"), 1):
         problem = Problem().to_dict()
         record = Record(status="failed", reason=reason, variant="mine", problem=problem)
         shown.cell(record, number, 2, 1.0)
-        shown._live.refresh()
 """
 
 
@@ -50,7 +49,7 @@ def test_plain_lines_where_there_is_no_terminal(capsys):
         assert word in said.err
 
 
-def test_the_live_table_shows_reasons_as_they_are():
+def test_the_live_bar_shows_reasons_as_they_are():
     outer, inner = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", LIVE],
