@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from time import monotonic
@@ -283,7 +284,7 @@ def choose(
     means = Means(
         line.tell,
         watching,
-        lambda: Interrupt(line.tell),
+        partial(Interrupt, line.tell),
         Path(out),
         files,
         _optional("seed", seed) or 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -28,8 +28,8 @@ FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", 
 USUAL = ("map", "time")
 UNITS = ("", "ms")
 """Units in which a measure is drawn here; the report's page has others too."""
-SCENES, REASONS = 6, 6
-"""The most regimes with figures; the most reasons why cells have no time."""
+SCENES = 6
+"""The most regimes with figures."""
 
 
 @dataclass(frozen=True)
@@ -80,40 +80,32 @@ class Shown:
     """For each stretch of lengths of each regime: what to use, by how much."""
     figures: Sequence[Picture]
     missing: Sequence[str]
-    """Why cells have no time, the first few reasons."""
-    notes: Sequence[str] = field(default_factory=tuple)
+    """Why cells have no time."""
+    notes: Sequence[str] = ()
     """What could not be drawn, problems of a run, and the result of the self-check."""
-    more: int = 0
-    """Reasons that ``missing`` leaves out."""
 
     def __getitem__(self, name: str) -> Picture:
         """A figure by its name."""
-        for picture in self.figures:
-            if picture.name == name:
-                return picture
-        raise KeyError(
-            f"there is no figure {name!r}; there are "
-            f"{', '.join(picture.name for picture in self.figures)}"
-        )
+        named = {picture.name: picture for picture in self.figures}
+        if name not in named:
+            raise KeyError(f"there is no figure {name!r}; there are {', '.join(named)}")
+        return named[name]
 
     def __repr__(self) -> str:
         lines = [*self.headlines, *(f"- {line}" for line in self.answers)]
-        lines += [f"not measured: {line}" for line in self._untimed()]
+        lines += [f"not measured: {line}" for line in self.missing]
         names = ", ".join(picture.name for picture in self.figures) or "none"
         return "\n".join([*lines, *self.notes, f"figures: {names}"])
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<p><b>{escape(line)}</b></p>" for line in self.headlines)
         pictures = "".join(picture._repr_html_() for picture in self.figures)
-        title = f"Not measured: {_reasons(len(self.missing) + self.more)}"
-        untimed = f"<details><summary>{title}</summary>{_listed(self._untimed())}</details>"
+        title = f"Not measured, by reason: {len(self.missing)}"
+        untimed = f"<details><summary>{title}</summary>{_listed(self.missing)}</details>"
         return (
             f"<div>{heads}{_listed(self.answers)}<div>{pictures}</div>"
             f"{untimed if self.missing else ''}{_listed(self.notes)}</div>"
         )
-
-    def _untimed(self) -> list[str]:
-        return [*self.missing, *[f"{_reasons(self.more)} more"] * (self.more > 0)]
 
 
 def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
@@ -138,7 +130,6 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     of = {run.name: f"{run.name}: " * several_runs for run in runs}
     for run in runs:
         notes += [of[run.name] + note for note in (*run.notes, selfcheck_said(run.header))]
-    untimed = missing(found)
     return Shown(
         headlines(found, several_runs=several_runs),
         [
@@ -147,9 +138,8 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
             for line in sentences(scene)
         ],
         pictures,
-        [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in untimed[:REASONS]],
-        tuple(notes),
-        max(0, len(untimed) - REASONS),
+        [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in missing(found)],
+        notes,
     )
 
 
@@ -192,24 +182,19 @@ def _draws(
     look: Looks,
 ) -> Iterator[Draw]:
     """The calls that draw the figures of one name."""
-    if name in ("map", "closeness"):
-        of_run = winner_map.draw if name == "map" else closeness.draw
+    if of_run := {"map": winner_map.draw, "closeness": closeness.draw}.get(name):
         yield from (partial(of_run, run, found, look) for run in runs)
         return
+    of_scene: dict[str, Callable[..., Any]] = {
+        "tradeoffs": tradeoffs.draw, "roofline": roofline.draw, "memory": memory.draw,
+    }  # fmt: skip
     for scene in timed:
-        if name in ("tradeoffs", "roofline"):
-            of_scene: Callable[..., Any] = tradeoffs.draw if name == "tradeoffs" else roofline.draw
-            yield partial(of_scene, scene, look)
-            continue
-        for panel in panels(scene, look, baseline(found)):
-            if panel.measure.name == name and panel.measure.unit in UNITS:
-                yield partial(scaling.figure, panel)
-        if name == "memory":
-            yield partial(memory.draw, scene, look)
-
-
-def _reasons(count: int) -> str:
-    return f"{count} reason" + "s" * (count != 1)
+        if name not in ("tradeoffs", "roofline"):
+            for panel in panels(scene, look, baseline(found)):
+                if panel.measure.name == name and panel.measure.unit in UNITS:
+                    yield partial(scaling.figure, panel)
+        if name in of_scene:
+            yield partial(of_scene[name], scene, look)
 
 
 def _listed(lines: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from tests.answer.run_folders import HEADER
 ROOT = Path(attnbench.__file__).parents[1]
 
 
-def test_what_is_loaded_later_is_said_the_same_to_editors():
+def test_what_is_loaded_later_is_there_and_is_said_the_same_to_editors():
     stub = ast.parse((ROOT / "attnbench" / "__init__.pyi").read_text())
     told = {
         alias.asname: f"{node.module}:{alias.name}"
@@ -33,15 +33,10 @@ def test_what_is_loaded_later_is_said_the_same_to_editors():
         for alias in node.names
     }
     assert told == attnbench.LATER
-
-
-@pytest.mark.parametrize("name", attnbench.LATER)
-def test_each_name_is_there_and_says_what_it_is(name):
-    module, _, function = attnbench.LATER[name].partition(":")
-    found = getattr(attnbench, name)
-    assert found is getattr(sys.modules[module], function)
-    assert name in dir(attnbench)
-    assert found.__doc__
+    for name, place in attnbench.LATER.items():
+        found, (module, function) = getattr(attnbench, name), place.split(":")
+        assert found is getattr(sys.modules[module], function) and found.__doc__
+        assert name in dir(attnbench)
 
 
 def test_importing_the_package_loads_nothing_and_measuring_does_not_load_torch():
@@ -144,28 +139,6 @@ def test_a_figure_shows_itself_and_is_written_as_what_its_name_says(one, tmp_pat
         picture.save(tmp_path / "a.jpg")
     with pytest.raises(KeyError, match="there is no figure 'nap'; there are map-0"):
         attnbench.show(one, "map")["nap"]
-
-
-def test_reasons_that_are_left_out_are_counted_as_reasons_and_are_none(tmp_path):
-    def of(count):
-        records = [
-            lines.untimed("sdpa", 16 * n).with_(reason="why " + "not" * n)
-            for n in range(1, count + 1)
-        ]
-        return attnbench.show(written(tmp_path / str(count), *records), ())
-
-    for count, told, more in (
-        (1, "1 reason", None),
-        (6, "6 reasons", None),
-        (7, "7 reasons", "1 reason more"),
-        (9, "9 reasons", "3 reasons more"),
-    ):
-        shown = of(count)
-        assert f"Not measured: {told}<" in shown._repr_html_()
-        assert len(shown.missing) == min(count, 6)
-        assert shown.more == max(0, count - 6)
-        for text in (repr(shown), shown._repr_html_()):
-            assert (f"{more}" in text) if more else (" more" not in text)
 
 
 def test_rows_of_several_runs_are_shown_run_by_run(one, other):
