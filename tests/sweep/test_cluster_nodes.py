@@ -21,20 +21,8 @@ from attnbench.core.store import read_records
 from tests import processes
 
 ROOT = Path(attnbench.__file__).parents[1]
-GRID = [
-    "--seq",
-    "32,48",
-    "--heads",
-    "2",
-    "--head-dim",
-    "8",
-    "--phase",
-    "forward,train",
-    "--budget",
-    "0.02",
-    "--mask",
-    "causal",
-]
+GRID = ["--seq", "32,48", "--heads", "2", "--head-dim", "8", "--phase", "forward,train"]
+GRID += ["--budget", "0.02", "--mask", "causal"]
 MARK = "ATTNBENCH_TEST_NODE"
 VARIANTS = ["einsum", "matmul", "sdpa", "exp.naive", "sdpa.cudnn", "numpy"]
 
@@ -98,19 +86,9 @@ class Cluster:
 
     @staticmethod
     def _started(*words, within=()):
-        command = [
-            *within,
-            Path(sys.executable).with_name("ray"),
-            "start",
-            *words,
-            "--num-cpus",
-            "1",
-            "--disable-usage-stats",
-            "--object-store-memory",
-            "100000000",
-            "--block",
-        ]
-        mark = uuid.uuid4().hex
+        ray = Path(sys.executable).with_name("ray")
+        more = ["--num-cpus", "1", "--disable-usage-stats", "--object-store-memory", "100000000"]
+        command, mark = [*within, ray, "start", *words, *more, "--block"], uuid.uuid4().hex
         node = subprocess.Popen(
             list(map(str, command)),
             stdout=subprocess.DEVNULL,
@@ -135,24 +113,9 @@ def nodes():
 
 
 def run(out, *words, variants=VARIANTS):
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "attnbench",
-            "run",
-            *variants,
-            *GRID,
-            "--out",
-            str(out),
-            "--no-report",
-            *words,
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "attnbench", "run", *variants, *GRID, *words, "--no-report"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, "--out", str(out)], cwd=ROOT, **pipes)
 
 
 def records(out):

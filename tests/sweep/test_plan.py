@@ -1,18 +1,31 @@
 """The plan: which cells there are, which are left out and why, and what can't be planned."""
 
-from dataclasses import replace
+import gc
+import json
+import warnings
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 import impls
+from attnbench.core import machine
 from attnbench.core.machine import Gpu
-from attnbench.core.record import Status
+from attnbench.core.record import Record, Status
+from attnbench.sweep import start
 from attnbench.sweep.plan import make_plan, problems
-from attnbench.sweep.presets import PRESETS
+from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
-from tests.sweep.build import BOX, PLAIN, plan, row
+from tests.sweep.build import BOX, PLAIN, plan, row, table
 
-GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
+H200 = replace(
+    BOX,
+    name="nvidia-h200",
+    cores=16,
+    torch_cuda="13.0",
+    compiler="/usr/bin/g++",
+    gpus=(Gpu("NVIDIA H200", "GPU-1", 9.0, 150_754_820_096, "580.159"),),
+)
 
 
 # ---- the combinations ----------------------------------------------------------------------------
@@ -34,35 +47,19 @@ def test_every_combination_is_there_once():
     for name, values in axes.items():
         own = "q_len" if name == "seq" else name
         assert {str(getattr(p, own)) for p in made} == {str(value) for value in values}
+    assert len(plan(row("a"), seq=("16", "16", "16x16"), heads=(2, 2)).cells) == 1
 
 
-def test_a_length_is_one_query_where_it_decodes():
-    made = list(problems(PLAIN.with_(seq=("64",), phase=("decode", "forward"))))
-    assert [(p.phase, p.q_len, p.kv_len) for p in made] == [
-        ("decode", 1, 64),
-        ("forward", 64, 64),
-    ]
-
-
-@pytest.mark.parametrize("text", ["4x64", "4X64"])
-def test_queries_x_keys_says_both_in_every_phase(text):
-    made = problems(PLAIN.with_(seq=(text,), phase=("decode", "forward"), mask=("none",)))
-    assert [(p.q_len, p.kv_len) for p in made] == [(4, 64), (4, 64)]
-
-
-@pytest.mark.parametrize("text", ["", "4x", "1x2x3", "four", "-4", "²", "0", "4x0"])
-def test_a_length_that_is_none_is_refused(text):
-    with pytest.raises(InvalidProblem) as caught:
-        list(problems(PLAIN.with_(seq=(text,))))
-    assert "--seq" in str(caught.value) or "_len is 0" in str(caught.value)
+@pytest.mark.parametrize(
+    ("seq", "lengths"),
+    [("64", [(1, 64), (64, 64)]), ("4x64", [(4, 64)] * 2), ("4X64", [(4, 64)] * 2)],
+)
+def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both(seq, lengths):
+    made = problems(PLAIN.with_(seq=(seq,), phase=("decode", "forward"), mask=("none",)))
+    assert [(p.q_len, p.kv_len) for p in made] == lengths
 
 
 # ---- the cells -----------------------------------------------------------------------------------
-
-
-def test_a_problem_asked_for_twice_is_measured_once():
-    made = plan(row("a"), seq=("16", "16", "16x16"), heads=(2, 2))
-    assert len(made.cells) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,72 +75,208 @@ def test_a_problem_asked_for_twice_is_measured_once():
     ],
 )
 def test_what_a_row_does_not_take_is_left_out_as_unsupported(limits, word):
-    (cell,) = plan(
-        row("a", **limits),
-        seq=("8x16",),
-        heads=(4,),
-        kv_heads=(2,),
-        v_head_dim=(32,),
-        phase=("train",),
-    ).cells
-    assert cell.left_out.status is Status.UNSUPPORTED
-    assert "a " in cell.left_out.reason
-    assert word in cell.left_out.reason
-    assert cell.left_out.key == cell.key
+    grid = {"seq": ("8x16",), "heads": (4,), "kv_heads": (2,), "v_head_dim": (32,)}
+    (cell,) = plan(row("a", **limits), **grid, phase=("train",)).cells
+    assert (cell.left_out.status, cell.left_out.key) == (Status.UNSUPPORTED, cell.key)
+    assert "a " in cell.left_out.reason and word in cell.left_out.reason
     assert cell.guess_s == 0
 
 
-@pytest.mark.parametrize(
-    "needs", [{"devices": ("cuda",)}, {"requires": ("no-such-thing>=1",)}, {"requires": ("c++",)}]
-)
+@pytest.mark.parametrize("needs", [{"devices": ("cuda",)}, {"requires": ("no-such-thing>=1",)}])
 def test_what_the_machine_lacks_is_left_out_as_unavailable_with_a_remedy(needs):
     (cell,) = plan(row("a", **needs)).cells
     assert cell.left_out.status is Status.UNAVAILABLE
-    assert cell.left_out.reason
-    assert cell.left_out.remedy
-
-
-def test_a_row_of_another_level_that_was_asked_for_is_not_dropped_in_silence():
-    deep = row("deep", level="layer", definition="some.module:definition")
-    made = plan(deep, row("a"), names=["deep", "a"], level=("core",))
-    (left,) = [c.left_out for c in made.cells if c.variant.name == "deep"]
-    assert left.status is Status.UNSUPPORTED
-    assert "level layer" in left.reason
+    assert cell.left_out.reason and cell.left_out.remedy
 
 
 def test_the_levels_are_those_of_the_variants_named_and_else_core():
-    deep = row("deep", level="layer", definition="some.module:definition")
-    both = plan(deep, row("a"), names=["deep", "a"])
-    assert {(c.variant.name, c.problem.level) for c in both.to_run} == {
-        ("deep", "layer"),
-        ("a", "core"),
-    }
-    assert {c.variant.name for c in plan(deep, row("a")).cells} == {"a"}
-    everything = plan(deep, row("a"), level=("core", "layer", "block"))
-    assert {c.variant.name for c in everything.to_run} == {"deep", "a"}
+    rows = row("deep", level="layer", definition="some.module:definition"), row("a")
 
+    def levels(**more):
+        return {(c.variant.name, c.problem.level) for c in plan(*rows, **more).to_run}
 
-# ---- the sentence --------------------------------------------------------------------------------
+    assert levels(names=["deep", "a"]) == {("deep", "layer"), ("a", "core")}
+    assert levels() == {("a", "core")}
+    assert levels(level=("core", "layer", "block")) == {("deep", "layer"), ("a", "core")}
+    made = plan(*rows, names=["deep", "a"], level=("core",))  # which is not dropped in silence
+    (left,) = [c.left_out for c in made.cells if c.variant.name == "deep"]
+    assert left.status is Status.UNSUPPORTED and "level layer" in left.reason
 
 
 def test_the_sentence_says_what_is_left_out_and_why():
-    rows = [
-        row("a"),
-        *(row(f"c{n}", devices=("cuda",)) for n in range(2)),
-        *(row(f"d{n}", phases=("train",)) for n in range(3)),
-    ]
-    text = plan(*rows, seq=("16", "32")).sentence()
+    lacking = [row(f"c{n}", devices=("cuda",)) for n in range(2)]
+    refusing = [row(f"d{n}", phases=("train",)) for n in range(3)]
+    text = plan(row("a"), *lacking, *refusing, seq=("16", "32")).sentence()
     assert text.startswith("2 cells: 1 variant on 2 problems; 10 left out (")
     assert "2 × " in text
     assert "; 4 more)" in text  # five reasons twice, three of them told
-    assert " more)" not in plan(*rows[:3]).sentence()
+    assert " more)" not in plan(row("a"), *lacking).sentence()
+
+
+# ---- what can't be planned -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        *(({"seq": (text,)}, ["--seq"]) for text in ("", "4x", "1x2x3", "-4", "²")),
+        ({"seq": ("4x0",)}, ["_len is 0"]),
+        ({"batch": (0,)}, ["batch is 0"]),
+        ({"v_head_dim": (-1,)}, ["v_head_dim is -1"]),
+        ({"inputs": ("odd",)}, ["odd", "normal, peaky"]),
+        ({"device": "tpu"}, ["tpu", "cpu, cuda"]),
+        ({"device": "cuda"}, ["device cuda is not here", "--device cpu", "there is no GPU"]),
+        ({"mask": ("document:4,4",)}, ["add up to 8", "16"]),
+        ({"mask": ("padding:99",)}, ["kv_len=16"]),
+        ({"mask": ("padding:1,2,3",)}, ["batch of 1"]),
+        ({"inputs": ("captured:/no/such.npz",)}, ["/no/such.npz"]),
+        ({"inputs": ()}, ["the grid is empty"]),
+    ],
+    ids=str,
+)
+def test_a_grid_that_can_not_be_is_a_sentence(grid, words):
+    with pytest.raises(InvalidProblem) as caught:
+        plan(row("a"), **grid)
+    for word in words:
+        assert word in str(caught.value)
+
+
+SHAPES = {"q": (1, 4, 16, 8), "k": (1, 2, 16, 8), "v": (1, 2, 16, 24)}
+FITTING = {"heads": (4,), "kv_heads": (2,), "head_dim": (8,), "v_head_dim": (24,)}
+
+
+@pytest.fixture
+def captured(tmp_path):
+    """Plans inputs that a program had, whose arrays have other shapes or whose file is another."""
+
+    def plans(**changed):
+        file = tmp_path / "x.npz"
+        np.savez(file, **{name: np.ones(shape) for name, shape in {**SHAPES, **changed}.items()})
+        return plan(row("a"), inputs=(f"captured:{file}",), **FITTING), file
+
+    return plans
+
+
+def test_captured_inputs_that_fit_are_planned(captured):
+    made, file = captured()
+    assert [cell.problem.inputs for cell in made.to_run] == [f"captured:{file}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("q", (1, 4, 17, 8)), ("k", (1, 4, 16, 8)), ("v", (1, 2, 16, 8)), ("q", (4, 16, 8))],
+)
+def test_captured_inputs_of_another_shape_are_a_sentence(captured, name, shape):
+    with pytest.raises(InvalidProblem) as caught:
+        captured(**{name: shape})
+    said = str(caught.value)
+    assert f"{name} has the shape {shape}" in said and f"needs {SHAPES[name]}" in said
+    assert "x.npz" in said
+
+
+@pytest.mark.parametrize("data", [b"", b"no arrays here", "cut", "array", "without q", "folder"])
+def test_captured_inputs_that_can_not_be_read_are_a_sentence(captured, tmp_path, data):
+    _, file = captured()
+    whole = file.read_bytes()
+    file.unlink()
+    match data:
+        case "cut":
+            file.write_bytes(whole[:200])
+        case "array":
+            with file.open("wb") as opened:
+                np.save(opened, np.zeros(SHAPES["q"]))
+        case "without q":
+            np.savez(file, k=np.zeros(3))
+        case "folder":
+            file.mkdir()
+        case _:
+            file.write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # NumPy leaves a broken .npz open
+        with pytest.raises(InvalidProblem, match=r"can't be read as an \.npz of q, k and v"):
+            plan(row("a"), inputs=(f"captured:{file}",), **FITTING)
+        gc.collect()
+
+
+# ---- grids that are the union of several ---------------------------------------------------------
+
+A = Preset("a", seq=("64", "128"), tokens=256, phase=("forward",), heads=(2,), head_dim=(8,))
+BOTH = Preset("both", parts=(A, A.with_(seq=("128",), phase=("forward", "train"))), budget=0.1)
+
+
+def shapes(grid):
+    return [(p.phase, p.batch, p.kv_len) for p in problems(grid)]
+
+
+def test_as_many_tokens_a_batch_is_a_batch_for_each_length():
+    assert shapes(A) == [("forward", 4, 64), ("forward", 2, 128)]
+    assert shapes(A.with_(seq=("100", "512"))) == [("forward", 2, 100), ("forward", 1, 512)]
+
+
+def test_the_variants_of_a_problem_that_two_parts_have_are_side_by_side_and_measured_once():
+    few = A.with_(seq=("128",), variants=("a",))
+    cells = make_plan(table(row("a"), row("b")), (), Preset("g", parts=(few, A)), BOX).cells
+    assert [f"{c.variant.name}{c.problem.kv_len}" for c in cells] == ["a128", "b128", "a64", "b64"]
+
+
+def test_what_the_command_line_changes_is_changed_in_every_part():
+    changed = BOTH.with_(seq=("32",))
+    assert shapes(changed) == [("forward", 8, 32), ("forward", 8, 32), ("train", 8, 32)]
+    assert {p.batch for p in problems(BOTH.with_(batch=(3,)))} == {3}
+    assert {p.device for p in problems(BOTH.with_(device="cuda"))} == {"cuda"}
+    assert {part.budget for part in BOTH.with_(budget=0.5).products} == {0.5}
+    assert BOTH.with_(seq=None, budget=None) == BOTH
+
+
+@pytest.mark.parametrize("name", ["cpu", "h200"])
+def test_a_grid_comes_back_from_a_header_as_it_was(name):
+    grid = PRESETS[name]
+    assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
+
+
+def test_a_run_over_parts_is_resumed_with_the_cells_that_are_left(tmp_path):
+    begun = start.begin(("einsum",), BOTH, (), tmp_path, seed=0, threads=1)
+    first = begun.plan.cells[0]
+    begun.folder.append(Record.of(first.variant, first.problem, Status.FAILED, "it has one"))
+    begun.folder.close()
+    again = start.resume(begun.folder.path)
+    again.folder.close()
+    assert [c.key for c in again.plan.cells] == [c.key for c in begun.plan.cells]
+    assert [c.key in again.done for c in again.plan.cells] == [True, False, False]
 
 
 # ---- presets -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu", "cuda", "check", "h200", "million"])
-def test_a_preset_can_be_planned_where_its_device_is(name):
-    here = replace(BOX, gpus=(GPU,), torch_cuda="13.0", compiler="/usr/bin/g++")
-    made = make_plan(impls.table(), [], PRESETS[name], here)
-    assert made.to_run
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_planned_where_its_device_is(name):
+    cells = make_plan(impls.table(), [], PRESETS[name], H200).to_run
+    assert cells
+    compiled = ["c++" in c.variant.requires and c.problem.device != "cpu" for c in cells]
+    if PRESETS[name].parts:  # they take as long as many others, and come last
+        assert compiled == sorted(compiled)
+
+
+def test_a_visit_begins_with_what_is_asked_most():
+    head = [
+        ("forward", 64, 512),
+        ("forward", 16, 2048),
+        ("forward", 4, 8192),
+        ("forward", 1, 32768),
+    ]
+    first = list(dict.fromkeys(problems(PRESETS["h200"])))[:10]
+    train = [("train", batch, length) for _, batch, length in head]
+    decode = [("decode", 1, 8192), ("decode", 1, 131072)]
+    assert [(p.phase, p.batch, p.kv_len) for p in first] == [*head, *train, *decode]
+    alike = {(str(p.mask), p.head_dim, p.dtype) for p in first}
+    assert alike == {("causal", 128, "bfloat16")}
+
+
+@pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])
+def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
+    there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
+    monkeypatch.setattr(machine, "version_of", there.get)
+    monkeypatch.setenv("CC", "cc")
+    plan = make_plan(impls.table(), (), PRESETS[name], H200)
+    assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
+    assert len({c.variant.family for c in plan.to_run}) >= 5
