@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attnbench.core import settings
 from attnbench.core.lock import collector_off
+from attnbench.core.process_child import DIE_WITH_PARENT
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_form
@@ -44,8 +45,6 @@ PATIENCE = timedelta(minutes=30)
 
 REST_S, LOOK_S, STILL = 2.0, 1e-3, 3
 """How long at most other threads are waited for, and how often in a row they must be at rest."""
-DIE_WITH_PARENT = 1
-"""prctl's PR_SET_PDEATHSIG."""
 
 _barrier, _synchronize = dist.barrier, torch.cuda.synchronize
 
@@ -71,13 +70,20 @@ def _runs(thread: Path) -> bool:
         return False
 
 
-class Share:
-    """A rank's part of a problem: its tokens, and the problem as it is with those alone."""
+class RankPart:
+    """A variant, built by this rank for its share: its tokens, and the problem with those alone."""
 
     def __init__(self, whole: Problem, places: Sequence[int], device: str, pages: Pages) -> None:
         n = len(places)
         self.problem = whole.with_(q_len=n, kv_len=n, mask=Mask(), device=device)
         self._pages, self._places = pages, torch.tensor(places)
+        self.out: Tensor | None = None
+        self.dout = self.take("dout") if self.problem.gradients else None
+
+    def built(self, attend: Attend, ranks: Any, before: dict[str, Any]) -> None:
+        """Keep what was built, with what was there before."""
+        self.attend, self.ranks, self.before = attend, ranks, before
+        self.call = Call(self.problem, attend, self.inputs())
 
     def take(self, name: str) -> Tensor:
         """The share of a tensor that the worker wrote."""
@@ -90,16 +96,6 @@ class Share:
     def put(self, name: str, result: Tensor) -> None:
         """Write a result to its place in the whole."""
         self._pages[name].index_copy_(2, self._places, result.detach().cpu())
-
-
-class RankPart:
-    """A variant, built by this rank for its share."""
-
-    def __init__(self, share: Share, attend: Attend, ranks: Any, before: dict[str, Any]) -> None:
-        self.share, self.attend, self.ranks, self.before = share, attend, ranks, before
-        self.call = Call(share.problem, attend, share.inputs())
-        self.out: Tensor | None = None
-        self.dout = share.take("dout") if share.problem.gradients else None
 
     def check_kept(self, inputs: Inputs, versions: Sequence[int]) -> None:
         """Raise where the variant wrote to its share of the inputs."""
@@ -130,18 +126,13 @@ class Member:
                 return self._join(question, files[0])
             case "load":
                 load_function(question["build"])
-                return {}
             case "build":
                 return self._build(question, files[0])
-        part = self._parts[question["of"]]
-        match question["do"]:
-            case "forward":
-                return self._forward(part)
-            case "backward":
-                return self._backward(part)
-            case "observe":
-                return self._observe(part)
-        watch.check(part.before)
+            case "look":
+                watch.check(self._parts[question["of"]].before)
+            case "forward" | "backward" | "observe" as deed:
+                done: dict[str, Any] = getattr(self, f"_{deed}")(self._parts[question["of"]])
+                return done
         return {}
 
     def _join(self, question: Mapping[str, Any], file: int) -> dict[str, Any]:
@@ -166,33 +157,31 @@ class Member:
     def _build(self, question: Mapping[str, Any], file: int) -> dict[str, Any]:
         from impls.parallel.ranks import Ranks
 
-        row, problem = (
-            Variant.from_dict(question["variant"]),
-            Problem.from_dict(question["problem"]),
-        )
+        row = Variant.from_dict(question["variant"])
+        problem = Problem.from_dict(question["problem"])
         pages = Pages(problem, file)
         pages.close_file()
         assert row.shares is not None
         places = load_function(row.shares)(problem, self._world)[self._rank]
-        share = Share(problem, places, self._device, pages)
-        ranks = Ranks(self._rank, self._world)
+        part, ranks = RankPart(problem, places, self._device, pages), Ranks(self._rank, self._world)
         options = {name: value for name, value in row.chosen.items() if name != "world"}
         build, here = load_function(row.build), problem.with_(device=self._device)
         before = watch.snapshot()
         attend = build(here, ranks, **options)
         if not callable(attend):
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
-        self._parts[question["of"]] = RankPart(share, attend, ranks, before)
+        part.built(attend, ranks, before)
+        self._parts[question["of"]] = part
         note = getattr(attend, "note", None)
         return {"note": str(note()) if callable(note) else ""}
 
     def _forward(self, part: RankPart) -> dict[str, Any]:
-        part.out, inputs = None, part.share.inputs()
+        part.out, inputs = None, part.inputs()
         part.call.load(inputs)
         versions = [leaf._version for leaf in part.call.leaves]
         seconds, sent, out = self._timed(part, part.call.forward)
-        out = check_form(part.share.problem, out)
-        part.share.put("out", out)
+        out = check_form(part.problem, out)
+        part.put("out", out)
         part.check_kept(inputs, versions)
         part.out = out
         return {"seconds": seconds, "sent": sent}
@@ -200,10 +189,10 @@ class Member:
     def _backward(self, part: RankPart) -> dict[str, Any]:
         out, dout = part.out, part.dout
         assert out is not None and dout is not None
-        dout.copy_(part.share.take("dout"))
+        dout.copy_(part.take("dout"))
         seconds, sent, gradients = self._timed(part, lambda: part.call.backward(out, dout))
         for name, gradient in zip(part.call.names, gradients, strict=True):
-            part.share.put(name, gradient)
+            part.put(name, gradient)
         part.out = None
         return {"seconds": seconds, "sent": sent}
 
@@ -229,13 +218,11 @@ class Member:
         if not self._warm:
             memory.warm_profiler()
             self._warm = True
-        inputs = part.share.inputs()
-        dout = part.share.take("dout") if part.share.problem.gradients else None
-        seen = memory.observe(
-            part.share.problem, part.attend, inputs, dout, None, sure=1, settle=_threads_rest
-        )
+        dout = part.take("dout") if part.problem.gradients else None
+        given = part.problem, part.attend, part.inputs(), dout, None
+        seen = memory.observe(*given, sure=1, settle=_threads_rest)
         for name, result in seen.results.items():
-            part.share.put("out" if name == "forward" else name, result)
+            part.put("out" if name == "forward" else name, result)
         return {"memory": seen.memory.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}
 
 

@@ -16,18 +16,18 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
+from itertools import accumulate
 from statistics import median
 from time import monotonic, sleep
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.core import process
 from attnbench.core.record import Memory, Ranks, Status, Time
-from attnbench.core.settings import Settings, environment
+from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Attend, Ends
 from attnbench.meter.clocks import Clock, Step
@@ -49,24 +49,17 @@ class RankLost(Exception):
         """Of the record."""
 
 
-def died(rank: int, status: int, doing: str, words: str) -> RankLost:
-    """A process that is gone, by its exit status."""
-    return RankLost(f"rank {rank} {process.ended(status)} in its {doing}", Status.CRASHED, words)
-
-
 def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
     """Ranks that have not answered in time; ``words``: where each stands."""
     waiting = [rank for rank, stack in words.items() if EXCHANGE.search(stack)]
     stuck = [rank for rank in words if rank not in waiting]
-    after = f"after {limit_s:.0f} s"
+    their = "its" if len(stuck or waiting) == 1 else "their"
     if stuck:
-        own = "its" if len(stuck) == 1 else "their"
-        reason = f"{_listed(stuck)} still at {own} {doing} {after}"
+        reason = f"{_listed(stuck)} still at {their} {doing} after {limit_s:.0f} s"
         reason += f", and {_listed(waiting)} waiting" if waiting else ""
-    elif len(waiting) > 1:
-        reason = f"{_listed(waiting)} waiting for each other in their {doing} {after}"
     else:
-        reason = f"{_listed(waiting)} still waiting for others in its {doing} {after}"
+        whom = "waiting for each other" if len(waiting) > 1 else "still waiting for others"
+        reason = f"{_listed(waiting)} {whom} in {their} {doing} after {limit_s:.0f} s"
     detail = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in words.items())
     return RankLost(reason, Status.TIMED_OUT, detail)
 
@@ -81,11 +74,10 @@ def blamed(troubles: Mapping[int, Mapping[str, Any]]) -> Exception:
         return Unsupported(answer["unsupported"])
     if "unavailable" in answer:
         return Unavailable(*answer["unavailable"])
-    fields = dict(answer["failed"])
-    own = fields["reason"].removeprefix("it ")
-    named = f"rank {rank} {own}" if own != fields["reason"] else f"rank {rank}: {own}"
-    status = Status(fields["status"])
-    return RankLost(named, status, fields.get("detail", ""), fields.get("remedy", ""))
+    failed = answer["failed"]
+    own = failed["reason"].removeprefix("it ")
+    reason = f"rank {rank}{'' if own != failed['reason'] else ':'} {own}"
+    return RankLost(**{**failed, "reason": reason, "status": Status(failed["status"])})
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -98,36 +90,28 @@ ALIGNED = 64
 """Bytes: where a tensor may begin."""
 
 
-def _shapes(problem: Problem) -> Mapping[str, tuple[int, ...]]:
-    b, h, c = problem.batch, problem.heads, problem.kv_heads
-    q = (b, h, problem.q_len, problem.head_dim)
-    k = (b, c, problem.kv_len, problem.head_dim)
-    v = (b, c, problem.kv_len, problem.v_head_dim)
-    out = problem.output_shape
-    shapes = {"q": q, "k": k, "v": v, "out": out}
-    return {**shapes, "dout": out, "dq": q, "dk": k, "dv": v} if problem.gradients else shapes
-
-
 class Pages:
     """Inputs and results of one problem by name, wherever they are mapped."""
 
     def __init__(self, problem: Problem, file: int | None = None) -> None:
         """``file``: the descriptor of pages that exist already; without it, new ones."""
-        dtype, shapes = getattr(torch, problem.dtype), _shapes(problem)
-        at, offsets = 0, {}
-        for name, shape in shapes.items():
-            offsets[name] = at
-            size = math.prod(shape) * problem.item_bytes
-            at += -(-size // ALIGNED) * ALIGNED
+        p, dtype = problem, getattr(torch, problem.dtype)
+        q, out = (p.batch, p.heads, p.q_len, p.head_dim), p.output_shape
+        k, v = ((p.batch, p.kv_heads, p.kv_len, n) for n in (p.head_dim, p.v_head_dim))
+        shapes = {"q": q, "k": k, "v": v, "out": out}
+        if problem.gradients:
+            shapes |= {"dout": out, "dq": q, "dk": k, "dv": v}
+        sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
+        ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
         self.file = os.memfd_create("attnbench-pages") if file is None else file
         if file is None:
-            os.ftruncate(self.file, at)
-        memory = mmap.mmap(self.file, at)
+            os.ftruncate(self.file, ends[-1])
+        memory = mmap.mmap(self.file, ends[-1])
         self._tensors = {
-            name: torch.frombuffer(
-                memory, dtype=dtype, count=math.prod(shape), offset=offsets[name]
-            ).view(shape)
-            for name, shape in shapes.items()
+            name: torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).view(
+                shape
+            )
+            for (name, shape), offset in zip(shapes.items(), [0, *ends], strict=False)
         }
 
     def __getitem__(self, name: str) -> Tensor:
@@ -142,29 +126,50 @@ START_LIMIT_S = 120.0
 """For all ranks to load torch and to find each other."""
 CALL_LIMIT_S = 240.0
 """For any other question; less than a whole cell may take."""
-GRACE_S = 1.0
-"""How long the others may take to fail too, before one is blamed."""
-SAY_S = 0.3
-"""For a rank that is stuck to write where."""
-MESSAGE = 1 << 20
-LAST_WORDS = 2000
-"""Bytes of a rank's error stream that go into the record."""
+GRACE_S, SAY_S = 1.0, 0.3
+"""For the others to fail too, before one is blamed, and for one that is stuck to write where."""
+MESSAGE, LAST_WORDS = 1 << 20, 2000
+"""Bytes of a message, and of a rank's error stream that go into the record."""
 
 
-@dataclass
 class _Rank:
-    """One process of a team."""
+    """One process of a team, with a line to it and the file of what it writes."""
 
-    number: int
-    process: subprocess.Popen[bytes]
-    line: socket.socket
-    words: IO[bytes]
+    def __init__(self, number: int, threads: int) -> None:
+        self.number = number
+        self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the rank
+        code = f"from attnbench.meter.rank import main; main({its.fileno()}, {os.getpid()})"
+        on_this_machine = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-P", "-c", code],
+            env={**process.variables_of(threads), **on_this_machine},
+            pass_fds=(its.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=self._words,
+            stderr=self._words,
+        )
+        its.close()
 
     def last_words(self) -> str:
         """The end of what it wrote."""
-        size = self.words.seek(0, os.SEEK_END)
-        self.words.seek(max(0, size - LAST_WORDS))
-        return self.words.read().decode(errors="replace")
+        size = self._words.seek(0, os.SEEK_END)
+        self._words.seek(max(0, size - LAST_WORDS))
+        return self._words.read().decode(errors="replace")
+
+    def ended(self) -> int:
+        """Its exit status; one that has only closed its line is killed."""
+        try:
+            return self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def close(self) -> None:
+        """Once it is killed."""
+        self.process.wait()
+        self.line.close()
+        self._words.close()
 
 
 class Team:
@@ -172,27 +177,27 @@ class Team:
 
     def __init__(self, world: int, device: str) -> None:
         """``device``: ``cpu``, or ``cuda``: then each rank has a GPU of its own number."""
-        self.world, self.device = world, device
-        self.backend = "gloo" if device == "cpu" else "nccl"
+        self.world, self.backend = world, "gloo" if device == "cpu" else "nccl"
         self.threads = max(1, torch.get_num_threads() // world)
         """Of each rank: they share the worker's."""
         self._over: list[int] = []
         self._built = 0
         self._selector = selectors.DefaultSelector()
-        self._ranks: list[_Rank] = []
-        for number in range(world):
-            self._ranks.append(rank := _start(number, self.threads))
+        self._ranks = [_Rank(number, self.threads) for number in range(world)]
+        for rank in self._ranks:
             self._selector.register(rank.line, selectors.EVENT_READ, rank)
-        join = {
-            "do": "join",
-            "world": world,
-            "device": device,
-            "backend": self.backend,
-            "settings": asdict(_settings(self.threads)),
-        }
+        settings = Settings(
+            threads=self.threads,
+            tf32=torch.get_float32_matmul_precision() == "high",
+            reduced_precision_reduction=bool(
+                torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+            ),
+        )
+        join = {"do": "join", "world": world, "device": device, "backend": self.backend}
+        questions = [{**join, "settings": asdict(settings), "rank": n} for n in range(world)]
         meeting = os.memfd_create("attnbench-meeting")  # unlike a socket, for the ranks alone
         try:
-            self._ask([{**join, "rank": number} for number in range(world)], "start", (meeting,))
+            self._ask(questions, "start", meeting)
         finally:
             os.close(meeting)
 
@@ -216,11 +221,11 @@ class Team:
         """Have each build a variant; returns the number of what was built, and the answers."""
         self._built += 1
         question = {"do": "build", "of": self._built, "variant": variant, "problem": problem}
-        return self._built, self._ask([question] * self.world, "setup", (pages,))
+        return self._built, self._ask([question] * self.world, "setup", pages)
 
-    def ask(self, do: str, of: int, doing: str, **more: Any) -> list[dict[str, Any]]:
+    def ask(self, do: str, of: int, doing: str) -> list[dict[str, Any]]:
         """What each answers about something that was built; ``doing`` names it in an error."""
-        return self._ask([{"do": do, "of": of, **more}] * self.world, doing)
+        return self._ask([{"do": do, "of": of}] * self.world, doing)
 
     def release(self, of: int) -> None:
         """This is not needed any more; the next question tells the ranks."""
@@ -231,14 +236,12 @@ class Team:
         for rank in self._ranks:
             rank.process.kill()
         for rank in self._ranks:
-            rank.process.wait()
-            rank.line.close()
-            rank.words.close()
+            rank.close()
         self._ranks = []
         self._selector.close()
 
     def _ask(
-        self, questions: Sequence[Mapping[str, Any]], doing: str, files: Sequence[int] = ()
+        self, questions: Sequence[Mapping[str, Any]], doing: str, *files: int
     ) -> list[dict[str, Any]]:
         if not self._ranks:
             raise RankLost(f"its ranks had ended before its {doing}", Status.CRASHED)
@@ -248,7 +251,7 @@ class Team:
         for rank, question in zip(self._ranks, questions, strict=True):
             message = json.dumps({**question, "over": over}).encode()
             with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the answers show it
-                socket.send_fds(rank.line, [message], list(files))
+                socket.send_fds(rank.line, [message], files)
         limit_s = START_LIMIT_S if doing == "start" else CALL_LIMIT_S
         until, answers = monotonic() + limit_s, dict[int, dict[str, Any]]()
         while len(answers) < self.world:
@@ -279,8 +282,8 @@ class Team:
             self._listen(answers, left)
         for rank in self._ranks:
             if answers.get(rank.number, {}).get("gone") or rank.process.poll() is not None:
-                status = _status(rank.process)
-                lost: Exception = died(rank.number, status, doing, rank.last_words())
+                reason = f"rank {rank.number} {process.ended(rank.ended())} in its {doing}"
+                lost: Exception = RankLost(reason, Status.CRASHED, rank.last_words())
                 break
         else:
             lost = blamed({rank: one for rank, one in answers.items() if "done" not in one})
@@ -298,55 +301,6 @@ class Team:
         return silent(words, doing, limit_s)
 
 
-def _status(process: subprocess.Popen[bytes]) -> int:
-    """Its exit status; one that has only closed its line is killed."""
-    try:
-        return process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-def _start(number: int, threads: int) -> _Rank:
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the rank
-    code = f"from attnbench.meter.rank import main; main({its.fileno()}, {os.getpid()})"
-    process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-P", "-c", code],
-        env=_variables(threads),
-        pass_fds=(its.fileno(),),
-        stdin=subprocess.DEVNULL,
-        stdout=words,
-        stderr=words,
-    )
-    its.close()
-    return _Rank(number, process, ours, words)
-
-
-def _variables(threads: int) -> dict[str, str]:
-    """The worker's own, with a rank's share of its threads; ranks meet on this machine alone."""
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), here]))
-    return {
-        **os.environ,
-        **environment(threads),
-        "PYTHONPATH": path,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",
-    }
-
-
-def _settings(threads: int) -> Settings:
-    """The worker's own settings, for its ranks."""
-    return Settings(
-        threads=threads,
-        tf32=torch.get_float32_matmul_precision() == "high",
-        reduced_precision_reduction=bool(
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-        ),
-    )
-
-
 _teams: dict[tuple[int, str], Team] = {}
 """Those that wait for the next cell, by their number of ranks and their device."""
 
@@ -354,13 +308,12 @@ _teams: dict[tuple[int, str], Team] = {}
 def team_for(world: int, device: str) -> Team:
     """The team of so many ranks that waits, or a new one."""
     key = (world, device.split(":")[0])
-    team = _teams.get(key)
-    if team is not None and team.alive and team.threads == max(1, torch.get_num_threads() // world):
-        return team
-    if team is not None:
-        team.close()
-    _teams[key] = Team(*key)
-    return _teams[key]
+    team, threads = _teams.get(key), max(1, torch.get_num_threads() // world)
+    if team is None or not team.alive or team.threads != threads:
+        if team is not None:
+            team.close()
+        team = _teams[key] = Team(*key)
+    return team
 
 
 def end_teams() -> None:
@@ -458,11 +411,18 @@ class Together:
             if all(each.method != HIGH_WATER for each in memories):
                 break
         self._peaks = [each.peak_bytes for each in memories]
-        names = ("out", *GRADIENTS) if self.problem.gradients else ("out",)
-        results = {"forward" if n == "out" else n: self._taken(n) for n in names}
+        most = max(memories, key=lambda each: each.peak_bytes)
+        most = most.with_(
+            expected_bytes=expected,
+            method=f"the largest of {len(seen)} ranks, each above its share: {most.method}",
+            flags=[f"rank {i}: {flag}" for i, each in enumerate(memories) for flag in each.flags],
+        )
+        results = {"forward": self._taken("out")}
         results["forward"].requires_grad_(self.problem.gradients)  # as each rank's own did
+        if self.problem.gradients:
+            results |= {name: self._taken(name) for name in GRADIENTS}
         ran = frozenset(name for rank in seen for name in rank["ran"])
-        return Observed(_largest(memories, expected), seen[0]["kernels"], ran, results, 0)
+        return Observed(most, seen[0]["kernels"], ran, results, 0)
 
     def ranks(self, clock: RanksClock, time: Time) -> Ranks:
         """What each rank did in the calls whose samples were kept."""
@@ -501,14 +461,6 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *dout: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *ctx.together.backward(ctx.call, dout[0]))
-
-
-def _largest(memories: Sequence[Memory], expected: int | None) -> Memory:
-    """The memory of the rank that needs most, with what must be known of any."""
-    most = max(memories, key=lambda each: each.peak_bytes)
-    flags = [f"rank {i}: {flag}" for i, each in enumerate(memories) for flag in each.flags]
-    method = f"the largest of {len(memories)} ranks, each above its share: {most.method}"
-    return most.with_(expected_bytes=expected, method=method, flags=flags)
 
 
 def runs_over_ranks(variant: Variant) -> bool:

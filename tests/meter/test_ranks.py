@@ -1,0 +1,354 @@
+"""Cells that several ranks share, real processes over gloo: how they end, and their parts."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jsonschema
+import pytest
+
+import attnbench
+import impls
+from attnbench.core.record import Record, Status
+from attnbench.gate.findings import Wrong
+from attnbench.meter import ranks
+from attnbench.meter.cell import CALLS, Bench, audit_ranks
+from attnbench.meter.ranks import Pages, RanksClock
+from attnbench.meter.timed import Job
+from impls.masks import Mask
+from impls.problem import Problem
+from impls.spec import Unavailable, Unsupported, Variant
+
+SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").read_text())
+HONEST = "def build(problem, ranks):\n    return right(problem, ranks, 512)\n"
+
+
+class Planted:
+    """Makes rows of two ranks whose code is the given text, and measures them."""
+
+    def __init__(self, folder):
+        self.folder, self.bench, self._number = folder, Bench(), itertools.count()
+
+    def row(self, code=HONEST, **more):
+        file = self.folder / f"planted{next(self._number)}.py"
+        top = "import os, time, torch\nfrom impls.parallel.ring import build as right\n"
+        file.write_text(top + code)
+        return Variant(
+            name="planted",
+            title="",
+            family="parallel",
+            computes="softmax",
+            cross=False,
+            build=f"{file}:build",
+            ranks=True,
+            shares="impls.parallel.shares:ring",
+            masks=("none", "causal"),
+            options={"world": 1},
+            **more,
+        ).with_options({"world": "2"})
+
+    @staticmethod
+    def problem(**changes):
+        ordinary = {
+            "heads": 2,
+            "kv_heads": 2,
+            "q_len": 32,
+            "kv_len": 32,
+            "head_dim": 8,
+            "v_head_dim": 8,
+            "mask": Mask.parse("causal"),
+        }
+        return Problem(**{**ordinary, **changes})
+
+    def measure(self, row, problem=None, **job):
+        """The record, checked against the published schema and through its own line."""
+        job = {"budget_s": 0.05, **job}
+        record = self.bench.measure(Job(row, problem or self.problem(), **job))
+        values = json.loads(record.line())
+        jsonschema.validate(values, SCHEMA)
+        assert Record.from_dict(values).line() == record.line()
+        return record
+
+    def run(self, code, problem=None, **job):
+        return self.measure(self.row(code), problem, **job)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Whatever ranks its rows have started are gone afterwards."""
+    yield Planted(tmp_path_factory.mktemp("planted"))
+    pids = [pid for each in ranks._teams.values() for pid in each.processes]
+    ranks.end_teams()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+RING, ULYSSES = (impls.table().find(f"{name}?world=2") for name in ("ring", "ulysses"))
+ALL = ("forward", "dq", "dk", "dv")
+
+
+def sizes(problem):
+    """Bytes of one of two ranks' share of q, k, v and the output."""
+    b, n, each = problem.batch, problem.q_len // 2, problem.item_bytes
+    d, e = problem.head_dim, problem.v_head_dim
+    q, k = (b * heads * n * d * each for heads in (problem.heads, problem.kv_heads))
+    return q, k, b * problem.kv_heads * n * e * each, b * problem.heads * n * e * each
+
+
+def sent_by_ring(problem):
+    """(W-1)(K+V) forward; the same again backward, and W (dK+dV) in four bytes a number or more."""
+    _, k, v, _ = sizes(problem)
+    wide = max(4, problem.item_bytes) // problem.item_bytes
+    back = (k + v) + 2 * wide * (k + v)
+    return {"forward": k + v, "backward": back, "train": k + v + back}[problem.phase]
+
+
+def sent_by_ulysses(problem):
+    """(W-1)/W of Q, K, V and O forward, and of their gradients backward."""
+    once = sum(sizes(problem)) // 2
+    return once * {"forward": 1, "backward": 1, "train": 2}[problem.phase]
+
+
+@pytest.mark.parametrize(
+    ("row", "phase", "more"),
+    [
+        (RING, "train", {"mask": Mask.parse("none"), "kv_heads": 2, "heads": 4}),
+        (ULYSSES, "train", {"dtype": "bfloat16", "v_head_dim": 16}),
+        (ULYSSES, "backward", {}),
+        (RING, "forward", {}),
+    ],
+    ids=["grouped", "bfloat16", "backward", "forward"],
+)
+def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, phase, more):
+    problem = planted.problem(phase=phase, **more)
+    ceilings = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
+    record = planted.measure(row, problem, ceilings=ceilings, energy=True, bits=phase == "train")
+    assert (record.status, record.reason) == (Status.MEASURED, "")
+    assert set(record.error) == set(ALL if problem.gradients else ALL[:1])
+    sent = (sent_by_ring if row is RING else sent_by_ulysses)(problem)
+    told, time = record.ranks, record.time
+    assert (told.world, told.backend, told.sent_bytes) == (2, "gloo", [sent, sent])
+    assert (time.clock, time.audit_clock) == ("ranks", "e2e")
+    assert 0 < max(told.time_s) <= time.median_s * 1.0001
+    assert len(told.time_s) == 2
+    assert record.memory.peak_bytes == max(told.peak_bytes) > 0
+    assert record.memory.method.startswith("the largest of 2 ranks")
+    assert (record.memory.saved_bytes is None) == (not problem.gradients)
+    assert record.energy.joules is None
+    assert "several processes" in record.energy.why
+    assert record.note == "2 ranks of 1 thread each over gloo"
+    if phase == "train":
+        assert record.determinism.repeats is True
+    if "dtype" not in more:  # of two devices, each with these ceilings
+        least = max(record.cost.flops / 1e12, record.cost.bytes / 1e11) / 2
+        assert record.share_of_ceiling == pytest.approx(least / time.median_s)
+
+
+def test_two_variants_may_stand_ready_at_once(planted):
+    problem = planted.problem(phase="train")
+    sides = [planted.bench.ready(Job(row, problem)) for row in (RING, ULYSSES, RING)]
+    for ready in (*sides, *sides[::-1]):
+        timed = ready.timed()
+        ready.clock().samples(timed.before, timed.run, 2)
+        timed.settle()
+        assert timed.wrong() is None
+
+
+@pytest.mark.slow
+def test_three_ranks_are_as_right_as_two(planted):
+    for name in ("ring", "ulysses"):
+        row = impls.table().find(f"{name}?world=3")
+        problem = planted.problem(q_len=36, kv_len=36, heads=6, kv_heads=3, phase="train")
+        record = planted.measure(row, problem)
+        assert (record.status, record.reason) == (Status.MEASURED, "")
+        assert len(record.ranks.time_s) == 3
+
+
+# ---- how ranks end ----
+
+
+def gone(pids, within_s=5.0):
+    """Whether none of them is there any more."""
+    until = time.monotonic() + within_s
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+IN_RANK_1 = (
+    "def build(problem, ranks):\n    inner = right(problem, ranks, 512)\n"
+    "    def attend(q, k, v):\n        out = inner(q, k, v)\n"
+    "        if ranks.rank == 1:\n            {deed}\n        return out\n    return attend\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("deed", "status", "says"),
+    [
+        ("os.kill(os.getpid(), 9)", "crashed", "rank 1 died of SIGKILL in its forward pass"),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)  # a team that was in trouble is ended
+            for row in [
+                ("time.sleep(1000)", "timed_out", "rank 1 was still at its forward pass after 3 s"),
+                ("raise ValueError('no')", "failed", "rank 1 raised ValueError at planted"),
+                ("return out * 1.001", "wrong", "relative error of forward"),
+                ("q.zero_().copy_(q)", "wrong", "rank 1: it changed its input q"),
+                ("torch.set_num_threads(3)", "wrong", "rank 1: it left changed what other"),
+            ]
+        ),
+    ],
+)
+def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
+    planted, monkeypatch, deed, status, says
+):
+    pids = ranks.team_for(2, "cpu").processes
+    assert ranks.team_for(2, "cpu").processes == pids  # the same for all cells
+    if "sleep" in deed:
+        monkeypatch.setattr(ranks, "CALL_LIMIT_S", 3.0)
+    record = planted.run(IN_RANK_1.format(deed=deed), timed="threads" in deed)
+    assert record.status == status
+    assert says in record.reason
+    monkeypatch.undo()
+    assert "1.001" in deed or gone(pids)
+    assert planted.measure(planted.row(), timed=False).status is Status.MEASURED
+
+
+@pytest.mark.slow
+def test_ranks_go_with_whoever_started_them():
+    code = (
+        "import sys; from attnbench.meter.ranks import team_for\n"
+        "print(*team_for(2, 'cpu').processes, flush=True); sys.stdin.read()\n"
+    )
+    root = str(Path(impls.__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+    ) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        process.send_signal(signal.SIGKILL)
+    assert gone(pids)
+
+
+# ---- who is to blame, without any process --------------------------------------------------------
+
+WAITS = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n  File "/x/ring.py", line 9 in go'
+WORKS = '  File "/x/ring.py", line 7 in attend'
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            {0: WAITS, 1: WORKS},
+            "rank 1 was still at its forward pass after 240 s, and rank 0 was waiting",
+        ),
+        ({0: WORKS}, "rank 0 was still at its forward pass after 240 s"),
+        (
+            {0: WORKS, 1: WAITS, 2: WORKS},
+            "ranks 0 and 2 were still at their forward pass after 240 s, and rank 1 was waiting",
+        ),
+        (
+            {0: WAITS, 1: WAITS},
+            "ranks 0 and 1 were waiting for each other in their forward pass after 240 s",
+        ),
+        ({1: WAITS}, "rank 1 was still waiting for others in its forward pass after 240 s"),
+    ],
+)
+def test_those_that_are_stuck_are_named_and_those_that_wait(words, reason):
+    lost = ranks.silent(words, "forward pass", 240.0)
+    assert str(lost) == lost.fields["reason"] == reason
+    assert lost.fields["status"] is Status.TIMED_OUT
+
+
+def failed(reason, exchanging=False):
+    return {"failed": {"status": "failed", "reason": reason}, "exchanging": exchanging}
+
+
+@pytest.mark.parametrize(
+    ("troubles", "kind", "says"),
+    [
+        (
+            {0: failed("it raised Lost", True), 2: failed("it raised ValueError")},
+            ranks.RankLost,
+            "rank 2 raised ValueError",
+        ),
+        ({0: failed("it raised Lost", True)}, ranks.RankLost, "rank 0 raised Lost"),
+        ({1: {"wrong": "it is off"}, 0: failed("it raised Lost", True)}, Wrong, "rank 1: it is"),
+        ({0: {"unsupported": "not so"}}, Unsupported, "not so"),
+        ({0: {"unavailable": ["no such thing", "get one"]}}, Unavailable, "no such thing"),
+    ],
+)
+def test_one_that_was_left_in_the_lurch_is_not_blamed(troubles, kind, says):
+    lost = ranks.blamed(troubles)
+    assert type(lost) is kind
+    assert str(lost).startswith(says)
+
+
+# ---- the parts that need no rank ----
+
+PROBLEM = Problem(
+    batch=2, heads=4, kv_heads=2, q_len=6, kv_len=6, head_dim=3, v_head_dim=5, phase="train"
+)
+
+
+def test_pages_are_the_same_memory_wherever_they_are_mapped():
+    made = Pages(PROBLEM)
+    other = Pages(PROBLEM, os.dup(made.file))
+    for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
+        made[name].fill_(number)
+    for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
+        assert bool((other[name] == number).all())  # each has a place of its own
+    assert other["out"].shape == (2, 4, 6, 5)
+    assert other["dk"].shape == (2, 2, 6, 3)
+    other.close_file()
+    made.close_file()
+
+
+class Scripted:
+    """Ranks that spend what the script says at each call."""
+
+    def __init__(self, *script):
+        self._script, self.spent, self.checked = iter(script), [0.0, 0.0], 0
+
+    def begin(self):
+        self.spent = [0.0, 0.0]
+
+    def check(self):
+        self.checked += 1
+
+    def call(self):
+        more = next(self._script)
+        for rank, seconds in enumerate(more):
+            self.spent[rank] += seconds
+
+
+def test_what_goes_before_a_call_is_not_counted_even_of_the_next():
+    ranks = Scripted((9.0, 9.0), (1.0, 2.0), (9.0, 9.0), (2.0, 1.0))
+    clock = RanksClock(ranks)
+    assert clock.samples(ranks.call, ranks.call, 2) == [2.0, 2.0]
+    assert clock.taken == [[1.0, 2.0], [2.0, 1.0]]
+
+
+def audited(*script):
+    ranks = Scripted(*script)
+    timed = SimpleNamespace(before=lambda: None, run=ranks.call, settle=lambda: None)
+    return audit_ranks(timed, ranks), ranks
+
+
+def test_no_rank_can_have_taken_longer_than_the_call_from_end_to_end():
+    audit, ranks = audited(*[(1e-9, 2e-9)] * CALLS)
+    assert audit.implausible is None
+    assert audit.clock == "e2e"
+    assert ranks.checked == 1
+    audit, _ = audited(*[(0.0, 100.0)] * CALLS)
+    assert audit.implausible.startswith("rank 1 says that it took 1e+05 ms of a call that took")
