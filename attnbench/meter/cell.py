@@ -69,9 +69,13 @@ NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out 
 
 def failure(error: Exception) -> dict[str, Any]:
     """The fields of a record that ended in an exception."""
-    lines = _text(error, LONGEST).splitlines()
-    text = lines[0] if lines else _name(error)
-    if _no_room(error, text):
+    name = type(error).__name__[:NAME]
+    text = (_text(error, LONGEST).splitlines() or [name])[0]
+    if (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(word in text for word in NO_ROOM))
+    ):
         return {
             "status": Status.OUT_OF_MEMORY,
             "reason": text,
@@ -82,19 +86,35 @@ def failure(error: Exception) -> dict[str, Any]:
     place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return {
         "status": Status.FAILED,
-        "reason": f"it raised {_name(error)}{place}: {text}",
+        "reason": f"it raised {name}{place}: {text}",
         "detail": "\n".join(_trace(error))[-TRACE:],
     }
 
 
+def refused(error: Exception) -> dict[str, Any]:
+    """The fields of a record that ended in an exception of any kind, by that kind."""
+    match error:
+        case Wrong():
+            return {"status": Status.WRONG, "reason": str(error)}
+        case Implausible():
+            return {"status": Status.IMPLAUSIBLE, "reason": str(error)}
+        case Unsupported():
+            return {"status": Status.UNSUPPORTED, "reason": _text(error, NOTE) or SILENT}
+        case Unavailable():
+            return {
+                "status": Status.UNAVAILABLE,
+                "reason": _text(error.reason, LONGEST) or SILENT,
+                "remedy": (_text(error.remedy, LONGEST) or SILENT) if error.remedy else "",
+            }
+        case RankLost():
+            return error.fields
+    return failure(error)
+
+
 def clipped(record: Record) -> Record:
     """The record with its texts cut to the longest that is kept; it may come from anywhere."""
-    return record.with_(
-        reason=str(record.reason)[:LONGEST],
-        remedy=str(record.remedy)[:LONGEST],
-        note=str(record.note)[:LONGEST],
-        detail=str(record.detail)[-TRACE:],
-    )
+    texts = {name: str(getattr(record, name))[:LONGEST] for name in ("reason", "remedy", "note")}
+    return record.with_(**texts, detail=str(record.detail)[-TRACE:])
 
 
 def poisoned(device: str) -> bool:
@@ -116,18 +136,6 @@ def _text(words: object, most: int) -> str:
         return ""
 
 
-def _name(error: BaseException) -> str:
-    return type(error).__name__[:NAME]
-
-
-def _no_room(error: Exception, text: str) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    return isinstance(error, RuntimeError) and any(word in text for word in NO_ROOM)
-
-
 def _trace(error: BaseException) -> Iterator[str]:
     """As Python would print it, but with messages cut; its causes stand first."""
     causes: list[BaseException] = []
@@ -138,7 +146,7 @@ def _trace(error: BaseException) -> Iterator[str]:
     for each in causes:
         yield "Traceback (most recent call last):"
         yield "".join(traceback.format_tb(each.__traceback__)).rstrip()
-        yield f"{_name(each)}: {_text(each, TRACE)}"
+        yield f"{type(each).__name__[:NAME]}: {_text(each, TRACE)}"
 
 
 CALLS = 3
@@ -180,7 +188,7 @@ class Implausible(Exception):
 def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     """The record with everything that was measured."""
     job, attend, clock = ready.job, ready.attend, ready.clock()
-    problem = job.problem
+    problem, ranks = job.problem, None
     with spent.on("warmup"):
         timed = ready.timed()
         prepare(clock, timed)
@@ -201,7 +209,6 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
         time = _confirmed(ready, timed, clock, time)
         least = _check_not_too_fast(ready, time)
         watch.check(ready.shared)
-        ranks = None
         if isinstance(attend, Together) and isinstance(clock, RanksClock):
             ranks = attend.ranks(clock, time)
     backend = chosen(job.variant, problem.device, seen.ran)
@@ -225,9 +232,9 @@ def _observed(ready: Ready, grown: int | None) -> Observed:
     problem, verdict, values = ready.job.problem, ready.verdict, ready.values
     expected = ready.cost.peak_bytes if ready.cost else None
     if isinstance(ready.attend, Together):
-        seen = ready.attend.observe(values.inputs, values.dout, expected)
+        seen = ready.attend.observe(*values, expected)
     else:
-        seen = observe(problem, ready.attend, values.inputs, values.dout, expected, grown)
+        seen = observe(problem, ready.attend, *values, expected, grown)
     if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
         raise Wrong(f"while its memory was observed {changed}")
     if (why := unattested(ready.job.variant, problem.device, seen.ran)) is not None:
@@ -304,15 +311,14 @@ def _check_not_too_fast(ready: Ready, time: Time) -> float | None:
     if cost is None or (whole := least_time(cost, problem.dtype, ready.job.ceilings)) is None:
         return None
     least = whole / devices
-    if time.median_s >= TOO_FAST * least:
-        return least
-    again = clocks.measure_ceilings(problem.device, [problem.dtype])
-    lower = min(least, (least_time(cost, problem.dtype, again) or whole) / devices)
-    if time.median_s < TOO_FAST * lower:
-        raise Implausible(
-            f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "
-            f"{lower * 1e3:.3g} ms, by the product and the copy measured on it"
-        )
+    if time.median_s < TOO_FAST * least:
+        again = clocks.measure_ceilings(problem.device, [problem.dtype])
+        lower = min(least, (least_time(cost, problem.dtype, again) or whole) / devices)
+        if time.median_s < TOO_FAST * lower:
+            raise Implausible(
+                f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "
+                f"{lower * 1e3:.3g} ms, by the product and the copy measured on it"
+            )
     return least
 
 
@@ -361,14 +367,12 @@ class Bench:
             ready, record = self._gated(job, blank, spent, shared)
             if job.timed:
                 record = metered(ready, record, spent)
-            if not job.bits:
-                return record
-            built_s = spent.seconds["setup"] + ready.first_s
-            with spent.on("bits"):
-                bits = try_determinism(
-                    job.problem, job.variant, ready.attend, ready.values, setup_s=built_s
-                )
-            return record.with_(determinism=bits)
+            if job.bits:
+                built_s = spent.seconds["setup"] + ready.first_s
+                given = job.problem, job.variant, ready.attend, ready.values
+                with spent.on("bits"):
+                    record = record.with_(determinism=try_determinism(*given, setup_s=built_s))
+            return record
 
         return self._recorded(job, whole)
 
@@ -398,23 +402,8 @@ class Bench:
             record = steps(spent, blank)
         except NotReady as stopped:
             record = stopped.record
-        except Wrong as wrong:
-            record = blank.with_(status=Status.WRONG, reason=str(wrong))
-        except Implausible as implausible:
-            record = blank.with_(status=Status.IMPLAUSIBLE, reason=str(implausible))
-        except Unsupported as error:
-            reason = _text(error, NOTE) or SILENT
-            record = blank.with_(status=Status.UNSUPPORTED, reason=reason)
-        except Unavailable as error:
-            record = blank.with_(
-                status=Status.UNAVAILABLE,
-                reason=_text(error.reason, LONGEST) or SILENT,
-                remedy=(_text(error.remedy, LONGEST) or SILENT) if error.remedy else "",
-            )
-        except RankLost as lost:
-            record = blank.with_(**lost.fields)
         except Exception as error:
-            record = blank.with_(**failure(error))
+            record = blank.with_(**refused(error))
         if self._judged and self._judged[0] == (job.problem, job.seed):
             record = record.with_(entropy=self._judged[1].entropy)
         if record.status is Status.OUT_OF_MEMORY:  # the next cell needs the room
@@ -468,9 +457,10 @@ class Bench:
         if verdict.reason is not None:
             raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
         note = getattr(attend, "note", None)
-        record = record.with_(note=str(note())[:NOTE] if callable(note) else "")
-        ready = Ready(job, attend, define, judged, verdict, cost, first_s, before)
-        return ready, record.with_(status=Status.MEASURED, reason="")
+        record = record.with_(
+            status=Status.MEASURED, reason="", note=str(note())[:NOTE] if callable(note) else ""
+        )
+        return Ready(job, attend, define, judged, verdict, cost, first_s, before), record
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:

@@ -9,9 +9,8 @@ more than the time given is not observed: its memory does not matter any more.
 
 from __future__ import annotations
 
-import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -20,17 +19,24 @@ from torch import Tensor
 
 from attnbench.core.record import Probed, Status
 from attnbench.gate import spot_check, watch
-from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_form
 from attnbench.gate.inputs import Attend, Ends, cast, make
 from attnbench.meter import clocks, memory
-from attnbench.meter.cell import failure, poisoned
+from attnbench.meter.cell import poisoned, refused
 from attnbench.meter.clocks import Clock, clock_for
 from attnbench.meter.ranks import attend_of
-from attnbench.meter.timed import Job, Repeated, TimeSpent, Values, prepare
+from attnbench.meter.timed import (
+    Job,
+    Repeated,
+    TimeSpent,
+    Values,
+    prepare,
+    secret_generator,
+    signs_like,
+)
 from impls.loading import load_function
 from impls.problem import Problem
-from impls.spec import Unavailable, Unsupported, Variant
+from impls.spec import Unsupported, Variant
 
 ROWS = 16
 """How many rows are judged."""
@@ -55,14 +61,8 @@ def probe(job: Job, max_time_s: float, expected: int | None = None) -> Probed:
     clocks.begin(job.problem.device)
     try:
         fields = _look(job, max_time_s, expected, spent)
-    except Wrong as wrong:
-        fields = {"status": Status.WRONG, "reason": str(wrong)}
-    except Unsupported as error:
-        fields = {"status": Status.UNSUPPORTED, "reason": str(error)}
-    except Unavailable as error:
-        fields = {"status": Status.UNAVAILABLE, "reason": error.reason, "remedy": error.remedy}
     except Exception as error:
-        fields = failure(error)
+        fields = refused(error)
     return Probed(**fields, spent_s=spent.closed())
 
 
@@ -99,19 +99,16 @@ def _look(job: Job, max_time_s: float, expected: int | None, spent: TimeSpent) -
             check_form(problem, seen.results["forward"])
             spot_check.check(problem, {n: x.detach() for n, x in seen.results.items()}, wanted)
         watch.check(before)
-    fields: dict[str, Any] = {"flags": [*clock.flags]}
+    fields: dict[str, Any] = {}
     if seen is not None:
-        fields = {
-            "flags": [*clock.flags, *seen.memory.flags],
-            "peak_bytes": seen.memory.peak_bytes,
-            "method": seen.memory.method,
-        }
+        fields = {"peak_bytes": seen.memory.peak_bytes, "method": seen.memory.method}
     return {
         "status": Status.MEASURED,
         "rows": len(rows),
         "time_s": statistics.median(samples),
         "samples_s": samples,
         "clock": clock.name,
+        "flags": [*clock.flags, *(seen.memory.flags if seen else [])],
         **fields,
     }
 
@@ -119,19 +116,13 @@ def _look(job: Job, max_time_s: float, expected: int | None, spent: TimeSpent) -
 def few_samples(clock: Clock, fresh: Fresh, max_time_s: float) -> list[float]:
     """Seconds of two calls, of three if they are near the time given, of five if they are short."""
     taken: list[float] = []
-    while not _decided(taken, max_time_s):
+    while True:
         taken += clock.samples(fresh.before, fresh.run, 1)
-    return taken
-
-
-def _decided(taken: Sequence[float], max_time_s: float) -> bool:
-    if len(taken) < 2:
-        return False
-    if max(taken) < SHORT_S:
-        return len(taken) >= MOST
-    over = [seconds > max_time_s for seconds in taken]
-    far = all(abs(seconds / max_time_s - 1) > CLEAR for seconds in taken)
-    return len(taken) >= 3 or (far and len(set(over)) == 1)
+        over = {seconds > max_time_s for seconds in taken}
+        far = all(abs(seconds / max_time_s - 1) > CLEAR for seconds in taken)
+        decided = len(taken) >= 3 or (len(taken) == 2 and far and len(over) == 1)
+        if len(taken) >= MOST or (decided and max(taken) >= SHORT_S):
+            return taken
 
 
 class Fresh(Repeated):
@@ -144,8 +135,7 @@ class Fresh(Repeated):
             dout = cast(dense, problem)
         super().__init__(problem, attend, Values(inputs, dout))
         self._like = type(inputs)
-        self._chance = torch.Generator(problem.device)
-        self._chance.manual_seed(int.from_bytes(os.urandom(7)))
+        self._chance = secret_generator(problem.device)
         self._forward_first()
 
     @property
@@ -158,8 +148,7 @@ class Fresh(Repeated):
         self._out, self._gradients = None, ()
         with torch.no_grad():
             for x in (*self.call.leaves, *([] if self._dout is None else [self._dout])):
-                signs = torch.empty_like(x[0, 0, 0]).bernoulli_(generator=self._chance)
-                x.mul_(signs.mul_(2).sub_(1))
+                x.mul_(signs_like(x[0, 0, 0], self._chance))
         self.call.remember()
         self._forward_first()
 
