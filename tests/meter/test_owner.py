@@ -61,14 +61,6 @@ def test_what_only_lies_beside_or_beneath_is_not_taken_for_it(file, whose):
     assert owner_of(file) is whose
 
 
-def test_a_package_that_links_into_a_store_is_a_library(tmp_path):
-    store, packages = tmp_path / "store", tmp_path / "site-packages"
-    store.joinpath("some").mkdir(parents=True)
-    packages.mkdir()
-    packages.joinpath("some").symlink_to(store / "some")
-    assert owner_of(str(packages / "some/code.py")) is Owner.LIBRARY
-
-
 SOURCE = "import sys\ndef frame(): return sys._getframe()\n"
 
 

@@ -86,17 +86,11 @@ def test_every_step_is_run_in_turn_and_told_by_the_line_that_counts(visited):
 
 
 def test_a_step_gets_its_own_limit_or_what_is_left_of_the_visit(visited):
-    _, machine, _ = visited(
-        [step("a", limit=30), step("b", limit=90), step("c")], 110, a=(20, 0, "")
-    )
+    todo = [step("a", limit=30), step("b", limit=90), step("c")]
+    kept, machine, status = visited(todo, 120, a=(999, 0, "half"))
     assert machine.asked == [("a", 30), ("b", 75.0), ("c", 65.0)], "15 s are for packing"
-
-
-def test_a_step_that_goes_beyond_its_limit_is_cut_off_and_the_rest_is_run(visited):
-    kept, machine, status = visited([step("a", limit=30), step("b")], 200, a=(999, 0, "half"))
-    assert status == {"a": "cut off", "b": "done"}
+    assert status == {"a": "cut off", "b": "done", "c": "done"}
     assert kept.steps["a"]["line"] == "it was still running after 30 s"
-    assert machine.seconds == 40
 
 
 def test_what_time_does_not_reach_is_not_begun_and_the_next_visit_begins_there(visited):
@@ -111,25 +105,16 @@ def test_what_time_does_not_reach_is_not_begun_and_the_next_visit_begins_there(v
     assert (kept.folder / "log.txt").read_text().count("====") == 3
 
 
-def test_a_visit_that_is_killed_leaves_what_was_done_and_what_it_was_at(visited):
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_visit_that_ends_in_a_step_leaves_what_was_done_and_what_it_was_at(visited, how):
     todo = [step("a"), step("b"), step("c")]
-    kept, _, status = visited(todo, 200, b=("killed", 0, ""))
+    kept, _, status = visited(todo, 200, b=(how, 0, "half"))
+    assert how == "killed" or (kept.folder / "log.txt").read_text().endswith("==== b\nhalf")
     assert status == {"a": "done", "b": "cut off"}
     assert archived(kept.folder) == {"a.txt", "b.txt"}
     _, machine, status = visited(todo, 200)
     assert [name for name, _ in machine.asked] == ["b", "c"]
     assert set(status.values()) == {"done"}
-
-
-def test_a_visit_that_is_stopped_keeps_what_its_step_had_said(visited):
-    kept, _, status = visited([step("a"), step("b"), step("c")], 200, b=("stopped", 0, "half"))
-    assert status == {"a": "done", "b": "cut off"}
-    assert kept.steps["b"] == {
-        "status": "cut off",
-        "seconds": 4.0,
-        "line": "the visit was stopped in it",
-    }
-    assert (kept.folder / "log.txt").read_text().endswith("==== b\nhalf")
 
 
 def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
@@ -148,13 +133,6 @@ def test_what_a_machine_lacks_is_a_sentence_and_is_asked_again_by_the_next_visit
     assert kept.steps["a"]["line"] == "it needs pytest"
     _, machine, _ = visited([step("a"), step("b")], 100)
     assert [name for name, _ in machine.asked] == ["a"]
-
-
-def test_of_a_long_line_the_table_has_the_beginning(visited):
-    kept, _, _ = visited([step("a")], 100, a=(5, 0, "word " * 99))
-    (_, row) = table(kept).splitlines()
-    assert row.endswith("word …") and len(row) <= 160
-    assert len(kept.steps["a"]["line"]) > 400
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -177,7 +155,7 @@ def test_a_visit_where_there_is_no_gpu_says_so_and_keeps_that(capsys, tmp_path, 
     assert (told["amiss"], told["device"]) == (["nothing is here"], "cuda")
 
 
-@pytest.mark.parametrize(("status", "exits"), [(0, 0), (1, 1), (2, 2), (None, 2)])
+@pytest.mark.parametrize(("status", "exits"), [(0, 0), (1, 1), (None, 2)])
 def test_the_exit_status_is_of_the_steps_that_were_asked_for(
     tmp_path, monkeypatch, without_gpu, status, exits
 ):
@@ -193,8 +171,6 @@ def test_the_exit_status_is_of_the_steps_that_were_asked_for(
     ("words", "said"),
     [
         (["--steps", "env,dance"], "there is no step dance"),
-        (["--steps", ""], "holds nothing"),
-        (["--minutes", "0"], "not a number above 0"),
         (["--minutes", "nan"], "not a number above 0"),
         (["--minutes", "-1"], "not a number above 0"),
         (["--device", "gpu"], "invalid choice"),

@@ -47,17 +47,6 @@ def test_the_words_are_a_run_of_the_same_problem(tmp_path):
     assert said["--device"] == "cuda" and said["--out"] == str(tmp_path)
 
 
-def test_what_a_call_takes_back_to_back_is_told_beside_its_time():
-    records = [
-        runs.timed("a", 1e-3, LONG, energy=Energy(joules=1.0, call_s=1.25e-3)),
-        runs.timed("b", 1e-3, LONG, energy=Energy(why="none")),
-        runs.timed("c", 1e-3, LONG),
-    ]
-    (line,) = visit_energy.sustained(records)
-    assert line.startswith("a  ") and "1.25 ms a call back to back" in line
-    assert "1.250 of the 1 ms" in line
-
-
 @pytest.mark.parametrize(("last", "status", "within"), [(1.04, 0, "2 of 2"), (1.2, 1, "1 of 2")])
 def test_repeats_that_lie_apart_are_told(last, status, within):
     repeats = [
@@ -82,11 +71,6 @@ def test_what_has_no_energy_says_why():
     assert visit_energy.per_token([wrong]) == {"b": "it is off"}
 
 
-def test_a_visit_without_a_quick_run_is_told_so(tmp_path, capsys):
-    assert visit_energy.main([str(tmp_path)]) == 2
-    assert "holds no quick run with times at 8192 tokens" in capsys.readouterr().out
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Puts a run into the results."""
@@ -101,20 +85,6 @@ def folder(tmp_path):
 
     put("quick", [costing("a", 1.0), costing("b", 2.0)], PRESETS["h200-quick"].title)
     return put
-
-
-def test_three_runs_are_made_and_read(folder, tmp_path, capsys):
-    made = iter((1.0, 1.01, 1.5))
-
-    def run(words):
-        factor = next(made)
-        folder(f"repeat-{factor}", [costing("a", factor), costing("b", 2.0)])
-        return 0
-
-    assert visit_energy.main([str(tmp_path)], run) == 1
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "energy: 1 of 2 variants within 5 % over 3 repeats; the widest 50.0 % (a)"
-    assert next(made, None) is None
 
 
 def test_repeats_of_a_visit_before_are_not_made_again(folder, tmp_path, capsys):
@@ -138,8 +108,3 @@ def test_repeats_of_a_visit_before_are_not_made_again(folder, tmp_path, capsys):
     assert visit_energy.main([str(tmp_path)], run) == 0  # all there: they are told, none is made
     assert len(made) == 2
     assert capsys.readouterr().out.splitlines()[-1] == last
-
-
-def test_one_repeat_compares_nothing():
-    lines, status = visit_energy.told([visit_energy.per_token([costing("a", 1.0)])])
-    assert (status, lines[-1]) == (2, "energy: 1 variant once, so nothing was compared")

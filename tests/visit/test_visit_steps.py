@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proofs import gpu_visit, visit_steps
+from proofs import visit_steps
 
 ROOT = Path(visit_steps.__file__).parents[1]
 
@@ -25,27 +25,6 @@ def with_gpu(monkeypatch):
 def words(name, out, seconds=100.0):
     (found,) = [s for s in visit_steps.steps() if s.name == name]
     return found.command(out, seconds)
-
-
-def test_a_visit_begins_with_what_makes_the_rest_worth_something():
-    names = [s.name for s in visit_steps.steps()]
-    assert names == [
-        "env",
-        "tests",
-        "timer",
-        "quick",
-        "gates",
-        "speeds",
-        "blocks",
-        "energy",
-        "million",
-        "sweep",
-        "selfcheck",
-        "claims",
-    ]
-    assert all(s.least_s < s.limit_s for s in visit_steps.steps())
-    first = sum(s.limit_s for s in visit_steps.steps()[:3])
-    assert 540 - gpu_visit.PACKING_S - first >= 200, "most of the headline is in the first visit"
 
 
 @pytest.mark.parametrize(
@@ -90,28 +69,7 @@ def test_without_a_gpu_what_needs_one_says_so(with_gpu, monkeypatch, tmp_path):
     assert {words(name, tmp_path) for name in names} == {"there is none"}
 
 
-@pytest.mark.parametrize(
-    ("name", "lacking", "said"),
-    [
-        ("tests", {"pytest"}, "these tests need pytest"),
-        ("tests", {"triton", "cc"}, None),
-        ("gates", {"xdist"}, None),
-        ("gates", {"triton", "cc"}, "these tests need triton and a C compiler"),
-        ("speeds", {"triton"}, "these tests need triton"),
-    ],
-)
-def test_what_this_python_lacks_for_the_tests_is_said_all_at_once(
-    with_gpu, monkeypatch, tmp_path, name, lacking, said
-):
-    monkeypatch.setattr(visit_steps, "find_spec", lambda name: None if name in lacking else name)
-    monkeypatch.setattr(visit_steps, "has_c_compiler", lambda: "cc" not in lacking)
-    told = words(name, tmp_path)
-    assert told == said if said else isinstance(told, list)
-    if said:
-        monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
-        assert words(name, tmp_path) == f"there is none; {said}"
-
-
+@pytest.mark.slow
 def test_the_tests_that_need_a_gpu_need_of_all_others_packages_pytest_alone(tmp_path):
     for name in ("hypothesis", "xdist"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')")
@@ -132,47 +90,3 @@ def test_every_file_of_tests_that_need_a_gpu_is_run_by_a_step(with_gpu, tmp_path
     files = {f"tests/gpu/{file.name}" for file in (ROOT / "tests" / "gpu").glob("test_*.py")}
     told = [word for name in visit_steps.TESTS for word in words(name, tmp_path)]
     assert {word for word in told if word.startswith("tests/gpu/")} == files
-
-
-def test_values_of_kernels_are_tested_several_at_once_and_speeds_alone(with_gpu, tmp_path):
-    assert {name: "-n" in words(name, tmp_path) for name in visit_steps.TESTS} == {
-        "tests": False,
-        "gates": True,
-        "speeds": False,
-    }
-
-
-def test_the_blocks_of_our_kernel_that_are_compared_are_in_the_table(with_gpu, tmp_path):
-    import impls
-
-    told = words("blocks", tmp_path)
-    named = {impls.table().find(word).label for word in told if word in visit_steps.FLASH}
-    assert len(named) == len(visit_steps.FLASH)
-
-
-def test_what_the_rest_hangs_on_is_five_lines(monkeypatch):
-    assert len(visit_steps.facts()) == 5
-
-    def refused(process):
-        raise OSError("not permitted")
-
-    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
-    assert visit_steps.facts()[-1].endswith("by asking now and then: not permitted")
-
-
-def test_claims_are_those_that_can_be_tried_here(monkeypatch, tmp_path):
-    from attnbench.features.claims import claim as lacking
-
-    assert "none of the" in words("claims", tmp_path)
-    here = {"h200-sdpa-flash"}
-    monkeypatch.setattr(
-        lacking, "lacking", lambda claim, *_: None if claim.name in here else "something"
-    )
-    told = words("claims", tmp_path, 100.0)
-    assert told[told.index("reproduce") + 1 :] == [
-        "h200-sdpa-flash",
-        "--budget",
-        "60",
-        "--out",
-        str(tmp_path),
-    ]

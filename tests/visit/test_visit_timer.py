@@ -38,15 +38,6 @@ def test_what_can_not_be_run_says_why_and_the_rest_is_compared(capsys):
     assert last == "nothing was compared, for the reasons said"
 
 
-def test_without_triton_nothing_is_compared_and_that_is_said(capsys, monkeypatch):
-    def missing():
-        raise ImportError("No module named 'triton'")
-
-    monkeypatch.setattr(visit_timer, "triton_do_bench", missing)
-    assert visit_timer.main(["cpu"]) == 2
-    assert "nothing was compared: No module named 'triton'" in capsys.readouterr().out
-
-
 def test_what_is_compiled_anew_is_tried_at_one_length_and_each_cell_is_summed_up(
     monkeypatch, capsys
 ):

@@ -46,16 +46,6 @@ def test_the_middle_cell_is_to_be_within_two_per_cent(visit, capsys, factor, sta
     assert "not in the second visit" in whole
 
 
-def test_the_worst_of_all_presets_counts(visit):
-    a, b = visit("a", h200_quick=1.0, h200=1.0), visit("b", h200_quick=1.5, h200=1.0)
-    assert main([a, b]) == 1
-
-
-def test_where_nothing_is_in_both_nothing_is_said_to_agree(visit, capsys):
-    assert main([visit("a", h200=1.0), visit("b", million=1.0)]) == 2
-    assert "timed in both" not in capsys.readouterr().out
-
-
 def test_two_protocols_are_not_compared(visit, capsys, monkeypatch):
     a = visit("a", h200=1.0)
     monkeypatch.setitem(runs.HEADER, "protocol", 0)
