@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -128,22 +128,23 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     pairs = compare(*sides, rule)
     for side in sides:
         side.check()
-    if audit:
-        both = f"{a.job.variant.label} or {b.job.variant.label}"
+    if not audit:
+        return pairs
+    both = f"{a.job.variant.label} or {b.job.variant.label}"
 
-        def check_shared() -> None:
-            if (left := watch.said(a.shared)) is not None:
-                raise Wrong(f"{both}: {left}")
+    def check_shared() -> None:
+        if (left := watch.said(a.shared)) is not None:
+            raise Wrong(f"{both}: {left}")
 
-        check_shared()
-        busy, threads = (demanded() - wanted) / (perf_counter() - start), torch.get_num_threads()
-        if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
-            raise Wrong(
-                f"{both}: while pairs were taken {busy:.2g} processors were busy, not {threads}"
-            )
-        for side, seconds in zip(sides, (pairs.a_s, pairs.b_s), strict=True):
-            side.audit(statistics.median(seconds))
-        check_shared()  # now, when no call comes after
+    check_shared()
+    busy, threads = (demanded() - wanted) / (perf_counter() - start), torch.get_num_threads()
+    if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
+        raise Wrong(
+            f"{both}: while pairs were taken {busy:.2g} processors were busy, not {threads}"
+        )
+    for side, seconds in zip(sides, (pairs.a_s, pairs.b_s), strict=True):
+        side.audit(median(seconds))
+    check_shared()  # now, when no call comes after
     return pairs
 
 
@@ -171,11 +172,11 @@ class Floor(NamedTuple):
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
     """The floor of short, middling and long calls on a device."""
     bench, row = Bench(), table().find(VARIANT)
-    found = []
-    for length in LENGTHS[device.split(":")[0]]:
-        problem = Problem(q_len=length, kv_len=length, dtype=dtype, device=device)
-        found.append(floor_of(bench.ready(Job(row, problem)))._asdict())
-    return found
+    problems = [
+        Problem(q_len=n, kv_len=n, dtype=dtype, device=device)
+        for n in LENGTHS[device.split(":")[0]]
+    ]
+    return [floor_of(bench.ready(Job(row, problem)))._asdict() for problem in problems]
 
 
 def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> Floor:
@@ -188,11 +189,11 @@ def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> Floor:
     off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in seen]
     apart = [abs(math.log(c.ratio)) for c in seen]
     return Floor(
-        call_s=statistics.median(statistics.median(pairs.a_s) for pairs in taken),
+        call_s=median(median(pairs.a_s) for pairs in taken),
         floor=math.expm1(float(np.quantile(off, 0.95))),
         apart=math.expm1(float(np.quantile(apart, 0.95))),
         trials=len(seen),
-        pairs=statistics.median(c.n for c in seen),
+        pairs=median(c.n for c in seen),
     )
 
 
@@ -210,25 +211,26 @@ def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
     first's: one of those sent along, or measured first. Where a side is not ready or turns out
     wrong, the answer names it and the reason.
     """
+
+    def stopped(status: Status, why: str, **more: bool) -> dict[str, Any]:
+        return {"stopped": {"status": str(status), "why": why}, **more}
+
     a, b = (Job.from_dict(sent) for sent in question["compare"])
     if swapping := [job.variant.label for job in (a, b) if getattr(job.variant, "swaps", ())]:
-        stop = {"status": str(Status.UNSUPPORTED), "why": SWAPPED.format(swapping[0])}
-        return {"stopped": stop}
+        return stopped(Status.UNSUPPORTED, SWAPPED.format(swapping[0]))
     try:
         sides = bench.ready(a), bench.ready(b)
         margin = question["margin"]
         if margin is None:
             margin = max(LEAST_MARGIN, _floor(sides[0], question["floors"]))
-        rule = StopRule(margin, budget_s=question["budget_s"])
-        pairs = compare_ready(*sides, rule, audit=True)
-        pairs.names = (a.variant.label, b.variant.label)
-    except NotReady as stopped:
-        record = stopped.record
-        why = f"{record.variant}: {record.reason}"
-        stop = {"status": str(record.status), "why": why}
-        return {"stopped": stop, "spoiled": poisoned(record.problem.device)}
+        pairs = compare_ready(*sides, StopRule(margin, budget_s=question["budget_s"]), audit=True)
+    except NotReady as unready:
+        record = unready.record
+        why, spoiled = f"{record.variant}: {record.reason}", poisoned(record.problem.device)
+        return stopped(record.status, why, spoiled=spoiled)
     except Wrong as wrong:
-        return {"stopped": {"status": str(Status.WRONG), "why": str(wrong)}, "spoiled": True}
+        return stopped(Status.WRONG, str(wrong), spoiled=True)
+    pairs.names = (a.variant.label, b.variant.label)
     return {"pairs": pairs.to_dict()}
 
 
@@ -237,7 +239,7 @@ def _floor(ready: Ready, floors: Sequence[Mapping[str, float]]) -> float:
         return floor_of(ready, FLOOR_BUDGET_S).floor
     calls = ReadyCalls(ready)
     calls.fresh()
-    call_s = statistics.median(calls.sample() for _ in range(5))
+    call_s = median(calls.sample() for _ in range(5))
     return min(floors, key=lambda f: abs(math.log(f["call_s"] / call_s)))["floor"]
 
 
@@ -250,7 +252,7 @@ class HeldVariant:
     def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """To ``hold``, ``fresh`` or ``sample``."""
         if "hold" in question:
-            return self.hold(bench, question)
+            return self._hold(bench, question["hold"])
         assert self._calls is not None
         try:
             if "fresh" in question:  # tensors at other addresses
@@ -263,23 +265,22 @@ class HeldVariant:
             return {"wrong": str(wrong)}
         return {"seconds": seconds}
 
-    def hold(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"hold": …}``: the variant, by its text in the table that this worker sees."""
-        sent = question["hold"]
+    def _hold(self, bench: Bench, sent: Mapping[str, Any]) -> dict[str, Any]:
+        """The variant, by its text in the table that this worker sees."""
         try:
             rows = table(sent.get("tables", ()))
         except Exception as error:  # whatever a file of rows raises
             why = f"its table can't be read: {type(error).__name__}: {error}"
             return {"refused": why, "status": str(Status.FAILED)}
         try:
-            row = rows.find(sent["variant"])
-            job = Job(row, Problem.from_dict(sent["problem"]), sent["seed"], sent["budget_s"])
-            self._calls = ReadyCalls(bench.ready(job))
+            row, problem = rows.find(sent["variant"]), Problem.from_dict(sent["problem"])
+            ready = bench.ready(Job(row, problem, sent["seed"], sent["budget_s"]))
         except NotReady as stopped:
             status = str(stopped.record.status)
             return {"refused": f"{status}: {stopped.record.reason}", "status": status}
         except (LookupError, ValueError, TypeError) as error:
             return {"refused": str(error)}
+        self._calls = ReadyCalls(ready)
         return {"held": True}
 
 

@@ -1,6 +1,5 @@
 """A backend that was forced is the backend that ran, or the record says otherwise."""
 
-
 import pytest
 import torch
 

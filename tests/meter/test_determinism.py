@@ -1,6 +1,5 @@
 """The same values, the same bits? Faults planted in calls, in the batch and in the place in it."""
 
-
 import pytest
 import torch
 

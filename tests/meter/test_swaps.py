@@ -21,7 +21,7 @@ class Attend:
     def __init__(self, problem):
         self.inner, self.more = right(problem), []
         for library in map(other, BUILT):
-            weakref.finalize(self, library._destroy)
+            weakref.finalize(self, library._destroy if RESTORES else builtins.kept.append, *KEPT)
             builtins.kept.append(library)
 
     def __call__(self, *ends):
@@ -40,8 +40,9 @@ def ends(cells, monkeypatch):
     kept = []
     monkeypatch.setattr("builtins.kept", kept, raising=False)
 
-    def measured(*, built=(), called=(), swaps=()):
-        told = f"BUILT, CALLED = {built}, {called}\n"
+    def measured(*, built=(), called=(), restores=True, swaps=()):
+        more = () if restores else (0,)
+        told = f"BUILT, CALLED, RESTORES, KEPT = {built}, {called}, {restores}, {more}\n"
         row = cells.variant(CODE + told, swaps=swaps)
         record = _measured(cells.bench, Job(row, cells.problem(), budget_s=0.01))["record"]
         return record["status"], record["reason"]
@@ -60,12 +61,13 @@ WRONG = ("wrong", "it left changed what other variants share: torch's kernels")
     [
         ({"built": [FLASH], "swaps": [FLASH]}, ("measured", "")),
         ({"built": [FLASH]}, WRONG),
+        ({"built": [FLASH], "swaps": [FLASH], "restores": False}, WRONG),
         ({"built": [FLASH, PRODUCT], "swaps": [FLASH]}, WRONG),
         ({"called": [FLASH], "swaps": [FLASH]}, WRONG),
     ],
-    ids=["declared", "not declared", "another besides", "not until called"],
+    ids=["declared", "not declared", "not put back", "another besides", "not until called"],
 )
-def test_a_kernel_may_be_replaced_only_where_declared_and_when_built(ends, deed, end):
+def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_end(ends, deed, end):
     assert ends(**deed) == end
 
 
