@@ -9,7 +9,7 @@ weight's gradient is a sum over the batch, so it is compared over calls alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from time import perf_counter
@@ -31,6 +31,9 @@ TURNS = 5
 MOST_SETUP_S = 0.3
 """A variant that took longer to build is not built again for the batch."""
 
+Results = Callable[[], list[Tensor]]
+"""A call on values that stay: its output and gradients, in the order of ``Call.names``."""
+
 
 def try_determinism(
     problem: Problem,
@@ -47,9 +50,9 @@ def try_determinism(
     """
     result = Determinism()
     try:
-        call = _Fixed(problem, attend, values)
-        if not call.repeats():
-            return _under_the_mode(call)
+        results = _calls(problem, attend, values)
+        if not _repeats(results):
+            return _under_the_mode(problem, results)
         result = Determinism(repeats=True)
         if setup_s > most_setup_s:
             return result.with_(why=f"building took {setup_s:.1f} s")
@@ -64,47 +67,29 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class _Fixed:
-    """A variant's call on values that stay."""
+def _calls(problem: Problem, attend: Attend, values: Values) -> Results:
+    call, dout = Call(problem, attend, values.inputs), values.dout
 
-    def __init__(self, problem: Problem, attend: Attend, values: Values) -> None:
-        self.problem = problem
-        self.call = Call(problem, attend, values.inputs)
-        self._dout = values.dout
-
-    def results(self) -> list[Tensor]:
-        """Output and gradients, in the order of ``Call.names``."""
-        out = self.call.forward()
-        if not self.problem.gradients:
+    def results() -> list[Tensor]:
+        out = call.forward()
+        if not problem.gradients:
             return [out.detach()]
-        assert self._dout is not None
-        return [out.detach(), *self.call.backward(out, self._dout)]
+        assert dout is not None
+        return [out.detach(), *call.backward(out, dout)]
 
-    def repeats(self) -> bool:
-        """Whether some calls give the same bits."""
-        first = [x.clone() for x in self.results()]
-        return all(_same(first, self.results()) for _ in range(CALLS - 1))
+    return results
 
-    def element(self, number: int) -> list[Tensor]:
-        """The part of a batch element: of the output and of the inputs' gradients."""
-        return [x[number].clone() for x in self.results()[: 1 + len(self.call.leaves)]]
 
-    def seconds(self) -> float:
-        """What a call takes."""
-        start = perf_counter()
-        self.results()
-        if self.problem.device != "cpu":
-            torch.cuda.synchronize(self.problem.device)
-        return perf_counter() - start
+def _repeats(results: Results) -> bool:
+    """Whether some calls give the same bits."""
+    first = [x.clone() for x in results()]
+    return all(_same(first, results()) for _ in range(CALLS - 1))
 
 
 def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     """Whether the bits are the same: -0 is not 0, and a NaN equals itself."""
-    return all(torch.equal(_bits(a), _bits(b)) for a, b in zip(one, other, strict=True))
-
-
-def _bits(x: Tensor) -> Tensor:
-    return x.contiguous().flatten().view(torch.uint8)
+    pairs = zip(one, other, strict=True)
+    return all(torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in p)) for p in pairs)
 
 
 def _across_batches(
@@ -115,36 +100,43 @@ def _across_batches(
     first = Values(kind(*(x[:1] for x in values.inputs)), None if dout is None else dout[:1])
     second = Values(other_set(first.inputs), None if first.dout is None else first.dout.flip(2))
 
-    def pair(one: Values, other: Values) -> Values:
-        both = (torch.cat(ends) for ends in zip(one.inputs, other.inputs, strict=True))
-        if one.dout is None or other.dout is None:
-            return Values(kind(*both), None)
-        return Values(kind(*both), torch.cat([one.dout, other.dout]))
+    def bits(number: int, *elements: Values) -> list[Tensor]:
+        """Of one of some batch elements: its part of the output and of the inputs' gradients."""
+        n = len(elements)
+        built = attend if problem.batch == n else attend_of(variant, problem.with_(batch=n))
+        inputs = kind(*map(torch.cat, zip(*(e.inputs for e in elements), strict=True)))
+        douts = [e.dout for e in elements if e.dout is not None]
+        given = Values(inputs, torch.cat(douts) if douts else None)
+        results = _calls(problem.with_(batch=n), built, given)()
+        return [x[number].clone() for x in results[: 1 + len(inputs)]]
 
-    single, double = problem.with_(batch=1), problem.with_(batch=2)
-    alone = attend if problem.batch == 1 else attend_of(variant, single)
-    among = attend if problem.batch == 2 else attend_of(variant, double)
-    by_itself = _Fixed(single, alone, first).element(0)
-    front = _Fixed(double, among, pair(first, second)).element(0)
-    back = _Fixed(double, among, pair(second, first)).element(1)
-    return _same(by_itself, front), _same(front, back)
+    among = bits(0, first, second)
+    return _same(bits(0, first), among), _same(among, bits(1, second, first))
 
 
-def _under_the_mode(call: _Fixed) -> Determinism:
+def _under_the_mode(problem: Problem, results: Results) -> Determinism:
     """Of what does not repeat: whether torch's deterministic mode helps, and what it costs."""
     why = "its results differ from call to call, so nothing can be said of the batch"
     result = Determinism(repeats=False, why=why)
     try:
         with _deterministic_mode():
-            repeats = call.repeats()
+            repeats = _repeats(results)
     except RuntimeError as error:
         why += f"; under torch's deterministic mode: {_first_line(error)}"
         return result.with_(why=why)
+
+    def seconds() -> float:
+        start = perf_counter()
+        results()
+        if problem.device != "cpu":
+            torch.cuda.synchronize(problem.device)
+        return perf_counter() - start
+
     without, under = [], []
     for _ in range(TURNS):
-        without.append(call.seconds())
+        without.append(seconds())
         with _deterministic_mode():
-            under.append(call.seconds())
+            under.append(seconds())
     return result.with_(mode_repeats=repeats, mode_cost=median(under) / median(without))
 
 
