@@ -25,8 +25,7 @@ from impls.problem import Problem
 
 PROCESSORS = 132
 SPILLS = re.compile(r"(\d+) bytes spill stores")
-WIDTHS, POWERS = (64, 72, 128, 256), (64, 128, 256)
-MASKS = {"triton.flash": ("causal", "window:300,0"), "triton.decode": ("causal",)}
+WIDTHS, WIDEST = (64, 72, 128, 256), 256
 ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 128))
 """Heads, those of keys, queries, keys, width. To the compiler a number that is 1 is a constant, and
 one that is no multiple of 16 has loads of its own; the interpreter knows of neither."""
@@ -93,26 +92,30 @@ def main(capability, rows):
     impls.linear.triton_linear.processors = lambda device: PROCESSORS
     for row in rows:
         decodes = impls.table().rows[row].phases["cuda"] == ("decode",)
-        for mask in MASKS.get(row, ("causal",))[: None if hopper else 1]:
-            for dtype in DTYPES.get(row, ("bfloat16", "float32")):
-                usual = [(4, 2, 4096, 4096, d) for d in (WIDTHS if hopper else POWERS)]
-                for heads, kv_heads, queries, keys, d in [*usual, *(ODD if hopper else ())]:
-                    compiled(
-                        Problem(
-                            1,
-                            heads,
-                            kv_heads,
-                            1 if decodes else queries,
-                            keys,
-                            d,
-                            d,
-                            dtype,
-                            Mask.parse(mask),
-                            "decode" if decodes else "train",
-                            device="cuda",
-                        ),
-                        row,
-                    )
+        for dtype in DTYPES.get(row, ("bfloat16", "float32")):
+            cells = [("causal", 4, 2, 4096, 4096, WIDEST)]
+            if hopper:
+                cells = [("causal", 4, 2, 4096, 4096, d) for d in WIDTHS]
+                cells += [("causal", *extents) for extents in ODD]
+                if row == "triton.flash":
+                    cells.append(("window:300,0", 4, 2, 4096, 4096, WIDEST))
+            for mask, heads, kv_heads, queries, keys, d in cells:
+                compiled(
+                    Problem(
+                        1,
+                        heads,
+                        kv_heads,
+                        1 if decodes else queries,
+                        keys,
+                        d,
+                        d,
+                        dtype,
+                        Mask.parse(mask),
+                        "decode" if decodes else "train",
+                        device="cuda",
+                    ),
+                    row,
+                )
 
 
 if __name__ == "__main__":

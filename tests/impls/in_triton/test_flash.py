@@ -119,8 +119,10 @@ def test_blocks_that_no_kernel_takes_are_refused_in_a_sentence(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inputs", ["peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("mask", ["none", "causal", "window:60,0"])
+@pytest.mark.parametrize(
+    ("mask", "inputs"),
+    [("none", "peaky"), ("causal", "outliers"), ("window:60,0", "equal_keys")],
+)
 def test_longer_and_harder_inputs_in_the_blocks_of_the_table(mask, inputs):
     for dtype in ("float32", "float16"):
         p = problem(mask, q_len=130, kv_len=150, head_dim=64, inputs=inputs, dtype=dtype)
