@@ -9,10 +9,9 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import attnbench
@@ -64,21 +63,14 @@ def laid_out(commit: Commit, root: Path, whole: bool = False) -> Iterator[Path]:
         folder = Path(name)
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             archive.extractall(folder)
-        for package in (attnbench, impls)[: 1 + whole]:
-            _link(package, folder, instead=package is attnbench)
+        shutil.rmtree(folder / "attnbench", ignore_errors=True)
+        for package in (attnbench, impls):
+            if not (folder / package.__name__).exists():
+                here = Path(str(package.__file__)).resolve().parent
+                (folder / package.__name__).symlink_to(here)
         if why := unlike(folder / "impls", INTERFACE, str(commit)):
             raise BadCommit(why)
         yield folder
-
-
-def _link(package: ModuleType, folder: Path, *, instead: bool) -> None:
-    """The package that runs now, in place of one that is there or where there is none."""
-    here = Path(str(package.__file__)).resolve().parent
-    place = folder / here.name
-    if place.exists() and instead:
-        shutil.rmtree(place)
-    if not place.exists():
-        place.symlink_to(here)
 
 
 def git(root: Path, *words: str, trusted: bool = False) -> bytes | None:
@@ -86,21 +78,20 @@ def git(root: Path, *words: str, trusted: bool = False) -> bytes | None:
 
     ``trusted``: also where another user owns the checkout, as for the code that runs here anyway.
     """
-    try:
-        done = run_git(root, *words, trusted=trusted)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    options = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false"] if trusted else []
+    with suppress(OSError, subprocess.SubprocessError):
+        done = run_git(root, *options, *words)
+        return done.stdout if done.returncode == 0 else None
+    return None
 
 
-def run_git(root: Path, *words: str, trusted: bool = False) -> subprocess.CompletedProcess[bytes]:
+def run_git(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     """A git command, carried out in ``root``; raises OSError or SubprocessError where it can't be.
 
     Hooks set ``GIT_DIR`` and more of that kind, which would lead git to another repository.
     """
-    options = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false"] if trusted else []
     return subprocess.run(
-        ["git", "-C", str(root), *options, *words],
+        ["git", "-C", str(root), *words],
         env=without_git(os.environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,

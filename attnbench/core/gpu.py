@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -70,31 +71,23 @@ def _question(what: str, read: Callable[[Any, Any], T]) -> Callable[[Board], T |
     return ask
 
 
-def _capability(nvml: Any, handle: Any) -> float:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return float(major + minor / 10)
-
-
 def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
     ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    try:
-        bits = int(ask(handle)) if ask else _old_reasons(nvml, handle)
-    except getattr(nvml, "NVMLError_FunctionNotFound", ()):  # a driver before 535
-        bits = _old_reasons(nvml, handle)
+    if ask is not None:
+        with suppress(getattr(nvml, "NVMLError_FunctionNotFound", ())):  # a driver before 535
+            return _named(ask(handle))
+    return _named(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _named(bits: int) -> frozenset[str]:
     return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
 
-def _old_reasons(nvml: Any, handle: Any) -> int:
-    return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
 def _power_w(nvml: Any, handle: Any) -> float:
-    try:
+    with suppress(nvml.NVMLError, AttributeError):
         found = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
         if found.nvmlReturn == 0 and found.valueType == UNSIGNED:
             return float(found.value.uiVal) * 1e-3
-    except (nvml.NVMLError, AttributeError):
-        pass
     return float(nvml.nvmlDeviceGetPowerUsage(handle)) * 1e-3
 
 
@@ -105,10 +98,6 @@ def _mig(nvml: Any, handle: Any) -> bool:
         return False  # a board that can't be cut isn't
 
 
-def _processes(nvml: Any, handle: Any) -> int:
-    return len({process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)})
-
-
 class Board:
     """One GPU as its driver sees it. Each method returns a value, or why there is none."""
 
@@ -116,7 +105,10 @@ class Board:
         self.nvml, self.handle, self.uuid = nvml, handle, uuid
 
     name = _question("its name", lambda n, h: _text(n.nvmlDeviceGetName(h)))
-    capability = _question("its capability", _capability)
+    capability = _question(
+        "its capability",
+        lambda n, h: float(".".join(map(str, n.nvmlDeviceGetCudaComputeCapability(h)))),
+    )
     """Compute capability, as 9.0."""
     memory_bytes = _question("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).total))
     used_bytes = _question("its memory", lambda n, h: int(n.nvmlDeviceGetMemoryInfo(h).used))
@@ -139,7 +131,10 @@ class Board:
     energy_j = _question("its energy", lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) * 1e-3)
     """Drawn since the driver was loaded."""
     temperature_c = _question("its temperature", lambda n, h: int(n.nvmlDeviceGetTemperature(h, 0)))
-    processes = _question("who computes on it", _processes)
+    processes = _question(
+        "who computes on it",
+        lambda n, h: len({p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(h)}),
+    )
     _cut = _question("whether it is cut into instances", _mig)
 
     def mig(self) -> bool | Absent:

@@ -6,7 +6,6 @@ the rest is set by :func:`apply` inside it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,9 +60,3 @@ def apply(settings: Settings) -> None:
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = settings.reduced_precision_reduction
     matmul.allow_bf16_reduced_precision_reduction = settings.reduced_precision_reduction
-
-
-def wrong_environment(settings: Settings) -> list[str]:
-    """The variables that are not as they should be in this process."""
-    wanted = environment(settings.threads)
-    return [name for name, value in wanted.items() if os.environ.get(name) != value]

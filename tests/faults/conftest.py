@@ -1,12 +1,8 @@
-"""The campaign's driver, a finished run for all faults, and folders for each."""
-
-from pathlib import Path
+"""A finished run for all faults, and folders for each."""
 
 import pytest
 
-from impls.loading import load_file
-
-campaign = load_file(Path(__file__).with_name("campaign.py"))
+from tests.faults import campaign
 
 
 @pytest.fixture(scope="session")
@@ -18,4 +14,4 @@ def tiny_run(tmp_path_factory):
 @pytest.fixture
 def bring_about(tiny_run, tmp_path):
     """Runs one fault in folders of its own and asserts what must hold of every one."""
-    return lambda fault: campaign.run(fault, campaign.make_place(tmp_path / "fault", tiny_run))
+    return lambda fault: campaign.run(fault, campaign.Place(tmp_path / "fault", tiny_run))

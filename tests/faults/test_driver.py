@@ -1,18 +1,12 @@
 """The driver itself: what it must notice, it notices."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
-from impls.loading import load_file
+from tests.faults.campaign import Fault, Place, run
 
-campaign = load_file(Path(__file__).with_name("campaign.py"))
-Fault = campaign.Fault
-PYTHON = sys.executable
 LISTENS = "import socket, time; s = socket.create_server(('', 0)); time.sleep(1)"
-
-FINE = Fault(name="fine", words=["--version"], status=[0], says=r"^\d+\.\d+")
 NOTICED = {
     "a traceback": ("echo 'Traceback (most recent call last)' >&2; exit 2", "Traceback"),
     "a status that means nothing": ("exit 3", "3"),
@@ -23,19 +17,15 @@ NOTICED = {
     "a file here": ("touch x; exit 2", "new in the folder"),
     "a file at home": ("touch ~/.x; exit 2", "HOME"),
     "no end": ("sleep 30", "still running"),
-    "a socket": (f'{PYTHON} -c "{LISTENS}"; exit 2', "loopback"),
+    "a socket": (f'{sys.executable} -c "{LISTENS}"; exit 2', "loopback"),
 }  # fmt: skip
-pytestmark = pytest.mark.slow
 
 
-def test_what_goes_well_passes(bring_about):
-    bring_about(FINE)
-
-
-@pytest.mark.parametrize("name", NOTICED)
-def test_it_notices(name, tmp_path):
-    shell, said = NOTICED[name]
-    fault = Fault(name=name, words=[], shell=shell, within_s=3)
+@pytest.mark.slow
+def test_what_goes_well_passes_and_what_does_not_is_noticed(bring_about, tmp_path):
+    bring_about(Fault("fine", ["--version"], status=[0], says=r"^\d+\.\d+"))
     (tmp_path / "run").mkdir()
-    with pytest.raises(AssertionError, match=said):
-        campaign.run(fault, campaign.make_place(tmp_path / "fault", tmp_path / "run"))
+    for name, (shell, said) in NOTICED.items():
+        fault = Fault(name, [], shell=shell, within_s=3)
+        with pytest.raises(AssertionError, match=said):
+            run(fault, Place(tmp_path / name, tmp_path / "run"))

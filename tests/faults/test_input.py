@@ -3,75 +3,66 @@
 import json
 import os
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from impls.loading import load_file
-
-campaign = load_file(Path(__file__).with_name("campaign.py"))
-Fault, TINY = campaign.Fault, campaign.TINY
-pytestmark = pytest.mark.slow
+from tests.faults.campaign import TINY, Fault
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DIGITS = "9" * 5_000
 PROBLEM = {"batch": 1, "heads": 1, "q_len": 16, "kv_len": 16, "head_dim": 8, "phase": "forward"}
+MASKED = ("run", "einsum", *TINY, "--mask", "dense:m.npy")
+CAPTURED = ("run", "einsum", *TINY, "--inputs", "captured:x.npz")
+RESUME = ("run", "--resume", "{run}", "--no-report")
+REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
 
 
-def written(name, text):
-    """A file of the run's folder that holds something else."""
-    return lambda place: (place.run / name).write_text(text)
-
-
-def header(**changes):
+def told(**changes):
     """A run whose header says something else."""
-
-    def prepare(place):
-        said = json.loads((place.run / "run.json").read_text())
-        (place.run / "run.json").write_text(json.dumps({**said, **changes}))
-
-    return prepare
-
-
-def grid(**changes):
-    def prepare(place):
-        said = json.loads((place.run / "run.json").read_text())
-        header(grid={**said["grid"], **changes})(place)
-
-    return prepare
+    return lambda place: place.told(**changes)
 
 
 def record(**changes):
     """A run whose first record says something else."""
+    return lambda place: place.records(
+        lambda lines: [json.dumps({**json.loads(lines[0]), **changes}).encode() + b"\n", lines[1]]
+    )
+
+
+def file(name, content):
+    return lambda place: place.file(name, content)
+
+
+def of_run(name, content):
+    """A file of the run's folder that holds something else; a FIFO or a folder in its place."""
 
     def prepare(place):
-        first, *rest = (place.run / "records.jsonl").read_text().splitlines()
-        changed = json.dumps({**json.loads(first), **changes})
-        (place.run / "records.jsonl").write_text("\n".join([changed, *rest, ""]))
+        (place.run / name).unlink(missing_ok=True)
+        make = {"FIFO": os.mkfifo, "folder": os.mkdir}.get(content)
+        path = place.run / name
+        make(path) if make else place.file(str(path), content)
 
     return prepare
 
 
-def instead(name):
-    """A folder where a file should be."""
-
-    def prepare(place):
-        (place.run / name).unlink()
-        (place.run / name).mkdir()
-
-    return prepare
+def fifo(name):
+    return lambda place: os.mkfifo(place.here / name)
 
 
-def array(header_text, size=64):
+def array(described, size=64):
     """An .npy file whose header is made up."""
-    text = header_text.encode() + b"\n"
+    text = described.encode() + b"\n"
     return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + bytes(size)
+
+
+def shaped(kind, shape):
+    return array(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}")
 
 
 def bomb(place):
     """Six MB that unfold to six GiB."""
-    head = array("{'descr': '<f4', 'fortran_order': False, 'shape': (1610612736,), }", 0)
+    head = shaped("<f4", (1610612736,))[:-64]
     with zipfile.ZipFile(
         place.here / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1
     ) as packed:
@@ -83,167 +74,103 @@ def bomb(place):
             packed.writestr(f"{name}.npy", head)
 
 
-def arrays(place, **changes):
-    """Good inputs, but for what is changed."""
-    good = {name: np.ones((1, 1, 16, 8), np.float32) for name in "qkv"}
-    np.savez(place.here / "x.npz", **{**good, **changes})
+def arrays(offset=0, value=0, **changes):
+    """Good inputs but for what is changed, or a byte of each member's two headers."""
 
-
-def encrypted(place):
-    arrays(place)
-    data = bytearray((place.here / "x.npz").read_bytes())
-    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = -1
-        while (at := data.find(mark, at + 1)) >= 0:
-            data[at + offset] |= 1
-    (place.here / "x.npz").write_bytes(data)
-
-
-def packed(method):
     def prepare(place):
-        arrays(place)
+        good = {name: np.ones((1, 1, 16, 8), np.float32) for name in "qkv"}
+        np.savez(place.here / "x.npz", **{**good, **changes})
         data = bytearray((place.here / "x.npz").read_bytes())
-        for mark, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        for mark, start in ((b"PK\x03\x04", offset), (b"PK\x01\x02", offset + 2)):
             at = -1
-            while (at := data.find(mark, at + 1)) >= 0:
-                data[at + offset] = method
+            while offset and (at := data.find(mark, at + 1)) >= 0:
+                data[at + start] = value
         (place.here / "x.npz").write_bytes(data)
 
     return prepare
 
 
-RUN = ("run", "einsum", *TINY)
-CAPTURED = ("run", "einsum", *TINY, "--inputs", "captured:x.npz")
-RESUME = ("run", "--resume", "{run}", "--no-report")
-READERS = {
-    "resumed": RESUME,
-    "reported": ("report", "{run}"),
-    "compared": ("compare", "{run}", "{run}"),
-    "chosen from": ("choose", "--from", "{run}", "--seq", "16", "--phase", "forward"),
-}
 STRANGE = {
-    "nested 100,000 deep": DEEP, "a number of 5,000 digits": f'{{"schema": {DIGITS}}}',
-    "no JSON": "{", "empty": "", "a list": "[]", "not UTF-8": "\udcff",
+    "nested 100,000 deep": DEEP, "of 5,000 digits": f'{{"schema": {DIGITS}}}', "no JSON": "{",
+    "not UTF-8": "\udcff",
 }  # fmt: skip
 HEADERS = {
-    "tables that are a number": header(tables=3), "variants that are text": header(variants="x"),
-    "variants that are numbers": header(variants=[1, 2]), "a machine that is a list":
-    header(machine=[]), "a machine without a name": header(machine={"cpu": 1}),
-    "settings that are a list": header(settings=[1]), "a grid that is a number": header(grid=7),
-    "a budget of NaN": header(budget_s=float("nan")), "a budget without end":
-    header(budget_s=float("inf")), "code that is text": header(code="abc"),
-    "noise that is text": header(noise="loud"), "a seed that is text": header(seed="x"),
-    "problems that are numbers": header(problems=[1]), "heads of 10^13": grid(heads=[10**13]),
-    "heads that are text": grid(heads=["many"]), "a length of 5,000 digits": grid(seq=[DIGITS]),
-    "a mask that is a number": grid(mask=[3]), "a device that is a list": grid(device=["cpu"]),
+    "tables that are a number": {"tables": 3}, "variants that are numbers": {"variants": [1, 2]},
+    "a machine without a name": {"machine": {"cpu": 1}}, "a grid that is a number": {"grid": 7},
+    "a budget of NaN": {"budget_s": float("nan")}, "code that is text": {"code": "abc"},
+    "noise that is text": {"noise": "loud"}, "problems that are numbers": {"problems": [1]},
+    "heads of 10^13": {"grid__heads": [10**13]}, "heads that are text": {"grid__heads": ["many"]},
+    "a length of 5,000 digits": {"grid__seq": [DIGITS]}, "a mask that is a number":
+    {"grid__mask": [3]}, "a device that is a list": {"grid__device": ["cpu"]},
 }  # fmt: skip
 RECORDS = {
-    "a problem of 10^13 heads": record(problem={**PROBLEM, "heads": 10**13}),
-    "a problem that is a list": record(problem=[1]), "a time that is text": record(time="fast"),
-    "a variant that is a number": record(variant=3), "options that are a list":
-    record(options=[1]), "an unknown status": record(status="splendid"),
-    "a schema of the future": record(schema=10**6),
+    "a problem of 10^13 heads": {"problem": {**PROBLEM, "heads": 10**13}}, "a time that is text":
+    {"time": "fast"}, "a variant that is a number": {"variant": 3}, "a future schema":
+    {"schema": 10**6},
 }  # fmt: skip
-
-
-def word(name, *words, **more):
-    return Fault(name=name, words=words, makes=(), **more)
-
-
+WORDS = {
+    "a length of 5,000 digits": ("run", "--seq", DIGITS),
+    "heads of 10^13": ("run", "--heads", str(10**13), "--kv-heads", "7"),
+    "a budget of NaN": ("run", "--budget", "nan"), "a limit of NaN": ("run", "--limit", "nans"),
+    "a window beyond 64 bits": ("run", "--mask", "window:10000000000000000000,0"),
+    "a mask of many documents": ("run", "--mask", "document:" + ",".join(["1"] * 60_000)),
+    "a name of 100,000 characters": ("run", "x" * 100_000),
+    "a core in a core, 10,000 deep": ("run", "mha?core=" + "mha(core=" * 10_000),
+    "a git reference of 300 characters": ("compare", "a" * 300, "HEAD"),
+    "a run's name of 5,000 characters": ("report", "x" * 5_000),
+    "a line's end in a mask": ("run", "--mask", "dense:a\nb.npy"),
+    "a table that is a folder": ("list", "--table", "."),
+    "a table that is a device": ("list", "--table", "/dev/zero"),
+}  # fmt: skip
+MASKS = {
+    "is nested deep": array("(" * 5_000 + ")" * 5_000), "is huge": shaped("|b1", (16, 1 << 40)),
+    "holds objects": shaped("|O", (16, 16)), "has less than none": shaped("|b1", (-16, 16)),
+    "is a pickle": b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.",
+}  # fmt: skip
+ROWS = {
+    "lacks fields": "Variant()", "is a dict": "{'name': 'x'}",
+    "holds no data": "Variant(name='x', title=object(), family='x', build=':b', "
+                     "computes='softmax')",
+}  # fmt: skip
 FAULTS = [
-    *(
-        Fault(name=f"a header that is {name}, {how}", words=words, status=(1, 2),
-              prepare=lambda place, text=text: (place.run / "run.json").write_bytes(
-                  text.encode(errors="surrogateescape")))
-        for name, text in STRANGE.items()
-        for how, words in READERS.items()
-        if how in ("resumed", "reported") or name.startswith("nested")
-    ),
-    *(
-        Fault(name=f"a record nested 100,000 deep, {how}", words=words, status=(1, 2),
-              prepare=written("records.jsonl", f"{DEEP}\n{{}}\n"))
-        for how, words in READERS.items()
-    ),
-    Fault(name="a record with a number of 5,000 digits", words=RESUME, status=(1, 2),
-          prepare=written("records.jsonl", f'{{"schema": {DIGITS}}}\n{{}}\n')),
-    *(Fault(name=f"a header with {name}", words=RESUME, prepare=prepare, says="attnbench: ")
-      for name, prepare in HEADERS.items()),
-    *(Fault(name=f"a header with {name}, reported", words=("report", "{run}"), status=(0, 1, 2),
-            prepare=HEADERS[name])
-      for name in ("variants that are numbers", "a machine without a name", "heads of 10^13")),
-    *(Fault(name=f"a record with {name}", words=("compare", "{run}", "{run}"), status=(0, 1, 2),
-            prepare=prepare) for name, prepare in RECORDS.items()),
-    Fault(name="run.json is a folder", words=RESUME, prepare=instead("run.json")),
-    Fault(name="records.jsonl is a folder", words=RESUME, prepare=instead("records.jsonl")),
-    *(Fault(name=f"{name} is a FIFO", words=("report", "{run}"), says="no file",
-            prepare=lambda place, name=name: (
-                (place.run / name).unlink(), os.mkfifo(place.run / name)))
-      for name in ("run.json", "records.jsonl")),
-    Fault(name="records.jsonl is a folder, reported", words=("report", "{run}"),
-          prepare=instead("records.jsonl")),
-    Fault(name="the facts of the machine nested 100,000 deep", words=("compare", "{run}", "{run}"),
-          prepare=lambda place: (place.run.parent / "env.json").write_text(DEEP), status=(0, 1)),
-    # words
-    word("a length of 5,000 digits", "run", "--seq", DIGITS),
-    word("a batch of 5,000 digits", "run", "--batch", DIGITS),
-    word("heads of 10^13", "run", "--heads", str(10**13), "--kv-heads", "7"),
-    word("a batch of 10^13", "run", "--batch", str(10**13)),
-    word("a budget of NaN", "run", "--budget", "nan"),
-    word("a limit of NaN", "run", "--limit", "nans"),
-    word("a window beyond 64 bits", "run", "--mask", "window:10000000000000000000,0"),
-    word("a prefix beyond 64 bits", "run", "--mask", f"prefix:{10**30}"),
-    word("a mask of 100,000 documents", "run", "--mask", "document:" + ",".join(["1"] * 60_000)),
-    word("a name of 100,000 characters", "run", "x" * 100_000),
-    word("a core in a core, 10,000 deep", "run", "mha?core=" + "mha(core=" * 10_000),
-    word("a git reference of 300 characters", "compare", "a" * 300, "HEAD"),
-    word("a run's name of 5,000 characters", "report", "x" * 5_000),
-    word("a NUL in a mask's text", "run", "--mask", "dense:a\nb.npy"),
-    word("a table that is a folder", "list", "--table", "."),
-    word("a table that is a device", "list", "--table", "/dev/zero"),
-    # masks and inputs
-    *(
-        Fault(name=f"a mask's file that {name}", words=("run", "einsum", *TINY, "--mask",
-              "dense:m.npy"), prepare=lambda place, data=data: place.file("m.npy", data))
-        for name, data in {
-            "is nested deep": array("(" * 5_000 + ")" * 5_000),
-            "claims to be huge": array("{'descr': '|b1', 'fortran_order': False, "
-                                       "'shape': (16, 1099511627776), }"),
-            "holds objects": array("{'descr': '|O', 'fortran_order': False, 'shape': (16, 16), }"),
-            "has less than none": array("{'descr': '|b1', 'fortran_order': False, "
-                                        "'shape': (-16, 16), }"),
-            "is a pickle": b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.",
-        }.items()
-    ),
-    Fault(name="a mask's file that is a FIFO", words=("run", "einsum", *TINY, "--mask",
-          "dense:m.npy"), prepare=lambda place: os.mkfifo(place.here / "m.npy")),
-    Fault(name="inputs that are a FIFO", words=CAPTURED, says="no file",
-          prepare=lambda place: os.mkfifo(place.here / "x.npz")),
-    Fault(name="inputs that are encrypted", words=CAPTURED, prepare=encrypted),
-    Fault(name="inputs of an unknown compression", words=CAPTURED, prepare=packed(97)),
-    Fault(name="inputs that unfold to gigabytes", words=CAPTURED, prepare=bomb, says="larger"),
-    Fault(name="inputs that are broken", words=CAPTURED,
-          prepare=lambda place: place.file("x.npz", b"PK\x03\x04" + bytes(100))),
-    Fault(name="inputs that hold objects", words=CAPTURED, says="can't be read",
-          prepare=lambda place: arrays(place, v=np.array([{}] * 2, object))),
-    Fault(name="calls that are a FIFO", words=("run", "--problems", "calls.json"), within_s=10,
-          prepare=lambda place: os.mkfifo(place.here / "calls.json")),
-    *(Fault(name=f"calls that are {name}", words=("run", "--problems", "calls.json"),
-            prepare=lambda place, text=text: place.file("calls.json", text.encode(
-                errors="surrogateescape")))
-      for name, text in STRANGE.items()),
-    *(Fault(name=f"a table whose row {name}", words=("list", "--table", "t.py"), status=(0, 2),
-            says=says, prepare=lambda place, row=row: place.file(
-                "t.py", f"from impls.spec import Variant\nROWS = [{row}]\n"))
-      for name, (row, says) in {
-          "lacks fields": ("Variant()", "missing"), "is a dict": ("{'name': 'x'}", "Variant"),
-          "has a number for a name": ("Variant(name=3, title='', family='x', build=':b')", ""),
-          "holds what is no data": ("Variant(name='x', title=object(), family='x', "
-                                    "build=':b', computes='softmax')", "")}.items()),
-    Fault(name="word vectors that are a FIFO", within_s=10, prepare=lambda place: os.mkfifo(
-        place.here / "v.txt"), words=("show", "einsum", "--text", "a b", "--embeddings", "v.txt")),
+    *(Fault(f"a header that is {name}, {words[0]}", words, of_run("run.json", text), (1, 2))
+      for name, text in STRANGE.items() for words in (RESUME, REPORT)),
+    *(Fault(f"a header with {name}", RESUME, told(**changes), says="attnbench: ")
+      for name, changes in HEADERS.items()),
+    *(Fault(f"a header with {name}, reported", REPORT, told(**HEADERS[name]), (0, 1, 2))
+      for name in ("a machine without a name", "heads of 10^13")),
+    *(Fault(f"a record with {name}", COMPARE, record(**changes), (0, 1, 2))
+      for name, changes in RECORDS.items()),
+    *(Fault(f"a record nested deep, {words[0]}", words, of_run("records.jsonl", f"{DEEP}\n{{}}\n"),
+            (1, 2))
+      for words in (RESUME, REPORT, COMPARE, ("choose", "--from", "{run}", "--seq", "16"))),
+    *(Fault(f"{name} is a {kind}", words, of_run(name, kind))
+      for name in ("run.json", "records.jsonl")
+      for kind, words in (("folder", RESUME), ("FIFO", REPORT))),
+    Fault("the facts of the machine nested deep", COMPARE, of_run("../env.json", DEEP), (0, 1)),
+    *(Fault(name, words) for name, words in WORDS.items()),
+    *(Fault(f"a mask's file that {name}", MASKED, file("m.npy", data))
+      for name, data in MASKS.items()),
+    Fault("a mask's file that is a FIFO", MASKED, fifo("m.npy")),
+    Fault("inputs that are a FIFO", CAPTURED, fifo("x.npz"), says="no file"),
+    Fault("inputs that are encrypted", CAPTURED, arrays(6, 1)),
+    Fault("inputs of an unknown compression", CAPTURED, arrays(8, 97)),
+    Fault("inputs that unfold to gigabytes", CAPTURED, bomb, says="larger"),
+    Fault("inputs that are broken", CAPTURED, file("x.npz", b"PK\x03\x04" + bytes(100))),
+    Fault("inputs that hold objects", CAPTURED, arrays(v=np.array([{}] * 2, object)),
+          says="can't be read"),
+    Fault("calls that are a FIFO", ("run", "--problems", "calls.json"), fifo("calls.json")),
+    *(Fault(f"calls that are {name}", ("run", "--problems", "calls.json"),
+            file("calls.json", text)) for name, text in STRANGE.items()),
+    *(Fault(f"a table whose row {name}", ("list", "--table", "t.py"),
+            file("t.py", f"from impls.spec import Variant\nROWS = [{row}]\n"), (0, 2))
+      for name, row in ROWS.items()),
+    Fault("word vectors that are a FIFO", ("show", "einsum", "--text", "a b", "--embeddings", "v"),
+          fifo("v")),
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault(bring_about, fault):
     bring_about(fault)

@@ -3,38 +3,45 @@
 import csv
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from impls.loading import load_file
-
-campaign = load_file(Path(__file__).with_name("campaign.py"))
-Fault, TINY = campaign.Fault, campaign.TINY
-pytestmark = pytest.mark.slow
+from tests.faults.campaign import TINY, Fault
 
 EVIL = "from pathlib import Path\nPath({outside!r}, 'ran').touch()\nROWS = []\n"
+NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m[/b][bold]\u202egnp.\u2066"
+"""A title, an empty screen, red, markup that closes what is not open, and a line turned round."""
+ROW = f"""
+from impls.spec import Variant
+def build(problem):
+    raise ValueError({NASTY!r})
+ROWS = [Variant(name="mine", title={NASTY!r}, family="mine", build=":build", computes="softmax",
+                paper={NASTY!r}), {NASTY!r}]
+"""
+FORMULA = "=cmd|'/C calc'!A0"
+RESUME, REPORT = ("run", "--resume", "{run}", "--no-report"), ("report", "{run}")
+COMPARE, TABLE = ("compare", "{run}", "{run}"), ("--table", "mine.py")
+CHOOSE = ("choose", "--from", "{run}", *TINY[:14])
+MASK = [word if word != "none" else "dense:a[/b].npy" for word in TINY]
 
 
-def header(place, **changes):
-    """Change what the run's header says."""
-    file = place.run / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+def evil(place, name="mine.py"):
+    return place.file(name, EVIL.format(outside=str(place.outside)))
 
 
 def names_a_table(place, folder="received"):
     """A run whose header names a file of rows that does harm."""
-    table = place.file(f"{folder}/mine.py", EVIL.format(outside=str(place.outside)))
-    header(place, tables=[str(table)], variants=["einsum", "mine"])
+    table = evil(place, f"{folder}/mine.py")
+    place.told(tables=[str(table)], variants=["einsum", "mine"])
 
 
-def link(name, target="victim"):
+def link(name, target="victim", of_run=True):
     """A name in the run's folder that leads to a file outside."""
 
     def prepare(place):
         (place.outside / "victim").write_text("mine")
-        path = place.run / name
+        path = (place.run if of_run else place.here) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.symlink_to(place.outside / target)
@@ -44,24 +51,11 @@ def link(name, target="victim"):
 
 def torn_link(place):
     link("torn.txt")(place)
-    with (place.run / "records.jsonl").open("a") as records:
-        records.write('{"status":"mea')
-
-
-NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m[/b][bold]\u202egnp.\u2066"
-"""A title, an empty screen, red, markup that closes what is not open, and a line turned round."""
-ROW = """
-from impls.spec import Variant
-def build(problem):
-    raise ValueError({nasty!r})
-ROWS = [Variant(name="mine", title={nasty!r}, family="mine", build=":build", computes="softmax",
-                paper={nasty!r}), {nasty!r}]
-"""
-FORMULA = "=cmd|'/C calc'!A0"
+    place.records(lambda lines: [*lines, b'{"status":"mea'])
 
 
 def nasty_rows(place):
-    place.file("mine.py", ROW.format(nasty=NASTY))
+    place.file("mine.py", ROW)
 
 
 def nasty_records(place, text=NASTY):
@@ -73,15 +67,9 @@ def nasty_records(place, text=NASTY):
         values["kernels"] = [text]
         if number:
             values |= {"status": "failed", "reason": text, "remedy": text, "time": None}
-    (place.run / "records.jsonl").write_text("".join(json.dumps(v) + "\n" for v in lines))
-    said = json.loads((place.run / "run.json").read_text())
-    header(
-        place,
-        machine={**said["machine"], "cpu": text, "versions": {text: text}},
-        command=text,
-        code={"commit": text, "dirty": False},
-        selfcheck={"line": text},
-    )
+    place.records(lambda _: [json.dumps(values).encode() + b"\n" for values in lines])
+    place.told(machine__cpu=text, machine__versions={text: text}, command=text)
+    place.told(code={"commit": text, "dirty": False}, selfcheck={"line": text})
 
 
 def no_formula(place, ended):
@@ -92,7 +80,7 @@ def no_formula(place, ended):
             assert not [cell for cell in row if cell.startswith("=")], sheet
 
 
-def no_escape(ended):
+def no_escape(place, ended):
     """Of what a terminal obeys, only colours and the cursor's moves that are rich's own."""
     both = ended.out + ended.said
     assert not re.search("\x1b]|\x1b\\[2J|\x07|\x9b|\u202e|\u2066", both), both
@@ -103,82 +91,46 @@ def bracket_mask(place):
     np.save(place.here / "a[" / "b].npy", np.tri(16, dtype=bool))
 
 
-MASK = [word if word != "none" else "dense:a[/b].npy" for word in TINY]
-RESUME = ("run", "--resume", "{run}", "--no-report")
+SHOWN = {"terminal": True, "holds": no_escape}
 FAULTS = [
-    Fault(name="a run from elsewhere names a file of rows", words=RESUME,
-          prepare=names_a_table, says=r"--table .*received/mine\.py"),
-    Fault(name="a run from elsewhere that holds its file of rows", words=RESUME,
-          prepare=lambda place: names_a_table(place, "results/box/tiny"), says="--table"),
-    Fault(name="another file of rows than the run had", words=(*RESUME, "--table", "other.py"),
-          prepare=lambda place: (names_a_table(place), place.file("other.py", "ROWS = []")),
-          says="--table"),
-    Fault(name="a file of rows for a run that had none", words=(*RESUME, "--table", "mine.py"),
-          prepare=lambda place: place.file("mine.py", EVIL.format(outside=str(place.outside))),
+    Fault("a run from elsewhere names a file of rows", RESUME, names_a_table,
+          says=r"--table .*received/mine\.py"),
+    Fault("a run from elsewhere that holds its file of rows", RESUME,
+          lambda place: names_a_table(place, "results/box/tiny"), says="--table"),
+    Fault("a file of rows for a run that had none", (*RESUME, *TABLE), evil,
           says="without --table"),
-    Fault(name="a report of a run that names a file of rows", words=("report", "{run}"),
-          prepare=names_a_table, status=(0,)),
-    Fault(name="a choice from a run that names a file of rows", status=(0, 1, 2),
-          words=("choose", "--from", "{run}", "--seq", "16"), prepare=names_a_table),
-    Fault(name="two runs that name a file of rows", status=(0, 1),
-          words=("compare", "{run}", "{run}"), prepare=names_a_table),
-    Fault(name="ranks", words=("run", "ring", *TINY, "--world", "2"), status=(0, 1),
-          within_s=150, says="ring"),
-    *(
-        Fault(name=f"{name} is a link to a file outside", words=("report", "{run}"),
-              prepare=link(f"report/{name}"), status=(0, 2))
-        for name in ("index.html.new", "index.html", "data.csv.new", "summary.md", "table.tex",
-                     "figures/figures.json", "figures/figures.json.new")
-    ),
-    Fault(name="a link to nothing in a report", words=("report", "{run}"), status=(0, 2),
-          prepare=link("report/index.html.new", "not-there")),
-    *(
-        Fault(name=f"{name} of a run is a link to a file outside", words=RESUME,
-              prepare=link(name), status=(0, 1, 2))
-        for name in ("records.jsonl", "run.json.new", "records.jsonl.new")
-    ),
-    Fault(name="what is torn goes to a link", words=RESUME, prepare=torn_link),
-    Fault(name="a picture's name is a link", status=(0, 2),
-          words=("show", "einsum", "--text", "a b", "--out", "map.png"),
-          prepare=lambda place: (
-              (place.outside / "victim").write_text("mine"),
-              (place.here / "map.png").symlink_to(place.outside / "victim"),
-          )),
-    Fault(name="escapes in a plugin's row, listed", words=("list", "--table", "mine.py"),
-          prepare=nasty_rows, status=(0,), says="mine"),
-    Fault(name="escapes in a plugin's row, shown", words=("show", "mine", "--table", "mine.py"),
-          prepare=nasty_rows, status=(0,), says="mine"),
-    Fault(name="escapes in a plugin's messages", status=(1,), within_s=90, says="ValueError",
-          words=("run", "mine", *TINY, "--table", "mine.py"), prepare=nasty_rows),
-    Fault(name="escapes in a plugin's messages, in a terminal", status=(1,), within_s=90,
-          words=("run", "mine", *TINY, "--table", "mine.py"), prepare=nasty_rows, terminal=True,
-          says="ValueError", holds=lambda place, ended: no_escape(ended)),
-    Fault(name="escapes in a plugin's row, in a terminal", words=("list", "--table", "mine.py"),
-          prepare=nasty_rows, status=(0,), says="mine", terminal=True,
-          holds=lambda place, ended: no_escape(ended)),
-    Fault(name="escapes in records, reported", words=("report", "{run}"), prepare=nasty_records,
-          status=(0, 1, 2)),
-    Fault(name="escapes in records, compared", words=("compare", "{run}", "{run}"),
-          prepare=nasty_records, status=(0, 1, 2)),
-    Fault(name="escapes in records, compared in a terminal", words=("compare", "{run}", "{run}"),
-          prepare=nasty_records, status=(0, 1, 2), terminal=True,
-          holds=lambda place, ended: no_escape(ended)),
-    Fault(name="escapes in records, chosen from", status=(0, 1, 2), prepare=nasty_records,
-          words=("choose", "--from", "{run}", "--seq", "16", "--batch", "1", "--heads", "1",
-                 "--head-dim", "8", "--phase", "forward", "--mask", "none", "--dtype", "float32")),
-    Fault(name="escapes on the command line", words=("run", NASTY)),
-    Fault(name="escapes in an option", words=("run", f"chunked?block={NASTY}")),
-    Fault(name="escapes in a mask", words=("run", "einsum", "--mask", NASTY)),
-    Fault(name="escapes in a file's name", words=("report", f"{{here}}/{NASTY}")),
-    Fault(name="markup in a mask's name", words=("run", "einsum", *MASK), within_s=90,
-          status=(0, 1), prepare=bracket_mask, says="einsum"),
-    Fault(name="markup in a mask's name, in a terminal", words=("run", "einsum", *MASK),
-          status=(0, 1), within_s=90, prepare=bracket_mask, says="einsum", terminal=True),
-    Fault(name="formulas in records", words=("report", "{run}"), status=(0,),
-          prepare=lambda place: nasty_records(place, FORMULA), holds=no_formula),
+    *(Fault(f"a run that names a file of rows, {words[0]}", words, names_a_table, (0, 1, 2))
+      for words in (REPORT, CHOOSE, COMPARE)),
+    Fault("ranks", ("run", "ring", *TINY, "--world", "2"), status=(0, 1), within_s=150,
+          says="ring"),
+    *(Fault(f"{name} is a link to a file outside", REPORT, link(f"report/{name}", target), (0, 2))
+      for name, target in (("index.html", "victim"), ("index.html.new", "not-there"),
+                           ("data.csv.new", "victim"), ("figures/figures.json", "victim"))),
+    *(Fault(f"{name} of a run is a link to a file outside", RESUME, link(name), (0, 1, 2))
+      for name in ("records.jsonl", "records.jsonl.new")),
+    Fault("what is torn goes to a link", RESUME, torn_link),
+    Fault("a picture's name is a link", ("show", "einsum", "--text", "a b", "--out", "map.png"),
+          link("map.png", of_run=False), (0, 2)),
+    Fault("escapes in a plugin's row, listed", ("list", *TABLE), nasty_rows, (0,), "mine"),
+    Fault("escapes in a plugin's row, in a terminal", ("list", *TABLE), nasty_rows, (0,), "mine",
+          **SHOWN),
+    Fault("escapes in a plugin's row, shown", ("show", "mine", *TABLE), nasty_rows, (0,), "mine"),
+    Fault("escapes in a plugin's messages, in a terminal", ("run", "mine", *TINY, *TABLE),
+          nasty_rows, (1,), "ValueError", **SHOWN),
+    *(Fault(f"escapes in records, {words[0]}", words, nasty_records, (0, 1, 2))
+      for words in (REPORT, COMPARE, CHOOSE)),
+    Fault("escapes in records, in a terminal", COMPARE, nasty_records, (0, 1, 2), **SHOWN),
+    *(Fault(f"escapes in {name}", words) for name, words in {
+        "a variant": ("run", NASTY), "an option": ("run", f"chunked?block={NASTY}"),
+        "a mask": ("run", "einsum", "--mask", NASTY), "a file's name": ("report", NASTY)}.items()),
+    Fault("markup in a mask's name, in a terminal", ("run", "einsum", *MASK), bracket_mask, (0, 1),
+          "einsum", terminal=True),
+    Fault("formulas in records", REPORT, lambda place: nasty_records(place, FORMULA), (0,),
+          holds=no_formula),
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault(bring_about, fault):
     bring_about(fault)
