@@ -73,8 +73,9 @@ def _question(what: str, read: Callable[[Any, Any], T]) -> Callable[[Board], T |
 
 def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
     ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    if ask is not None:
-        with suppress(getattr(nvml, "NVMLError_FunctionNotFound", ())):  # a driver before 535
+    older: Any = getattr(nvml, "NVMLError_FunctionNotFound", ())  # a driver before 535
+    with suppress(older):
+        if ask is not None:
             return _named(ask(handle))
     return _named(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
