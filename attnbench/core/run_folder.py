@@ -234,13 +234,11 @@ TEXTS = ("reason", "remedy", "note", "detail")
 
 def _append_new(path: Path, lines: list[bytes]) -> None:
     """At the end of a file that may not be there yet, whole; a death may have begun with them."""
-    there = path.read_bytes() if path.exists() else b""
-    whole = there.rfind(b"\n") + 1
-    if whole < len(there):
-        os.truncate(path, whole)  # the line is still among the records
-    before = set(there.splitlines(keepends=True))
     descriptor = os.open(path, APPENDING, 0o666)
     try:
+        there = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        os.ftruncate(descriptor, there.rfind(b"\n") + 1)  # the line is still among the records
+        before = set(there.splitlines(keepends=True))
         append_whole(descriptor, b"".join(line for line in lines if line not in before))
     finally:
         os.close(descriptor)

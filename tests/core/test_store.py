@@ -214,6 +214,18 @@ def test_damage_is_said_by_the_lines_that_have_it(folder):
     assert len((folder.path / TORN).read_bytes().splitlines()) == 4
 
 
+@pytest.mark.parametrize("file", [TORN, SPOILED])
+def test_lines_do_not_go_through_a_link(folder, tmp_path, file):
+    (tmp_path / "victim").write_text("mine")
+    (folder.path / file).symlink_to(tmp_path / "victim")
+    if file == SPOILED:
+        refused(lambda: folder.supersede({*filled(folder).values()}), SPOILED)
+    else:
+        left_behind(folder, b"torn")
+        refused(lambda: RunFolder.reopen(folder.path), "can't write to")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 def test_a_draft_that_a_death_left_is_cleared_away(folder):
     folder.close()
     for file in (HEADER, RECORDS):

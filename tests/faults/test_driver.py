@@ -25,7 +25,7 @@ NOTICED = {
 def test_what_goes_well_passes_and_what_does_not_is_noticed(bring_about, tmp_path):
     bring_about(Fault("fine", ["--version"], status=[0], says=r"^\d+\.\d+"))
     (tmp_path / "run").mkdir()
-    for name, (shell, said) in NOTICED.items():
+    for number, (name, (shell, said)) in enumerate(NOTICED.items()):
         fault = Fault(name, [], shell=shell, within_s=3)
         with pytest.raises(AssertionError, match=said):
-            run(fault, Place(tmp_path / name, tmp_path / "run"))
+            run(fault, Place(tmp_path / str(number), tmp_path / "run"))
