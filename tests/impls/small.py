@@ -71,3 +71,10 @@ def softmax(given, q, k, v, mask=None):
     """Exact attention by torch; ``mask`` as torch takes it."""
     k, v = (x.repeat_interleave(given.group, 1) for x in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+
+
+def layer(mask="none", phase="forward", length=33, level="layer", **more):
+    """A small problem of a layer or a block, in float32; queries and keys as long as each other."""
+    extent = {"heads": 4, "kv_heads": 4, "q_len": length, "kv_len": length, "head_dim": 8, **more}
+    extent |= {"v_head_dim": extent["head_dim"], "level": level}
+    return Problem(**extent, phase=phase, mask=Mask.parse(mask))

@@ -40,6 +40,12 @@ OPTIONS = {  # that make a few dozen tokens several blocks, chunks, landmarks or
     "gla": ["chunk=7&seed=3", "chunk=32"],
     "delta": ["chunk=7&seed=3", "chunk=32"],
     "ssd": ["chunk=7&seed=3", "chunk=32"],
+    "mha": ["", "key_bias=false", "bias=false", "core=linear.elu", "core=chunked?block=16"],
+    "mha.native": ["", "need_weights=true"],
+    "mla": ["", "absorbed=true", "latent=3&rope=2", "latent=50&absorbed=true"],
+    "mixed": ["form=graph", "form=full&edges=3&hidden=1", "form=matnet&seed=7"],
+    "block": ["", "norm=post&activation=relu&ff=1", "core=linear.elu"],
+    "block.native": ["", "norm=post&activation=relu"],
 }
 TABLE = impls.table()
 NAMES = [
@@ -93,6 +99,8 @@ def cells(label, folder):
         n = min(n, 3) if cell["phase"] == "decode" else n
         extent = {"batch": b, "heads": h, "kv_heads": c, "q_len": n, "kv_len": m}
         extent |= {"head_dim": d, "v_head_dim": e}
+        if row.level != "core" and m == 1:  # where all that trains the scores cancels
+            cell["inputs"] = "normal"
         rest = {axis: cell[axis] for axis in ("phase", "dtype", "inputs")}
         try:
             mask = Mask.parse(spelled(cell["mask"], (b, h, n, m), folder))

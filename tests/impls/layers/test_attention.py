@@ -43,10 +43,15 @@ def both(theirs, ours, *tokens, **masks):
     return made
 
 
-@pytest.mark.parametrize("key_bias", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("widths", [{}, {"kdim": 10, "vdim": 14}, {"vdim": 6}])
+@pytest.mark.parametrize(
+    ("widths", "bias", "batch_first", "key_bias"),
+    [
+        ({}, True, True, True),
+        ({}, True, False, False),
+        ({"kdim": 10, "vdim": 14}, True, True, False),
+        ({"vdim": 6}, False, False, True),
+    ],
+)
 def test_a_converted_layer_gives_the_same_output_and_every_gradient(
     widths, bias, batch_first, key_bias
 ):
@@ -130,15 +135,6 @@ def test_grouped_heads_are_repeated_heads():
     torch.testing.assert_close(ours(x), full(x))
 
 
-def test_no_bias_of_the_keys_changes_the_output():
-    ours = MultiHeadAttention(E, H)
-    x = torch.randn(B, N, E)
-    before = ours(x)
-    with torch.no_grad():
-        ours.k_bias.normal_()
-    torch.testing.assert_close(ours(x), before, atol=1e-6, rtol=1e-5)
-
-
 def test_a_core_of_ones_own_takes_the_place_of_softmax():
     ours = MultiHeadAttention(E, H, core=lambda q, k, v: v.cumsum(2))
     x = torch.randn(B, N, E)
@@ -152,13 +148,6 @@ def test_a_core_of_ones_own_takes_the_place_of_softmax():
 def test_a_layer_with_a_key_that_is_no_token_is_refused(key):
     with pytest.raises(ValueError, match="a key that is no token"):
         from_torch(nn.MultiheadAttention(E, H, **{key: True}))
-
-
-def test_what_the_module_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="multiple of heads"):
-        MultiHeadAttention(E, 5)
-    with pytest.raises(ValueError, match="below 1"):
-        MultiHeadAttention(E, H, dropout=1.0)
 
 
 # ---- dropout, by its statistics ------------------------------------------------------------------
@@ -178,7 +167,7 @@ def weights_of(dropout, tokens):
 def test_dropout_drops_the_share_asked_and_keeps_the_mean(share):
     torch.manual_seed(1)
     module, tokens = weights_of(share, 16)
-    draws = 2000
+    draws = 1000
     with torch.no_grad():
         want = module.eval()(*tokens)
         module.train()

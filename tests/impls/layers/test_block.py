@@ -4,70 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-import impls
-from impls.masks import Mask
-from impls.outside import load_function
-from impls.problem import Problem
-
-
-def problem(mask="none", phase="forward", **more):
-    given = {"heads": 4, "kv_heads": 4, "q_len": 33, "kv_len": 33, "head_dim": 8, **more}
-    return Problem(
-        level="block", mask=Mask.parse(mask), phase=phase, v_head_dim=given["head_dim"], **given
-    )
-
-
-def built(name, asked):
-    row = impls.table().find(name)
-    assert row.supports(asked) is None
-    attend = load_function(row.build)(asked, **row.chosen)
-    return attend, load_function(row.definition)(asked, **row.chosen)
+from tests.impls.small import layer as problem
+from tests.impls.small import made
 
 
 @pytest.mark.parametrize(
-    "cell",
-    [
-        {},
-        {"mask": "causal"},
-        {"mask": "window:5,2"},
-        {"mask": "causal+alibi"},
-        {"mask": "padding:33,0", "batch": 2},
-        {"heads": 1, "kv_heads": 1},
-        {"kv_heads": 2},
-        {"q_len": 1, "kv_len": 1},
-        {"phase": "decode", "q_len": 1, "kv_heads": 2},
-        {"phase": "forward"},
-        {"phase": "decode", "q_len": 3, "mask": "causal"},
-        {"dtype": "float64"},
-    ],
-    ids=str,
+    ("norm", "activation", "mask"),
+    [("pre", "relu", "causal"), ("pre", "gelu", "none"), ("post", "gelu", "causal")],
 )
-@pytest.mark.parametrize("name", ["block", "block?norm=post&activation=relu&ff=1"])
-def test_the_gate_takes_blocks(verdict, name, cell):
-    assert verdict(name, problem(**{"phase": "train", **cell})).reason is None
-
-
-@pytest.mark.parametrize("inputs", ["normal", "peaky", "outliers", "equal_keys"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["block", "block?norm=post"])
-def test_the_gate_takes_every_kind_of_input(verdict, name, dtype, inputs):
-    asked = problem("causal", "train", dtype=dtype, inputs=inputs, q_len=70, kv_len=70)
-    assert verdict(name, asked).reason is None
-
-
-@pytest.mark.parametrize("core", ["linear.elu", "chunked?block=16", "matmul"])
-@pytest.mark.parametrize("phase", ["train", "decode"])
-def test_the_gate_takes_other_cores(verdict, core, phase):
-    asked = problem("causal", phase, q_len=33 if phase == "train" else 1)
-    assert verdict(f"block?core={core}", asked).reason is None
-
-
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_block_is_torchs_encoder_layer_by_output_and_every_gradient(norm, activation, mask):
-    asked = problem(mask, "train", dtype="float64")
-    attend, define = built(f"block?norm={norm}&activation={activation}&ff=2", asked)
+    asked = problem(mask, "train", level="block", dtype="float64")
+    attend, define = made(f"block?norm={norm}&activation={activation}&ff=2", asked)
     theirs = nn.TransformerEncoderLayer(
         32,
         4,
@@ -113,19 +60,3 @@ def test_a_block_is_torchs_encoder_layer_by_output_and_every_gradient(norm, acti
             torch.testing.assert_close(
                 gradient, want, atol=1e-11, rtol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
             )
-
-
-@pytest.mark.parametrize("name", ["block", "block?norm=post", "block?core=linear.elu"])
-def test_decoding_token_by_token_gives_the_rows_of_the_whole(name):
-    x = torch.randn(2, 33, 32)
-    whole, _ = built(name, problem("causal", batch=2))
-    three, _ = built(name, problem("causal", "decode", q_len=3, batch=2))
-    with torch.no_grad():
-        want = whole(x)[:, 30:]
-        torch.testing.assert_close(three(x), want)
-    torch.testing.assert_close(three.step(x[:, 30:], three.remember(x[:, :30]))[0], want)
-
-
-def test_a_context_is_refused():
-    refusal = impls.table().find("block").supports(problem(q_len=5))
-    assert refusal == "block needs q_len equal to kv_len, but in decode"
