@@ -1,12 +1,9 @@
 """A row's code by its path: a file is run once, and is a module of its own."""
 
-from pathlib import Path
-
 import pytest
 
-from impls.loading import load_file, load_function
-
-write = load_file(Path(__file__).with_name("row_files.py")).write
+from impls.loading import load_function
+from tests.impls.row_files import write
 
 
 def test_a_file_is_run_once_however_often_its_functions_are_asked_for(tmp_path):

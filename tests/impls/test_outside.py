@@ -2,19 +2,16 @@
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 import impls
 from impls import outside
-from impls.loading import load_file, load_function
+from impls.loading import load_function
 from impls.outside import BrokenTable
 from impls.problem import Problem
+from tests.impls.row_files import HEAD, python, rows_of, write
 from tests.processes import alive
-
-files = load_file(Path(__file__).with_name("row_files.py"))
-HEAD, write, rows_of, python = files.HEAD, files.write, files.rows_of, files.python
 
 
 @pytest.fixture

@@ -1,15 +1,11 @@
 """Rows of other distributions, by their entry points: a broken one costs itself."""
 
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 import impls
-from impls.loading import load_file
-
-files = load_file(Path(__file__).with_name("row_files.py"))
-HEAD, write, python = files.HEAD, files.write, files.python
+from tests.impls.row_files import HEAD, python, write
 
 BUILT_IN = [row.name for f in impls.FAMILIES for row in import_module(f"impls.{f}").ROWS]
 

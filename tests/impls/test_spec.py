@@ -1,17 +1,13 @@
 """Rows: what a row may say, its options, what attests it, and how it is written down."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import DEVICES, DTYPES, MASK_KINDS, PHASES, InvalidRow, Variant
-
-row = load_file(Path(__file__).with_name("some_row.py")).row
-
+from tests.impls.some_row import row
 
 # ---- what a row may say --------------------------------------------------------------------------
 

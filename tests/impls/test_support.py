@@ -1,15 +1,11 @@
 """What a row takes and what it refuses, in a sentence."""
 
-from pathlib import Path
-
 import pytest
 
-from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import DTYPES
-
-row = load_file(Path(__file__).with_name("some_row.py")).row
+from tests.impls.some_row import row
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,11 @@
 
 import os
 import types
-from pathlib import Path
 
 import torch
 
 from impls.external.common import offsets
-from impls.loading import load_file
-
-stand_ins = load_file(Path(__file__).with_name("stand_ins.py"))
-READ, attention, blocks, sees = (
-    getattr(stand_ins, name) for name in ("READ", "attention", "blocks", "sees")
-)
+from tests.impls.external.stand_ins import READ, attention, blocks, sees
 
 FLASH = {
     "flash_attn2": "flash_attn",

@@ -2,36 +2,24 @@
 
 import importlib
 import types
-from pathlib import Path
 
 import pytest
 import torch
 
-from impls.loading import load_file
 from impls.masks import alibi_slopes
 from impls.spec import Unavailable
-
-checks, libraries, stand_ins = (
-    load_file(Path(__file__).with_name(name))
-    for name in ("checks.py", "libraries.py", "stand_ins.py")
+from tests.impls.external.checks import (
+    DECODE,
+    DOCUMENTS,
+    MASKS,
+    UNEQUAL,
+    build,
+    check,
+    problem,
+    views,
 )
-MASKS, DOCUMENTS, UNEQUAL, DECODE, build, check, problem, views = (
-    getattr(checks, name)
-    for name in (
-        "MASKS",
-        "DOCUMENTS",
-        "UNEQUAL",
-        "DECODE",
-        "build",
-        "check",
-        "problem",
-        "views",
-    )
-)
-FLASH, flash = libraries.FLASH, libraries.flash
-READ, attention, blocks, sees = (
-    getattr(stand_ins, name) for name in ("READ", "attention", "blocks", "sees")
-)
+from tests.impls.external.libraries import FLASH, flash
+from tests.impls.external.stand_ins import READ, attention, blocks, sees
 
 
 @pytest.mark.parametrize("mask", [*MASKS, *DOCUMENTS])
@@ -54,8 +42,10 @@ def test_the_output_is_taken_whether_its_log_sum_comes_with_it_or_not(row, mask,
     check(problem(mask), build(row, problem(mask)))
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("lengths", [UNEQUAL, {"q_len": 13, "kv_len": 5}], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("mask", "lengths"),
+    [("causal", UNEQUAL), ("causal+window:4,1", UNEQUAL), ("causal", {"q_len": 13, "kv_len": 5})],
+)
 @pytest.mark.parametrize("row", FLASH)
 def test_flash_attn_puts_the_last_query_at_the_last_key(row, lengths, mask, library):
     flash(library, FLASH[row], with_lse=row == "flash_attn4")

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,28 +11,17 @@ from attnbench.gate.watch import OPERATORS
 from impls import table
 from impls.external import torch_flash
 from impls.external import transformer_engine as adapter
-from impls.loading import load_file
-
-checks, libraries = (
-    load_file(Path(__file__).with_name(name)) for name in ("checks.py", "libraries.py")
+from tests.impls.external.checks import (
+    DECODE,
+    DOCUMENTS,
+    MASKS,
+    UNEQUAL,
+    build,
+    check,
+    problem,
+    views,
 )
-MASKS, DOCUMENTS, UNEQUAL, DECODE, build, check, problem, views = (
-    getattr(checks, name)
-    for name in (
-        "MASKS",
-        "DOCUMENTS",
-        "UNEQUAL",
-        "DECODE",
-        "build",
-        "check",
-        "problem",
-        "views",
-    )
-)
-xformers, flashinfer, transformer_engine = (
-    getattr(libraries, name) for name in ("xformers", "flashinfer", "transformer_engine")
-)
-
+from tests.impls.external.libraries import flashinfer, transformer_engine, xformers
 
 # ---- xformers ------------------------------------------------------------------------------------
 

@@ -3,8 +3,6 @@
 The definitions are held against loops written from the papers, in NumPy and float64.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,12 +11,12 @@ import torch.nn.functional as F
 import impls
 from impls.external import fla
 from impls.external.sageattention import rounded
-from impls.loading import load_file, load_function
+from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported
+from tests.impls.external import stand_ins
 
-stand_ins = load_file(Path(__file__).with_name("stand_ins.py"))
 OPERATORS = ("linear", "retention", "gla", "simple_gla", "delta")
 KERNELS = {
     "linear": ("linear_attn", "chunk_linear_attn"),

@@ -2,25 +2,17 @@
 
 import importlib
 import inspect
-from pathlib import Path
 
 import pytest
 
 from impls.external import ROWS
-from impls.loading import load_file, load_function
+from impls.loading import load_function
 from impls.spec import Unavailable, Unsupported
+from tests.impls.external import stand_ins
+from tests.impls.external.checks import SHAPE, UNEQUAL, build, problem
+from tests.impls.external.libraries import FLASH, flashinfer, transformer_engine, xformers
+from tests.impls.external.stand_ins import READ
 
-checks, libraries, stand_ins = (
-    load_file(Path(__file__).with_name(name))
-    for name in ("checks.py", "libraries.py", "stand_ins.py")
-)
-SHAPE, UNEQUAL, build, problem = (
-    getattr(checks, name) for name in ("SHAPE", "UNEQUAL", "build", "problem")
-)
-FLASH, flashinfer, transformer_engine, xformers = (
-    getattr(libraries, name) for name in ("FLASH", "flashinfer", "transformer_engine", "xformers")
-)
-READ = stand_ins.READ
 EXACT = [row for row in ROWS if row.exact]
 
 REFUSED = [

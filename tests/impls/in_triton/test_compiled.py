@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from impls.loading import load_file
+from tests.impls.in_triton import interpreted
 
-load_file(Path(__file__).with_name("interpreted.py")).start()
+interpreted.start()
 SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10}
 """Bytes of shared memory that a block can have, by compute capability (CUDA's programming guide,
 technical specifications): an A100, a 3090 (a 4090 has as much), an H100."""

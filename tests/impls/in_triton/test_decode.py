@@ -1,16 +1,13 @@
 """triton.decode, interpreted on the CPU, against float64, torch's own and the ruler's gate."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from impls.loading import load_file
 from impls.spec import Unsupported
+from tests.impls.in_triton import checks, interpreted
 
-load_file(Path(__file__).with_name("interpreted.py")).start()
-checks = load_file(Path(__file__).with_name("checks.py"))
+interpreted.start()
 build, check, draw = checks.build, checks.check, checks.draw
 MASKS = ("none", "causal", "window:90,0", "causal+window:300,0", "causal@upper-left")
 

@@ -1,17 +1,15 @@
 """triton.linear, interpreted on the CPU, against float64, linear.elu and the ruler's gate."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 import impls
-from impls.loading import load_file, load_function
+from impls.loading import load_function
 from impls.spec import Unsupported
+from tests.impls.in_triton import checks, interpreted
 
-load_file(Path(__file__).with_name("interpreted.py")).start()
-checks = load_file(Path(__file__).with_name("checks.py"))
+interpreted.start()
 build, draw = checks.build, checks.draw
 SMALL = {"chunk": 16}
 CUTS = (1, 2, 3)

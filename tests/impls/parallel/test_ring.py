@@ -1,7 +1,6 @@
 """The ring: what every rank sees of every other, and that all together are exact attention."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import impls
-from impls.loading import load_file
 from impls.parallel import shares
 from impls.parallel.ring import Ring
 from impls.spec import Unsupported
+from tests.impls.parallel import in_threads
 
-in_threads = load_file(Path(__file__).with_name("in_threads.py"))
 run, truth, off = in_threads.run, in_threads.truth, in_threads.off
 problem = partial(in_threads.problem, heads=2)
 

@@ -1,15 +1,12 @@
 """Ulysses: tokens for heads and back, and whole attention between."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 import impls
-from impls.loading import load_file
 from impls.parallel import ulysses
+from tests.impls.parallel import in_threads
 
-in_threads = load_file(Path(__file__).with_name("in_threads.py"))
 run, truth, off = in_threads.run, in_threads.truth, in_threads.off
 problem = in_threads.problem
 

@@ -1,18 +1,12 @@
 """strided, fixed, dilated, longformer, bigbird, decoding: the last rows, and the keys they read."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from attnbench.gate.inputs import make
-from impls.loading import load_file, load_function
+from impls.loading import load_function
 from impls.spec import Unsupported
-
-rows = load_file(Path(__file__).with_name("pattern_rows.py"))
-ROWS, SMALL, problem, row_of, attend_of, seen_by = (
-    getattr(rows, name) for name in ("ROWS", "SMALL", "problem", "row_of", "attend_of", "seen_by")
-)
+from tests.impls.sparse.pattern_rows import ROWS, SMALL, attend_of, problem, row_of, seen_by
 
 
 @pytest.mark.parametrize(("mask", "new"), [("none", 3), ("causal", 1)])

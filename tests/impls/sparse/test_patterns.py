@@ -1,26 +1,15 @@
 """strided, fixed, dilated, longformer, bigbird: the gate, and patterns from the papers' sets."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from attnbench.gate.inputs import make
-from impls.loading import load_file, load_function
+from impls.loading import load_function
 from impls.masks import Mask
 from impls.sparse.layouts import bigbird_layout as layout
 from impls.sparse.window import build as window
-
-rows = load_file(Path(__file__).with_name("pattern_rows.py"))
-ROWS, SMALL, problem, row_of, attend_of, seen_by = (
-    getattr(rows, name) for name in ("ROWS", "SMALL", "problem", "row_of", "attend_of", "seen_by")
-)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_the_gate_passes_the_defaults(verdict, name):
-    assert verdict(name, problem(700, "causal", phase="train")).reason is None
+from tests.impls.sparse.pattern_rows import ROWS, SMALL, attend_of, problem, row_of, seen_by
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
