@@ -45,7 +45,12 @@ def run_program(
     _check(out)
     parts = Path(tempfile.mkdtemp(".parts", f"{out.stem}.", out.parent))
     try:
-        status = _run(command, _environment(parts, out, samples=samples), parts, out, quiet=quiet)
+        paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, FOLDER: str(parts), "PYTHONPATH": os.pathsep.join(paths)}
+        environment[MASKS] = str(out.with_name(f"{out.stem}.masks"))
+        if samples:
+            environment[SAMPLES] = str(out.with_name(f"{out.stem}.samples"))
+        status = _run(command, environment, parts, out, quiet=quiet)
         calls = _gathered(parts, command, over=True, status=status)
         if not calls.sites:
             raise CantBeDone(_why_nothing(command, parts, calls, status))
@@ -72,13 +77,6 @@ def _check(out: Path) -> None:
         raise CantBeDone(f"can't write {out}: {error.strerror}") from None
 
 
-def _environment(parts: Path, out: Path, *, samples: bool) -> dict[str, str]:
-    paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {**os.environ, FOLDER: str(parts), "PYTHONPATH": os.pathsep.join(paths)}
-    found[MASKS] = str(out.with_name(f"{out.stem}.masks"))
-    return {**found, SAMPLES: str(out.with_name(f"{out.stem}.samples"))} if samples else found
-
-
 def _run(
     command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *, quiet: bool
 ) -> int:
@@ -92,7 +90,9 @@ def _run(
             if found is not None and found.si_code != BY_TERMINAL:
                 _hand_on(found.si_signo, program)
             if time.monotonic() > written + EVERY_S:
-                _so_far(parts, command, out)
+                with suppress(CantBeDone, OSError):  # which is reported when it is written last
+                    if (calls := _gathered(parts, command, over=False)).sites:
+                        calls.write(out)
                 written = time.monotonic()
         return program.returncode
     finally:
@@ -131,14 +131,6 @@ def _hand_on(number: int, program: subprocess.Popen[bytes]) -> None:
         program.kill()
 
 
-def _so_far(parts: Path, command: Sequence[str], out: Path) -> None:
-    """Write what there is by now; a failure is reported when it is written at the end."""
-    with suppress(CantBeDone, OSError):
-        calls = _gathered(parts, command, over=False)
-        if calls.sites:
-            calls.write(out)
-
-
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
     """What the processes have written, merged."""
     found: list[SeenCalls] = []
@@ -169,8 +161,8 @@ def ending(status: int) -> str:
 
 def _why_nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: int) -> str:
     """Why no call was seen, as far as is known."""
-    name = shlex.join(command)
     ended = f" (it ended with {ending(status)})" if status else ""
+    why = "it imported torch and made no attention call that is recorded"
     if not any(parts.glob("*.python")):
         why = (
             "it started no Python that could be watched: it is not a Python program, or starts "
@@ -180,8 +172,6 @@ def _why_nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: 
         why = "it is Python, and did not import torch"
     elif any(parts.glob("*.amiss")):
         why = "nothing of it could be recorded"
-    else:
-        why = "it imported torch and made no attention call that is recorded"
-        if not calls.unseen:
-            why += "; calls of other libraries' kernels and softmax by exponentials aren't seen"
-    return ". ".join([f"{name}{ended}: {why}", *calls.unseen])
+    elif not calls.unseen:
+        why += "; calls of other libraries' kernels and softmax by exponentials aren't seen"
+    return ". ".join([f"{shlex.join(command)}{ended}: {why}", *calls.unseen])

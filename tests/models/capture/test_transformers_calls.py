@@ -112,11 +112,7 @@ def test_what_a_function_of_ones_own_gives_back_is_its_own_business():
 
 @pytest.mark.parametrize(
     ("causal", "window", "mask"),
-    [
-        (True, None, "causal"),
-        (True, 4, "window:3,0"),
-        (False, None, "none"),
-    ],
+    [(True, None, "causal"), (True, 4, "window:3,0"), (False, None, "none")],
 )
 def test_a_flash_kernel_is_told_by_words(causal, window, mask):
     x = torch.zeros(2, 4, 12, 8)

@@ -128,8 +128,7 @@ def test_free_places_of_a_cache_are_left_out(mask, over, keys):
 
 
 @pytest.mark.parametrize(
-    ("name", "pad"),
-    [*product(["llama", "gemma3", "t5"], ["none", "left"]), ("whisper", "none")],
+    ("name", "pad"), [*product(["llama", "gemma3", "t5"], ["none", "left"]), ("whisper", "none")]
 )
 def test_a_static_cache_writes_the_same_tokens(name, pad):
     small = zoo.ZOO[name]
