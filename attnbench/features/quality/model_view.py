@@ -163,7 +163,7 @@ def _levels_table(rows: Sequence[Row], named: int) -> Table:
             if level.fastest is not None:
                 fastest = level.fastest.variant
                 step = format_triple(level.fastest.ratio) + ", no gain" * (not level.gains)
-            may = level.doubtful and f"may keep it: {name_points(level.doubtful, named)}"
+            may = f"may keep it: {name_points(level.doubtful, named)}" if level.doubtful else ""
             keep = (f"{seq:,}", f"≥ {level.cosine:g}", len(level.keep))
             lines.append((*keep, fastest, step, "; ".join(filter(None, (ties, may)))))
     return Table(LEVELS_TITLE, columns(*names, right=names[:3], wrap=names[-1:]), lines)

@@ -247,8 +247,9 @@ def _add_stage(row: dict[str, Any], stage: dict[str, Any]) -> None:
         row |= {**quality, "status": "wrong" if wrong else "measured", "reason": wrong}
     elif "step" in stage:
         row["steps"].append(stage["step"])
-    elif bad := {"refused", "failed"} & set(stage):
-        _add_end(row, *bad, stage[min(bad)])
+    elif "refused" in stage or "failed" in stage:
+        status = "refused" if "refused" in stage else "failed"
+        _add_end(row, status, stage[status])
     else:
         row |= stage
 

@@ -85,8 +85,9 @@ class SwappableModel:
     def use(self, name: str, layers: Collection[int] | None = None) -> None:
         """Put an attention into these layers (None: all) and the original into the others."""
         for each in {ORIGINAL, name} - self._configs.keys():
-            self._configs[each] = config = copy.deepcopy(self.model.config)
+            config: Any = copy.deepcopy(self.model.config)
             config._attn_implementation = each
+            self._configs[each] = config
         for number, layer in enumerate(self.layers):
             layer.config = self._configs[name if layers is None or number in layers else ORIGINAL]
 

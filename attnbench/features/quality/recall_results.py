@@ -147,8 +147,8 @@ def _result(rows: Sequence[Row], baseline_s: Mapping[int, float | None]) -> Reca
     logs = [math.log(own / base) for n, own in times.items() if (base := baseline_s.get(n))]
     ratio = seed_interval(logs)
     if ratio is not None:
-        ends = (math.exp(x) if x < 700 else math.inf for x in ratio[:3])
-        ratio = SeedInterval(*ends, ratio.n)
+        mean, low, high = (math.exp(x) if x < 700 else math.inf for x in ratio[:3])
+        ratio = SeedInterval(mean, low, high, ratio.n)
     return RecallResult(
         rows[0]["variant"],
         rows[0]["computes"],

@@ -220,7 +220,7 @@ def watch_gradient(
 ) -> None:
     """Time the backward pass of what a call added to the graph, from ``out`` to ``ends``."""
     stop = {x.grad_fn for x in ends if x is not None}
-    nodes, todo = set[Any](), [out.grad_fn]
+    nodes, todo = set[Any](), list[Any]([out.grad_fn])
     while todo:
         node = todo.pop()
         left_out = node is None or node in stop or type(node).__name__ == "AccumulateGrad"

@@ -152,7 +152,8 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Origin
             args[place] if len(args) > place else more.get(name)
             for place, name in zip(places, ("mask", "mask_type"), strict=True)
         )
-        return fast_call(via, qkv, *args[tensors : tensors + 2], mask, kind)
+        width, heads = args[tensors : tensors + 2]
+        return fast_call(via, qkv, width, heads, mask, kind)
 
     def fast_path(*args: Any, **more: Any) -> Any:
         if torch.compiler.is_compiling() or (begun := NOW.begin(args[0], nested=True)) is None:
@@ -286,7 +287,7 @@ def _compiled_request(context: Any) -> SiteRequest:
     forms = (four(q), four(k), four(v))
     found = FoundMask(FULL, "its mask has no values while it is compiled")
     if masked is None:
-        shape = Shape(*forms[0][:3], forms[1][2])
+        shape = Shape(forms[0][0], forms[0][1], forms[0][2], forms[1][2])
         found = FoundMask(causal_of(shape) if causal is True else FULL)
     return SiteRequest(
         first_of(_traced_places(context)),
