@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import impls
 from attnbench.models import attention
@@ -15,12 +16,8 @@ ROWS = impls.table()
 EVERY_MASK = [
     row.name
     for row in ROWS.rows.values()
-    if row.level == "core"
-    and row.exact
-    and not row.ranks
-    and len(row.on("cpu", "masks")) == 9
-    and "flex" not in row.name
-    and row.name != "compiled"
+    if row.level == "core" and row.exact and not row.ranks and len(row.on("cpu", "masks")) == 9
+    if "flex" not in row.name and row.name != "compiled"
 ]
 
 
@@ -31,21 +28,8 @@ def variant(name: str) -> Built:
 def qkv(q_len=9, kv_len=9, heads=4, kv_heads=2, **kinds):
     source = torch.Generator().manual_seed(q_len * 100 + kv_len)
     shapes = (heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len)
-    return [
-        torch.randn(2, n, h, 8, generator=source).transpose(1, 2).to(**kinds) for h, n in shapes
-    ]
-
-
-@pytest.fixture
-def problems(monkeypatch):
-    """Those that variants were built for; none of them computes anything."""
-    found = []
-    monkeypatch.setattr(
-        attention,
-        "load_function",
-        lambda path: lambda problem: found.append(problem) or (lambda q, k, v: q),
-    )
-    return found
+    made = [torch.randn(2, n, h, 8, generator=source) for h, n in shapes]
+    return [x.transpose(1, 2).to(**kinds) for x in made]
 
 
 def left_padded(q_len=9, kv_len=9):
@@ -57,25 +41,26 @@ def left_padded(q_len=9, kv_len=9):
 
 
 def torchs(q, k, v, mask=None, scale=None, is_causal=False):
-    return F.scaled_dot_product_attention(
-        q, k, v, mask, scale=scale, is_causal=is_causal, enable_gqa=True
-    )
+    more = {"scale": scale, "is_causal": is_causal, "enable_gqa": True}
+    return F.scaled_dot_product_attention(q, k, v, mask, **more)
+
+
+ASKED = {
+    "none": {},
+    "causal": {"is_causal": True},
+    "left padding": {"mask": left_padded()},
+    "bias": {"mask": torch.linspace(-2, 2, 2 * 4 * 81).view(2, 4, 9, 9)},
+    "decode": {"mask": left_padded(2)},
+    "scale": {"scale": 1.0, "is_causal": True},
+}
 
 
 @pytest.mark.parametrize("name", EVERY_MASK)
-@pytest.mark.parametrize("asks", ["none", "causal", "left padding", "bias", "decode", "scale"])
-def test_an_exact_variant_does_what_torchs_attention_does(name, asks):
-    q, k, v = qkv(2 if asks == "decode" else 9)
-    how = {
-        "none": {},
-        "causal": {"is_causal": True},
-        "left padding": {"mask": left_padded()},
-        "bias": {"mask": torch.linspace(-2, 2, 2 * 4 * 81).view(2, 4, 9, 9)},
-        "decode": {"mask": left_padded(2)},
-        "scale": {"scale": 1.0, "is_causal": True},
-    }[asks]
-    given = variant(name)(q, k, v, **how)
-    torch.testing.assert_close(given, torchs(q, k, v, **how), rtol=1e-5, atol=2e-6)
+def test_an_exact_variant_does_what_torchs_attention_does(name):
+    for asks, how in ASKED.items():
+        q, k, v = qkv(2 if asks == "decode" else 9)
+        given = variant(name)(q, k, v, **how)
+        torch.testing.assert_close(given, torchs(q, k, v, **how), rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["einsum", "sdpa.flash", "chunked?block=4"])
@@ -100,33 +85,19 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", ["matmul", "sdpa.flash", "online", "linear.elu"])
 def test_the_output_lies_in_memory_as_torchs_own_does(name):
-    for layout, (heads, kv_heads), lengths, how, width, gradient in itertools.product(
-        LAYOUTS.values(),
-        ((4, 4), (4, 2)),
-        ((16, 16), (2, 16)),
-        ({}, {"is_causal": True}, {"mask": left_padded(16, 16)}),
-        (8, 6),
-        (False, True),
+    for layout, kv_heads, q_len, how, width, gradient in itertools.product(
+        LAYOUTS.values(), (4, 2), (16, 2), ("none", "causal", "mask"), (8, 6), (False, True)
     ):
-        if "mask" in how:
-            how = {"mask": left_padded(*lengths)}
-        q, k, v = (
-            layout(2, h, n, d)
-            for h, n, d in (
-                (heads, lengths[0], 8),
-                (kv_heads, lengths[1], 8),
-                (kv_heads, lengths[1], width),
-            )
-        )
+        more = {"is_causal": True} if how == "causal" else {}
+        more = {"mask": left_padded(q_len, 16)} if how == "mask" else more
+        forms = (4, q_len, 8), (kv_heads, 16, 8), (kv_heads, 16, width)
+        q, k, v = (layout(2, *form) for form in forms)
         v.requires_grad_(gradient)
         try:
-            out = variant(name)(q, k, v, **how)
+            out = variant(name)(q, k, v, **more)
         except NotServed:
             continue
-        wanted = torchs(q, k, v, **how)
-        assert out.stride() == wanted.stride(), (lengths, heads, width, how)
-        if gradient:
-            out.sum().backward()
+        assert out.stride() == torchs(q, k, v, **more).stride(), (forms, how)
 
 
 def test_a_variant_runs_under_vmap_and_in_what_torch_compiles():
@@ -177,23 +148,16 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
     assert seen == [(str(wanted).removeprefix("torch."), wanted, False)]
 
 
-@pytest.mark.parametrize("name", ["linear.elu", "cosine"])
-def test_an_operator_of_its_own_refuses_a_scale_but_for_softmaxs_usual_one(name):
+def test_an_operator_of_its_own_refuses_a_scale_and_an_approximation_is_scaled_as_softmax_is():
     q, k, v = qkv(kv_heads=4)
-    sentence = rf"^{name}: scale=1 is asked for, and it computes its own operator, .* 0\.353553"
+    own, near = variant("linear.elu"), variant("nystrom")
+    sentence = r"^linear\.elu: scale=1 is asked for, and it computes its own .* 0\.353553"
     with pytest.raises(NotServed, match=sentence):
-        variant(name)(q, k, v, scale=1.0)
+        own(q, k, v, scale=1.0)
     nearly = float(np.nextafter(8**-0.5, 1))
-    assert torch.equal(variant(name)(q, k, v, scale=nearly), variant(name)(q, k, v))
-
-
-def test_what_approximates_softmax_is_scaled_as_softmax_is():
-    q, k, v = qkv(kv_heads=4)
-    near = variant("nystrom")
-    assert near.row.computes == "approximates softmax"
+    assert torch.equal(own(q, k, v, scale=nearly), own(q, k, v))
     doubled = near(q, k, v, scale=2 * 8**-0.5)
-    assert torch.equal(doubled, near(2 * q, k, v))
-    assert not torch.equal(doubled, near(q, k, v))
+    assert torch.equal(doubled, near(2 * q, k, v)) and not torch.equal(doubled, near(q, k, v))
 
 
 def test_a_variant_with_a_memory_is_asked_by_its_steps_and_gives_what_the_whole_gives():
@@ -220,34 +184,27 @@ def test_dropped_weights_are_zero_as_often_as_was_asked_and_the_others_larger(na
     assert (kept[0] != kept[1]).any() and (kept[:, 0] != kept[:, 1]).any()
 
 
-@pytest.mark.parametrize(
-    ("name", "how", "sentence"),
-    [
-        (
-            "linear.elu",
-            {"mask": left_padded()},
-            r"^linear\.elu takes the masks none, causal on cpu",
-        ),
-        ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
-        ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
-        ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
-        (
-            "einsum",
-            {"mask": torch.zeros(9, 9, requires_grad=True), "dropout_p": 0.1},
-            "^einsum: what is added to the scores is learned, and under dropout",
-        ),
-        ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9"),
-        ("einsum", {"mask": torch.ones(9, 9).long()}, "a mask of torch.int64 is neither boolean"),
-        ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
-        ("einsum", {"mask": torch.ones(1, 1, 1, 9, 9)}, r"\(1, 1, 1, 9, 9\) does not broadcast"),
-    ],
-)
+LEARNED = torch.zeros(9, 9, requires_grad=True)
+REFUSED = [
+    ("linear.elu", {"mask": left_padded()}, r"^linear\.elu takes the masks none, causal on cpu"),
+    ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
+    ("chunked?block=0", {}, r"^chunked\?block=0: block=0 must be 1 or more$"),
+    ("einsum", {"mask": "causal", "is_causal": True}, "either is_causal or the mask causal"),
+    ("einsum", {"mask": LEARNED, "dropout_p": 0.1}, "^einsum: what is added to the scores is"),
+    ("einsum", {"mask": "padding:4,70"}, "a length above kv_len=9"),
+    ("einsum", {"mask": torch.ones(9, 9).long()}, "a mask of torch.int64 is neither boolean"),
+    ("einsum", {"mask": np.ones((9, 9))}, "^einsum: a mask is a tensor, .*, not ndarray"),
+    ("flash_attn2", {}, "flash_attn2 .*needs flash-attn>=2.6; flash-attn is not installed"),
+]
+
+
+@pytest.mark.parametrize(("name", "how", "sentence"), REFUSED)
 def test_what_is_not_served_is_a_sentence(name, how, sentence):
     with pytest.raises(impls.asked.CantBeDone, match=sentence):
         variant(name)(*qkv(), **how)
 
 
-def test_tensors_that_do_not_fit_are_a_sentence():
+def test_tensors_that_do_not_fit_and_gradients_that_would_be_lost_are_a_sentence():
     q, k, v = qkv()
     for wrong, sentence in (
         ((q, k.double(), v), "of one dtype on one device, not torch.float32 on cpu, torch.float64"),
@@ -258,3 +215,5 @@ def test_tensors_that_do_not_fit_are_a_sentence():
     ):
         with pytest.raises(impls.asked.CantBeDone, match=sentence):
             variant("einsum")(*wrong)
+    with pytest.raises(NotServed, match="inplace serves forward, decode, not train"):
+        variant("inplace")(q, nn.Parameter(k), v)

@@ -134,17 +134,13 @@ def test_a_tensor_without_values_is_no_mask():
         mask_of(mode.from_tensor(ONES), False, SQUARE)
 
 
-@pytest.mark.parametrize(
-    ("mask", "sentence"),
-    [
-        (ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),
-        (ONES.to(torch.complex64), "a mask of torch.complex64 is neither boolean"),
-        (
-            ONES[None, None, None],
-            r"a mask of shape \(1, 1, 1, 12, 12\) does not broadcast to \(2, 4",
-        ),
-    ],
-)
+WRONG = [
+    (ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),
+    (ONES[:, :7], r"a mask of shape \(12, 7\) does not broadcast to \(2, 4"),
+]
+
+
+@pytest.mark.parametrize(("mask", "sentence"), WRONG)
 def test_what_is_no_mask_at_all_is_a_sentence(mask, sentence):
     with pytest.raises(CantBeDone, match=sentence):
         mask_of(mask, False, SQUARE)

@@ -51,7 +51,7 @@ def test_calls_that_vmap_makes_one_of_are_counted_in_the_batch():
             *(x[:, None].expand(5, 2, *x.shape[1:]) for x in (q, k, v))
         )
         torch.vmap(attend)(q, k, v, torch.rand(5, 2, 1, 16, 16) > 0.5)
-    assert [site.problem.batch for site in calls.sites if site.faithful] == [20, 6]
+    assert sorted(s.problem.batch for s in calls.sites if s.faithful) == [6, 20]
     (masked,) = (site for site in calls.sites if not site.faithful)
     assert "torch.vmap maps it" in masked.note
 

@@ -96,7 +96,6 @@ def test_the_small_preset_has_six_that_differ_in_kind_and_softmax_is_always_ther
 def test_each_seed_trains_all_in_an_order_of_its_own():
     jobs = list(plan().jobs(CPU.settings[0], 5.0))
     orders = [[j.variant.label for j in jobs if j.seed == seed] for seed in (0, 1, 2)]
-    assert [j.seed for j in jobs] == sorted(j.seed for j in jobs)
     assert all(sorted(order) == sorted(recall.SIX) for order in orders)
     assert len({tuple(order) for order in orders}) > 1
     assert plan().timing_job(CPU.settings[0]).seed == 3

@@ -132,11 +132,13 @@ def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypat
     assert Training(replace(job(), threads=2)).clock is time.perf_counter
 
 
-def test_all_variants_of_a_seed_are_trained_and_tested_on_the_same_sequences():
+def test_all_variants_of_a_seed_begin_alike_and_see_the_same_sequences():
     one, other = Training(job("sdpa", seed=4)), Training(job("linear.elu", seed=4))
     draws = [x.setting.draw_mixed(4, x.stream).tokens_bn for x in (one, other)]
     assert (draws[0] == draws[1]).all()
     assert torch.equal(one.tests[4][0], other.tests[4][0])
+    weights = [x.model.state_dict() for x in (one, other)]
+    assert all(torch.equal(weights[1][name], x) for name, x in weights[0].items())
     assert not torch.equal(one.tests[4][0], Training(job(seed=5)).tests[4][0])
 
 
@@ -197,32 +199,26 @@ ROWS = """
             return attend
         return build
 
-    prints = row(lambda: print("{}", flush=True))
     dies = row(lambda: (print("last words", file=sys.stderr, flush=True), os._exit(7)))
-    raises = row(lambda: 1 / 0)
     hangs = row(lambda: time.sleep(600))
 
     ROWS = [
         Variant(name=name, title=name, family="mine", build=f":{name}", computes="softmax",
                 masks=("none", "causal"))
-        for name in ("prints", "dies", "raises", "hangs")
+        for name in ("dies", "hangs")
     ]
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "reason", "steps"),
+    ("name", "status", "reason"),
     [
-        pytest.param("prints", "trained", "", [2, 4], marks=pytest.mark.slow),
-        ("dies", "failed", "the worker ended with status 7: last words", [2]),
-        pytest.param(
-            "raises", "failed", "ZeroDivisionError: division by zero", [2], marks=pytest.mark.slow
-        ),
-        pytest.param("hangs", "timed_out", "it was ended after 8 s", [2], marks=pytest.mark.slow),
+        ("dies", "failed", "the worker ended with status 7: last words"),
+        pytest.param("hangs", "timed_out", "it was ended after 8 s", marks=pytest.mark.slow),
     ],
 )
 def test_a_training_keeps_its_checkpoints_however_it_ends(
-    name, status, reason, steps, tmp_path, monkeypatch
+    name, status, reason, tmp_path, monkeypatch
 ):
     file = tmp_path / "rows.py"
     file.write_text(textwrap.dedent(ROWS))
@@ -232,5 +228,5 @@ def test_a_training_keeps_its_checkpoints_however_it_ends(
     variant = impls.table([file]).find(name)
     row = recall.run_training(TrainingJob(variant, replace(TINY, steps=4, looks=2), 0))
     assert (row["status"], row["reason"]) == (status, reason)
-    assert [look["step"] for look in row["curve"]] == steps
+    assert [look["step"] for look in row["curve"]] == [2]
     assert (row["variant"], row["seed"], row["state_numbers"]) == (name, 0, 12 * 16)
