@@ -24,7 +24,6 @@ from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.store import BAD_TIME, Checked, each_run, read_header, whole_length
-from impls.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,8 @@ AXES = {
 """The axes of a run's grid, and the fields of a problem that they set."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name may have: ends of lines, commands to a terminal, half a letter."""
-OBJECTS = ("ceilings", "nodes", "code", "selfcheck")
-"""Parts of a header that may be missing."""
+OBJECTS = {"ceilings": dict, "nodes": dict, "code": dict, "selfcheck": dict, "legs": list}
+"""Parts of a header that may be missing, and what they are."""
 CHOSEN = re.compile(r"torch chose ([^(]+) \(")
 """The backend, in a record's note."""
 
@@ -117,34 +116,26 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     found = each_run(paths)
     if not found:
         raise StoreError(
-            f"there is no run in {_listed(paths)}: no {HEADER} lies there; runs lie in "
+            f"there is no run in {', '.join(map(str, paths))}: no {HEADER} lies there; runs lie in "
             "results/<machine>/<run>, and 'attnbench run' makes one"
         )
     read: list[ReportRun] = []
     empty: list[Path] = []
     for path in found:
         header = read_header(path)
-        check_header(path, header)
+        for name, kind in OBJECTS.items():
+            if not isinstance(header.get(name) or kind(), kind):
+                raise StoreError(f"{path / HEADER} is damaged: no fit {name}; measure again")
         with collector_off():
-            records, torn, damage = _records(path)
-        if not records:
+            run = _read(len(read), path, header)
+        if run.records:
+            read.append(run)
+        else:
             empty.append(path)
-            continue
-        notes = [
-            *_cut_off(torn, header, records),
-            *_not_finite(records),
-            *_chosen_by_torch(records),
-            *damage,
-        ]
-        for number, leg in enumerate(header.get("legs", ()), 2):
-            changes = "; ".join(leg["changes"])
-            notes.append(f"leg {number} of the run, whose cells are ranked apart: {changes}")
-        lines, some = zip(*records, strict=True)
-        read.append(ReportRun(len(read), path, header, some, lines, tuple(notes)))
     if not read:
         raise StoreError(
-            f"{_listed(empty)} holds no record: nothing has been measured there; go on with it by "
-            f"'attnbench run --resume {empty[0]}'"
+            f"{', '.join(map(str, empty))} holds no record: nothing has been measured there; go on "
+            f"with it by 'attnbench run --resume {empty[0]}'"
         )
     if empty:
         left_out = f"left out, for there is no record in it: {', '.join(p.name for p in empty)}"
@@ -152,115 +143,82 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     return read
 
 
-def check_header(path: Path, header: Mapping[str, Any]) -> None:
-    """Raises StoreError where a part of the header isn't of its kind."""
-    wrong = [k for k in OBJECTS if not isinstance(header.get(k) or {}, Mapping)]
-    if not isinstance(header.get("legs", []), list):
-        wrong.append("legs")
-    if wrong:
-        raise StoreError(f"{path / HEADER} is damaged: no fit {', '.join(wrong)}; measure again")
-
-
-def with_plain_names(record: Record) -> Record:
-    """The record without control characters in its name and its reason."""
-    if not CONTROL.search(record.variant + record.reason):
-        return record
-    variant, reason = (
-        CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) for text in (record.variant, record.reason)
-    )
-    return record.with_(variant=variant, reason=reason)
-
-
-def _listed(paths: Sequence[Path]) -> str:
-    return ", ".join(str(path) for path in paths)
-
-
-def _records(path: Path) -> tuple[list[tuple[int, Record]], bool, list[str]]:
-    """The records with their lines, whether the file is cut off, and sentences on damaged lines."""
+def _read(number: int, path: Path, header: Mapping[str, Any]) -> ReportRun:
     try:
         data = (path / RECORDS).read_bytes()
     except FileNotFoundError:
-        return [], False, []
+        data = b""
     except OSError as error:
-        raise StoreError(
-            f"can't read {path / RECORDS}: {error.strerror}; make it readable"
-        ) from None
-    whole = whole_length(data)
-    checked = Checked(path)
-    found = [(number, with_plain_names(record)) for number, record in checked.records()]
+        said = f"can't read {path / RECORDS}: {error.strerror}; make it readable"
+        raise StoreError(said) from None
+    checked, whole = Checked(path), whole_length(data)
+    found = (
+        [(line, _with_plain_names(record)) for line, record in checked.records()] if data else []
+    )
     last = data.count(b"\n", 0, whole)  # what is cut off has a note of its own
-    checked.damaged = [number for number in checked.damaged if number <= last]
-    return found, whole < len(data), list(checked.sentences())
+    checked.damaged = [line for line in checked.damaged if line <= last]
+    lines, records = [line for line, _ in found], [record for _, record in found]
+    run = ReportRun(number, path, header, records, lines)
+    return replace(
+        run, notes=(*_notes(run, torn=whole < len(data)), *checked.sentences(), *_legs(header))
+    )
 
 
-def _cut_off(
-    torn: bool, header: Mapping[str, Any], records: Sequence[tuple[int, Record]]
-) -> Iterator[str]:
-    """Sentences on what is missing because the run was cut off."""
+def _with_plain_names(record: Record) -> Record:
+    """The record without control characters in its name and its reason."""
+    if not CONTROL.search(record.variant + record.reason):
+        return record
+    variant, reason = (CONTROL.sub("\ufffd", text) for text in (record.variant, record.reason))
+    return record.with_(variant=variant, reason=reason)
+
+
+def _legs(header: Mapping[str, Any]) -> Iterator[str]:
+    for number, leg in enumerate(header.get("legs", ()), 2):
+        changes = "; ".join(leg["changes"])
+        yield f"leg {number} of the run, whose cells are ranked apart: {changes}"
+
+
+def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
+    """What is missing of a run, the times of its records that are none, and what torch chose."""
     if torn:
         yield (
             f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
             "is shown"
         )
-    cells, there = header.get("cells"), len({record.key for _, record in records})
+    cells, there = run.header.get("cells"), len({record.key for record in run.records})
     if isinstance(cells, int) and there < cells:
         yield (
             f"{there} of the {cells} cells that were asked for have a record: the rest was not "
             "begun, or not ended; 'attnbench run --resume' with its folder goes on"
         )
-    for axis, missed in _not_reached(header, [r.problem for _, r in records]).items():
-        what = AXES[axis].replace("kv_len", "length")
-        yield (
-            f"the run did not come to all of its grid: there is no record of {what} "
-            f"{', '.join(missed)}"
-        )
-
-
-def _chosen_by_torch(records: Sequence[tuple[int, Record]]) -> Iterator[str]:
-    """For each variant that leaves it to torch: the backends that ran, the most frequent first."""
-    ran: dict[str, Counter[str]] = {}
-    for _, record in records:
-        for backend in CHOSEN.findall(record.note):
-            ran.setdefault(record.variant, Counter())[backend] += 1
-    for variant, found in ran.items():
-        cells = ", ".join(f"{name} in {n}" for name, n in found.most_common())
-        yield f"{variant} was torch's own choice of backend: {cells} cells"
-
-
-def _grid_values(grid: Mapping[str, Any], axis: str) -> list[str]:
-    """All values of an axis in a grid or its parts; none of batch where tokens determine it."""
-    parts = grid.get("parts")
-    found = [
-        part[axis]
-        for part in (parts if isinstance(parts, list) and parts else [grid])
-        if isinstance(part, Mapping)
-        and isinstance(part.get(axis), list)
-        and not (axis == "batch" and part.get("tokens"))
-    ]
-    return list(dict.fromkeys(str(value) for values in found for value in values))
-
-
-def _not_reached(header: Mapping[str, Any], problems: Sequence[Problem]) -> dict[str, list[str]]:
-    """By axis of the grid, the values that no problem has."""
-    missed: dict[str, list[str]] = {}
-    grid = header.get("grid")
-    if not isinstance(grid, Mapping):
-        return {}
     for axis, name in AXES.items():
-        seen = {str(getattr(problem, name)) for problem in problems}
-        values = _grid_values(grid, axis)
-        if axis == "seq":  # of 1x4096, the keys
-            values = [value.rpartition("x")[2] for value in values]
-        if left := [value for value in values if value not in seen]:
-            missed[axis] = left
-    return missed
+        seen = {str(getattr(record.problem, name)) for record in run.records}
+        if missed := [v for v in _asked(run.header.get("grid"), axis) if v not in seen]:
+            what = name.replace("kv_len", "length")
+            yield (
+                f"the run did not come to all of its grid: there is no record of {what} "
+                f"{', '.join(missed)}"
+            )
+    numbered = zip(run.lines, run.records, strict=True)
+    if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
+        some = ", ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")
+        yield f"a time in {RECORDS} is no finite number above nought, and is left out: line {some}"
+    ran: dict[str, Counter[str]] = {}
+    for record in run.records:
+        ran.setdefault(record.variant, Counter()).update(CHOSEN.findall(record.note))
+    for variant, backends in ran.items():
+        if backends:
+            counts = ", ".join(f"{name} in {n}" for name, n in backends.most_common())
+            yield f"{variant} was torch's own choice of backend: {counts} cells"
 
 
-def _not_finite(records: Sequence[tuple[int, Record]]) -> Iterator[str]:
-    """A sentence with the lines whose times are no finite numbers."""
-    lines = [str(number) for number, r in records if r.reason == BAD_TIME]
-    if lines:
-        some = ", ".join(lines[:8]) + (f" and {len(lines) - 8} more" if len(lines) > 8 else "")
-        yield (
-            f"a time in {RECORDS} is no finite number above nought, and is left out: line {some}"
-        )
+def _asked(grid: Any, axis: str) -> list[str]:
+    """All values of an axis in a grid or its parts; none of batch where tokens determine it."""
+    if not isinstance(grid, Mapping):
+        return []
+    parts = [part for part in grid.get("parts") or [grid] if isinstance(part, Mapping)]
+    lists = [part.get(axis) for part in parts if not (axis == "batch" and part.get("tokens"))]
+    values = [str(value) for some in lists if isinstance(some, list) for value in some]
+    if axis == "seq":  # of 1x4096, the keys
+        values = [value.rpartition("x")[2] for value in values]
+    return list(dict.fromkeys(values))

@@ -18,9 +18,7 @@ from typing import IO, Any, Literal, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
-from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Column as GridColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -62,10 +60,11 @@ class Styled:
     rest: str = ""
     """Text behind the value, after a space, that does not have the style."""
 
-    @property
-    def full(self) -> str:
-        """The value with the text behind it."""
-        return f"{self.value} {self.rest}" if self.rest else str(self.value)
+    def marked(self, escaped: Callable[[str], str], bold: str) -> str:
+        """As markup, bold by a template where its style is."""
+        text = escaped(self.value)
+        text = bold.format(text) if self.style in (BOLD, BEST) else text
+        return f"{text} {escaped(self.rest)}" if self.rest else text
 
 
 @dataclass(frozen=True)
@@ -103,21 +102,21 @@ def show(table: Table) -> None:
             head = Text(column.head, no_wrap=False)
             made.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
-            made.add_row(*map(_terminal_cell, row))
-        width = _fit(made, out)  # as narrow as the console where that can be
+            made.add_row(*map(_text, row))
+        width = _fit(made, out.width)  # as narrow as the console where that can be
         (out if width <= out.width else console(width)).print(made, crop=False)
     for note in table.notes:
         out.print(Text(note), style=FAINT)
 
 
+def _text(cell: Styled) -> Text:
+    text = Text().append(cell.value, cell.style)
+    return text.append(f" {cell.rest}") if cell.rest else text
+
+
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names with what is so of each, but for empty ones."""
     show(Table("", columns("", "", wrap=[""]), [fact for fact in facts if fact[1]]))
-
-
-def _terminal_cell(cell: Styled) -> Text:
-    text = Text().append(cell.value, cell.style)
-    return text.append(f" {cell.rest}") if cell.rest else text
 
 
 def to_csv(table: Table) -> str:
@@ -139,41 +138,31 @@ def to_html(table: Table) -> str:
 
     Of a value of several lines the second and later ones are remarks.
     """
-    classes = ["" if column.align == "left" else ' class="n"' for column in table.columns]
-    head = "".join(
-        f'<th scope="col"{kind}>{escape(column.head)}</th>'
-        for column, kind in zip(table.columns, classes, strict=True)
-    )
+    kinds = ["" if column.align == "left" else ' class="n"' for column in table.columns]
+    heads = zip(table.columns, kinds, strict=True)
+    head = "".join(f'<th scope="col"{kind}>{escape(c.head)}</th>' for c, kind in heads)
     lines = [
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
         f'<table class="said"><thead><tr>{head}</tr></thead><tbody>'
     ]
     for row in table.cells():
-        cells = [_td(cell, kind) for cell, kind in zip(row[1:], classes[1:], strict=True)]
-        first = _td(row[0], f' scope="row"{classes[0]}', "th")
-        lines.append(f"<tr>{first}{''.join(cells)}</tr>")
+        first, *cells = map(_html_cell, row)
+        rest = "".join(f"<td{k}>{cell}</td>" for cell, k in zip(cells, kinds[1:], strict=True))
+        lines.append(f'<tr><th scope="row"{kinds[0]}>{first}</th>{rest}</tr>')
     return "\n".join([*lines, "</tbody></table></div>"])
 
 
-def _td(cell: Styled, attributes: str, tag: str = "td") -> str:
-    first, *remarks = cell.full.split("\n")
-    below = "".join(f'<p class="remedy">{escape(remark)}</p>' for remark in remarks)
-    return f"<{tag}{attributes}>{escape(first)}{below}</{tag}>"
+def _html_cell(cell: Styled) -> str:
+    first, *remarks = escape(cell.marked(str, "{}")).split("\n")
+    return first + "".join(f'<p class="remedy">{remark}</p>' for remark in remarks)
 
 
 def to_markdown(table: Table) -> str:
     """A table as GitHub reads it."""
-    rule = ["---:" if column.align == "right" else "---" for column in table.columns]
-    lines = [[markdown_text(column.head) for column in table.columns], rule]
-    for row in table.cells():
-        lines.append([_markdown_cell(cell) for cell in row])
+    lines = [[markdown_text(column.head) for column in table.columns]]
+    lines.append(["---:" if column.align == "right" else "---" for column in table.columns])
+    lines += ([cell.marked(markdown_text, "**{}**") for cell in row] for row in table.cells())
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _markdown_cell(cell: Styled) -> str:
-    text = markdown_text(cell.value)
-    bold = f"**{text}**" if cell.style in (BOLD, BEST) else text
-    return f"{bold} {markdown_text(cell.rest)}" if cell.rest else bold
 
 
 LONG = 900
@@ -191,45 +180,36 @@ def markdown_text(text: str) -> str:
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
 
 
-LATEX = {
+LATEX = str.maketrans({
     "\\": r"\textbackslash ", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$",
     "#": r"\#", "_": r"\_", "~": r"\textasciitilde ", "^": r"\textasciicircum ",
-}  # fmt: skip
+})  # fmt: skip
 PAGE = 60
 """Rows above which a table in LaTeX may break over pages."""
 
 
 def latex_text(text: str) -> str:
     """Text in which LaTeX finds no command."""
-    return "".join(LATEX.get(letter, letter) for letter in text)
+    return text.translate(LATEX)
 
 
 def to_latex(table: Table) -> str:
     """A table for booktabs, or longtable if it is long, with its title above the numbers."""
-    left = sum(column.align == "left" for column in table.columns)
-    heads = [latex_text(column.head) for column in table.columns]
-    spread = f"\\multicolumn{{{len(heads) - left}}}{{c}}{{{latex_text(table.title)}}}"
-    head = [
-        r"\toprule",
-        f"{' & ' * left}{spread} \\\\",
-        f"{' & '.join(heads)} \\\\",
-        r"\midrule",
-    ]
-    body = [f"{' & '.join(map(_latex_cell, row))} \\\\" for row in table.cells()]
-    columns = "".join(column.align[0] for column in table.columns)
-    if len(table.rows) <= PAGE:
-        begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-        return "\n".join([begin, *head, *body, r"\bottomrule", end, ""])
-    begin, end = f"\\begin{{longtable}}{{{columns}}}", r"\end{longtable}"
-    more = f"\\multicolumn{{{len(heads)}}}{{r}}{{Continued on next page}} \\\\"
-    foot = [r"\midrule", more, r"\midrule", r"\endfoot", r"\bottomrule", r"\endlastfoot"]
-    return "\n".join([begin, *head, r"\endfirsthead", *head, r"\endhead", *foot, *body, end, ""])
-
-
-def _latex_cell(cell: Styled) -> str:
-    text = latex_text(cell.value)
-    bold = f"\\bfseries {text}" if cell.style in (BOLD, BEST) else text
-    return f"{bold} {latex_text(cell.rest)}" if cell.rest else bold
+    left, count = sum(c.align == "left" for c in table.columns), len(table.columns)
+    spread = f"\\multicolumn{{{count - left}}}{{c}}{{{latex_text(table.title)}}}"
+    names = " & ".join(latex_text(column.head) for column in table.columns)
+    head = [r"\toprule", f"{' & ' * left}{spread} \\\\", f"{names} \\\\", r"\midrule"]
+    rows = ([c.marked(latex_text, r"\bfseries {}") for c in row] for row in table.cells())
+    body = [f"{' & '.join(row)} \\\\" for row in rows]
+    kind = "tabular" if len(table.rows) <= PAGE else "longtable"
+    begin = f"\\begin{{{kind}}}{{{''.join(column.align[0] for column in table.columns)}}}"
+    if kind == "tabular":
+        body += [r"\bottomrule"]
+    else:
+        more = f"\\multicolumn{{{count}}}{{r}}{{Continued on next page}} \\\\"
+        foot = [r"\midrule", more, r"\midrule", r"\endfoot", r"\bottomrule", r"\endlastfoot"]
+        head += [r"\endfirsthead", *head, r"\endhead", *foot]
+    return "\n".join([begin, *head, *body, f"\\end{{{kind}}}", ""])
 
 
 PIPED = 120
@@ -240,22 +220,20 @@ WORD = 24
 """A longer word, or a longer half of a heading, is folded before a table gets too wide."""
 
 
+@dataclass(frozen=True)
 class _Harmless:
     """Something to print, without control characters that are not this package's own."""
 
-    def __init__(self, inner: ConsoleRenderable) -> None:
-        self.inner = inner
+    inner: ConsoleRenderable
+    trimmed: bool
+    """Whether its lines lose the blanks at their ends."""
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for each in out.render(self.inner, options):
-            yield each if each.control else each._replace(text=for_terminal(each.text))
-
-
-class _Trimmed(_Harmless):
-    """The same, also without the blanks at the ends of its lines."""
-
-    def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for line in out.render_lines(_Harmless(self.inner), options, pad=False):
+        if not self.trimmed:
+            for each in out.render(self.inner, options):
+                yield each if each.control else each._replace(text=for_terminal(each.text))
+            return
+        for line in out.render_lines(_Harmless(self.inner, False), options, pad=False):
             while line and not line[-1].text.strip():
                 line.pop()
             if line:
@@ -264,12 +242,12 @@ class _Trimmed(_Harmless):
             yield Segment.line()
 
 
+@dataclass(frozen=True)
 class _Wrap(RenderHook):
-    def __init__(self, kind: type[_Harmless]) -> None:
-        self._kind = kind
+    trimmed: bool
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [self._kind(each) for each in renderables]
+        return [_Harmless(each, self.trimmed) for each in renderables]
 
 
 def console(width: int | None = None) -> Console:
@@ -278,39 +256,33 @@ def console(width: int | None = None) -> Console:
     terminal = out.is_terminal
     if not terminal:
         out = Console(highlight=False, width=width or PIPED, file=out.file)
-    out.push_render_hook(_Wrap(_Harmless if terminal else _Trimmed))
+    out.push_render_hook(_Wrap(trimmed=not terminal))
     return out
 
 
-def _fit(made: Grid, out: Console) -> int:
+def _fit(made: Grid, room: int) -> int:
     """Give each column its width: headings wrap first, then the widest of the words. The sum."""
-    ranges = [_range(column, out) for column in made.columns]
-    gaps = GAP * (len(ranges) - 1)
-    widths = [each.maximum for each in ranges]
-    if sum(widths) + gaps > out.width:
+    least, widths = [], []
+    for column in made.columns:
+        texts = [str(cell) for cell in column.cells]
+        whole = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+        word = max((cell_len(word) for text in texts for word in text.split()), default=0)
+        half = min(_in_two_lines(str(column.header)), WORD)
+        least.append(max(whole if column.no_wrap else min(word, WORD), half))
+        widths.append(max(cell_len(str(column.header)), whole))
+    room -= GAP * (len(widths) - 1)
+    if sum(widths) > room:
         for n, column in enumerate(made.columns):
             if column.no_wrap:
-                widths[n] = max(ranges[n].minimum, _in_two_lines(str(column.header)))
-    while sum(widths) + gaps > out.width:
-        loose = [n for n, each in enumerate(ranges) if widths[n] > each.minimum]
+                widths[n] = max(least[n], _in_two_lines(str(column.header)))
+    while sum(widths) > room:
+        loose = [n for n, width in enumerate(widths) if width > least[n]]
         if not loose:
             break
         widths[max(loose, key=widths.__getitem__)] -= 1
     for column, width in zip(made.columns, widths, strict=True):
         column.width = width
-    return sum(widths) + gaps
-
-
-def _range(column: GridColumn, out: Console) -> Measurement:
-    """How narrow a column can be, and how wide it would be."""
-    endless = out.options.update(width=10**6)
-    cells = [Measurement.get(out, endless, cell) for cell in column.cells]
-    whole = max((cell.maximum for cell in cells), default=0)
-    word = max((cell.minimum for cell in cells), default=0)
-    heading = str(column.header)
-    least = whole if column.no_wrap else min(word, WORD)
-    least = max(least, min(_in_two_lines(heading), WORD))
-    return Measurement(least, max(cell_len(heading), whole))
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _in_two_lines(heading: str) -> int:
