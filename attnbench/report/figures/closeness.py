@@ -6,19 +6,15 @@ kept to. A line that starts high wins often; a line that reaches the top early n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from statistics import geometric_mean
+from typing import Any
 
 from attnbench.answer.ranking import Closeness, advised, closeness
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import Drawn, add_axes, finish, heading, sheet, shorten
-from attnbench.report.figures.style import End, Look, Looks
+from attnbench.report.figures.sheet import Drawn, add_axes, at, finish, heading, sheet, shorten
+from attnbench.report.figures.style import End, Looks
 from attnbench.report.scenes import ReportRun, Scene
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 HIGH = 263.0
 BOX = (38.0, 31.5, 228.0, 217.0)
@@ -41,55 +37,44 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     if not lines:
         return None
     many, best = lines[0].problems, advised(lines)
+    factor, count = best.mostly()
+    near = f"is within {factor:g}× of the fastest on {count} of {many} problems"
     title = f"How near to the best, over {many} problem{'s' if many > 1 else ''}"
-    description = (
+    told = (
         f"{best.variant} takes no more than 1.1 times the best on {best.share(1.1):.0%} of the "
         f"problems, and no more than twice on {best.share(2.0):.0%}; only exact softmax counts"
     )
     with sheet(style.WIDE / 72, HIGH / 72) as figure:
         axes = add_axes(figure, BOX)
         worst = max(c.ratios[-1] for c in lines)
-        furthest = min(end for end in TICKS if end == max(TICKS) or end >= worst)
-        axes.set(xscale="log", xlim=(furthest**-0.012, furthest), ylim=(-0.02, 1.03))
+        end = min(end for end in TICKS if end == max(TICKS) or end >= worst)
+        axes.set(xscale="log", xlim=(end**-0.012, end), ylim=(-0.02, 1.03))
         axes.minorticks_off()
-        axes.set_xticks(TICKS[furthest], [f"{x:g}×" for x in TICKS[furthest]])
+        axes.set_xticks(TICKS[end], [f"{x:g}×" for x in TICKS[end]])
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-        for each in reversed(lines[:MOST]):
-            _draw_line(axes, each, looks[each.variant], bold=each in lines[:NAMED])
-        ends = [_end(axes, each, looks, 1e-3 * n) for n, each in enumerate(lines[:NAMED])]
+        ends = []
+        for number, each in reversed(list(enumerate(lines[:MOST]))):
+            xs, ys = _steps(each, end)
+            look, bold = looks[each.variant], number < NAMED
+            every = (0, max(2, len(xs) // (2 * MARKS) * 2))
+            mark = {**look.marks(4), "markevery": every} if bold else {"color": look.colour}
+            words = (
+                f"{each.variant}: fastest on {each.share(1.0):.0%} of {many}, within 1.1× on "
+                f"{each.share(1.1):.0%}, within 2× on {each.share(2.0):.0%}"
+            )
+            dash, wide, alpha = (look.dash, 1.2, 1.0) if bold else ("-", 0.6, 0.5)
+            line: dict[str, Any] = {"linestyle": dash, "linewidth": wide, "alpha": alpha, **mark}
+            axes.plot(xs, ys, gid=look.gid(words), **line)
+            if bold:  # lines that end at one height keep their order
+                up = at(axes, end, ys[-1])[1] - 1e-3 * number
+                ends.insert(0, End(look, (BOX[2] - 3, up), each.variant))
         style.name_ends(figure, ends, BOX[2], BOX[1], BOX[3] - 4)
         more = f" ({len(lines) - MOST} more in the CSV)" if len(lines) > MOST else ""
         under = f"on what share an exact variant keeps within …{more}"
-        heading(figure, title, under, _finding(best))
+        heading(figure, title, under, f"{shorten(best.variant, 144, 8)} {near}")
         axes.set_xlabel("… so many times the time of the fastest", labelpad=2)
         name, title = f"closeness-{run.number}", f"{title}: {run.name}"
-        return finish(figure, "closeness", name, title, description, _rows(lines, looks))
-
-
-def _finding(best: Closeness) -> str:
-    """Of the nearest over all: the smallest factor that holds on most problems, and on how many."""
-    factor, count = best.mostly()
-    name = shorten(best.variant, 144, 8)
-    return f"{name} is within {factor:g}× of the fastest on {count} of {best.problems} problems"
-
-
-def _draw_line(axes: Axes, of: Closeness, look: Look, *, bold: bool) -> None:
-    xs, ys = _steps(of, axes.get_xlim()[1])
-    every = (0, max(2, len(xs) // (2 * MARKS) * 2))
-    mark = {**look.marks(4), "markevery": every} if bold else {"color": look.colour}
-    words = (
-        f"{of.variant}: fastest on {of.share(1.0):.0%} of {of.problems}, within 1.1× on "
-        f"{of.share(1.1):.0%}, within 2× on {of.share(2.0):.0%}"
-    )
-    axes.plot(
-        xs,
-        ys,
-        linestyle=look.dash if bold else "-",
-        linewidth=1.2 if bold else 0.6,
-        alpha=1 if bold else 0.5,
-        gid=look.gid(words),
-        **mark,
-    )
+        return finish(figure, "closeness", name, title, told, _rows(lines, looks))
 
 
 def _steps(of: Closeness, furthest: float) -> tuple[list[float], list[float]]:
@@ -101,18 +86,9 @@ def _steps(of: Closeness, furthest: float) -> tuple[list[float], list[float]]:
     return [*xs, furthest], [*ys, height]
 
 
-def _end(axes: Axes, of: Closeness, looks: Looks, lower: float) -> End:
-    """The end of a line; ``lower`` keeps those that end at one height in their order."""
-    _, bottom, right, top = BOX
-    low, high = axes.get_ylim()
-    y = bottom + (top - bottom) * (of.share(axes.get_xlim()[1]) - low) / (high - low)
-    return End(looks[of.variant], right - 3, y - lower, of.variant)
-
-
 def _rows(lines: Sequence[Closeness], looks: Looks) -> Iterator[tuple[Any, ...]]:
     within = [f"within_{factor:g}" for factor in WITHIN]
     yield "variant", "family", "problems", "timed", *within, "geometric_mean_ratio"
     for of in lines:
-        mean = math.exp(sum(map(math.log, of.ratios)) / len(of.ratios))
         counts = of.variant, looks[of.variant].family, of.problems, len(of.ratios)
-        yield *counts, *(of.share(factor) for factor in WITHIN), mean
+        yield *counts, *(of.share(factor) for factor in WITHIN), geometric_mean(of.ratios)

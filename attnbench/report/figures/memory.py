@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.format import size
-from attnbench.core.record import Record
+from attnbench.core.record import Memory
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, heading, sheet
 from attnbench.report.figures.style import Look, Looks
@@ -23,164 +22,122 @@ MOST = 24
 WIDE = 40.0
 """If the largest is so many times the least, lengths in proportion would be points."""
 LIGHT = 0.38
-
-
-@dataclass(frozen=True)
-class Bar:
-    """The memory of a variant, in bytes."""
-
-    variant: str
-    peak: int
-    saved: int
-    expected: int | None
+Bars = Mapping[str, Memory]
+"""The memory of each variant, the least first."""
 
 
 def draw(scene: Scene, looks: Looks) -> Drawn | None:
     """The figure at the longest length that most reach; None where no memory was measured there."""
     length = scene.regime.longest()
-    records = scene.regime.timed(length) if length else {}
-    every = sorted(_bars(records.values()), key=lambda b: (b.peak, b.saved, b.variant))
+    records = scene.regime.timed(length).values() if length else ()
+    found = {r.variant: r.memory for r in records if r.memory and (r.memory.peak_bytes or 0) > 0}
+    every = {
+        v: m.with_(saved_bytes=min(m.saved_bytes or 0, m.peak_bytes)) for v, m in found.items()
+    }
+    every = dict(sorted(every.items(), key=lambda b: (b[1].peak_bytes, b[1].saved_bytes, b[0])))
     if not every or length is None:
         return None
-    bars = _choose(every, looks)
-    high = style.ROW * len(bars) + ABOVE + BELOW
+    shown = _choose(list(every), looks)
+    bars = {v: m for v, m in every.items() if v in shown}
+    exact = {v: m for v, m in every.items() if looks[v].exact}
     title = f"Peak memory above the inputs: {scene.regime.phase}, {length:,} tokens"
-    with sheet(style.WIDE / 72, high / 72) as figure:
+    with sheet(style.WIDE / 72, (style.ROW * len(bars) + ABOVE + BELOW) / 72) as figure:
         axes = style.bar_axes(figure, len(bars), BELOW)
         log = _scale(axes, bars)
-        for row, bar in enumerate(bars):
-            _draw_row(axes, row, bar, looks[bar.variant], log)
-        heading(figure, title, _key(bars, log) or str(scene.regime), _finding(every, looks))
-        below = ["logarithmic scale"] if log else []
-        if len(every) > len(bars):
-            below.append(f"{len(every) - len(bars)} more in the CSV")
-        axes.set_xlabel("; ".join(below), fontsize=6.8, color=FAINT, labelpad=2)
-        return finish(
-            figure,
-            "memory",
-            f"memory-{scene.name}",
-            f"{title} ({scene.regime})",
-            _describe(every, looks),
-            _rows(every, looks, length),
-            regime=scene.number,
+        for row, (variant, memory) in enumerate(bars.items()):
+            _draw_row(axes, row, memory, looks[variant], log)
+        under = _key(bars.values(), log) or str(scene.regime)
+        heading(
+            figure, title, under, _finding(exact or every, "Exact: least" if exact else "Least")
         )
+        below = ["logarithmic scale"] if log else []
+        below += [f"{len(every) - len(bars)} more in the CSV"] if len(every) > len(bars) else []
+        axes.set_xlabel("; ".join(below), fontsize=6.8, color=FAINT, labelpad=2)
+        (least, low), *_, (most, high) = list((exact or every).items()) * 2
+        told = (
+            f"{least} needs least, {size(low.peak_bytes)}, and {most} most, {size(high.peak_bytes)}"
+        )
+        told = f"Of what is exact, {told}" if exact else told
+        name, title = f"memory-{scene.name}", f"{title} ({scene.regime})"
+        rows = _rows(every, looks, length)
+        return finish(figure, "memory", name, title, told, rows, regime=scene.number)
 
 
-def _bars(records: Iterable[Record]) -> Iterator[Bar]:
-    for record in records:
-        memory = record.memory
-        if memory and memory.peak_bytes and memory.peak_bytes > 0:
-            saved = min(memory.saved_bytes or 0, memory.peak_bytes)
-            yield Bar(record.variant, memory.peak_bytes, saved, memory.expected_bytes)
-
-
-def _choose(bars: Sequence[Bar], looks: Looks) -> list[Bar]:
+def _choose(every: Sequence[str], looks: Looks) -> set[str]:
     """The exact ones as far as there is room, and of the others those that need least."""
-    if len(bars) <= MOST:
-        return list(bars)
-    others = [b for b in bars if not looks[b.variant].exact]
-    exact = [b for b in bars if looks[b.variant].exact][: MOST - min(len(others), MOST // 3)]
-    others = others[: MOST - len(exact)]
-    return sorted([*exact, *others], key=lambda b: (b.peak, b.saved, b.variant))
+    exact, others = ([v for v in every if looks[v].exact is kind] for kind in (True, False))
+    exact = exact[: MOST - min(len(others), MOST // 3)]
+    return {*exact, *others[: MOST - len(exact)]}
 
 
-def _scale(axes: Axes, bars: Sequence[Bar]) -> bool:
+def _scale(axes: Axes, bars: Bars) -> bool:
     """Set the axis of bytes; returns whether it is logarithmic."""
     from matplotlib.ticker import MaxNLocator
 
-    top = max(max(b.peak, b.expected or 0) for b in bars)
-    least = min(b.peak for b in bars)
+    top = max(max(m.peak_bytes, m.expected_bytes or 0) for m in bars.values())
+    least = min(m.peak_bytes for m in bars.values())
     if top > WIDE * least:
-        small = min([least, *(b.saved for b in bars if b.saved > least / 30)])
+        saved = [m.saved_bytes or 0 for m in bars.values()]
+        small = min([least, *(s for s in saved if s > least / 30)])
         style.scale(axes, "x", (small / 1.5, top * 1.15), size, base=2, most=4)
         return True
     unit = next(unit for unit in (2**40, 2**30, 2**20, 2**10, 1) if unit <= top or unit == 1)
-    ticks = MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(0, top / unit)
+    ticks = [x * unit for x in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(0, top / unit)]
+    ticks = [tick for tick in ticks if tick <= top]
     axes.set_xlim(0, top)
-    axes.set_xticks(
-        inside := [x * unit for x in ticks if x * unit <= top],
-        [size(x) if x else "0" for x in inside],
-    )
+    axes.set_xticks(ticks, [size(tick) if tick else "0" for tick in ticks])
     return False
 
 
-def _draw_row(axes: Axes, row: int, bar: Bar, look: Look, log: bool) -> None:
-    words = f"{bar.variant}: peak {size(bar.peak)}"
-    if bar.saved:
-        words += f", {size(bar.saved)} of it saved for backward"
-    if bar.expected:
-        words += f"; expected {size(bar.expected)}"
+def _draw_row(axes: Axes, row: int, memory: Memory, look: Look, log: bool) -> None:
+    peak, saved, expected = memory.peak_bytes, memory.saved_bytes or 0, memory.expected_bytes
+    words = f"{look.variant}: peak {size(peak)}"
+    words += f", {size(saved)} of it saved for backward" if saved else ""
+    words += f"; expected {size(expected)}" if expected else ""
     if log:
-        _draw_dot(axes, row, bar, look, words)
+        _draw_dot(axes, row, (saved, peak), look, words)
     else:
-        style.bar(axes, row, (0, bar.saved), look, words)
-        style.bar(axes, row, (bar.saved, bar.peak), look, words, LIGHT)
-    if bar.expected and axes.get_xlim()[0] < bar.expected:
-        ends = [row - 0.46, row + 0.46]
-        tick: dict[str, Any] = {"color": INK, "linewidth": 1.1, "clip_on": False, "gid": look.name}
-        axes.plot([bar.expected] * 2, ends, **tick)
-    style.name(axes, row, look, size(bar.peak))
+        style.bar(axes, row, (0, saved), look, words)
+        style.bar(axes, row, (saved, peak), look, words, LIGHT)
+    if expected and axes.get_xlim()[0] < expected:
+        ends, tick = [row - 0.46, row + 0.46], {"color": INK, "linewidth": 1.1}
+        axes.plot([expected] * 2, ends, clip_on=False, gid=look.name, **tick)  # type: ignore[arg-type]
+    style.name(axes, row, look, size(peak))
 
 
-def _draw_dot(axes: Axes, row: int, bar: Bar, look: Look, words: str) -> None:
+def _draw_dot(axes: Axes, row: int, ends: tuple[int, int], look: Look, words: str) -> None:
     """The peak as a dot, with a line from what is saved: a log scale has no zero to begin at."""
-    start = axes.get_xlim()[0]
-    mark: dict[str, Any] = {
-        "color": look.colour,
-        "markersize": 5,
-        "linestyle": "none",
-        "clip_on": False,
-    }
-    if 0 < bar.saved < bar.peak:
+    (saved, peak), start = ends, axes.get_xlim()[0]
+    mark: dict[str, Any] = {"color": look.colour, "markersize": 5, "clip_on": False}
+    if 0 < saved < peak:
         line: dict[str, Any] = {"linewidth": 2.4, "alpha": 0.6, "solid_capstyle": "butt"}
-        ends = [max(start, bar.saved), bar.peak]
-        axes.plot(ends, [row, row], color=look.colour, gid=look.name, **line)
-        if bar.saved < start:  # the line goes on beyond the axis
+        axes.plot([max(start, saved), peak], [row, row], color=look.colour, gid=look.name, **line)
+        if saved < start:  # the line goes on beyond the axis
             axes.plot([start], [row], marker="<", gid=look.name, **mark)
-    axes.plot([bar.peak], [row], marker="o", gid=look.gid(words), **mark)
+    axes.plot([peak], [row], marker="o", gid=look.gid(words), **mark)
 
 
-def _key(bars: Sequence[Bar], log: bool) -> str:
+def _key(bars: Collection[Memory], log: bool) -> str:
     """How the figure is read."""
-    saved, expected = any(b.saved for b in bars), any(b.expected for b in bars)
-    parts = []
+    saved, expected = any(m.saved_bytes for m in bars), any(m.expected_bytes for m in bars)
+    parts = ["full: saved for backward, pale: needed besides"] if saved else []
     if log:
-        parts.append("dot: the peak" + (", line: from what is saved for backward" if saved else ""))
-    elif saved:
-        parts.append("full: saved for backward, pale: needed besides")
-    if expected:
-        parts.append("|: expected by its formula")
-    return "; ".join(parts)
+        parts = ["dot: the peak" + ", line: from what is saved for backward" * saved]
+    return "; ".join([*parts, *["|: expected by its formula"] * expected])
 
 
-def _exact(bars: Sequence[Bar], looks: Looks) -> list[Bar]:
-    return [b for b in bars if looks[b.variant].exact]
-
-
-def _finding(bars: Sequence[Bar], looks: Looks) -> str:
-    """Which needs least and which most, of the exact ones if there are any."""
-    exact = _exact(bars, looks)
-    some = exact or bars
-    least = [b.variant for b in some if b.peak == some[0].peak]
+def _finding(bars: Bars, start: str) -> str:
+    """Which needs least and which most."""
+    variants = list(bars)
+    low, high = bars[variants[0]].peak_bytes, bars[variants[-1]].peak_bytes
+    least = [v for v in variants if bars[v].peak_bytes == low]
     names = " and ".join(least) if len(least) < 3 else f"{least[0]} and {len(least) - 1} more"
-    text = f"{'Exact: least' if exact else 'Least'} {names}, {size(some[0].peak)}"
-    if some[-1].peak > some[0].peak:
-        text += f"; most {some[-1].variant}, {size(some[-1].peak)}"
-    return text
+    most = f"; most {variants[-1]}, {size(high)}" if high > low else ""
+    return f"{start} {names}, {size(low)}{most}"
 
 
-def _describe(bars: Sequence[Bar], looks: Looks) -> str:
-    exact = _exact(bars, looks)
-    least, most = (exact or bars)[0], (exact or bars)[-1]
-    of_which = "Of what is exact, " if exact else ""
-    return (
-        f"{of_which}{least.variant} needs least, {size(least.peak)}, and {most.variant} most, "
-        f"{size(most.peak)}"
-    )
-
-
-def _rows(bars: Sequence[Bar], looks: Looks, length: int) -> Iterator[tuple[Any, ...]]:
+def _rows(bars: Bars, looks: Looks, length: int) -> Iterator[tuple[Any, ...]]:
     yield ("variant", "family", "computes", "length", "peak_bytes", "saved_bytes", "expected_bytes")
-    for b in bars:
-        look = looks[b.variant]
-        yield b.variant, look.family, look.computes, length, b.peak, b.saved, b.expected
+    for variant, m in bars.items():
+        look, numbers = looks[variant], (m.peak_bytes, m.saved_bytes, m.expected_bytes)
+        yield variant, look.family, look.computes, length, *numbers

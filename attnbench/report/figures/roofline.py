@@ -10,30 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import time_of
 from attnbench.core.format import percent, three
+from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import (
-    FAINT,
-    INK,
-    Drawn,
-    add_axes,
-    finish,
-    heading,
-    sheet,
-    shorten,
-    write,
-)
-from attnbench.report.figures.style import End, Look, Looks
+from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten, write
+from attnbench.report.figures.style import End, Looks
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 PALE = 0.6
@@ -56,8 +44,7 @@ FAR = 0.01
 """The share of the fastest's FLOP/s below which a variant would shrink all else."""
 
 
-@dataclass(frozen=True)
-class Roof:
+class Roof(NamedTuple):
     """What the machine was seen to do: all of it, where several processes take part."""
 
     flops: float
@@ -72,16 +59,18 @@ class Roof:
         return min(self.flops, self.cache * intensity)
 
 
-@dataclass(frozen=True)
-class RooflinePoint:
+class RooflinePoint(NamedTuple):
     """A variant at a length."""
 
     length: int
     intensity: float
     rate: float
+    share: float
+    """Of the roof above it."""
 
 
 Paths = Mapping[str, list[RooflinePoint]]
+"""Each variant's points by length, the shortest first."""
 
 
 @dataclass(frozen=True)
@@ -92,45 +81,30 @@ class Roofline:
     looks: Looks
     roof: Roof
     paths: Paths
-    """Each variant's points by length, the shortest first."""
-
-    def share(self, point: RooflinePoint) -> float:
-        """A point's share of the roof above it."""
-        return point.rate / self.roof.over(point.intensity)
 
     def ranked(self, paths: Paths) -> list[str]:
         """The variants by how near they come to the roof where they are longest."""
-        return sorted(paths, key=lambda v: (-self.share(paths[v][-1]), v))
+        return sorted(paths, key=lambda v: (-paths[v][-1].share, v))
 
-    def words(self, variant: str, point: RooflinePoint) -> str:
-        """What is shown where a pointer rests on a point."""
-        return (
-            f"{variant}: {point.length} tokens, {point.rate / 1e9:.3g} GFLOP/s, "
-            f"{self.share(point):.0%} of the roof"
-        )
+    def gid(self, variant: str, p: RooflinePoint) -> str:
+        """The id of a variant's artist, with what is shown where a pointer rests on it."""
+        words = f"{p.length} tokens, {p.rate / 1e9:.3g} GFLOP/s, {p.share:.0%} of the roof"
+        return self.looks[variant].gid(f"{variant}: {words}")
 
-    def nearest(self, paths: Paths) -> tuple[str, float, str]:
-        """Which comes nearest to the roof, its share, and of which: the exact ones if any."""
+    def finish(self, figure: Any, title: str, paths: Paths) -> Drawn:
+        """The figure with its heading, as files; what it shows is who comes nearest to the roof."""
         ranked = self.ranked(paths)
         exact = [v for v in ranked if self.looks[v].exact]
-        best = (exact or ranked)[0]
-        return best, self.share(paths[best][-1]), " of what is exact" if exact else ""
-
-    def finding(self, paths: Paths) -> str:
-        """The sentence below the title."""
-        best, share, which = self.nearest(paths)
-        return f"Nearest to the ceilings{which}: {best}, {share:.0%} of what they allow"
-
-    def finish(self, figure: Figure, title: str, paths: Paths) -> Drawn:
-        """The figure as files."""
-        best, share, which = self.nearest(paths)
-        description = (
-            f"{best} comes nearest to the roof{which}: it does "
-            f"{share:.0%} of what the product and the fastest copy measured here allow"
+        best, of = (exact or ranked)[0], " of what is exact" if exact else ""
+        share, regime = f"{paths[best][-1].share:.0%}", str(self.scene.regime)
+        finding = f"Nearest to the ceilings{of}: {best}, {share} of what they allow"
+        labels.heading(figure, title, regime, finding)
+        told = (
+            f"{best} comes nearest to the roof{of}: it does {share} of what the product and the "
+            "fastest copy measured here allow"
         )
-        name, title = f"roofline-{self.scene.name}", f"{title} ({self.scene.regime})"
-        rows, number = self.rows(), self.scene.number
-        return finish(figure, "roofline", name, title, description, rows, regime=number)
+        name, title = f"roofline-{self.scene.name}", f"{title} ({regime})"
+        return finish(figure, "roofline", name, title, told, self.rows(), regime=self.scene.number)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """All points."""
@@ -138,9 +112,8 @@ class Roofline:
         yield "variant", "family", "computes", *columns
         for variant, points in self.paths.items():
             look = self.looks[variant]
-            for p in points:
-                numbers = p.length, p.intensity, p.rate, self.share(p)
-                yield variant, look.family, look.computes, *numbers
+            for point in points:
+                yield variant, look.family, look.computes, *point
 
 
 def roof(scene: Scene) -> Roof | None:
@@ -158,22 +131,19 @@ def roof(scene: Scene) -> Roof | None:
 
 def draw(scene: Scene, looks: Looks) -> Drawn | None:
     """A regime's figure; None without ceilings or without anything whose work is known."""
-    above, paths = roof(scene), _paths(scene)
+    above = roof(scene)
+    paths: dict[str, list[RooflinePoint]] = {}
+    for length in scene.regime.lengths if above else ():
+        for variant, record in scene.regime.timed(length).items():
+            time, cost = time_of(record), record.cost
+            if above and time and cost and cost.flops > 0 and cost.bytes > 0:
+                intensity, rate = cost.flops / cost.bytes, cost.flops / time.median_s
+                point = RooflinePoint(length, intensity, rate, rate / above.over(intensity))
+                paths.setdefault(variant, []).append(point)
     if above is None or not paths:
         return None
     data = Roofline(scene, looks, above, paths)
     return _draw_list(data) or _draw_roofline(data)
-
-
-def _paths(scene: Scene) -> Paths:
-    paths: dict[str, list[RooflinePoint]] = {}
-    for length in scene.regime.lengths:
-        for variant, record in scene.regime.timed(length).items():
-            time, cost = time_of(record), record.cost
-            if time and cost and cost.flops > 0 and cost.bytes > 0:
-                point = RooflinePoint(length, cost.flops / cost.bytes, cost.flops / time.median_s)
-                paths.setdefault(variant, []).append(point)
-    return paths
 
 
 def _draw_list(data: Roofline) -> Drawn | None:
@@ -186,10 +156,11 @@ def _draw_list(data: Roofline) -> Drawn | None:
     if not at or length is None or intensities[-1 - tenth] >= ALIKE * intensities[tenth]:
         return None
     middle = intensities[len(intensities) // 2]
-    shown = _choose({v: data.share(p) for v, p in at.items()}, looks)
-    exact = sum(looks[v].exact for v in shown)
     best = {v: [p] for v, p in at.items()}
-    high = style.ROW * len(shown) + ABOVE + BELOW
+    ranked = data.ranked(best)  # the exact ones first, as many as there is room for
+    exact, others = ([v for v in ranked if looks[v].exact is kind] for kind in (True, False))
+    exact = exact[: max(EXACT, LISTED - len(others))]
+    shown = [*exact, *others[: LISTED - len(exact)]]
     title = f"Share of what the ceilings allow: {scene.regime.phase}, {length:,} tokens"
     note = (
         f"about {middle:.2g} FLOP for each byte that goes in or comes out: the copies and the\n"
@@ -197,36 +168,20 @@ def _draw_list(data: Roofline) -> Drawn | None:
     )
     if len(at) > len(shown):
         note += f"; {len(at) - len(shown)} more in the CSV"
-    with sheet(style.WIDE / 72, high / 72) as figure:
+    with sheet(style.WIDE / 72, (style.ROW * len(shown) + ABOVE + BELOW) / 72) as figure:
         axes = style.bar_axes(figure, len(shown), BELOW)
-        _scale_shares(axes, max(data.share(at[v]) for v in shown))
+        axes.set_xlim(0, max(at[v].share for v in shown))
+        axes.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
+        axes.xaxis.set_major_formatter(lambda share, _: percent(share) if share else "0")
         for row, variant in enumerate(shown):
-            look, share = looks[variant], data.share(at[variant])
-            words = data.words(variant, at[variant])
+            look, share = looks[variant], at[variant].share
+            words = data.gid(variant, at[variant]).partition("|")[2]
             style.bar(axes, row, (0, share), look, words, 1.0 if look.exact else PALE)
             style.name(axes, row, look, percent(share))
-        if 0 < exact < len(shown):
-            axes.axhline(exact - 0.5, color=FAINT, linewidth=0.8)
-        heading(figure, title, str(scene.regime), data.finding(best))
+        if 0 < len(exact) < len(shown):
+            axes.axhline(len(exact) - 0.5, color=FAINT, linewidth=0.8)
         write(figure, 6.6, 3.6, note, 6.8, color=FAINT, va="bottom", linespacing=1.3)
         return data.finish(figure, title, best)
-
-
-def _scale_shares(axes: Axes, top: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlim(0, top)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(lambda share, _: percent(share) if share else "0")
-
-
-def _choose(shares: Mapping[str, float], looks: Looks) -> list[str]:
-    """As many as there is room for, the exact ones first, the highest of its kind first."""
-    ranked = sorted(shares, key=lambda v: (-shares[v], v))
-    exact = [v for v in ranked if looks[v].exact]
-    others = [v for v in ranked if not looks[v].exact]
-    exact = exact[: max(EXACT, LISTED - len(others))]
-    return [*exact, *others[: LISTED - len(exact)]]
 
 
 def _draw_roofline(data: Roofline) -> Drawn:
@@ -235,17 +190,31 @@ def _draw_roofline(data: Roofline) -> Drawn:
     paths = {v: points for v, points in data.paths.items() if points[-1].rate >= least}
     unit, name = (1e12, "TFLOP/s") if above.flops >= 1e12 else (1e9, "GFLOP/s")
     ranked = data.ranked(paths)
-    named = [v for exact in NAMED for v in _first(ranked, looks, exact=exact)]
+    named = [
+        v for kind in NAMED for v in [v for v in ranked if looks[v].exact is kind][: NAMED[kind]]
+    ]
     faint = [v for v in ranked if v not in named][: MOST - len(named)]
     title = f"Roofline, {regime.phase}: {name} of the mathematics"
     with sheet(style.WIDE / 72, HIGH / 72) as figure:
-        axes = add_axes(figure, BOX)
+        axes = labels.add_axes(figure, BOX)
         _draw_roof(axes, above, paths, unit)
         for variant in [*faint, *named]:
-            words = looks[variant].gid(data.words(variant, paths[variant][-1]))
-            _draw_path(axes, looks[variant], paths[variant], unit, words, bold=variant in named)
-        style.name_ends(figure, _ends(axes, named, paths, looks, unit), BOX[2], BOX[1], BOX[3])
-        heading(figure, title, str(regime), data.finding(paths))
+            look, points, bold = looks[variant], paths[variant], variant in named
+            axes.plot(
+                [p.intensity for p in points],
+                [p.rate / unit for p in points],
+                linewidth=1.1 if bold else 0.6,
+                alpha=1 if bold else 0.5,
+                linestyle=look.dash if bold else "-",
+                markevery=[len(points) - 1],
+                gid=data.gid(variant, points[-1]),
+                **look.marks(4.8 if bold else 3.2),
+            )
+        last = {v: paths[v][-1] for v in named}
+        ends = [
+            End(looks[v], labels.at(axes, p.intensity, p.rate / unit), v) for v, p in last.items()
+        ]
+        style.name_ends(figure, ends, BOX[2], BOX[1], BOX[3])
         axes.set_xlabel("FLOP for each byte that goes in or comes out", labelpad=2)
         note = (
             f"roof: a product in {regime.dtype}, {above.flops / unit:.3g} {name}; slope: a "
@@ -255,10 +224,6 @@ def _draw_roofline(data: Roofline) -> Drawn:
         )
         write(figure, 6.6, 5.0, note, 6.8, color=FAINT, va="bottom", linespacing=1.3)
         return data.finish(figure, title, paths)
-
-
-def _first(ranked: Sequence[str], looks: Looks, *, exact: bool) -> list[str]:
-    return [v for v in ranked if looks[v].exact is exact][: NAMED[exact]]
 
 
 def _left_out(known: Paths, shown: Paths, drawn: int) -> str:
@@ -284,29 +249,3 @@ def _draw_roof(axes: Axes, above: Roof, paths: Paths, unit: float) -> None:
         xs = [left, above.flops / speed]
         axes.plot(xs, [speed * x / unit for x in xs], linestyle=dash, **line)
     axes.plot([corner, right], [top, top], **line)
-
-
-def _draw_path(
-    axes: Axes, look: Look, points: list[RooflinePoint], unit: float, gid: str, *, bold: bool
-) -> None:
-    axes.plot(
-        [p.intensity for p in points],
-        [p.rate / unit for p in points],
-        linewidth=1.1 if bold else 0.6,
-        alpha=1 if bold else 0.5,
-        linestyle=look.dash if bold else "-",
-        markevery=[len(points) - 1],
-        gid=gid,
-        **look.marks(4.8 if bold else 3.2),
-    )
-
-
-def _ends(axes: Axes, named: Sequence[str], paths: Paths, looks: Looks, unit: float) -> list[End]:
-    left, bottom, right, top = BOX
-    ends = []
-    for variant in named:
-        point = paths[variant][-1]
-        x = left + (right - left) * style.share(axes.get_xlim(), point.intensity)
-        y = bottom + (top - bottom) * style.share(axes.get_ylim(), point.rate / unit)
-        ends.append(End(looks[variant], x, y, variant))
-    return ends

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from attnbench.core.disk import from_json
+import msgspec
+
 from attnbench.core.format import milliseconds, plain
 from attnbench.report.figures.sheet import (
     FAINT,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-Profile = Mapping[str, Any]
 HEAD, BAR, GAP = 12.2, 16.2, 7.2
 """Points: a variant's name, a phase's bar, the room after a variant."""
 ABOVE, BELOW = 39.6, 25.9
@@ -42,6 +42,42 @@ SHADES = (1.0, 0.72, 0.5, 0.36, 0.27, 0.2)
 OUTSIDE = "outside operators"
 LETTERS = 8
 """Letters below which a shortened name means nothing."""
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """An operator's part of a phase."""
+
+    name: str
+    self_s: Seconds
+    calls: Seconds
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """A phase of a profiled call."""
+
+    name: str
+    of: str
+    profiled_s: Seconds
+    outside_s: Seconds
+    operators: list[Operator]
+
+    @property
+    def outside(self) -> float:
+        """Seconds outside of all operators, where those were watched."""
+        return self.outside_s if self.of == "operators" else 0.0
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What is drawn of a profile."""
+
+    variant: str
+    slug: str
+    phases: list[Phase]
+
+
+class _File(msgspec.Struct):
+    profiles: list[Profile]
 
 
 class OperatorShare(NamedTuple):
@@ -59,114 +95,82 @@ def read(files: Iterable[Path]) -> tuple[list[Profile], list[str]]:
     for file in files:
         name = f"{file.parent.name}/{file.name}"
         try:
-            found = from_json(file.read_text(encoding="utf-8"))["profiles"]
-            for profile in found:
-                _check(profile)
-            profiles += found
+            profiles += msgspec.json.decode(file.read_bytes(), type=_File).profiles
         except OSError as error:
             damaged.append(f"{name} can't be read: {error.strerror}")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, RecursionError):
             damaged.append(f"{name} is damaged, so its profile is not shown")
     return profiles, damaged
 
 
-def _check(profile: Profile) -> None:
-    """Raises TypeError, KeyError or ValueError where a part that is drawn has another form."""
-    phases = profile["phases"]
-    operators = [operator for phase in phases for operator in phase["operators"]]
-    names = [profile["variant"], profile["slug"], *(operator["name"] for operator in operators)]
-    names += [phase[key] for phase in phases for key in ("name", "of")]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError("a name that is no text")
-    times = [phase[key] for phase in phases for key in ("profiled_s", "outside_s")]
-    times += [operator[key] for operator in operators for key in ("self_s", "calls")]
-    if not all(math.isfinite(time) and time >= 0 for time in times):
-        raise ValueError("a time that is no number")
-
-
 def draw(profiles: Sequence[Profile], looks: Looks, number: int = 0) -> list[Drawn]:
     """A figure a problem, of each variant the profile that was read last. ``number``: the run's."""
-    latest = {(p["slug"], p["variant"]): p for p in profiles if any(map(_parts, p["phases"]))}
+    latest = {(p.slug, p.variant): p for p in profiles if any(map(_parts, p.phases))}
     drawn: list[Drawn] = []
     for slug, keys in groupby(sorted(latest), key=lambda key: key[0]):
         if len(drawn) == FIGURES:
             break
         some = [latest[key] for key in keys]
-        some.sort(key=lambda p: (p["variant"] not in looks, _total(p), p["variant"]))
+        some.sort(key=lambda p: (p.variant not in looks, _taken(p), p.variant))
         drawn.append(_draw(f"shares-{number}-{len(drawn)}", slug, some[:VARIANTS], looks))
     return drawn
 
 
-def _total(profile: Profile) -> float:
-    return math.fsum(phase["profiled_s"] for phase in profile["phases"])
+def _taken(profile: Profile) -> float:
+    return math.fsum(phase.profiled_s for phase in profile.phases)
 
 
-def _outside(phase: Mapping[str, Any]) -> float:
-    return phase["outside_s"] if phase["of"] == "operators" else 0.0
-
-
-def _parts(phase: Mapping[str, Any]) -> list[OperatorShare]:
+def _parts(phase: Phase) -> list[OperatorShare]:
     """The largest operators first, then all others, then the time outside of all."""
-    outside = _outside(phase)
-    whole = math.fsum([*(x["self_s"] for x in phase["operators"]), outside])
-    if whole <= 0:
-        return []
-    ranked = sorted(phase["operators"], key=lambda x: (-x["self_s"], x["name"]))
-    large = [x for x in ranked if x["self_s"] >= LEAST * whole][:OPERATORS]
-    parts = [OperatorShare(plain(x["name"]), x["self_s"], x["calls"]) for x in large]
+    whole = math.fsum([*(x.self_s for x in phase.operators), phase.outside])
+    ranked = sorted(phase.operators, key=lambda x: (-x.self_s, x.name))
+    large = [x for x in ranked if x.self_s >= LEAST * whole][:OPERATORS]
     others = len(ranked) - len(large)
-    rest = math.fsum(x["self_s"] for x in ranked[len(large) :])
-    if rest > 0:
-        parts.append(OperatorShare(f"{others} other" + "s" * (others > 1), rest, None))
-    if outside > 0:
-        parts.append(OperatorShare(OUTSIDE, outside, None))
-    return parts
+    rest = math.fsum(x.self_s for x in ranked[len(large) :])
+    parts = [OperatorShare(plain(x.name), x.self_s, x.calls) for x in large]
+    parts.append(OperatorShare(f"{others} other" + "s" * (others > 1), rest, None))
+    parts.append(OperatorShare(OUTSIDE, phase.outside, None))
+    return [part for part in parts if part.seconds > 0] if whole > 0 else []
 
 
 def _draw(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> Drawn:
-    bars = sum(len(p["phases"]) for p in profiles)
+    bars = sum(len(p.phases) for p in profiles)
     high = ABOVE + BELOW + len(profiles) * (HEAD + GAP) + bars * BAR
-    title = f"Where the time goes: {slug}"
+    title = "Where the time goes"
     with sheet(WIDE / 72, high / 72) as figure:
         axes = add_axes(figure, (LEFT, BELOW, RIGHT, high - ABOVE))
-        axes.set(xlim=(0, 1), ylim=(high - ABOVE - BELOW, 0))  # points, downwards
-        axes.set_yticks([])
+        axes.set(xlim=(0, 1), ylim=(high - ABOVE - BELOW, 0), yticks=[])  # points, downwards
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         axes.spines["left"].set_visible(False)
-        axes.grid(axis="y", visible=False)
         top = 0.0
         for profile in profiles:
             top = _draw_variant(axes, top, profile, looks)
-        heading(figure, "Where the time goes", f"{slug}; at the right, what each took, profiled")
-        return finish(figure, "shares", name, title, _describe(profiles), _rows(profiles))
+        heading(figure, title, f"{slug}; at the right, what each took, profiled")
+        told = f"The largest part of each: {'; '.join(_largest(profiles))}"
+        return finish(figure, "shares", name, f"{title}: {slug}", told, _rows(profiles))
 
 
 def _draw_variant(axes: Axes, top: float, profile: Profile, looks: Looks) -> float:
     """Draw its name and a bar for each phase; returns where the next begins."""
-    look = looks.get(profile["variant"])
+    look = looks.get(profile.variant)
     gid, colour = (look.name, look.colour) if look else (None, OTHER)
     more: dict[str, Any] = {"va": "center_baseline", "gid": gid}
-    title = shorten(profile["variant"], 230, 8, "bold")
+    title = shorten(profile.variant, 230, 8, "bold")
     axes.text(0, top + HEAD / 2 + 1.4, title, fontsize=8, fontweight="bold", **more)
     top += HEAD
     more |= {"fontsize": 7.5, "transform": axes.get_yaxis_transform()}
-    for phase in profile["phases"]:
+    for phase in profile.phases:
         middle = top + BAR / 2
-        axes.text(-0.02, middle, shorten(phase["name"], 46, 7.5), ha="right", **more)
-        axes.text(1.015, middle, milliseconds(phase["profiled_s"]), **more)
+        axes.text(-0.02, middle, shorten(phase.name, 46, 7.5), ha="right", **more)
+        axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
         parts = _parts(phase)
-        whole = math.fsum(part.seconds for part in parts) or 1.0
-        left = 0.0
+        whole, left = math.fsum(part.seconds for part in parts), 0.0
         for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
             share = part.seconds / whole
-            words = (
-                f"{profile['variant']}, {phase['name']}: {part.name} "
-                f"{milliseconds(part.seconds)}, {share:.1%}"
-            )
+            words = f"{part.name} {milliseconds(part.seconds)}, {share:.1%}"
+            words = f"{gid}|{profile.variant}, {phase.name}: {words}"
             kind = (FAINT, 0.25) if part.calls is None else (colour, shade)
-            _draw_piece(
-                axes, (left, top, share), part.name, kind, f"{gid}|{words}" if gid else None
-            )
+            _draw_piece(axes, (left, top, share), part.name, kind, words if gid else None)
             left += share
         top += BAR
     return top + GAP
@@ -183,8 +187,7 @@ def _draw_piece(
     from matplotlib.patches import Rectangle
 
     left, top, share = place
-    colour, alpha = kind
-    fill: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0, "gid": gid}
+    fill: dict[str, Any] = {"facecolor": kind[0], "alpha": kind[1], "linewidth": 0, "gid": gid}
     axes.add_patch(Rectangle((left, top + 1.4), share, BAR - 2.8, **fill))
     edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
     axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
@@ -197,25 +200,21 @@ def _draw_piece(
         axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, gid=gid, **words)
 
 
-def _describe(profiles: Sequence[Profile]) -> str:
-    largest = []
+def _largest(profiles: Sequence[Profile]) -> Iterator[str]:
     for profile in profiles:
-        for phase in profile["phases"]:
+        for phase in profile.phases:
             if parts := _parts(phase):
-                whole = math.fsum(part.seconds for part in parts)
-                share = f"{parts[0].name} {parts[0].seconds / whole:.0%}"
-                largest.append(f"{profile['variant']} {phase['name']}: {share}")
-    return "The largest part of each: " + "; ".join(largest)
+                share = parts[0].seconds / math.fsum(part.seconds for part in parts)
+                yield f"{profile.variant} {phase.name}: {parts[0].name} {share:.0%}"
 
 
 def _rows(profiles: Sequence[Profile]) -> Iterator[tuple[Any, ...]]:
     yield "variant", "problem", "phase", "operator", "self_s", "calls", "share"
     for profile in profiles:
-        for phase in profile["phases"]:
-            times = [(x["name"], x["self_s"], x["calls"]) for x in phase["operators"]]
-            if outside := _outside(phase):
-                times.append((OUTSIDE, outside, None))
+        for phase in profile.phases:
+            times = [(x.name, x.self_s, x.calls) for x in phase.operators]
+            times += [(OUTSIDE, phase.outside, None)] if phase.outside else []
             whole = math.fsum(seconds for _, seconds, _ in times) or 1.0
-            of = profile["variant"], profile["slug"], phase["name"]
             for name, seconds, calls in times:
-                yield (*of, name, seconds, calls, seconds / whole)
+                of = profile.variant, profile.slug, phase.name
+                yield *of, name, seconds, calls, seconds / whole

@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,30 +57,27 @@ def css() -> str:
 
     A reader's choice is an attribute of the page: ``<html data-theme="dark">``.
     """
-    light, dark = _set(LIGHT, "light"), _set(DARK, "dark")
-    return "\n".join(
-        (
-            f":root{light}",
-            f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){dark}}}",
-            f":root[data-theme=dark]{dark}",
-            f"@media print{{:root:root:root{light}}}",
-        )
+    light, dark = (
+        f"{{color-scheme:{scheme};{''.join(f'--{n}:{c};' for n, c in sorted(colours.items()))}}}"
+        for scheme, colours in (("light", LIGHT), ("dark", DARK))
+    )
+    return (
+        f":root{light}\n"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){dark}}}\n"
+        f":root[data-theme=dark]{dark}\n"
+        f"@media print{{:root:root:root{light}}}"
     )
 
 
-def _set(colours: Mapping[str, str], scheme: str) -> str:
-    rules = "".join(f"--{name}:{colour};" for name, colour in sorted(colours.items()))
-    return f"{{color-scheme:{scheme};{rules}}}"
-
-
-SVG = "http://www.w3.org/2000/svg"
+SVG = "{http://www.w3.org/2000/svg}"
 DPI = 120
 FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 USELESS = ("font-family", "stroke-linecap", "stroke-linejoin")
 """Parts of a style that all elements share, or that make no difference."""
 NUMBER = re.compile(r"-?\d+\.\d{2,}")
-REFERENCE = re.compile(r"(url\(#|^#)([\w-]+)")
+REFERENCE = re.compile(r"((?:url\(|^)#)([\w-]+)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
+OF_A_VARIANT = re.compile(r"(v\d+)(?:\|(.*))?", re.DOTALL)
 UNWRITABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML may hold."""
 SETTINGS: dict[str, Any] = {
@@ -159,11 +156,12 @@ def finish(
         figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
     title, description = clean(title), clean(description)
     root = ElementTree.fromstring(clean(svg.getvalue().decode()))
-    _tidy(root, name, f"{title}. {description}")
+    _tidy(root, name)
+    root.set("aria-label", f"{title}. {description}")
     alone = _text(root)
     for element in root.iter():  # colours by name; what only looks like one in a text stays
-        if "style" in element.attrib:
-            element.set("style", COLOUR.sub(_variable, element.attrib["style"]))
+        if style := element.get("style"):
+            element.set("style", COLOUR.sub(_variable, style))
     inline, numbers = _text(root), csv_of(rows)
     return Drawn(
         section, name, title, description, alone, inline, png.getvalue(), numbers, regime, unit
@@ -176,50 +174,55 @@ def clean(text: str) -> str:
 
 
 def _text(root: ElementTree.Element) -> str:
-    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("", SVG.strip("{}"))
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def _variable(match: re.Match[str]) -> str:
-    name = NAMES.get(match[0])
-    return f"var(--{name})" if name else match[0]
+    return f"var(--{NAMES[match[0]]})" if match[0] in NAMES else match[0]
 
 
-def _tidy(root: ElementTree.Element, name: str, label: str) -> None:
+def _tidy(root: ElementTree.Element, name: str) -> None:
     """Shorten matplotlib's SVG: no metadata, short numbers, ids that belong to this figure alone.
 
     The size is left to the view box, so that the figure is as wide as its place on the page.
     """
     for child in list(root):  # a style here would apply to the whole page
-        if child.tag == f"{{{SVG}}}metadata" or child.find(f"{{{SVG}}}style") is not None:
+        if child.tag == f"{SVG}metadata" or child.find(f"{SVG}style") is not None:
             root.remove(child)
     for key in ("width", "height", "version"):
-        root.attrib.pop(key, None)
+        del root.attrib[key]
     for element in root.iter():
         _shorten(element)
     _share_styles(root)
-    _rename(root, name)
-    _flatten(root)
-    root.attrib.update(
-        {
-            "role": "img",
-            "aria-label": label,
-            "font-family": FONTS,
-            "stroke-linejoin": "round",
-            "style": f"fill:{INK}",
-        }
-    )
+    ids = re.findall(r"[\"(]#([\w-]+)", ElementTree.tostring(root, encoding="unicode"))
+    new = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(ids))}
+    for element in list(root.iter()):  # an id stays only where it is referred to
+        old = element.attrib.pop("id", "")
+        if old in new:
+            element.set("id", new[old])
+        elif of := OF_A_VARIANT.fullmatch(old):
+            element.set("class", f"v {of[1]}")
+            if of[2]:
+                title = ElementTree.Element(f"{SVG}title")
+                title.text = of[2]
+                element.insert(0, title)
+        for key in {"href", "clip-path", "style"} & element.attrib.keys():
+            value = element.attrib[key]
+            element.set(key, REFERENCE.sub(lambda at: at[1] + new.get(at[2], at[2]), value))
+    look = {"font-family": FONTS, "stroke-linejoin": "round", "style": f"fill:{INK}"}
+    root.attrib.update({"role": "img", **look})
 
 
 def _shorten(element: ElementTree.Element) -> None:
     """Round numbers, and drop the parts of a style that all elements share."""
-    useless = (*USELESS, f"fill:{INK}") if element.tag == f"{{{SVG}}}text" else USELESS
+    useless = (*USELESS, f"fill:{INK}") if element.tag == f"{SVG}text" else USELESS
     for key, value in list(element.attrib.items()):
+        if key == "id":
+            continue
         if key.startswith("{"):  # xlink:href, which is plain href by now
             del element.attrib[key]
             key = key.rpartition("}")[2]
-        if key == "id":
-            continue
         value = NUMBER.sub(lambda number: f"{float(number[0]):.1f}", value)
         if key == "style":
             parts = (part.strip().replace(": ", ":") for part in value.split(";"))
@@ -232,66 +235,17 @@ def _shorten(element: ElementTree.Element) -> None:
 
 
 def _share_styles(root: ElementTree.Element) -> None:
-    """State a marker's style once at its definition; draw a marker that is used once in place."""
-    parents = {child: parent for parent in root.iter() for child in parent}
-    paths = {path.get("id"): path for path in root.iter(f"{{{SVG}}}path") if path.get("id")}
+    """State a marker's style once, at its definition, where all that use it have the same."""
     uses: dict[str, list[ElementTree.Element]] = {}
-    for use in root.iter(f"{{{SVG}}}use"):
+    for use in root.iter(f"{SVG}use"):
         uses.setdefault(use.get("href", "")[1:], []).append(use)
-    for id_, some in uses.items():
-        if (path := paths.get(id_)) is None:
-            continue
-        styles = {use.get("style") for use in some}
-        if len(styles) == 1 and (style := styles.pop()) is not None:
-            path.set("style", style)
+    for path in root.iter(f"{SVG}path"):
+        some = uses.get(path.get("id", ""), [])
+        styles = {use.attrib.get("style", "") for use in some}
+        if len(styles) == 1:
+            path.set("style", styles.pop())
             for use in some:
-                del use.attrib["style"]
-        if len(some) == 1:
-            use = some[0]
-            place = f"translate({use.get('x', '0')} {use.get('y', '0')})"
-            style = use.get("style") or path.get("style") or ""
-            use.clear()
-            use.tag = path.tag
-            use.attrib.update({"d": path.get("d", ""), "transform": place, "style": style})
-            parents[path].remove(path)
-    for defs in list(root.iter(f"{{{SVG}}}defs")):
-        if not len(defs):
-            parents[defs].remove(defs)
-
-
-def _flatten(root: ElementTree.Element) -> None:
-    """Replace groups without attributes by their contents."""
-    for parent in list(root.iter()):
-        children: list[ElementTree.Element] = []
-        waiting = list(parent)[::-1]
-        while waiting:
-            child = waiting.pop()
-            if child.tag == f"{{{SVG}}}g" and not child.attrib:
-                waiting += list(child)[::-1]
-            else:
-                children.append(child)
-        parent[:] = children
-
-
-def _rename(root: ElementTree.Element, name: str) -> None:
-    """Give variants' parts their class and words; an id stays only where it is referred to."""
-    text = ElementTree.tostring(root, encoding="unicode")
-    ids = dict.fromkeys(re.findall(r"[\"(]#([\w-]+)", text))
-    new = {old: f"{name}-{number}" for number, old in enumerate(ids)}
-    for element in list(root.iter()):
-        old = element.attrib.pop("id", "")
-        if old in new:
-            element.set("id", new[old])
-        elif re.fullmatch(r"v\d+(\|.*)?", old, re.DOTALL):
-            variant, _, words = old.partition("|")
-            element.set("class", f"v {variant}")
-            if words:
-                title = ElementTree.Element(f"{{{SVG}}}title")
-                title.text = words
-                element.insert(0, title)
-        for key in {"href", "clip-path", "style"} & element.attrib.keys():
-            value = element.attrib[key]
-            element.set(key, REFERENCE.sub(lambda at: at[1] + new.get(at[2], at[2]), value))
+                use.attrib.pop("style", None)
 
 
 ELLIPSIS = "…"
@@ -328,25 +282,23 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
     Gaps shrink alike if there is no room for them. Equal places keep their order.
     """
-    if not wanted:
-        return []
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    groups: list[
-        list[float]
-    ] = []  # of each: its size, and the sum of the places that its first one wants
+    groups: list[tuple[int, float]] = []
+    """Of names that touch: how many, and the sum of the places that their first one wants."""
     for rank, i in enumerate(order):
-        groups.append([1, min(max(wanted[i], low), high) - rank * gap])
-        while len(groups) > 1 and groups[-2][1] / groups[-2][0] > groups[-1][1] / groups[-1][0]:
-            count, total = groups.pop()
-            groups[-1][0] += count
-            groups[-1][1] += total
-    firsts = [total / count for count, total in groups for _ in range(int(count))]
+        count, total = 1, min(max(wanted[i], low), high) - rank * gap
+        while groups and groups[-1][1] / groups[-1][0] > total / count:
+            before = groups.pop()
+            count, total = count + before[0], total + before[1]
+        groups.append((count, total))
+    firsts = [total / count for count, total in groups for _ in range(count)]
     top = high - (len(order) - 1) * gap
-    placed = [0.0] * len(wanted)
-    for rank, (i, first) in enumerate(zip(order, firsts, strict=True)):
-        placed[i] = min(max(first, low), top) + rank * gap
-    return placed
+    places = {
+        i: min(max(first, low), top) + rank * gap
+        for rank, (i, first) in enumerate(zip(order, firsts, strict=True))
+    }
+    return [places[i] for i in range(len(wanted))]
 
 
 @dataclass(frozen=True)
@@ -387,60 +339,35 @@ def place(
     name could be mistaken to belong to; where another is as near as its own, a name stands further
     off, with a line that crosses none of them.
     """
-    full, names, lines = list(taken), list[Box](), list[Box]()
+    full, names = list(taken), list[Box]()
     places: list[Box | None] = []
     for spot in spots:
         free = (
             (box, steps)
-            for box, steps in _candidates(spot, width(spot.text, size), HEIGHT * size, far)
-            if _inside(box, frame)
-            and not any(over(box, other) for other in (*full, *lines))
-            and not any(over(step, name) for step in steps for name in names)
-            and _unambiguous(spot, box, steps, points)
+            for box in _candidates(spot, width(spot.text, size), HEIGHT * size, far)
+            if frame[0] <= box[0] and frame[1] <= box[1]
+            if box[2] <= frame[2] and box[3] <= frame[3]
+            if not any(over(box, other) for other in full)
+            if (steps := way(spot.x, spot.y, *nearest(spot, box)))
+            if not any(over(step, name) for step in steps for name in names)
+            if _unambiguous(spot, box, steps, points)
         )
         box, steps = next(free, (None, []))
         places.append(box)
         if box:
-            full.append(margin(box))
             names.append(box)
-            lines += steps
+            full += [margin(box), *steps]
     return places
 
 
-def _candidates(
-    spot: Spot, wide: float, high: float, far: float
-) -> Iterator[tuple[Box, list[Box]]]:
-    """Places near a point with the line that leads there, the nearest first."""
+def _candidates(spot: Spot, wide: float, high: float, far: float) -> Iterator[Box]:
+    """Places near a point, the nearest first."""
     for distance in DISTANCES:
-        if distance > far:
-            return
-        for right, up in SIDES:
+        for right, up in SIDES if distance <= far else ():
             step = distance if 0 in (right, up) else distance * 0.6
             x = spot.x + right * step - wide * (1 - right) / 2
             y = spot.y + up * step - high * (1 - up) / 2
-            box = (x, y, x + wide, y + high)
-            yield box, way(spot.x, spot.y, *nearest(spot, box))
-
-
-def nearest(spot: Spot, box: Box) -> tuple[float, float]:
-    """The place of a box that is nearest to a point."""
-    return min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3])
-
-
-def margin(box: Box) -> Box:
-    """A name's place with the room around it that keeps the next one apart."""
-    return (box[0] - 3, box[1] - 1, box[2] + 3, box[3] + 1)
-
-
-def threaded(spot: Spot, box: Box) -> bool:
-    """Whether a name is so far from its point that a line leads there."""
-    return away(spot.x, spot.y, box) > THREAD
-
-
-def away(x: float, y: float, box: Box) -> float:
-    """The distance of a point from a box."""
-    near_x, near_y = nearest(Spot(x, y, ""), box)
-    return math.hypot(near_x - x, near_y - y)
+            yield x, y, x + wide, y + high
 
 
 def _unambiguous(
@@ -456,15 +383,31 @@ def _unambiguous(
     return not twins and all(away(x, y, box) > own + CLEAR for x, y in others)
 
 
+def nearest(spot: Spot, box: Box) -> tuple[float, float]:
+    """The place of a box that is nearest to a point."""
+    return min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3])
+
+
+def away(x: float, y: float, box: Box) -> float:
+    """The distance of a point from a box."""
+    return math.dist((x, y), nearest(Spot(x, y, ""), box))
+
+
+def threaded(spot: Spot, box: Box) -> bool:
+    """Whether a name is so far from its point that a line leads there."""
+    return away(spot.x, spot.y, box) > THREAD
+
+
+def margin(box: Box) -> Box:
+    """A name's place with the room around it that keeps the next one apart."""
+    return (box[0] - 3, box[1] - 1, box[2] + 3, box[3] + 1)
+
+
 def way(x: float, y: float, to_x: float, to_y: float, step: float = 3.0) -> list[Box]:
     """A line, as a row of small boxes."""
     count = max(1, math.ceil(math.hypot(to_x - x, to_y - y) / step))
     along = [(x + (to_x - x) * n / count, y + (to_y - y) * n / count) for n in range(count + 1)]
     return [(a - 0.6, b - 0.6, a + 0.6, b + 0.6) for a, b in along]
-
-
-def _inside(box: Box, frame: Box) -> bool:
-    return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
 
 
 def over(one: Box, other: Box) -> bool:
@@ -478,16 +421,22 @@ def name_spot(figure: Figure, spot: Spot, box: Box, size: float, gid: str, *, pa
         x, y = nearest(spot, box)
         thread = {"color": FAINT, "linewidth": 0.5, "alpha": 0.7}
         line(figure, [spot.x, x], [spot.y, y], gid=gid, **thread)
-    colour = {"color": FAINT} if pale else {}
-    write(figure, box[0], box[1] + 2, spot.text, size, gid=gid, **colour)
+    write(figure, box[0], box[1] + 2, spot.text, size, gid=gid, color=FAINT if pale else INK)
 
 
 def add_axes(figure: Figure, box: Box) -> Axes:
     """Axes at a place of the figure, in points from its lower left."""
     wide, high = figure.get_size_inches() * 72
     left, bottom, right, top = box
-    place = (left / wide, bottom / high, (right - left) / wide, (top - bottom) / high)
-    return figure.add_axes(place)
+    return figure.add_axes(
+        (left / wide, bottom / high, (right - left) / wide, (top - bottom) / high)
+    )
+
+
+def at(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """The place of a value in axes, in points from the lower left of their figure."""
+    across, up = axes.transData.transform((x, y)) * 72 / axes.figure.dpi
+    return float(across), float(up)
 
 
 def write(figure: Figure, x: float, y: float, text: str, size: float = 8.0, **more: Any) -> None:
@@ -521,16 +470,13 @@ def heading(figure: Figure, title: str, under: str, finding: str = "", left: flo
     write(figure, left, high - below, shorten(under, room, 8), 8, color=FAINT)
 
 
-LISTED = 12
-"""Names for which there may be room."""
-
-
 def listed(names: Sequence[str], room: float, size: float) -> str:
     """As many whole names as fit, and the number of the others: ``a, b +3``."""
-    for count in range(min(len(names), LISTED), 0, -1):
-        more = f" +{len(names) - count}" * (count < len(names))
-        text = ", ".join(names[:count]) + more
-        if width(text, size) <= room:
-            return text
+    texts = [
+        ", ".join(names[:count]) + f" +{len(names) - count}" * (count < len(names))
+        for count in range(min(len(names), 12), 0, -1)
+    ]
+    if fitting := [text for text in texts if width(text, size) <= room]:
+        return fitting[0]
     more = f" +{len(names) - 1}" * (len(names) > 1)
     return shorten(names[0], room - width(more, size), size) + more if names else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.report.figures.sheet import (
     FAINT,
@@ -99,18 +99,7 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     }
 
 
-class OfAVariant(Protocol):
-    """A record, or anything else that names its variant."""
-
-    @property
-    def variant(self) -> str: ...  # noqa: D102
-    @property
-    def family(self) -> str: ...  # noqa: D102
-    @property
-    def computes(self) -> str: ...  # noqa: D102
-
-
-def looks(records: Iterable[OfAVariant]) -> dict[str, Look]:
+def looks(records: Iterable[Any]) -> dict[str, Look]:
     """A look for each variant of these records, by families in their fixed order.
 
     Any fifty that follow each other differ in marker or dash, and neighbours in both.
@@ -123,16 +112,9 @@ def looks(records: Iterable[OfAVariant]) -> dict[str, Look]:
     for number, variant in enumerate(sorted(seen, key=lambda v: _family_order(seen[v][0]))):
         family, computes = seen[variant]
         turn, place = divmod(number, len(MARKERS))
-        made[variant] = Look(
-            number,
-            variant,
-            family,
-            computes,
-            FAMILIES.get(family, OTHER),
-            MARKERS[place],
-            DASHES[(place + 3 * turn) % len(DASHES)],
-            FILLS.get(computes, HALF),
-        )
+        dash = DASHES[(place + 3 * turn) % len(DASHES)]
+        colour, fill = FAMILIES.get(family, OTHER), FILLS.get(computes, HALF)
+        made[variant] = Look(number, variant, family, computes, colour, MARKERS[place], dash, fill)
     return made
 
 
@@ -145,7 +127,7 @@ UNKNOWN = 1000
 """The first number of variants that are not in the records of the page."""
 
 
-def on_a_page(some: Iterable[OfAVariant], known: Looks) -> dict[str, Look]:
+def on_a_page(some: Iterable[Any], known: Looks) -> dict[str, Look]:
     """A look for each; a variant that the page knows has the same look as there."""
     return {
         name: known.get(name) or replace(look, number=UNKNOWN * bool(known) + look.number)
@@ -170,12 +152,10 @@ def of(looks: Iterable[Look]) -> list[Item]:
 
 def families_key(families: Iterable[str], size: float) -> list[Item]:
     """A key for the colours of families."""
+    colours = {f: FAMILIES.get(f, OTHER) for f in sorted(families, key=_family_order)}
     return [
-        (
-            shorten(family or "other", 80, SIZE),
-            filled("full", FAMILIES.get(family, OTHER), "s", size),
-        )
-        for family in sorted(families, key=_family_order)
+        (shorten(family or "other", 80, SIZE), filled("full", colour, "s", size))
+        for family, colour in colours.items()
     ]
 
 
@@ -184,12 +164,11 @@ def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
     made: list[list[Item]] = []
     used = room
     for item in items:
-        wide = _item_width(item)
-        if used + wide > room:
+        if used + _item_width(item) > room:
             made.append([])
             used = 0.0
         made[-1].append(item)
-        used += wide
+        used += _item_width(item)
     return made
 
 
@@ -208,14 +187,12 @@ def put(figure: Figure, x: float, y: float, some: Sequence[Sequence[Item]]) -> N
             at += _item_width(item)
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """The end of a line, in points, and what is written beside it."""
 
     look: Look | None
     """None for a line of reference."""
-    x: float
-    y: float
+    at: tuple[float, float]
     name: str
     behind: str = ""
     """A lesser word at the right edge of the figure."""
@@ -231,23 +208,22 @@ REFERENCE: dict[str, Any] = {"color": FAINT, "linewidth": 1.6, "alpha": 0.55}
 def name_ends(figure: Figure, ends: Sequence[End], right: float, low: float, high: float) -> None:
     """Names at the right of axes, each with a thread to the end of its line and a piece of it."""
     edge = figure.get_figwidth() * 72
-    places = spread([end.y for end in ends], NAME_STEP, low, high)
-    for end, at in zip(ends, places, strict=True):
-        if end.look is None:
-            line(figure, [right + 2, right + 5, right + 22], [end.y, at, at], **REFERENCE)
-            write(figure, right + NAME_PLACE, at - 2.7, end.name, 8, color=FAINT)
+    places = spread([end.at[1] for end in ends], NAME_STEP, low, high)
+    for (look, (x, y), name, behind), at in zip(ends, places, strict=True):
+        if look is None:
+            line(figure, [right + 2, right + 5, right + 22], [y, at, at], **REFERENCE)
+            write(figure, right + NAME_PLACE, at - 2.7, name, 8, color=FAINT)
             continue
-        look, gid = end.look, end.look.gid()
         thread = {"color": look.colour, "linewidth": 0.5, "alpha": 0.7}
-        line(figure, [end.x + 3, right + 5], [end.y, at], gid=gid, **thread)
+        line(figure, [x + 3, right + 5], [y, at], gid=look.name, **thread)
         piece = {"linestyle": look.dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
-        line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=gid, **piece)
-        taken = width(end.behind, 7.5) + 5 if end.behind else 3
-        text = shorten(end.name, edge - right - NAME_PLACE - 2 - taken, 8)
-        write(figure, right + NAME_PLACE, at - 2.7, text, 8, gid=gid)
-        if end.behind:
+        line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=look.name, **piece)
+        taken = width(behind, 7.5) + 5 if behind else 3
+        text = shorten(name, edge - right - NAME_PLACE - 2 - taken, 8)
+        write(figure, right + NAME_PLACE, at - 2.7, text, 8, gid=look.name)
+        if behind:
             grey = {"color": FAINT, "ha": "right"}
-            write(figure, edge - 3, at - 2.7, end.behind, 7.5, gid=gid, **grey)
+            write(figure, edge - 3, at - 2.7, behind, 7.5, gid=look.name, **grey)
 
 
 ROW = 12.24
@@ -262,26 +238,19 @@ ROOM = 88.0
 def bar_axes(figure: Figure, rows: int, bottom: float) -> Axes:
     """Axes for so many rows of bars, the first one at the top."""
     axes = add_axes(figure, (BARS[0], bottom, BARS[1], bottom + ROW * rows))
-    axes.set_ylim(rows - 0.4, -0.6)
-    axes.set_yticks([])
+    axes.set(ylim=(rows - 0.4, -0.6), yticks=[])
     axes.spines["left"].set_visible(False)
-    axes.grid(axis="y", visible=False)
     axes.tick_params(axis="x", labelsize=7)
     return axes
 
 
 def name(axes: Axes, row: int, look: Look, amount: str) -> None:
     """Write a row's mark and name at the left and its amount at the right."""
-    sides = axes.get_yaxis_transform()
-    more: dict[str, Any] = {
-        "transform": sides,
-        "va": "center_baseline",
-        "fontsize": 7.5,
-        "gid": look.name,
-    }
-    axes.plot([-0.035], [row], transform=sides, clip_on=False, gid=look.name, **look.marks(4.2))
-    axes.text(-0.065, row, shorten(look.variant, ROOM, 7.5), ha="right", **more)
-    axes.text(1.02, row, amount, **more)
+    sides: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "gid": look.name}
+    words = {"va": "center_baseline", "fontsize": 7.5, **sides}
+    axes.plot([-0.035], [row], clip_on=False, **sides, **look.marks(4.2))
+    axes.text(-0.065, row, shorten(look.variant, ROOM, 7.5), ha="right", **words)
+    axes.text(1.02, row, amount, **words)
 
 
 def bar(
@@ -292,13 +261,8 @@ def bar(
 
     start, end = ends
     if end > start:
-        kind: dict[str, Any] = {
-            "facecolor": look.colour,
-            "alpha": alpha,
-            "linewidth": 0,
-            "gid": look.gid(words),
-        }
-        axes.add_artist(Rectangle((start, row - 0.36), end - start, 0.72, **kind))
+        kind: dict[str, Any] = {"facecolor": look.colour, "alpha": alpha, "gid": look.gid(words)}
+        axes.add_artist(Rectangle((start, row - 0.36), end - start, 0.72, linewidth=0, **kind))
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
@@ -336,8 +300,7 @@ def scale(
 
 def fitting(words: Sequence[str], places: Sequence[float], size: float) -> list[str]:
     """The words of ticks, those empty that would touch the next one."""
-    kept = list(words)
-    edge = math.inf
+    kept, edge = list(words), math.inf
     for number in reversed(range(len(kept))):
         half = width(kept[number], size) / 2
         if places[number] + half > edge - 3:

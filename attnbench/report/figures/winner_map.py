@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.ranking import Standing
+from attnbench.answer.ranking import Answer, Standing
 from attnbench.core import format
-from attnbench.core.record import NOT_TRIED, Record, Status
+from attnbench.core.record import NOT_TRIED, Status
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import (
-    DEEPEST,
-    FAINT,
-    GRID,
-    Drawn,
-    finish,
-    sheet,
-)
+from attnbench.report.figures.sheet import DEEPEST, FAINT, GRID, INK, Drawn, finish, sheet
 from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun, Scene
 
@@ -45,6 +38,8 @@ WORDS = {
     Status.CRASHED: "crashed",
 }  # fmt: skip
 """Why there is no time, in two words."""
+Place = tuple[float, float, float, float]
+"""Left, bottom, width and height."""
 
 
 def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
@@ -55,31 +50,35 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
         return None
     shown = (answered + [scene for scene in own if scene not in answered])[:MOST_ROWS]
     shown.sort(key=lambda scene: scene.number)
+    answers = [s.answer for scene in shown for s in scene.standings if s.answer]
     lengths = sorted({n for scene in shown for n in scene.regime.lengths})
     columns = lengths[-MOST_LENGTHS:]
-    used = dict.fromkeys(s.answer.winner for scene in shown for s in scene.standings if s.answer)
-    doubt = any(s.answer and s.answer.flags for scene in shown for s in scene.standings)
-    items = _key(looks, used, run.margin, doubt=doubt)
-    lines = style.lines(items, WIDE - 12)
-    left_out = _left_out(own, shown, lengths, columns)
+    lines = style.lines(_key(looks, answers, run.margin), WIDE - 12)
+    rest = {"more regimes": len(own) - len(shown), "shorter lengths": len(lengths) - len(columns)}
+    left_out = " and ".join(f"{count} {what}" for what, count in rest.items() if count)
     below = BELOW + style.LINE * (len(lines) + bool(left_out)) + 4
     high = ABOVE + ROW * len(shown) + below
+    words = [scene.regime.words() for scene in shown]
+    common = [w for w in words[0] if all(w in other for other in words)] if len(words) > 1 else []
+    names = [_two_lines([w for w in some if w not in common] or some[:1]) for some in words]
+    wide = (max(labels.width(a, SIZE, "bold"), labels.width(b, 7)) for a, b in names)
+    left = min(MOST, max(LEAST, 14 + max(wide)))
     title = "The fastest exact softmax attention, by regime and length"
-    common = _common(shown)
     with sheet(WIDE / 72, high / 72) as figure:
-        labels.heading(figure, title, ", ".join([*common, run.machine]), _finding(shown))
+        labels.heading(figure, title, ", ".join([*common, run.machine]), _finding(answers))
         style.put(figure, 6, BELOW - 2, lines)
         if left_out:
-            labels.write(figure, 6, below - style.LINE, left_out, 7, color=FAINT)
-        names = [_two_lines(_own(scene, common), MOST - 14) for scene in shown]
-        left = min(MOST, max(LEAST, 14 + max(_wide(name) for name in names)))
-        _heads(figure, columns, high, left)
-        for number, (scene, name) in enumerate(zip(shown, names, strict=True)):
-            bottom = high - ABOVE - ROW * (number + 1)
-            _name(figure, name, bottom)
+            text = f"Not drawn: {left_out}; the table has all."
+            labels.write(figure, 6, below - style.LINE, text, 7, color=FAINT)
+        _heads(figure, columns, high - ABOVE + 5, left)
+        for number, (scene, (first, second)) in enumerate(zip(shown, names, strict=True), 1):
+            bottom = high - ABOVE - ROW * number
+            middle = bottom + ROW / 2
+            labels.write(figure, 6, middle + (1.5 if second else -3), first, SIZE, weight="bold")
+            labels.write(figure, 6, middle - 9, second, 7, color=FAINT)
             _cells(figure, scene, columns, looks, bottom, left)
-        title, rows = f"{title}, {run.name}", _rows(shown)
-        return finish(figure, "map", f"map-{run.number}", title, _describe(shown), rows)
+        name, title = f"map-{run.number}", f"{title}, {run.name}"
+        return finish(figure, "map", name, title, _describe(shown), _rows(shown))
 
 
 def depth(lead: float | None) -> float:
@@ -89,70 +88,41 @@ def depth(lead: float | None) -> float:
     return 0.12 + (DEEPEST - 0.12) * min(1.0, math.log(lead) / math.log(3))
 
 
-def _finding(shown: Sequence[Scene]) -> str:
+def _finding(answers: Sequence[Answer]) -> str:
     """Which leads, alone or in a tie, on most problems; empty where there is only one answer."""
-    answers = [s.answer for scene in shown for s in scene.standings if s.answer]
-    leads = Counter(name for a in answers for name in (a.winner, *a.equal))
-    alone = Counter(a.winner for a in answers if not a.equal)
+    leads = Counter(name for a in answers for name in a.leaders)
     best = min(leads, key=lambda name: (-leads[name], name))
     if len(answers) < 2:
         return ""
-    how = f"alone on {alone[best]}" if alone[best] else "never alone"
+    alone = sum(a.winner == best and not a.equal for a in answers)
+    how = f"alone on {alone}" if alone else "never alone"
     return f"{best} is the fastest or ties with it on {leads[best]} of {len(answers)}, {how}"
 
 
-def _common(shown: Sequence[Scene]) -> list[str]:
-    """The words that all regimes share, which no row needs to repeat."""
-    first, *rest = ([*scene.regime.words()] for scene in shown)
-    return [word for word in first if all(word in other for other in rest)] if rest else []
-
-
-def _left_out(
-    own: Sequence[Scene], shown: Sequence[Scene], lengths: Sequence[int], columns: Sequence[int]
-) -> str:
-    parts = []
-    if len(own) > len(shown):
-        parts.append(f"{len(own) - len(shown)} more regimes")
-    if len(lengths) > len(columns):
-        parts.append(f"{len(lengths) - len(columns)} shorter lengths")
-    return f"Not drawn: {' and '.join(parts)}; the table has all." if parts else ""
-
-
-def _key(looks: Looks, used: Iterable[str], margin: float, *, doubt: bool) -> list[style.Item]:
-    items = style.families_key({looks[name].family for name in used if name in looks}, 5)
+def _key(looks: Looks, answers: Sequence[Answer], margin: float) -> list[style.Item]:
+    items = style.families_key({looks[a.winner].family for a in answers}, 5)
     words = f"the deeper, the further ahead; hatched: a tie, within {format.percent(margin)}"
-    if doubt:
-        words += "; ?: in doubt"
+    words += "; ?: in doubt" * any(a.flags for a in answers)
     return [*items, (words, {"marker": "s", "markersize": 0, "color": FAINT})]
 
 
-def _heads(figure: Figure, columns: Sequence[int], high: float, left: float) -> None:
+def _heads(figure: Figure, columns: Sequence[int], y: float, left: float) -> None:
     wide = (WIDE - left - 6) / len(columns)
     for number, length in enumerate(columns):
-        x = left + wide * (number + 0.5)
         text = f"{length:,}"
         text = text if labels.width(text, SIZE) < wide - 2 else format.tokens(length)
-        labels.write(
-            figure, x, high - ABOVE + 5, labels.shorten(text, wide, SIZE), SIZE, ha="center"
-        )
-    labels.write(figure, 6, high - ABOVE + 5, "tokens", 7, color=FAINT)
+        text = labels.shorten(text, wide, SIZE)
+        labels.write(figure, left + wide * (number + 0.5), y, text, SIZE, ha="center")
+    labels.write(figure, 6, y, "tokens", 7, color=FAINT)
 
 
-def _own(scene: Scene, common: Sequence[str]) -> list[str]:
-    """The words that distinguish a regime from the others of the map."""
-    return [word for word in scene.regime.words() if word not in common] or [scene.regime.phase]
-
-
-def _wide(name: tuple[str, str]) -> float:
-    return max(labels.width(name[0], SIZE, "bold"), labels.width(name[1], 7))
-
-
-def _name(figure: Figure, name: tuple[str, str], bottom: float) -> None:
-    first, second = name
-    middle = bottom + ROW / 2
-    labels.write(figure, 6, middle + (1.5 if second else -3), first, SIZE, weight="bold")
-    if second:
-        labels.write(figure, 6, middle - 9, second, 7, color=FAINT)
+def _two_lines(words: Sequence[str]) -> tuple[str, str]:
+    """The first word, with as many more as fit beside it, and the rest below."""
+    taken, room = 1, MOST - 14
+    while taken < len(words) and labels.width(", ".join(words[: taken + 1]), SIZE, "bold") <= room:
+        taken += 1
+    first, rest = ", ".join(words[:taken]), ", ".join(words[taken:])
+    return labels.shorten(first, room, SIZE, "bold"), labels.shorten(rest, room, 7)
 
 
 def _cells(
@@ -163,69 +133,41 @@ def _cells(
     for number, length in enumerate(columns):
         box = (start + wide * number + 1, bottom + 1, wide - 2, ROW - 2)
         standing = standings.get(length)
-        if standing is None or standing.answer is None:
-            _empty(figure, box, _why(scene, length))
+        if standing and standing.answer:
+            _cell(figure, box, standing, standing.answer, looks)
         else:
-            _cell(figure, box, standing, looks)
+            _rectangle(figure, box, facecolor="none", edgecolor=GRID, linewidth=0.8)
+            _words(figure, box, _why(scene, length).split(", "), pale=True)
 
 
-def _two_lines(words: Sequence[str], room: float) -> tuple[str, str]:
-    """The first word, with as many more as fit beside it, and the rest below."""
-    taken = 1
-    while taken < len(words) and labels.width(", ".join(words[: taken + 1]), SIZE, "bold") <= room:
-        taken += 1
-    first, rest = ", ".join(words[:taken]), ", ".join(words[taken:])
-    return labels.shorten(first, room, SIZE, "bold"), labels.shorten(rest, room, 7)
-
-
-Place = tuple[float, float, float, float]
-"""Left, bottom, width and height."""
-
-
-def _cell(figure: Figure, box: Place, standing: Standing, looks: Looks) -> None:
-    answer = standing.answer
-    assert answer is not None
+def _cell(figure: Figure, box: Place, standing: Standing, answer: Answer, looks: Looks) -> None:
+    """The winner, its lead and its time; of a tie as many names as there is room for."""
     look = looks[answer.winner]
     words = f"{standing.length:,} tokens: {answer.sentence().partition(': ')[2]}"
     fill = {"facecolor": look.colour, "alpha": depth(answer.lead), "gid": look.gid(words)}
     _rectangle(figure, box, linewidth=0, **fill)
+    doubt = " ?" if answer.flags else ""
+    lead = format.times(answer.lead) if answer.lead else "only one"
+    lines = [answer.winner, lead + doubt]
     if answer.equal:
         hatch = {"facecolor": "none", "edgecolor": look.colour, "alpha": 0.3, "hatch": "////"}
         _rectangle(figure, box, linewidth=0, **hatch)
-    _words(figure, box, _cell_lines(standing, box[2] - 5), look.gid())
-
-
-def _cell_lines(standing: Standing, room: float) -> list[str]:
-    """The winner, its lead and its time; of a tie as many names as there is room for."""
-    answer = standing.answer
-    assert answer is not None
-    doubt = " ?" if answer.flags else ""
-    taken = format.seconds(answer.time.median_s)
-    if answer.equal:
-        names = labels.listed(standing.leaders, room, 7.0)
-        return [f"tie of {len(standing.leaders)}{doubt}", names, taken]
-    ahead = format.times(answer.lead) if answer.lead else "only one"
-    return [answer.winner, ahead + doubt, taken]
-
-
-def _empty(figure: Figure, box: Place, why: str) -> None:
-    _rectangle(figure, box, facecolor="none", edgecolor=GRID, linewidth=0.8)
-    _words(figure, box, why.split(", "), "", pale=True)
+        names = labels.listed(standing.leaders, box[2] - 5, 7.0)
+        lines = [f"tie of {len(standing.leaders)}{doubt}", names]
+    _words(figure, box, [*lines, format.seconds(answer.time.median_s)], gid=look.gid())
 
 
 def _words(
-    figure: Figure, box: Place, lines: Sequence[str], gid: str, *, pale: bool = False
+    figure: Figure, box: Place, lines: Sequence[str], *, pale: bool = False, **more: Any
 ) -> None:
     """Write lines one below the other in the middle of a cell, the first one bold."""
     left, bottom, wide, high = box
-    more: dict[str, Any] = {"ha": "center", **({"gid": gid} if gid else {})}
-    more |= {"color": FAINT} if pale else {}
     level = bottom + high / 2 + (len(lines) - 1) * LINE / 2 - 2.8
+    more |= {"ha": "center", "color": FAINT if pale else INK}
     for number, text in enumerate(lines):
         size, weight = (7.5, "bold") if number == 0 and not pale else (7.0, "normal")
-        line = labels.shorten(text, wide - 5, size, weight)
-        middle = left + wide / 2
-        labels.write(figure, middle, level - number * LINE, line, size, weight=weight, **more)
+        text, y = labels.shorten(text, wide - 5, size, weight), level - number * LINE
+        labels.write(figure, left + wide / 2, y, text, size, weight=weight, **more)
 
 
 def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
@@ -243,25 +185,21 @@ def _why(scene: Scene, length: int) -> str:
     exact = [r for r in records if r.computes == "softmax"]
     if not records:
         return "not run"
+    if not exact and any(r.time for r in records):
+        return "nothing exact, others timed"
     tried = [r for r in exact or records if r.status not in NOT_TRIED]
-    words = _commonest(tried or exact or records)
-    return words if exact or not any(r.time for r in records) else "nothing exact, others timed"
-
-
-def _commonest(records: Sequence[Record]) -> str:
-    status, _ = Counter(r.status for r in records).most_common(1)[0]
-    return WORDS.get(status, "no usable time")
+    statuses = Counter(r.status for r in tried or exact or records)
+    return WORDS.get(statuses.most_common(1)[0][0], "no usable time")
 
 
 def _describe(shown: Sequence[Scene]) -> str:
     lines = []
     for scene in shown:
-        spans = []
-        for stretch in scene.stretches:
-            answer, sure = stretch.last.answer, stretch.last.sure
-            winner = f"{answer.winner} ({sure})" if answer else "no exact one"
-            spans.append(f"{stretch.span} tokens {winner}")
-        lines.append(f"{scene.regime}: {'; '.join(spans)}")
+        found = [(s.span, s.last.answer, s.last.sure) for s in scene.stretches]
+        winners = (
+            f"{n} tokens {f'{a.winner} ({s})' if a else 'no exact one'}" for n, a, s in found
+        )
+        lines.append(f"{scene.regime}: {'; '.join(winners)}")
     return ". ".join(lines)
 
 
