@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,6 @@ from attnbench.report.scenes import ReportRun, Scene, scenes
 SCENES, LINES = 8, 1000
 """The first regimes that have times have figures of their own: so many, with so many lines in all.
 Every regime is in the table."""
-MAPS = "maps.json"
-PROFILES = "profiles"
 WHY_NOT = {
     "map": "nothing exact has a time, so there is no winner to draw",
     "scaling": "nothing has a time",
@@ -50,77 +47,50 @@ WHY_NOT = {
 SECTIONS = tuple(WHY_NOT)
 
 
-@dataclass
-class _Sheets:
-    """The figures so far, and by section why others are absent."""
-
-    figures: list[Drawn] = field(default_factory=list)
-    absent: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, section: str, draw: Callable[..., Any], *arguments: Any, what: str) -> None:
-        """Call a function that draws; whatever it raises becomes a sentence."""
-        try:
-            made = draw(*arguments)
-        except Exception as error:  # anything: the rest of the page is not lost with it
-            first = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-            self.say(section, f"the figure of {what} could not be drawn ({first})")
-            return
-        if made is not None:
-            self.figures += made if isinstance(made, list) else [made]
-
-    def say(self, section: str, sentence: str) -> None:
-        if sentence not in self.absent.setdefault(section, []):
-            self.absent[section].append(sentence)
-
-
 def draw_all(
     runs: Sequence[ReportRun], scenes: Sequence[Scene], looks: Looks, baseline: str
 ) -> tuple[list[Drawn], Mapping[str, Sequence[str]]]:
     """All figures in the order of the page, and by section why others are absent."""
-    sheets = _Sheets()
+    figures: list[Drawn] = []
+    absent: dict[str, dict[str, None]] = defaultdict(dict)
+
+    def add(section: str, what: object, draw: Callable[..., Any], *given: Any) -> None:
+        try:
+            made = draw(*given)
+        except Exception as error:  # anything: the rest of the page is not lost with it
+            first = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            absent[section][f"the figure of {what} could not be drawn ({first})"] = None
+            return
+        if made is not None:
+            figures.extend(made if isinstance(made, list) else [made])
+
     timed = [scene for scene in scenes if scene.timed]
     shown = _shown(timed)
-    for run in runs:
-        sheets.add("map", winner_map.draw, run, scenes, looks, what=run.name)
     for scene in shown:
-        what = str(scene.regime)
-        sheets.add("scaling", scaling.draw, scene, looks, baseline, what=what)
-        sheets.add("tradeoffs", tradeoffs.draw, scene, looks, what=what)
-        sheets.add("roofline", roofline.draw, scene, looks, what=what)
-        sheets.add("memory", memory.draw, scene, looks, what=what)
+        add("scaling", scene.regime, scaling.draw, scene, looks, baseline)
+        add("tradeoffs", scene.regime, tradeoffs.draw, scene, looks)
+        add("roofline", scene.regime, roofline.draw, scene, looks)
+        add("memory", scene.regime, memory.draw, scene, looks)
     for run in runs:
-        sheets.add("closeness", closeness.draw, run, scenes, looks, what=run.name)
-        _draw_profiles(sheets, run, looks)
-    _draw_maps(sheets, runs, looks)
-    _explain_absent(sheets, timed, len(shown))
-    figures = sorted(sheets.figures, key=lambda figure: SECTIONS.index(figure.section))
-    return figures, {name: sheets.absent[name] for name in SECTIONS if name in sheets.absent}
-
-
-def _draw_profiles(sheets: _Sheets, run: ReportRun, looks: Looks) -> None:
-    paths = sorted((run.path / PROFILES).rglob("profile.json"))
-    if not paths:
-        return
-    profiles, damaged = shares.read(paths)
-    for sentence in damaged:
-        sheets.say("shares", sentence)
-    if profiles:
-        what = f"profiles of {run.name}"
-        sheets.add("shares", shares.draw, profiles, looks, run.number, what=what)
-
-
-def _draw_maps(sheets: _Sheets, runs: Sequence[ReportRun], looks: Looks) -> None:
-    """Draw the maps of the first run that has any: they are the same on every machine."""
-    for run in runs:
-        if not (run.path / MAPS).exists():
-            continue
-        maps, damaged = attention.read(run.path / MAPS)
-        if damaged:
-            sheets.say("attention", damaged)
-        if maps is not None:
-            what = f"{MAPS} of {run.name}"
-            sheets.add("attention", attention.draw, maps, looks, run.number, what=what)
-            return
+        add("map", run.name, winner_map.draw, run, scenes, looks)
+        add("closeness", run.name, closeness.draw, run, scenes, looks)
+        profiles, damaged = shares.read(sorted((run.path / "profiles").rglob("profile.json")))
+        absent["shares"] |= dict.fromkeys(damaged)
+        add("shares", f"profiles of {run.name}", shares.draw, profiles, looks, run.number)
+    kept = [
+        (run, *attention.read(file)) for run in runs if (file := run.path / "maps.json").exists()
+    ]
+    absent["attention"] |= dict.fromkeys(why for _, _, why in kept if why)
+    for run, maps, _ in [each for each in kept if each[1]][:1]:  # those of all machines are alike
+        add("attention", f"maps of {run.name}", attention.draw, maps, looks, run.number)
+    drawn = {figure.section for figure in figures}
+    for section, why in WHY_NOT.items():
+        if section not in drawn and not absent[section]:
+            absent[section][why] = None
+    if "scaling" in drawn:
+        absent["scaling"] |= dict.fromkeys(_not_in_scaling(timed, timed[len(shown) :]))
+    figures.sort(key=lambda figure: SECTIONS.index(figure.section))
+    return figures, {name: list(absent[name]) for name in SECTIONS if absent[name]}
 
 
 def _shown(timed: Sequence[Scene]) -> Sequence[Scene]:
@@ -130,22 +100,16 @@ def _shown(timed: Sequence[Scene]) -> Sequence[Scene]:
     return timed[: max(1, min(room, SCENES))]
 
 
-def _explain_absent(sheets: _Sheets, timed: Sequence[Scene], shown: int) -> None:
-    drawn = {figure.section for figure in sheets.figures}
-    for section in SECTIONS:
-        if section not in drawn and section not in sheets.absent:
-            sheets.say(section, WHY_NOT[section])
-    if "scaling" in drawn:
-        if all(r.energy is None for scene in timed for r in scene.regime.records):
-            sheets.say("scaling", "no energy was measured; 'attnbench run --energy' does it")
-        if rest := timed[shown:]:
-            some = "; ".join(str(scene.regime) for scene in rest[:4])
-            more = f"; and {len(rest) - 4} more" if len(rest) > 4 else ""
-            regimes = "regimes of the run are" if len(rest) > 1 else "regime of the run is"
-            sheets.say(
-                "scaling",
-                f"{len(rest)} further {regimes} in the table without figures: {some}{more}",
-            )
+def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
+    said = []
+    if all(r.energy is None for scene in timed for r in scene.regime.records):
+        said.append("no energy was measured; 'attnbench run --energy' does it")
+    if rest:
+        some = "; ".join(str(scene.regime) for scene in rest[:4])
+        some += f"; and {len(rest) - 4} more" if len(rest) > 4 else ""
+        regimes = "regimes of the run are" if len(rest) > 1 else "regime of the run is"
+        said.append(f"{len(rest)} further {regimes} in the table without figures: {some}")
+    return said
 
 
 BASELINES = ("sdpa", "matmul", "einsum")
@@ -155,11 +119,11 @@ BASELINES = ("sdpa", "matmul", "einsum")
 def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
     """The contents of a report of these runs that will be written to a folder."""
     found = scenes(runs)
-    records = [record for run in runs for record in run.records]
-    look = looks(records)
+    look = looks(record for run in runs for record in run.records)
     base = baseline(found)
     figures, absent = draw_all(runs, found, look, base)
     comparisons, incomparable = _compared(runs)
+    to_run = {run.number: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
     return Contents(
         title=_title(runs),
         headlines=headlines(found, several_runs=len(runs) > 1),
@@ -176,7 +140,7 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         comparisons=comparisons,
         incomparable=incomparable,
         method=method(runs),
-        to_run={run.number: _address(run.path, out) for run in runs},
+        to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
         claims=claims_of(runs),
         model_cost=model_cost([run.path for run in runs], look),
     )
@@ -184,16 +148,10 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
 
 def baseline(found: Sequence[Scene]) -> str:
     """The variant that times are shown as multiples of; empty where nothing exact has a time."""
-    timed = Counter(
-        r.variant
-        for scene in found
-        for r in scene.regime.records
-        if r.time is not None and r.computes == "softmax"
-    )
-    for name in BASELINES:
-        if timed[name]:
-            return name
-    return min(timed, key=lambda name: (-timed[name], name), default="")
+    records = (r for scene in found for r in scene.regime.records)
+    timed = Counter(r.variant for r in records if r.time and r.computes == "softmax")
+    known = [name for name in BASELINES if timed[name]]
+    return (known or sorted(timed, key=lambda name: (-timed[name], name)) or [""])[0]
 
 
 def _title(runs: Sequence[ReportRun]) -> str:
@@ -207,20 +165,11 @@ def _title(runs: Sequence[ReportRun]) -> str:
 
 def _compared(runs: Sequence[ReportRun]) -> tuple[list[RunsComparison], list[str]]:
     """Each other run against the first, and why some can't be compared."""
-    first, *others = runs
-    made, refused = [], []
-    for run in others:
+    (a, *others), made, refused = runs, [], []
+    for b in others:
+        names, headers, records = (a.name, b.name), (a.header, b.header), (a.records, b.records)
         try:
-            made.append(
-                compared(
-                    (first.name, run.name), (first.header, run.header), (first.records, run.records)
-                )
-            )
+            made.append(compared(names, headers, records))
         except Incomparable as error:
             refused.append(str(error))
     return made, refused
-
-
-def _address(run: Path, out: Path) -> str:
-    """The address of a run's folder, relative to the report."""
-    return quote(Path(os.path.relpath(run.resolve(), out.resolve())).as_posix())

@@ -7,17 +7,15 @@ import json
 import math
 import shlex
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from attnbench.answer.paste import words_of
-from attnbench.answer.ranking import Stretch
+from attnbench.answer.ranking import Answer, Stretch
 from attnbench.core import format
-from attnbench.core.record import Record, Time
-from attnbench.features.report.contents import Beside, Contents, beside, figures, lead
-from attnbench.report.figures.sheet import Drawn
+from attnbench.core.record import Record
+from attnbench.features.report.contents import Contents, beside, figures, lead
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.sweep.presets import PRESETS
@@ -41,9 +39,9 @@ class PageCell:
     scene: Scene | None
     """None for a cell that was measured again later in its run."""
     look: Look
-    to_best: float | None
+    to_best: float | None = None
     """Its median over that of the fastest exact variant at its length."""
-    to_baseline: float | None
+    to_baseline: float | None = None
 
     @property
     def length(self) -> int:
@@ -55,26 +53,23 @@ class PageCell:
         """``out of memory``"""
         return str(self.record.status).replace("_", " ")
 
-    @cached_property
+    @property
     def units(self) -> dict[str, str]:
         """Its time in words, by unit."""
         time, cost = self.record.time, self.record.cost
-        if time is None or not time.median_s > 0:
-            return dict.fromkeys(("ms", "tflops", "share", "baseline"), format.NONE)
         return {
-            "ms": format.ms(time.median_s),
-            "tflops": format.figures(cost.flops / time.median_s / 1e12) if cost else format.NONE,
-            "share": format.share(self.record.share_of_ceiling),
+            "ms": format.ms(time.median_s if time else None),
+            "tflops": format.figures(cost.flops / time.median_s / 1e12 if time and cost else None),
+            "share": format.share(self.record.share_of_ceiling if time else None),
             "baseline": format.ratio(self.to_baseline),
         }
 
     @property
     def kept(self) -> str:
         """What it keeps of what softmax does beyond averaging: all of it, if it is softmax."""
+        skill = 1.0 if self.look.exact and self.record.time else None
         if self.record.distance is not None:
             skill = self.record.distance.skill
-        else:
-            skill = 1.0 if self.look.exact and self.record.time else None
         return format.share(skill) if skill is None or skill > -0.005 else "< 0"
 
     @property
@@ -89,44 +84,28 @@ class PageCell:
 
         Of these the fastest come first; what has no time comes last.
         """
-        scene, time = self.scene.number if self.scene else math.inf, self.record.time
-        if time is None:
-            return (scene, -self.length, math.inf, math.inf)
-        median = time.median_s if math.isfinite(time.median_s) else math.inf
-        return (scene, -self.length, KINDS.get(self.look.computes, 2), median)
+        time, kind = self.record.time, KINDS.get(self.look.computes, 2)
+        rank = (kind, time.median_s) if time else (math.inf, math.inf)
+        return (self.scene.number if self.scene else math.inf, -self.length, *rank)
 
 
 def cells_of(contents: Contents) -> list[PageCell]:
     """All cells, run by run in the order of their files."""
     scenes = {id(r): scene for scene in contents.scenes for r in scene.regime.records}
-    bars = {
-        (scene.number, length): _bars(scene, length, contents.baseline)
-        for scene in contents.scenes
-        for length in scene.regime.lengths
-    }
     cells: list[PageCell] = []
     for run in contents.runs:
         for record, line in zip(run.records, run.lines, strict=True):
             scene = scenes.get(id(record))
-            bar = bars[scene.number, record.problem.kv_len] if scene else (None, None)
-            best, base = (_over(record.time, other) for other in bar)
+            over: list[float | None] = []
+            if scene and record.time:
+                length, time = record.problem.kv_len, record.time
+                base = scene.regime.timed(length).get(contents.baseline)
+                best = min(scene.regime.exact(length).values(), default=None)
+                medians = (best, base.time.median_s if base and base.time else None)
+                over = [time.median_s / other if other else None for other in medians]
             look = contents.looks[record.variant]
-            cells.append(PageCell(len(cells), record, run, line, scene, look, best, base))
+            cells.append(PageCell(len(cells), record, run, line, scene, look, *over))
     return cells
-
-
-def _bars(scene: Scene, length: int, baseline: str) -> tuple[float | None, float | None]:
-    """The medians at a length of the fastest exact variant and of the baseline."""
-    timed = scene.regime.timed(length)
-    best = min(scene.regime.exact(length).values(), default=None)
-    base = timed[baseline].time if baseline in timed else None
-    return best, base.median_s if base else None
-
-
-def _over(time: Time | None, other: float | None) -> float | None:
-    if time is None:
-        return None
-    return time.median_s / other if other and math.isfinite(time.median_s / other) else None
 
 
 def repeats(record: Record, header: Mapping[str, Any]) -> str:
@@ -135,16 +114,19 @@ def repeats(record: Record, header: Mapping[str, Any]) -> str:
     The grid is given in full, so that no preset of another machine can change it.
     """
     p = record.problem
+    budget = header.get("budget_s")
+    if budget == PRESETS["cuda" if p.device.startswith("cuda") else "cpu"].budget:
+        budget = None
+    options = {
+        "--world": record.ranks and record.ranks.world,
+        "--seed": record.seed,
+        "--threads": (header.get("settings") or {}).get("threads"),
+        "--budget": budget,
+    }
     words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]
-    words += ["--world", record.ranks.world] if record.ranks else []
-    words += ["--seed", record.seed] if record.seed else []
-    threads, budget = (header.get("settings") or {}).get("threads"), header.get("budget_s")
-    words += ["--threads", threads] if threads else []
-    preset = PRESETS["cuda" if p.device.startswith("cuda") else "cpu"]
-    words += ["--budget", budget] if budget and budget != preset.budget else []
+    words += (word for name, value in options.items() if value for word in (name, value))
     words += ["--energy"] if header.get("energy") else []
-    for table in header.get("tables") or ():
-        words += ["--table", table]
+    words += (word for table in header.get("tables") or () for word in ("--table", table))
     return shlex.join(map(str, words))
 
 
@@ -153,95 +135,31 @@ NAMED = 3
 DOUBTS = 3
 
 
-@dataclass(frozen=True)
-class CardRow:
-    """One stretch of lengths."""
-
-    stretch: Stretch
-    winner: Look | None
-    """None where nothing exact has a time."""
-    tied: Sequence[PageCell]
-    """Those that can't be told from it, as far as they are named."""
-    more: int
-    """How many others tie."""
-    cell: PageCell | None
-    """The winner's at the longest of these lengths."""
-    beside: Beside | None
-    other: Look | None
-    """The variant that ``beside`` names."""
-
-    @property
-    def badges(self) -> Sequence[tuple[str, str]]:
-        """How sure it is at all lengths: marks (clear, tie, only, doubt) with their words."""
-        answer = self.stretch.last.answer
-        if answer is None:
-            return ()
-        doubt = [("doubt", "in doubt")] if self.doubts else []
-        if answer.equal:
-            return [("tie", f"a tie of {len(answer.equal) + 1}"), *doubt]
-        if answer.next is None:
-            return [("only", "the only one"), *doubt]
-        return doubt or [("clear", "clear")]
-
-    @property
-    def lead(self) -> str:
-        """``1.31× [1.28, 1.34] faster than chunked``"""
-        answer = self.stretch.last.answer
-        if answer is None:
-            return ""
-        if answer.next is not None:
-            return f"{lead(self.stretch.last)} faster than {answer.next}"
-        return (
-            "none that is exact is slower for sure" if answer.equal else "nothing exact beside it"
-        )
-
-    @property
-    def memory(self) -> str:
-        """What the winner needs, and a variant that needs much less."""
-        answer = self.stretch.last.answer
-        if answer is None or answer.memory_bytes is None:
-            return ""
-        text = format.nbytes(answer.memory_bytes)
-        if answer.frugal:
-            name, least, slower = answer.frugal
-            text += f" ({name}: {format.nbytes(least)} at {format.ratio(slower)} the time)"
-        return text
-
-    @property
-    def doubts(self) -> str:
-        """What was amiss at any of these lengths, the first few named."""
-        doubts = self.stretch.doubts
-        rest = f"; {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
-        return "; ".join(doubts[:DOUBTS]) + rest
-
-
-@dataclass(frozen=True)
-class Card:
-    """One regime."""
-
-    scene: Scene
-    rows: Sequence[CardRow]
-    """The longest lengths first: they are what readers ask about."""
-    untimed: int
-    """How many of its cells have no time."""
-
-    @property
-    def linked(self) -> list[PageCell]:
-        """The cells whose numbers are on the card, with links to their records."""
-        return [c for row in self.rows for c in (row.cell, *row.tied) if c is not None]
-
-
 def cards(
     scenes: Sequence[Scene], looks: Mapping[str, Look], cells: Sequence[PageCell]
-) -> list[Card]:
-    """One for each regime in which anything has a time."""
+) -> list[dict[str, Any]]:
+    """For each regime in which anything has a time its rows, the longest lengths first.
+
+    They are what readers ask about. Beside them ``untimed``: how many of its cells have no time.
+    """
     by_record = {id(cell.record): cell for cell in cells}
-    made = []
-    for scene in scenes:
-        if scene.timed:
-            rows = [_row(scene, stretch, looks, by_record) for stretch in scene.stretches[::-1]]
-            made.append(Card(scene, rows, sum(r.time is None for r in scene.regime.records)))
-    return made
+    return [
+        {
+            "scene": scene,
+            "rows": [_row(scene, stretch, looks, by_record) for stretch in scene.stretches[::-1]],
+            "untimed": sum(r.time is None for r in scene.regime.records),
+        }
+        for scene in scenes
+        if scene.timed
+    ]
+
+
+def linked(cards: Sequence[Mapping[str, Any]]) -> Iterator[PageCell]:
+    """The cells whose numbers are on the cards, with links to their records."""
+    for row in (row for card in cards for row in card["rows"]):
+        yield from row["tied"]
+        if row["cell"]:
+            yield row["cell"]
 
 
 def _row(
@@ -249,17 +167,54 @@ def _row(
     stretch: Stretch,
     looks: Mapping[str, Look],
     by_record: Mapping[int, PageCell],
-) -> CardRow:
-    last = stretch.last
+) -> dict[str, Any]:
+    """One stretch of lengths: ``winner`` is None where nothing exact has a time."""
+    last, answer, sentence = stretch.last, stretch.last.answer, beside(stretch.last)
     records = scene.regime.cells[last.length]
-    leaders = [by_record.get(id(records.get(name))) for name in last.leaders]
-    winner = looks.get(last.leaders[0]) if last.leaders else None
-    tied = [cell for cell in leaders[1:] if cell is not None]
-    sentence = beside(last)
-    other = looks[sentence.found.variant] if sentence and sentence.found else None
-    more = max(0, len(tied) - NAMED)
-    first = leaders[0] if leaders else None
-    return CardRow(stretch, winner, tied[:NAMED], more, first, sentence, other)
+    leaders = [by_record[id(records[name])] for name in last.leaders]
+    tied = leaders[1:]
+    doubts, more = stretch.doubts, len(stretch.doubts) - DOUBTS
+    return {
+        "stretch": stretch,
+        "winner": looks[answer.winner] if answer else None,
+        "cell": leaders[0] if leaders else None,
+        "tied": tied[:NAMED],
+        "more": max(0, len(tied) - NAMED),
+        "badges": _badges(answer, bool(doubts)) if answer else [],
+        "lead": _ahead(stretch, answer) if answer else "",
+        "memory": _memory(answer) if answer else "",
+        "doubts": "; ".join([*doubts[:DOUBTS], *[f"{more} more"] * (more > 0)]),
+        "beside": sentence,
+        "other": looks[sentence.found.variant] if sentence and sentence.found else None,
+    }
+
+
+def _badges(answer: Answer, doubted: bool) -> list[tuple[str, str]]:
+    """How sure it is at all lengths: marks (clear, tie, only, doubt) with their words."""
+    doubt = [("doubt", "in doubt")] * doubted
+    if answer.equal:
+        return [("tie", f"a tie of {len(answer.leaders)}"), *doubt]
+    if answer.next is None:
+        return [("only", "the only one"), *doubt]
+    return doubt or [("clear", "clear")]
+
+
+def _ahead(stretch: Stretch, answer: Answer) -> str:
+    """``1.31× [1.28, 1.34] faster than chunked``"""
+    if answer.next is not None:
+        return f"{lead(stretch.last)} faster than {answer.next}"
+    return "none that is exact is slower for sure" if answer.equal else "nothing exact beside it"
+
+
+def _memory(answer: Answer) -> str:
+    """What the winner needs, and a variant that needs much less."""
+    if answer.memory_bytes is None:
+        return ""
+    text = format.nbytes(answer.memory_bytes)
+    if answer.frugal:
+        name, least, slower = answer.frugal
+        text += f" ({name}: {format.nbytes(least)} at {format.ratio(slower)} the time)"
+    return text
 
 
 LEVEL = 6
@@ -273,23 +228,14 @@ STOPS = {
 
 
 def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
-    """What :func:`page_data` returns, compressed, as one word."""
-    text = json.dumps(page_data(contents, cells), allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode(), LEVEL)).decode()
-
-
-def later(figure: Drawn) -> bool:
-    """Whether a figure is on the page only once its unit is chosen."""
-    return figure.unit not in ("", "ms")
-
-
-def page_data(contents: Contents, cells: Sequence[PageCell]) -> dict[str, Any]:
-    """``cells`` by their numbers; ``csv`` and ``svg`` by the names of figures."""
-    return {
+    """``cells`` by their numbers; ``csv`` and ``svg`` by the names of figures: as one word."""
+    data = {
         "cells": {cell.number: _cell_data(contents, cell) for cell in cells},
         "csv": {figure.name: figure.csv for figure in contents.figures},
-        "svg": {figure.name: figure.inline for figure in contents.figures if later(figure)},
+        "svg": {f.name: f.inline for f in contents.figures if f.unit not in ("", "ms")},
     }
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), LEVEL)).decode()
 
 
 def _cell_data(contents: Contents, cell: PageCell) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from attnbench.answer.compare_runs import RunsComparison
-from attnbench.answer.ranking import Closeness, Faster, Standing, advised, closeness
+from attnbench.answer.ranking import Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.format import ms
 from attnbench.core.record import Status, Time
@@ -41,8 +43,7 @@ AMISS = (
 """What may put a time in doubt: the flag, and what it means."""
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(NamedTuple):
     """A sentence about what is not exact and faster, around the name of a variant."""
 
     before: str
@@ -52,9 +53,11 @@ class Beside:
     """What may stand in place of ``before`` where it was said already."""
 
     def __str__(self) -> str:
-        if self.found is None:
-            return f"{self.before}."
-        return f"{self.before} {self.found.variant}, {self.after}."
+        return (
+            f"{self.before} {self.found.variant}, {self.after}."
+            if self.found
+            else f"{self.before}."
+        )
 
 
 def beside(standing: Standing) -> Beside | None:
@@ -65,53 +68,50 @@ def beside(standing: Standing) -> Beside | None:
         after = f"{_kept(found)} ({found.computes})"
         return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
     if (found := standing.nearest) is not None:
-        if (found.skill or 0.0) >= LEAST:
-            before = "Nothing faster keeps half of what softmax does. Nearest:"
-            return Beside(before, found, _kept(found), "Not exact:")
-        return Beside(f"Nothing faster keeps even {format.share(LEAST)} of what softmax does")
-    if standing.faster:
-        found = standing.faster[0]
-        after = f"{format.ratio(found.speedup)} as fast ({found.computes})"
-        before = "Faster, and how far from softmax was not measured:"
-        return Beside(before, found, after, "Of unknown distance:")
-    return Beside("Nothing else that was measured is faster for sure, exact or not")
+        if (found.skill or 0.0) < LEAST:
+            return Beside(f"Nothing faster keeps even {format.share(LEAST)} of what softmax does")
+        before = "Nothing faster keeps half of what softmax does. Nearest:"
+        return Beside(before, found, _kept(found), "Not exact:")
+    if not standing.faster:
+        return Beside("Nothing else that was measured is faster for sure, exact or not")
+    found = standing.faster[0]
+    after = f"{format.ratio(found.speedup)} as fast ({found.computes})"
+    before = "Faster, and how far from softmax was not measured:"
+    return Beside(before, found, after, "Of unknown distance:")
 
 
 def _kept(found: Faster) -> str:
-    kept = max(0.0, found.skill or 0.0)
-    return f"{format.ratio(found.speedup)} as fast, keeps {format.share(kept)}"
+    kept = format.share(max(0.0, found.skill or 0.0))
+    return f"{format.ratio(found.speedup)} as fast, keeps {kept}"
 
 
 def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
     """The first phases of each run at their longest length."""
-    phases: dict[tuple[int, str], list[tuple[Scene, Standing]]] = {}
+    phases: dict[int, dict[str, list[tuple[Scene, Standing]]]] = defaultdict(dict)
     for scene in scenes:
         if (standing := _longest(scene)) is not None:
-            phases.setdefault((scene.run.number, scene.regime.phase), []).append((scene, standing))
+            of_run = phases[scene.run.number]
+            of_run.setdefault(scene.regime.phase, []).append((scene, standing))
     if not phases:
         return ["Nothing was measured: why is said below, cell by cell."]
     names = distinct_words(scenes)
-    per_run: dict[int, int] = {}
     lines = []
-    for (run, _), some in phases.items():
-        per_run[run] = per_run.get(run, 0) + 1
-        if per_run[run] > (1 if several_runs else HEADLINES):
-            continue
-        scene, standing = max(some, key=lambda each: each[1].length)
-        on = f" on {scene.run.name}" if several_runs else ""
-        words, others = ", ".join(names[scene.number].split(" · ")[1:]), len(some) - 1
-        if others and words:  # the phase has several regimes
-            on += f" ({words}; {others} other{'s' if others > 1 else ''} below)"
-        lines.append(headline(scene, standing, on))
+    for of_run in phases.values():
+        for some in list(of_run.values())[: 1 if several_runs else HEADLINES]:
+            scene, standing = max(some, key=lambda each: each[1].length)
+            on = f" on {scene.run.name}" if several_runs else ""
+            words, others = ", ".join(names[scene.number].split(" · ")[1:]), len(some) - 1
+            if others and words:  # the phase has several regimes
+                on += f" ({words}; {others} other{'s' if others > 1 else ''} below)"
+            doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
+            length = f"{standing.length:,} {_unit(scene)}"
+            line = f"{doing} at {length}{on}, {advice(standing)}. {beside(standing) or ''}"
+            lines.append(line.strip())
     return lines
 
 
-def headline(scene: Scene, standing: Standing, on: str = "") -> str:
-    """``To train at 4,096 tokens, use X: 5.21 ms [5.2, 5.3], 1.31× … faster than Y.``"""
-    regime = scene.regime
-    doing = TO_DO.get(regime.phase, f"For {regime.phase}")
-    length = f"{standing.length:,} {'keys' if regime.phase == 'decode' else 'tokens'}"
-    return f"{doing} at {length}{on}, {advice(standing)}. {beside(standing) or ''}".strip()
+def _unit(scene: Scene) -> str:
+    return "keys" if scene.regime.phase == "decode" else "tokens"
 
 
 def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
@@ -149,7 +149,7 @@ def figures(time: Time) -> str:
 def lead(standing: Standing) -> str:
     """``1.31× [1.28, 1.34]``"""
     answer = standing.answer
-    if answer is None or answer.lead is None or answer.lead_low is None or answer.lead_high is None:
+    if answer is None or answer.lead is None:
         return ""
     return f"{answer.lead:.2f}× [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
 
@@ -163,7 +163,7 @@ def sentences(scene: Scene) -> Iterator[str]:
     if (longest := _longest(scene)) is not None and longest.answer is not None:
         yield f"at {longest.length:,} beside it: {beside(longest)}"
     if scene.crossings:
-        yield "; ".join(str(crossing) for crossing in scene.crossings)
+        yield "; ".join(map(str, scene.crossings))
 
 
 def _longest(scene: Scene) -> Standing | None:
@@ -174,11 +174,11 @@ def _longest(scene: Scene) -> Standing | None:
 
 def distinct_words(scenes: Sequence[Scene]) -> dict[int, str]:
     """For each regime its phase, and the words that not all of them share."""
-    all_words = [scene.regime.words() for scene in scenes]
-    shared = set.intersection(*map(set, all_words)) if all_words else set()
+    words = {scene.number: scene.regime.words() for scene in scenes}
+    shared = set.intersection(*map(set, words.values())) if words else set()
     return {
-        scene.number: " · ".join(w for i, w in enumerate(words) if not i or w not in shared)
-        for scene, words in zip(scenes, all_words, strict=True)
+        number: " · ".join([some[0], *(word for word in some[1:] if word not in shared)])
+        for number, some in words.items()
     }
 
 
@@ -195,24 +195,23 @@ def how_sure(scenes: Sequence[Scene]) -> str:
     ties = sum(bool(a.equal) and not a.flags for a in answers.values())
     clear = sum(a.next is not None and not a.equal and not a.flags for a in answers.values())
     alone = len(answers) - doubted - ties - clear
-    counts = []
-    for count, word in ((clear, "clear"), (ties, "ties" if ties > 1 else "a tie")):
-        counts += [f"{count} {'is' if count == 1 else 'are'} {word}"] if count else []
-    if doubted:
-        counts.append(f"{doubted} {'is' if doubted == 1 else 'are'} in doubt")
-    if alone:
-        counts.append(f"{alone} had nothing exact beside {'it' if alone == 1 else 'them'}")
+    counts = [
+        (clear, "is clear", "are clear"),
+        (ties, "is a tie", "are ties"),
+        (doubted, "is in doubt", "are in doubt"),
+        (alone, "had nothing exact beside it", "had nothing exact beside them"),
+    ]
+    told = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
     amiss = sum(bool(time.flags) for time in times.values())
     disturbed = "nothing was amiss while times were taken"
     if amiss:
         disturbed = f"something was amiss while {amiss:,} of {len(times):,} times were taken"
     samples = median(time.n for time in times.values())
-    answered = f"of {len(answers)} answer{'s' if len(answers) > 1 else ''} {', '.join(counts)}"
+    answered = f"of {len(answers)} answer{'s' if len(answers) > 1 else ''} {told}"
     return f"{answered}; {samples:,.0f} samples a time at the median; {disturbed}"
 
 
-@dataclass(frozen=True)
-class Only:
+class Only(NamedTuple):
     """The one exact variant that stays nearest to the best over all problems of a run."""
 
     run: ReportRun
@@ -225,7 +224,10 @@ class Only:
 
 
 def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
-    """What to take if only one may be chosen; None where few problems have been measured."""
+    """What to take if only one may be chosen; None where few problems have been measured.
+
+    With how far from the best it is at worst, and on how many problems it has no time.
+    """
     own = [scene for scene in scenes if scene.run is run]
     ranked = closeness(scene.regime for scene in own)
     if not ranked or ranked[0].problems < FEWEST:
@@ -233,28 +235,22 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     first = advised(ranked)
     factor, count = first.mostly()
     near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
-    return Only(run, first.variant, near + _worst(first, own))
-
-
-def _worst(of: Closeness, scenes: Sequence[Scene]) -> str:
-    """How far from the best it is at worst, and on how many problems it has no time."""
-    text, missed = "", of.problems - len(of.ratios)
-    ratio, where = max(_ratios(of.variant, scenes), default=(1.0, ""), key=lambda each: each[0])
-    if ratio > 1:
-        text = f", at worst {format.ratio(ratio)} ({where})"
-    return text + (f"; no time on {missed}" if missed else "")
+    worst, where = max(_ratios(first.variant, own), key=lambda each: each[0])
+    near += f", at worst {format.ratio(worst)} ({where})" if worst > 1 else ""
+    missed = first.problems - len(first.ratios)
+    return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
 
 
 def _ratios(variant: str, scenes: Sequence[Scene]) -> Iterator[tuple[float, str]]:
     """Its median over the best's on each problem, with the words for the problem."""
     names = distinct_words(scenes)
     for scene in scenes:
-        what = "keys" if scene.regime.phase == "decode" else "tokens"
         name = names[scene.number].replace(" · ", ", ")
         for length in scene.regime.lengths:
             exact = scene.regime.exact(length)
             if variant in exact:
-                yield exact[variant] / min(exact.values()), f"{name}, {length:,} {what}"
+                ratio = exact[variant] / min(exact.values())
+                yield ratio, f"{name}, {length:,} {_unit(scene)}"
 
 
 def margins(runs: Sequence[ReportRun]) -> str:
@@ -263,8 +259,7 @@ def margins(runs: Sequence[ReportRun]) -> str:
     return " to ".join(dict.fromkeys(format.percent(round(m, 3)) for m in (found[0], found[-1])))
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(NamedTuple):
     """Cells that have no time, for one reason."""
 
     status: str
@@ -276,8 +271,7 @@ class Missing:
     cells: int
 
 
-@dataclass(frozen=True)
-class About:
+class About(NamedTuple):
     """Where a run comes from and how far it can be trusted."""
 
     run: ReportRun
@@ -338,24 +332,27 @@ ORDER = [
 
 def missing(scenes: Sequence[Scene]) -> list[Missing]:
     """All cells without a time, by reason; reasons that differ in numbers alone are one."""
-    groups: dict[tuple[str, str, str], list[tuple[Scene, int, str, str, str]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Scene, int, str, str, str]]] = defaultdict(list)
     for scene in scenes:
         for length, variant, status, *texts in _untimed(scene):
             reason, remedy = (_without_name(text, variant) for text in texts)
             key = status, NUMBER.sub("#", reason), NUMBER.sub("#", remedy)
-            groups.setdefault(key, []).append((scene, length, variant, reason, remedy))
+            groups[key].append((scene, length, variant, reason, remedy))
     several = len({scene.run.number for scene in scenes}) > 1
-    lengths = sum(len(scene.regime.lengths) for scene in scenes)
+    everywhere = sum(len(scene.regime.lengths) for scene in scenes)
     found = []
-    for (status, _, _), cells in groups.items():
+    for (status, *_), cells in groups.items():
         _, _, _, reason, remedy = cells[0]
         if any(texts != [reason, remedy] for _, _, _, *texts in cells):
             reason += " (with other numbers elsewhere)"
         variants = tuple(dict.fromkeys(variant for _, _, variant, _, _ in cells))
-        where = _where(cells, several)
-        if len(cells) == len(variants) * lengths:
-            where = ("everywhere",)
-        found.append(Missing(status, reason, remedy, variants, where, len(cells)))
+        where = ["everywhere"]
+        if len(cells) < len(variants) * everywhere:
+            lengths: dict[int, tuple[Scene, set[int]]] = {}
+            for scene, length, *_ in cells:
+                lengths.setdefault(scene.number, (scene, set()))[1].add(length)
+            where = [_where(scene, some, several) for scene, some in lengths.values()]
+        found.append(Missing(status, reason, remedy, variants, tuple(where), len(cells)))
     return sorted(found, key=lambda m: (ORDER.index(m.status), -m.cells))
 
 
@@ -375,21 +372,12 @@ def _untimed(scene: Scene) -> Iterator[tuple[int, str, str, str, str]]:
 def _without_name(text: str, variant: str) -> str:
     """``runs on cuda`` of ``sdpa.efficient runs on cuda``, so that equal reasons are one."""
     for name in (variant, variant.partition("?")[0]):
-        if text.startswith(f"{name} "):
-            return text[len(name) + 1 :]
+        text = text.removeprefix(f"{name} ")
     return text
 
 
-def _where(
-    cells: Sequence[tuple[Scene, int, str, str, str]], several_runs: bool
-) -> tuple[str, ...]:
-    by_number = {scene.number: scene for scene, *_ in cells}
-    where = []
-    for number, scene in by_number.items():
-        some = sorted({length for other, length, *_ in cells if other.number == number})
-        lengths = "; ".join(f"{n:,}" for n in some)
-        if some == sorted(scene.regime.lengths):
-            lengths = "all lengths"
-        run = f"{scene.run.name}: " if several_runs else ""
-        where.append(f"{run}{scene.regime}: {lengths}")
-    return tuple(where)
+def _where(scene: Scene, lengths: set[int], several_runs: bool) -> str:
+    run = f"{scene.run.name}: " if several_runs else ""
+    some = "; ".join(f"{n:,}" for n in sorted(lengths))
+    whole = lengths == set(scene.regime.lengths)
+    return f"{run}{scene.regime}: {'all lengths' if whole else some}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
@@ -30,14 +30,13 @@ from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun
 from attnbench.report.tables import Table, columns
 
-CLAIMS = "reproduce"
-"""The kind of evidence that claims are."""
 POINTS = ("what must hold", "theirs", "ours", "interval", "verdict")
 LEFT = ("claims", "verdict", "why, and what to do")
+MISFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What is raised where a file of evidence is not as attnbench writes it."""
 
 
-@dataclass(frozen=True)
-class ClaimWords:
+class ClaimWords(NamedTuple):
     """One claim, in words."""
 
     name: str
@@ -49,11 +48,12 @@ class ClaimWords:
     points: Table
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(NamedTuple):
     """The claims that were tested on one machine."""
 
     machine: str
+    note: str = ""
+    """Why newer evidence can't be shown."""
     made: str = ""
     """When, and by what command."""
     counts: str = ""
@@ -62,37 +62,33 @@ class Claims:
     left: Table | None = None
     """The others by verdict and reason."""
     footnote: str = ""
-    note: str = ""
-    """Why newer evidence can't be shown."""
 
 
 def claims_of(runs: Sequence[ReportRun]) -> list[Claims]:
-    """The claims in each machine's folder that has any."""
-    folders = dict.fromkeys(run.path.resolve().parent for run in runs)
-    return [found for folder in folders if (found := _newest_claims(folder)) is not None]
-
-
-def _newest_claims(folder: Path) -> Claims | None:
-    """The newest claims that can be read, with a note on newer ones that can't."""
-    note = ""
-    for path in evidence_of(folder, CLAIMS):
-        try:
-            return _claims(read_evidence(path), note)
-        except StoreError as error:
-            note = note or str(error)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            note = note or f"{path.name} is not as attnbench writes it ({type(error).__name__})"
-    return Claims(folder.name, note=note) if note else None
+    """The newest claims that can be read in each machine's folder that has any."""
+    shown = []
+    for folder in dict.fromkeys(run.path.resolve().parent for run in runs):
+        note = ""
+        for path in evidence_of(folder, "reproduce"):
+            try:
+                shown.append(_claims(read_evidence(path), note))
+                break
+            except StoreError as error:
+                note = note or str(error)
+            except MISFORMED as error:
+                note = note or f"{path.name} is not as attnbench writes it ({type(error).__name__})"
+        else:
+            shown += [Claims(folder.name, note)] if note else []
+    return shown
 
 
 def _claims(found: Evidence, note: str) -> Claims:
-    tried, untried, marked = [], [], False
+    tried, untried = [], []
     for row in found.rows:
         some, why = list(points(row)), "; ".join(filter(None, [row["reason"], row["remedy"]]))
         if all(point.ours == NONE for point in some):
             untried.append((row["name"], row["verdict"], why))
             continue
-        marked = marked or any(MARK in point.theirs for point in some)
         of = row["source"]
         source = f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}"
         rows = [
@@ -103,14 +99,15 @@ def _claims(found: Evidence, note: str) -> Claims:
         texts = row["name"], row["statement"], source, row["setting"], row["verdict"], why
         tried.append(ClaimWords(*texts, table))
     left = [(", ".join(names), *both) for both, names in alike(untried).items()]
+    marked = any(MARK in row[1] for claim in tried for row in claim.points.rows)
     return Claims(
         str(found.made["machine"]["name"]),
+        note,
         f"{str(found.made['started'])[:10]}, {found.made['command']}",
         counts(found.rows),
         tried,
         Table("Claims without a figure", columns(*LEFT), left),
         FOOTNOTE if marked else "",
-        note,
     )
 
 
@@ -123,8 +120,7 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class ShownEvidence:
+class ShownEvidence(NamedTuple):
     """One file of evidence, as it is shown."""
 
     title: str
@@ -139,69 +135,60 @@ class ShownEvidence:
 
 
 def model_cost(runs: Sequence[Path], known: Looks) -> list[ShownEvidence]:
-    """The newest evidence of each kind in each machine's folder."""
-    folders = dict.fromkeys(run.resolve().parent for run in runs)
+    """The newest evidence of each kind in each machine's folder, or its newest part."""
     shown = []
-    for folder in folders:
+    for folder in dict.fromkeys(run.resolve().parent for run in runs):
         for kind, title in TITLES.items():
-            newest = _newest(evidence_of(folder, kind))
-            if newest is not None:
-                shown.append(_show(*newest, title, known))
+            part: ShownEvidence | None = None
+            for file in evidence_of(folder, kind):
+                try:
+                    found = read_evidence(file)
+                except StoreError as error:
+                    part = ShownEvidence(title, file.name, str(error))
+                    break
+                if not found.partial or part is None:
+                    part = _show(file, found, title, known)
+                if not found.partial:
+                    break
+            shown += [part] if part else []
     return shown
 
 
-def _newest(files: Iterable[Path]) -> tuple[Path, Evidence | StoreError] | None:
-    """The newest that is complete, or else the newest part; of a damaged one the error."""
-    part: tuple[Path, Evidence] | None = None
-    for file in files:
-        try:
-            found = read_evidence(file)
-        except StoreError as error:
-            return file, error
-        if not found.partial:
-            return file, found
-        part = part or (file, found)
-    return part
-
-
-def _show(file: Path, found: Evidence | StoreError, title: str, known: Looks) -> ShownEvidence:
-    if isinstance(found, StoreError):
-        return ShownEvidence(title, file.name, str(found))
+def _show(file: Path, found: Evidence, title: str, known: Looks) -> ShownEvidence:
     try:
         made = found.made
         source = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
         if found.partial:
             source += "; stopped before its end: a part of what was asked"
-        some, tables, lines, figure = SHOWN[found.kind](found, known)
+        some, tables, lines = SHOWN[found.kind](found)
         conclusions = [f"{line[0].upper()}{line[1:]}." for line in some]
+        figure = None if found.kind == "real" else pictures.draw(found, known)
         return ShownEvidence(title, file.name, source, conclusions, tables, lines, figure)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except MISFORMED as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         why = f"it can't be shown: something in it is not what it should be ({first})"
         return ShownEvidence(title, file.name, why)
 
 
-Shown = tuple[Sequence[str], Sequence[Table], Sequence[str], Drawn | None]
+Shown = tuple[Sequence[str], Sequence[Table], Sequence[str]]
+"""What follows from it, its tables, and lines below."""
 
 
-def _model(found: Evidence, known: Looks) -> Shown:
+def _model(found: Evidence) -> Shown:
     """Its tables, first the one of the fastest variants at the same quality."""
     tables = sorted(model_tables(found, ALL), key=lambda each: each.title != LEVELS_TITLE)
-    return model_conclusions(found), tables, model_lines(found), pictures.draw(found, known)
+    return model_conclusions(found), tables, model_lines(found)
 
 
-def _recall(found: Evidence, known: Looks) -> Shown:
-    by_setting = recall_conclusions(found)
+def _recall(found: Evidence) -> Shown:
+    by_setting = recall_conclusions(found).items()
     several = len(by_setting) > 1
-    follows = [
-        f"in {slug}: " * several + line for slug, some in by_setting.items() for line in some
-    ]
-    lines = [*recall_tasks(found), *recall_lines(found)]
-    return follows, recall_tables(found), lines, pictures.draw(found, known)
+    follows = [f"in {slug}: " * several + line for slug, some in by_setting for line in some]
+    return follows, recall_tables(found), [*recall_tasks(found), *recall_lines(found)]
 
 
-def _real(found: Evidence, _: Looks) -> Shown:
-    return [], real_tables(found), real_lines(found), None
+def _real(found: Evidence) -> Shown:
+    return [], real_tables(found), real_lines(found)
 
 
 SHOWN = {"model": _model, "recall": _recall, "real": _real}

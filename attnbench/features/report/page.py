@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import MARGIN
 from attnbench.core import format
-from attnbench.features.report.cells import MOST, cards, cells_of, later, packed
+from attnbench.features.report.cells import MOST, cards, cells_of, linked, packed
 from attnbench.features.report.contents import AMISS, Contents, Missing, distinct_words, margins
 from attnbench.report.figures import sheet
 from attnbench.report.figures.sheet import Drawn
@@ -67,8 +68,10 @@ def render(contents: Contents) -> str:
     cells = cells_of(contents)
     shown = cards(contents.scenes, contents.looks, cells)
     rows = sorted(cells, key=lambda cell: cell.order)[:MOST]
-    linked = {cell.number: cell for card in shown for cell in card.linked}
-    linked |= {cell.number: cell for cell in rows}
+    leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
+    families: dict[str, list[Look]] = {}
+    for look in contents.looks.values():
+        families.setdefault(look.family, []).append(look)
     return _template().render(
         c=contents,
         cards=shown,
@@ -76,16 +79,14 @@ def render(contents: Contents) -> str:
         cells=rows,
         all_cells=len(cells),
         sections=[(*section[:3], *_lead_and_groups(contents, section)) for section in SECTIONS],
-        colours=colours(),
-        css=_file("page.css"),
-        js=_file("page.js"),
+        colours=_colours(),
         facts=_facts(contents),
         wide=WIDE,
         choices=_choices(contents),
         units=UNITS,
-        families=_families(contents.looks),
-        blob=packed(contents, list(linked.values())),
-        headlines=[_in_two(line, _leaders(contents.scenes)) for line in contents.headlines],
+        families=families,
+        blob=packed(contents, list({c.number: c for c in (*linked(shown), *rows)}.values())),
+        headlines=[_in_two(line, leaders) for line in contents.headlines],
         missing=_missing(contents.missing),
         differences=[(run, *_comparison(run)) for run in contents.comparisons],
         amiss=AMISS,
@@ -96,35 +97,28 @@ def render(contents: Contents) -> str:
     )
 
 
+def templates(**how: Any) -> Environment:
+    """What fills the templates beside this module."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    more: dict[str, Any] = {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "undefined": StrictUndefined,
+    }
+    return Environment(loader=FileSystemLoader(HERE), **more, **how)
+
+
 @cache
 def _template() -> Template:
-    return _environment().get_template("page.html")
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    made = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    made = templates(autoescape=True)
     made.filters["table"] = lambda table: Markup(to_html(table))
-    for function in (format.ms, format.mib, format.figures, format.ratio, format.nbytes):
+    made.filters["text_of"] = lambda name: Markup((HERE / name).read_text("utf-8"))
+    for function in (format.ms, format.mib, format.figures, format.ratio, format.nbytes, family):
         made.filters[function.__name__] = function
-    made.filters["family"] = family
-    made.tests["later"] = later
-    return made
-
-
-def _file(name: str) -> Markup:
-    """The text of a file beside this module."""
-    from markupsafe import Markup
-
-    return Markup((HERE / name).read_text("utf-8"))
+    return made.get_template("page.html")
 
 
 def family(look: Look) -> str:
@@ -132,7 +126,7 @@ def family(look: Look) -> str:
     return look.family if look.family in sheet.FAMILIES else "other"
 
 
-def colours() -> Markup:
+def _colours() -> Markup:
     """Style rules for the palette, and for the colour of each family."""
     from markupsafe import Markup
 
@@ -140,31 +134,23 @@ def colours() -> Markup:
     return Markup(f"{sheet.css()}\n{own}")
 
 
+Groups = list[tuple[Scene | None, list[Drawn]]]
+"""A section's figures, those of one regime together; None for figures of several."""
+
+
 def _lead_and_groups(contents: Contents, section: tuple[str, ...]) -> tuple[str, Groups]:
     """The text above a section's figures, and the figures."""
     name, lead = section[0], section[3]
-    drawn = {figure.regime for figure in contents.figures if figure.section == name}
-    crossed = any(scene.crossings for scene in contents.scenes if scene.number in drawn)
-    return (f"{lead} {CROSSED}" if name == "scaling" and crossed else lead), _groups(contents, name)
-
-
-Groups = list[tuple[Scene | None, list[Drawn]]]
-
-
-def _groups(contents: Contents, section: str) -> Groups:
-    """A section's figures, those of one regime together; None for figures of several."""
-    made: dict[int | None, list[Drawn]] = {}
+    by_regime: dict[int | None, list[Drawn]] = {}
     for figure in contents.figures:
-        if figure.section == section:
-            made.setdefault(figure.regime, []).append(figure)
+        if figure.section == name:
+            by_regime.setdefault(figure.regime, []).append(figure)
     scenes = {scene.number: scene for scene in contents.scenes}
-    if all(len(some) == 1 for some in made.values()):  # their titles name the regime
-        return [(None, [figure for some in made.values() for figure in some])] if made else []
-    return [(None if n is None else scenes[n], some) for n, some in made.items()]
-
-
-def _leaders(scenes: Sequence[Scene]) -> set[str]:
-    return {name for scene in scenes for s in scene.standings for name in s.leaders}
+    if name == "scaling" and any(scenes[n].crossings for n in by_regime if n is not None):
+        lead = f"{lead} {CROSSED}"
+    if by_regime and all(len(some) == 1 for some in by_regime.values()):
+        return lead, [(None, list(chain(*by_regime.values())))]  # whose titles name the regime
+    return lead, [(None if n is None else scenes[n], some) for n, some in by_regime.items()]
 
 
 def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
@@ -189,20 +175,10 @@ def emphasised(text: str, names: set[str]) -> Markup:
     )
 
 
-def _families(looks: Mapping[str, Look]) -> dict[str, list[Look]]:
-    made: dict[str, list[Look]] = {}
-    for look in looks.values():
-        made.setdefault(look.family, []).append(look)
-    return made
-
-
 def _facts(contents: Contents) -> dict[str, Any]:
     """What the script needs: scenes and variants by number, and the light colours."""
     return {
-        "scenes": {
-            scene.number: {**_axes(scene), "lengths": scene.regime.lengths}
-            for scene in contents.scenes
-        },
+        "scenes": {s.number: {**_axes(s), "lengths": s.regime.lengths} for s in contents.scenes},
         "variants": [[x.variant, x.family, x.computes] for x in contents.looks.values()],
         "light": sheet.LIGHT,
     }
@@ -215,13 +191,10 @@ def _axes(scene: Scene) -> dict[str, str]:
 
 def _choices(contents: Contents) -> Iterator[tuple[str, str, list[str]]]:
     """For each axis that has several values: its name, its label, the values."""
-    values: dict[str, dict[str, None]] = {axis: {} for axis in AXES}
-    for scene in contents.scenes:
-        for axis, value in _axes(scene).items():
-            values[axis][value] = None
+    some = [_axes(scene) for scene in contents.scenes]
     lengths = sorted({n for scene in contents.scenes for n in scene.regime.lengths})
     computes = dict.fromkeys(look.computes for look in contents.looks.values() if look.computes)
-    found = [(axis, axis, list(values[axis])) for axis in AXES]
+    found = [(axis, axis, list(dict.fromkeys(each[axis] for each in some))) for axis in AXES]
     found += [("n", "length", list(map(str, lengths))), ("computes", "computes", list(computes))]
     yield from (each for each in found if len(each[2]) > 1)
 
@@ -243,16 +216,17 @@ def _missing(reasons: Sequence[Missing]) -> Table:
 
 def _comparison(found: RunsComparison) -> tuple[Table, Table]:
     """How two runs differ, and their verdicts cell by cell."""
-    differences = Table(
-        "How the runs differ",
-        columns("the runs differ in", found.a, found.b),
-        [(d.what, d.a, d.b) for d in found.differences],
-    )
-    rows = []
+    rows = [(d.what, d.a, d.b) for d in found.differences]
+    heads = columns("the runs differ in", found.a, found.b)
+    differences = Table("How the runs differ", heads, rows)
     compared = [(cell, c) for cell in found.cells if (c := cell.comparison) is not None]
+    verdicts = []
     for cell, c in compared[:COMPARED]:
         p = cell.problem
         where = f"{p.phase} {p.mask} {p.dtype} {p.kv_len:,}"
-        rows.append((cell.variant, where, c.verdict, f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}"))
-    heads = ["variant", "where", "verdict", "time, b over a", "99 %"]
-    return differences, Table("Cell by cell", columns(*heads, right=["time, b over a"]), rows)
+        row = (cell.variant, where, c.verdict, f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}")
+        verdicts.append(row)
+    heads = columns(
+        "variant", "where", "verdict", "time, b over a", "99 %", right=["time, b over a"]
+    )
+    return differences, Table("Cell by cell", heads, verdicts)

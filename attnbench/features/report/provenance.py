@@ -14,7 +14,7 @@ from typing import Any
 
 from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
-from attnbench.core.record import FINDINGS, Time
+from attnbench.core.record import FINDINGS
 from attnbench.features.report.contents import About, margins
 from attnbench.report.scenes import ReportRun
 
@@ -43,38 +43,42 @@ def machine_line(run: ReportRun) -> str:
         words.append(f"torch {version}")
     if threads := _part(run.header, "settings").get("threads"):
         words.append(f"{threads} thread{'' if threads == 1 else 's'}")
-    words.append(_day(run.header.get("started")))
-    return " · ".join(filter(None, words))
+    try:
+        day = datetime.fromisoformat(str(run.header.get("started")))
+        words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")
+    except ValueError:
+        pass
+    return " · ".join(words)
 
 
 def commands(run: ReportRun) -> tuple[str, ...]:
-    """The commands that repeat the run, and this report."""
-    command = run.header.get("command")
-    repeat = [_portable(command)] if isinstance(command, str) and command else []
-    return (*repeat, f"attnbench report {shlex.quote(place(run))}")
-
-
-def place(run: ReportRun) -> str:
-    """``results/amd-epyc-2c/20261122-015809``: the place of a run on any machine."""
-    path = run.path.resolve()
-    return f"results/{path.parent.name}/{path.name}"
-
-
-def _portable(command: str) -> str:
-    """A command without the folders of the machine that it was given on."""
+    """The commands that repeat the run, without the folders of its machine, and this report."""
+    command, path = run.header.get("command"), run.path.resolve()
+    report = f"attnbench report {shlex.quote(f'results/{path.parent.name}/{path.name}')}"
     try:
-        words = shlex.split(command)
+        words = shlex.split(str(command or ""))
     except ValueError:
-        return command
-    return shlex.join(FOLDERS.sub(r"\1", word) for word in words)
+        return str(command), report
+    repeat = shlex.join(FOLDERS.sub(r"\1", word) for word in words)
+    return (repeat, report) if repeat else (report,)
 
 
 def _trust(run: ReportRun) -> Iterator[str]:
     timed = [r.time for r in run.records if r.time is not None]
     yield selfcheck_said(run.header)
     yield _noise(run.header.get("noise"))
-    yield _refused(run, len(timed))
-    yield _flagged(timed)
+    refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
+    each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
+    cells, have = ("cell", "has") if len(timed) == 1 else ("cells", "have")
+    passed = f"{len(timed)} {cells} passed the checks and {have} a time"
+    yield f"{passed}; {each or 'none was wrong, implausible or failed'}"
+    flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.flags})
+    if flags:
+        each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
+        marked = f"{sum(bool(t.flags) for t in timed)} of {len(timed)}"
+        yield f"{marked} times were taken while something was amiss: {each}"
+    else:
+        yield "nothing was amiss while times were taken"
     yield from _drift(run)
     yield from run.notes
 
@@ -82,56 +86,33 @@ def _trust(run: ReportRun) -> Iterator[str]:
 def _noise(noise: Any) -> str:
     floors = []
     for each in noise if isinstance(noise, list) else ():
-        if not isinstance(each, Mapping):
-            continue
-        floor, call = each.get("floor"), each.get("call_s")
-        if isinstance(floor, float | int) and isinstance(call, float | int):
+        floor, call = (each.get("floor"), each.get("call_s")) if isinstance(each, dict) else (0, 0)
+        if isinstance(floor, float) and isinstance(call, float):
             unit, scale = ("µs", 1e6) if call < 1e-3 else ("ms", 1e3)
             floors.append(f"{floor:.2%} for calls of {call * scale:.3g} {unit}")
     if not floors:
         return "noise floor: not measured on this machine yet; 'attnbench env' does it"
-    return (
-        f"noise floor, by which a variant in pairs seems to differ from itself: {', '.join(floors)}"
-    )
-
-
-def _refused(run: ReportRun, timed: int) -> str:
-    refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
-    each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
-    cells, have = ("cell", "has") if timed == 1 else ("cells", "have")
-    passed = f"{timed} {cells} passed the checks and {have} a time"
-    return f"{passed}; {each or 'none was wrong, implausible or failed'}"
-
-
-def _flagged(timed: Sequence[Time]) -> str:
-    flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.flags})
-    marked = sum(bool(t.flags) for t in timed)
-    if not marked:
-        return "nothing was amiss while times were taken"
-    each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
-    return f"{marked} of {len(timed)} times were taken while something was amiss: {each}"
+    of = "noise floor, by which a variant in pairs seems to differ from itself"
+    return f"{of}: {', '.join(floors)}"
 
 
 def _drift(run: ReportRun) -> Iterator[str]:
     """What the canary shows, and how many cells were measured again because of it."""
     by_node: dict[str, list[float]] = {}
     for record in run.records:
-        if record.time and isinstance(record.canary_s, float) and record.canary_s > 0:
+        if record.time and record.canary_s:
             by_node.setdefault(record.node, []).append(record.canary_s)
     for node, readings in sorted(by_node.items()):
         middle = median(readings)
-        low, high = min(readings) / middle, max(readings) / middle
         off = sum(abs(x / middle - 1) > DRIFT for x in readings)
         on = f" on {node}" if len(by_node) > 1 else ""
         yield (
             f"drift{on}: a small attention of the ruler's own, timed now and again, took between "
-            f"{low:.2f} and {high:.2f} times its median; {off} of {len(readings)} times were "
-            f"taken while it was off by more than {DRIFT:.0%}"
+            f"{min(readings) / middle:.2f} and {max(readings) / middle:.2f} times its median; "
+            f"{off} of {len(readings)} times were taken while it was off by more than {DRIFT:.0%}"
         )
-    try:
-        again = (run.path / SPOILED).read_bytes().count(b"\n")
-    except OSError:
-        again = 0
+    spoiled = run.path / SPOILED
+    again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
     if again:
         cells = "cell" if again == 1 else "cells"
         yield f"{again} {cells} measured while the machine drifted were done again"
@@ -139,13 +120,14 @@ def _drift(run: ReportRun) -> Iterator[str]:
 
 def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     header, machine = run.header, _part(run.header, "machine")
-    settings = _part(header, "settings")
-    records = run.path / RECORDS
+    settings, records = _part(header, "settings"), run.path / RECORDS
     digest = hashlib.sha256(records.read_bytes()).hexdigest() if records.exists() else "of no file"
     yield "run", str(header.get("run") or run.path.name)
     yield "started", str(header.get("started") or UNKNOWN)
     yield "machine", ", ".join([run.machine, *_hardware(machine)])
-    yield from _nodes(header)
+    nodes = _part(header, "nodes")
+    for kind, node in nodes.items() if len(nodes) > 1 else ():
+        yield f"node {kind}", ", ".join(_hardware(_part(node, "machine"))) or UNKNOWN
     yield "system", f"{machine.get('system', UNKNOWN)}, Python {machine.get('python', '?')}"
     yield "versions", _pairs(_part(machine, "versions"))
     yield "torch's CUDA", str(machine.get("torch_cuda") or "none")
@@ -173,24 +155,11 @@ def _hardware(machine: Mapping[str, Any]) -> list[str]:
     """The GPUs, the CPU, its cores and the memory of a machine."""
     gpus = machine.get("gpus")
     names = [g for g in gpus if isinstance(g, Mapping)] if isinstance(gpus, list) else []
-    counted = Counter((str(g.get("name")), _gib(g.get("memory_bytes"))) for g in names)
-    parts = []
-    for (name, memory), count in counted.items():
-        parts.append(f"{count} × {name}, {memory}" if count > 1 else f"{name}, {memory}")
-    if machine.get("cpu"):
-        parts.append(str(machine["cpu"]))
-    if machine.get("cores"):
-        parts.append(f"{machine['cores']} cores")
-    if machine.get("memory_bytes"):
-        parts.append(_gib(machine["memory_bytes"]))
-    return parts
-
-
-def _nodes(header: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    nodes = _part(header, "nodes")
-    for kind, node in nodes.items() if len(nodes) > 1 else ():
-        machine = _part(node, "machine") if isinstance(node, Mapping) else {}
-        yield f"node {kind}", ", ".join(_hardware(machine)) or UNKNOWN
+    counted = Counter(f"{g.get('name')}, {_gib(g.get('memory_bytes'))}" for g in names)
+    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in counted.items()]
+    said = (("cpu", "{}"), ("cores", "{} cores"))
+    parts += [words.format(machine[name]) for name, words in said if machine.get(name)]
+    return [*parts, *([_gib(machine["memory_bytes"])] if machine.get("memory_bytes") else [])]
 
 
 def _clocks(run: ReportRun) -> Iterator[str]:
@@ -198,18 +167,16 @@ def _clocks(run: ReportRun) -> Iterator[str]:
     timed = [r.time for r in run.records if r.time is not None]
     for clock, count in sorted(Counter(t.clock for t in timed).items()):
         yield f"{clock} ({count} cells)"
-    frequencies = sorted(mhz for t in timed if (mhz := t.clocks.get("sm_mhz")))
-    if frequencies:
-        yield f"GPU at {frequencies[0]:.0f} to {frequencies[-1]:.0f} MHz while sampling"
+    if frequencies := [mhz for t in timed if (mhz := t.clocks.get("sm_mhz"))]:
+        yield f"GPU at {min(frequencies):.0f} to {max(frequencies):.0f} MHz while sampling"
 
 
 def _grid(grid: Mapping[str, Any]) -> str:
     """The values of each axis; of a grid in parts, what they share and then what differs."""
-    parts = grid.get("parts")
-    if not isinstance(parts, list) or not parts:
+    each = [_values(part) for part in grid.get("parts") or () if isinstance(part, Mapping)]
+    if not each:
         return "; ".join(_values(grid)) or UNKNOWN
-    each = [_values(part) for part in parts if isinstance(part, Mapping)]
-    shared = [value for value in each[0] if all(value in other for other in each)] if each else []
+    shared = [value for value in each[0] if all(value in other for other in each)]
     rest = ["; ".join(value for value in one if value not in shared) for one in each]
     return " | ".join(["; ".join(shared), *rest])
 
@@ -225,12 +192,13 @@ def _values(grid: Mapping[str, Any]) -> list[str]:
 
 
 def _ceilings(ceilings: Mapping[str, Any]) -> str:
-    rates = []
-    for dtype, rate in _part(ceilings, "flops").items():
-        rates.append(f"{_number(rate, 1e12)} TFLOP/s in {dtype}")
-    for size, rate in _part(ceilings, "copy").items():
-        if str(size).isdigit():
-            rates.append(f"{_number(rate, 1e9)} GB/s copying {int(size) / 2**20:g} MiB")
+    flops, copies = _part(ceilings, "flops"), _part(ceilings, "copy")
+    rates = [f"{_number(rate, 1e12)} TFLOP/s in {dtype}" for dtype, rate in flops.items()]
+    rates += [
+        f"{_number(rate, 1e9)} GB/s copying {int(size) / 2**20:g} MiB"
+        for size, rate in copies.items()
+        if str(size).isdigit()
+    ]
     return "; ".join(rates) or "not measured"
 
 
@@ -246,17 +214,9 @@ def _gib(value: Any) -> str:
     return f"{value / 2**30:.0f} GiB" if isinstance(value, int | float) else "memory not said"
 
 
-def _day(started: Any) -> str:
-    try:
-        day = datetime.fromisoformat(started)
-    except (TypeError, ValueError):
-        return ""
-    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
-
-
-def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _part(values: Any, name: str) -> Mapping[str, Any]:
     """A part of a header; empty where it has another form."""
-    part = values.get(name)
+    part = values.get(name) if isinstance(values, Mapping) else None
     return part if isinstance(part, Mapping) else {}
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench.command.terminal import say
 from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-
-    from attnbench.features.report.files import Made
 
 
 BESIDE = "report"
@@ -30,12 +28,20 @@ def report(given: argparse.Namespace) -> int:
     if "" in (given.out, *given.runs):
         raise NowhereToPut("a run and --out are folders, and one of them has no name")
     runs = [Path(run) for run in given.runs]
-    made = make(runs, _out(given.out, runs))
+    made = make(runs, _beside(runs) if given.out is None else Path(given.out))
+    contents = made.contents
     if given.json:
-        print(json.dumps(_sent(made)))
+        answers = [
+            {"run": s.run.name, "regime": str(s.regime), "sure": standing.sure}
+            | standing.answer.to_dict()
+            for s in contents.scenes
+            for standing in s.standings
+            if standing.answer
+        ]
+        files = {"index": str(made.index), "files": [str(path) for path in made.files]}
+        print(json.dumps({**files, "headlines": list(contents.headlines), "answers": answers}))
     else:
-        for headline in made.contents.headlines:
-            print(headline)
+        print(*contents.headlines, sep="\n")
     say(f"the report is {made.index}, with {len(made.files) - 1} files beside it")
     return 0
 
@@ -56,9 +62,7 @@ def report_of(run: Path) -> None:
         say(f"the report is {made.index}")
 
 
-def _out(asked: str | None, runs: list[Path]) -> Path:
-    if asked is not None:
-        return Path(asked)
+def _beside(runs: list[Path]) -> Path:
     from attnbench.core.store import each_run
 
     found = each_run(runs)
@@ -68,24 +72,3 @@ def _out(asked: str | None, runs: list[Path]) -> Path:
             f"reports/{'-and-'.join(path.name for path in found[:3])}"
         )
     return next(iter(found), runs[0]) / BESIDE
-
-
-def _sent(made: Made) -> dict[str, Any]:
-    contents = made.contents
-    answers = [
-        {
-            "run": scene.run.name,
-            "regime": str(scene.regime),
-            "sure": standing.sure,
-            **standing.answer.to_dict(),
-        }
-        for scene in contents.scenes
-        for standing in scene.standings
-        if standing.answer
-    ]
-    return {
-        "index": str(made.index),
-        "files": [str(path) for path in made.files],
-        "headlines": list(contents.headlines),
-        "answers": answers,
-    }

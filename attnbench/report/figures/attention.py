@@ -153,8 +153,8 @@ def _map(
     rows, columns = np.nonzero(~np.isfinite(weights))
     if len(rows):
         mark: dict[str, Any] = {"marker": "x", "markersize": cell * 30, "markeredgewidth": 0.7}
-        xs, ys = left + (columns + 0.5) * cell, top + (rows + 0.5) * cell
-        axes.plot(xs, ys, color=INK, linestyle="", gid=gid, **mark)
+        at = left + (columns + 0.5) * cell, top + (rows + 0.5) * cell
+        axes.plot(*at, color=INK, linestyle="", gid=gid, **mark)
 
 
 def _cells(weights: Any) -> dict[tuple[bool, int], list[tuple[int, int]]]:

@@ -52,7 +52,7 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
         axes.minorticks_off()
         axes.set_xticks(TICKS[end], [f"{x:g}×" for x in TICKS[end]])
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-        ends = []
+        ends: list[End] = []
         for number, each in reversed(list(enumerate(lines[:MOST]))):
             xs, ys = _steps(each, end)
             look, bold = looks[each.variant], number < NAMED

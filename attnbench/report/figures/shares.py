@@ -212,6 +212,7 @@ def _rows(profiles: Sequence[Profile]) -> Iterator[tuple[Any, ...]]:
     yield "variant", "problem", "phase", "operator", "self_s", "calls", "share"
     for profile in profiles:
         for phase in profile.phases:
+            times: list[tuple[str, float, float | None]]
             times = [(x.name, x.self_s, x.calls) for x in phase.operators]
             times += [(OUTSIDE, phase.outside, None)] if phase.outside else []
             whole = math.fsum(seconds for _, seconds, _ in times) or 1.0
