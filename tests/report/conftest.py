@@ -1,4 +1,4 @@
-"""What a view prints where no terminal reads it."""
+"""What a view prints where no terminal reads it, and the figures that were drawn."""
 
 import pytest
 
@@ -37,3 +37,19 @@ def in_a_pipe(shown):
         return " ".join(text.split())
 
     return show
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """The matplotlib figures that are saved from now on, since an SVG says no width of words."""
+    from matplotlib.figure import Figure
+
+    found, save = [], Figure.savefig
+
+    def keep(self, *given, **more):
+        if self not in found:
+            found.append(self)
+        return save(self, *given, **more)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return found

@@ -1,121 +1,82 @@
 """Where the time goes: parts by hand, damaged files, and that it can be read."""
 
 import json
-from pathlib import Path
 
+import msgspec
 import pytest
 
 from attnbench.report.figures import shares
-from impls.loading import load_file
-
-made = load_file(Path(__file__).with_name("drawn.py"))
-profiles = load_file(Path(__file__).parents[1] / "profiles.py")
-table = made.table
+from tests.report import profiles
+from tests.report.page import runs
+from tests.report.page.runs import rows
 
 
 def write(folder, *found):
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "profile.json"
-    file.write_text(json.dumps({"profiles": found, "why": []}))
-    return file
+    (folder / "profile.json").write_text(json.dumps({"profiles": found, "why": []}))
+    return folder / "profile.json"
 
 
-def test_profiles_are_read_from_all_files(tmp_path):
-    files = [write(tmp_path / "x", profiles.dense()), write(tmp_path / "y", profiles.fused())]
-    found, amiss = shares.read(files)
-    assert [p["variant"] for p in found] == ["dense", "fused"]
-    assert amiss == []
+def draw(*found, looks=None, number=0):
+    return shares.draw([msgspec.convert(p, shares.Profile) for p in found], looks or {}, number)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"profiles": 3}',
-        '{"profiles": [{}]}',
-        '{"profiles": [null]}',
-        '{"profiles": [{"variant": "a", "slug": "s", "phases": [{"name": 1}]}]}',
-        "[" * 100_000,
-    ],
-)
-def test_of_a_damaged_file_there_is_a_sentence_and_the_others_are_shown(tmp_path, text):
-    bad = tmp_path / "bad" / "profile.json"
-    bad.parent.mkdir()
-    bad.write_text(text)
-    found, amiss = shares.read([bad, write(tmp_path / "x", profiles.dense())])
-    assert [p["variant"] for p in found] == ["dense"]
-    assert amiss == ["bad/profile.json is damaged, so its profile is not shown"]
-
-
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, None, "1"])
-def test_a_time_that_is_no_number_damages_a_file(tmp_path, seconds):
-    profile = profiles.dense()
-    profile["phases"][0]["operators"][0]["self_s"] = seconds
-    found, amiss = shares.read([write(tmp_path / "x", profile)])
-    assert (found, len(amiss)) == ([], 1)
-
-
-def test_what_can_not_be_read_or_is_no_text_is_a_sentence(tmp_path):
-    (tmp_path / "profile.json").write_bytes(b"\xff\xfe")
-    found, amiss = shares.read([tmp_path / "none" / "profile.json", tmp_path / "profile.json"])
-    assert found == []
-    assert "can't be read: No such file" in amiss[0]
-    assert "is damaged" in amiss[1]
+def test_profiles_are_read_from_all_files_and_of_what_can_not_be_there_is_a_sentence(tmp_path):
+    bad = profiles.dense()
+    bad["phases"][0]["operators"][0]["self_s"] = -1.0
+    damaged = ["{", "[]", '{"profiles": [{"variant": "a"}]}', "[" * 100_000, b"\xff\xfe"]
+    damaged.append(json.dumps({"profiles": [bad]}))
+    files = [tmp_path / "none" / "profile.json"]
+    for number, text in enumerate(damaged):
+        files.append(write(tmp_path / f"bad{number}"))
+        files[-1].write_bytes(text if isinstance(text, bytes) else text.encode())
+    files += [write(tmp_path / "x", profiles.dense()), write(tmp_path / "y", profiles.fused())]
+    found, (gone, *amiss) = shares.read(files)
+    assert [p.variant for p in found] == ["dense", "fused"]
+    assert gone == "none/profile.json can't be read: No such file or directory"
+    said = "/profile.json is damaged, so its profile is not shown"
+    assert amiss == [f"bad{n}{said}" for n in range(len(damaged))]
 
 
 def test_parts_are_shares_of_their_phase():
     spent = {"bmm": 0.03, "x": 0.006, "tiny": 0.0001}
     operators = [profiles.operator(name, seconds) for name, seconds in spent.items()]
     phase = profiles.phase("forward", operators, outside=0.0039)
-    assert shares._parts(phase) == [
+    assert shares._parts(msgspec.convert(phase, shares.Phase)) == [
         ("bmm", 0.03, 1),
         ("x", 0.006, 1),
         ("1 other", 0.0001, None),
         ("outside operators", 0.0039, None),
     ]
-    (drawn,) = shares.draw([profiles.dense() | {"phases": [phase]}], {})
-    rows = {row["operator"]: float(row["share"]) for row in table(drawn)}
-    assert rows["aten::bmm"] == pytest.approx(0.75)
-    assert sum(rows.values()) == pytest.approx(1.0)
+    (drawn,) = draw(profiles.dense() | {"phases": [phase]})
+    found = {row["operator"]: float(row["share"]) for row in rows(drawn)}
+    assert found["aten::bmm"] == pytest.approx(0.75)
+    assert sum(found.values()) == pytest.approx(1.0)
     assert "dense forward: bmm 75%" in drawn.description
 
 
 def test_each_problem_has_a_figure_and_of_a_variant_the_last_profile_counts():
-    later = profiles.dense() | {
-        "phases": [profiles.phase("forward", [profiles.operator("mm", 1.0)])]
-    }
-    other = profiles.fused() | {"slug": "another problem"}
-    drawn = shares.draw([profiles.dense(), other, later], {}, 3)
+    phases = [profiles.phase("forward", [profiles.operator("mm", 1.0)])]
+    later = profiles.dense() | {"phases": phases}
+    drawn = draw(profiles.dense(), profiles.fused() | {"slug": "another"}, later, number=3)
     assert [d.name for d in drawn] == ["shares-3-0", "shares-3-1"]
-    assert {row["variant"] for row in table(drawn[0])} == {"fused"}
-    assert {row["operator"] for row in table(drawn[1])} == {"aten::mm", "outside operators"}
+    assert {row["variant"] for row in rows(drawn[0])} == {"fused"}
+    assert {row["operator"] for row in rows(drawn[1])} == {"aten::mm", "outside operators"}
+    assert draw(profiles.dense() | {"phases": []}) == []
 
 
-def test_there_are_no_more_figures_and_variants_than_can_be_read(monkeypatch):
-    kept = made.watch(monkeypatch, shares)
+def test_there_are_no_more_figures_and_variants_than_can_be_read(kept):
     some = [
-        profiles.dense() | {"slug": f"s{n}", "variant": f"v{k}"}
-        for n in range(9)
-        for k in range(12)
+        profiles.dense() | {"slug": f"s{n}", "variant": f"v{k}"} for n in range(5) for k in range(9)
     ]
-    assert len(shares.draw(some, {})) == len(kept) == shares.FIGURES
+    assert len(draw(*some)) == len(kept) == shares.FIGURES
     names = [t.get_text() for t in kept[0].axes[0].texts if t.get_text().startswith("v")]
     assert len(names) == shares.VARIANTS
 
 
-def test_of_nothing_there_is_no_figure():
-    assert shares.draw([], {}) == []
-    assert shares.draw([profiles.dense() | {"phases": []}], {}) == []
-
-
-def test_its_words_can_be_read_and_variants_have_their_class(monkeypatch):
-    kept = made.watch(monkeypatch, shares)
-    looks = made.shown(made.timed("dense"), made.timed(made.NASTY))[1]
-    nasty = profiles.fused() | {"variant": made.NASTY}
-    (drawn,) = shares.draw([profiles.dense(), nasty, profiles.fused()], looks)
-    made.assert_words_are_readable(kept[0])
-    assert "<script" not in drawn.svg
-    assert f'class="v {looks["dense"].name}"' in drawn.svg
+def test_its_words_can_be_read_and_variants_have_their_class(kept):
+    looks = runs.looks([runs.timed("dense"), runs.timed(runs.MARKUP)])
+    nasty = profiles.fused() | {"variant": runs.MARKUP}
+    (drawn,) = draw(profiles.dense(), nasty, profiles.fused(), looks=looks)
+    runs.assert_words_are_readable(kept[0])
+    assert "<img" not in drawn.svg and f'class="v {looks["dense"].name}"' in drawn.svg

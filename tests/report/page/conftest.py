@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -10,11 +9,9 @@ from attnbench.features.report import build
 from attnbench.features.report import page as html
 from attnbench.features.report.build import contents_of
 from attnbench.report.scenes import gather
-from impls.loading import load_file
+from tests.report.page import runs
 
-HERE = Path(__file__).parent
 OWN = ("file:", "blob:", "data:", "about:")
-runs = load_file(HERE / "runs.py")
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +27,9 @@ def gathered(tmp_path):
     """Calls with records, a run each, and returns the runs as they are read."""
 
     def made(*records, **header):
-        return gather(
-            [
-                runs.written(tmp_path / "m" / f"run{n}", some, **header)
-                for n, some in enumerate(records)
-            ]
-        )
+        folders = [tmp_path / "m" / f"run{n}" for n in range(len(records))]
+        both = zip(folders, records, strict=True)
+        return gather([runs.written(folder, some, **header) for folder, some in both])
 
     return made
 
@@ -128,14 +122,21 @@ def number(small_contents):
 
 
 @pytest.fixture
-def plain_page(monkeypatch, tmp_path):
-    """The page of some runs, without figures."""
+def filled(monkeypatch, gathered, tmp_path):
+    """Calls with records, a run each, and returns contents without figures, for they take time."""
+    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
+    return lambda *records, **header: build.contents_of(
+        gathered(*records, **header), tmp_path / "m" / "run0" / "report"
+    )
+
+
+@pytest.fixture
+def plain_page(filled, tmp_path):
+    """Calls with records, a run each, and returns the file of their page, without figures."""
 
     def made(*records):
-        folders = [runs.written(tmp_path / "box" / f"run{n}", r) for n, r in enumerate(records)]
-        monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
         path = tmp_path / "index.html"
-        path.write_text(html.render(build.contents_of(gather(folders), tmp_path)), "utf-8")
+        path.write_text(html.render(filled(*records)), "utf-8")
         return path
 
     return made

@@ -1,7 +1,11 @@
-"""Run folders made by hand: a header, records of invented times, and what may be amiss."""
+"""Records and runs made by hand for whoever shows them, and what a figure says."""
 
+import csv
+import io
 import json
+from itertools import combinations
 from pathlib import Path
+from xml.etree import ElementTree
 
 from attnbench.core.record import (
     PROTOCOL,
@@ -14,6 +18,8 @@ from attnbench.core.record import (
     Time,
     Work,
 )
+from attnbench.report.figures.style import looks
+from attnbench.report.scenes import ReportRun, scenes
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.times import around, figures
@@ -38,20 +44,28 @@ CAUSAL = Mask.parse("causal")
 LENGTHS = (64, 128, 256)
 MARKUP = "<img src=x onerror=alert(1)>|`*_&{{7*7}}\\end{table}"
 FAMILIES = ("dense", "sparse", "lowrank", "linear", "layers", "parallel", "external")
+PATTERN, NEAR, OWN = "softmax on its own pattern", "approximates softmax", "its own operator"
 
 
 def at(length, **more):
     return PROBLEM.with_(q_len=length, kv_len=length, **more)
 
 
-def timed(variant, median, problem=PROBLEM, *, flags=(), spread=0.02, **more):
+def memory(peak, saved=None, expected=None):
+    return Memory(peak_bytes=peak, saved_bytes=saved, expected_bytes=expected, method="profiler")
+
+
+def error(relative, ratio=1.2):
+    return {"forward": Error(relative=relative, max=1e-6, worst_row=3e-7, cosine=1.0, ratio=ratio)}
+
+
+def timed(variant, median=1e-3, problem=PROBLEM, *, flags=(), spread=0.02, **more):
+    problem = at(problem) if isinstance(problem, int) else problem
     time = Time(clock="host", stop="budget", flags=list(flags), **figures(around(median, spread)))
     n = problem.kv_len
     given = {
-        "memory": Memory(
-            peak_bytes=n << 12, saved_bytes=n << 10, expected_bytes=n << 12, method="profiler"
-        ),
-        "error": {"forward": Error(relative=2e-7, max=1e-6, worst_row=3e-7, cosine=1.0, ratio=1.2)},
+        "memory": memory(n << 12, n << 10, n << 12),
+        "error": error(2e-7),
         "cost": Work(flops=512 * n * n, bytes=2048 * n),
         "share_of_ceiling": 0.42,
         "computes": "softmax",
@@ -63,13 +77,21 @@ def timed(variant, median, problem=PROBLEM, *, flags=(), spread=0.02, **more):
     return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, **given)
 
 
+def other(variant, median=1e-3, problem=PROBLEM, distance=0.5, skill=0.6, **more):
+    """A record of an operator of its own."""
+    given = {"family": "linear", "computes": OWN, "distance": far(skill, distance), **more}
+    return timed(variant, median, problem, **given)
+
+
 def untimed(variant, status, reason="it has its reason", problem=PROBLEM, **more):
+    problem = at(problem) if isinstance(problem, int) else problem
     given = {"computes": "softmax", "family": "dense", **more}
     return Record(status=status, reason=reason, variant=variant, problem=problem, **given)
 
 
-def far(skill):
-    return Distance(relative=1 - skill, max=1.0, worst_row=1.0, cosine=0.9, skill=skill)
+def far(skill, relative=None):
+    relative = 1 - skill if relative is None else relative
+    return Distance(relative=relative, max=1.0, worst_row=1.0, cosine=0.9, skill=skill)
 
 
 def small():
@@ -77,26 +99,13 @@ def small():
     found = []
     for phase, slow in (("forward", 1.0), ("train", 3.0)):
         for n in LENGTHS:
-            problem = at(n, phase=phase, mask=CAUSAL)
+            problem, own = at(n, phase=phase, mask=CAUSAL), {"computes": OWN, "distance": far(0.1)}
+            near = {"family": "sparse", "computes": PATTERN, "distance": far(0.7)}
             found += [
                 timed("sdpa", slow * 1e-3 * n / 64, problem),
                 timed("matmul", slow * 0.8e-3 * (n / 64) ** 2, problem),
-                timed(
-                    "window?size=8",
-                    slow * 2e-4 * n / 64,
-                    problem,
-                    family="sparse",
-                    computes="softmax on its own pattern",
-                    distance=far(0.7),
-                ),
-                timed(
-                    MARKUP,
-                    slow * 1e-4 * n / 64,
-                    problem,
-                    family="linear",
-                    computes="its own operator",
-                    distance=far(0.1),
-                ),
+                timed("window?size=8", slow * 2e-4 * n / 64, problem, **near),
+                timed(MARKUP, slow * 1e-4 * n / 64, problem, family="linear", **own),
                 untimed(
                     "sdpa.efficient",
                     "unavailable",
@@ -110,52 +119,63 @@ def small():
     return found
 
 
-PARTS = {"train": ("forward", "dq", "dk", "dv")} | dict.fromkeys(
-    ("forward", "backward", "decode"), ("forward",)
-)
-KERNELS = ["aten::bmm", "aten::_softmax", "aten::copy_", "aten::masked_fill_", "aten::mul"]
-
-
-def rough(number):
-    """An error of as many digits as a true one."""
-    some = 1e-7 * (1 + number % 13 / 7)
-    return Error(
-        relative=some,
-        max=some * 1.7,
-        worst_row=some / 0.3,
-        cosine=1 - some,
-        ratio=1 + some / 3e-7,
-        worst_at=[0, number % 4, number % 99],
-    )
-
-
 def many(variants, lengths, phases=("train",)):
-    """A run of any size: every second variant is exact."""
+    """A run of any size: every second variant is exact; records as long as true ones."""
     found = []
     for phase in phases:
+        parts = ("forward", "dq", "dk", "dv") if phase == "train" else ("forward",)
         for n in lengths:
             for number in range(variants):
-                problem = at(n, phase=phase, mask=CAUSAL)
+                some = 1e-7 * (1 + number * n % 13 / 7)
+                rough = Error(
+                    relative=some, max=some * 1.7, worst_row=some / 0.3, cosine=1 - some,
+                    ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99],
+                )  # fmt: skip
                 exact = number % 2 == 0
-                power = 2 if number % 3 else 1.2
                 found.append(
                     timed(
                         "sdpa" if number == 0 else f"variant{number}?block={number}",
-                        1e-6 * (1 + number % 17 / 7) * n**power,
-                        problem,
+                        1e-6 * (1 + number % 17 / 7) * n ** (2 if number % 3 else 1.2),
+                        at(n, phase=phase, mask=CAUSAL),
                         family=FAMILIES[number % 7],
-                        computes="softmax" if exact else "approximates softmax",
+                        computes="softmax" if exact else NEAR,
                         distance=None if exact else far(0.3 + 0.6 * number / variants),
-                        error={part: rough(number * n) for part in PARTS[phase]},
-                        kernels=KERNELS,
+                        error=dict.fromkeys(parts, rough),
+                        kernels=["aten::bmm", "aten::_softmax", "aten::copy_", "aten::mul"],
                         spent_s=dict.fromkeys(("build", "gate", "time"), 1 / (number + n)),
                         setup_s=1 / (number + 3),
-                        entropy=1 / (n + 0.3),
                         seed=n,
                         started="2026-01-02T03:04:05+00:00",
                         node="slow-box-2c-0a1b2c",
                     )
                 )
+    return found
+
+
+def crowd(count, lengths=(512, 1024, 2048, 4096)):
+    """Variants of every sort in a bunch: long names, markup, some end early, one does nothing."""
+    found = []
+    for number in range(count):
+        name = (
+            MARKUP + "x" * 90
+            if number == 3
+            else f"variant.{number}" + "?features=128" * (number % 7 == 0)
+        )
+        kind = ("softmax", "softmax", NEAR, OWN)[number % 4]
+        for n in lengths[: len(lengths) - (number % 11 == 5)]:
+            found.append(
+                timed(
+                    name,
+                    1e-8 * n**2 * (1 + number % 9 / 5) / (1 + 3 * (kind != "softmax")),
+                    at(n),
+                    family=(*FAMILIES, "<i>theirs" * 9)[number % 8],
+                    computes=kind,
+                    distance=far(0.5, 0.2 + number / 50) if kind != "softmax" else None,
+                    error=error(2e-7 * (1 + number / 90)),
+                    memory=memory((1 + number**2) * n * 300, n * 90 * (number % 3), n * 310),
+                    cost=Work(flops=n**2 * 100 // (1 + number % 3), bytes=n * 500),
+                )
+            )
     return found
 
 
@@ -178,3 +198,43 @@ def changed(record, **values):
             part = part[name]
         part[last] = value
     return json.dumps(told) + "\n"
+
+
+def ran(records, number=0, **header):
+    """A run as it is read."""
+    header = {**HEADER, "run": f"run{number}", "machine": {"name": "box"}, **header}
+    path, lines = Path(f"results/box/run{number}"), range(1, len(records) + 1)
+    return ReportRun(number, path, header, list(records), lines)
+
+
+def staged(*records, **header):
+    """The scenes of a run of these records, and their looks."""
+    return scenes([ran(records, **header)]), looks(records)
+
+
+def rows(drawn):
+    """A figure's CSV: a dict a row."""
+    return list(csv.DictReader(io.StringIO(drawn.csv)))
+
+
+def words(drawn):
+    """All words of a figure, after its markup was read."""
+    return [e.text for e in ElementTree.fromstring(drawn.svg).iter() if e.text and e.text.strip()]
+
+
+def assert_words_are_readable(figure):
+    """No word on another, none beyond the sheet."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    sheet = figure.bbox.expanded(1.005, 1.005)
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in texts]
+    for said, box in boxes:
+        assert sheet.x0 <= box.x0 <= box.x1 <= sheet.x1, (said, box, sheet)
+        assert sheet.y0 <= box.y0 <= box.y1 <= sheet.y1, (said, box, sheet)
+    for (one, a), (two, b) in combinations(boxes, 2):
+        across, down = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert across < 1 or down < 2.5, (one, two)  # the box of a word is higher than its letters

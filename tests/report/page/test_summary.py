@@ -3,144 +3,100 @@
 import html
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
-from attnbench.features.report import build
 from attnbench.features.report.contents import Missing
 from attnbench.features.report.files import LIMIT, summary
-from attnbench.report.scenes import gather
 from attnbench.report.tables import markdown_text
-from impls.loading import load_file
-
-runs = load_file(Path(__file__).with_name("runs.py"))
-
-
-@pytest.fixture
-def contents(monkeypatch, tmp_path):
-    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
-
-    def made(*records):
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        paths = [runs.written(folder / f"run{n}", some) for n, some in enumerate(records)]
-        return build.contents_of(gather(paths), folder / "report")
-
-    return made
+from tests.report.page import runs
+from tests.report.page.runs import at, timed, untimed
 
 
-def test_the_answer_comes_first(contents):
-    lines = summary(contents(runs.small())).splitlines()
+def test_the_answer_comes_first_and_how_sure_it_is_and_what_is_missing_below(filled):
+    text = summary(filled(runs.small()))
+    lines = text.splitlines()
     assert lines[0] == "# Which attention to use on Slow Box, 2 cores, 25 GiB"
     assert lines[2].startswith("To train at 256 tokens, use sdpa: 12.0 ms")
+    at_sure = next(n for n, line in enumerate(lines) if line.startswith("How sure: of 6 answers"))
+    assert lines[at_sure + 2].startswith("If you may choose only one: sdpa, within 1.25× of the")
+    assert at_sure < lines.index("## Winners")
+    remedy = "→ run it on a machine with a GPU"
+    missing = (
+        f"- unavailable: sdpa.efficient (6 cells): runs on cuda; this machine has cpu {remedy}"
+    )
+    assert missing in lines
+    assert "- not run: einsum (2 cells): there is no record of it" in text
+    assert "\n\n\n" not in text
 
 
-def test_winners_are_a_table_with_ties_and_what_has_none(contents):
+def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
     records = [
-        *(runs.timed("sdpa", 1e-3, runs.at(n)) for n in (64, 128, 256)),
-        runs.timed("tied", 1e-3, runs.at(64)),
-        runs.timed("behind", 2e-3, runs.at(128)),
-        runs.timed("w", 1e-3, runs.at(512), computes="its own operator"),
-        *(runs.timed("sdpa", 1e-3, runs.at(n, phase="train")) for n in (64, 128)),
+        *(timed("sdpa", 1e-3, n) for n in (64, 128, 256)),
+        timed("tied", 1e-3, 64),
+        timed("behind", 2e-3, 128, flags=["drifting"]),
+        timed("w", 1e-3, 512, computes=runs.OWN),
+        *(timed("sdpa", 1e-3, at(n, phase="train")) for n in (64, 128)),
     ]
-    text = summary(contents(records))
+    text = summary(filled(records))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[0] == "| regime | 64 | 128 | 256 | 512 |"
     assert rows[2] == "| train | **sdpa** alone | **sdpa** alone | not asked | not asked |"
     assert rows[3] == (
-        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] | "
+        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] (in doubt) | "
         "**sdpa** alone | nothing exact has a time |"
     )
 
 
-def test_doubts_are_said_in_the_table(contents):
-    records = [runs.timed("sdpa", 1e-3, flags=["drifting"]), runs.timed("b", 2e-3)]
-    assert re.search(r"\*\*sdpa\*\* 2\.00× \S+ \S+ \(in doubt\)", summary(contents(records)))
-
-
 @pytest.mark.parametrize(
     "words",
-    [
-        runs.MARKUP,
-        "a|b",
-        "`code`",
-        "**bold**",
-        "[x](y.html)",
-        "<script>",
-        "@everyone",
-        "~~gone~~",
-        "a\nb\n# c",
-        "back\\slash|",
-        "![i](u)",
-        "_x_",
-        "a &amp; b",
-        "<!-- x",
-        "\n- item",
-        "\n\n1. one",
-    ],
-)
-def test_no_words_are_markup(contents, words):
+    [runs.MARKUP, "`code` **bold** _x_", "[x](y.html) ![i](u)", "<script>", "@everyone ~~gone~~",
+     "a\nb\n# c", "back\\slash|", "a &amp; b", "<!-- x", "\n- item", "\n\n1. one"],
+)  # fmt: skip
+def test_no_words_are_markup(filled, words, tmp_path):
     """They come out of a Markdown reader as they went in."""
     read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render
-    texts = [
-        summary(
-            contents(
-                [
-                    runs.timed(each, 1e-3),
-                    runs.timed("b", 2e-3),
-                    runs.untimed("c", "failed", each, remedy=each),
-                ]
-            )
+    text = summary(
+        filled(
+            [
+                timed("b", 2e-3),
+                timed("plain", 1e-3),
+                untimed("c", "failed", "plain", remedy="plain"),
+            ]
         )
-        for each in ("plain", words)
-    ]
-    assert "@" not in texts[1]  # nobody is called by it
-    plain, marked = map(read, texts)
+    )
+    (tmp_path / "m").rename(tmp_path / "before")
+    said = summary(
+        filled([timed("b", 2e-3), timed(words, 1e-3), untimed("c", "failed", words, remedy=words)])
+    )
+    assert "@" not in said  # nobody is called by it
+    plain, marked = read(text), read(said)
     tags = re.compile(r"<[^>]*>")
     assert tags.findall(marked) == tags.findall(plain)
-    said = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
-    assert said.count(" ".join(words.split())) >= 4
+    heard = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
+    assert heard.count(" ".join(words.split())) >= 4
 
 
-def test_what_is_missing_is_listed_with_reason_and_remedy(contents):
-    text = summary(contents(runs.small()))
-    assert (
-        "- unavailable: sdpa.efficient (6 cells): runs on cuda; this machine has cpu → "
-        "run it on a machine with a GPU"
-    ) in text
-    assert "- out of memory: einsum (1 cell): " in text
-    assert "- not run: einsum (2 cells): there is no record of it" in text
-    assert "Every cell that was begun has a time." in summary(contents([runs.timed("a", 1e-3)]))
-
-
-def test_runs_stand_side_by_side_and_are_compared(contents):
-    text = summary(contents(runs.small(), runs.small()))
+def test_runs_stand_side_by_side_and_are_compared(filled):
+    other = [r.with_(note="x") for r in runs.small()]
+    text = summary(filled(runs.small(), other, [timed("nobody's")]))
     assert text.index("## run0 on slow-box-2c") < text.index("## run1 on slow-box-2c")
-    assert "**run1 on slow-box-2c** against run0 on slow-box-2c: " in text
+    verdicts = r"\*\*run1 on slow-box-2c\*\* against run0 on slow-box-2c: \d+ [\w ']+"
+    assert re.search(verdicts + r".*\(unpaired, margin \d+\.\d%\)\.", text)
+    assert "Not compared: run0 on slow-box-2c and run2 on slow-box-2c have no cell in" in text
     assert "- run0 on slow-box-2c: ruler self-check: 74/74" in text
+    assert text.count("    attnbench run --seq 64,128,256\n") == 1
 
 
-def test_however_much_there_is_it_fits_a_comment(contents):
-    made = contents(runs.small())
-    many = [
-        Missing("failed", f"reason {n} " + "x" * 5000, "y" * 5000, ["v" * 300] * 50, ["w"], 1)
-        for n in range(500)
-    ]
-    text = summary(replace(made, missing=many, headlines=["h" * 5000] * 100))
-    assert len(text) <= LIMIT
-    assert text.rstrip().endswith("*")
-    assert "cut here" in text
+def test_however_much_there_is_it_fits_a_comment(filled):
+    reasons = [(f"reason {n} " + "x" * 5000, "y" * 5000) for n in range(500)]
+    many = [Missing("failed", *both, ["v" * 300] * 50, ["w"], 1) for both in reasons]
+    text = summary(replace(filled(runs.small()), missing=many, headlines=["h" * 5000] * 100))
+    assert len(text) <= LIMIT and text.rstrip().endswith("*") and "cut here" in text
 
 
-def test_an_ampersand_is_escaped_only_where_it_would_be_something_else():
+def test_nothing_missing_and_an_ampersand_that_is_only_one(filled):
+    assert "Every cell that was begun has a time." in summary(filled([timed("a")]))
     assert markdown_text("cd a && b & c &copy d") == "cd a && b & c &copy d"
     assert markdown_text("a &amp; b &#64; c") == "a &amp;amp; b &amp;\\#64; c"
-
-
-def test_how_sure_and_which_alone_are_said_below_the_headlines(contents):
-    lines = summary(contents(runs.small())).splitlines()
-    at = next(n for n, line in enumerate(lines) if line.startswith("How sure: of 6 answers 6 are"))
-    assert lines[at + 2].startswith("If you may choose only one: sdpa, within 1.25× of the best on")
-    assert at < lines.index("## Winners")
-    assert "If you may" not in summary(contents([runs.timed("a", 1e-3)]))

@@ -1,0 +1,165 @@
+"""Words in figures, ticks, and looks: short where room is little, never on each other, unlike."""
+
+import math
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from attnbench.report.figures import style
+from attnbench.report.figures.sheet import (
+    FAMILIES,
+    OTHER,
+    PAPER,
+    Spot,
+    away,
+    listed,
+    nearest,
+    over,
+    place,
+    shorten,
+    spread,
+    threaded,
+    way,
+    width,
+)
+from attnbench.report.figures.style import DASHES, MARKERS, looks
+from tests.report.page.runs import NEAR, OWN, PATTERN, timed
+
+POINTS = st.lists(st.tuples(st.floats(5, 195), st.floats(5, 145)), min_size=1, max_size=25) | (
+    st.randoms(use_true_random=False).map(
+        lambda chance: [(chance.uniform(70, 130), chance.uniform(50, 100)) for _ in range(20)]
+    )
+)
+FRAME = (0.0, 0.0, 200.0, 150.0)
+
+
+def test_what_fits_is_as_it_was_and_the_rest_ends_in_an_ellipsis():
+    assert shorten("sdpa", 100, 8) == "sdpa"
+    for name in ("a very long name " * 3, "x" * 5000, "漢字" * 50, "a\x00\nb" * 40, "", "…"):
+        short = shorten(name, 50, 8)
+        assert width(short, 8) <= 50 and "\n" not in short and "\x00" not in short
+    assert shorten("a very long name " * 3, 60, 8).startswith("a very")
+    assert width("sdpa.flash", 8, "bold") > width("sdpa.flash", 8)
+
+
+@given(st.lists(st.floats(-50, 250), max_size=14), st.floats(1, 12))
+def test_places_are_a_gap_apart_in_order_and_inside(wanted, gap):
+    found = spread(wanted, gap, 0, 200)
+    assert all(-1e-6 <= at <= 200 + 1e-6 for at in found)
+    for one, after in pairwise(sorted(range(len(wanted)), key=lambda i: wanted[i])):
+        assert found[after] - found[one] >= gap - 1e-6
+
+
+def test_places_that_are_far_enough_apart_stay_and_too_many_stand_closer():
+    assert spread([10, 50, 90], 8, 0, 100) == [10, 50, 90]
+    assert spread([50, 50], 8, 0, 100) == [46, 54]
+    assert spread([5.0] * 30, 10, 0, 100)[::29] == pytest.approx([0, 100])
+
+
+@given(POINTS)
+def test_no_two_names_lie_on_each_other_or_on_a_point_or_on_the_way_to_one(points):
+    spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
+    taken = [(s.x - 3, s.y - 3, s.x + 3, s.y + 3) for s in spots]
+    placed = zip(spots, place(spots, taken, FRAME, 8), strict=True)
+    found = [(spot, box) for spot, box in placed if box]
+    boxes = [box for _, box in found]
+    assert boxes  # the first has all the room there is
+    assert not any(over(a, b) for a, b in combinations(boxes, 2))
+    assert not any(over(box, point) for box in boxes for point in taken)
+    for spot, own in found:
+        steps = way(spot.x, spot.y, *nearest(spot, own))
+        assert not any(over(step, box) for step in steps for box in boxes if box is not own)
+    assert all(b[0] >= 0 and b[1] >= 0 and b[2] <= 200 and b[3] <= 150 for b in boxes)
+
+
+@given(POINTS)
+def test_a_name_is_nearest_to_its_own_point_or_has_a_thread_that_touches_no_other(points):
+    spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
+    placed = zip(spots, place(spots, [], FRAME, 8, 40, points), strict=True)
+    for number, (spot, box) in enumerate(placed):
+        if box and threaded(spot, box):
+            steps = way(spot.x, spot.y, *nearest(spot, box))
+            apart = [(x, y) for x, y in points if math.hypot(x - spot.x, y - spot.y) > 6]
+            assert not any(over(step, (x, y, x, y)) for step in steps for x, y in apart)
+        elif box:
+            others = [at for n, at in enumerate(points) if n != number]
+            assert all(away(*at, box) > away(spot.x, spot.y, box) for at in others)
+
+
+def test_a_lone_point_has_its_name_to_the_right_and_points_on_each_other_have_threads():
+    (box,) = place([Spot(50, 50, "a")], [], FRAME, 8)
+    assert (box[0], (box[1] + box[3]) / 2) == (55, pytest.approx(50))
+    spots = [Spot(100, 70, "one"), Spot(100, 70, "two")]
+    boxes = place(spots, [], FRAME, 8, 40, [(100, 70), (100, 70)])
+    assert all(box and threaded(spot, box) for spot, box in zip(spots, boxes, strict=True))
+
+
+def test_names_are_whole_and_the_rest_is_counted():
+    names = ["sdpa.flash", "sdpa", "online", "chunked"]
+    for said in (", ".join(names), "sdpa.flash, sdpa +2", "sdpa.flash +3"):
+        assert listed(names, width(said, 7), 7) == said
+    short = listed(names, 40, 7)
+    assert "…" in short and short.endswith(" +3") and listed([], 40, 7) == ""
+
+
+@given(st.floats(1e-9, 1e9), st.floats(6, 1e8), st.sampled_from([2, 10]))
+def test_an_axis_has_from_two_to_eight_ticks_and_all_lie_on_it(low, times, base):
+    axes = Figure().add_subplot()
+    style.scale(axes, "x", (low, low * times), str, base)
+    ticks = list(axes.get_xticks())
+    assert 2 <= len(ticks) <= 8 and ticks == sorted(set(ticks))
+    assert all(low <= tick <= low * times for tick in ticks)
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=6))
+def test_limits_hold_the_values_and_are_never_narrow(values):
+    low, high = style.limits(values)
+    assert all(low < value < high for value in values) and high / low >= 6
+
+
+def test_words_that_would_touch_are_left_out_but_the_last_and_whole_numbers_are_in_full():
+    said = ["128", "160", "192", "4k"]
+    assert style.fitting(said, [0, 100, 200, 300], 8) == said
+    assert style.fitting(said, [0, 4, 8, 12], 8) == ["", "", "", "4k"]
+    assert style.number(1048576.0) == "1048576" and style.number(0.123456789) == "0.123457"
+    assert style.share((1, 100), 10) == pytest.approx(0.5)
+
+
+def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_both():
+    families = (*FAMILIES, "theirs")
+    found = list(looks(timed(f"v{n}", family=families[n % 8]) for n in range(50)).values())
+    assert len({(look.marker, look.dash) for look in found}) == 50
+    assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairwise(found))
+    assert len(set(MARKERS)) == 10 and not set(MARKERS) & set("phH8.d,")  # a circle when small
+    assert min(1.1 * gap for dash in DASHES[1:] for gap in dash[1][1::2]) >= 1.5  # points
+
+
+@pytest.mark.parametrize(
+    ("computes", "fill", "face"),
+    [
+        ("softmax", "full", "own"),
+        (NEAR, "left", "own"),
+        (PATTERN, "left", "own"),
+        (OWN, "none", PAPER),
+    ],
+)
+def test_the_filling_of_a_marker_says_what_is_computed(computes, fill, face):
+    from matplotlib.lines import Line2D
+
+    look = looks([timed("a", family="linear", computes=computes)])["a"]
+    marks = look.marks()
+    assert (look.fill, look.exact) == (fill, computes == "softmax")
+    assert marks["markerfacecolor"] == (FAMILIES["linear"] if face == "own" else face)
+    assert Line2D([0], [0], **marks).get_fillstyle() == ("left" if fill == "left" else "full")
+
+
+def test_a_family_has_its_colour_and_what_one_record_does_not_say_another_may():
+    found = looks(timed(f, family=f) for f in ("theirs", *FAMILIES))
+    assert {n: look.colour for n, look in found.items()} == {**FAMILIES, "theirs": OTHER}
+    assert [look.name for look in found.values()] == [f"v{n}" for n in range(8)]
+    look = looks([timed("a", family="", computes=""), timed("a")])["a"]
+    assert look.family == "dense" and look.exact
+    assert look.gid("a\x00b\ud800") == "v0|a\ufffdb\ufffd"

@@ -1,0 +1,248 @@
+"""What was found beside a run: claims of others, and what a variant costs a model."""
+
+import json
+import statistics
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.core.evidence import KINDS, Evidence
+from attnbench.features.claims.claim import (
+    ClaimFigure,
+    ClaimFindings,
+    ClaimOutcome,
+    ClaimRule,
+    ClaimVerdict,
+)
+from attnbench.features.report import page as html
+from attnbench.features.report.evidence import claims_of, model_cost
+from attnbench.features.report.files import summary
+from tests.claims.made import BOX, claim, point
+from tests.models.quality import made_up
+from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row
+from tests.report.page import runs
+
+KEPT = Path(__file__).parents[3] / "results" / "amd-epyc-2c" / "evidence"
+
+
+@pytest.fixture
+def beside(small_contents, tmp_path):
+    """The small run's contents, beside evidence: by ``kind_stamp`` the text of a file."""
+
+    def made(**found):
+        folder = tmp_path / "evidence"
+        folder.mkdir(exist_ok=True)
+        for name, text in found.items():
+            kind, stamp = name.split("_")
+            (folder / f"{stamp}-{kind}.json").write_text(text)
+        (run,) = small_contents.runs
+        claims = claims_of([replace(run, path=tmp_path / "a-run")])
+        cost = model_cost([tmp_path / "a-run"], small_contents.looks)
+        return replace(small_contents, claims=claims, model_cost=cost)
+
+    return made
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+GOOD = ClaimFindings({"one": ClaimFigure(0.5, 0.4, 0.6)})
+BAD = ClaimFindings({"two": ClaimFigure(0.1)})
+FAR = ClaimVerdict.NEEDS_OTHER_HARDWARE
+ROWS = [
+    ClaimOutcome.of(claim(point("one", ours=True)), GOOD).to_dict(),
+    ClaimOutcome.of(claim(point("two", ClaimRule.AT_LEAST), name="bad"), BAD).to_dict(),
+    ClaimOutcome(claim(name="far"), FAR, f"it needs {runs.MARKUP}").to_dict(),
+]
+
+
+def claims_file(rows=ROWS, started="2026-03-04T05:06:07+00:00"):
+    made = {"machine": BOX.to_dict(), "started": started, "command": "attnbench reproduce"}
+    return json.dumps({"kind": "reproduce", "made": made, "rows": rows, "schema": 1})
+
+
+def test_the_newest_claims_are_told_on_the_page_and_in_the_summary(beside, small_contents):
+    found = beside(reproduce_20200101=claims_file(ROWS[2:]), reproduce_20260304=claims_file())
+    page, said = html.render(found), summary(found)
+    for words in (
+        'id="claims"',
+        '<a href="#claims">Claims</a>',
+        "2026-03-04, attnbench reproduce",
+        "1 reproduced, 1 not reproduced, 1 needs other hardware",
+        "attnbench reproduce made-up",
+        "0.4 to 0.6",
+        "the limit is ours",
+    ):
+        assert words in page
+    assert runs.MARKUP not in page
+    assert "## What others claim" in said and "- not reproduced: bad" in said
+    assert "made-up" not in said
+    assert "#claims" not in html.render(small_contents)
+    assert "others claim" not in summary(small_contents)
+
+
+@pytest.mark.parametrize("text", ["", "[]", claims_file([{"name": "x"}]), claims_file([{}])])
+def test_claims_that_can_not_be_read_cost_a_sentence_and_give_way_to_older(beside, text):
+    found = beside(reproduce_20260304=text)
+    note = found.claims[0].note
+    assert note and note in html.render(found).replace("&#39;", "'")
+    assert "## What others claim" in summary(found)
+    found = beside(reproduce_20200101=claims_file())
+    assert len(found.claims[0].tried) + len(found.claims[0].left.rows) == 3
+    assert found.claims[0].note == note
+
+
+# ---- what it costs a model -----------------------------------------------------------------------
+
+
+def text(found):
+    made = {"kind": found.kind, "made": dict(found.made), "rows": list(found.rows), "schema": 1}
+    return json.dumps(made)
+
+
+def test_the_newest_of_each_kind_is_shown_and_a_name_is_text(beside, small_contents):
+    assert html.render(beside()) == html.render(small_contents)
+    topk = row("topk[x]<b>", flat(0.98), runs.PATTERN, 0.9)
+    found = evidence(row("einsum", flat(1.0), "softmax", 1.1), topk)
+    made = {**found.made, "wanted": {"seq": 256, "batch": 4}}
+    real = Evidence("real", made, [real_row("betterone", "layer 0", 0.7)])
+    older = text(evidence(row("olderone", flat(0.5))))
+    said = html.render(beside(model_1=older, model_2=text(found), real_3=text(real)))
+    assert "What it costs a model" in said and 'href="#model"' in said
+    assert "topk[x]&lt;b&gt;" in said and "topk[x]<b>" not in said
+    assert "betterone" in said and "olderone" not in said and 'id="model-256' in said
+
+
+def test_a_part_stands_behind_what_is_whole_and_says_that_it_is_one(beside, tmp_path):
+    part = text(recall_evidence(stopped=True, seeds=3))
+    (whole,) = beside(recall_1=text(recall_evidence()), recall_2=part).model_cost
+    assert (whole.file, "stopped before its end" in whole.source) == ("1-recall.json", False)
+    (tmp_path / "evidence" / "1-recall.json").unlink()
+    (alone,) = beside().model_cost
+    assert alone.file == "2-recall.json"
+    assert "stopped before its end: a part of what was" in alone.source
+
+
+def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(beside):
+    kind = {"computes": runs.OWN, "family": "linear", "step_s": 0.02}
+    elu = made_up.trainings("linear.elu", *[(1.0, 0.5)] * 3, **kind)
+    said = html.render(beside(recall_1=text(recall_evidence(*elu)))).replace("&#39;", "'")
+    section = said[said.index('id="model"') : said.index('id="table"')]
+    words = (
+        "What small models recall",
+        'class="follows">After the same',
+        "falls short of it: linear.elu (50.0 ± 0.0 %)",
+        "<figure id=",
+        "steps each",
+        "2.00 [2.00, 2.00]",
+        "0.9 s each",
+        "by chance, knowing",
+    )
+    assert (places := [section.index(word) for word in words]) == sorted(places)
+
+
+def test_of_several_settings_each_sentence_says_which_and_a_scan_has_no_picture(beside):
+    wider = replace(made_up.SETTING, width=128)
+    more = [{**each, "setting": asdict(wider)} for each in made_up.trainings("sdpa", (1.0, 0.9))]
+    said = html.render(beside(recall_1=text(recall_evidence(*more))))
+    assert f'class="follows">In {made_up.SETTING.slug}: ' in said
+    assert f'class="lead">In {wider.slug}: one seed gives no interval' in said
+    scan = html.render(beside(recall_2=text(recall_evidence(scan=True, budgets={}, seeds=1))))
+    assert "settings that were tried" in scan.lower() and 'class="in-model recall' not in scan
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reproduce"])
+@pytest.mark.parametrize("damage", ["{", '{"kind": "recall"}', '[{"variant": 3}]'])
+def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside, kind, damage):
+    if damage.startswith("["):
+        made = {"kind": kind, "made": {"machine": {"name": "m"}}, "schema": 1}
+        damage = json.dumps(made | {"rows": json.loads(damage)})
+    contents = beside(**{f"{kind}_1": damage})
+    (found,) = contents.model_cost
+    assert "is no evidence" in found.source or "can't" in found.source
+    assert found.file == f"1-{kind}.json" and found.file in html.render(contents)
+    assert "## What it costs a model" in summary(contents)
+
+
+# ---- what is committed ---------------------------------------------------------------------------
+
+
+def kept(kind):
+    """The newest committed evidence of a kind, read as what it is: JSON."""
+    return json.loads(max(KEPT.glob(f"*-{kind}.json")).read_text())
+
+
+@pytest.fixture(scope="module")
+def committed(small_contents):
+    """What the page has of the committed evidence, by its file's ending."""
+    found = model_cost([KEPT.parent / "a-run"], small_contents.looks)
+    return {each.file.rpartition("-")[2]: each for each in found}
+
+
+def test_the_ranking_at_each_level_and_the_picture_are_those_of_the_file(committed):
+    points = {
+        r["variant"]: (r["cosine"]["long"], r["steps"][0]["comparison"])
+        for r in kept("model")["rows"]
+        if r["status"] == "measured" and r["steps"] and "why" not in r["steps"][0]
+    }
+    table = committed["model.json"].tables[0]
+    assert [row[1] for row in table.rows] == ["≥ 0.999", "≥ 0.99", "≥ 0.95", "≥ 0.9"]
+    for tokens, level, keep, who, step, tied in table.rows:
+        some = {v: t for v, (c, t) in points.items() if c["low"] >= float(level[2:])}
+        first = min(some, key=lambda v: some[v]["ratio"])
+        time = some[first]
+        assert (tokens, int(keep), who) == ("256", len(some), first)
+        assert step.startswith(f"{time['ratio']:.3f} [{time['low']:.3f}, {time['high']:.3f}]")
+        assert step.endswith("no gain") == (time["high"] >= 1)
+        equal = {v for v, t in some.items() if v != first and t["low"] <= time["high"]}
+        assert set(tied.partition("; may")[0].split(", ")) == equal
+    figure = committed["model.json"].figure
+    drawn = {line.split(",")[0]: float(line.split(",")[5]) for line in figure.csv.splitlines()[1:]}
+    assert drawn == pytest.approx({v: t["ratio"] for v, (_, t) in points.items()}, rel=1e-5)
+    assert all(f">{name}: cosine " in figure.inline for name in points)
+
+
+def test_the_recall_tables_are_those_of_the_file(committed):
+    right, steps = {}, {}
+    after, in_time = committed["recall.json"].tables
+    for each in kept("recall")["rows"]:
+        last = next(x for x in each["curve"] if x["step"] == each["setting"]["steps"])
+        timed = next(x for x in each["curve"] if x["in_time"])
+        for table, look in ((after, last), (in_time, timed)):
+            for pairs, share in look["accuracy"].items():
+                right.setdefault((table.title, each["variant"], pairs), []).append(share)
+        steps.setdefault(each["variant"], []).append((timed["step"], each["state_numbers"]))
+    for table in (after, in_time):
+        heads = [column.head for column in table.columns]
+        assert {cells[0] for cells in table.rows} == set(steps)
+        for cells in table.rows:
+            for pairs in ("4", "8", "16", "32"):
+                shares = right[table.title, cells[0], pairs]
+                half = 4.302653 * statistics.stdev(shares) / 3**0.5  # Student's, two to spare
+                mean = statistics.fmean(shares)
+                ends = max(min(1, mean + half) - mean, mean - max(0, mean - half))
+                cell = cells[heads.index(f"{pairs} pairs, %")].value.split(" ")
+                assert (cell[0], cell[2]) == (f"{100 * mean:.1f}", f"{100 * ends:.1f}")
+    for cells in after.rows:
+        assert cells[-1] == f"{steps[cells[0]][0][1]:,}"
+    for cells in in_time.rows:
+        assert cells[-1] == f"{statistics.fmean(s for s, _ in steps[cells[0]]):,.0f}"
+
+
+def test_the_summary_has_what_the_page_opens_with_and_a_telephone_can_read_it(
+    small_contents, committed, reader, beside, tmp_path
+):
+    contents = replace(beside(reproduce_1=claims_file()), model_cost=list(committed.values()))
+    said = summary(contents).replace("\\", "").replace("&lt;", "<")
+    for found in committed.values():
+        assert all(line in said for line in found.conclusions)
+    path = tmp_path / "index.html"
+    path.write_text(html.render(contents), "utf-8")
+    page = reader(path, width=390).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    boxes = page.locator("#model .scroll, #model .scroller").locator("visible=true")
+    assert boxes.count() >= 8
+    assert all(box["width"] <= 390 for each in boxes.all() if (box := each.bounding_box()))
+    claim = page.locator("#claims details").first
+    claim.locator("summary").click()
+    assert claim.locator("table").is_visible()
