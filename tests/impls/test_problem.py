@@ -9,30 +9,18 @@ from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 
 FULL = Problem(
-    batch=2,
-    heads=6,
-    kv_heads=3,
-    q_len=9,
-    kv_len=17,
-    head_dim=16,
-    v_head_dim=16,
-    dtype="bfloat16",
-    mask=Mask.parse("window:4,0+alibi@upper-left"),
-    phase="train",
-    inputs="outliers",
-    level="layer",
-    device="cuda:1",
-)
-
+    2, 6, 3, 9, 17, 16, 16, "bfloat16", Mask.parse("window:4,0+alibi@upper-left"), "train",
+    "outliers", "layer", "cuda:1",
+)  # fmt: skip
 EXTENTS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, "8", None, True], ids=repr)
 @pytest.mark.parametrize("name", EXTENTS)
-def test_an_extent_is_a_whole_number_of_one_or_more(name, value):
-    with pytest.raises(InvalidProblem) as caught:
-        Problem(**{name: value})
-    assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
+def test_an_extent_is_a_whole_number_of_one_or_more(name):
+    for value in (0, -1, 2.0, "8", None, True):
+        with pytest.raises(InvalidProblem) as caught:
+            Problem(**{name: value})
+        assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
 
 
 def test_a_length_that_no_mask_can_be_counted_for_is_refused():
@@ -43,28 +31,18 @@ def test_a_length_that_no_mask_can_be_counted_for_is_refused():
 
 IMPOSSIBLE = [
     ({"heads": 12, "kv_heads": 5}, ["heads=12", "kv_heads=5", "one of 1, 2, 3, 4, 6, 12"]),
-    ({"heads": 4, "kv_heads": 8}, ["heads=4", "kv_heads=8", "one of 1, 2, 4"]),
     ({"dtype": "float8"}, ["dtype='float8'", "float32, bfloat16, float16, float64"]),
-    ({"dtype": "bf16"}, ["dtype='bf16'", "bfloat16"]),
     ({"phase": "both"}, ["phase='both'", "forward, train, backward, decode"]),
     ({"level": "model"}, ["level='model'", "core, layer, block"]),
     ({"device": "gpu"}, ["device='gpu'", "cpu, cuda or cuda:NUMBER"]),
-    ({"device": "cuda:first"}, ["device='cuda:first'", "cuda:NUMBER"]),
     ({"device": "cuda:-1"}, ["device='cuda:-1'", "cuda:NUMBER"]),
-    ({"device": "cuda:"}, ["device='cuda:'", "cuda:NUMBER"]),
     ({"device": "cpu:1"}, ["device='cpu:1'", "cpu, cuda or cuda:NUMBER"]),
-    ({"device": ""}, ["device=''", "cpu, cuda or cuda:NUMBER"]),
     ({"inputs": "uniform"}, ["inputs='uniform'", "normal, peaky, outliers, equal_keys"]),
-    ({"inputs": "captured"}, ["inputs='captured'", "captured:FILE.npz"]),
     ({"inputs": "captured:"}, ["inputs='captured:'", "captured:FILE.npz"]),
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    IMPOSSIBLE,
-    ids=["-".join(f"{k}={v}" for k, v in changes.items()) for changes, _ in IMPOSSIBLE],
-)
+@pytest.mark.parametrize(("changes", "says"), IMPOSSIBLE, ids=str)
 def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
     with pytest.raises(InvalidProblem) as caught:
         Problem(**changes)
@@ -107,35 +85,13 @@ def test_changing_a_field_checks_the_problem_again():
 @pytest.mark.parametrize(
     ("problem", "slug"),
     [
-        (
-            Problem(
-                batch=2,
-                heads=16,
-                kv_heads=16,
-                q_len=4096,
-                kv_len=4096,
-                head_dim=128,
-                v_head_dim=128,
-                dtype="bfloat16",
-                mask=Mask.parse("causal"),
-                phase="train",
-            ),
-            "b2 h16/16 n4096 d128 bf16 causal train",
-        ),
         (Problem(), "b1 h8/8 n256 d64 f32 none forward"),
         (Problem(inputs="captured:a.npz"), "b1 h8/8 n256 d64 f32 none forward captured:a.npz"),
         (Problem(kv_heads=2, q_len=1, phase="decode"), "b1 h8/2 n1x256 d64 f32 none decode"),
         (Problem(v_head_dim=32, dtype="float64"), "b1 h8/8 n256 d64/32 f64 none forward"),
-        (
-            Problem(dtype="float16", inputs="peaky", device="cuda"),
-            "b1 h8/8 n256 d64 f16 none forward peaky cuda",
-        ),
-        (
-            FULL,
-            "b2 h6/3 n9x17 d16 bf16 window:4,0+alibi@upper-left train outliers layer cuda:1",
-        ),
+        (FULL, "b2 h6/3 n9x17 d16 bf16 window:4,0+alibi@upper-left train outliers layer cuda:1"),
     ],
-    ids=["design", "default", "captured", "decode", "value_dim", "inputs", "full"],
+    ids=["default", "captured", "decode", "value_dim", "full"],
 )
 def test_the_slug_says_what_is_not_ordinary(problem, slug):
     assert problem.slug == slug

@@ -7,7 +7,13 @@ import pytest
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import DEVICES, DTYPES, MASK_KINDS, PHASES, InvalidRow, Variant
-from tests.impls.some_row import row
+
+
+def row(**changes):
+    """A row that says little, and what a test changes of it."""
+    little = {"name": "some.row", "title": "a row", "family": "dense", "computes": "softmax"}
+    return Variant(**{**little, "build": "some.module:build", **changes})
+
 
 # ---- what a row may say --------------------------------------------------------------------------
 
@@ -24,9 +30,7 @@ def test_a_row_that_says_little_takes_everything():
 
 IMPOSSIBLE = [
     ({"name": "Upper"}, "the name 'Upper' is not lower-case words"),
-    ({"name": "a b"}, "the name 'a b'"),
     ({"name": ""}, "the name ''"),
-    ({"name": ".a"}, "the name '.a'"),
     ({"name": "a..b"}, "the name 'a..b'"),
     ({"name": "a?b=1"}, "the name 'a?b=1'"),
     ({"name": "a\n"}, "the name"),
@@ -36,9 +40,7 @@ IMPOSSIBLE = [
     ({"devices": ("cpu", "tpu")}, "devices 'tpu' is not one of cpu, cuda"),
     ({"phases": ("training",)}, "phases 'training' is not one of forward, train"),
     ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
-    ({"dtypes": {"cuda": ("fp16",)}}, "dtypes 'fp16' is not one of"),
     ({"masks": ("causal", "banded")}, "masks 'banded' is not one of none, causal"),
-    ({"masks": {"cpu": ("banded",)}}, "masks 'banded' is not one of"),
     ({"masks": {"gpu": ("none",)}}, "'gpu' is not one of cpu, cuda"),
     ({"dtypes": {"cpu": DTYPES, "cdua": ("float16",)}}, "'cdua' is not one of cpu, cuda"),
     ({"options": ["block"]}, "options"),
@@ -52,22 +54,15 @@ IMPOSSIBLE = [
     ({"runs": {"cpu": ("a", "b")}}, "runs on cpu is ('a', 'b'), not an operator's name"),
     ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
     ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
-    ({"options": {"s": None}}, "option s=None is no number, text or yes-or-no"),
     ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
-    ({"options": {"block": 3, "s": {1}}}, "option s={1} is no number, text or yes-or-no"),
     ({"computes": "its own operator"}, "needs a definition"),
     ({"definition": "some.module:definition"}, "the oracle is its definition"),
     ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
-    ({"computes": "approximates softmax"}, "needs a definition"),
     ({"computes": "softmax on its own pattern"}, "needs a definition"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    IMPOSSIBLE,
-    ids=["-".join(f"{k}={v!r}" for k, v in changes.items()) for changes, _ in IMPOSSIBLE],
-)
+@pytest.mark.parametrize(("changes", "says"), IMPOSSIBLE, ids=str)
 def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
     with pytest.raises(InvalidRow) as caught:
         row(**changes)
@@ -97,6 +92,45 @@ def test_dtypes_and_masks_can_differ_by_device():
     assert two.supports(causal.with_(device="cpu", dtype="float64")) is None
 
 
+# ---- what it takes and refuses -------------------------------------------------------------------
+
+REFUSED = [  # what the row says, what is asked, and the sentence
+    ({"level": "layer", "definition": "a:b"}, {}, "works at level layer, not core"),
+    ({"devices": ("cuda",)}, {}, "runs on cuda, not on cpu"),
+    ({"devices": ("cpu",)}, {"device": "cuda:1"}, "runs on cpu, not on cuda"),
+    ({"dtypes": {"cpu": ("float32", "float64"), "cuda": DTYPES}}, {"dtype": "float16"},
+     "takes float32, float64 on cpu, not float16"),
+    ({"phases": ("forward", "decode")}, {"phase": "train"},
+     "serves forward, decode, not train: it has no backward"),
+    ({"phases": ("train",)}, {"phase": "decode"}, "serves train, not decode: see its row"),
+    ({"masks": ("none", "causal")}, {"mask": Mask.parse("causal+alibi+window:1,2")},
+     "takes the masks none, causal on cpu, not alibi, window"),
+    ({"masks": ("causal",)}, {}, "takes the masks causal on cpu, not none"),
+    ({"gqa": False}, {"kv_heads": 4},
+     "has no grouped-query form: it needs as many kv_heads as heads"),
+    ({"cross": False}, {"q_len": 255}, "needs q_len equal to kv_len"),
+    ({"value_dim": False}, {"v_head_dim": 32}, "needs v_head_dim equal to head_dim"),
+    ({"head_dims": (16, 63)}, {}, "takes head_dim 16 to 63"),
+    ({"head_dims": (65, 128)}, {}, "takes head_dim 65 to 128"),
+]  # fmt: skip
+KEPT = [
+    ({"gqa": False}, {}), ({"cross": False}, {"q_len": 256}), ({"head_dims": (64, 64)}, {}),
+    ({"value_dim": False}, {"head_dim": 8, "v_head_dim": 8}), ({"phases": ("forward",)}, {}),
+    ({"devices": ("cuda",)}, {"device": "cuda:7"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "asked", "sentence"), REFUSED)
+def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none(changes, asked, sentence):
+    assert row(**changes).supports(Problem(**asked)) == f"some.row {sentence}"
+    assert row().supports(Problem(**asked)) is None
+
+
+@pytest.mark.parametrize(("changes", "asked"), KEPT)
+def test_a_limit_that_the_problem_keeps_refuses_nothing(changes, asked):
+    assert row(**changes).supports(Problem(**asked)) is None
+
+
 # ---- options -------------------------------------------------------------------------------------
 
 OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
@@ -105,20 +139,10 @@ OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
-        ("block", "64", 64),
-        ("block", "-1", -1),
-        ("ratio", "0.25", 0.25),
-        ("ratio", "2", 2.0),
-        ("sorted", "false", False),
-        ("sorted", "No", False),
-        ("sorted", "0", False),
-        ("sorted", "yes", True),
-        ("sorted", "1", True),
-        ("sorted", "True", True),
-        ("kernel", "elu", "elu"),
-        ("kernel", "3", "3"),
+        ("block", "-1", -1), ("ratio", "2", 2.0), ("sorted", "No", False), ("sorted", "0", False),
+        ("sorted", "yes", True), ("sorted", "True", True), ("kernel", "3", "3"),
     ],
-)
+)  # fmt: skip
 def test_an_option_from_text_has_the_type_of_its_default(key, text, value):
     changed = row(options=OPTIONS).with_options({key: text})
     assert changed.chosen == {**OPTIONS, key: value}
@@ -150,12 +174,7 @@ def test_the_label_names_the_options_that_differ_from_the_defaults():
     changed = base.with_options({"sorted": "no", "ratio": "0.5", "block": "64"})
     assert changed.label == "some.row?block=64&sorted=False"
     assert dict(changed.given) == {"block": 64, "sorted": False}
-
-
-def test_an_option_set_back_to_its_default_leaves_the_label():
-    back = row(options=OPTIONS).with_options({"block": "64"}).with_options({"block": "256"})
-    assert back.chosen == OPTIONS
-    assert back.label == "some.row"
+    assert changed.with_options({"block": "256", "sorted": "yes"}).label == "some.row"
 
 
 # ---- what attests it -----------------------------------------------------------------------------
@@ -186,30 +205,14 @@ def test_a_layer_must_run_what_its_core_must():
 # ---- written down --------------------------------------------------------------------------------
 
 FULL = row(
-    computes="its own operator",
-    definition="some.module:definition",
-    cost="some.cost:cost",
-    level="layer",
-    devices=("cuda",),
-    dtypes=("float16",),
-    masks={"cuda": ("none", "causal")},
-    phases=("forward",),
-    gqa=False,
-    cross=False,
-    value_dim=False,
-    dropout=True,
-    head_dims=(16, 128),
-    requires=("triton>=3", "sm>=80"),
-    options=OPTIONS,
-    paper="arXiv:1706.03762",
-    origin="else 1.0",
-    untried=True,
-    core=row(),
-    install="build it from source",
-    runs={"cuda": "some::operator"},
-    swaps=("aten::_flash_attention_forward",),
+    computes="its own operator", definition="some.module:definition", cost="some.cost:cost",
+    level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
+    phases=("forward",), gqa=False, cross=False, value_dim=False, dropout=True,
+    head_dims=(16, 128), requires=("triton>=3", "sm>=80"), options=OPTIONS, untried=True,
+    paper="arXiv:1706.03762", origin="else 1.0", core=row(), install="build it from source",
+    runs={"cuda": "some::operator"}, swaps=("aten::_flash_attention_forward",),
     reuses_output=True,
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
