@@ -55,9 +55,10 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def counted(root, head, asked=(), base="main", opened=None, grid=planted.GRID):
-    a, b = planted.ends(root, base, head)
-    cells = plan_cells(a, b, asked, grid, this_machine(), root).cells
-    return instructions.count(a, b, cells, opened or planted.Opened(), root)
+    ends = planted.ends(root, base, head)
+    cells = plan_cells(*ends, asked, grid, this_machine(), root).cells
+    found = instructions.count(ends, cells, opened or planted.Opened(), root)
+    return {cell.variant: cell for cell in found}
 
 
 @pytest.mark.parametrize(
@@ -67,21 +68,19 @@ def counted(root, head, asked=(), base="main", opened=None, grid=planted.GRID):
 def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
     repository, stand_in, base, head, change, status
 ):
-    found = counted(repository, head, base=base)
-    cells = {cell["variant"]: cell for cell in found.to_dict()["cells"]}
-    assert (cells["einsum"]["base"], cells["einsum"]["head"]) == (1_000_000, 1_000_000)
-    assert cells["matmul"]["change"] == (change and pytest.approx(change))
-    whys = cells["matmul"]["why_base"], cells["matmul"]["why_head"]
+    cells = counted(repository, head, base=base)
+    assert (cells["einsum"].base, cells["einsum"].head) == (1_000_000, 1_000_000)
+    assert cells["matmul"].change == (change and pytest.approx(change))
+    whys = cells["matmul"].why_base, cells["matmul"].why_head
     assert whys == tuple("wrong: row 3 is off" * (side == "wrong") for side in (base, head))
-    assert found.exit_status == status
+    assert instructions.exit_status([*cells.values()]) == status
 
 
 def test_what_compiles_and_what_fails_under_valgrind_are_left_out_by_a_sentence(
     repository, stand_in, monkeypatch
 ):
     monkeypatch.setenv("STAND_IN", "matmul")
-    found = counted(repository, "same", ["compiled", "matmul", "einsum"])
-    cells = {cell.variant: cell for cell in found.cells}
+    cells = counted(repository, "same", ["compiled", "matmul", "einsum"])
     both = {cells["matmul"].why_base, cells["matmul"].why_head}
     assert both == {"RuntimeError: not under valgrind"}
     assert "compile" in cells["compiled"].why_head
@@ -125,7 +124,6 @@ def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(tmp_path):
     planted.commit(root, "twice", planted.with_("matmul.py", TWICE))
     opened = holding.open_worker(Settings(threads=1), 0, 0.01)
     grid = planted.GRID.with_(seq=("128",), heads=(4,))
-    found = counted(root, "twice", opened=opened, grid=grid)
-    cells = {cell.variant: cell for cell in found.cells}
+    cells = counted(root, "twice", opened=opened, grid=grid)
     assert 0.9 < cells["matmul"].change < 1.2
     assert abs(cells["einsum"].change) < 0.001

@@ -8,7 +8,6 @@ and what moved no further elsewhere, in the same kind of figure, can't be told f
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.checkout import Commit, changed
-from attnbench.core.machine import this_machine
-from attnbench.features.commits.asv import AsvError, entry
 
 
 @dataclass(frozen=True)
@@ -155,31 +152,3 @@ def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]
             for cell, (value, stats, samples) in zip(cells, rows, strict=True):
                 name = f"{key}({', '.join(cell)})" if cell else key
                 yield name, Value(value, stats, samples, version)
-
-
-def other_machines(results: Path, machine: str) -> list[str]:
-    """The other machines with results there; raises AsvError where ours are another's, renamed."""
-    found = sorted(file.parent.name for file in results.glob("*/machine.json"))
-    if machine in found:
-        _refuse_another(results / machine)
-    return [name for name in found if name != machine]
-
-
-def _refuse_another(folder: Path) -> None:
-    """The name is made from what the machine is; a folder that says otherwise was renamed."""
-    mine = entry(this_machine().to_dict())
-    try:
-        said = json.loads((folder / "machine.json").read_text())
-        apart = [key for key, value in mine.items() if str(said.get(key)) != value]
-    except (OSError, ValueError, AttributeError) as error:
-        raise AsvError(
-            f"{folder / 'machine.json'} can't be read ({error}); move {folder} away, and its "
-            "commits are measured anew"
-        ) from None
-    if apart:
-        key = apart[0]
-        raise AsvError(
-            f"the results in {folder} are of another machine ({key} {said.get(key)}, here "
-            f"{mine[key]}): numbers of unlike machines can't share a history; move the folder "
-            "away, or give it its own name again"
-        )

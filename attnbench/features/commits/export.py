@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -284,15 +283,14 @@ def _add(whole: Results, name: str, cells: Mapping[asv.Cell, Value], started: da
 
 
 def _before(whole: Results, name: str) -> dict[asv.Cell, Value]:
-    """What the file says of a benchmark; the samples of an earlier version are one value."""
-    if name not in whole.get_all_result_keys():
+    """What the file says of a benchmark; nothing where that is by another ruler."""
+    version = (asv.described(name) or {}).get("version")
+    if name not in whole.get_all_result_keys() or whole.benchmark_version.get(name) != version:
         return {}
     params = whole.get_result_params(name)
     values = whole.get_result_value(name, params), whole.get_result_samples(name, params)
-    about = asv.described(name)
-    same = about is not None and whole.benchmark_version.get(name) == about["version"]
     return {
-        cell: (samples if same else [statistics.median(samples)]) if samples else value
+        cell: samples or value
         for cell, value, samples in zip(product(*params), *values, strict=True)
     }
 

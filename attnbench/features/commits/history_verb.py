@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from attnbench.command import arguments
 from attnbench.command.terminal import say
 from impls.asked import CantBeDone
 
@@ -33,7 +33,7 @@ def history(given: argparse.Namespace) -> int:
 def _commits(given: argparse.Namespace) -> int:
     from attnbench.features.commits import view
     from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine
-    from attnbench.features.commits.asv_report import other_machines, report
+    from attnbench.features.commits.asv_report import report
     from attnbench.features.commits.revisions import find_commits, refuse_dirty, repository
 
     (root, _), bench = repository(), checked_regex(given.bench)
@@ -41,7 +41,8 @@ def _commits(given: argparse.Namespace) -> int:
     commits = find_commits(given.range, root)
     refuse_dirty(commits, root)
     machine = ensure_machine()
-    others = other_machines(asv.results, machine)
+    there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
+    others = [name for name in there if name != machine]
     say(
         f"measuring {len(commits)} commit{'s' * (len(commits) > 1)} with asv, in {given.rounds} "
         f"round{'s' * (given.rounds > 1)} through all of them, as machine {machine}"
@@ -99,16 +100,13 @@ def _instructions(
     given: argparse.Namespace, root: Path, tables: list[str], base: Commit, head: Commit
 ) -> int:
     from attnbench.core.lock import lock_for
-    from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.features.commits import instructions, view
     from attnbench.features.commits.rounds import NoCommonCells, plan_cells
+    from attnbench.features.commits.verb import begin
     from attnbench.sweep.holding import open_worker
-    from attnbench.sweep.start import find_preset
 
-    machine = this_machine()
-    grid = find_preset(given.preset, machine) if given.preset else instructions.GRID
-    grid = grid.with_(**{k: v for k, v in arguments.grid_changes(given).items() if k != "budget"})
+    machine, _, grid = begin(given, instructions.GRID)
     if grid.device != "cpu":
         raise NoSuchHistory("--instructions are counted on a CPU; leave --device and --preset out")
     planned = plan_cells(base, head, given.variant or [], grid, machine, root, tables)
@@ -120,12 +118,13 @@ def _instructions(
     )
     opened = open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
     with lock_for(["cpu"]):
-        found = instructions.count(base, head, planned.cells, opened, root, tables)
+        found = instructions.count((base, head), planned.cells, opened, root, tables)
     if given.json:
-        print(json.dumps(found.to_dict()))
+        cells = [cell.to_dict() for cell in found]
+        print(json.dumps({"base": asdict(base), "head": asdict(head), "cells": cells}))
     else:
-        view.instructions(found, markdown=given.markdown)
-    return found.exit_status
+        view.instructions((base, head), found, markdown=given.markdown)
+    return instructions.exit_status(found)
 
 
 def _export(given: argparse.Namespace) -> int:

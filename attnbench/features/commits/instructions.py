@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +65,11 @@ class Counted:
         return {**vars(self), "problem": self.problem.to_dict(), "change": self.change}
 
 
-@dataclass(frozen=True)
-class InstructionCounts:
-    """All cells of two commits."""
-
-    base: Commit
-    head: Commit
-    cells: tuple[Counted, ...]
-
-    @property
-    def exit_status(self) -> int:
-        """1 where head can't do what base could; 2 where nothing was counted in both."""
-        if any(c.base is not None and c.head is None for c in self.cells):
-            return 1
-        return 0 if any(c.change is not None for c in self.cells) else 2
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        cells = [cell.to_dict() for cell in self.cells]
-        return {"base": asdict(self.base), "head": asdict(self.head), "cells": cells}
+def exit_status(cells: Sequence[Counted]) -> int:
+    """1 where head can't do what base could; 2 where nothing was counted in both."""
+    if any(c.base is not None and c.head is None for c in cells):
+        return 1
+    return 0 if any(c.change is not None for c in cells) else 2
 
 
 def require() -> None:
@@ -97,26 +83,32 @@ def require() -> None:
 
 
 def count(
-    base: Commit,
-    head: Commit,
+    commits: tuple[Commit, Commit],
     cells: Sequence[Cell],
     opened: Open,
     root: Path,
     tables: Sequence[str] = (),
-) -> InstructionCounts:
+) -> list[Counted]:
     """The instructions of every cell in both commits, which are counted side by side."""
-    counters = []
+    counting: list[tuple[Commit, Path, list[str], subprocess.Popen[bytes]]] = []
     with ExitStack() as stack:
-        for commit in (base, head):
+        for commit in commits:
             folder = stack.enter_context(laid_out(commit, root, bool(tables)))
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
             whys = _refusals(folder, cells, opened)
-            counters.append(stack.enter_context(_counter(commit, folder, cells, whys, tables)))
-        columns = [counter.wait() for counter in counters]
-    found = [
+            jobs = [
+                {"variant": cell.variant.label, "problem": cell.problem.to_dict()}
+                for cell, why in zip(cells, whys, strict=True)
+                if not why
+            ]
+            files = [str(folder / table) for table in tables]
+            (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": files}))
+            counting.append((commit, place, whys, stack.enter_context(_valgrind(folder, place))))
+        columns = [_counts(*each) for each in counting]
+    return [
         Counted(cell.variant.label, cell.problem, a, b, why_a, why_b)
         for cell, (a, why_a), (b, why_b) in zip(cells, *columns, strict=True)
     ]
-    return InstructionCounts(base, head, tuple(found))
 
 
 def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
@@ -136,73 +128,55 @@ def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
     return found
 
 
-@dataclass
-class _Counter:
-    """A process under valgrind that counts the cells of one commit."""
-
-    commit: Commit
-    place: Path
-    whys: Sequence[str]
-    """Of each cell, why it is not counted, or nothing."""
-    process: subprocess.Popen[bytes]
-
-    def wait(self) -> list[tuple[int | None, str]]:
-        """The instructions of each cell, or why there are none; raises NoCounter."""
-        try:
-            status = self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise NoCounter(
-                f"commit {self.commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter "
-                "--seq or fewer variants"
-            ) from None
-        if status:
-            lines = (self.place / "output").read_text(errors="replace").splitlines()
-            said = [line for line in lines if line and not line.startswith("==")]
-            raise NoCounter(
-                f"commit {self.commit}: valgrind's process ended with status {status}: "
-                f"{(said or ['it said nothing'])[-1]}"
-            )
-        answers = iter(json.loads((self.place / "answer").read_text()))
-        return [self._answered({"why": why} if why else next(answers)) for why in self.whys]
-
-    def _answered(self, answer: dict[str, Any]) -> tuple[int | None, str]:
-        files = [self.place / f"counted.{number}" for number in answer.get("files", ())]
-        totals = [int(n) for file in files for n in TOTALS.findall(file.read_text())]
-        if len(totals) < len(files):
-            raise NoCounter("callgrind left a file without totals; is valgrind older than 3.15?")
-        return int(statistics.median(totals)) if totals else None, answer.get("why", "")
-
-
 @contextmanager
-def _counter(
-    commit: Commit, folder: Path, cells: Sequence[Cell], whys: Sequence[str], tables: Sequence[str]
-) -> Iterator[_Counter]:
-    jobs = [
-        {"variant": cell.variant.label, "problem": cell.problem.to_dict()}
-        for cell, why in zip(cells, whys, strict=True)
-        if not why
-    ]
+def _valgrind(folder: Path, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process under valgrind that counts the cells of the commit in a folder."""
     command = [
         *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
         "--callgrind-out-file=counted",
         *(sys.executable, "-P", "-m", "attnbench.meter.instructions", "asked", "answer"),
     ]
-    # the same hashes each time, or sets and dictionaries take other paths
-    variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
-    with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
-        place, files = Path(name), [str(folder / table) for table in tables]
-        (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": files}))
-        with (place / "output").open("w") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=place,
-                env=variables,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-            )
-        try:
-            yield _Counter(commit, place, whys, process)
-        finally:
-            process.kill()
-            process.wait()
+    with (place / "output").open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            # the same hashes each time, or sets and dictionaries take other paths
+            env={**variables_of(1, folder), "PYTHONHASHSEED": "0"},
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _counts(
+    commit: Commit, place: Path, whys: Sequence[str], process: subprocess.Popen[bytes]
+) -> list[tuple[int | None, str]]:
+    """The instructions of each cell, or why there are none; raises NoCounter."""
+    try:
+        status = process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise NoCounter(
+            f"commit {commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter --seq or "
+            "fewer variants"
+        ) from None
+    if status:
+        lines = (place / "output").read_text(errors="replace").splitlines()
+        said = [line for line in lines if line and not line.startswith("==")]
+        raise NoCounter(
+            f"commit {commit}: valgrind's process ended with status {status}: "
+            f"{(said or ['it said nothing'])[-1]}"
+        )
+    answers, found = iter(json.loads((place / "answer").read_text())), list[Any]()
+    for why in whys:
+        answer = {"why": why} if why else next(answers)
+        files = [place / f"counted.{number}" for number in answer.get("files", ())]
+        totals = [int(n) for file in files for n in TOTALS.findall(file.read_text())]
+        if len(totals) < len(files):
+            raise NoCounter("callgrind left a file without totals; is valgrind older than 3.15?")
+        found.append((int(statistics.median(totals)) if totals else None, answer.get("why", "")))
+    return found

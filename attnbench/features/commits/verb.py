@@ -73,8 +73,10 @@ def _no_variant(table: Table, name: str) -> str:
     return ""
 
 
-def begin(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
-    """This machine, the settings, and the problems that were asked for."""
+def begin(
+    given: argparse.Namespace, default: Preset | None = None
+) -> tuple[Machine, Settings, Preset]:
+    """This machine, the settings, and the problems that were asked for, or else the default's."""
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.sweep.presets import default_preset
@@ -83,9 +85,10 @@ def begin(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
     machine = this_machine()
     changes = arguments.grid_changes(given)
     changes.pop("budget", None)  # of pairs here, not of samples
-    preset = given.preset or f"compare-{default_preset(machine.devices)}"
-    grid = find_preset(preset, machine).with_(**changes)
-    return machine, Settings(threads=pinned(given.threads, machine)), grid
+    if default is None or given.preset:
+        preset = given.preset or f"compare-{default_preset(machine.devices)}"
+        default = find_preset(preset, machine)
+    return machine, Settings(threads=pinned(given.threads, machine)), default.with_(**changes)
 
 
 # ---- variants ------------------------------------------------------------------------------------

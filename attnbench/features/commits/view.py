@@ -35,8 +35,9 @@ from attnbench.sweep.plan import Cell, duration
 
 if TYPE_CHECKING:
     from attnbench.answer.compare_runs import ComparedCell, RunsComparison
+    from attnbench.core.checkout import Commit
     from attnbench.features.commits.asv_report import CommitHistory
-    from attnbench.features.commits.instructions import InstructionCounts
+    from attnbench.features.commits.instructions import Counted
 
 STYLE = {
     Verdict.FASTER: GOOD,
@@ -222,8 +223,7 @@ def _where(cell: CommitCell) -> str:
 def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
     """The second commit against the first, by the names given."""
     out, (a, b) = console(), names
-    for name, commit in zip(names, (found.a, found.b), strict=True):
-        out.print(escape(f"{name}  {commit}  {commit.subject}"))
+    _two(names, (found.a, found.b))
     changed = ", ".join(found.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
     out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {found.margin:.1%}\n")
@@ -297,9 +297,12 @@ def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
             yield f"{_where(cell)}: can't tell; {seen:.1%} would have been seen"
 
 
-def instructions(found: InstructionCounts, *, markdown: bool) -> None:
+def instructions(
+    commits: tuple[Commit, Commit], cells: Sequence[Counted], *, markdown: bool
+) -> None:
     """Instructions of a call in both commits, and why there are none."""
-    head = ("variant", "problem", "base", "head", "change")
+    base, head = commits
+    names = ("variant", "problem", "base", "head", "change")
     rows = [
         (
             one.variant,
@@ -307,25 +310,29 @@ def instructions(found: InstructionCounts, *, markdown: bool) -> None:
             *(None if n is None else f"{n:,}" for n in (one.base, one.head)),
             None if one.change is None else f"{one.change:+.2%}",
         )
-        for one in found.cells
+        for one in cells
     ]
-    table = Table("", columns(*head, right=head[2:], wrap=["problem"]), rows)
+    table = Table("", columns(*names, right=names[2:], wrap=["problem"]), rows)
     whys = [
         f"{one.variant} on {regime(one.problem)}: {commit} {why}"
-        for one in found.cells
-        for commit, why in ((found.base, one.why_base), (found.head, one.why_head))
+        for one in cells
+        for commit, why in ((base, one.why_base), (head, one.why_head))
         if why
     ]
     if markdown:
-        title = f"### Instructions of a call, {found.base} to {found.head}"
-        print("\n".join([title, "", to_markdown(table), ""]))
-        print("\n".join(f"- {markdown_text(why)}" for why in whys))
+        remarks = [f"- {markdown_text(why)}" for why in whys]
+        title = f"### Instructions of a call, {base} to {head}"
+        print("\n".join([title, "", to_markdown(table), "", *remarks]))
         return
-    for side, commit in (("base", found.base), ("head", found.head)):
-        console().print(escape(f"{side}  {commit}  {commit.subject}"))
+    _two(("base", "head"), commits)
     show(table)
     noise = "by valgrind's callgrind; they are no time, and below 0.1 % a change is noise"
     _faint([*whys, f"instructions of a call, {noise}"])
+
+
+def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
+    for name, commit in zip(names, commits, strict=True):
+        console().print(escape(f"{name}  {commit}  {commit.subject}"))
 
 
 # ---- many commits --------------------------------------------------------------------------------
