@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from attnbench import cli
+from attnbench.features.commits import rounds
 from tests.commits import planted, runs
 from tests.repositories import git
 
@@ -35,8 +36,18 @@ def place(tmp_path):
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory):
-    """Branches that change one thing each."""
-    return planted.make(tmp_path_factory.mktemp("made") / "repository")
+    """Branches that change one thing each, of which every table is read once."""
+    read, known = rounds.rows_of, {}
+
+    def rows_of(commit, root, tables=()):
+        key = commit.sha, *tables
+        if key not in known:
+            known[key] = read(commit, root, tables)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "rows_of", rows_of)
+        yield planted.make(tmp_path_factory.mktemp("made") / "repository")
 
 
 @pytest.fixture
