@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from attnbench.command.terminal import say
+from attnbench.core import lock
+from attnbench.core.checkout import Commit
+from attnbench.core.settings import Settings
+from attnbench.features.commits import export, instructions, revisions, rounds, view
+from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine
+from attnbench.features.commits.asv_report import report
+from attnbench.features.commits.verb import begin, compare_commits
+from attnbench.sweep import holding
+from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from attnbench.core.checkout import Commit
 
 
 class NoSuchHistory(CantBeDone):
@@ -31,15 +35,10 @@ def history(given: argparse.Namespace) -> int:
 
 
 def _commits(given: argparse.Namespace) -> int:
-    from attnbench.features.commits import view
-    from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine
-    from attnbench.features.commits.asv_report import report
-    from attnbench.features.commits.revisions import find_commits, refuse_dirty, repository
-
-    (root, _), bench = repository(), checked_regex(given.bench)
+    (root, _), bench = revisions.repository(), checked_regex(given.bench)
     asv = Asv.of(root)
-    commits = find_commits(given.range, root)
-    refuse_dirty(commits, root)
+    commits = revisions.find_commits(given.range, root)
+    revisions.refuse_dirty(commits, root)
     machine = ensure_machine()
     there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
     others = [name for name in there if name != machine]
@@ -68,18 +67,13 @@ def _commits(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from attnbench.features.commits import instructions, view
-    from attnbench.features.commits.revisions import find_commit, refuse_dirty, repository
-    from attnbench.features.commits.verb import begin, compare_commits
-    from attnbench.sweep.presets import PRESETS
-
     if given.json and given.markdown:
         raise NoSuchHistory("--json and --markdown are two forms of one answer; give one of them")
     if given.instructions:
         instructions.require()
-    root, tables = repository(given.table)
-    base, head = find_commit(given.a, root), find_commit(given.b, root)
-    refuse_dirty([base, head], root, "." if tables else "impls")
+    root, tables = revisions.repository(given.table)
+    base, head = revisions.find_commit(given.a, root), revisions.find_commit(given.b, root)
+    revisions.refuse_dirty([base, head], root, "." if tables else "impls")
     if given.instructions:
         return _instructions(given, root, tables, base, head)
     machine, settings, grid = begin(given)
@@ -99,25 +93,18 @@ def _compare(given: argparse.Namespace) -> int:
 def _instructions(
     given: argparse.Namespace, root: Path, tables: list[str], base: Commit, head: Commit
 ) -> int:
-    from attnbench.core.lock import lock_for
-    from attnbench.core.settings import Settings
-    from attnbench.features.commits import instructions, view
-    from attnbench.features.commits.rounds import NoCommonCells, plan_cells
-    from attnbench.features.commits.verb import begin
-    from attnbench.sweep.holding import open_worker
-
     machine, _, grid = begin(given, instructions.GRID)
     if grid.device != "cpu":
         raise NoSuchHistory("--instructions are counted on a CPU; leave --device and --preset out")
-    planned = plan_cells(base, head, given.variant or [], grid, machine, root, tables)
+    planned = rounds.plan_cells(base, head, given.variant or [], grid, machine, root, tables)
     if why := next(filter(None, planned.unreadable), None):
-        raise NoCommonCells(f"{why}; give commits whose table can be read")
+        raise rounds.NoCommonCells(f"{why}; give commits whose table can be read")
     say(
         f"counting the instructions of {len(planned.cells)} cells in {base} and {head}: a minute "
         "or two for valgrind to load torch, and some seconds a cell"
     )
-    opened = open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
-    with lock_for(["cpu"]):
+    opened = holding.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
+    with lock.lock_for(["cpu"]):
         found = instructions.count((base, head), planned.cells, opened, root, tables)
     if given.json:
         cells = [cell.to_dict() for cell in found]
@@ -128,12 +115,8 @@ def _instructions(
 
 
 def _export(given: argparse.Namespace) -> int:
-    from attnbench.features.commits.asv import Asv
-    from attnbench.features.commits.export import export
-    from attnbench.features.commits.revisions import repository
-
-    asv = Asv.of(repository()[0])
-    written = [str(file) for file in export(given.runs, asv.results, root=asv.root, say=say)]
+    asv = Asv.of(revisions.repository()[0])
+    written = [str(file) for file in export.export(given.runs, asv.results, root=asv.root, say=say)]
     print(json.dumps({"files": written}) if given.json else "\n".join(written))
     page = asv.publish()
     say(f"pages: {page}; to see them: {asv.preview_command}")

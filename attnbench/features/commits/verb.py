@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import impls
+from attnbench.answer import compare_runs
 from attnbench.command import arguments
 from attnbench.command.terminal import say
+from attnbench.core import lock
+from attnbench.core.checkout import BadCommit, Commit
+from attnbench.core.disk import HEADER
+from attnbench.core.evidence import stored_floors, stored_margin
+from attnbench.core.machine import Machine, this_machine
+from attnbench.core.record import FINDINGS, NOT_TRIED
+from attnbench.core.settings import Settings
+from attnbench.features.commits import revisions, rounds, view
+from attnbench.features.commits.pairs import CommitsComparison
+from attnbench.sweep import compare as pairs
+from attnbench.sweep import holding
+from attnbench.sweep.engine import engine_on
+from attnbench.sweep.plan import make_plan
+from attnbench.sweep.presets import Preset, default_preset
+from attnbench.sweep.start import find_preset, pinned
+from impls import UnknownVariant
 from impls.asked import CantBeDone
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-
-    from attnbench.core.checkout import Commit
-    from attnbench.core.machine import Machine
-    from attnbench.core.settings import Settings
-    from attnbench.features.commits.pairs import CommitsComparison
-    from attnbench.sweep.presets import Preset
-    from impls import Table
-    from impls.spec import Variant
-
+from impls.spec import Variant
 
 PAIRS_S = 30.0
 """Seconds of pairs a problem."""
@@ -33,55 +41,32 @@ class NothingToCompare(CantBeDone):
     """A and B are no two things of a kind; a sentence."""
 
 
+RUN, VARIANT, NEITHER = "a run folder", "a variant", "neither a run folder nor a variant"
+
+
 def compare(given: argparse.Namespace) -> int:
     """Which kind of thing A and B are decides how they are compared."""
-    import impls
-    from attnbench.core.disk import HEADER
-
-    names, table = (given.a, given.b), impls.table(given.table)
-    folders = [(Path(name) / HEADER).exists() for name in names]
-    if all(folders):
-        return _runs(given)
-    unknown = [_no_variant(table, name) for name in names]
-    if not any(unknown):
-        return _variants(given, table)
-    if not any(folders) and all(unknown):
-        return _commits(given)
-    kinds = [
-        "a run folder" if folder else "neither a run folder nor a variant" if why else "a variant"
-        for folder, why in zip(folders, unknown, strict=True)
-    ]
-    hints = [
-        f" ({why})"
-        for name, why in zip(names, unknown, strict=True)
-        if why and not all(unknown) and not Path(name).exists()
-    ]
+    table, kinds, hint = impls.table(given.table), [], ""
+    for name in (given.a, given.b):
+        kinds.append(RUN if (Path(name) / HEADER).exists() else VARIANT)
+        if kinds[-1] == VARIANT:
+            try:
+                table.find(name)
+            except UnknownVariant as unknown:
+                kinds[-1] = NEITHER
+                hint = hint if Path(name).exists() else f" ({unknown})"
+    if kinds[0] == kinds[1]:
+        return {RUN: _runs, VARIANT: _variants, NEITHER: _commits}[kinds[0]](given)
     raise NothingToCompare(
         f"{given.a} is {kinds[0]} and {given.b} is {kinds[1]}; compare takes two variants, two "
-        f"run folders or two commits{''.join(hints)}"
+        f"run folders or two commits{hint}"
     )
-
-
-def _no_variant(table: Table, name: str) -> str:
-    """Why a name is no variant's; nothing for one that is."""
-    from impls import UnknownVariant
-
-    try:
-        table.find(name)
-    except UnknownVariant as unknown:
-        return str(unknown)
-    return ""
 
 
 def begin(
     given: argparse.Namespace, default: Preset | None = None
 ) -> tuple[Machine, Settings, Preset]:
     """This machine, the settings, and the problems that were asked for, or else the default's."""
-    from attnbench.core.machine import this_machine
-    from attnbench.core.settings import Settings
-    from attnbench.sweep.presets import default_preset
-    from attnbench.sweep.start import find_preset, pinned
-
     machine = this_machine()
     changes = arguments.grid_changes(given)
     changes.pop("budget", None)  # of pairs here, not of samples
@@ -115,16 +100,10 @@ def unlike(judged: Variant, against: Variant) -> Iterator[str]:
         )
 
 
-def _variants(given: argparse.Namespace, table: Table) -> int:
-    from attnbench.core.evidence import stored_floors
-    from attnbench.features.commits import view
-    from attnbench.sweep.compare import compare_cells, counts
-    from attnbench.sweep.engine import engine_on
-    from attnbench.sweep.plan import make_plan
-
+def _variants(given: argparse.Namespace) -> int:
     if given.variant:
         raise NothingToCompare("--variant is for two commits; A and B are the variants here")
-    machine, settings, grid = begin(given)
+    (machine, settings, grid), table = begin(given), impls.table(given.table)
     ranks = {name: table.find(name).ranks for name in (given.a, given.b)}
     mixed = len({bool(each) for each in ranks.values()}) > 1  # only the one runs over several
     judged, against = (
@@ -146,7 +125,7 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
             "'attnbench env' measures it once"
         )
     with engine_on(grid.device, settings) as engine:
-        found = compare_cells(
+        found = pairs.compare_cells(
             judged,
             against,
             engine,
@@ -157,7 +136,11 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
             watch=lambda one: say(view.pairs_line(one, *names)),
         )
     if given.json:
-        sent: dict[str, Any] = {"judged": names[0], "against": names[1], "counts": counts(found)}
+        sent: dict[str, Any] = {
+            "judged": names[0],
+            "against": names[1],
+            "counts": pairs.counts(found),
+        }
         print(json.dumps({**sent, "cells": [one.to_dict() for one in found]}))
     else:
         view.show_pairs(found, *names)
@@ -166,8 +149,6 @@ def _variants(given: argparse.Namespace, table: Table) -> int:
 
 def status(statuses: list[str]) -> int:
     """1 where one was not what it says it is; 2 where nothing was compared."""
-    from attnbench.core.record import FINDINGS, NOT_TRIED
-
     if all(s in NOT_TRIED for s in statuses):
         say("attnbench: nothing was compared, for the reasons said")
         return 2
@@ -178,9 +159,6 @@ def status(statuses: list[str]) -> int:
 
 
 def _runs(given: argparse.Namespace) -> int:
-    from attnbench.answer.compare_runs import compare_runs
-    from attnbench.features.commits import view
-
     asked = set(arguments.grid_changes(given))
     asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
     if asked:
@@ -188,7 +166,7 @@ def _runs(given: argparse.Namespace) -> int:
         raise NothingToCompare(
             f"{options} says nothing of two run folders, which were measured already; leave it out"
         )
-    found = compare_runs(Path(given.a), Path(given.b))
+    found = compare_runs.compare_runs(Path(given.a), Path(given.b))
     if given.json:
         print(json.dumps(found.to_dict()))
     else:
@@ -197,13 +175,9 @@ def _runs(given: argparse.Namespace) -> int:
 
 
 def _commits(given: argparse.Namespace) -> int:
-    from attnbench.core.checkout import BadCommit
-    from attnbench.features.commits import view
-    from attnbench.features.commits.revisions import find_commit, repository
-
-    root, tables = repository(given.table)
+    root, tables = revisions.repository(given.table)
     try:
-        a, b = find_commit(given.a, root), find_commit(given.b, root)
+        a, b = revisions.find_commit(given.a, root), revisions.find_commit(given.b, root)
     except BadCommit as why:
         raise NothingToCompare(
             f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
@@ -228,17 +202,12 @@ def compare_commits(
     names: tuple[str, str],
 ) -> CommitsComparison:
     """Two commits in pairs, a line for each cell as it ends."""
-    from attnbench.core.evidence import stored_margin
-    from attnbench.core.lock import lock_for
-    from attnbench.features.commits import rounds, view
-    from attnbench.sweep.holding import open_worker
-
     machine, settings, grid = begun
     seconds = given.budget or rounds.BUDGET_S
-    opened = open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
+    opened = holding.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
     plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
     say(view.plan(plan.cells, seconds))
-    with lock_for([grid.device]):
+    with lock.lock_for([grid.device]):
         return rounds.compare_in_rounds(
             *commits,
             plan,
