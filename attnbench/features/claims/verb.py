@@ -58,13 +58,14 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> Reproduction:
     from attnbench.sweep.start import pinned
 
     machine = this_machine()
+    threads = pinned(given.threads or 1, machine)
     check_writable(Path(given.out), machine)
     series = Reproduction(
         some,
         machine,
         impls.table(given.table),
         seed=given.seed or 0,
-        threads=pinned(given.threads or 1, machine),
+        threads=threads,
         embeddings=given.embeddings,
         budget_s=given.budget,
     )
