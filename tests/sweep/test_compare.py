@@ -1,38 +1,33 @@
-"""Two variants on each problem of a grid: who is asked what, and what becomes of the answers."""
+"""Two variants in pairs: who is asked what, what becomes of it, and who goes into pairs."""
 
 import pytest
 
-import impls
-from attnbench.core.machine import this_machine
-from attnbench.core.record import Status
+from attnbench.core.record import Record, Status
 from attnbench.core.stats import Pairs, Verdict, paired
-from attnbench.sweep.compare import compare_cells
+from attnbench.sweep import compare
 from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from tests.sweep.build import ToldEngine
+from impls.problem import Problem
+from tests.sweep.build import PLAIN, ToldEngine, plan_of, timed
 
 GRID = Preset("three", seq=("16", "32", "48"), heads=(1,), head_dim=(8,), phase=("forward",))
 
 
-def cells(name, grid=GRID):
-    return make_plan(impls.table(), [name], grid, this_machine()).cells
+def pairs(*logs):
+    """An answer of forty pairs with these logarithms of ratios."""
+    logs = [*logs] * (40 // len(logs))
+    return {"pairs": Pairs(paired(logs, 0.01), [1.0] * 40, [1.0] * 40, "decided").to_dict()}
 
 
-def pairs(log_ratio, spread=0.0, n=40):
-    logs = [log_ratio + spread * (i % 9 - 4) for i in range(n)]
-    return {"pairs": Pairs(paired(logs, 0.01), [1.0] * n, [1.0] * n, "decided").to_dict()}
-
-
-def compare(engine, judged="einsum", against="matmul", **more):
+def compared(engine, judged="einsum", against="matmul", grid=GRID, **more):
     given = {"seed": 3, "margin": None, "floors": [], "budget_s": 5.0, "watch": lambda _: None}
-    return compare_cells(cells(judged), cells(against), engine, **{**given, **more})
+    cells = (plan_of(name, grid=grid).cells for name in (judged, against))
+    return compare.compare_cells(*cells, engine, **{**given, **more})
 
 
 def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
-    engine = ToldEngine(*[pairs(-0.5)] * 3)
-    floors = [{"call_s": 0.001, "floor": 0.02}]
-    compare(engine, floors=floors, margin=0.03)
+    engine, floors = ToldEngine(*[pairs(-0.5)] * 3), [{"call_s": 0.001, "floor": 0.02}]
+    compared(engine, floors=floors, margin=0.03)
     for asked, length in zip(engine.asked, (16, 32, 48), strict=True):
         names = [job["variant"]["name"] for job in asked["compare"]]
         assert names == ["matmul", "einsum"]
@@ -43,37 +38,12 @@ def test_the_worker_is_asked_about_the_reference_first_and_the_judged_second():
 
 def test_a_difference_that_is_one_by_itself_may_not_stand_among_many():
     """Of forty pairs 31 lie beyond the margin: by chance once in 1,400 times, on either side."""
-    weak = {
-        "pairs": Pairs(
-            paired([0.02] * 31 + [0.0] * 9, 0.01), [1.0] * 40, [1.0] * 40, "decided"
-        ).to_dict()
-    }
-    assert Pairs.from_dict(weak["pairs"]).comparison.verdict is Verdict.SLOWER
-    alone = compare_cells(
-        cells("einsum")[:1],
-        cells("matmul")[:1],
-        ToldEngine(weak),
-        seed=0,
-        margin=None,
-        floors=[],
-        budget_s=1.0,
-        watch=lambda _: None,
-    )
-    assert alone[0].comparison.verdict is Verdict.SLOWER
-    p = alone[0].comparison.p
-    assert 0.01 / 40 < p < 0.01
-    lengths = tuple(str(n) for n in range(16, 56))
-    many = Preset("forty", seq=lengths, heads=(1,), head_dim=(8,), phase=("forward",))
-    found = compare_cells(
-        cells("einsum", many),
-        cells("matmul", many),
-        ToldEngine(weak, pairs(0.5), *[pairs(0.0)] * 38),
-        seed=0,
-        margin=None,
-        floors=[],
-        budget_s=1.0,
-        watch=lambda _: None,
-    )
+    weak = pairs(*[0.02] * 31, *[0.0] * 9)
+    (alone,) = compared(ToldEngine(weak), grid=GRID.with_(seq=("16",)))
+    assert alone.comparison.verdict is Verdict.SLOWER
+    assert 0.01 / 40 < alone.comparison.p < 0.01
+    many = GRID.with_(seq=tuple(str(n) for n in range(16, 56)))
+    found = compared(ToldEngine(weak, pairs(0.5), *[pairs(0.0)] * 38), grid=many)
     verdicts = [c.comparison.verdict for c in found]
     assert verdicts[:3] == [Verdict.INCONCLUSIVE, Verdict.SLOWER, Verdict.EQUIVALENT]
 
@@ -81,19 +51,58 @@ def test_a_difference_that_is_one_by_itself_may_not_stand_among_many():
 def test_a_worker_that_dies_costs_one_problem():
     lost = WorkerLost("the worker died of SIGSEGV", "", timed_out=False)
     late = WorkerLost("it was still running", "", timed_out=True)
-    found = compare(ToldEngine(lost, pairs(-0.5), late))
+    found = compared(ToldEngine(lost, pairs(-0.5), late))
     assert [c.status for c in found] == [Status.CRASHED, Status.MEASURED, Status.TIMED_OUT]
     assert found[0].why == "the worker died of SIGSEGV"
     assert found[1].comparison.verdict is Verdict.FASTER
     assert found[2].comparison is None
 
 
-@pytest.mark.parametrize(
-    ("judged", "against"), [("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")]
-)
-def test_what_can_not_run_here_is_not_asked_for(judged, against):
-    engine = ToldEngine()
-    found = compare(engine, judged, against)
+@pytest.mark.parametrize("names", [("sdpa.cudnn", "einsum"), ("einsum", "sdpa.cudnn")])
+def test_what_can_not_run_here_is_not_asked_for(names):
+    found = compared(engine := ToldEngine(), *names)
     assert engine.asked == []
     assert {c.status for c in found} == {Status.UNAVAILABLE}
     assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn runs on cuda") for c in found)
+
+
+# ---- for a choice --------------------------------------------------------------------------------
+
+
+def plan(length, **more):
+    return plan_of(
+        "matmul", "sdpa.flash", "einsum", grid=PLAIN.with_(seq=(str(length),), heads=(8,), **more)
+    )
+
+
+def measured(variant, seconds):
+    record = Record(status=Status.MEASURED, variant=variant, problem=Problem().to_dict())
+    return record.with_(time=timed(seconds))
+
+
+def test_whoever_needs_too_much_by_its_own_formula_is_not_measured():
+    names, large = compare.within(plan(1024), 20 << 20)
+    assert names == ["sdpa.flash"] and set(large) == {"matmul", "einsum"}
+    assert large["matmul"] >= 8 * 1024 * 1024 * 4  # one matrix of scores at the least
+    assert compare.within(plan(1024), None) == (["matmul", "sdpa.flash", "einsum"], {})
+
+
+def test_long_ones_are_tried_on_a_quarter_of_the_tokens():
+    found = compare.shorter(plan(65536))
+    assert (found.q_len, found.kv_len) == (16384, 16384)
+    grid = PLAIN.with_(seq=("4194304",), heads=(64,), phase=("decode",), batch=(64,))
+    decode = compare.shorter(plan_of("sdpa", grid=grid))
+    assert (decode.q_len, decode.kv_len) == (1, 1 << 20)
+    fits_one_length = plan(65536, mask=("document:65000,536",))
+    assert compare.shorter(fits_one_length) is compare.shorter(plan(512)) is None
+
+
+def test_who_is_far_behind_is_left_out_and_who_is_near_the_best_goes_into_pairs_with_it():
+    alike = {"problem": Problem().to_dict(), "reason": "it is so"}
+    refused = Record(status=Status.UNSUPPORTED, variant="d", **alike)
+    wrong = Record(status=Status.WRONG, variant="e", **alike)
+    tried = [measured("a", 3.0), measured("b", 1.0), measured("c", 8.5), refused, wrong]
+    assert compare.hopeful(tried) == (["b", "a", "d"], {"c": 8.5})
+    records = [measured(*each) for each in (("a", 1.1), ("b", 1.0), ("c", 1.3), ("x", 0.5))]
+    assert compare.near_the_best(records, ["a", "b", "c"]) == ["b", "a"]
+    assert compare.near_the_best(records, ["c", "b"]) == ["b", "c"]  # the next, where nobody is

@@ -1,7 +1,6 @@
 """From the command line's words to profiles: one problem, its phase, and who is refused and why."""
 
 import json
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,42 +13,11 @@ from attnbench.features.profile.run import NotProfiled, plan, profiles
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
 from impls.problem import InvalidProblem
+from tests import calling
 from tests.sweep.build import ToldEngine
 
-PLANTED = """
-import os
-from impls.spec import Variant
-
-def inverted(problem):
-    import torch
-    seen = ~torch.from_numpy(problem.mask.visible(problem.shape))
-
-    def attend(q, k, v):
-        scores = (q @ k.mT * problem.scale).masked_fill(~seen, float("-inf"))
-        return scores.softmax(-1).nan_to_num(0.0) @ v
-
-    return attend
-
-def exits(problem):
-    return lambda q, k, v: os._exit(3)
-
-ROWS = [Variant(name=f"p.{name}", title=name, family="p", computes="softmax", build=f":{name}")
-        for name in ("inverted", "exits")]
-"""
+inverted = calling.inverted
 SMALL = {"seq": ("48",), "heads": (2,), "head_dim": (8,)}
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    file = tmp_path_factory.mktemp("planted") / "planted.py"
-    file.write_text(textwrap.dedent(PLANTED))
-    return impls.table([str(file)])
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with LocalEngine(Settings()) as one:
-        yield one
 
 
 def planned(names, table=None, **changes):
@@ -57,23 +25,18 @@ def planned(names, table=None, **changes):
 
 
 @pytest.mark.parametrize(
-    ("names", "phase"),
+    ("names", "phase", "mask"),
     [
-        (["einsum", "numpy"], "forward"),
-        (["mha"], "train"),
+        (["einsum"], "train", "causal"),
+        (["einsum", "numpy"], "forward", "causal"),
+        (["mha"], "train", "causal"),
+        (["einsum", "lsh"], "train", "none"),
     ],
 )
-def test_the_phase_is_the_first_that_all_of_them_serve(names, phase):
+def test_phase_and_mask_are_the_first_that_all_of_them_serve(names, phase, mask):
     cells = planned(names)
-    assert {c.problem.phase for c in cells} == {phase}
+    assert {(c.problem.phase, str(c.problem.mask)) for c in cells} == {(phase, mask)}
     assert all(c.left_out is None for c in cells)
-
-
-def test_the_mask_is_causal_where_all_of_them_take_it():
-    assert str(planned(["einsum"])[0].problem.mask) == "causal"
-    alone, both = planned(["lsh"]), planned(["einsum", "lsh"])
-    assert {str(c.problem.mask) for c in (*alone, *both)} == {"none"}
-    assert all(c.left_out is None for c in (*alone, *both))
 
 
 def test_more_problems_than_one_are_refused():
@@ -82,30 +45,20 @@ def test_more_problems_than_one_are_refused():
 
 
 @pytest.mark.slow
-def test_profiles_come_back_with_their_traces(engine, tmp_path):
-    cells = planned(["einsum", "sdpa.flash"], **SMALL)
-    found = profiles(cells, engine, 0, tmp_path)
-    assert [p["variant"] for p in found] == ["einsum", "sdpa.flash"]
-    assert all(p["slug"] == str(cells[0].problem) for p in found)
-    assert [p["threads"] for p in found] == [1, 1]
-    for p in found:
-        assert json.loads(Path(p["trace"]).read_text())["traceEvents"]
-    assert "aten::_softmax" in {x["name"] for x in found[0]["phases"][0]["operators"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "reason"),
-    [
-        ("p.inverted", 1, r"p\.inverted is not profiled \(wrong\): .*key"),
-        ("p.exits", 1, r"p\.exits is not profiled \(crashed\): .*status 3"),
-    ],
-)
-@pytest.mark.slow
-def test_a_variant_that_is_not_right_is_not_profiled(engine, table, tmp_path, name, status, reason):
-    with pytest.raises(NotProfiled, match=reason) as stopped:
-        profiles(planned([name], table, **SMALL), engine, 0, tmp_path)
-    assert stopped.value.status == status
-    assert not list(tmp_path.glob("*/profile.json"))
+def test_profiles_come_back_with_their_traces_and_of_what_is_wrong_there_is_none(
+    inverted, tmp_path
+):
+    with LocalEngine(Settings()) as engine:
+        cells = planned(["einsum", "sdpa.flash"], **SMALL)
+        found = profiles(cells, engine, 0, tmp_path)
+        assert [p["variant"] for p in found] == ["einsum", "sdpa.flash"]
+        assert all(p["slug"] == str(cells[0].problem) and p["threads"] == 1 for p in found)
+        for p in found:
+            assert json.loads(Path(p["trace"]).read_text())["traceEvents"]
+        assert "aten::_softmax" in {x["name"] for x in found[0]["phases"][0]["operators"]}
+        table = impls.table([str(inverted)])
+        with pytest.raises(NotProfiled, match=r"inverted is not profiled \(wrong\): .*key"):
+            profiles(planned(["inverted"], table, **SMALL), engine, 0, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -123,24 +76,19 @@ def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path, name, words, chan
 
 
 @pytest.mark.parametrize(
-    ("status", "ends"),
+    ("said", "words", "ends"),
     [
-        (Status.FAILED, 1),
-        (Status.OUT_OF_MEMORY, 2),
+        (Status.FAILED, r"^einsum is not profiled \(failed\): it is so → do that$", 1),
+        (Status.OUT_OF_MEMORY, r"^einsum is not profiled \(out of memory\): it is so → ", 2),
+        (WorkerLost("it is gone", "last words", timed_out=True), "it is gone", 2),
+        (WorkerLost("it is gone", "last words", timed_out=False), "it is gone", 1),
     ],
 )
-def test_the_workers_reason_is_the_one_that_is_given(tmp_path, status, ends):
+def test_the_reason_is_the_workers_or_how_it_was_lost(tmp_path, said, words, ends):
     (cell,) = planned(["einsum"], **SMALL)
-    said = Record.of(cell.variant, cell.problem, status, "because of this", remedy="do that")
-    words = r"^einsum is not profiled \([a-z ]+\): because of this → do that$"
+    if isinstance(said, Status):
+        record = Record.of(cell.variant, cell.problem, said, "it is so", remedy="do that")
+        said = {"record": record.to_dict()}
     with pytest.raises(NotProfiled, match=words) as stopped:
-        profiles([cell], ToldEngine({"record": said.to_dict()}), 0, tmp_path)
-    assert stopped.value.status == ends
-
-
-@pytest.mark.parametrize(("timed_out", "ends"), [(True, 2), (False, 1)])
-def test_a_worker_that_is_lost_costs_a_sentence(tmp_path, timed_out, ends):
-    lost = WorkerLost("it is gone", "last words", timed_out=timed_out)
-    with pytest.raises(NotProfiled, match="it is gone") as stopped:
-        profiles(planned(["einsum"], **SMALL), ToldEngine(lost), 0, tmp_path)
+        profiles([cell], ToldEngine(said), 0, tmp_path)
     assert stopped.value.status == ends
