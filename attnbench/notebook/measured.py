@@ -20,7 +20,7 @@ from attnbench.answer.choose_runs import Means
 from attnbench.command.arguments import GRID
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
-from attnbench.features.run.verb import begin, problems_of
+from attnbench.features.run.verb import begin, measure, problems_of
 from attnbench.notebook.arguments import BadWord, command, grid_changes, plain, read, several
 from attnbench.notebook.frames import load
 from attnbench.sweep import start
@@ -28,14 +28,12 @@ from attnbench.sweep.places import Local
 from attnbench.sweep.plan import duration
 from attnbench.sweep.plan import problems as grid_problems
 from attnbench.sweep.presets import one_problem
-from attnbench.sweep.sweep import Interrupt, Stopped, sweep
+from attnbench.sweep.sweep import Interrupt, Stopped
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from attnbench.models.capture.calls import SeenCalls
-    from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Places
 
 
 WIDE = 110
@@ -70,6 +68,14 @@ class OneLine:
         counts = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in ended)
         took = duration(monotonic() - self._start)
         self.tell(f"{counts or 'nothing was left to measure'}, in {took}; the run is {path}")
+
+    @contextmanager
+    def watching(self, _: int) -> Iterator[OneLine]:
+        """This, cleared at the end."""
+        try:
+            yield self
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Clear the line that is written over."""
@@ -156,10 +162,17 @@ def run(
             energy=energy,
             command=command(names, given | {"devices": where}, files),
         )
+    path = begun.folder.path
     with closing(begun.folder):
-        _measure(begun, places, line)
-    line.end(begun.folder.path)
-    return load(begun.folder.path)
+        try:
+            measure(begun, places, line.watching, line.tell)
+        except (Stopped, KeyboardInterrupt):
+            raise KeyboardInterrupt(
+                f"stopped; what was measured is kept: attnbench.load({str(path)!r}) reads it, "
+                f"attnbench.run(resume={str(path)!r}) goes on"
+            ) from None
+    line.end(path)
+    return load(path)
 
 
 def _all_several(given: Mapping[str, Any], *names: str) -> Iterator[tuple[str, ...]]:
@@ -168,23 +181,6 @@ def _all_several(given: Mapping[str, Any], *names: str) -> Iterator[tuple[str, .
 
 def _optional(name: str, value: Any) -> Any:
     return None if value is None else read(name, value)
-
-
-def _measure(begun: Run, places: Places, line: OneLine) -> None:
-    plan, folder = begun.plan, begun.folder
-    line.tell(plan.sentence())
-    for note in filter(None, (places.note, folder.set_aside, *plan.warnings())):
-        line.tell(note)
-    device = next((cell.problem.device for cell in plan.to_run), "cpu")
-    try:
-        with places.slots(begun.settings, device) as slots:
-            sweep(plan, begun.done, folder, slots, line, Interrupt(line.tell))
-    except (Stopped, KeyboardInterrupt):
-        line.close()
-        raise KeyboardInterrupt(
-            f"stopped; what was measured is kept: attnbench.load({str(folder.path)!r}) reads it, "
-            f"attnbench.run(resume={str(folder.path)!r}) goes on"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -276,14 +272,9 @@ def choose(
         max_memory=_optional("max_memory", max_memory),
     )
 
-    @contextmanager
-    def watching(_: int) -> Iterator[OneLine]:
-        with closing(line):
-            yield line
-
     means = Means(
         line.tell,
-        watching,
+        line.watching,
         partial(Interrupt, line.tell),
         Path(out),
         files,

@@ -287,6 +287,11 @@ class Run:
     done: RunRecords
     settings: Settings
 
+    @property
+    def left(self) -> int:
+        """How many cells are to be measured."""
+        return sum(cell.key not in self.done for cell in self.plan.to_run)
+
 
 def find_preset(name: str | None, machine: Machine) -> Preset:
     """A preset by name; the default for what is there if no name is given."""

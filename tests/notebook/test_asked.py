@@ -79,7 +79,7 @@ def planned(monkeypatch):
     def plans(plan, *_):
         found.append([cell.problem for cell in plan.to_run])
 
-    monkeypatch.setattr("attnbench.notebook.measured.sweep", plans)
+    monkeypatch.setattr("attnbench.sweep.sweep.sweep", plans)
     return found
 
 

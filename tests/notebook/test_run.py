@@ -65,7 +65,7 @@ def test_stopping_is_an_interrupt_that_says_how_to_go_on(tmp_path, monkeypatch):
     def stopped(*_):
         raise Stopped
 
-    monkeypatch.setattr("attnbench.notebook.measured.sweep", stopped)
+    monkeypatch.setattr("attnbench.sweep.sweep.sweep", stopped)
     with pytest.raises(KeyboardInterrupt, match=r"attnbench\.run\(resume='.*goes on"):
         attnbench.run("sdpa", seq=16, out=tmp_path, quiet=True)
     (path,) = tmp_path.glob("*/*")
@@ -76,7 +76,7 @@ def test_a_thread_beside_the_main_one_can_measure_too(tmp_path, monkeypatch):
     """Only the main thread can hear Ctrl-C, and Python says so to any other that tries."""
     heard, failed = [], []
 
-    def listens(plan, done, folder, slots, watcher, interrupt):
+    def listens(plan, done, folder, slots, watcher, interrupt, until):
         with interrupt.watching():
             heard.append(interrupt)
 
@@ -86,7 +86,7 @@ def test_a_thread_beside_the_main_one_can_measure_too(tmp_path, monkeypatch):
         except BaseException as error:
             failed.append(error)
 
-    monkeypatch.setattr("attnbench.notebook.measured.sweep", listens)
+    monkeypatch.setattr("attnbench.sweep.sweep.sweep", listens)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()

@@ -17,48 +17,31 @@ from impls.asked import CantBeDone
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from attnbench.core.record import Record
     from attnbench.core.run_folder import RunFolder
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Places
+    from attnbench.sweep.sweep import Places, Watcher
     from impls.problem import Problem
 
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
-    from attnbench.core.machine import gpu_warnings
     from attnbench.core.store import read_records
     from attnbench.features.show import maps
-    from attnbench.sweep import progress
     from attnbench.sweep.plan import duration
-    from attnbench.sweep.sweep import Interrupt, Stopped, sweep
+    from attnbench.sweep.progress import watcher
+    from attnbench.sweep.sweep import Stopped
 
     until = inf if given.limit is None else monotonic() + given.limit
     with _places(given) as places:
-        if places.note:
-            say(places.note)
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
-        folder, left = begun.folder, [c for c in begun.plan.to_run if c.key not in begun.done]
-        say(begun.plan.sentence() + (f"; {len(begun.done)} done before" if begun.done else ""))
-        for sentence in _notes(folder):
-            say(f"note: {sentence}")
-        for warning in begun.plan.warnings():
-            say(warning)
-        device = next((c.problem.device for c in begun.plan.to_run), "cpu")
-        for sentence in gpu_warnings(places.machine) if device.startswith("cuda") else ():
-            say(f"note: {sentence}")
-        say(f"records go to {folder.path}")
+        folder = begun.folder
         try:
-            with (
-                places.slots(begun.settings, device) as slots,
-                progress.watcher(len(left)) as watcher,
-            ):
-                unbegun = sweep(
-                    begun.plan, begun.done, folder, slots, watcher, Interrupt(say), until
-                )
+            unbegun = measure(begun, places, watcher, say, until)
             folder.insist()
         except (Stopped, KeyboardInterrupt):
             say(f"stopped; what was measured is kept. Go on with: {folder.resumed_by}")
@@ -68,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     records = list(read_records(folder.path))
     if unbegun:
         say(
-            f"the limit of {duration(given.limit)} is reached: {unbegun} of {len(left)} "
+            f"the limit of {duration(given.limit)} is reached: {unbegun} of {begun.left} "
             f"cells were not begun. Go on with: {folder.resumed_by}"
         )
         if not tried(records):
@@ -80,17 +63,37 @@ def run(given: argparse.Namespace) -> int:
     return status
 
 
-def _notes(folder: RunFolder) -> Iterator[str]:
-    """Notes on a run's folder, before anything is measured."""
-    for leg in folder.header.get("legs", ())[-1:]:
-        yield f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
-    if folder.set_aside:
-        yield folder.set_aside
+def measure(
+    begun: Run,
+    places: Places,
+    watcher: Callable[[int], AbstractContextManager[Watcher]],
+    tell: Callable[[str], None],
+    until: float = inf,
+) -> int:
+    """Tell what will be measured, and measure it: how many cells have no record then."""
+    from attnbench.core.machine import gpu_warnings
+    from attnbench.sweep.sweep import Interrupt, sweep
+
+    plan, folder, done = begun.plan, begun.folder, begun.done
+    device = next((c.problem.device for c in plan.to_run), "cpu")
+    tell(plan.sentence() + f"; {len(done)} done before" * bool(len(done)))
+    notes = [
+        f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
+        for leg in folder.header.get("legs", ())[-1:]
+    ]
+    notes += [folder.set_aside] if folder.set_aside else []
     if folder.header.get("code", {}).get("commit") is None:
-        yield (
+        notes.append(
             "this attnbench lies in no git checkout of its own, so the records can't say which "
             "commit they are of"
         )
+    notes += gpu_warnings(places.machine) if device.startswith("cuda") else ()
+    said = [f"note: {note}" for note in notes]
+    for sentence in filter(None, [places.note, *said, *plan.warnings()]):
+        tell(sentence)
+    tell(f"records go to {folder.path}")
+    with places.slots(begun.settings, device) as slots, watcher(begun.left) as watching:
+        return sweep(plan, done, folder, slots, watching, Interrupt(tell), until)
 
 
 @contextmanager
