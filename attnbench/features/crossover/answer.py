@@ -118,7 +118,7 @@ class CrossoverAnswer:
             + ("" if c.tight else loose)
             for c in self.crossovers()
         ]
-        texts = [self._course(), *crossovers, self._advice(), *self._beyond()]
+        texts = [self._course(), *crossovers, self._advice(), self._beyond()]
         return f"{'. '.join(filter(None, texts))} {basis}"
 
     def _course(self) -> str:
@@ -153,23 +153,17 @@ class CrossoverAnswer:
             return ""
         return f"Where they tie, use {first}: it is torch's own"
 
-    def _beyond(self) -> Iterator[str]:
+    def _beyond(self) -> str:
         """Where there is no crossover: on which side one may lie."""
-        looks, (low, high) = self.search.looks, self.asked
-        if self.crossovers() or not any(look.leader for look in looks) or len(looks) < 2:
-            return
-        ways = []
-        if _shrinks(looks):
-            further = f" (--seq {high},{FURTHER * high})"
-            if looks[-1].length < high:
-                further = ", where they were not compared"
-            ways.append(f"above {looks[-1].length:,}{further}")
-        if _shrinks(looks[::-1]) and looks[0].length == low > 1:
-            ways.append(f"below {low:,} (--seq {max(1, low // FURTHER)},{low})")
-        if ways:
-            yield f"The lead shrinks that way: a crossover may lie {' or '.join(ways)}"
-        else:
-            yield "The lead shrinks towards neither end: no crossover is in sight"
+        looks, (low, high), where = self.looks, self.asked, ""
+        if self.crossovers() or len(looks) < 2:
+            return ""
+        first, last = _lead(looks[0]), _lead(looks[-1])
+        if last[1] < first[0] and looks[-1].length == high:
+            where = f"above {high:,} (--seq {high},{FURTHER * high})"
+        elif first[1] < last[0] and looks[0].length == low > 1:
+            where = f"below {low:,} (--seq {max(1, low // FURTHER)},{low})"
+        return where and f"The lead shrinks that way: a crossover may lie {where}"
 
     def notes(self) -> list[str]:
         """What else must be known."""
@@ -237,13 +231,9 @@ def _margin(looks: Sequence[LengthRatio]) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def _shrinks(looks: Sequence[LengthRatio]) -> bool:
-    """Whether the lead at the last is surely smaller than it is elsewhere, and no turn is seen."""
-    leads = []
-    for look in looks:  # the smallest and the largest possible lead, as logarithms
-        assert look.comparison is not None
-        low, high = log(look.comparison.low), log(look.comparison.high)
-        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-        leads.append((least, max(abs(low), abs(high))))
-    (least, most), (_, before) = leads[-1], leads[-2]
-    return most < max(low for low, _ in leads[:-1]) and least <= before
+def _lead(look: LengthRatio) -> tuple[float, float]:
+    """The smallest and the largest possible lead of either, as logarithms."""
+    assert look.comparison is not None
+    low, high = log(look.comparison.low), log(look.comparison.high)
+    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return least, max(abs(low), abs(high))
