@@ -236,7 +236,15 @@ def choose(
 
     ``left_out``: the variants that the run did not measure, with the reasons.
     """
-    alike = [r for r in _of_one_node(records) if _applies(r, problem)]
+    nodes = Counter(r.node for r in records if r.time is not None)
+    (node, _), *_ = nodes.most_common(1) or [("", 0)]  # of the kind of machine that measured most
+    latest = {(r.variant, r.problem): r for r in records if not r.ranks and r.node in (node, "")}
+    alike = [
+        r
+        for r in latest.values()
+        if r.problem.mask.kinds == problem.mask.kinds
+        or (r.time is not None and predict.kinds(r.problem) == predict.kinds(problem))
+    ]
     by_variant: dict[str, list[Record]] = {}
     for record in alike:
         by_variant.setdefault(record.variant, []).append(record)
@@ -253,21 +261,6 @@ def choose(
         if row.supports(problem) is None
     ]
     return make_choice(problem, wants, found, margin=margin_of(alike), source=source)
-
-
-def _applies(record: Record, problem: Problem) -> bool:
-    """Whether the masks are of one kind; of a time, also where both hide nothing."""
-    if record.problem.mask.kinds == problem.mask.kinds:
-        return True
-    return record.time is not None and predict.kinds(record.problem) == predict.kinds(problem)
-
-
-def _of_one_node(records: Sequence[Record]) -> list[Record]:
-    """The last record of each cell, of the kind of machine that measured most."""
-    nodes = Counter(r.node for r in records if r.time is not None)
-    (node, _), *_ = nodes.most_common(1) or [("", 0)]
-    alone = (r for r in records if r.ranks is None and r.node in (node, ""))
-    return list({(r.variant, r.problem): r for r in alone}.values())
 
 
 def _row(table: Table, label: str) -> Any:
@@ -401,8 +394,11 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
         return f"outside what was measured ({max(said, key=said.count)})", ""
     if broken := [e for e in excluded if e.needs]:
         limits = dict.fromkeys(name for e in broken for name in e.needs)
-        nearest = min(broken, key=lambda e: _how_far(e, wants))
-        give = [f"--max-{name} {_enough(name, need)}" for name, need in nearest.needs.items()]
+        most = {"memory": wants.max_memory or 1, "error": wants.max_error or 1}
+        # by what factors, in all, the limits would have to be relaxed for it
+        nearest = min(broken, key=lambda e: sum(math.log(e.needs[x] / most[x]) for x in e.needs))
+        enough = {"memory": lambda x: f"{math.ceil(x / 2**20)}MiB", "error": lambda x: f"{x:.1e}"}
+        give = [f"--max-{name} {enough[name](x * AMPLE)}" for name, x in nearest.needs.items()]
         return (
             f"nobody keeps the limit of {' and '.join(limits)}",
             f"{' and '.join(give)} would let {nearest.variant} in",
@@ -410,22 +406,6 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
     others, words = whys.count(Why.COMPUTES), [word for word in KINDS if word not in wants.allowed]
     relax = f"--allow {','.join(words)} would let those in that are not exact ({others})"
     return f"nobody serves it ({max(whys, key=whys.count)})", relax if others else ""
-
-
-def _how_far(one: Excluded, wants: Wants) -> float:
-    """By what factors, in all, the limits would have to be relaxed for it."""
-    limits = {"memory": wants.max_memory, "error": wants.max_error}
-    return sum(math.log(one.needs[name] / (limits[name] or 1.0)) for name in one.needs)
-
-
-def _enough(limit: str, need: float) -> str:
-    """A limit that would do as the option takes it, rounded up."""
-    if limit == "error":
-        return f"{need * AMPLE:.1e}"
-    for unit, each in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if need * AMPLE >= each:
-            return f"{math.ceil(need * AMPLE / each * 100) / 100:g}{unit}"
-    return f"{math.ceil(need * AMPLE)}B"
 
 
 def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:

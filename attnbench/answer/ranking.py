@@ -13,7 +13,6 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations, groupby, pairwise
 from typing import Any
 
@@ -183,7 +182,7 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
         time = time_of(record)
         if time is None or time.flags or time.median_s < LEAST_S or record.ranks is not None:
             continue
-        if fused := sorted({kernel for kernel in record.kernels if _is_fused(kernel)}):
+        if fused := sorted({k for k in record.kernels if k != CALLING and FUSED.search(k)}):
             key = (record.problem, record.node, record.computes, *fused, _peak(record))
             groups.setdefault(key, []).append((record.variant, time.median_s))
     twins = (
@@ -192,11 +191,6 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
         for (a, x), (b, y) in combinations(group, 2)
     )
     return max(twins, key=lambda each: each[0], default=(0.0, ()))
-
-
-@cache
-def _is_fused(kernel: str) -> bool:
-    return kernel != CALLING and FUSED.search(kernel) is not None
 
 
 def unrest(records: Iterable[Record]) -> float:
@@ -392,12 +386,10 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     )
 
 
-def _frugal(winner: Candidate, all_of_them: Sequence[Candidate]) -> tuple[str, int, float] | None:
-    peaks = [
-        (c.memory_bytes, c.median_s, c.variant) for c in all_of_them if c.memory_bytes is not None
-    ]
+def _frugal(winner: Candidate, known: Sequence[Candidate]) -> tuple[str, int, float] | None:
     if not winner.memory_bytes:
         return None
+    peaks = ((c.memory_bytes, c.median_s, c.variant) for c in known if c.memory_bytes is not None)
     peak, median, name = min(peaks)
     return (name, peak, median / winner.median_s) if peak <= FRUGAL * winner.memory_bytes else None
 

@@ -25,8 +25,6 @@ def test_problems_alike_in_all_but_their_length_are_one_regime():
     [
         {"kv_heads": 2},
         {"v_head_dim": 32},
-        {"dtype": "bfloat16"},
-        {"phase": "train"},
         {"inputs": "peaky"},
         {"device": "cuda"},
         {"world": 2},
@@ -82,13 +80,6 @@ def test_training_comes_first_and_layers_last():
     assert found == order
 
 
-def test_a_kind_of_machine_is_named_only_where_there_are_several():
-    one = [timed("a", 128, 1.0, node="fast box")]
-    assert "fast box" not in str(regimes(one)[0])
-    two = [*one, timed("a", 128, 1.0, node="slow box")]
-    assert ["fast box" in str(r) or "slow box" in str(r) for r in regimes(two)] == [True, True]
-
-
 @pytest.mark.parametrize("median", [None, math.nan, math.inf, 0.0, -1.0])
 def test_what_is_no_number_above_zero_is_no_time(median):
     (found,) = regimes([timed("a", 128, median), timed("b", 128, 1.0)])
@@ -106,19 +97,11 @@ def test_the_longest_is_where_at_least_half_of_the_most_have_a_time():
     assert regimes([untimed("a", 128)])[0].longest() is None
 
 
-@pytest.mark.parametrize(
-    ("mask", "said"),
-    [
-        ("dense:/home/me/masks/m.npy", "dense:m.npy"),
-        ("causal+bias:../b.npy", "causal+bias:b.npy"),
-        ("window:8,0", "window:8,0"),
-    ],
-)
-def test_a_mask_of_a_file_is_called_by_the_file_s_name_alone(mask, said):
+def test_a_mask_of_a_file_is_called_by_the_file_s_name_alone():
     record = timed("a", 128, 1.0)
-    (found,) = regimes([record.with_(problem={**record.problem.to_dict(), "mask": mask})])
-    assert found.mask == said
-    assert str(found).startswith(f"forward, {said}, ")
+    problem = {**record.problem.to_dict(), "mask": "causal+bias:../b.npy"}
+    (found,) = regimes([record.with_(problem=problem)])
+    assert str(found).startswith("forward, causal+bias:b.npy, ")
 
 
 # ---- what nobody beats ---------------------------------------------------------------------------

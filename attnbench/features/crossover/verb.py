@@ -28,6 +28,7 @@ def crossover(given: argparse.Namespace) -> int:
     """``attnbench crossover A B``"""
     import impls
     from attnbench.core.machine import this_machine
+    from attnbench.features.crossover.answer import STOPPED
     from attnbench.features.crossover.search import plan
 
     machine = this_machine()
@@ -44,7 +45,9 @@ def crossover(given: argparse.Namespace) -> int:
         from attnbench.features.crossover import view
 
         view.show(found)
-    return _status(found)
+    if found.ended == STOPPED:
+        return INTERRUPTED
+    return status([str(look.status) for look in found.all_looks]) if found.all_looks else 2
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
@@ -68,13 +71,18 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     from attnbench.features.crossover.search import CrossoverSearch, PairServer, seek
     from attnbench.features.crossover.view import line
     from attnbench.sweep.engine import engine_on
+    from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
     from attnbench.sweep.sweep import Interrupt
 
     settings = Settings(threads=pinned(given.threads, machine))
     floors = stored_floors(Path(given.out), machine, settings.threads)
     seconds, search = given.budget or DEFAULT_SEARCH_S, CrossoverSearch(duel.rungs)
-    say(_begins(duel, seconds))
+    words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
+    say(
+        f"where {duel.a.label} and {duel.b.label} overtake each other, from {duel.rungs[0]:,} to "
+        f"{duel.rungs[-1]:,} ({words}); {duration(seconds)} at the most"
+    )
     if given.margin is None and not floors:
         say(
             "no noise floor is stored for this machine, so it is measured at the first length; "
@@ -95,23 +103,3 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     return CrossoverAnswer(
         duel.a.label, duel.b.label, what, duel.asked, search, ended, tuple(duel.notes())
     )
-
-
-def _begins(duel: Duel, seconds: float) -> str:
-    from attnbench.sweep.plan import duration
-
-    words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
-    return (
-        f"where {duel.a.label} and {duel.b.label} overtake each other, from {duel.rungs[0]:,} to "
-        f"{duel.rungs[-1]:,} ({words}); {duration(seconds)} at the most"
-    )
-
-
-def _status(found: CrossoverAnswer) -> int:
-    """130 where it was stopped; else as compare ends."""
-    from attnbench.features.crossover.answer import STOPPED
-
-    if found.ended == STOPPED:
-        return INTERRUPTED
-    looks = found.all_looks
-    return status([str(look.status) for look in looks]) if looks else 2
