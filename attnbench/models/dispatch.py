@@ -7,9 +7,7 @@
 The function is called as torch's own is, and hands each call to the variant that was fastest on
 it. The choice is made once for calls that are alike and kept, so that a later one costs some
 microseconds; a variant is built for the lengths that it is called with, so the first call of new
-lengths costs more. Where a table does not say that its variants are right on every kind of inputs
-(one written by hand or by an earlier version), each is tried on all kinds before its first call,
-and not used if it is wrong on one. What the table does not cover, and calls that are traced,
+lengths costs more. What the table does not cover, and calls that are traced,
 transformed or have tensors without values, go to torch's own function, and a
 :class:`DispatchWarning` says so, once for each cause. Under ``torch.compile`` the graph breaks
 around a call: what was measured is what runs.
@@ -20,7 +18,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -36,19 +34,13 @@ import impls
 from attnbench import __version__
 from attnbench.answer.dispatch_table import SAME, DispatchEntry, DispatchTable
 from attnbench.core.machine import this_machine
-from attnbench.gate.budget import Yardstick, check
-from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import check_finite, check_form
-from attnbench.gate.inputs import Inputs, make
-from attnbench.gate.oracle import compare, sample_rows
-from attnbench.gate.reference import ROWS, of_rows
 from attnbench.models.attention import Built, CallShape, NotServed
 from attnbench.models.cores import frames_out
-from attnbench.models.mask_of import is_usual, problem_of
+from attnbench.models.mask_of import is_usual
 from impls.asked import CantBeDone
 from impls.heads import Attend
 from impls.masks import Mask
-from impls.problem import INPUTS, Problem
+from impls.problem import INPUTS
 from impls.spec import Unsupported
 
 ANY_QUERIES = ("none", "causal@upper-left")
@@ -199,10 +191,6 @@ class Dispatch:
         """By cause: the sentences that were said, of calls left to torch or of how it is here."""
         self._built, self._tables = built, tuple(tables)
         self._device = table.made["device"]
-        self._unchecked = [x for x in INPUTS if x not in (table.made.get("inputs") or ())]
-        """Kinds of inputs on which the table doesn't say that its variants are right."""
-        self._checked: dict[Any, str | None] = {}
-        """By variant and kind of call: what is wrong with it on one of these, if anything."""
         self._entries = defaultdict[tuple[Any, ...], list[DispatchEntry]](list)
         for entry in table.entries:
             self._entries[entry.alike].append(entry)
@@ -274,29 +262,12 @@ class Dispatch:
             entry, variant = find_entry(self._entries, shapes, dtypes, **kind)  # type: ignore[arg-type]
             q, k, v = map(tuple, shapes)
             call = CallShape(q, k, v, dtypes[0], device, Mask.parse(entry.mask), entry.phase)
-            attend = self._built[variant].attend(call)
-            if self._unchecked and variant != self.table.fallback:
-                self._check(attend, variant, entry, call)
-            return attend
+            return self._built[variant].attend(call)
         except Unseen as why:
             self._left_to_torch(why.cause, why)
         except NotServed as why:
             self._left_to_torch("not served", why)
         return None
-
-    def _check(self, attend: Attend, variant: str, entry: DispatchEntry, call: CallShape) -> None:
-        """Raise :class:`Unseen` where a variant, tried once, is wrong on some kind of inputs."""
-        key = variant, entry.alike
-        if key not in self._checked:
-            problem = problem_of(call.q, call.v, call.dtype, call.device, call.mask, "forward")
-            self._inside.a_variant = True
-            try:
-                with torch.no_grad():
-                    self._checked[key] = _wrong(attend, problem, self._unchecked)
-            finally:
-                self._inside.a_variant = False
-        if (wrong := self._checked[key]) is not None:
-            raise Unseen(f"{variant} is not used, since {wrong}", f"wrong {variant}")
 
     def _say(self, cause: str, sentence: str) -> None:
         """Warn once for each cause, at the line that called."""
@@ -320,24 +291,6 @@ class Dispatch:
             f"<attnbench.dispatch: {count} entries for {made['machine']}, {made['device']}, "
             f"torch {made['torch']}>"
         )
-
-
-def _wrong(attend: Attend, problem: Problem, kinds: Iterable[str]) -> str | None:
-    """What is wrong with a variant's output on these kinds of inputs, in some rows of it."""
-    for problem in (problem.with_(inputs=kind) for kind in kinds):
-        inputs = make(problem, 0)
-        assert isinstance(inputs, Inputs)
-        rows = sample_rows(problem.q_len, ROWS, 0).to(problem.device)
-        truth, _ = of_rows(problem, inputs, rows, None, 0)
-        try:
-            out = check_form(problem, attend(*inputs))
-            check_finite("its output", out)
-            error = compare(out[:, :, rows], truth.want["forward"])
-            yardstick = Yardstick(truth.plain["forward"], truth.tried, None)
-            check("forward", error, yardstick, problem.dtype, rows)
-        except (Wrong, Unsupported) as wrong:
-            return f"on {problem.inputs} inputs {wrong}"
-    return None
 
 
 def _special(
@@ -382,7 +335,12 @@ def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
     Of torch its release counts: a wheel's metadata may say ``2.13.0`` where torch itself says
     ``2.13.0+cu130``. The device and its driver are in the table besides.
     """
-    here = this_machine()
+    here, tried = this_machine(), made.get("inputs") or ()
+    if missing := [kind for kind in INPUTS if kind not in tried]:
+        raise DispatchRefused(
+            f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
+            "'attnbench choose --export' tries them, and makes one that does"
+        )
     if made["device"] not in here.devices:
         raise DispatchRefused(
             f"the table was made for {made['device']}, and this machine has "

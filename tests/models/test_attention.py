@@ -1,6 +1,5 @@
 """``attention(name)``: a variant of the table, or of a file of rows, as a function."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -35,13 +34,12 @@ def build(problem):
 """
 
 
-@pytest.mark.parametrize("layout", ["heads first", "tokens first"])
-def test_an_output_that_the_row_would_overwrite_is_the_callers(tmp_path, layout):
+def test_an_output_that_the_row_would_overwrite_is_the_callers(tmp_path):
     (tmp_path / "rows.py").write_text(BUFFERED)
     q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
-    if layout == "tokens first":
-        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    tokens_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     attend = attention("buffered", [tmp_path / "rows.py"])
-    first = attend(q, k, v)
-    attend(q + 1, k, 2 * v)
-    torch.testing.assert_close(first, F.scaled_dot_product_attention(q, k, v))
+    for given in ([q, k, v], tokens_first):
+        first = attend(*given)
+        attend(q + 1, k, 2 * v)
+        torch.testing.assert_close(first, F.scaled_dot_product_attention(q, k, v))

@@ -1,7 +1,6 @@
 """Variants that compile, at many lengths, beside functions that the program itself compiled."""
 
 import functools
-import threading
 
 import pytest
 import torch
@@ -73,26 +72,6 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
     check(attend, [(1, n) for n in range(8, 18)], "causal")
     check(attend, [(n, 40) for n in range(8, 18)])
     assert users() == 2
-
-
-def test_threads_may_compile_at_the_same_time(quickly):
-    attend, failed = attention("compiled"), []
-
-    def calls(lengths):
-        try:
-            check(attend, lengths, "causal", again=3)
-        except Exception as error:
-            failed.append(error)
-
-    threads = [
-        threading.Thread(target=calls, args=([(n, n) for n in range(start, 30, 2)],))
-        for start in (8, 9)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
 
 
 @pytest.mark.slow

@@ -78,13 +78,6 @@ def test_what_the_program_puts_there_meanwhile_stays(monkeypatch):
     assert only(calls).calls == 1
 
 
-def test_a_model_saved_inside_a_capture_is_torchs_own_outside(tmp_path):
-    with attnbench.capture():
-        torch.save(Model(), tmp_path / "model.pt")
-    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
-    assert loaded.attend is F.scaled_dot_product_attention is by_another_name
-
-
 def test_a_capture_that_can_not_begin_leaves_everything_as_it_was(monkeypatch):
     before = F.scaled_dot_product_attention, torch.compile
     monkeypatch.setattr("attnbench.models.capture.written_out.put_written_out", lambda *_: 1 / 0)

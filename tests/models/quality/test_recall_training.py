@@ -210,11 +210,12 @@ ROWS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "status", "reason"),
     [
         ("dies", "failed", "the worker ended with status 7: last words"),
-        pytest.param("hangs", "timed_out", "it was ended after 8 s", marks=pytest.mark.slow),
+        ("hangs", "timed_out", "it was ended after 8 s"),
     ],
 )
 def test_a_training_keeps_its_checkpoints_however_it_ends(

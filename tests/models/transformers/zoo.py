@@ -41,21 +41,13 @@ class Small(NamedTuple):
 
     @property
     def pads(self) -> tuple[str, ...]:
-        """What it can be given: images and sounds are all of one size."""
+        """What it can be given: sounds are all of one size."""
         return PADS if self.reads in ("tokens", "both") else PADS[:1]
 
 
 ZOO = {
     "llama": Small("LlamaForCausalLM", "LlamaConfig", GROUPED),
     "mistral": Small("MistralForCausalLM", "MistralConfig", {**GROUPED, "sliding_window": 5}),
-    "qwen2": Small(
-        "Qwen2ForCausalLM", "Qwen2Config",
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-    ),
-    "qwen3": Small("Qwen3ForCausalLM", "Qwen3Config", {**GROUPED, "head_dim": 16}),
-    "gemma": Small(
-        "GemmaForCausalLM", "GemmaConfig", {**SMALL, "num_key_value_heads": 1, "head_dim": 16}
-    ),
     "gemma3": Small(
         "Gemma3ForCausalLM", "Gemma3TextConfig",
         {**GROUPED, "head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 20,
@@ -70,13 +62,6 @@ ZOO = {
     "bert": Small(
         "BertForMaskedLM", "BertConfig",
         {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}, writes=False,
-    ),
-    "vit": Small(
-        "ViTForImageClassification", "ViTConfig",
-        {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "image_size": 16, "patch_size": 4, "num_labels": 5,
-         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-        reads="image", writes=False,
     ),
     "t5": Small(
         "T5ForConditionalGeneration", "T5Config",
@@ -120,9 +105,6 @@ def asked(small: Small, pad: str = "none") -> Asked:
     labels = ids.masked_fill(
         ~(counts & counts.roll(1, 1).index_fill(1, torch.tensor(0), False)), -100
     )
-    if small.reads == "image":
-        pixels = torch.randn(3, 3, 16, 16, generator=source)
-        return Asked({"pixel_values": pixels}, torch.tensor([0, 3, 4]), torch.ones(3).bool())
     if small.reads == "tokens":
         padding = {} if pad == "none" else {"attention_mask": real}
         labels = labels if small.writes else ids.masked_fill(~counts, -100)
@@ -147,15 +129,8 @@ def written(model: nn.Module, question: Asked, **more: Any) -> tuple[Tensor, Ten
     given = {k: v for k, v in question.given.items() if k != "decoder_input_ids"}
     if "input_ids" in given:
         given.setdefault("attention_mask", torch.ones_like(given["input_ids"]))
-    made = model.generate(
-        **given,
-        max_new_tokens=9,
-        min_new_tokens=9,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-        **more,
-    )
+    more |= {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False}
+    made = model.generate(**given, output_logits=True, return_dict_in_generate=True, **more)
     return made.sequences, torch.stack(made.logits)
 
 
