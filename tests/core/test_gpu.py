@@ -58,66 +58,55 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
         for board in self.boards:
-            if board["uuid"] == uuid:
+            if board["UUID"] == uuid:
                 return board
         raise NVMLError("Not Found")
 
     def nvmlDeviceGetFieldValues(self, handle, fields):
-        assert fields == [186]
-        watts = self._of(handle, "instant")
-        value = SimpleNamespace(uiVal=watts)
-        return [SimpleNamespace(nvmlReturn=3 if watts is None else 0, valueType=1, value=value)]
-
-    def nvmlDeviceGetMigMode(self, handle):
-        if handle.get("mig") is None:
-            raise NotSupported("Not Supported")
-        return [handle["mig"], 0]
-
-    def nvmlDeviceGetViolationStatus(self, handle, policy):
-        return SimpleNamespace(violationTime=self._of(handle, "violations")[policy])
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        return self._of(handle, "clocks")[kind]
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        return self._of(handle, "most")[kind]
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        return self._of(handle, "temperature")
-
-    @staticmethod
-    def _of(handle, what):
-        if what not in handle:
-            raise NotSupported("Not Supported")
-        return handle[what]
+        return [handle[field] for field in fields]
 
     def __getattr__(self, name):
         """All other questions are looked up by what follows ``nvmlDeviceGet``."""
         if not name.startswith("nvmlDeviceGet"):
             raise AttributeError(name)
-        return lambda handle: self._of(handle, name.removeprefix("nvmlDeviceGet"))
+
+        def ask(handle, *kind):
+            what = name.removeprefix("nvmlDeviceGet")
+            if what not in handle:
+                raise NotSupported("Not Supported")
+            return handle[what][kind[0]] if kind else handle[what]
+
+        return ask
 
 
 def h200(uuid="GPU-aa", **changes):
     whole = {
-        "uuid": uuid,
         "UUID": uuid,
         "Name": b"NVIDIA H200",
         "CudaComputeCapability": (9, 0),
         "MemoryInfo": SimpleNamespace(total=150 << 30, used=1 << 30),
-        "clocks": {1: 1950, 2: 3201},
-        "most": {1: 1980, 2: 3201},
+        "ClockInfo": {1: 1950, 2: 3201},
+        "MaxClockInfo": {1: 1980, 2: 3201},
         "CurrentClocksEventReasons": 0x4 | 0x40,
-        "instant": 612_000,
         "PowerUsage": 598_000,
         "EnforcedPowerLimit": 700_000,
         "TotalEnergyConsumption": 12_345,
-        "temperature": 61,
-        "mig": 0,
-        "violations": {0: 2_000_000_000, 1: 5_000_000, 3: 0},
+        "Temperature": [61],
+        "MigMode": [0, 0],
+        "ViolationStatus": {
+            policy: SimpleNamespace(violationTime=ns)
+            for policy, ns in ((0, 2_000_000_000), (1, 5_000_000), (3, 0))
+        },
         "ComputeRunningProcesses": [],
+        **instant(612_000),
     }
     return {k: v for k, v in {**whole, **changes}.items() if v is not ...}
+
+
+def instant(milliwatts):
+    """The board's power at this instant, the field 186; or that it can't say."""
+    value, failed = SimpleNamespace(uiVal=milliwatts), 3 * (milliwatts is None)
+    return {186: SimpleNamespace(nvmlReturn=failed, valueType=1, value=value)}
 
 
 def busy(*pids):
@@ -148,7 +137,7 @@ def test_a_board_answers_in_plain_units(driver):
     }  # fmt: skip
     assert {name: getattr(board, name)() for name in QUESTIONS} == asked
     assert [board.held_down_s(p) for p in nvml.POLICIES] == [2.0, 0.005, 0.0]
-    driver(h200(instant=None, mig=1), {"uuid": "MIG-cc"})
+    driver({**h200(MigMode=[1, 0]), **instant(None)}, {"UUID": "MIG-cc"})
     board = nvml.board("aa")  # torch's UUID has no prefix
     assert (board.power_w(), board.mig(), board.other_processes()) == (598.0, True, 0)
     assert nvml.board("cc").mig() is True
@@ -157,7 +146,7 @@ def test_a_board_answers_in_plain_units(driver):
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_what_a_board_can_not_answer_is_a_sentence(driver, question):
-    driver({"uuid": "GPU-aa", "UUID": "GPU-aa"})
+    driver({"UUID": "GPU-aa", **instant(None)})
     answer = getattr(nvml.board("GPU-aa"), question)()
     if question == "mig":
         assert answer is False  # what can't be cut isn't
@@ -274,12 +263,12 @@ def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(dri
         ({"driver": ""}, {}, None),
         ({"cuda": "99.1", "driver": "999"}, {}, None),
         ({"cuda": None}, {}, "has no CUDA, so the GPU stays idle; install"),
-        ({}, {"mig": 1}, "cut into instances"),
+        ({}, {"MigMode": [1, 0]}, "cut into instances"),
         ({}, busy(7), "a process computes on NVIDIA H200"),
         ({}, busy(7, 8), "2 processes compute"),
         ({}, {"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are"),
-        ({}, {"uuid": "GPU-zz"}, "can't be asked"),
-        ({}, dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "mig"), ...), None),
+        ({}, {"UUID": "GPU-zz"}, "can't be asked"),
+        ({}, dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "MigMode"), ...), None),
     ],
 )
 def test_what_may_spoil_times_is_told(driver, changes, board, words):
@@ -319,7 +308,7 @@ def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
 
 
 def test_processor_and_gpus_tell_their_state_or_why_not(driver, monkeypatch):
-    driver(h200(instant=None, PowerUsage=...))
+    driver({**h200(PowerUsage=...), **instant(None)})
     found = vitals(replace(this_machine(), gpus=(GPU, replace(GPU, uuid="GPU-zz"))))
     assert found["cpu"]["load_1min"] >= 0 and found["cpu"]["governor"]
     first, second = found["gpus"]
