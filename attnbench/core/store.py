@@ -6,6 +6,7 @@ are not taken on trust: :class:`Checked` gives those that count, and says what i
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 FIELDS = {
     "run": str, "command": str, "started": str, "folder": str, "seed": int, "protocol": int,
     "budget_s": int | float, "machine": dict, "settings": dict, "code": dict, "grid": dict,
-    "variants": list, "problems": list, "tables": list,
+    "variants": list, "problems": list, "tables": list, "ceilings": dict, "nodes": dict,
+    "selfcheck": dict, "legs": list,
 }  # fmt: skip
 """What a header's values are, where there are any."""
 LONGEST_BUDGET_S = 86400
@@ -159,6 +161,7 @@ class Checked:
         """Lines whose figures were not those of their samples."""
         self.untrue: list[int] = []
         """Lines whose time can't be true."""
+        self._lines = 0
         self._header: Any = {}
         with suppress(OSError, ValueError):  # without it the samples alone are looked at
             self._header = from_json((path / HEADER).read_text())
@@ -174,6 +177,7 @@ class Checked:
         self._find_repeated()
         left_out = {*self.repeated, *self.unlike}
         for number, line in numbered_lines(self.path):
+            self._lines = number
             if number in left_out or (wanted and (cell := _cell_of(line)) and not wanted(cell[1])):
                 continue
             try:
@@ -254,6 +258,22 @@ class Checked:
             return None
         return least / (record.ranks.world if record.ranks is not None else 1)
 
+    def cut_off(self) -> bool:
+        """Whether a death left a tail, whose lines are then not counted among the damaged ones.
+
+        That is a last line without an end, and, after a loss of power, lines at the end that are
+        no JSON: nought bytes, or blocks of something else. To be asked for once all was read.
+        """
+        with suppress(FileNotFoundError), (self.path / RECORDS).open("rb") as data:
+            size = data.seek(0, os.SEEK_END)
+            data.seek(max(size - 1, 0))
+            found = data.read() not in (b"", b"\n")
+            while self.damaged and self.damaged[-1] == self._lines:
+                found, self._lines = True, self._lines - 1
+                self.damaged.pop()
+            return found
+        return False
+
     def sentences(self) -> Iterator[str]:
         """What is amiss, where it is, and what helps; to be asked for once all was read."""
         again = f"; attnbench run --resume {self.path} measures that again"
@@ -327,24 +347,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 del lines[-1]
             yield from enumerate(lines, number)
             number += len(lines)
-
-
-def whole_length(data: bytes) -> int:
-    """How many bytes there are before the tail that a death left behind, if it left one.
-
-    That is a last line without an end, and, after a loss of power, lines at the end that are no
-    JSON: nought bytes, or blocks of something else.
-    """
-    end = data.rfind(b"\n") + 1
-    while end:
-        start = data.rfind(b"\n", 0, end - 1) + 1
-        try:
-            from_json(data[start:end])
-        except ValueError:
-            end = start
-        else:
-            break
-    return end
 
 
 ROWS = "rows"

@@ -23,7 +23,7 @@ from attnbench.answer.regimes import Regime, regimes
 from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
-from attnbench.core.store import BAD_TIME, Checked, each_run, read_header, whole_length
+from attnbench.core.store import BAD_TIME, Checked, each_run, read_header
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,6 @@ AXES = {
 """The axes of a run's grid, and the fields of a problem that they set."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name may have: ends of lines, commands to a terminal, half a letter."""
-OBJECTS = {"ceilings": dict, "nodes": dict, "code": dict, "selfcheck": dict, "legs": list}
-"""Parts of a header that may be missing, and what they are."""
 CHOSEN = re.compile(r"torch chose ([^(]+) \(")
 """The backend, in a record's note."""
 
@@ -122,12 +120,8 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     read: list[ReportRun] = []
     empty: list[Path] = []
     for path in found:
-        header = read_header(path)
-        for name, kind in OBJECTS.items():
-            if not isinstance(header.get(name) or kind(), kind):
-                raise StoreError(f"{path / HEADER} is damaged: no fit {name}; measure again")
         with collector_off():
-            run = _read(len(read), path, header)
+            run = _read(len(read), path, read_header(path))
         if run.records:
             read.append(run)
         else:
@@ -144,24 +138,12 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
 
 
 def _read(number: int, path: Path, header: Mapping[str, Any]) -> ReportRun:
-    try:
-        data = (path / RECORDS).read_bytes()
-    except FileNotFoundError:
-        data = b""
-    except OSError as error:
-        said = f"can't read {path / RECORDS}: {error.strerror}; make it readable"
-        raise StoreError(said) from None
-    checked, whole = Checked(path), whole_length(data)
-    found = (
-        [(line, _with_plain_names(record)) for line, record in checked.records()] if data else []
-    )
-    last = data.count(b"\n", 0, whole)  # what is cut off has a note of its own
-    checked.damaged = [line for line in checked.damaged if line <= last]
+    checked = Checked(path)
+    found = [(line, _with_plain_names(record)) for line, record in checked.records()]
+    torn = checked.cut_off()  # which has a note of its own
     lines, records = [line for line, _ in found], [record for _, record in found]
     run = ReportRun(number, path, header, records, lines)
-    return replace(
-        run, notes=(*_notes(run, torn=whole < len(data)), *checked.sentences(), *_legs(header))
-    )
+    return replace(run, notes=(*_notes(run, torn=torn), *checked.sentences(), *_legs(header)))
 
 
 def _with_plain_names(record: Record) -> Record:
