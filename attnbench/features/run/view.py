@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -28,9 +28,8 @@ def show_results(records: Sequence[Record]) -> None:
         regimes.setdefault(_regime(record.problem) + node, []).append(record)
     for regime, some in regimes.items():
         show(_table(regime, some))
-    flags = (f"! {flag}: {', '.join(cells)}" for flag, cells in _flags(records).items())
     out = console()
-    for line in (*flags, *_other_bits(records), *_energy_absent(records), *_unmeasured(records)):
+    for line in _footnotes(records):
         out.print(Text(line), style=FAINT)
 
 
@@ -117,44 +116,22 @@ def _above(record: Record) -> bool:
     return record.share_of_ceiling is not None and record.share_of_ceiling > 1
 
 
-def _other_bits(records: Sequence[Record]) -> Iterable[str]:
-    """Variants whose results differ on equal values, and what torch's deterministic mode costs."""
+def _footnotes(records: Sequence[Record]) -> Iterator[str]:
+    """What is in doubt, and why cells were not measured: each reason once, with its cells."""
+    cells: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        d = record.determinism
-        if d is None or False not in (d.repeats, d.batch, d.place):
-            continue
-        mode = (
-            f"; under torch's deterministic mode at {d.mode_cost:.2f} times the time"
-            if (d.mode_repeats and d.mode_cost)
-            else ""
-        )
-        yield f"{record.variant}, {record.problem.phase}: {d.words()}{mode}"
-
-
-def _energy_absent(records: Sequence[Record]) -> Iterable[str]:
-    """Why there are no joules, each reason once."""
-    whys = dict.fromkeys(r.energy.why for r in records if r.energy is not None and r.energy.why)
-    return [f"no energy: {why}" for why in whys]
-
-
-def _flags(records: Sequence[Record]) -> dict[str, list[str]]:
-    """The cells by what put their times in doubt."""
-    found: dict[str, list[str]] = {}
-    for record in records:
-        for flag in record.time.flags if record.time else ():
-            where = f"{record.variant} {_length(record.problem)} {record.problem.phase}"
-            found.setdefault(flag.split(":")[0], []).append(where)
-    return found
-
-
-def _unmeasured(records: Sequence[Record]) -> Iterable[str]:
-    """Each reason why cells were not measured, once, with the cells and what to do."""
-    reasons: dict[tuple[str, str, str], list[str]] = {}
-    for record in records:
+        flags = record.time.flags if record.time else ()
+        found = [(f"! {flag.split(':')[0]}: ", "") for flag in flags]
+        d, energy = record.determinism, record.energy
+        if d is not None and False in (d.repeats, d.batch, d.place):
+            found.append(("", f": {d.words()}"))
+        if energy is not None and energy.why:
+            found.append(("no energy: ", f": {energy.why}"))
         if record.status is not Status.MEASURED:
-            key = (record.status, record.reason, record.remedy)
-            where = f"{record.variant} on {record.problem}"
-            reasons.setdefault(key, []).append(where)
-    for (status, reason, remedy), cells in reasons.items():
-        where = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
-        yield f"{status}: {where}: {reason}" + f" → {remedy}" * bool(remedy)
+            remedy = f" → {record.remedy}" * bool(record.remedy)
+            found.append((f"{record.status}: ", f": {record.reason}{remedy}"))
+        for each in found:
+            cells.setdefault(each, []).append(f"{record.variant} on {record.problem}")
+    for (before, after), some in cells.items():
+        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        yield f"{before}{some[0]}{more}{after}"
