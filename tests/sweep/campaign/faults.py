@@ -112,29 +112,9 @@ row("honest", build=":honest", options={"n": 0})
 # ---- it raises, or gives what is no result; the worker lives -------------------------------------
 
 
-@kind("failed", ": first line", quick=True)
-def raises(problem):
-    raise RuntimeError("first line\nsecond line")
-
-
-@kind("failed out_of_memory", "it raised RuntimeError")
-def message_of_a_gigabyte(problem):
-    raise RuntimeError("x" * GIGABYTE)
-
-
-@kind("failed", "KeyError", quick=True)
-def message_with_surrogates_and_nulls(problem):
-    raise KeyError("\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line")
-
-
 @kind("failed", "RecursionError")
 def recursion_without_end(problem):
     return recursion_without_end(problem)
-
-
-@kind("failed", "it must return attend", quick=True)
-def build_that_returns_nothing(problem):
-    return None
 
 
 @kind("wrong failed")
@@ -147,11 +127,6 @@ def returns_what_raises_at_every_touch(problem):
     return lambda q, k, v: monster()
 
 
-@kind("wrong", "finite", quick=True)
-def gives_nan(problem):
-    return lambda q, k, v: v * float("nan")
-
-
 @kind("wrong", "carries more than its values")
 def output_with_something_of_a_hundred_megabytes(problem):
     inner = right(problem)
@@ -162,54 +137,6 @@ def output_with_something_of_a_hundred_megabytes(problem):
         return out
 
     return attend
-
-
-def _raise(problem):
-    raise ZeroDivisionError("in its cost")
-
-
-@kind("failed", "ZeroDivisionError", cost=":_raise", quick=True)
-def cost_that_raises(problem):
-    return right(problem)
-
-
-def _vast(problem):
-    from impls.cost import Cost
-
-    return Cost(flops=1, bytes=1, peak_bytes=1 << 60)
-
-
-@kind("out_of_memory", "predicted", cost=":_vast", quick=True)
-def cost_beyond_all_memory(problem):
-    return right(problem)
-
-
-@kind("failed", "its note", quick=True)
-def note_that_raises(problem):
-    def note():
-        raise ValueError("its note")
-
-    return noted(problem, note)
-
-
-@kind("unsupported", "it doesn't say why", quick=True)
-def refuses_without_a_word(problem):
-    raise Unsupported("")
-
-
-@kind("unavailable", quick=True)
-def unavailable_for_an_object(problem):
-    raise Unavailable(object(), {1: object()})
-
-
-@kind("out_of_memory", quick=True)
-def asks_for_a_terabyte(problem):
-    return lambda q, k, v: q.new_zeros(1 << 40)
-
-
-@kind("failed", "fails_at_import", build=f"{Path(__file__).with_name('fails_at_import.py')}:build")
-def module_that_fails_at_import(problem):
-    """Its code is elsewhere."""
 
 
 # ---- it leaves the process changed: whoever comes next must not suffer from it -------------------
@@ -286,12 +213,6 @@ def forgets_all_modules(problem):
     return inner
 
 
-@kind("measured wrong")
-def hangs_when_the_process_ends(problem):
-    atexit.register(time.sleep, 600)
-    return right(problem)
-
-
 def sleeper(*how, **more):
     """A process that stays, whose command says whose it is though its environment may not."""
     code = f"import time; time.sleep(599)  # {os.environ.get(MARK, '')}"
@@ -306,11 +227,6 @@ def leaves_a_daemon_that_hides(problem):
         os._exit(0)
     os.wait()
     return right(problem)
-
-
-@kind("wrong", "left a copy of its process running")
-def forks(problem):
-    return in_a_call(problem, os.fork)
 
 
 # ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
@@ -345,31 +261,6 @@ def exits(problem):
         os._exit(3)
 
     return in_a_call(problem, deed)
-
-
-@kind("crashed", "SIGSEGV", quick=True)
-def reads_nothing(problem):
-    return in_a_call(problem, lambda: ctypes.string_at(0))
-
-
-@kind("crashed failed")
-def quits_with_0(problem):
-    sys.exit(0)
-
-
-@kind("crashed timed_out", hangs=True)
-def closes_all_pipes(problem):
-    return in_a_call(problem, lambda: os.closerange(3, 256))
-
-
-@kind("crashed", "does not end")
-def floods_the_pipe_without_a_line(problem):
-    return in_a_call(problem, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)])
-
-
-@kind("crashed")
-def says_something_into_the_pipe(problem):
-    return in_a_call(problem, lambda: os.write(pipe(), b"junk\n"))
 
 
 @kind("wrong", "it answered twice: one of the answers is forged")
@@ -416,16 +307,6 @@ def forks_without_end(problem):
 # ---- it never ends, or says more than anybody can hear -------------------------------------------
 
 
-@kind("timed_out", "still running", hangs=True, quick=True)
-def loops_in_c_with_the_interpreter_held(problem):
-    return in_a_call(problem, lambda: ctypes.PyDLL(None).sleep(600))
-
-
-@kind("timed_out", "still running", hangs=True)
-def stands_still(problem):
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 @kind("timed_out", "still running", hangs=True)
 def stops_its_keeper_and_hangs(problem):
     os.kill(os.getppid(), signal.SIGSTOP)
@@ -446,3 +327,78 @@ def says_for_ever_what_it_is_doing(problem):
             os.write(to, said * 100)
 
     return in_a_call(problem, deed)
+
+
+# ---- in a word -----------------------------------------------------------------------------------
+
+
+def fail(error):
+    raise error
+
+
+def then(problem, deed):
+    deed()
+    return right(problem)
+
+
+NOISE = "\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line"
+SIMPLE = {
+    "raises": ("failed", ": first line", lambda p: fail(RuntimeError("first line\nsecond line"))),
+    "message_with_surrogates_and_nulls": ("failed", "KeyError", lambda p: fail(KeyError(NOISE))),
+    "build_that_returns_nothing": ("failed", "it must return attend", lambda p: None),
+    "gives_nan": ("wrong", "finite", lambda p: lambda q, k, v: v * float("nan")),
+    "note_that_raises": (
+        "failed",
+        "its note",
+        lambda p: noted(p, lambda: fail(OSError("its note"))),
+    ),
+    "refuses_without_a_word": (
+        "unsupported",
+        "it doesn't say why",
+        lambda p: fail(Unsupported("")),
+    ),
+    "unavailable_for_an_object": ("unavailable", "", lambda p: fail(Unavailable(object(), {1: 2}))),
+    "asks_for_a_terabyte": ("out_of_memory", "", lambda p: lambda q, k, v: q.new_zeros(1 << 40)),
+    "reads_nothing": ("crashed", "SIGSEGV", lambda p: in_a_call(p, lambda: ctypes.string_at(0))),
+}
+"""Statuses, a word of the reason, and the ``build``; all of these are tried by default."""
+SLOW = {
+    "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * GIGABYTE))),
+    "quits_with_0": ("crashed failed", "", lambda p: sys.exit(0)),
+    "forks": ("wrong", "left a copy of its process running", lambda p: in_a_call(p, os.fork)),
+    "says_something": ("crashed", "", lambda p: in_a_call(p, lambda: os.write(pipe(), b"junk\n"))),
+    "floods_the_pipe_without_a_line": (
+        "crashed", "does not end",
+        lambda p: in_a_call(p, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)]),
+    ),
+    "hangs_at_the_end": (
+        "measured wrong", "", lambda p: then(p, lambda: atexit.register(time.sleep, 600)),
+    ),
+}  # fmt: skip
+HANGING = {
+    "closes_all_pipes": (
+        "crashed timed_out", "", lambda p: in_a_call(p, lambda: os.closerange(3, 256)),
+    ),
+    "stands_still": ("timed_out", "still running", lambda p: os.kill(os.getpid(), signal.SIGSTOP)),
+    "holds_the_interpreter": (
+        "timed_out", "still running", lambda p: in_a_call(p, lambda: ctypes.PyDLL(None).sleep(600)),
+    ),
+}  # fmt: skip
+for table, more in ((SIMPLE, {"quick": True}), (SLOW, {}), (HANGING, {"hangs": True})):
+    for name, (statuses, word, build) in table.items():
+        build.__name__ = name
+        globals()[name] = kind(statuses, word, **more)(build)
+
+
+def _broken_cost(problem):
+    raise ZeroDivisionError("in its cost")
+
+
+@kind("failed", "ZeroDivisionError", cost=":_broken_cost", quick=True)
+def cost_that_raises(problem):
+    return right(problem)
+
+
+@kind("failed", "fails_at_import", build=f"{Path(__file__).with_name('fails_at_import.py')}:build")
+def module_that_fails_at_import(problem):
+    """Its code is elsewhere."""

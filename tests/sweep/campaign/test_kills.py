@@ -163,7 +163,7 @@ def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
 
 
 def test_a_run_that_is_killed_while_its_worker_is_stuck_leaves_nothing(tmp_path):
-    with stuck_in("loops_in_c_with_the_interpreter_held", tmp_path) as (run, _, word):
+    with stuck_in("holds_the_interpreter", tmp_path) as (run, _, word):
         assert len(campaign.left_behind(word)) >= 3  # it, the keeper and the worker
         run.kill()
         run.wait()
