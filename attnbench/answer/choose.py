@@ -108,40 +108,36 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class Excluded:
-    """A variant that can't be chosen."""
+    """A variant that can't be chosen. ``needs``: what the limits that it breaks would have to be,
+    bytes of ``memory`` or an ``error``; a time that is too uncertain to rank, and at its best.
+    """
 
     variant: str
     why: Why
     said: str
     needs: Mapping[str, float] = field(default_factory=dict)
-    """What the limits that it breaks would have to be: bytes of ``memory``, or an ``error``."""
     about_s: float | None = None
-    """A time that is too uncertain to rank: its middle, and at its best."""
     at_best_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer for one problem; without a ranking there is none."""
+    """The answer for one problem: the ranking and the winner's lead over the next, from the run
+    ``source`` with its ``settings`` as the command line has them, and from comparisons in pairs.
+    Without a ranking there is none: ``why_not``, and which limit would have to give way.
+    """
 
     problem: Problem
     wants: Wants
     ranking: Ranking | None = None
     lead: Lead | None = None
-    """The winner's, over the next."""
     excluded: tuple[Excluded, ...] = ()
     why_not: str = ""
-    """Why there is no answer."""
     relax: str = ""
-    """Which limit would have to give way, and how far."""
     margin: float = MARGIN
-    """What counts as no lead."""
     source: str = ""
-    """The run that it rests on."""
     pairs: tuple[dict[str, Any], ...] = ()
-    """Comparisons in pairs that it rests on besides."""
     settings: tuple[str, ...] = ()
-    """The run's options besides its grid, as the command line has them."""
 
     @property
     def winner(self) -> Candidate | None:

@@ -56,20 +56,18 @@ class GainInterval:
 
 @dataclass(frozen=True)
 class SiteTimes:
-    """A site, what it uses now and what it would take."""
+    """A site's share of a step, what it uses now and what it would take, with the times of calls
+    alone; ``inside_s`` is what a call took in the program. ``why``: why there is no answer.
+    """
 
     site: str
     share: GainInterval | None
-    """Of a step; None where it was not measured."""
     uses: str
     now_s: GainInterval | None
     takes: str = ""
     then_s: GainInterval | None = None
-    """None where there is no answer."""
     why: str = ""
-    """Why there is no answer."""
     inside_s: float | None = None
-    """What a call took in the program; the times above are of calls alone. None if unknown."""
 
     @property
     def ratio(self) -> GainInterval | None:

@@ -61,22 +61,19 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedCell:
-    """One cell of both runs."""
+    """One cell of both runs, its problem as run b has it; ``memory_ratio`` is b's peak over a's.
+    ``reason``: why the side that has no time has none; ``notes``: what was amiss while timing.
+    """
 
     variant: str
     problem: Problem
-    """As run b has it."""
     status_a: Status
     status_b: Status
     comparison: Comparison | None
-    """None where not both have a time."""
     memory_ratio: float | None
-    """b's peak over a's."""
     across_devices: bool
     reason: str
-    """Why the side that has no time has none."""
     notes: tuple[str, ...]
-    """What was amiss while either was timed, and clocks that are not the same."""
 
     @property
     def change(self) -> str:
@@ -102,15 +99,15 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class RunsComparison:
-    """What can be said of run b against run a."""
+    """What can be said of run b against run a: of the cells that have a time in both, or another
+    status in one than in the other; ``alike`` more ended alike and without a time.
+    """
 
     a: str
     b: str
     differences: tuple[Difference, ...]
     cells: tuple[ComparedCell, ...]
-    """Those that have a time in both, or another status in one than in the other."""
     alike: int
-    """Cells that ended in both with the same status and without a time."""
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     margin: float

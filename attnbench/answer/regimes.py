@@ -27,17 +27,16 @@ PHASES = ("train", "forward", "backward", "decode")
 
 @dataclass(frozen=True)
 class Regime:
-    """What is alike in its records, and the records by length and variant."""
+    """Of the problems all but what varies with the length, and the records by length, the shortest
+    first, and variant. ``world``: over how many processes; ``tokens``: batch times length, where
+    these are alike and the batch is not.
+    """
 
     fixed: dict[str, Any]
-    """Of the problem, all but what varies with the length."""
     cells: dict[int, dict[str, Record]]
-    """By length, the shortest first, then by variant."""
     world: int | None = None
-    """Over how many processes; None of what ran in one."""
     node: str = ""
     tokens: int | None = None
-    """Batch times length, where these are alike and the batch is not."""
     several_nodes: bool = field(default=False, compare=False)
 
     @property

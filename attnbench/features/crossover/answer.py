@@ -32,32 +32,31 @@ class CrossoverStretch(NamedTuple):
 
 
 class Crossover(NamedTuple):
-    """``before`` leads up to the length ``low``, ``after`` from ``high`` on."""
+    """``before`` leads up to the length ``low``, ``after`` from ``high`` on; from the first to the
+    last of ``ties`` they can't be told apart. It is tight where no length is left to narrow it.
+    """
 
     before: str
     after: str
     low: int
     high: int
     ties: tuple[int, int] | None
-    """The first and the last length between where they can't be told apart."""
     tight: bool
-    """Whether no length is left that could narrow it."""
 
 
 @dataclass(frozen=True)
 class CrossoverAnswer:
-    """The result of a search."""
+    """The result of a search. ``what`` a length counts: tokens, or keys; ``ended``: why it ended
+    before it was over; ``left_out``: sentences about lengths that were left out.
+    """
 
     a: str
     b: str
     what: str
-    """What a length counts: tokens, or keys."""
     asked: tuple[int, int]
     search: CrossoverSearch
     ended: str = ""
-    """Why it ended; empty if it was over."""
     left_out: tuple[str, ...] = ()
-    """Lengths that were left out, as sentences."""
 
     @property
     def looks(self) -> list[LengthRatio]:

@@ -62,18 +62,17 @@ def octaves(rungs: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class LengthRatio:
-    """The result of one length: b's time over a's, or why there is no such ratio."""
+    """The result of one length: b's time over a's, or which one was stopped, and why; the medians
+    of their calls, and the wall time of the look.
+    """
 
     length: int
     comparison: Comparison | None
     status: Status = Status.MEASURED
     why: str = ""
-    """Which one was stopped, and the reason."""
     a_s: float = 0.0
     b_s: float = 0.0
-    """Medians of their calls."""
     took_s: float = 0.0
-    """Wall time of the look."""
 
     @property
     def leader(self) -> str:

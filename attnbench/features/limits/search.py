@@ -313,19 +313,18 @@ GATE = 0
 
 @dataclass
 class Limit:
-    """A variant in one phase: its gate, its search, and why there is no search."""
+    """A variant in one phase: the problem at which its gate is passed, its search, or why it is
+    closed; and the wall time of each look without its calls, by size.
+    """
 
     variant: Variant
     problem: Problem
-    """At the length where the gate is passed."""
     gate: Cell
     by: By
     search: LimitSearch
     gated: Record | None = None
     closed: SizeResult | None = None
-    """Why there is no search, or no more of it."""
     spent_s: dict[int, float] = field(default_factory=dict)
-    """Wall time of each look without its calls, by size."""
 
     @property
     def turn(self) -> int:
