@@ -55,12 +55,12 @@ def out(choice, name):
             "matmul can't be told from it; 1.46× [1.43, 1.49] ahead of einsum",
         ),
         ([seen("sdpa", ONE, 1.0)], [["sdpa"], None], "the only one that is known"),
-        (  # the last record of a cell counts
-            [seen("sdpa", ONE, s) for s in (5.0, 1.0)] + [seen("matmul", ONE, 2.0)],
+        (  # the last record of a cell counts; a time that is no number above nought does not
+            [seen("sdpa", ONE, s) for s in (5.0, 1.0)]
+            + [seen("matmul", ONE, 2.0), seen("einsum", ONE, 0.0)],
             [["sdpa"], "matmul"],
             "",
         ),
-        ([seen("sdpa", ONE, 1.0), seen("matmul", ONE, 0.0)], [["sdpa"], None], ""),
         (  # of another kind of machine
             [*lines(sdpa=dense), seen("matmul", ONE, 1e-9).with_(node="b")],
             [["sdpa"], None],
@@ -131,15 +131,6 @@ def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(about_s, answ
     assert choice.unknown == [rival]
 
 
-def test_twins_that_came_out_apart_widen_the_margin():
-    kernel = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
-    names = ("sdpa", 1.0), ("sdpa.flash", 1.3)
-    records = [seen(name, ONE, s, kernels=kernel, peak=5) for name, s in names]
-    found = chosen([*records, seen("matmul", ONE, 1.2)])
-    assert found.margin == pytest.approx(0.3)
-    assert {c.variant for c in found.equal} == {"sdpa.flash", "matmul"}
-
-
 @pytest.mark.parametrize(
     ("wants", "winner", "why", "relax"),
     [
@@ -194,7 +185,7 @@ def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held(
     assert out(chosen([record], max_memory=50), "sdpa").said == said
 
 
-@pytest.mark.parametrize("status", ["wrong", "implausible", "failed", "crashed"])
+@pytest.mark.parametrize("status", ["wrong", "crashed"])
 def test_who_came_to_grief_on_any_problem_like_it_is_not_chosen(status):
     records = [seen("sdpa", ONE, 1.0), seen("matmul", ONE, 0.1)]
     found = chosen([*records, ended("matmul", problem(512), status)])

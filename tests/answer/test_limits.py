@@ -174,7 +174,6 @@ def test_without_names_it_is_every_core_that_can_run_here():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"heads": (2, 4)}, "limits takes one value of heads: what is searched is the seq alone"),
         ({"inputs": ("captured:x.npz",)}, "captured inputs have one length"),
         ({"mask": ("document:100,156",)}, "the seq under this mask: at 64, .*use --by batch"),
         (

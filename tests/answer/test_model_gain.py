@@ -114,14 +114,6 @@ def test_sites_without_an_answer_stay_as_they_are_and_say_why():
     assert found.sites[0].site == "one"  # what saves most comes first
 
 
-def test_attention_that_is_nearly_all_never_takes_less_than_no_time():
-    wide = GainInterval(0.5, 0.3, 0.7)
-    found = gain([site(wide, 1.0, 0.01, "a"), site(wide, 1.0, 0.01, "b")])
-    assert found.share.high == 1.0
-    assert math.isclose(found.factor.low, 2 * 0.3 * 0.01)
-    assert found.factor.low <= found.factor.value <= found.factor.high
-
-
 @pytest.mark.parametrize(
     "sites",
     [
