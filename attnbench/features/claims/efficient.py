@@ -147,9 +147,7 @@ def find_crossing(
 ) -> CrossoverAnswer:
     """Which of two leads where, over the lengths that both take, as ``attnbench crossover``."""
     duel = Duel(a, b, problem, between, [])
-    for length in ladder(*between):
-        if all(row.supports(duel.at(length)) is None for row in (a, b)):
-            duel.rungs.append(length)
+    duel.rungs += [length for length in ladder(*between) if not duel.refusal(length)]
     if len(duel.rungs) < 2:
         raise CantBeDone(f"{a.label} and {b.label} share no lengths to search")
     search = CrossoverSearch(duel.rungs)

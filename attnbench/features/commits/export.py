@@ -60,21 +60,18 @@ class CommitRun:
 
     path: Path
     leg: int
+    header: Mapping[str, Any]
     commit: str
     committed_ms: int
     """When the commit was made, in the milliseconds that asv counts in."""
     started: datetime
-    machine: Mapping[str, Any]
-    nodes: Mapping[str, Mapping[str, Any]]
-    threads: int
-    energy: bool
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Record]]:
         """What was measured in this leg of the run, and the machine that measured it."""
         for record in read_records(self.path):
-            node = self.nodes.get(record.node, {})
+            node = self.header.get("nodes", {}).get(record.node, {})
             if node.get("leg", 1) == self.leg:
-                yield node.get("machine", self.machine), record
+                yield node.get("machine", self.header["machine"]), record
 
 
 @dataclass
@@ -90,11 +87,12 @@ class Sheet:
     def add(self, machine: Mapping[str, Any], record: Record) -> None:
         """What a run says of a cell, beside what those before it said."""
         own = max(1, machine["cores"] - 1)  # threads that a measurement takes by itself
-        threads = None if self.run.threads == own else self.run.threads
+        threads = self.run.header["settings"]["threads"]
+        threads = None if threads == own else threads
         name, problem = group_on(machine, record.problem, threads), record.problem
         cell = tuple(suite.written((record.variant, problem.kv_len, problem.phase)))
         for figure, found in suite.row(record).figures.items():
-            if figure == "energy" and not self.run.energy:
+            if figure == "energy" and not self.run.header.get("energy"):
                 continue
             value: Value = found
             if record.status is not Status.MEASURED:
@@ -192,12 +190,12 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
     """One leg of a run; raises a sentence where it is of no commit of ``root``."""
     try:
         commit, dirty, protocol = *map(header["code"].get, ("commit", "dirty")), header["protocol"]
-        nodes = header.get("nodes", {})
-        for machine in (header["machine"], *(node["machine"] for node in nodes.values())):
+        nodes = header.get("nodes", {}).values()
+        for machine in (header["machine"], *(node["machine"] for node in nodes)):
             asv.entry(machine)
             machine["python"]
         started = datetime.fromisoformat(header["started"]).astimezone(UTC)
-        threads = int(header["settings"]["threads"])
+        header["settings"]["threads"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CantExport(
             f"{path / HEADER} is damaged ({error!r}), so it can't be told what {path} measured; "
@@ -222,8 +220,7 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
             f"{path} was measured at a commit that can't be looked up: {unknown}"
         ) from None
     committed_ms = int(git(root, "show", "--no-patch", "--format=%at", sha) or 0) * 1000
-    machine, energy = header["machine"], bool(header.get("energy"))
-    return CommitRun(path, number, sha, committed_ms, started, machine, nodes, threads, energy)
+    return CommitRun(path, number, header, sha, committed_ms, started)
 
 
 # ---- asv's files ---------------------------------------------------------------------------------
