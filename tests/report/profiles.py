@@ -4,52 +4,37 @@ MIB = 2**20
 
 
 def operator(name, seconds, calls=1, rate=None):
-    return {
-        "name": f"aten::{name}",
-        "self_s": seconds,
-        "share": 0.0,
-        "calls": calls,
-        "flops": None,
-        "flop_rate": rate,
-        "bytes": None,
-    }
+    some = {"share": 0.0, "flops": None, "flop_rate": rate, "bytes": None}
+    return {"name": f"aten::{name}", "self_s": seconds, "calls": calls, **some}
 
 
 def phase(name, operators, outside=0.001):
     whole = sum(x["self_s"] for x in operators) + outside
-    return {
-        "name": name,
-        "of": "operators",
-        "plain_s": whole,
-        "profiled_s": whole,
-        "outside_s": outside,
-        "operators": operators,
-    }
+    times = {"plain_s": whole, "profiled_s": whole, "outside_s": outside}
+    return {"name": name, "of": "operators", **times, "operators": operators}
 
 
 def source(place, code, name, *, backward, there, most):
-    return {
-        "place": place,
-        "code": code,
-        "operator": f"aten::{name}",
-        "backward": backward,
-        "peak_bytes": there * MIB,
-        "most_bytes": most * MIB,
-    }
+    sizes = {"peak_bytes": there * MIB, "most_bytes": most * MIB}
+    where = {"place": place, "code": code, "operator": f"aten::{name}"}
+    return {**where, "backward": backward, **sizes}
 
 
 def dense():
     """Scores, weights, and a gradient that peaks."""
+    softmax = "w = scores.softmax(-1) # $"
     forward = phase("forward", [operator("bmm", 0.02, 2, 6e10), operator("_softmax", 0.01)])
-    names = [operator(f"tiny{i}", 1e-6) for i in range(12)]
-    backward = phase("backward", [operator("bmm", 0.04, 4, 5e10), *names])
+    tiny = [operator(f"tiny{i}", 1e-6) for i in range(12)]
+    alive = [[32, 0, 0], [32, 32, 0], [0, 32, 0], [0, 32, 64], [0, 0, 4]]
+    weights = {"backward": False, "there": 32, "most": 32}
+    gradient = {"backward": True, "there": 64, "most": 64}
     return {
         "variant": "dense",
         "slug": "b1 h8/8 n1024 d64 f32 causal train",
         "note": "as written",
         "problem": {"phase": "train"},
         "caveats": [],
-        "phases": [forward, backward],
+        "phases": [forward, phase("backward", [operator("bmm", 0.04, 4, 5e10), *tiny])],
         "plain": {"clock": "host", "forward_s": 0.03, "backward_s": 0.04, "total_s": 0.07},
         "cost": {"flops": 10**9, "bytes": 10**6, "flop_rate": 1.4e10},
         "memory": {
@@ -61,32 +46,12 @@ def dense():
             "end_ms": 80.0,
             "scores_bytes": 32 * MIB,
             "at_ms": [5.0, 15.0, 25.0, 60.0, 70.0],
-            "alive": [
-                [32 * MIB, 0, 0],
-                [32 * MIB, 32 * MIB, 0],
-                [0, 32 * MIB, 0],
-                [0, 32 * MIB, 64 * MIB],
-                [0, 0, 4 * MIB],
-            ],
+            "alive": [[mib * MIB for mib in row] for row in alive],
             "largest": {"bytes": 32 * MIB, "count": 3, "forward": 2},
             "sources": [
                 source("dense.py:22", "scores = q @ k", "bmm", backward=False, there=0, most=32),
-                source(
-                    "dense.py:23",
-                    "w = scores.softmax(-1) # $",
-                    "_softmax",
-                    backward=False,
-                    there=32,
-                    most=32,
-                ),
-                source(
-                    "dense.py:23",
-                    "w = scores.softmax(-1) # $",
-                    "_softmax_backward_data",
-                    backward=True,
-                    there=64,
-                    most=64,
-                ),
+                source("dense.py:23", softmax, "_softmax", **weights),
+                source("dense.py:23", softmax, "_softmax_backward_data", **gradient),
             ],
         },
         "lines": [
@@ -109,7 +74,8 @@ def fused():
     backward = phase("backward", [operator("_scaled_dot_product_flash_backward", 0.02)])
     made = dense() | {"variant": "fused", "phases": [forward, backward], "note": ""}
     made["plain"] = {"clock": "host", "forward_s": 0.01, "backward_s": 0.02, "total_s": 0.03}
-    made["memory"] = made["memory"] | {
+    place = ("sdpa.py:31", "return F.sdpa(q, k, v)", "zeros")
+    made["memory"] |= {
         "peak_bytes": 8 * MIB,
         "turn_bytes": 2 * MIB,
         "end_ms": 30.0,
@@ -117,8 +83,6 @@ def fused():
         "peak_ms": 20.0,
         "at_ms": [5.0, 20.0],
         "alive": [[2 * MIB], [8 * MIB]],
-        "sources": [
-            source("sdpa.py:31", "return F.sdpa(q, k, v)", "zeros", backward=True, there=8, most=8)
-        ],
+        "sources": [source(*place, backward=True, there=8, most=8)],
     }
     return made

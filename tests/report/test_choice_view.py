@@ -32,18 +32,9 @@ def won(winner=SDPA, equal=(), slower=(MATMUL,), problem=PROBLEM, **more):
     return Choice(problem, Wants(), Ranking(winner, equal, slower), lead, **more)
 
 
-def out(variant, why, said="[why]", **more):
-    return Excluded(variant, why, said, **more)
-
-
 @pytest.fixture
 def lines(shown):
     return lambda choice: shown(view.show, choice).splitlines()
-
-
-def beside(lines):
-    """The lines between the answer and the table or the end."""
-    return lines[1 : lines.index("")] if "" in lines else lines[1:]
 
 
 def cells(lines, name):
@@ -52,19 +43,14 @@ def cells(lines, name):
     return [cell for cell in map(str.strip, row.removeprefix(name).split("  ")) if cell]
 
 
-def test_the_answer_and_what_it_rests_on(lines):
-    said = lines(won())
-    assert said[0] == (
-        f"{SAID}: use sdpa, 1 ms [0.9 ms, 1.1 ms] and 2 MiB; 2.00× [1.60, 2.40] ahead of matmul"
-    )
-    assert beside(said) == ["error to exact softmax: 2.5e-07"]
-    assert "predicted" not in "".join(said) and "in doubt" not in "".join(said)
-    assert beside(lines(won(replace(SDPA, error=None)))) == []
-    assert beside(lines(won(source="results/[box]/1")))[0] == "from results/[box]/1"
-
-
-def test_no_answer_names_what_would_help_and_what_was_looked_at(lines):
-    assert lines(NONE) == [f"{SAID}: no answer: nothing was measured of it"]
+def test_the_answer_what_it_rests_on_and_what_proves_it(lines):
+    said = lines(won(source="results/[box]/1"))
+    assert said[:3] == [
+        f"{SAID}: use sdpa, 1 ms [0.9 ms, 1.1 ms] and 2 MiB; 2.00× [1.60, 2.40] ahead of matmul",
+        "from results/[box]/1",
+        "error to exact softmax: 2.5e-07",
+    ]
+    assert said[-11:] == ["", *pasted("sdpa", PROBLEM, won(source="results/[box]/1"))]
     looked = replace(NONE, relax="--max-memory 3MiB would let sdpa in", source="results/[box]/1")
     assert lines(looked) == [
         f"{SAID}: no answer: nothing was measured of it; --max-memory 3MiB would let sdpa in",
@@ -74,19 +60,14 @@ def test_no_answer_names_what_would_help_and_what_was_looked_at(lines):
 
 def test_a_prediction_is_marked_in_the_answer_beside_it_and_in_the_table(lines):
     said = lines(won(replace(SDPA, measured=False)))
-    assert "use sdpa, predicted at 1 ms" in said[0]
-    assert beside(said) == [
-        "predicted from the run's other problems: nine of ten such times lie in their interval; "
-        "--measure measures it",
-        "error to exact softmax: 2.5e-07, at the worst where it was checked: not on this problem",
-    ]
+    assert "use sdpa, predicted at 1 ms" in said[0] and "nine of ten such times" in said[1]
+    assert said[2].endswith("at the worst where it was checked: not on this problem")
     assert cells(said, "sdpa")[-1] == "predicted"
 
 
 @pytest.mark.parametrize(
     ("setup_s", "others", "text"),
     [
-        (0.5, 0.0, "500 ms; against matmul that has paid after 500 calls"),
         (2.0, None, "2000 ms; against matmul that has paid after 2,000 calls"),
         (1e-3, 0.0, "1 ms; against matmul that has paid after 1 call"),
         (0.5, 0.5, "500 ms"),
@@ -94,71 +75,49 @@ def test_a_prediction_is_marked_in_the_answer_beside_it_and_in_the_table(lines):
 )
 def test_setup_and_when_it_has_paid(setup_s, others, text, lines):
     said = lines(won(replace(SDPA, setup_s=setup_s), slower=(replace(MATMUL, setup_s=others),)))
-    assert f"once, before the first call: {text}" in beside(said)
-
-
-def test_setup_pays_against_a_tie_where_nothing_is_slower(lines):
-    once = replace(SDPA, setup_s=0.1)
-    near = candidate("chunked", 1.01e-3)
-    said = beside(lines(won(once, (near,), ())))[0]
-    assert "100 ms; against chunked that has paid after 10,000 calls" in said
-    assert beside(lines(won(once, (), ())))[0] == "once, before the first call: 100 ms"
+    assert f"once, before the first call: {text}" in said
+    near = candidate("chunked", 1.01e-3)  # a tie, where nothing is slower
+    assert "against chunked that has paid" in lines(won(replace(SDPA, setup_s=0.1), (near,), ()))[1]
 
 
 def test_the_table_has_all_candidates_the_winner_first(lines):
     both = candidate("[a]", 1.01e-3, "its own operator", measured=False, flags=("drift",))
     said = lines(won(equal=(both,), slower=(MATMUL, EINSUM)))
-    names = ("sdpa", "[a]", "matmul", "einsum")
-    assert [cells(said, name) for name in names] == [
-        ["1", "0.9 to 1.1", "1.00", "2 MiB", "2.5e-07"],
-        [
-            *("1.01", "0.909 to 1.111", "1.01", "–", "–"),
-            "predicted; can't be told from it; its own operator; in doubt",
-        ],
-        ["2", "1.8 to 2.2", "2.00", "–", "–"],
-        ["4", "3.6 to 4.4", "4.00", "–", "–"],
-    ]
-    rows = [line.split()[0] for line in said if line.split()[:1] in [[name] for name in names]]
-    assert rows == list(names)
+    words = "predicted; can't be told from it; its own operator; in doubt"
+    table = {
+        "sdpa": ["1", "0.9 to 1.1", "1.00", "2 MiB", "2.5e-07"],
+        "[a]": ["1.01", "0.909 to 1.111", "1.01", "–", "–", words],
+        "matmul": ["2", "1.8 to 2.2", "2.00", "–", "–"],
+        "einsum": ["4", "3.6 to 4.4", "4.00", "–", "–"],
+    }
+    assert {name: cells(said, name) for name in table} == table
+    assert [x.split()[0] for x in said if x.split()[:1] and x.split()[0] in table] == list(table)
 
 
 def test_an_inexact_or_doubtful_winner(lines):
     near = replace(SDPA, computes="approximates softmax", error=0.12, skill=0.734)
     said = lines(won(replace(near, flags=("drift: 4 %", "drift: 5 %", "throttled"))))
     assert said[0].endswith("ahead of matmul (in doubt: drift and throttled)")
-    assert beside(said) == ["error to exact softmax: 1.2e-01; it keeps 73% of what softmax does"]
+    assert said[1] == "error to exact softmax: 1.2e-01; it keeps 73% of what softmax does"
     assert cells(said, "sdpa")[-1] == "approximates softmax; in doubt"
 
 
-def test_variants_that_might_be_faster_are_named(lines):
-    some = (
-        out("flex", Why.UNKNOWN),
-        out("online", Why.ABSENT, at_best_s=1e-4),
-        out("late", Why.UNKNOWN, at_best_s=1.0),
-        out("broken", Why.STATUS),
+def test_each_reason_for_exclusion_has_its_line_and_who_might_be_faster_is_named(lines):
+    for why in Why:
+        names = [f"v{n}" for n in range(9)]
+        some = (*(Excluded(name, why, "[why]") for name in names), Excluded("c", why, "two"))
+        left_out = [line for line in lines(replace(NONE, excluded=some)) if "left out" in line]
+        if why in (Why.COMPUTES, Why.SUPPORT):
+            assert left_out == [f"left out, {why}: {', '.join(names[:8])} and 2 more"]
+        else:
+            one = f"left out, {why}: {', '.join(names[:8])} and 1 more: [why]"
+            assert left_out == [one, f"left out, {why}: c: two"]
+    quick, late = (
+        Excluded("quick", Why.ABSENT, "x", at_best_s=1e-4),
+        Excluded("late", Why.UNKNOWN, "x", at_best_s=1.0),
     )
-    text = "too little is known of flex, online: they might be faster"
-    assert beside(lines(won(excluded=some)))[-1] == text
-    assert "too little" not in "\n".join(lines(won(excluded=some[2:])))
-
-
-@pytest.mark.parametrize("why", Why)
-@pytest.mark.parametrize("start", [won(), NONE], ids=["won", "none"])
-def test_each_reason_for_exclusion_has_its_line(why, start, lines):
-    said = lines(replace(start, excluded=(out("[a]", why), out("b", why), out("c", why, "two"))))
-    left_out = [line for line in said if line.startswith("left out, ")]
-    if why in (Why.COMPUTES, Why.SUPPORT):
-        assert left_out == [f"left out, {why}: [a], b, c"]
-    else:
-        assert left_out == [f"left out, {why}: [a], b: [why]", f"left out, {why}: c: two"]
-
-
-@pytest.mark.parametrize(("count", "more"), [(8, ""), (9, " and 1 more")])
-def test_of_many_excluded_for_one_reason_eight_are_named(count, more, lines):
-    names = [f"v{n}" for n in range(count)]
-    for why, end in ((Why.COMPUTES, ""), (Why.STATUS, ": [why]")):
-        said = lines(replace(NONE, excluded=tuple(out(name, why) for name in names)))
-        assert said[-1] == f"left out, {why}: {', '.join(names[:8])}{more}{end}"
+    said = "\n".join(lines(won(excluded=(Excluded("flex", Why.UNKNOWN, "x"), quick, late))))
+    assert "too little is known of flex, quick: they might be faster" in said
 
 
 def pasted(name, problem, choice, how="to use it:", gap="\n"):
@@ -174,14 +133,8 @@ def pasted(name, problem, choice, how="to use it:", gap="\n"):
     ]
 
 
-def test_an_answer_ends_with_what_to_paste_and_what_proves_it(lines):
-    assert lines(won())[-11:] == ["", *pasted("sdpa", PROBLEM, won())]
-    assert "to use it:" not in lines(NONE)
-
-
 def test_long_lines_wrap_in_a_pipe(in_a_pipe, reason):
-    some = tuple(out(f"v{n}", Why.STATUS, reason) for n in range(9))
-    none = replace(NONE, excluded=some, why_not=reason)
+    none = replace(NONE, excluded=(Excluded("v", Why.STATUS, reason),), why_not=reason)
     assert in_a_pipe(view.show, none).count(reason) == 2
     site = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why=reason)
     assert in_a_pipe(view.show_calls, {PROBLEM: none}, gain([site])).count(reason) == 2
@@ -217,16 +170,16 @@ def test_a_program_has_its_answers_its_sites_and_its_gain(program):
     sites = (FASTER, LONGER, SAME, UNKNOWN, SILENT)
     said = program({SHORT: NONE, PROBLEM: ANSWERS[PROBLEM]}, *sites)
     assert said[:3] == [NONE.sentence(), ANSWERS[PROBLEM].sentence(), ""]
-    assert " ".join(said[3].split()) == (
-        "site of a step uses now, in the program now, alone take then, alone then / now"
-    )
+    head = "site of a step uses now, in the program now, alone take then, alone then / now"
+    assert " ".join(said[3].split()) == head
     rows = {line[:6]: line for line in said[4:10]}
-    assert [rows[site.site[:6]].removeprefix(site.site).split() for site in sites] == [
-        ["40.0%", "matmul", "2", "ms", "2", "ms", "sdpa", "1", "ms", "0.50", "[0.50,", "0.50]"],
-        ["20.0%", "matmul", "–", "8", "ms", "chunked", "2", "ms", "0.25", "[0.12,", "0.50]"],
-        ["10.0%", "sdpa", "–", "1", "ms", "sdpa", "1", "ms", "–"],
-        ["–", "flex", "–", "–", "sdpa", "1", "ms", "–"],
-        ["5.0%", "mha", "–", "–", "–", "–", "–"],
+    told = [" ".join(rows[s.site[:6]].removeprefix(s.site).split()) for s in sites]
+    assert told == [
+        "40.0% matmul 2 ms 2 ms sdpa 1 ms 0.50 [0.50, 0.50]",
+        "20.0% matmul – 8 ms chunked 2 ms 0.25 [0.12, 0.50]",
+        "10.0% sdpa – 1 ms sdpa 1 ms –",
+        "– flex – – sdpa 1 ms –",
+        "5.0% mha – – – – –",
     ]
     place = said.index(gain(sites).sentence())
     assert said[place].endswith("3 of 5 sites stay as they are")
@@ -235,12 +188,8 @@ def test_a_program_has_its_answers_its_sites_and_its_gain(program):
         "d.py:4: how long is not [known]",
         "e.py:5: nobody serves it",
     ]
-
-
-def test_shares_of_a_whole_program_are_named_so(program):
-    said = program(ANSWERS, FASTER, of="the program's time")
-    assert "of the program's time" in said[3]
-    assert any(line.startswith("attention is 40 % of the program's time") for line in said)
+    whole = "attention is 40 % of the program's time"
+    assert any(x.startswith(whole) for x in program(ANSWERS, FASTER, of="the program's time"))
 
 
 def test_each_variant_to_take_is_pasted_once_and_several_are_dispatched(program):
@@ -250,14 +199,10 @@ def test_each_variant_to_take_is_pasted_once_and_several_are_dispatched(program)
         block = pasted(name, problem, ANSWERS[problem], f"to use {name}:", "")
         assert text.count("\n".join(block)) == 1
     several = "several variants, for several kinds of call: measure them in one run"
-    assert several in text
-    assert several not in "\n".join(program(ANSWERS, FASTER, SAME))
+    assert several in text and several not in "\n".join(program(ANSWERS, FASTER, SAME))
     both = {PROBLEM: won(), SHORT: won(problem=SHORT)}
     text = "\n".join(program(both, FASTER))
     assert paste.proof(both[PROBLEM]) in text and paste.proof(both[SHORT]) not in text
-
-
-def test_where_nothing_changes_nothing_is_pasted(program):
     said = program({SHORT: ANSWERS[SHORT]}, SAME)
     assert "no site would take another variant" in "\n".join(said)
     assert said[-1] == "c.py:3: it uses sdpa already"

@@ -1,15 +1,14 @@
-"""A profile on one screen: what is largest is there, on one scale, and the rest is counted."""
+"""A profile on one screen, and the picture of its memory: what is largest, on one scale."""
 
-from pathlib import Path
+import xml.etree.ElementTree as ET
 
 import pytest
 
 from attnbench.features.profile import view
-from attnbench.features.profile.view import curve, rows_of, show
-from impls.loading import load_file
-
-profiles = load_file(Path(__file__).with_name("profiles.py"))
-MIB = 2**20
+from attnbench.features.profile.view import curve, draw, rows_of, show
+from attnbench.features.show.view import BadPicture
+from tests.report import profiles
+from tests.report.profiles import MIB, dense, fused
 
 
 @pytest.fixture
@@ -30,83 +29,135 @@ def line_with(lines, *words):
     return found[0]
 
 
-def test_two_fit_on_one_screen(screen):
-    lines = screen(profiles.dense(), profiles.fused(), why=["One is slower."] * 4)
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-
-
-def test_two_have_a_column_each_and_one_scale(screen):
-    lines = screen(profiles.dense(), profiles.fused(), why=["dense is slower."])
-    assert lines[1] == "dense is slower."
+def test_two_have_a_column_each_and_one_scale_and_fit_on_one_screen(screen):
+    lines = screen(dense(), fused(), why=["dense is slower."] * 4)
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80 and lines[1] == "dense is slower."
     product, flash = line_with(lines, "bmm", "20.0"), line_with(lines, "_scaled", "10.0")
-    assert "–" in product and "–" in flash
     assert product.index("20.0") < product.index("–") and flash.index("–") < flash.index("10.0")
     assert product.count("█") == 3  # 20 of the 72 ms of the slower, in 14 columns
     assert product.count("█") == pytest.approx(2 * flash.count("█"), abs=1)
+    curves = (
+        lines[next(n for n, x in enumerate(lines) if x.startswith(f"{name}: peak")) + 1]
+        for name in ("dense", "fused")
+    )
+    longer, shorter = (len(x.rstrip()) for x in curves)
+    assert longer == 80 * 70 // 80 + 1  # nearly all is gone at 70 of 80 ms
+    assert shorter == pytest.approx(80 * 30 / 80, abs=1)
 
 
-def test_one_has_calls_rates_and_a_dash_where_no_work_is_known(screen):
-    lines = screen(profiles.dense())
+def test_one_has_calls_rates_the_peak_by_line_the_slow_lines_and_caveats(screen):
+    p = dense() | {"caveats": ["the process grew"]}
+    p["memory"]["sources"][1]["code"] = "x[bold]"
+    lines = screen(p)
     assert line_with(lines, "bmm", "20.0").split()[-2:] == ["2", "60"]
     assert line_with(lines, "_softmax", "10.0").split()[-1] == "–"
-    assert "profiled 72.0 ms" in line_with(lines, "unwatched 70 ms").replace("72 ms", "72.0 ms")
-    assert line_with(lines, "as written")
-
-
-def test_what_is_small_is_counted_and_what_is_outside_is_said():
-    rows = rows_of(profiles.dense()["phases"][1], 8)
-    assert [r.name for r in rows] == ["aten::bmm", "12 others", "outside operators"]
-    assert rows[1].seconds == pytest.approx(12e-6)
-    few = rows_of(profiles.dense()["phases"][0], 1)
-    assert [r.name for r in few] == ["aten::bmm", "1 other", "outside operators"]
-    assert few[1].seconds == pytest.approx(0.01)
-
-
-def test_the_peak_is_told_by_line(screen):
-    lines = screen(profiles.dense())
+    assert line_with(lines, "unwatched 70 ms", "profiled 72") and line_with(lines, "as written")
     assert line_with(lines, "peak 96 MiB above the inputs, in backward; 32 MiB between the phases")
     biggest = line_with(lines, "64 MiB", "dense.py:23", "in its gradient")
     assert lines.index(biggest) < lines.index(line_with(lines, "32 MiB", "dense.py:23 _softmax "))
     assert not any("dense.py:22 bmm" in x for x in lines)  # nothing of it is alive at the peak
+    assert line_with(lines, "70%", "dense.py:22", "scores = q @ k") and line_with(lines, "x[bold]")
+    assert line_with(lines, "! dense: the process grew")
 
 
-def test_the_lines_that_take_time_are_told(screen):
-    lines = screen(profiles.dense())
-    assert line_with(lines, "70%", "dense.py:22", "scores = q @ k")
-
-
-def test_caveats_are_shown(screen):
-    p = profiles.dense() | {"caveats": ["the process grew"]}
-    assert line_with(screen(p), "! dense: the process grew")
-
-
-def test_brackets_in_code_are_no_markup(screen):
-    p = profiles.dense()
-    p["memory"]["sources"][1]["code"] = "x[bold]"
-    assert line_with(screen(p), "x[bold]")
+def test_what_is_small_is_counted_and_what_is_outside_is_said():
+    rows = rows_of(dense()["phases"][1], 8)
+    assert [r.name for r in rows] == ["aten::bmm", "12 others", "outside operators"]
+    assert rows[1].seconds == pytest.approx(12e-6)
+    few = rows_of(dense()["phases"][0], 1)
+    assert [r.name for r in few] == ["aten::bmm", "1 other", "outside operators"]
 
 
 def test_the_curve_is_as_high_as_what_is_alive():
-    (text,) = curve(profiles.dense()["memory"], 16, 1, 96 * MIB, 80.0)
+    (text,) = curve(dense()["memory"], 16, 1, 96 * MIB, 80.0)
     # ms 0, 5, 10, … of 80: 32, 64 from 15, 32 from 25, 96 from 60, 4 from 70
     heights = [view.BLOCKS.index(x) for x in text.plain]
-    assert heights[0] == 0 and max(heights) == 8
-    assert heights[1:3] == [3, 3] and heights[3:5] == [5, 5] and heights[7:12] == [3] * 5
-    assert heights[12] == 8 and heights[15] == 1
+    assert heights[:5] + heights[7:13] == [0, 3, 3, 5, 5, *[3] * 5, 8] and heights[15] == 1
+    (small,) = curve(fused()["memory"], 20, 2, 9600 * MIB, 30.0)
+    assert "▁" in small.plain  # beside a large one it is not invisible
 
 
-def test_of_two_curves_the_shorter_call_ends_sooner(screen):
-    lines = screen(profiles.dense(), profiles.fused())
-    longer, shorter = (
-        lines[next(n for n, x in enumerate(lines) if x.startswith(f"{name}: peak")) + 1 :]
-        for name in ("dense", "fused")
-    )
-    ends = [max(len(x.rstrip()) for x in some[:1]) for some in (longer, shorter)]
-    assert ends[0] == 80 * 70 // 80 + 1  # nearly all is gone at 70 of 80 ms
-    assert ends[1] == pytest.approx(80 * 30 / 80, abs=1)
+@pytest.fixture
+def drawn(tmp_path):
+    def make(*some):
+        files = [tmp_path / "memory.svg", tmp_path / "memory.png"]
+        draw(some, files)
+        assert files[1].read_bytes().startswith(b"\x89PNG")
+        texts = ET.parse(files[0]).getroot().iter("{http://www.w3.org/2000/svg}text")
+        return ["".join(text.itertext()).strip() for text in texts]
+
+    return make
 
 
-def test_a_small_curve_beside_a_large_one_is_not_invisible():
-    lines = curve(profiles.fused()["memory"], 20, 2, 9600 * MIB, 30.0)
-    assert len(lines) == 1 and "▁" in lines[0].plain
+def test_every_band_has_a_line_of_the_key_and_the_marks_have_words(drawn):
+    texts = drawn(dense() | {"caveats": ["operators are named instead"]})
+    keys = [t for t in texts if "dense.py:" in t and "MiB" in t]
+    assert len(keys) == 3
+    assert "softmax(-1)" in keys[0] and "in gradient" in keys[0]  # what comes last lies on top
+    assert "scores = q @ k" in keys[2]
+    assert {"peak 96 MiB", "backward", "all scores once: 32 MiB"} <= set(texts)
+    assert any("operators are named instead" in t for t in texts)
+
+
+def test_two_stand_side_by_side_on_one_scale(drawn):
+    texts = drawn(dense(), fused())
+    assert any(t.startswith("dense against fused") for t in texts)
+    assert any("dense: peak 96 MiB" in t for t in texts)
+    assert any("fused: peak 8 MiB" in t for t in texts)
+    assert texts.count("100") >= 2  # the small one has the ticks of the large one
+
+
+def test_what_never_held_much_has_no_band_and_nothing_alive_is_still_a_picture(drawn, tmp_path):
+    p = dense()
+    for row in p["memory"]["alive"]:
+        row[0] = 8
+    p["memory"]["sources"][0] |= {"most_bytes": 8}
+    assert not any("scores = q @ k" in t for t in drawn(p))
+    p["memory"] |= {"sources": [], "alive": [], "at_ms": [], "peak_bytes": 0, "peak_ms": 0.0}
+    p["memory"] |= {"turn_ms": None, "turn_bytes": None, "end_ms": 1.0}
+    assert any("dense: peak 0 B" in t for t in drawn(p))
+    with pytest.raises(BadPicture, match="can't write"):
+        draw([dense()], [tmp_path / "no" / "memory.svg"])
+
+
+@pytest.fixture
+def bands(monkeypatch, tmp_path):
+    """The sides and the look of each band of a picture."""
+
+    def made(profile):
+        found = []
+        monkeypatch.setattr(
+            "matplotlib.axes.Axes.fill_between",
+            lambda axes, *sides, **look: found.append((*map(list, sides), look)),
+        )
+        draw([profile], [tmp_path / "memory.svg"])
+        return found
+
+    return made
+
+
+def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(bands):
+    first, second, third = bands(dense())
+    assert first[0] == second[0] == third[0] == [0.0, 5.0, 15.0, 25.0, 60.0, 70.0, 80.0]
+    assert first[2] == [0, 32, 32, 0, 0, 0, 0]
+    assert second[1] == first[2] and third[1] == second[2]
+    assert third[2] == [0, 32, 64, 32, 96, 4, 4]
+    assert [band[3]["hatch"] is not None for band in (first, second, third)] == [False, False, True]
+    assert {band[3]["step"] for band in (first, second, third)} == {"post"}
+
+
+def test_no_two_bands_look_alike(bands):
+    """Of twelve sources at once, more than there are colours."""
+    p = dense()
+    more = {"there": 4, "most": 4}
+    sources = [
+        profiles.source(f"x.py:{n % 7}", "y", f"op{n}", backward=n % 5 == 4, **more)
+        for n in range(12)
+    ]
+    alive = {"at_ms": [5.0], "alive": [[4 * MIB] * 12], "peak_bytes": 48 * MIB}
+    p["memory"] |= {"sources": sources, **alive}
+    looks = [band[3] for band in bands(p)]
+    colours = [tuple(x["facecolor"]) for x in looks]
+    assert len(set(colours[:10])) == 10
+    assert len({(c, x["hatch"]) for c, x in zip(colours, looks, strict=True)}) == 12
+    assert ["/" in (x["hatch"] or "") for x in looks] == [n % 5 == 4 for n in range(12)]

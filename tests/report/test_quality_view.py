@@ -12,46 +12,47 @@ from attnbench.features.quality.model_view import (
 )
 from tests.models.quality.made_up import evidence, flat, real_row, row, step
 
+PATTERN = "softmax on its own pattern"
+
 
 @pytest.fixture
 def found():
     learnt = {"before": flat(0.5), "after": flat(0.7), "losses": [0.4, 0.2], "texts": [4, 5, 6]}
-    layers = [flat(0.995), flat(0.9)]
-    own = "softmax on its own pattern"
+    more = {"layers": [flat(0.995), flat(0.9)], "distilled": learnt}
     return evidence(
         row("einsum", flat(1.0), "softmax", 1.1),
         row("broken", flat(0.3), "softmax", status="wrong", reason="it is off the original's"),
-        row(
-            "topk[x]", flat(0.98, 0.001), own, 0.9, together=False, layers=layers, distilled=learnt
-        ),
+        row("topk[x]", flat(0.98, 0.001), PATTERN, 0.9, together=False, **more),
         row("nystrom", flat(0.5, 0.01), ratio=0.8, distilled={"why": "it has no backward"}),
-        row("bigbird", flat(1.0), own, equal=True),
+        row("bigbird", flat(1.0), PATTERN, equal=True),
         row("cosine", flat(0.6), "its own operator", 0.95, amiss=["crashed: it died"]),
         row("retention", [], "its own operator", status="refused", reason="it takes causal"),
         row("x", flat(0.4), steps=[{"seq": 256, "why": "x: not that"}, step(1, 128)]),
     )
 
 
+TITLES = (
+    "exact softmax",
+    "near softmax",
+    "operators of their own",
+    "what a step takes",
+    "at the same quality",
+    "each layer",
+    "after distillation",
+)
+
+
 def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, capsys):
     show_model(found)
     text = capsys.readouterr().out
-    titles = (
-        "exact softmax",
-        "near softmax",
-        "operators of their own",
-        "what a step takes",
-        "at the same quality",
-        "each layer",
-        "after distillation",
-    )
-    at = [text.index(words) for words in titles]
+    at = [text.index(words) for words in TITLES]
     assert at == sorted(at)
     near = text[at[1] : at[2]]
     assert near.index("bigbird") < near.index("topk[x]") < near.index("nystrom")
     assert "0.9800 [0.9780, 0.9820]" in near and "alone" in near
     assert "cosine" in text[at[2] : at[3]] and "NO" in text[at[0] : at[1]]
-    assert "no attention at all" in text and "0.800" in text
     for words in (
+        "no attention at all",
         "! broken: wrong: it is off",
         "! retention: refused: it takes causal",
         "! cosine: crashed: it died",
@@ -62,9 +63,6 @@ def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, ca
         "Without any attention a step of 256 tokens takes 0.800",
     ):
         assert words in text
-
-
-def test_each_variant_is_a_line_as_it_ends(found):
     lines = [progress_line(each) for each in found.rows]
     assert lines[2] == "topk[x]: cosine 0.9800 [0.9780, 0.9820]; step 0.900 at 256"
     assert lines[6] == "retention: refused: it takes causal"
@@ -86,9 +84,6 @@ def test_the_picture_has_every_point_with_its_words(found, tmp_path):
     assert "broken" not in svg  # what is wrong has no time
     lines = pictures.draw(found).csv.splitlines()
     assert lines[0].startswith("variant,computes,cosine") and len(lines) == 5
-
-
-def test_the_corner_of_the_picture_counts_what_gains_and_untimed_has_no_picture():
     quick = evidence(row("quick", flat(1.0), "softmax", 0.9), row("far", flat(0.5), ratio=1.1))
     assert "1 of all" in pictures.draw(quick).svg
     assert pictures.draw(evidence(row("x", flat(0.5)))) is None
@@ -96,43 +91,32 @@ def test_the_corner_of_the_picture_counts_what_gains_and_untimed_has_no_picture(
 
 def test_nearer_is_higher_and_the_far_end_is_not_lost():
     at = [pictures.up(x) for x in (-0.1, 0.0, 0.2, 0.5, 0.9, 0.99, 0.999)]
-    assert at == sorted(at)
-    assert at[3] - at[1] > 0.5 * (at[5] - at[4])
+    assert at == sorted(at) and at[3] - at[1] > 0.5 * (at[5] - at[4])
 
 
 NOTHING = "nothing is both faster than the original beyond doubt and keeps a median cosine of "
+EXACT, NEAR, FAR = (
+    row("exact", flat(1.0), "softmax", 1.2),
+    row("near", flat(0.6), ratio=0.8),
+    row("far", flat(0.3), ratio=0.5),
+)
 
 
 @pytest.mark.parametrize(
     ("rows", "sentences"),
     [
-        (
-            [row("quick", flat(0.995), "softmax on its own pattern", 0.9)],
-            [f"{NOTHING}0.999", "only quick keeps 0.99: 0.900 [0."],
-        ),
-        (
-            [
-                row("exact", flat(1.0), "softmax", 1.2),
-                row("near", flat(0.6), ratio=0.8),
-                row("far", flat(0.3), ratio=0.5),
-            ],
-            [
-                f"{NOTHING}0.999, 0.99, 0.95 or 0.9; only exact keeps 0.999",
-                "the nearest to the original of what is faster beyond doubt is near: a cosine of "
-                "0.600 [",
-                "without any attention a step of 256 tokens takes 0.800",
-            ],
-        ),
-        (
-            [row("a", flat(1.0), ratio=0.9), row("b", flat(1.0), ratio=0.9)],
-            ["of the 2 that keep 0.999 a is fastest: 0.900 ["],
-        ),
-        (
-            [row("slow", flat(1.0), ratio=1.5)],
-            [f"{NOTHING}0.999", "nothing at all is faster than the original beyond doubt"],
-        ),
+        ([row("quick", flat(0.995), PATTERN, 0.9)],
+         [f"{NOTHING}0.999", "only quick keeps 0.99: 0.900 [0."]),
+        ([EXACT, NEAR, FAR],
+         [f"{NOTHING}0.999, 0.99, 0.95 or 0.9; only exact keeps 0.999",
+          "the nearest to the original of what is faster beyond doubt is near: a cosine of 0.600 [",
+          "without any attention a step of 256 tokens takes 0.800"]),
+        ([row(v, flat(1.0), ratio=0.9) for v in "ab"],
+         ["of the 2 that keep 0.999 a is fastest: 0.900 ["]),
+        ([row("slow", flat(1.0), ratio=1.5)],
+         [f"{NOTHING}0.999", "nothing at all is faster than the original beyond doubt"]),
     ],
-)
+)  # fmt: skip
 def test_what_is_both_faster_and_as_near_is_concluded(rows, sentences):
     conclusions = model_conclusions(evidence(*rows))
     for sentence, start in zip(conclusions, sentences, strict=False):
@@ -140,19 +124,17 @@ def test_what_is_both_faster_and_as_near_is_concluded(rows, sentences):
 
 
 def test_skill_stands_by_source_the_best_on_real_inputs_first(found, capsys):
-    rows = [
-        real_row(name, source, skill)
-        for name, skill in (("worse", -0.2), ("better", 0.7))
-        for source in ("normal", "layer 0", "layer 1")
-    ]
+    sources = ("normal", "layer 0", "layer 1")
+    skills = {"worse": -0.2, "better": 0.7}
+    rows = [real_row(name, source, skills[name]) for name in skills for source in sources]
     rows.append(real_row("gone", "layer 0", 0, status="crashed", reason="it died"))
     rows.append(real_row("away", "layer 0", 0, status="unavailable", reason="no"))
     made = {**found.made, "wanted": {"seq": 256, "batch": 4}}
     show_real(Evidence("real", made, rows))
     text = capsys.readouterr().out
-    skill = text[text.index("near softmax: skill") : text.index("near softmax: distance")]
+    at = text.index("near softmax: skill")
+    skill = text[at : text.index("near softmax: distance")]
     assert skill.index("better") < skill.index("worse") and "away" not in skill
-    assert "0.700" in skill and "-0.200" in skill and "crashed" in skill
+    assert all(said in skill for said in ("0.700", "-0.200", "crashed")) and "0.400" in text[:at]
     assert "! gone on layer 0: crashed: it died" in text
     assert "not available here ('attnbench list' says why): away" in text
-    assert "0.400" in text[: text.index("near softmax: skill")]

@@ -1,0 +1,144 @@
+"""Short tables: the machine, a map, variants, a check, the self-check; texts as they are."""
+
+import pytest
+
+import impls
+from attnbench.core.record import Determinism, Status
+from attnbench.features.selfcheck import view as selfcheck
+from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck
+from attnbench.features.show import view
+from attnbench.features.show.view import BadPicture, draw
+from impls import BrokenRow
+from impls.spec import Variant
+from tests.report.page.runs import at, error, timed, untimed
+
+MARKUP = "[red]x[/] and [/nope] and [batch, heads]"
+MACHINE = {
+    "name": "box", "cpu": "a cpu", "cores": 2, "memory_bytes": 1 << 33, "gpus": [],
+    "system": "Linux", "python": "3.11", "versions": {"torch": "2"}, "torch_cuda": None,
+    "compiler": None,
+}  # fmt: skip
+CPU = {"mhz": 2600.0, "governor": "performance", "load_1min": 1.5, "load_5min": 0.25}
+FACTS = {
+    "machine": MACHINE,
+    "settings": {"threads": 1, "environment": {"A": "1"}},
+    "observed": {"cpu": CPU, "gpus": []},
+    "ceilings": {"flops": {"float32": 1e11}, "copy": {str(2 << 20): 5e10}},
+    "noise": [{"call_s": 0.002, "floor": 0.004, "apart": 0.011, "trials": 20, "pairs": 160.0}],
+}
+
+
+def test_each_fact_of_a_machine_has_its_line(shown):
+    text = shown(view.show_env, FACTS)
+    for said in (
+        "8.0 GiB",
+        "none that NVIDIA",
+        "a CPU build",
+        "compiled variants are unavailable",
+        "100.0 GFLOP/s",
+        "copy of 2 MiB",
+        "50.0 GB/s",
+        "2600 MHz; governor: performance",
+        "1.50 over a minute, 0.25 over five",
+        "0.40% (20 comparisons of a variant with itself, of 160 pairs",
+        "up to 1.10% off one",
+    ):
+        assert said in text
+
+
+def test_what_a_system_or_a_gpu_does_not_say_is_said_and_long_facts_wrap(shown, in_a_pipe, reason):
+    gpu = {"uuid": "GPU-1", "sm_mhz": 1980, "power_w": "the driver doesn't say its power: MIG"}
+    cpu = {**CPU, "mhz": "the system does not say"}
+    text = shown(view.show_env, {**FACTS, "observed": {"cpu": cpu, "gpus": [gpu]}})
+    assert "the system does not say; governor" in text
+    assert "uuid GPU-1, sm mhz 1980, power w the driver doesn't say its power: MIG" in text
+    machine = {**MACHINE, "cpu": reason, "versions": {"torch": reason}}
+    text = in_a_pipe(view.show_env, {**FACTS, "machine": machine})
+    assert f"cpu {reason}, 2 cores" in text and f"versions torch {reason} " in text
+
+
+def test_a_map_has_a_row_and_a_column_for_each_word_and_keeps_every_weight(shown):
+    words = ["the", "[", "cat", "the"]
+    weights = [[0.1 * r + 0.01 * c for c in range(4)] for r in range(4)]
+    head, *lines = shown(view.show, words, weights).splitlines()
+    assert head.split() == words
+    for line, word, row_of in zip(lines, words, weights, strict=False):
+        assert line.split() == [word, *(f"{w:.2f}" for w in row_of)]
+    assert "nan" in shown(view.show, ["a"], [[None]])
+    many = [f"word{n}" for n in range(30)]
+    assert shown(view.show, many, [[0.25] * 30] * 30, width=80).count("0.25") == 900
+
+
+def test_a_picture_of_a_map_is_drawn_of_any_words_or_is_a_sentence(tmp_path):
+    for name, start in (("m.png", b"\x89PNG"), ("m.svg", b"<?xml")):
+        draw(["$", "a_b", "$"], [[1.0, None, 0.0]] * 3, "t $x$", tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    for file, said in (("map.jpg", r"\.png or \.svg"), ("no/map.png", "can't write")):
+        with pytest.raises(BadPicture, match=said):
+            draw(["a"], [[1.0]], "t", tmp_path / file)
+
+
+def row(**more):
+    plain = {"name": "x", "title": "a title", "family": "f", "computes": "softmax", "build": "a:b"}
+    return Variant(**{**plain, **more})
+
+
+def test_the_list_has_a_line_for_every_row_with_yes_or_a_reason(shown):
+    rows = [
+        (r, None if n % 2 else "it lacks a thing", "get one")
+        for n, r in enumerate(impls.table().rows.values())
+    ]
+    lines = shown(view.table, rows, []).splitlines()
+    for made, reason, _ in rows:
+        (line,) = [x for x in lines if x.split()[:1] == [made.name]]
+        assert made.computes in line and ("no" if reason else "yes") in line.split()
+        assert ("it lacks a thing → get one" if reason else made.title) in line
+
+
+def test_variants_show_their_texts_as_they_are_and_long_ones_wrap(shown, in_a_pipe, reason):
+    rows = [(row(title=MARKUP), None, ""), (row(name="z", family=MARKUP), MARKUP, MARKUP)]
+    text = shown(view.table, rows, [BrokenRow("y[0]", MARKUP, "mend it")])
+    assert "y[0]" in text and "broken" in text and text.count(MARKUP) == 5
+    texts = {"title": MARKUP, "family": MARKUP, "paper": MARKUP, "origin": MARKUP}
+    one = row(**texts, build=f"/a/{MARKUP}/t.py:build", options={"way": MARKUP})
+    text = shown(view.show_variant, one, f"out = {MARKUP}", MARKUP, "pip install 'thing[cuda]'")
+    assert text.count(MARKUP) >= 8
+    assert f"no: {MARKUP} → pip install 'thing[cuda]'" in text
+    rows = [(row(name="a.rather.long.name"), reason, "do this"), (row(title=reason), None, "")]
+    text = in_a_pipe(view.table, rows, [BrokenRow("mine.py[0]", reason, "mend it")])
+    assert text.count(reason) == 3
+    assert f"{reason} → do this" in text and f"{reason} → mend it" in text
+
+
+def test_a_check_counts_what_was_right_and_shows_what_was_not_with_its_reason(
+    shown, in_a_pipe, reason
+):
+    bits = Determinism(repeats=False, batch=None, place=None, mode_repeats=None, mode_cost=None)
+    right = [timed("a"), timed("a", 1e-3, 128, error=error(1.0, ratio=3.5))]
+    (line,) = (x for x in shown(selfcheck.show_check, right).splitlines() if x.startswith("a "))
+    assert line.split() == ["a", "2", "of", "2", "3.50", "×", "plain"]
+    wrong = untimed("a", Status.WRONG, MARKUP, at(128))
+    text = shown(selfcheck.show_check, [timed("a"), wrong, untimed("b", "unavailable", MARKUP)])
+    assert "1 of 2" in text and "none forward float32" in text and text.count(MARKUP) == 2
+    records = [timed("a", determinism=bits), wrong.with_(reason=reason)]
+    text = in_a_pipe(selfcheck.show_check, records)
+    assert reason in text and "not over repeats, across batches not tried" in text
+
+
+def test_a_selfcheck_tells_what_was_caught_from_what_escaped(shown, in_a_pipe, reason):
+    def outcome(deed, caught, said="it was seen", **more):
+        return PlantOutcome(deed, caught=caught, kind="time", status="x", said=said, **more)
+
+    some = [outcome("it lies", False, wanted="wrong"), outcome("it sleeps", True)]
+    result = SelfCheck([*some, outcome("x", None)], "box", {"torch": "2"}, 0, 1.0)
+    lines = shown(selfcheck.table, result).splitlines()
+    escaped, caught, absent = (
+        next(x for x in lines if x.startswith(f"  {deed} "))
+        for deed in ("it lies", "it sleeps", "x")
+    )
+    assert caught.split()[-4:] == ["yes", "it", "was", "seen"]
+    assert "ESCAPED" in escaped and "(it should be wrong)" in escaped
+    assert "not planted" in absent and lines[-1] == result.line
+    wide = SelfCheck([outcome("it keeps " * 8, True, reason)], "box", {}, 0, 1.0)
+    text = in_a_pipe(selfcheck.table, wide)
+    assert all(f"{n}]" in text for n in range(60))
