@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
@@ -20,15 +19,13 @@ from attnbench.models.mask_of import FULL, causal_of
 from impls.asked import CantBeDone
 from impls.masks import Shape
 
-SDPA = "scaled_dot_product_attention"
 MODULE = "transformers.modeling_utils"
 
 
 def put_torch(stands: Stands) -> None:
     """Stand for torch's functions."""
-    inner = stands.put(F, SDPA, sdpa)
-    fused = F.scaled_dot_product_attention
-    stands.put(F, "multi_head_attention_forward", lambda o: _mha(o, inner, fused))
+    stands.put(F, "scaled_dot_product_attention", sdpa)
+    stands.put(F, "multi_head_attention_forward", _mha)
     native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
     stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
     stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
@@ -50,7 +47,7 @@ def put_transformers(stands: Stands) -> None:
         stands.put(interface, "get_interface", _get_interface)
 
 
-def sdpa(original: Original, via: str = "sdpa") -> Function:
+def sdpa(original: Original) -> Function:
     """``F.scaled_dot_product_attention``"""
 
     def scaled_dot_product_attention(
@@ -72,6 +69,7 @@ def sdpa(original: Original, via: str = "sdpa") -> Function:
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         if begun is not None:
+            via = "mha" if NOW.state().heads > 0 else "sdpa"
 
             def call() -> CapturedCall:
                 return CapturedCall(via, query, key, value, attn_mask, is_causal, scale, dropout_p)
@@ -82,48 +80,8 @@ def sdpa(original: Original, via: str = "sdpa") -> Function:
     return scaled_dot_product_attention
 
 
-class _Torch:
-    """The names of ``torch``, with products that take notes: scores, then the weighted values."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def bmm(self, a: Tensor, b: Tensor) -> Tensor:
-        """Of queries and keys, or of weights and values."""
-        state = NOW.state()
-        if state.scores is None:
-            state.scores = (NOW.begin(a), a, b, None)
-            return torch.bmm(a, b)
-        (begun, q, k, mask), state.scores = state.scores, None
-        heads, out = state.heads, torch.bmm(a, b)
-        if begun is not None:
-
-            def call() -> CapturedCall:
-                return CapturedCall("mha", q, k.mT, b, mask, scale=q.shape[-1] ** -0.5, heads=heads)
-
-            NOW.made(call, out, begun)
-        return out
-
-    def baddbmm(self, mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Of queries and keys, with what is added."""
-        NOW.state().scores = (NOW.begin(a), a, b, mask)
-        return torch.baddbmm(mask, a, b)
-
-
-def _mha(original: Original, inner: Original, fused: Function) -> Function:
-    """``F.multi_head_attention_forward``; ``fused`` stands for the function that it calls."""
-    products, within = _Torch(), sdpa(inner, "mha")
-
-    def run(*args: Any, **more: Any) -> Any:
-        whole: Any = original.call
-        names = {**whole.__globals__, "torch": products}
-        if names[SDPA] is fused:  # else it is what the program has put there
-            names[SDPA] = within
-        made = types.FunctionType(
-            whole.__code__, names, whole.__name__, whole.__defaults__, whole.__closure__
-        )
-        made.__kwdefaults__ = whole.__kwdefaults__
-        return made(*args, **more)
+def _mha(original: Original) -> Function:
+    """``F.multi_head_attention_forward``: what it calls meanwhile is part of it."""
 
     def multi_head_attention_forward(*args: Any, **more: Any) -> Any:
         if torch.compiler.is_compiling() or NOW.recorder is None:
@@ -132,7 +90,7 @@ def _mha(original: Original, inner: Original, fused: Function) -> Function:
         before = state.heads
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
         try:
-            return run(*args, **more)
+            return original.call(*args, **more)
         finally:
             state.heads, state.scores = before, None
 
@@ -213,7 +171,7 @@ def _flex(original: Original) -> Function:
             return run(**more)
         begun = NOW.begin(query)
         state = NOW.state()
-        before, state.heads = state.heads, 1  # its own products and softmax are no other attention
+        before, state.heads = state.heads, -1  # its own products are no other attention
         try:
             out = run(**more)
         finally:

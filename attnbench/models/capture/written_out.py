@@ -13,7 +13,7 @@ from torch._guards import TracingContext
 
 from attnbench.models.capture.originals import Function, Original, Stands
 from attnbench.models.capture.places import place_text, where
-from attnbench.models.capture.recorder import NOW
+from attnbench.models.capture.recorder import NOW, CapturedCall
 
 ACTIVATION = 3
 """Dimensions of an activation, at least."""
@@ -33,22 +33,30 @@ class _Recent(threading.local):
 def put_written_out(stands: Stands) -> None:
     """Stand for products and softmax."""
     recent = _Recent()
-    for name in ("matmul", "bmm", "baddbmm", "einsum"):
+    for name in ("matmul", "einsum"):
         stands.put(torch, name, lambda o: _noting(o, recent, _note_product))
+    for name in ("bmm", "baddbmm"):
+        stands.put(torch, name, lambda o: _noting(o, recent, _note_product, of_mha=True))
     for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
         stands.put(Tensor, name, lambda o: _noting(o, recent, _note_product))
     for owner in (torch, Tensor):
         stands.put(owner, "softmax", lambda o: _noting(o, recent, _note_softmax))
 
 
-def _noting(original: Original, recent: _Recent, note: Function) -> Function:
+def _noting(
+    original: Original, recent: _Recent, note: Function, *, of_mha: bool = False
+) -> Function:
     """A product or a softmax, noted unless a compiler only learns what it returns."""
 
     def noting(*given: Any, **more: Any) -> Any:
-        out = original.call(*given, **more)
-        if torch.compiler.is_compiling() or NOW.recorder is None or not _activation(out):
+        if torch.compiler.is_compiling() or NOW.recorder is None:
+            return original.call(*given, **more)
+        state = NOW.state()
+        if of_mha and state.heads > 0:
+            return _part_of_mha(original.call, given)
+        out, begun = original.call(*given, **more), perf_counter()
+        if not _activation(out):
             return out
-        begun, state = perf_counter(), NOW.state()
         traced = TracingContext.try_get() is not None or torch._C._get_dispatch_mode(PROXY)
         if not (traced or state.outer or state.heads):  # else it is a part of another attention
             note(recent, given, out)
@@ -56,6 +64,23 @@ def _noting(original: Original, recent: _Recent, note: Function) -> Function:
         return out
 
     return noting
+
+
+def _part_of_mha(product: Function, given: tuple[Any, ...]) -> Tensor:
+    """A product of nn.MultiheadAttention: its scores, then the weighted values, which end it."""
+    state, a, b = NOW.state(), given[-2], given[-1]
+    if state.scores is None:
+        state.scores = NOW.begin(a), a, b, given[0] if len(given) > 2 else None
+        return product(*given)
+    (begun, q, k, mask), state.scores = state.scores, None
+    heads, out = state.heads, product(*given)
+    if begun is not None:
+
+        def call() -> CapturedCall:
+            return CapturedCall("mha", q, k.mT, b, mask, scale=q.shape[-1] ** -0.5, heads=heads)
+
+        NOW.made(call, out, begun)
+    return out
 
 
 def _note_product(recent: _Recent, given: tuple[Any, ...], out: Tensor) -> None:
