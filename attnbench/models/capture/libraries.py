@@ -247,18 +247,11 @@ def _compiled_request(context: Any) -> SiteRequest:
     if masked is None:
         shape = Shape(forms[0][0], forms[0][1], forms[0][2], forms[1][2])
         found = FoundMask(causal_of(shape) if causal is True else FULL)
-    return SiteRequest(
-        first_of(_traced_places(context)),
-        "sdpa, compiled",
-        *forms,
-        q.dtype,
-        q.device,
-        torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
-        found,
-        scale if isinstance(scale, float) else None,
-        dropout if isinstance(dropout, float) else 0.0,
-        COMPILED_NOTE,
-    )
+    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    kind: tuple[Any, ...] = (q.dtype, q.device, gradients, found)
+    scale = scale if isinstance(scale, float) else None
+    more = scale, dropout if isinstance(dropout, float) else 0.0, COMPILED_NOTE
+    return SiteRequest(first_of(_traced_places(context)), "sdpa, compiled", *forms, *kind, *more)
 
 
 def _constant(context: Any, name: str) -> Any:
@@ -316,13 +309,14 @@ def observed(original: Original, name: str) -> Function:
         **more: Any,
     ) -> Any:
         begun = None if torch.compiler.is_compiling() else NOW.begin(query)
+        run = partial(original.call, module, query, key, value, attention_mask, *args, **more)
         if begun is None:
-            return original.call(module, query, key, value, attention_mask, *args, **more)
+            return run()
         state = NOW.state()
         before = state.outer, state.inner
         state.outer, state.inner = via, []
         try:
-            out = original.call(module, query, key, value, attention_mask, *args, **more)
+            out = run()
             inner = state.inner
         finally:
             state.outer, state.inner = before

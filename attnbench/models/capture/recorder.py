@@ -118,21 +118,11 @@ class CapturedCall(NamedTuple):
         times = mapped(self.q, self.k, self.v)
         q, k, v = ((times * form[0], *form[1:]) for form in forms)
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
-        return SiteRequest(
-            where,
-            self.via,
-            q,
-            k,
-            v,
-            _dtype(self.q),
-            self.q.device,
-            torch.is_grad_enabled() and gradients,
-            self._mask(Shape(q[0], q[1], q[2], k[2]), times > 1, where, masks),
-            self.scale,
-            self.dropout,
-            self.note,
-            self.faithful,
-        )
+        gradients = torch.is_grad_enabled() and gradients
+        found = self._mask(Shape(q[0], q[1], q[2], k[2]), times > 1, where, masks)
+        kind: tuple[Any, ...] = (_dtype(self.q), self.q.device, gradients, found)
+        more = self.scale, self.dropout, self.note, self.faithful
+        return SiteRequest(where, self.via, q, k, v, *kind, *more)
 
     def _mask(self, shape: Shape, mapped: bool, where: Where, masks: Masks) -> FoundMask:
         mask = self.attn_mask
@@ -220,6 +210,7 @@ class Samples:
 
 
 ENTRIES = 4096
+VERSIONS = {"torch": torch.__version__, "python": platform.python_version()}
 COMPILED_MOST = 256
 
 
@@ -236,10 +227,8 @@ class Recorder:
         self.clocks = Clocks()
         self.tally = Tally()
         self.steps = Steps(self.tally)
-        self.met = 0
-        """Calls that torch's compiler met: how often they ran is not known."""
-        self.compiled: list[Site] = []
-        """Sites of these."""
+        self.met, self.compiled = 0, list[Site]()
+        """Calls that torch's compiler met: how often they ran is not known; and their sites."""
         self.failures: Counter[str] = Counter()
         """Calls that could not be recorded, by reason."""
         self.graphs = compiled_graphs()
@@ -325,12 +314,7 @@ class Recorder:
             self.tally.last = max(self.tally.last, passed)
         return SeenCalls(
             sites=[*self.tally.sites(), *self.compiled],
-            header={
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "threads": self.tally.threads,
-                "processes": 1,
-            },
+            header={**VERSIONS, "threads": self.tally.threads, "processes": 1},
             unseen=_unseen(self),
             complete=complete,
             wall_s=self.tally.window(looking=gpu.used),

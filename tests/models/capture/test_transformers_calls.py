@@ -44,20 +44,6 @@ def test_a_training_step_is_seen_forward_and_backward_and_stays_as_it_is(attenti
     assert site.site.startswith("modeling_llama.py:") and "test_transformers_calls.py" in site.site
 
 
-def test_generating_gathers_the_lengths_of_the_cache():
-    model = llama()
-    with attnbench.capture() as calls:
-        model.generate(IDS, max_new_tokens=30, min_new_tokens=30, do_sample=False)
-    prefill, *decoding = sorted(calls.sites, key=lambda s: s.problem.kv_len)
-    assert (str(prefill.problem), prefill.calls) == ("b2 h4/2 n12 d8 f32 causal forward", 2)
-    assert [(s.problem.q_len, s.problem.phase) for s in decoding] == [(1, "decode")] * 3
-    # keys 13 to 16, 17 to 32 and 33 to 41, in two layers; the middle ones stand for them
-    assert [s.calls for s in decoding] == [2 * 4, 2 * 16, 2 * 9]
-    assert [s.problem.kv_len for s in decoding] == [14, 24, 37]
-    assert "stands for 16 problems of 17 to 32 keys" in decoding[1].note
-    assert all(str(s.problem.mask) == "none" and s.problem.kv_heads == 2 for s in decoding)
-
-
 def test_padding_and_a_sliding_window_are_in_the_mask():
     ends = (torch.arange(12) < torch.tensor([[12], [8]])).long()
     with attnbench.capture() as calls:

@@ -48,13 +48,6 @@ def test_every_question_has_its_answer_earlier_and_only_as_its_pair(setting, see
         assert targets[2 * pairs :] == [values[key] - setting.keys for key in questions]
 
 
-def test_a_batch_has_as_many_sequences_of_each_number_of_pairs():
-    setting = Setting(seq=20, pairs=(2, 4, 6), width=8, keys=9, values=5)
-    batch = setting.draw_mixed(8, np.random.default_rng(0))
-    questions = (batch.targets_bn != NOTHING).sum(1).tolist()
-    assert questions == [16] * 3 + [12] * 3 + [8] * 2
-
-
 def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     setting = Setting(seq=32, pairs=(8,), width=8, keys=32, values=32)
     first, same, other = (setting.draw_mixed(9, stream(s, TRAINING))[0] for s in (1, 1, 2))
@@ -168,13 +161,6 @@ def test_the_baselines_own_time_is_the_budget_of_all():
     assert carried.progress.budgets == {SETTING.slug: 1.0}
     assert len(carried.rows) == 4 and len(carried.lines) == 5
     assert "sdpa took 1.0 s for 100 steps" in carried.lines[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "seconds"), [({"seconds": 3.0}, [3.0] * 4), ({"timed": False}, [None] * 4)]
-)
-def test_a_given_budget_or_none_needs_no_training_before(options, seconds):
-    assert [job.seconds for job in Carried("linear.elu", **options).jobs] == seconds
 
 
 def test_a_refusal_is_met_once_and_the_others_go_on():

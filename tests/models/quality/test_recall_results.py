@@ -13,7 +13,6 @@ from attnbench.features.quality.recall_results import (
     SettingResults,
     TargetStanding,
     TrainingBudget,
-    checkpoint_of,
     conclude_setting,
     recall_results,
     seed_interval,
@@ -43,13 +42,6 @@ def test_the_interval_is_students_as_the_book_has_it():
 )
 def test_a_standing_needs_the_whole_interval(shares, standing):
     assert seed_interval(shares, 0.0, 1.0).standing is standing
-
-
-def test_each_budget_has_its_own_checkpoint():
-    both = training(steps={4: 0.9, 8: 0.8}, time={4: 0.7, 8: 0.6})
-    found = [checkpoint_of(both, budget)["accuracy"]["4"] for budget in TrainingBudget]
-    assert found == [0.9, 0.7]
-    assert checkpoint_of(training(time={4: 0.7, 8: 0.6}), TrainingBudget.STEPS) is None
 
 
 def test_the_baseline_stands_first_and_then_what_recalls_most():

@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,14 +58,6 @@ def test_a_file_without_texts_is_refused(content, text, tmp_path):
         file.write_bytes(content)
     with pytest.raises(CantBeDone, match=text):
         pretrained.read_texts(file)
-
-
-def test_all_cores_are_tried_the_exact_ones_first():
-    rows = pretrained.choose_rows(impls.table(), [])
-    computes = [row.computes for row in rows]
-    assert computes == sorted(computes, key=pretrained.ORDER.index)
-    assert {"sdpa", "topk", "performer", "cosine"} <= {row.name for row in rows}
-    assert all(row.level == "core" and not row.ranks for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +147,6 @@ def test_a_worker_that_is_lost_later_leaves_what_has_arrived(tried):
     row, _ = tried({"quality": QUALITY}, WorkerLost("it died", ""))
     assert row["status"] == "measured" and row["cosine"]["long"]
     assert row["amiss"] == ["crashed: it died"]
-
-
-def test_without_the_original_there_is_no_trial(tmp_path):
-    worker = SimpleNamespace(messages=lambda *_: iter([{"failed": "OSError: no disk"}]))
-    with pytest.raises(CantBeDone, match="the original model could not be run: OSError: no disk"):
-        Trial(TEXTS, TrialOptions(), worker, [], tmp_path).run_original()
 
 
 @pytest.fixture

@@ -20,18 +20,12 @@ BLOOM = {**WIDE, **SHORT, "n_layer": 2, "n_head": 4}
 FEW = {"vocab_size": 97, "initializer_range": 0.3, **SHORT}
 OWN = {
     "Bloom": BLOOM,
-    "CodeGen": {**FEW, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8},
-    "Mpt": {**FEW, "d_model": 32, "n_layers": 2, "n_heads": 4},
     "XGLM": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48, "init_std": 0.3,
              **FEW},
-    "TrOCR": {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "init_std": 0.3,
-              "decoder_ffn_dim": 48, "decoder_start_token_id": 1, **FEW},
 }  # fmt: skip
 TABLES = [
     ("Falcon", "FalconForCausalLM", WIDE, "FalconDecoderLayer"),
     ("GPTJ", "GPTJModel", {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8}, "GPTJBlock"),
-    ("GPTNeo", "GPTNeoModel", {"hidden_size": 32, "num_layers": 1, "num_heads": 4,
-                               "attention_types": [[["local"], 1]]}, "GPTNeoAttention"),
     ("Git", "GitForCausalLM", {**WIDE, "num_hidden_layers": 1}, "GitAttention"),
 ]  # fmt: skip
 
