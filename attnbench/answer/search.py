@@ -69,12 +69,12 @@ def sized(problem: Problem, by: By, size: int) -> Problem:
     return problem.with_(q_len=size, kv_len=size)
 
 
-def several(grid: Preset, axes: Sequence[str]) -> list[str]:
-    """Those of some axes of which a grid has several values."""
-    return [name for name in axes if len(getattr(grid, name)) > 1]
-
-
-def refuse_captured(grid: Preset, why: str) -> None:
-    """Raise :class:`InvalidProblem` for captured inputs, which have one size."""
+def refuse_several(grid: Preset, verb: str, axes: Sequence[str], searched: str) -> None:
+    """Raise :class:`InvalidProblem` where a grid has several values of one of these axes, or
+    captured inputs, which have one size.
+    """
+    if wide := [name for name in axes if len(getattr(grid, name)) > 1]:
+        options = ", ".join("--" + name.replace("_", "-") for name in wide)
+        raise InvalidProblem(f"{verb} takes one value of {options}: what is searched is {searched}")
     if any(inputs.startswith("captured:") for inputs in grid.inputs):
-        raise InvalidProblem(f"captured inputs have {why}")
+        raise InvalidProblem(f"captured inputs have one size; {verb} needs many: leave them out")

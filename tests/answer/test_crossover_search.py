@@ -222,7 +222,7 @@ def test_the_lengths_are_those_of_the_ladder_that_both_take():
         ({"seq": ("64",)}, "--seq 64 is no range: crossover looks between two lengths"),
         ({"seq": ("256", "64")}, "the shorter comes first"),
         ({"seq": ("64", str(10**9))}, "of 1 to 16,777,216"),
-        ({"inputs": ("captured:x.npz",)}, "captured inputs have one length"),
+        ({"inputs": ("captured:x.npz",)}, "captured inputs have one size"),
         ({"mask": ("document:100,156",), "seq": ("64", "200")}, "no range of lengths can be"),
         ({"mask": ("document:100,156",)}, "there is no range to search: of the lengths from 64"),
         ({"b": "ring"}, "ring runs over several processes"),

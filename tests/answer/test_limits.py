@@ -174,7 +174,7 @@ def test_without_names_it_is_every_core_that_can_run_here():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"inputs": ("captured:x.npz",)}, "captured inputs have one length"),
+        ({"inputs": ("captured:x.npz",)}, "captured inputs have one size"),
         ({"mask": ("document:100,156",)}, "the seq under this mask: at 64, .*use --by batch"),
         (
             {"by": "batch", "batch": (3,), "mask": ("padding:90,128,256",)},

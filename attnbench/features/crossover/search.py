@@ -10,13 +10,13 @@ from math import inf, log
 from time import monotonic
 from typing import Any, NamedTuple
 
-from attnbench.answer.search import GRACE_S, in_turn, refuse_captured, several, sized
+from attnbench.answer.search import GRACE_S, in_turn, refuse_several, sized
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
 from attnbench.sweep.compare import START_AND_GATE_S, Compared, compare_cell
 from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.plan import Cell, here, problems
+from attnbench.sweep.plan import Cell, problems
 from attnbench.sweep.presets import Preset
 from impls.asked import CantBeDone
 from impls.problem import InvalidProblem, Problem
@@ -267,13 +267,7 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
         raise CantBeDone(f"{a.label} can't overtake itself; name two variants")
     asked = _range(grid.seq)
     axes = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase")
-    if wide := several(grid, (*axes, "inputs", "level")):
-        options = ", ".join("--" + name.replace("_", "-") for name in wide)
-        raise InvalidProblem(
-            f"crossover takes one value of {options}: what is searched is the length alone"
-        )
-    refuse_captured(grid, "one length; crossover needs many: leave them out")
-    here(grid.device, machine)
+    refuse_several(grid, "crossover", (*axes, "inputs", "level"), "the length alone")
     for row in (a, b):
         if row.ranks:
             raise CantBeDone(f"{row.label} runs over several processes: compare takes it")

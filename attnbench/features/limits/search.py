@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from attnbench.answer.search import GRACE_S, By, in_turn, refuse_captured, several, sized
+from attnbench.answer.search import GRACE_S, By, in_turn, refuse_several, sized
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, measure
@@ -352,12 +352,8 @@ def plan(
     table: Table, names: Sequence[str], grid: Preset, by: By, budget: CallBudget, machine: Machine
 ) -> list[Limit]:
     """A limit for each variant and phase; of all variants those that can run here."""
-    if wide := several(grid, AXES):
-        raise InvalidProblem(
-            f"limits takes one value of {', '.join(wide)}: what is searched is the {by} alone, and "
-            "only --phase and --mask may have several values"
-        )
-    refuse_captured(grid, "one length and one batch; limits changes both")
+    searched = f"the {by} alone, and only --phase and --mask may have several values"
+    refuse_several(grid, "limits", AXES, searched)
     made = make_plan(table, names, grid, machine)
     cells = made.cells if names else [cell for cell in made.to_run if not cell.variant.ranks]
     return [_limit(cell, by, budget) for cell in cells]

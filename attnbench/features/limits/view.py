@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from attnbench.core.format import size, time_taken
+from attnbench.core.format import size, time_taken, tokens
 from attnbench.report.figures.sheet import save, shorten
 from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
@@ -210,7 +210,7 @@ def _panel(
             _write(axes, (start, at), shorten(text, 160, 7), 4, color=PALE)
     axes.set_xscale("log", base=2)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: tokens(int(value)))
     axes.minorticks_off()
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -243,11 +243,3 @@ def _write(axes: Axes, place: tuple[float, float], text: str, shift: int, **styl
     """Small text beside a place, shifted by so many points."""
     at: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center"}
     axes.annotate(text, place, fontsize=7, **at, **style)
-
-
-def _short(value: float) -> str:
-    """``512``, ``64 Ki``: the powers of two of an axis."""
-    for unit, many in (("Mi", 2**20), ("Ki", 2**10)):
-        if value >= many:
-            return f"{value / many:g} {unit}"
-    return f"{value:g}"
