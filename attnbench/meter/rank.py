@@ -7,12 +7,8 @@ that the clock has stopped, so nothing can be filled in afterwards.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
-import json
 import os
-import signal
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -26,7 +22,6 @@ from torch import Tensor
 
 from attnbench.core import settings
 from attnbench.core.lock import collector_off
-from attnbench.core.process_child import DIE_WITH_PARENT
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_form
@@ -34,7 +29,7 @@ from attnbench.gate.inputs import Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
 from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, MESSAGE, Pages
+from attnbench.meter.ranks import EXCHANGE, Pages
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -117,17 +112,17 @@ class Member:
         self._own: Any = None
         """The group at whose barrier all meet: no variant gets it."""
 
-    def answer(self, question: Mapping[str, Any], files: Sequence[int]) -> dict[str, Any]:
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one question."""
         for number in question["over"]:
             self._parts.pop(number, None)
         match question["do"]:
             case "join":
-                return self._join(question, files[0])
+                return self._join(question)
             case "load":
                 load_function(question["build"])
             case "build":
-                return self._build(question, files[0])
+                return self._build(question)
             case "look":
                 watch.check(self._parts[question["of"]].before)
             case "forward" | "backward" | "observe" as deed:
@@ -135,13 +130,14 @@ class Member:
                 return done
         return {}
 
-    def _join(self, question: Mapping[str, Any], file: int) -> dict[str, Any]:
+    def _join(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Meet the others through a file that only the team's processes hold."""
         self._rank, self._world = question["rank"], question["world"]
         settings.apply(settings.Settings(**question["settings"]))
         if question["device"] != "cpu":
             self._device = f"cuda:{self._rank}"
             torch.cuda.set_device(self._device)
+        file = os.open(question["file"], os.O_RDWR)  # for good: the store opens it again and again
         store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
         dist.init_process_group(
             question["backend"],
@@ -154,13 +150,14 @@ class Member:
         _barrier(group=self._own)
         return {}
 
-    def _build(self, question: Mapping[str, Any], file: int) -> dict[str, Any]:
+    def _build(self, question: Mapping[str, Any]) -> dict[str, Any]:
         from impls.parallel.ranks import Ranks
 
         row = Variant.from_dict(question["variant"])
         problem = Problem.from_dict(question["problem"])
+        file = os.open(question["file"], os.O_RDWR)
         pages = Pages(problem, file)
-        pages.close_file()
+        os.close(file)
         assert row.shares is not None
         places = load_function(row.shares)(problem, self._world)[self._rank]
         part, ranks = RankPart(problem, places, self._device, pages), Ranks(self._rank, self._world)
@@ -226,10 +223,11 @@ class Member:
         return {"memory": seen.memory.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}
 
 
-def _answer(member: Member, question: dict[str, Any], files: list[int]) -> dict[str, Any]:
-    """``{"done": …}``, or what went wrong."""
+def answer(member: Member, question: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"done": …}``, or what went wrong; one that takes too long writes where it stands."""
+    faulthandler.dump_traceback_later(question["limit_s"])
     try:
-        return {"done": member.answer(question, files)}
+        return {"done": member.answer(question)}
     except Wrong as wrong:
         return {"wrong": str(wrong)}
     except Unsupported as why:
@@ -239,18 +237,5 @@ def _answer(member: Member, question: dict[str, Any], files: list[int]) -> dict[
     except Exception as error:
         failed = failure(error)
         return {"failed": failed, "exchanging": bool(EXCHANGE.search(failed.get("detail", "")))}
-
-
-def main(line: int, worker: int) -> None:
-    """Answer until the worker closes the line, or is gone."""
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != worker:  # it ended before that call
-        return
-    faulthandler.register(signal.SIGUSR1)  # writes the stack, also from within a library
-    member = Member()
-    with socket.socket(fileno=line) as channel:
-        while True:
-            message, files, _, _ = socket.recv_fds(channel, MESSAGE, 1)
-            if not message:
-                os._exit(0)  # without waiting for its threads
-            channel.send(json.dumps(_answer(member, json.loads(message), files)).encode())
+    finally:
+        faulthandler.cancel_dump_traceback_later()

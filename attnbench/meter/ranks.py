@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
 import re
-import selectors
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import accumulate
+from pathlib import Path
 from statistics import median
-from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -64,6 +59,18 @@ def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
     return RankLost(reason, Status.TIMED_OUT, detail)
 
 
+def fault(troubles: Mapping[int, BaseException | None], doing: str, limit_s: float) -> Exception:
+    """The error of the rank at fault: one that has ended, or is stuck, or says what it met."""
+    lost = {n: one for n, one in troubles.items() if isinstance(one, process.WorkerLost)}
+    for number, end in lost.items():
+        if not end.timed_out:
+            how = end.reason.removeprefix("the worker ")
+            return RankLost(f"rank {number} {how} in its {doing}", Status.CRASHED, end.output)
+    if lost:
+        return silent({n: end.output for n, end in lost.items()}, doing, limit_s)
+    return blamed({n: one.answer for n, one in troubles.items() if isinstance(one, _Troubled)})
+
+
 def blamed(troubles: Mapping[int, Mapping[str, Any]]) -> Exception:
     """The error of the rank at fault: of those that failed, one that didn't wait for another."""
     rank = min(troubles, key=lambda each: (troubles[each].get("exchanging", False), each))
@@ -91,10 +98,9 @@ ALIGNED = 64
 
 
 class Pages:
-    """Inputs and results of one problem by name, wherever they are mapped."""
+    """Inputs and results of one problem by name, in a file that any process may map."""
 
-    def __init__(self, problem: Problem, file: int | None = None) -> None:
-        """``file``: the descriptor of pages that exist already; without it, new ones."""
+    def __init__(self, problem: Problem, file: int) -> None:
         p, dtype = problem, getattr(torch, problem.dtype)
         q, out = (p.batch, p.heads, p.q_len, p.head_dim), p.output_shape
         k, v = ((p.batch, p.kv_heads, p.kv_len, n) for n in (p.head_dim, p.v_head_dim))
@@ -103,10 +109,8 @@ class Pages:
             shapes |= {"dout": out, "dq": q, "dk": k, "dv": v}
         sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
         ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
-        self.file = os.memfd_create("attnbench-pages") if file is None else file
-        if file is None:
-            os.ftruncate(self.file, ends[-1])
-        memory = mmap.mmap(self.file, ends[-1])
+        os.truncate(file, ends[-1])
+        memory = mmap.mmap(file, ends[-1])
         self._tensors = {
             name: torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).view(
                 shape
@@ -117,59 +121,15 @@ class Pages:
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
-    def close_file(self) -> None:
-        """Let no other process map them; what is mapped stays."""
-        os.close(self.file)
-
 
 START_LIMIT_S = 120.0
 """For all ranks to load torch and to find each other."""
 CALL_LIMIT_S = 240.0
 """For any other question; less than a whole cell may take."""
-GRACE_S, SAY_S = 1.0, 0.3
+GRACE_S, SAY_S = 1.0, 0.5
 """For the others to fail too, before one is blamed, and for one that is stuck to write where."""
-MESSAGE, LAST_WORDS = 1 << 20, 2000
-"""Bytes of a message, and of a rank's error stream that go into the record."""
-
-
-class _Rank:
-    """One process of a team, with a line to it and the file of what it writes."""
-
-    def __init__(self, number: int, threads: int) -> None:
-        self.number = number
-        self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the rank
-        code = f"from attnbench.meter.rank import main; main({its.fileno()}, {os.getpid()})"
-        on_this_machine = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-P", "-c", code],
-            env={**process.variables_of(threads), **on_this_machine},
-            pass_fds=(its.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=self._words,
-            stderr=self._words,
-        )
-        its.close()
-
-    def last_words(self) -> str:
-        """The end of what it wrote."""
-        size = self._words.seek(0, os.SEEK_END)
-        self._words.seek(max(0, size - LAST_WORDS))
-        return self._words.read().decode(errors="replace")
-
-    def ended(self) -> int:
-        """Its exit status; one that has only closed its line is killed."""
-        try:
-            return self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
-
-    def close(self) -> None:
-        """Once it is killed."""
-        self.process.wait()
-        self.line.close()
-        self._words.close()
+VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1"}
+"""Ranks meet on this machine alone, and say where they crashed."""
 
 
 class Team:
@@ -182,10 +142,12 @@ class Team:
         """Of each rank: they share the worker's."""
         self._over: list[int] = []
         self._built = 0
-        self._selector = selectors.DefaultSelector()
-        self._ranks = [_Rank(number, self.threads) for number in range(world)]
-        for rank in self._ranks:
-            self._selector.register(rank.line, selectors.EVENT_READ, rank)
+        self._ranks = [
+            process.Worker(
+                "attnbench.meter.rank_process", self.threads, limited=False, variables=VARIABLES
+            )
+            for _ in range(world)
+        ]
         settings = Settings(
             threads=self.threads,
             tf32=torch.get_float32_matmul_precision() == "high",
@@ -194,34 +156,31 @@ class Team:
             ),
         )
         join = {"do": "join", "world": world, "device": device, "backend": self.backend}
-        questions = [{**join, "settings": asdict(settings), "rank": n} for n in range(world)]
-        meeting = os.memfd_create("attnbench-meeting")  # unlike a socket, for the ranks alone
-        try:
-            self._ask(questions, "start", meeting)
-        finally:
-            os.close(meeting)
+        join |= {"settings": asdict(settings)}
+        with _shared_file("attnbench-meeting") as (_, place):
+            self._ask([{**join, "file": place, "rank": n} for n in range(world)], "start")
 
     @property
     def alive(self) -> bool:
         """Whether all of them run."""
-        return bool(self._ranks) and all(r.process.poll() is None for r in self._ranks)
+        return all(pid and Path(f"/proc/{pid}").exists() for pid in self.processes)
 
     @property
     def processes(self) -> list[int]:
-        """Their numbers."""
-        return [rank.process.pid for rank in self._ranks]
+        """Their numbers; 0 of one that has ended."""
+        return [rank.pid or 0 for rank in self._ranks]
 
     def load(self, build: str) -> None:
         """Have each import a variant's code, which is no part of building it."""
         self._ask([{"do": "load", "build": build}] * self.world, "import")
 
     def build(
-        self, variant: Mapping[str, Any], problem: Mapping[str, Any], pages: int
+        self, variant: Mapping[str, Any], problem: Mapping[str, Any], pages: str
     ) -> tuple[int, list[dict[str, Any]]]:
         """Have each build a variant; returns the number of what was built, and the answers."""
         self._built += 1
         question = {"do": "build", "of": self._built, "variant": variant, "problem": problem}
-        return self._built, self._ask([question] * self.world, "setup", pages)
+        return self._built, self._ask([{**question, "file": pages}] * self.world, "setup")
 
     def ask(self, do: str, of: int, doing: str) -> list[dict[str, Any]]:
         """What each answers about something that was built; ``doing`` names it in an error."""
@@ -234,71 +193,54 @@ class Team:
     def close(self) -> None:
         """End them all."""
         for rank in self._ranks:
-            rank.process.kill()
-        for rank in self._ranks:
             rank.close()
-        self._ranks = []
-        self._selector.close()
 
-    def _ask(
-        self, questions: Sequence[Mapping[str, Any]], doing: str, *files: int
-    ) -> list[dict[str, Any]]:
-        if not self._ranks:
+    def _ask(self, questions: Sequence[Mapping[str, Any]], doing: str) -> list[dict[str, Any]]:
+        if doing != "start" and not self.alive:
+            self.close()
             raise RankLost(f"its ranks had ended before its {doing}", Status.CRASHED)
-        if not self.alive:
-            raise self._lost({}, doing)
         over, self._over = self._over, []
-        for rank, question in zip(self._ranks, questions, strict=True):
-            message = json.dumps({**question, "over": over}).encode()
-            with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the answers show it
-                socket.send_fds(rank.line, [message], files)
         limit_s = START_LIMIT_S if doing == "start" else CALL_LIMIT_S
-        until, answers = monotonic() + limit_s, dict[int, dict[str, Any]]()
-        while len(answers) < self.world:
-            if not self._listen(answers, until - monotonic()):
-                raise self._silent(answers, doing, limit_s)
-            if any("done" not in answer for answer in answers.values()):
-                raise self._lost(answers, doing)
-        return [answers[rank]["done"] for rank in range(self.world)]
 
-    def _listen(self, answers: dict[int, dict[str, Any]], patience_s: float) -> bool:
-        """Read what ranks answer, or that they are gone; False where none did in time."""
-        ready = self._selector.select(max(0.0, patience_s))
-        for key, _ in ready:
-            rank: _Rank = key.data
-            try:
-                message = rank.line.recv(MESSAGE)
-            except ConnectionResetError:
-                message = b""
-            answers[rank.number] = json.loads(message) if message else {"gone": True}
-            if not message:
-                self._selector.unregister(rank.line)
-        return bool(ready)
+        def ask(rank: process.Worker, question: Mapping[str, Any]) -> dict[str, Any]:
+            sent = {**question, "over": over, "limit_s": limit_s}
+            answer = rank.ask(sent, limit_s + SAY_S)
+            if "done" not in answer:
+                raise _Troubled(answer)
+            done: dict[str, Any] = answer["done"]
+            return done
 
-    def _lost(self, answers: dict[int, dict[str, Any]], doing: str) -> Exception:
-        """The error of the rank at fault, which may be gone; ends the team."""
-        until = monotonic() + GRACE_S
-        while len(answers) < self.world and (left := until - monotonic()) > 0:
-            self._listen(answers, left)
-        for rank in self._ranks:
-            if answers.get(rank.number, {}).get("gone") or rank.process.poll() is not None:
-                reason = f"rank {rank.number} {process.ended(rank.ended())} in its {doing}"
-                lost: Exception = RankLost(reason, Status.CRASHED, rank.last_words())
-                break
-        else:
-            lost = blamed({rank: one for rank, one in answers.items() if "done" not in one})
+        with ThreadPoolExecutor(self.world) as pool:
+            pairs = zip(self._ranks, questions, strict=True)
+            asked = [pool.submit(ask, rank, question) for rank, question in pairs]
+            wait(asked, return_when=FIRST_EXCEPTION)
+            if all(one.done() and one.exception() is None for one in asked):
+                return [one.result() for one in asked]
+            wait(asked, GRACE_S)
+            troubles = {n: one.exception() for n, one in enumerate(asked) if one.done()}
+            for pid in filter(None, self.processes):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.close()
-        return lost
+        raise fault(troubles, doing, limit_s)
 
-    def _silent(self, answers: Mapping[int, Any], doing: str, limit_s: float) -> Exception:
-        """Have those that have not answered write where they stand; ends the team."""
-        missing = [rank for rank in self._ranks if rank.number not in answers]
-        for rank in missing:
-            rank.process.send_signal(signal.SIGUSR1)
-        sleep(SAY_S)
-        words = {rank.number: rank.last_words() for rank in missing}
-        self.close()
-        return silent(words, doing, limit_s)
+
+class _Troubled(Exception):
+    """What a rank answers in place of what it was asked for."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+@contextmanager
+def _shared_file(name: str) -> Iterator[tuple[int, str]]:
+    """A file in memory, and the place where the ranks, which this process started, can open it."""
+    file = os.memfd_create(name)
+    try:
+        yield file, f"/proc/{os.getpid()}/fd/{file}"
+    finally:
+        os.close(file)
 
 
 _teams: dict[tuple[int, str], Team] = {}
@@ -351,9 +293,9 @@ class Together:
 
     def __init__(self, team: Team, variant: Variant, problem: Problem) -> None:
         self.team, self.problem = team, problem
-        self._pages = Pages(problem)
-        self._of, built = team.build(variant.to_dict(), problem.to_dict(), self._pages.file)
-        self._pages.close_file()
+        with _shared_file("attnbench-pages") as (file, place):
+            self._pages = Pages(problem, file)
+            self._of, built = team.build(variant.to_dict(), problem.to_dict(), place)
         weakref.finalize(self, team.release, self._of)
         self._note = built[0]["note"]
         self.spent = [0.0] * team.world

@@ -302,16 +302,17 @@ PROBLEM = Problem(
 
 
 def test_pages_are_the_same_memory_wherever_they_are_mapped():
-    made = Pages(PROBLEM)
-    other = Pages(PROBLEM, os.dup(made.file))
+    with ranks._shared_file("pages") as (file, place):
+        made = Pages(PROBLEM, file)
+        other_file = os.open(place, os.O_RDWR)
+        other = Pages(PROBLEM, other_file)
+        os.close(other_file)
     for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
         made[name].fill_(number)
     for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
         assert bool((other[name] == number).all())  # each has a place of its own
     assert other["out"].shape == (2, 4, 6, 5)
     assert other["dk"].shape == (2, 2, 6, 3)
-    other.close_file()
-    made.close_file()
 
 
 class Scripted:
