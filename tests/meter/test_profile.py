@@ -11,7 +11,7 @@ from attnbench.meter.cell import Bench
 from attnbench.meter.memory import named, own_of
 from attnbench.meter.profile import Window, answer, by_phase, kernels, operators
 from attnbench.meter.timed import Job
-from attnbench.meter.timeline import Source, memory_values, moments
+from attnbench.meter.timeline import MARK, Source, Timeline, memory_values, moments
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -176,6 +176,26 @@ def test_kernels_belong_to_the_phase_of_what_launched_them():
     (row,) = forward["operators"]
     assert (row["name"], row["self_s"], row["flops"]) == ("gemm", pytest.approx(6e-9), 100)
     assert backward["operators"] == []
+
+
+def test_arrays_belong_to_the_line_that_ended_and_the_last_is_freed_first():
+    place, mib = "a.py:{}", 1 << 20
+    marks = [
+        SimpleNamespace(name=MARK + place.format(n), start_time_ns=10 * n, extra_fields=None)
+        for n in range(1, 6)
+    ]
+    readings = [(0, 0), (4 * mib, 4 * mib), (5 * mib, 9 * mib), (2 * mib, 5 * mib), (0, 2 * mib)]
+    one, two = (Source(place.format(n), "array", False) for n in (1, 2))
+    found = Timeline(marks, "cpu", readings).steps
+    assert found == [
+        (10, one, 4 * mib),
+        (20, two, 4 * mib),  # while the line ran, and gone at its end
+        (20, two, mib),
+        (30, two, -4 * mib),
+        (40, two, -mib),
+        (40, one, -2 * mib),
+        (50, one, -2 * mib),
+    ]
 
 
 def test_thinning_out_keeps_the_peak_and_the_end():
