@@ -39,14 +39,7 @@ from attnbench.meter.memory import (
 )
 from attnbench.meter.ranks import runs_over_ranks
 from attnbench.meter.timed import Job, Ready
-from attnbench.meter.timeline import (
-    BACKWARD,
-    FORWARD,
-    Marks,
-    Timeline,
-    line_values,
-    memory_values,
-)
+from attnbench.meter.timeline import BACKWARD, FORWARD, Marks, Timeline, line_values, memory_values
 from impls.loading import load_function
 
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
@@ -117,11 +110,7 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
         "plain": plain,
         "phases": phases,
         "cost": cost
-        and {
-            "flops": cost.flops,
-            "bytes": cost.bytes,
-            "flop_rate": cost.flops / plain["total_s"],
-        },
+        and {"flops": cost.flops, "bytes": cost.bytes, "flop_rate": cost.flops / plain["total_s"]},
         "memory": memory,
         "observed": seen.to_dict(),
         "lines": line_values(timeline, memory, timed=host),
@@ -222,11 +211,7 @@ def _caveats(memory: dict[str, Any], observed: int, flags: list[str]) -> Iterato
 
 
 def _profiled_phases(
-    call: Call,
-    dout: torch.Tensor | None,
-    rounds: int,
-    plain: Mapping[str, Any],
-    trace: Path | None,
+    call: Call, dout: torch.Tensor | None, rounds: int, plain: Mapping[str, Any], trace: Path | None
 ) -> list[dict[str, Any]]:
     """Operators or kernels by phase, from calls under the profiler."""
 

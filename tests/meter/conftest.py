@@ -34,15 +34,8 @@ class Cells:
 
     @staticmethod
     def problem(**changes):
-        ordinary = {
-            "heads": 2,
-            "kv_heads": 2,
-            "q_len": 32,
-            "kv_len": 32,
-            "head_dim": 8,
-            "v_head_dim": 8,
-        }
-        return Problem(**{**ordinary, **changes})
+        sizes = {"heads": 2, "kv_heads": 2, "q_len": 32, "kv_len": 32, "head_dim": 8}
+        return Problem(**{**sizes, "v_head_dim": 8, **changes})
 
     def variant(self, code, computes="softmax", definition=False, cost=False, **more):
         """A row whose ``build`` (and definition, and cost) stand in ``code``."""
@@ -52,14 +45,8 @@ class Cells:
             more["definition"] = f"{file}:definition"
         if cost:
             more["cost"] = f"{file}:cost"
-        return Variant(
-            name="planted",
-            title="planted",
-            family="dense",
-            computes=computes,
-            build=f"{file}:build",
-            **more,
-        )
+        named = {"name": "planted", "title": "planted", "family": "dense"}
+        return Variant(**named, computes=computes, build=f"{file}:build", **more)
 
     def measure(self, variant, problem=None, **job):
         """The record, checked against the published schema and through its own line."""

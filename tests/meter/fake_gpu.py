@@ -4,36 +4,25 @@ Kernels are queued and take their time on a stream; queueing takes the host's ti
 queued too. Nothing here looks at a real clock, so what a clock must read is known exactly.
 """
 
-import math
-
-
-class FakeEvent:
-    def __init__(self):
-        self.at = None
+from types import SimpleNamespace
 
 
 class FakeGpu:
-    """Implements ``attnbench.meter.clocks.GpuTimer``."""
+    """In place of ``attnbench.meter.clocks.CudaGpu``."""
 
     DEPTH = 1024
     """Launches a stream holds before the host has to wait."""
 
     def __init__(self, *, launch_s=5e-6, hz=1e9, flush_s=100e-6, cold=0.0, drift=0.0, lie=1.0):
-        self.host = 0.0
-        self.free = {"main": 0.0}
+        """``cold``: how much longer a kernel takes that finds the cache empty; ``drift``: the share
+        by which the device gets slower in a second; ``lie``: what events report of what passed."""
         self.launch_s, self.hz, self.flush_s = launch_s, hz, flush_s
-        self.cold = cold
-        """How much longer a kernel takes that finds the cache empty."""
-        self.drift = drift
-        """Share by which the device gets slower in a second."""
-        self.lie = lie
-        """What events report of what passed."""
+        self.cold, self.drift, self.lie = cold, drift, lie
+        self.host, self.free = 0.0, {"main": 0.0}
         self.slow = []
         """(from, to, factor, reason): slow-downs, in seconds of the device."""
-        self.log = []
+        self.log, self._queue, self._empty = [], [], False
         self.captured = None
-        self._empty = False
-        self._queue = []
 
     # ---- what the clocks use
 
@@ -41,10 +30,10 @@ class FakeGpu:
         return self.host
 
     def event(self):
-        return FakeEvent()
+        return SimpleNamespace(at=None)
 
     def record(self, event):
-        self._host(1e-6)
+        self.busy_host(1e-6)
         event.at = max(self.free["main"], self.host)
 
     def elapsed(self, first, second):
@@ -59,11 +48,12 @@ class FakeGpu:
 
     def sleep(self, cycles):
         self.log.append("sleep")
-        self._queued(cycles / self.hz * self.slowness(max(self.host, self.free["main"])), "main")
+        begins = max(self.host, self.free["main"])
+        self._queued(cycles / self.hz * self.slowness(begins), "main", self.launch_s)
 
     def flush(self):
         self.log.append("flush")
-        self._queued(self.flush_s, "main")
+        self._queued(self.flush_s, "main", self.launch_s)
         self._empty = True
 
     def capture(self, call):
@@ -76,7 +66,7 @@ class FakeGpu:
 
         def replay():
             self.log.append("replay")
-            self._host(self.launch_s)
+            self.busy_host(self.launch_s)
             for seconds in kernels:
                 self.kernel(seconds, launch_s=0.0)
 
@@ -97,26 +87,19 @@ class FakeGpu:
 
     def busy_host(self, seconds):
         """Python at work."""
-        self._host(seconds)
+        if self.captured is None:
+            self.host += seconds
 
     # ---- how it passes
 
     def slowness(self, at):
         factor = 1 + self.drift * at
         for start, end, times, _ in self.slow:
-            if start <= at < end:
-                factor *= times
+            factor *= times if start <= at < end else 1
         return factor
 
-    def reasons(self, since, until):
-        return {why for start, end, _, why in self.slow if start < until and since < end}
-
-    def _host(self, seconds):
-        if self.captured is None:
-            self.host += seconds
-
-    def _queued(self, seconds, stream, cost=None):
-        self._host(self.launch_s if cost is None else cost)
+    def _queued(self, seconds, stream, cost):
+        self.busy_host(cost)
         if stream == "main":
             self._queue = [end for end in self._queue if end > self.host]
             if len(self._queue) >= self.DEPTH:
@@ -131,23 +114,20 @@ class FakeBoard:
 
     uuid = "GPU-fake"
 
-    def __init__(self, gpu, *, sm_mhz=1980, remembers=True, sees=True):
-        self.gpu, self.full_mhz, self.remembers, self.sees = gpu, sm_mhz, remembers, sees
+    def __init__(self, gpu, *, remembers=True, sees=True):
+        self.gpu, self.remembers, self.sees = gpu, remembers, sees
 
     def reasons(self):
-        if not self.sees:
-            return frozenset()
-        return frozenset(self.gpu.reasons(self.gpu.host, math.nextafter(self.gpu.host, math.inf)))
+        found = (why for start, end, _, why in self.gpu.slow if start <= self.gpu.host < end)
+        return frozenset(found if self.sees else ())
 
     def held_down_s(self, policy):
-        if not self.remembers:
-            return 0.0
-        word = {"thermal": "Thermal", "power": "Power"}[policy]
-        passed = (min(e, self.gpu.host) - s for s, e, _, why in self.gpu.slow if word in why)
-        return sum(max(0.0, x) for x in passed)
+        word, now = {"thermal": "Thermal", "power": "Power"}[policy], self.gpu.host
+        passed = (min(end, now) - start for start, end, _, why in self.gpu.slow if word in why)
+        return sum(max(0.0, x) for x in passed) if self.remembers else 0.0
 
     def sm_mhz(self):
-        return round(self.full_mhz / self.gpu.slowness(self.gpu.host))
+        return round(1980 / self.gpu.slowness(self.gpu.host))
 
     def power_limit_w(self):
         return 700.0

@@ -305,10 +305,7 @@ def test_a_definition_of_its_own_is_asked_of_every_call_or_of_one_or_where_it_is
 
 @pytest.mark.parametrize(
     ("scores", "names"),
-    [
-        (audit.GRADIENT_SCORES, ["forward", "dq", "dk", "dv"]),
-        (audit.GRADIENT_SCORES * 2, []),
-    ],
+    [(audit.GRADIENT_SCORES, ["forward", "dq", "dk", "dv"]), (audit.GRADIENT_SCORES * 2, [])],
 )
 def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_affordable(scores, names):
     judge = Judging(problem_of(scores, phase="train"))

@@ -39,32 +39,16 @@ class Planted:
         file = self.folder / f"planted{next(self._number)}.py"
         top = "import os, time, torch\nfrom impls.parallel.ring import build as right\n"
         file.write_text(top + code)
-        return Variant(
-            name="planted",
-            title="",
-            family="parallel",
-            computes="softmax",
-            cross=False,
-            build=f"{file}:build",
-            ranks=True,
-            shares="impls.parallel.shares:ring",
-            masks=("none", "causal"),
-            options={"world": 1},
-            **more,
-        ).with_options({"world": "2"})
+        named = {"name": "planted", "title": "", "family": "parallel", "computes": "softmax"}
+        shared = {"cross": False, "ranks": True, "shares": "impls.parallel.shares:ring"}
+        more |= {"masks": ("none", "causal"), "options": {"world": 1}}
+        row = Variant(**named, **shared, build=f"{file}:build", **more)
+        return row.with_options({"world": "2"})
 
     @staticmethod
     def problem(**changes):
-        ordinary = {
-            "heads": 2,
-            "kv_heads": 2,
-            "q_len": 32,
-            "kv_len": 32,
-            "head_dim": 8,
-            "v_head_dim": 8,
-            "mask": Mask.parse("causal"),
-        }
-        return Problem(**{**ordinary, **changes})
+        sizes = {"heads": 2, "kv_heads": 2, "q_len": 32, "kv_len": 32, "head_dim": 8}
+        return Problem(**{**sizes, "v_head_dim": 8, "mask": Mask.parse("causal"), **changes})
 
     def measure(self, row, problem=None, **job):
         """The record, checked against the published schema and through its own line."""

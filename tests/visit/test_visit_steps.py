@@ -28,12 +28,7 @@ def words(name, out, seconds=100.0):
 
 
 @pytest.mark.parametrize(
-    ("name", "preset"),
-    [
-        ("quick", "h200-quick"),
-        ("million", "million"),
-        ("sweep", "h200"),
-    ],
+    ("name", "preset"), [("quick", "h200-quick"), ("million", "million"), ("sweep", "h200")]
 )
 def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(
     with_gpu, tmp_path, name, preset
