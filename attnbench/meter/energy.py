@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import NamedTuple
 
 from attnbench.core import gpu as nvml
@@ -139,13 +139,6 @@ NOT_ALONE = (
 )
 
 
-class HostTime(NamedTuple):
-    """Time, which a test replaces."""
-
-    now: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], object] = time.sleep
-
-
 class Idle(NamedTuple):
     """A device with nothing to do."""
 
@@ -163,22 +156,18 @@ class _Stuck(Exception):
 
 
 def measure_energy(
-    problem: Problem,
-    run: Step,
-    before: Step,
-    counter: Counter,
-    budget_s: float = 2.0,
-    host: HostTime | None = None,
+    problem: Problem, run: Step, before: Step, counter: Counter, budget_s: float = 2.0
 ) -> Energy:
     """Joules of a call, or why they can't be had."""
     if problem.phase == "backward":
         return Energy(why=NOT_ALONE)
-    host = host or HostTime()
     try:
-        idle = _idle.get(counter.key) or _idle.setdefault(counter.key, _idle_of(counter, host))
-        load = _Load(run, before, counter, host)
+        idle = _idle.get(counter.key) or _idle.setdefault(counter.key, _idle_of(counter))
+        load = _Load(run, before, counter)
         load.warm_up()
-        first, last = load.between_steps(max(budget_s, UPDATES * idle.step_s))
+        first = last = load.next_step()
+        while last[0] - first[0] < max(budget_s, UPDATES * idle.step_s):
+            last = load.next_step()
     except (_Stuck, OSError) as error:
         return Energy(why=str(error), method=counter.method)
     took, drawn, calls = (end - start for start, end in zip(first, last, strict=True))
@@ -204,29 +193,29 @@ def measure_energy(
     )
 
 
-def _idle_of(counter: Counter, host: HostTime) -> Idle:
+def _idle_of(counter: Counter) -> Idle:
     """Its draw once two looks in a row agree: clocks go on falling for seconds after work."""
     counter.wait()
-    host.sleep(SETTLE_S)
-    idle = _look(counter, host)
+    sleep(SETTLE_S)
+    idle = _look(counter)
     for _ in range(MOST_LOOKS - 1):
-        before, idle = idle, _look(counter, host)
+        before, idle = idle, _look(counter)
         if abs(idle.watts - before.watts) <= STILL * before.watts:
             break
     return idle
 
 
-def _look(counter: Counter, host: HostTime) -> Idle:
+def _look(counter: Counter) -> Idle:
     """Watch the counter move while the device is idle."""
     steps: list[tuple[float, float]] = []
-    start, last = host.now(), counter.joules()
-    while host.now() - start < IDLE_S or len(steps) < 2:
-        host.sleep(POLL_S)
+    start, last = perf_counter(), counter.joules()
+    while perf_counter() - start < IDLE_S or len(steps) < 2:
+        sleep(POLL_S)
         if (now := counter.joules()) != last:
-            steps.append((host.now(), now))
+            steps.append((perf_counter(), now))
             last = now
-        elif host.now() - start > IDLE_S + PATIENCE_S:
-            raise _Stuck(STOOD_STILL.format(host.now() - start))
+        elif perf_counter() - start > IDLE_S + PATIENCE_S:
+            raise _Stuck(STOOD_STILL.format(perf_counter() - start))
     (began, low), (ended, high) = steps[0], steps[-1]
     return Idle((high - low) / (ended - began), (ended - began) / (len(steps) - 1))
 
@@ -234,47 +223,40 @@ def _look(counter: Counter, host: HostTime) -> Idle:
 class _Load:
     """Calls one after another, in rounds."""
 
-    def __init__(self, run: Step, before: Step, counter: Counter, host: HostTime) -> None:
-        self._run, self._before, self._counter, self._host = run, before, counter, host
+    def __init__(self, run: Step, before: Step, counter: Counter) -> None:
+        self._run, self._before, self._counter = run, before, counter
         self._calls, self._each = 0, 1
         self.watts: list[float] = []
-        self._read = self._fresh = host.now() - FRESH_S
+        self._read = self._fresh = perf_counter() - FRESH_S
 
     def warm_up(self) -> None:
         """Run until the device draws what it will go on drawing."""
-        start = self._host.now()
-        while (spent := self._host.now() - start) < self._counter.warm_s or not self._calls:
+        start = perf_counter()
+        while (spent := perf_counter() - start) < self._counter.warm_s or not self._calls:
             self._round()
-            if self._host.now() - start - spent < ROUND_S / 2:
+            if perf_counter() - start - spent < ROUND_S / 2:
                 self._each *= 2
         self.watts.clear()
 
-    def between_steps(self, least_s: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Seconds, joules and calls at a step of the counter, and at the first so much later."""
-        first = last = self._next_step()
-        while last[0] - first[0] < least_s:
-            last = self._next_step()
-        return first, last
-
-    def _next_step(self) -> tuple[float, float, int]:
-        """Run until the counter moves."""
-        start, was = self._host.now(), self._counter.joules()
+    def next_step(self) -> tuple[float, float, int]:
+        """Run until the counter moves: seconds, joules and calls at that instant."""
+        start, was = perf_counter(), self._counter.joules()
         while True:
             self._round()
-            now, joules = self._host.now(), self._counter.joules()
+            now, joules = perf_counter(), self._counter.joules()
             if joules != was:
                 return now, joules, self._calls
             if now - start > PATIENCE_S:
                 raise _Stuck(STOOD_STILL.format(now - start))
 
     def _round(self) -> None:
-        if self._host.now() - self._fresh >= FRESH_S:
-            self._fresh = self._host.now()
+        if perf_counter() - self._fresh >= FRESH_S:
+            self._fresh = perf_counter()
             self._before()
         for _ in range(self._each):
             self._run()
-        if self._host.now() - self._read >= WATTS_S:  # while it works, not after
-            self._read = self._host.now()
+        if perf_counter() - self._read >= WATTS_S:  # while it works, not after
+            self._read = perf_counter()
             if (watts := self._counter.watts()) is not None:
                 self.watts.append(watts)
         self._counter.wait()

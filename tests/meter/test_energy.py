@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.meter import energy
-from attnbench.meter.energy import HostTime, measure_energy
+from attnbench.meter.energy import measure_energy
 from impls.problem import Problem
 
 PROBLEM = Problem(batch=2, heads=1, kv_heads=1, q_len=512, kv_len=512, head_dim=8)
@@ -25,7 +25,6 @@ class World:
         self.calls = self.freshened = 0
         self.lies = 1.0
         """What the power reading says of the power."""
-        self.host = HostTime(lambda: self.time, self.rest)
 
     def pass_by(self, seconds, watts):
         while seconds > 0:
@@ -61,7 +60,10 @@ class World:
         pass
 
     def measure(self, problem=PROBLEM, **more):
-        return measure_energy(problem, self.run, self.before, self, host=self.host, **more)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(energy, "perf_counter", lambda: self.time)
+            patch.setattr(energy, "sleep", self.rest)
+            return measure_energy(problem, self.run, self.before, self, **more)
 
 
 @pytest.fixture(autouse=True)
