@@ -125,6 +125,11 @@ def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_
     del seen[:]
     run.append(record())
     assert seen == [run.path / RECORDS]
+    del seen[:]
+    run.supersede({record().key})
+    spoiled, folder, draft, *rest = seen
+    assert (spoiled, folder) == (run.path / SPOILED, run.path)
+    assert draft.name.endswith(".new") and rest == ["replace", run.path]
     run.close()
 
 

@@ -21,7 +21,7 @@ def build(problem):
     raise RuntimeError("it was broken by hand in " + __file__)
 ROWS = [Variant(name="mine", title="mine", family="mine", build=":build", computes="softmax")]
 """
-ONCE = "while ! [ -s $(echo results/a*/*/records.jsonl) ]; do sleep 0.05; done 2>/dev/null; "
+ONCE = "while ! [ -s $(echo results/[!b]*/*/records.jsonl) ]; do sleep 0.05; done 2>/dev/null; "
 OWN = {"env": {"PYTHONPATH": "{here}/code"}, "makes": ["code"]}
 
 
@@ -119,7 +119,7 @@ def results_elsewhere(place):
 
 def while_it_runs(deed):
     """A shell's line that does something to the run once it has a record."""
-    return f'({ONCE} cd results/a*/2*; {deed}) & "$@"; s=$?; wait; exit $s'
+    return f'({ONCE} cd results/[!b]*/2*; {deed}) & "$@"; s=$?; wait; exit $s'
 
 
 def scaled(line, factor, *, samples=True, work=1):

@@ -138,7 +138,7 @@ FAULTS = [
     *(Fault(f"modules in the current folder, {words[0]}", words, named_like_ours, (0, 1))
       for words in (RUN, REPORT)),
     *(Fault(f"a hostile repository, {words[0]}", words, hostile_repository, ANY)
-      for words in (RUN, COMMITS)),
+      for words in (RUN, COMPARE)),
     *(Fault(f"{name}={value!r}, {words[0]}", words, status=ANY, env={name: value})
       for name, value, words in VARIABLES),
     Fault("a broken matplotlibrc", REPORT,
