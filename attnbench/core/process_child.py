@@ -164,8 +164,8 @@ def watch(worker: int, life: int) -> str:
     look = time.monotonic() + LOOK_S
     while True:
         ready, _, _ = select.select([life, *gone], [], [], LOOK_S if gone else LOOK_OFTEN_S)
-        if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return str(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+        if worker in (ended := _reap() or {}):
+            return str(ended[worker])
         if life in ready:
             return str(-signal.SIGKILL)
         if time.monotonic() < look:
@@ -174,7 +174,6 @@ def watch(worker: int, life: int) -> str:
         if _too_many(worker):
             words = f"it had started more than {MOST_PROCESSES} processes, and was ended"
             return f"{-signal.SIGKILL} {words}"
-        _reap(worker)
 
 
 def _too_many(worker: int) -> bool:
@@ -196,20 +195,19 @@ def _end_all(worker: int) -> None:
         for process in _children(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        if not _reap():
+        if _reap() is None:
             return
         time.sleep(0.001)
 
 
-def _reap(but: int | None = None) -> bool:
-    """Reap all that have ended, but one; whether any child is left."""
+def _reap() -> dict[int, int] | None:
+    """How the children ended that have ended since; None where there is none left."""
+    ended: dict[int, int] = {}
     with suppress(ChildProcessError):
-        while True:
-            look = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if look is None or look.si_pid == but:
-                return True
-            os.waitpid(look.si_pid, 0)
-    return False
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+        return ended
+    return ended or None
 
 
 def _children(process: int) -> list[int]:

@@ -311,7 +311,7 @@ def test_the_end_is_known_where_no_pidfd_can_be_had():
         began = time.monotonic()
         print(process_child.watch(worker, life), time.monotonic() - began < 0.8)
         os.close(held)
-        print(process_child.watch(os.fork() or time.sleep(1), life))
+        print(process_child.watch(os.fork() or os._exit(time.sleep(1) or 0), life))
     """
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=20

@@ -112,14 +112,6 @@ def test_too_few_pairs_decide_nothing_however_plain(n):
     assert ((one_side.verdict is SLOWER), one_side.n) == (decided, n)
 
 
-def test_turning_the_pairs_around_turns_the_verdict_around():
-    ratios = np.random.default_rng(0).normal(-0.1, 0.02, 41)
-    there, back = paired(list(ratios), 0.01), paired(list(-ratios), 0.01)
-    assert (there.verdict, back.verdict) == (FASTER, SLOWER)
-    assert back.ratio == pytest.approx(1 / there.ratio)
-    assert back.low == pytest.approx(1 / there.high, rel=0.005)
-
-
 def test_half_the_width_beyond_the_margin_is_the_least_that_could_have_been_seen():
     found = paired(list(np.random.default_rng(3).normal(0, 0.05, 50)), 0.02)
     half = math.log(found.high / found.low) / 2
@@ -162,62 +154,6 @@ def test_the_interval_misses_the_true_median_no_more_than_it_says(draw):
     assert missed <= 2 + 3 * math.sqrt(2)
 
 
-def drifting(rng, n, share=0.95, spread=0.03):
-    """The logarithm of a machine's speed from call to call: an AR(1) walk."""
-    x = np.empty(n)
-    x[0] = rng.normal(0, spread)
-    for i in range(1, n):
-        x[i] = share * x[i - 1] + rng.normal(0, spread * math.sqrt(1 - share**2))
-    return x
-
-
-def in_pairs(rng, machine, effect=0.0, own=0.01):
-    """log(b/a) of calls next to each other on that machine, in random order."""
-    calls = machine + rng.normal(0, own, len(machine))
-    first_a = rng.random(len(calls) // 2) < 0.5
-    return np.where(first_a, 1, -1) * (calls[1::2] - calls[::2]) + effect
-
-
-MACHINES = {
-    "still": lambda rng, n: np.zeros(n),
-    "drifting": drifting,
-    "a slope": lambda rng, n: np.linspace(0, 0.05, n),
-    "a step": lambda rng, n: np.where(np.arange(n) < rng.integers(n), 0, 0.05),
-}
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_the_same_against_itself_is_no_different_whatever_the_machine_does(machine):
-    rng, verdicts = np.random.default_rng(11), []
-    for seed in range(150):
-        ratios = in_pairs(rng, MACHINES[machine](rng, 160))
-        verdicts.append(paired(ratios, 0.01, seed=seed).verdict)
-    assert verdicts.count(FASTER) + verdicts.count(SLOWER) <= 2
-    assert verdicts.count(EQUIVALENT) > 100
-
-
-def test_two_hundredths_are_found_under_a_drift_that_is_larger():
-    rng = np.random.default_rng(13)
-    verdicts = [
-        paired(in_pairs(rng, drifting(rng, 320), effect), 0.01, seed=seed).verdict
-        for effect in (-0.03, 0.03)
-        for seed in range(40)
-    ]
-    assert verdicts == [FASTER] * 40 + [SLOWER] * 40
-
-
-def test_unpaired_a_drift_passes_for_a_difference_as_nothing_takes_it_out():
-    """Why verdicts of two runs have a wide margin and a label; on a still machine none is false."""
-    rng, false = np.random.default_rng(19), 0
-    for seed in range(100):
-        a, b = (list(np.exp(rng.normal(0, 0.03, 40))) for _ in "ab")
-        assert unpaired(a, b, 0.05, seed=seed).verdict not in (FASTER, SLOWER)
-        speed = np.exp(drifting(rng, 80, share=0.98, spread=0.05))
-        found = unpaired(list(speed[:40]), list(speed[40:]), 0.01, seed=seed)
-        false += found.verdict in (FASTER, SLOWER)
-    assert false > 20
-
-
 # ---- the bootstrap -------------------------------------------------------------------------------
 
 
@@ -232,17 +168,6 @@ def test_the_medians_have_the_law_of_all_resamples(n):
     seen = dict(zip(found, counts / len(drawn), strict=True))
     for value, share in zip(wanted, shares / len(every), strict=True):
         assert seen.get(value, 0.0) == pytest.approx(share, abs=0.012)
-
-
-@pytest.mark.parametrize("n", [20, 99])
-def test_the_medians_scatter_as_those_of_drawn_resamples(n):
-    rng = np.random.default_rng(n)
-    values = rng.lognormal(0, 1, n)
-    brute = np.median(values[rng.integers(0, n, (40_000, n))], axis=1)
-    ours = bootstrap_medians(rng.permutation(values), draws=40_000, seed=2)
-    for q in (0.01, 0.1, 0.5, 0.9, 0.99):
-        near = np.quantile(brute, [max(0, q - 0.012), min(1, q + 0.012)])
-        assert near[0] <= np.quantile(ours, q) <= near[1]
 
 
 # ---- how probable, for one cell and among many ---------------------------------------------------
@@ -303,14 +228,6 @@ def test_of_many_only_those_stand_that_survive_the_correction(judged, left):
     ]
     after = [{**old.to_dict(), "verdict": new} for old, new in zip(before, left, strict=True)]
     assert [kept.to_dict() for kept in holm(before)] == after
-
-
-def test_many_cells_against_themselves_give_no_verdict_in_most_worlds():
-    rng, worlds = np.random.default_rng(29), 0
-    for _ in range(20):
-        found = [paired(rng.normal(0.01, 0.004, 40), 0.01, seed=c) for c in range(30)]
-        worlds += any(c.verdict in (FASTER, SLOWER) for c in holm(found))
-    assert worlds <= 1
 
 
 def test_a_comparison_travels_and_is_said_in_a_sentence():
@@ -417,14 +334,19 @@ def test_each_goes_first_as_often_as_the_other_in_an_order_nobody_knows():
     assert set(long.moved[::2]) == {"a", "b"}, "either may be the first that moves elsewhere"
 
 
+WALK = np.cumsum(np.random.default_rng(19).normal(0, 0.01, 4000))
+"""The logarithm of a machine's speed that wanders."""
+
+
 @pytest.mark.parametrize(
     "slow",
     [
         lambda t: 1.0 + 0.002 * t,  # ever slower: ten per cent over the first look
         lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
         lambda t: 1.0 + 0.2 * math.sin(t / 7),
+        lambda t: math.exp(WALK[int(t) % len(WALK)]),
     ],
-    ids=["drift", "step", "swing"],
+    ids=["drift", "step", "swing", "walk"],
 )
 def test_a_machine_that_drifts_makes_no_difference_and_hides_none(slow):
     found = [taken(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]
