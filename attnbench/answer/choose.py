@@ -393,8 +393,11 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
         most = {"memory": wants.max_memory or 1, "error": wants.max_error or 1}
         # by what factors, in all, the limits would have to be relaxed for it
         nearest = min(broken, key=lambda e: sum(math.log(e.needs[x] / most[x]) for x in e.needs))
-        enough = {"memory": lambda x: f"{math.ceil(x / 2**20)}MiB", "error": lambda x: f"{x:.1e}"}
-        give = [f"--max-{name} {enough[name](x * AMPLE)}" for name, x in nearest.needs.items()]
+        enough = {name: f"{need * AMPLE:.1e}" for name, need in nearest.needs.items()}
+        if "memory" in enough:  # in hundredths of a MiB, rounded up
+            hundredths = math.ceil(nearest.needs["memory"] * AMPLE / 2**20 * 100)
+            enough["memory"] = f"{hundredths / 100:g}MiB"
+        give = [f"--max-{name} {limit}" for name, limit in enough.items()]
         return (
             f"nobody keeps the limit of {' and '.join(limits)}",
             f"{' and '.join(give)} would let {nearest.variant} in",

@@ -33,20 +33,29 @@ BACKENDS = {
 }
 """The variants that are torch's own, by what torch calls their backends."""
 PREFIX = "attnbench:"
-OWN = ("none", "causal")
-"""The masks that torch's function takes without a tensor."""
 
 
 def lines(variant: str, problem: Problem) -> list[str]:
     """Python that computes this problem with this variant, of q, k, v [batch, heads, tokens, d]."""
-    mask = str(problem.mask)
-    square = problem.q_len == problem.kv_len or problem.q_len == 1
-    if (variant == "sdpa" or variant in BACKENDS) and mask in OWN and square:
-        return _torch(variant, problem)
+    mask, one = str(problem.mask), problem.q_len == 1
+    torchs = (variant == "sdpa" or variant in BACKENDS) and mask in ("none", "causal")
+    if not torchs or not (one or problem.q_len == problem.kv_len):  # else its mask is a tensor
+        return [
+            "import attnbench",
+            f'attend = attnbench.attention("{variant}")',
+            f'out = attend(q, k, v, mask="{mask}")',
+        ]
+    words = ["q, k, v"] + ["is_causal=True"] * (mask == "causal" and not one)
+    words += ["enable_gqa=True"] * (problem.group > 1)
+    call = f"out = F.scaled_dot_product_attention({', '.join(words)})"
+    start = ["import torch.nn.functional as F"]
+    if variant == "sdpa":
+        return [*start, call]
     return [
-        "import attnbench",
-        f'attend = attnbench.attention("{variant}")',
-        f'out = attend(q, k, v, mask="{mask}")',
+        *start,
+        "from torch.nn.attention import SDPBackend, sdpa_kernel",
+        f"with sdpa_kernel(SDPBackend.{BACKENDS[variant]}):",
+        f"    {call}",
     ]
 
 
@@ -63,22 +72,6 @@ def spelled(variant: str) -> str:
     return PREFIX + variant.replace("flash", "FLASH")
 
 
-def _torch(variant: str, problem: Problem) -> list[str]:
-    words = ["q, k, v"]
-    words += ["is_causal=True"] * (str(problem.mask) == "causal" and problem.q_len > 1)
-    words += ["enable_gqa=True"] * (problem.group > 1)
-    call = f"out = F.scaled_dot_product_attention({', '.join(words)})"
-    start = ["import torch.nn.functional as F"]
-    if variant == "sdpa":
-        return [*start, call]
-    return [
-        *start,
-        "from torch.nn.attention import SDPBackend, sdpa_kernel",
-        f"with sdpa_kernel(SDPBackend.{BACKENDS[variant]}):",
-        f"    {call}",
-    ]
-
-
 def proof(choice: Choice) -> str:
     """The command that holds the winner against the runner-up, in pairs; or measures it alone."""
     if choice.winner is None:
@@ -92,14 +85,9 @@ def proof(choice: Choice) -> str:
 
 
 def pasted(choice: Choice) -> dict[str, Any]:
-    """All of it, of a choice that has a winner."""
-    if choice.winner is None:
-        return {"code": [], "transformers": [], "proof": ""}
-    name = choice.winner.variant
-    if choice.problem.level != "core":  # it has weights of its own: a module, not a function
-        return {"code": [], "transformers": [], "proof": proof(choice)}
-    return {
-        "code": lines(name, choice.problem),
-        "transformers": in_transformers(name),
-        "proof": proof(choice),
-    }
+    """All of it; of a choice without a winner nothing."""
+    found: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
+    if choice.winner and choice.problem.level == "core":  # others have weights: a module
+        name = choice.winner.variant
+        found |= {"code": lines(name, choice.problem), "transformers": in_transformers(name)}
+    return found
