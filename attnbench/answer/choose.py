@@ -202,12 +202,16 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        plain = ("winner", "equal", "next", "lead", "excluded", "why_not", "relax", "margin")
+        of = msgspec.to_builtins(
+            {name: getattr(self, name) for name in ("winner", "equal", "next", "lead")}
+        )
         return {
-            **{name: msgspec.to_builtins(getattr(self, name)) for name in plain},
             "problem": self.problem.to_dict(),
             "wants": self.wants.words(),
+            **of,
             "slower": msgspec.to_builtins(self.ranking.slower[1:] if self.ranking else ()),
+            "excluded": msgspec.to_builtins(self.excluded),
+            **{name: getattr(self, name) for name in ("why_not", "relax", "margin")},
             "pays_after_calls": self.pays_after,
             "source": self.source,
             "pairs": list(self.pairs),
