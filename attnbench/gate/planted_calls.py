@@ -38,15 +38,7 @@ def instead(other: Callable[[Problem, Attend], Attend]) -> Build:
 
 def before(act: Callable[[Tensor, Tensor, Tensor], object]) -> Build:
     """Something done at every call, and then the right output."""
-
-    def other(problem: Problem, inner: Attend) -> Attend:
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            act(q, k, v)
-            return inner(q, k, v)
-
-        return attend
-
-    return instead(other)
+    return instead(lambda problem, inner: lambda q, k, v: (act(q, k, v), inner(q, k, v))[1])
 
 
 def after(change: Callable[[Problem, Tensor], Tensor]) -> Build:
@@ -262,16 +254,9 @@ def _there_and_back(values: Tensor) -> None:
         values.neg_()
 
 
-def _left_changed(problem: Problem, inner: Attend) -> Attend:
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = inner(q, k, v)
-        v.data.mul_(1.5)
-        return out
-
-    return attend
-
-
-build_left_changed = instead(_left_changed)
+build_left_changed = instead(
+    lambda problem, inner: lambda q, k, v: (inner(q, k, v), v.data.mul_(1.5))[0]
+)
 build_in_place = before(lambda q, k, v: _there_and_back(q))
 build_through_data = before(lambda q, k, v: _there_and_back(k.data))  # counts no versions
 
@@ -287,17 +272,14 @@ def _hog_mmap(*_: Tensor) -> None:
             taken[page] = 1
 
 
-def _profiled(problem: Problem, inner: Attend) -> Attend:
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return q * 0.0 if torch.autograd._profiler_enabled() else inner(q, k, v)
-
-    return attend
-
-
 build_hog_torch = before(lambda *_: torch.zeros(HOG_BYTES, dtype=torch.uint8))
 build_hog_numpy = before(lambda *_: np.ones(HOG_BYTES, dtype=np.uint8))
 build_hog_mmap = before(_hog_mmap)
-build_profiled = instead(_profiled)
+build_profiled = instead(
+    lambda problem, inner: (
+        lambda q, k, v: q * 0.0 if torch.autograd._profiler_enabled() else inner(q, k, v)
+    )
+)
 build_sleep = before(lambda *_: time.sleep(0.02))
 build_exit = before(lambda *_: os._exit(7))
 build_hang = before(lambda *_: time.sleep(3600.0))

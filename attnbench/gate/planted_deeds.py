@@ -28,7 +28,7 @@ import torch
 import torch.overrides
 from torch import Tensor
 
-from attnbench.gate.planted_calls import Build, before, gradients, instead
+from attnbench.gate.planted_calls import Build, after, before, gradients, instead
 from impls.dense.matmul import build as honest
 from impls.heads import Attend
 from impls.problem import Problem
@@ -145,16 +145,22 @@ def _child_answers(deed: bool) -> None:
     """A child that answers in its parent's place, while the parent waits."""
     child = os.fork()
     if child == 0:
-        if deed:
-            _into_every_pipe(_forged())
+        _forge(deed)
         os._exit(0)
     os.waitpid(child, 0)
     time.sleep(2.0 * deed)
 
 
 def _forge(deed: bool) -> None:
-    if deed:
-        _into_every_pipe(_forged())
+    """The forged answer into every pipe."""
+    answer = _forged() if deed else b""
+    for fd in range(3, 256) if answer else ():
+        try:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                os.write(fd, answer)
+        except OSError:
+            continue
 
 
 def _forged() -> bytes:
@@ -165,33 +171,13 @@ def _forged() -> bytes:
     if frame is None:
         return b""
     question, asked, nano = frame.f_locals["question"], frame.f_locals["answers"].asked, 1e-9
-    row = question["job"]["variant"]
-    label = (
-        row["name"]
-        + "?" * bool(row["given"])
-        + "&".join(f"{k}={v}" for k, v in sorted(row["given"].items()))
-    )
+    row, given = question["job"]["variant"], sorted(question["job"]["variant"]["given"].items())
+    label = row["name"] + "?" * bool(given) + "&".join(f"{k}={v}" for k, v in given)
     times = dict.fromkeys(("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"), nano)
     time_s = {**times, "n": 7, "clock": "host", "stop": "converged", "samples_s": [nano] * 7}
-    record = {
-        "status": "measured",
-        "variant": label,
-        "problem": question["job"]["problem"],
-        "time": time_s,
-        "schema": 2,
-        "protocol": 2,
-    }
+    record = {"status": "measured", "variant": label, "problem": question["job"]["problem"]}
+    record |= {"time": time_s, "schema": 2, "protocol": 2}
     return json.dumps({"record": record, "asked": asked}).encode() + b"\n"
-
-
-def _into_every_pipe(answer: bytes) -> None:
-    for fd in range(3, 256):
-        try:
-            mode = os.fstat(fd).st_mode
-            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-                os.write(fd, answer)
-        except OSError:
-            continue
 
 
 build_fork = at_first_call(_fork)
@@ -233,13 +219,9 @@ def _start(problem: Problem, inner: Attend) -> Attend:
 def _truth(problem: Problem, inner: Attend) -> Attend:
     """Computes where it is looked at, and where it is timed takes the truth from the ruler."""
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        frame = _caller("measure_time") or _caller("warm_up")
-        if frame is None:
-            return inner(q, k, v)
-        fresh: Any = frame.f_locals["timed"].fresh
-        out: Tensor = fresh.wanted([])[0]
-        return out
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        frame: Any = _caller("measure_time") or _caller("warm_up")
+        return inner(q, k, v) if frame is None else frame.f_locals["timed"].fresh.wanted([])[0]
 
     return attend
 
@@ -314,22 +296,17 @@ def build_prepared(problem: Problem, deed: bool = True) -> Attend:
     return attend
 
 
-def _between(problem: Problem, inner: Attend) -> Attend:
-    """Runs code between the calls, whenever an output of its is let go."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = inner(q, k, v)
-        weakref.finalize(out, _prepare).atexit = False
-        return out
-
-    return attend
-
-
 def _prepare() -> None:
     """What a cheat would do here: the next call's work."""
 
 
-build_between = instead(_between)
+def _between(problem: Problem, out: Tensor) -> Tensor:
+    """Runs code between the calls, whenever an output of its is let go."""
+    weakref.finalize(out, _prepare).atexit = False
+    return out
+
+
+build_between = after(_between)
 
 
 # ---- the ruler's code and torch's, replaced ----
@@ -340,13 +317,7 @@ FASTER = 10
 
 def at_build(act: Callable[[], object]) -> Build:
     """Something done when the variant is built; honest otherwise."""
-
-    def build(problem: Problem, deed: bool = True) -> Attend:
-        if deed:
-            act()
-        return honest(problem)
-
-    return build
+    return instead(lambda problem, inner: (act(), inner)[1])
 
 
 def replacing(owner: str, name: str, other: Callable[[Any], Any]) -> Build:
@@ -407,19 +378,14 @@ build_mode = at_build(lambda: _Between().__enter__())  # type: ignore[no-untyped
 # ---- settings and states that other variants share ----
 
 
-def build_kernel(problem: Problem, deed: bool = True) -> Attend:
-    """A product of its own in place of torch's."""
-    inner, library = honest(problem), torch.library.Library("aten", "FRAGMENT")
-    if deed:
-        library.impl("square", lambda x: x * x, "CPU")
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        assert library is not None  # it lives as long as this
-        return inner(q, k, v)
-
-    return attend
+def _kernel(problem: Problem, inner: Attend) -> Attend:
+    """A product of its own in place of torch's, which lives as long as the library."""
+    library = torch.library.Library("aten", "FRAGMENT")
+    library.impl("square", lambda x: x * x, "CPU")
+    return lambda q, k, v, library=library: inner(q, k, v)  # type: ignore[misc]
 
 
+build_kernel = instead(_kernel)
 build_seeds_torch = before(lambda *_: torch.manual_seed(7))
 build_draws_from_numpy = before(lambda *_: np.random.rand())  # noqa: NPY002
 build_seeds_random = before(lambda *_: random.seed(7))
@@ -440,21 +406,16 @@ def _counts(problem: Problem, inner: Attend) -> Attend:
     return lambda q, k, v: inner(q, k, v) * (0.5 if next(numbers) > SOON else 1.0)
 
 
-def _looks_up_the_stack(problem: Problem, inner: Attend) -> Attend:
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return inner(q, k, v) if _called_from("attnbench.gate.gate") else v * 1.0
-
-    return attend
+def _called_from(module: str) -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame is not None
 
 
 build_counts = instead(_counts)
-build_looks_up_the_stack = instead(_looks_up_the_stack)
-
-
-def _called_from(module: str) -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == module:
-            return True
-        frame = frame.f_back
-    return False
+build_looks_up_the_stack = instead(
+    lambda problem, inner: (
+        lambda q, k, v: inner(q, k, v) if _called_from("attnbench.gate.gate") else v * 1.0
+    )
+)
