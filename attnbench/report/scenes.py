@@ -106,7 +106,6 @@ AXES = {
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name may have: ends of lines, commands to a terminal, half a letter."""
 CHOSEN = re.compile(r"torch chose ([^(]+) \(")
-"""The backend, in a record's note."""
 
 
 def gather(paths: Sequence[Path]) -> list[ReportRun]:

@@ -75,9 +75,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     notes: Sequence[str] = ()
-    """Sentences below the table."""
     caption: str = ""
-    """Text beside the title."""
 
     def cells(self) -> Iterator[list[Styled]]:
         """Row by row the printed values."""
@@ -166,7 +164,6 @@ def to_markdown(table: Table) -> str:
 
 
 LONG = 900
-"""Characters of a text in Markdown."""
 MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!$])")
 ENTITY = re.compile(r"&(?=#?\w+;)")
 """Elsewhere an ampersand is only an ampersand."""
@@ -215,7 +212,6 @@ def to_latex(table: Table) -> str:
 PIPED = 120
 """Columns where no terminal sets a limit."""
 GAP = 2
-"""Columns between two columns."""
 WORD = 24
 """A longer word, or a longer half of a heading, is folded before a table gets too wide."""
 
@@ -226,7 +222,6 @@ class _Harmless:
 
     inner: ConsoleRenderable
     trimmed: bool
-    """Whether its lines lose the blanks at their ends."""
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
         if not self.trimmed:

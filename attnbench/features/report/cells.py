@@ -21,7 +21,6 @@ from attnbench.report.scenes import ReportRun, Scene
 from attnbench.sweep.presets import PRESETS
 
 MOST = 2500
-"""Rows of a page; data.csv has all."""
 KINDS = {"softmax": 0, "softmax on its own pattern": 1, "approximates softmax": 1}
 """The order of the kinds, which are never ranked together."""
 
@@ -31,7 +30,6 @@ class PageCell:
     """One record and its place in the report."""
 
     number: int
-    """Its place among all cells of the report."""
     record: Record
     run: ReportRun
     line: int

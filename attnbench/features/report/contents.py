@@ -26,7 +26,6 @@ HEADLINES = 2
 NAMED, DOUBTS = 3, 2
 """How many ties and doubts are named; the others are counted."""
 FEWEST = 3
-"""Problems from which the one best variant is named."""
 TO_DO = {
     "train": "To train",
     "forward": "To run forward",
@@ -280,9 +279,7 @@ class About(NamedTuple):
     trust: Sequence[str]
     """Sentences: the self-check, the noise floor, what was amiss while it ran."""
     facts: Sequence[tuple[str, str]]
-    """Name and value of everything that numbers may depend on."""
     commands: Sequence[str]
-    """Commands that repeat the run, and this report."""
 
 
 @dataclass(frozen=True)
@@ -291,11 +288,8 @@ class Contents:
 
     title: str
     headlines: Sequence[str]
-    """One or two sentences that answer, for the longest lengths."""
     sure: str
-    """How sure all answers are, in a line; empty where there is none."""
     only: Sequence[Only]
-    """For each run that measured enough, what to take if only one may be chosen."""
     runs: Sequence[ReportRun]
     abouts: Sequence[About]
     scenes: Sequence[Scene]
@@ -304,18 +298,14 @@ class Contents:
     """The variant that times are shown as multiples of; empty where there is none."""
     figures: Sequence[Drawn]
     absent: Mapping[str, Sequence[str]]
-    """By section: sentences on what is not drawn there, and why."""
     missing: Sequence[Missing]
     comparisons: Sequence[RunsComparison]
-    """Each other run against the first."""
     incomparable: Sequence[str]
     method: Sequence[str]
     to_run: Mapping[int, str]
     """By the number of a run: the path from the report to its folder."""
     claims: Sequence[Claims] = ()
-    """For each machine that has any: the published claims that were tested on it."""
     model_cost: Sequence[ShownEvidence] = ()
-    """What the evidence beside the runs says about the cost for a model."""
 
 
 NOT_RUN = "not run"

@@ -53,14 +53,10 @@ class Claims(NamedTuple):
 
     machine: str
     note: str = ""
-    """Why newer evidence can't be shown."""
     made: str = ""
-    """When, and by what command."""
     counts: str = ""
     tried: Sequence[ClaimWords] = ()
-    """Those with a figure of ours."""
     left: Table | None = None
-    """The others by verdict and reason."""
     footnote: str = ""
 
 
@@ -112,7 +108,6 @@ def _claims(found: Evidence, note: str) -> Claims:
 
 
 ALL = 1000
-"""A page names all variants that tie."""
 TITLES = {
     "model": "A trained model, its attention replaced by each variant",
     "recall": "What small models recall that were trained with each variant",
@@ -171,7 +166,6 @@ def _show(file: Path, found: Evidence, title: str, known: Looks) -> ShownEvidenc
 
 
 Shown = tuple[Sequence[str], Sequence[Table], Sequence[str]]
-"""What follows from it, its tables, and lines below."""
 
 
 def _model(found: Evidence) -> Shown:

@@ -56,9 +56,7 @@ HINTS = {
     "keeps": "of what softmax does beyond giving every query the average; < 0: it is farther from "
     "softmax than the average is",
 }
-"""What the heads of columns mean."""
 COMPARED = 400
-"""Cells of two runs that a page holds."""
 INTERVAL = re.compile(r"\[([\d.,]+), ([\d.,]+)\]")
 AXES = ("run", "phase", "mask", "dtype")
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 BESIDE = "report"
-"""Where a single run's report lies: in its folder."""
 
 
 class NowhereToPut(CantBeDone):

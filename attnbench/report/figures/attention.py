@@ -40,9 +40,7 @@ HEAD, TOP, KEY = 0.33, 0.45, 0.34
 """Inches: above each row of maps, above all, and for the key below."""
 SHADES = 8
 WORD, LETTERS = 40.0, 7.0
-"""Points for a word at the side, and its font size."""
 FEWEST = 1e-3
-"""Smaller weights are left blank."""
 KINDS = {
     "softmax": "exact",
     "softmax on its own pattern": "softmax, own pattern",
@@ -59,7 +57,6 @@ class Map(msgspec.Struct, frozen=True):
     mask: str
     alike: list[str]
     weights: list[list[float | None]]
-    """None where a weight was not finite."""
 
 
 class Maps(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from attnbench.report.scenes import ReportRun, Scene
 
 HIGH = 263.0
 BOX = (38.0, 31.5, 228.0, 217.0)
-"""The axes, in points."""
 TICKS = {
     2.0: (1, 1.1, 1.25, 1.5, 1.75, 2),
     4.0: (1, 1.25, 1.5, 2, 3, 4),
@@ -28,7 +27,6 @@ TICKS = {
 NAMED, MARKS, MOST = 7, 5, 60
 """Lines that are named, markers on each, about, and lines that are drawn."""
 WITHIN = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
-"""Factors of the table beside the figure."""
 
 
 def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 ABOVE, BELOW = 45.4, 30.2
-"""Points above and below the bars."""
 MOST = 24
 WIDE = 40.0
 """If the largest is so many times the least, lengths in proportion would be points."""

@@ -25,19 +25,15 @@ if TYPE_CHECKING:
 
 
 PALE = 0.6
-"""The opacity of bars of what is not exact."""
 ABOVE, BELOW = 45.4, 41.0
-"""Points above and below the bars of a list."""
 LISTED = 20
 EXACT = 12
 """Of these, how many are exact where there are others too."""
 HIGH = 277.0
 BOX = (38.0, 64.0, 228.0, 233.0)
-"""The axes of a roofline, in points."""
 NAMED = {True: 5, False: 4}
 """How many are named, of the exact ones and of the others: those nearest to the roof."""
 MOST = 60
-"""Paths that are drawn."""
 ALIKE = 1.5
 """Where eight in ten intensities span less than so many times, points would lie on each other."""
 FAR = 0.01
@@ -66,7 +62,6 @@ class RooflinePoint(NamedTuple):
     intensity: float
     rate: float
     share: float
-    """Of the roof above it."""
 
 
 Paths = Mapping[str, list[RooflinePoint]]

@@ -27,14 +27,12 @@ if TYPE_CHECKING:
 
 
 Point = tuple[float, float, float]
-"""A value and its interval."""
 
 
 class Measure(NamedTuple):
     """One way to draw what records say."""
 
     name: str
-    """time, memory, error or energy"""
     title: str
     say: Callable[[float], str]
     read: Callable[[Record, float | None], Point | None]
@@ -42,7 +40,6 @@ class Measure(NamedTuple):
     unit: str = ""
     """For times: ms, tflops, share or baseline."""
     grows: bool = False
-    """Whether it grows as a power of the length."""
 
 
 def median(record: Record) -> float | None:
@@ -134,7 +131,6 @@ def measures(kind: str, baseline: str) -> list[Measure]:
 Series = Mapping[int, Point]
 """By length, the shortest first."""
 TELLING = 10
-"""Lines that can still be told apart."""
 KINDS = {"exact": "exact softmax", "others": "not exact softmax"}
 
 
@@ -231,11 +227,9 @@ def _telling(scene: Scene, kind: str, names: Sequence[str], baseline: str) -> li
 
 
 WIDE, HIGH = style.WIDE, 263.0
-"""The size of a figure, in points."""
 LEFT, RIGHT, ABOVE, BELOW = 44.0, 130.0, 47.5, 30.0
 SIZE = 8.0
 BRACKET = 11.0
-"""The height of a bracket."""
 PHASES = {
     "train": "Training",
     "forward": "Forward",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 INK, FAINT, GRID, PAPER = "#1c2129", "#68707c", "#dde1e7", "#ffffff"
-"""Text, lesser text, grid lines and background."""
 FAMILIES = {
     "dense": "#186294", "sparse": "#db7900", "lowrank": "#009e73", "linear": "#d92151",
     "layers": "#8a59da", "parallel": "#6e4621", "external": "#676f00",
@@ -47,7 +46,6 @@ DARK = {
     "other": "#cfd9e4", "dense": "#538cb9", "sparse": "#f89848", "lowrank": "#39d3ac",
     "linear": "#ee5d86", "layers": "#b68df9", "parallel": "#a8744a", "external": "#e7e553",
 }  # fmt: skip
-"""The colours by name on a dark background."""
 DEEPEST = 0.38
 """The highest opacity of a family's colour under words that stay readable."""
 
@@ -79,7 +77,6 @@ REFERENCE = re.compile(r"((?:url\(|^)#)([\w-]+)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
 OF_A_VARIANT = re.compile(r"(v\d+)(?:\|(.*))?", re.DOTALL)
 UNWRITABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML may hold."""
 SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "text.color": INK,
     "axes.edgecolor": GRID, "axes.labelcolor": INK, "axes.titlesize": 9, "axes.labelsize": 8.5,
@@ -101,7 +98,6 @@ class Drawn:
     """Its file name without an ending, and its id on the page."""
     title: str
     description: str
-    """A sentence for readers who can't see it."""
     svg: str
     inline: str
     """The SVG for a page, whose colours are variables of the style sheet."""
@@ -317,7 +313,6 @@ SIDES = (
 """Where a name may stand, to the right and up from its point: the best first."""
 DISTANCES = (5.0, 9.0, 15.0, 22.0, 30.0, 40.0)
 HEIGHT = 1.2
-"""The height of a line of words, in font sizes."""
 THREAD = 6.0
 """A name further from its point than this has a line to it."""
 CLEAR = 1.5
@@ -454,7 +449,6 @@ def line(figure: Figure, xs: Sequence[float], ys: Sequence[float], **more: Any) 
 
 
 FINDING = 11.5
-"""Points of height for a finding."""
 FITS = 0.97
 """The share of its room that a text in pixels may take."""
 

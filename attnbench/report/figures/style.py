@@ -37,7 +37,6 @@ DASHES = (
     (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)),
 )
 STAR = 1.5
-"""How much larger a star is drawn, whose area is small."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
 MEANINGS = {
@@ -45,7 +44,6 @@ MEANINGS = {
     HALF: "near it, or on its own pattern",
     "none": "another operator",
 }
-"""What the filling of a marker means."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +193,9 @@ class End(NamedTuple):
     at: tuple[float, float]
     name: str
     behind: str = ""
-    """A lesser word at the right edge of the figure."""
 
 
 NAME_STEP = 11.0
-"""Points from one name to the next."""
 NAME_PLACE = 25.0
 """Points from the axes to the names: between them is a piece of each line."""
 REFERENCE: dict[str, Any] = {"color": FAINT, "linewidth": 1.6, "alpha": 0.55}
@@ -227,12 +223,10 @@ def name_ends(figure: Figure, ends: Sequence[End], right: float, low: float, hig
 
 
 ROW = 12.24
-"""Points of height for a row of bars."""
 WIDE = 331.0
 """Points of width of a figure of bars, and where its bars begin and end."""
 BARS = (111.0, 280.0)
 ROOM = 88.0
-"""Points for a name."""
 
 
 def bar_axes(figure: Figure, rows: int, bottom: float) -> Axes:

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDE, HIGH = style.WIDE, 275.0
-"""The size of a figure, in points."""
 LEFT, RIGHT, ABOVE, BELOW = 44.0, 16.0, 47.5, 32.0
 SIZE = 8.0
 NAMED = 26
 """How many names are tried, the frontiers' first and then the fastest."""
 ROOM = 120.0
-"""Points for a name."""
 GAP = 8.0
 """Points between the exact variants and the others, where errors are drawn."""
 TITLES = {"error": "time × distance from softmax", "memory": "time × peak memory"}

@@ -25,19 +25,16 @@ if TYPE_CHECKING:
 WIDE = 504.0
 ROW, ABOVE, BELOW = 42.0, 59.5, 8.0
 LEAST, MOST = 60.0, 150.0
-"""Points for the regimes, at the left."""
 MOST_ROWS = 40
 MOST_LENGTHS = 12
 SIZE = 8.0
 LINE = 11.0
-"""Points from one line of a cell to the next."""
 WORDS = {
     Status.UNSUPPORTED: "not supported", Status.UNAVAILABLE: "not available",
     Status.WRONG: "wrong results", Status.IMPLAUSIBLE: "not believed", Status.FAILED: "failed",
     Status.OUT_OF_MEMORY: "out of memory", Status.TIMED_OUT: "timed out",
     Status.CRASHED: "crashed",
 }  # fmt: skip
-"""Why there is no time, in two words."""
 Place = tuple[float, float, float, float]
 """Left, bottom, width and height."""
 
