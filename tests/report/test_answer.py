@@ -84,13 +84,8 @@ def test_cosines_are_medians_over_the_long_texts():
         assert number(found[row["variant"]][1]) == pytest.approx(median, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_sentence_that_the_figures_do_not_bear_out_is_named(monkeypatch):
     monkeypatch.setattr(answer, "HALF", 0.01)  # of softmax, where operators keep up to 0.47
     with pytest.raises(answer.NotSoAnyMore, match=r"linear\.elu .* model ends below half"):
         answer.made()
-
-
-def test_lines_are_filled_and_commands_stay_whole():
-    said = answer.filled(f"- one {'word ' * 30}\n  `a command  of\n  words`\n\n| a | b |\n")
-    assert all(len(line) <= answer.WIDTH for line in said.splitlines())
-    assert "`a command of words`" in said and said.endswith("\n\n| a | b |\n")

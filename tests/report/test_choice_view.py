@@ -43,43 +43,6 @@ def cells(lines, name):
     return [cell for cell in map(str.strip, row.removeprefix(name).split("  ")) if cell]
 
 
-def test_the_answer_what_it_rests_on_and_what_proves_it(lines):
-    said = lines(won(source="results/[box]/1"))
-    assert said[:3] == [
-        f"{SAID}: use sdpa, 1 ms [0.9 ms, 1.1 ms] and 2 MiB; 2.00× [1.60, 2.40] ahead of matmul",
-        "from results/[box]/1",
-        "error to exact softmax: 2.5e-07",
-    ]
-    assert said[-11:] == ["", *pasted("sdpa", PROBLEM, won(source="results/[box]/1"))]
-    looked = replace(NONE, relax="--max-memory 3MiB would let sdpa in", source="results/[box]/1")
-    assert lines(looked) == [
-        f"{SAID}: no answer: nothing was measured of it; --max-memory 3MiB would let sdpa in",
-        "looked at: results/[box]/1",
-    ]
-
-
-def test_a_prediction_is_marked_in_the_answer_beside_it_and_in_the_table(lines):
-    said = lines(won(replace(SDPA, measured=False)))
-    assert "use sdpa, predicted at 1 ms" in said[0] and "nine of ten such times" in said[1]
-    assert said[2].endswith("at the worst where it was checked: not on this problem")
-    assert cells(said, "sdpa")[-1] == "predicted"
-
-
-@pytest.mark.parametrize(
-    ("setup_s", "others", "text"),
-    [
-        (2.0, None, "2000 ms; against matmul that has paid after 2,000 calls"),
-        (1e-3, 0.0, "1 ms; against matmul that has paid after 1 call"),
-        (0.5, 0.5, "500 ms"),
-    ],
-)
-def test_setup_and_when_it_has_paid(setup_s, others, text, lines):
-    said = lines(won(replace(SDPA, setup_s=setup_s), slower=(replace(MATMUL, setup_s=others),)))
-    assert f"once, before the first call: {text}" in said
-    near = candidate("chunked", 1.01e-3)  # a tie, where nothing is slower
-    assert "against chunked that has paid" in lines(won(replace(SDPA, setup_s=0.1), (near,), ()))[1]
-
-
 def test_the_table_has_all_candidates_the_winner_first(lines):
     both = candidate("[a]", 1.01e-3, "its own operator", measured=False, flags=("drift",))
     said = lines(won(equal=(both,), slower=(MATMUL, EINSUM)))
@@ -92,14 +55,6 @@ def test_the_table_has_all_candidates_the_winner_first(lines):
     }
     assert {name: cells(said, name) for name in table} == table
     assert [x.split()[0] for x in said if x.split()[:1] and x.split()[0] in table] == list(table)
-
-
-def test_an_inexact_or_doubtful_winner(lines):
-    near = replace(SDPA, computes="approximates softmax", error=0.12, skill=0.734)
-    said = lines(won(replace(near, flags=("drift: 4 %", "drift: 5 %", "throttled"))))
-    assert said[0].endswith("ahead of matmul (in doubt: drift and throttled)")
-    assert said[1] == "error to exact softmax: 1.2e-01; it keeps 73% of what softmax does"
-    assert cells(said, "sdpa")[-1] == "approximates softmax; in doubt"
 
 
 def test_each_reason_for_exclusion_has_its_line_and_who_might_be_faster_is_named(lines):

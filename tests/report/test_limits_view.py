@@ -64,23 +64,6 @@ def test_what_crashed_and_what_the_meters_say_is_told_once_below(shown):
     assert text.count("! it holds … bytes from call to call: they are not in its peak: a forw") == 1
 
 
-def test_phases_and_masks_have_tables_of_their_own_and_the_foot_says_what_numbers_are(shown):
-    regimes = [("forward", "none"), ("forward", "causal"), ("train", "causal")]
-    one = {"held": look(64), "fails": look(128, "time"), "computes": "its own operator"}
-    rows = [row(phase=phase, mask=mask, **one) for phase, mask in regimes]
-    text = show(shown, *rows)
-    for said in (
-        *(f"{phase} · mask {mask}" for phase, mask in regimes),
-        "* not softmax attention",
-        "2 GiB and 200 ms a call",
-        "bytes live above the inputs at the worst instant, output included",
-        "multiples of 64",
-    ):
-        assert said in text
-    by_batch = show(shown, *rows, by="batch")
-    assert "multiples of 64" not in by_batch and "largest batch that held" in by_batch
-
-
 def test_long_reasons_wrap_in_a_pipe(in_a_pipe, reason):
     died = row("a", held=look(64), fails=look(128, "crashed", reason=reason))
     text = in_a_pipe(view.show, [died, row("b", why=f"no: {reason}", limited_by="")], BUDGET, "seq")

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 
-from attnbench.features.report import build
+from attnbench.features.report import build, files
 from attnbench.features.report import page as html
-from attnbench.features.report.build import contents_of
 from attnbench.report.scenes import gather
 from tests.report.page import runs
 
@@ -15,11 +14,16 @@ OWN = ("file:", "blob:", "data:", "about:")
 
 
 @pytest.fixture(scope="session")
-def small_contents(tmp_path_factory):
-    """Of the small run by hand, with its figures."""
-    folder = tmp_path_factory.mktemp("small") / "slow-box-2c"
-    run = runs.written(folder / "20260102-030405", runs.small())
-    return contents_of(gather([run]), run / "report")
+def report(tmp_path_factory):
+    """The whole report of a small run by hand."""
+    folder = tmp_path_factory.mktemp("report") / "box" / "20260102-030405"
+    return files.make([runs.written(folder, runs.small())], folder / "report")
+
+
+@pytest.fixture(scope="session")
+def small_contents(report):
+    """What that report says, with its figures."""
+    return report.contents
 
 
 @pytest.fixture
@@ -35,11 +39,9 @@ def gathered(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def page(small_contents, tmp_path_factory):
-    """Its file."""
-    path = tmp_path_factory.mktemp("page") / "index.html"
-    path.write_text(html.render(small_contents), "utf-8")
-    return path
+def page(report):
+    """Its page."""
+    return report.index
 
 
 @pytest.fixture(scope="session")

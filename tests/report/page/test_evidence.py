@@ -136,7 +136,6 @@ def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(beside):
         "steps each",
         "2.00 [2.00, 2.00]",
         "0.9 s each",
-        "by chance, knowing",
     )
     assert (places := [section.index(word) for word in words]) == sorted(places)
 
