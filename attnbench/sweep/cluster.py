@@ -54,11 +54,6 @@ class RemoteEngine:
         with suppress(SlotLost):
             self._get(self._place.close.remote(), GRACE_S)
 
-    def end(self) -> None:
-        """Give the device back."""
-        with suppress(Exception):  # whatever Ray says of a node that is gone
-            self._ray.kill(self._place)
-
     def _get(self, reference: Any, patience_s: float) -> Any:
         try:
             return self._ray.get(reference, timeout=patience_s)
