@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from attnbench import cli
 from attnbench.core.process import Worker
 from attnbench.features.quality import pretrained, recall
+from tests.calling import attnbench_
 from tests.models.quality.made_up import flat, look, original, step
 
 QUALITY = {
@@ -21,15 +21,13 @@ QUALITY = {
 
 
 @pytest.fixture
-def call(capsys, tmp_path):
+def call(tmp_path):
     """Calls the verb; returns its status, data and prose."""
 
     def run(*words):
-        out = ["--out", str(tmp_path)] if words and words[0] != "speed" else []
-        status = cli.main(["quality", *map(str, words), *out])
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.err
-        return status, printed.out, printed.err
+        done = attnbench_("quality", *words, "--out", tmp_path)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
@@ -37,12 +35,7 @@ def call(capsys, tmp_path):
 @pytest.fixture
 def kept(tmp_path):
     """The one file of evidence of a form."""
-
-    def find(form):
-        (file,) = tmp_path.glob(f"*/evidence/*-{form}.json")
-        return file
-
-    return find
+    return lambda form: next(tmp_path.glob(f"*/evidence/*-{form}.json"))
 
 
 @pytest.fixture
@@ -127,19 +120,6 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(recall, "run_training", run)
     return shares
-
-
-@pytest.mark.slow
-def test_a_real_recall_trains_keeps_its_evidence_and_shows_it_again(call, kept):
-    words = ("--preset", "cpu-quick", "--steps", 3, "--seeds", 1, "--seconds", 0.01)
-    status, table, err = call("recall", *words)
-    assert status == 0 and "[2/2" in err
-    assert "linear.elu" in table and "one seed gives no interval" in table.lower()
-    file = kept("recall")
-    assert file.with_suffix(".png").stat().st_size > 10_000
-    rows = json.loads(file.read_text())["rows"]
-    assert [row["status"] for row in rows] == ["trained"] * 2
-    assert call("recall", "--from", file)[:2] == (0, table)
 
 
 def test_the_conclusions_of_recall_are_in_its_json(call, trained):

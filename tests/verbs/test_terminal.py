@@ -1,4 +1,4 @@
-"""A signal to end, while a verb is at work: what it has is kept, and nobody is left behind."""
+"""What a verb does with streams that nobody reads or that are full, and with a signal to end."""
 
 import json
 import os
@@ -10,10 +10,50 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.command.terminal import as_ctrl_c
-from impls.loading import load_file
+from attnbench.command.terminal import CannotWrite, as_ctrl_c, kept_open
+from tests import processes
+from tests.calling import attnbench_
 
-processes = load_file(Path(__file__).parents[1] / "processes.py")
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device always full")
+
+
+@needs_full
+@pytest.mark.parametrize("words", [["--version"], ["list"]])
+def test_a_full_disk_is_a_sentence(words):
+    with Path("/dev/full").open("w") as full:
+        done = attnbench_(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr == "attnbench: can't write to the output: No space left on device\n"
+
+
+@needs_full
+def test_it_is_told_once(monkeypatch):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with kept_open():
+            print("data")
+            with pytest.raises(CannotWrite, match="No space left"):
+                sys.stdout.flush()
+            print("dropped", flush=True)
+
+
+def test_a_reader_that_has_left_is_no_finding():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = attnbench_(
+        "list", "--json", capture_output=False, stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_output_that_was_closed_before_the_program_began_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with kept_open():
+        print("data", flush=True)
+
+
+# ---- a signal to end -----------------------------------------------------------------------------
 
 
 def unheard(one):
