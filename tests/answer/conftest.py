@@ -2,14 +2,11 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import pytest
 
 from attnbench.core.run_folder import RunFolder
-from impls.loading import load_file
-
-HEADER = load_file(Path(__file__).with_name("run_folders.py")).HEADER
+from tests.answer.run_folders import HEADER
 
 
 @pytest.fixture

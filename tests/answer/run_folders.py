@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from attnbench.core.record import PROTOCOL, Memory, Record, Status, Time
-from impls.problem import Problem
+from attnbench.core.record import PROTOCOL, Memory
+from tests.answer import lines
 from tests.times import figures
 
 HEADER = {
@@ -21,22 +21,14 @@ def samples(seed=0, n=40, spread=0.005, scale=1e-3):
 
 
 def timed(variant="sdpa", taken=None, *, peak=1000, length=8, device="cpu", **more):
-    taken = samples() if taken is None else taken
-    of_none = {**figures([1.0]), "n": 0, "samples_s": []}
-    time = Time(
-        **{"clock": "host", "stop": "budget", **(figures(taken) if taken else of_none), **more}
-    )
+    record = lines.timed(variant, length, 1.0, device=device)
+    time = record.time.with_(**{**figures(samples() if taken is None else taken), **more})
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
-    problem = Problem(q_len=length, kv_len=length, device=device)
-    return Record(
-        status=Status.MEASURED, variant=variant, problem=problem.to_dict(), time=time, memory=memory
-    )
+    return record.with_(time=time, memory=memory)
 
 
 def ended(status, variant="sdpa", reason="it was so"):
-    problem = Problem(q_len=8, kv_len=8).to_dict()
-    said = "" if status == "measured" else reason
-    return Record(status=Status(status), variant=variant, problem=problem, reason=said)
+    return lines.untimed(variant, 8, status).with_(reason=reason)
 
 
 def verdicts(found):

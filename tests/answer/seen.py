@@ -1,11 +1,11 @@
 """Records as a choice sees them, of a made-up machine whose times have a closed form."""
 
-from attnbench.core.record import Distance, Error, Memory, Record, Status, Time
+from attnbench.core.record import Error, Memory, Record
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.times import figures
+from tests.answer.lines import timed
 
-EXACT = 2e-7
+EXACT = Error(relative=2e-7, max=2e-7, worst_row=2e-7, cosine=1.0)
 
 
 def problem(length=1024, *, heads=4, width=64, mask="causal", phase="forward", **more):
@@ -24,24 +24,17 @@ def linear(p, once=3e-4, rate=2e10):
     return once + p.batch * p.heads * p.kv_len * 4 * p.head_dim**2 / rate
 
 
-def seen(variant, p, seconds, *, peak=None, off=0.01, computes="softmax", error=EXACT, **more):
-    ends = {"low_s": seconds * (1 - off), "high_s": seconds * (1 + off)}
-    time = Time(**{**figures([seconds]), **ends, "clock": "host", "stop": "budget"})
+def seen(variant, p, seconds, *, peak=None, computes="softmax", error=None, **more):
+    """``error``: of another operator, relative to softmax."""
     peak = peak or p.batch * p.heads * p.q_len * p.kv_len * p.item_bytes
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
-    far = {"max": error, "worst_row": error, "cosine": 1.0, "relative": error, "skill": 1 - error}
-    exact = Error(relative=EXACT, max=EXACT, worst_row=EXACT, cosine=1.0)
-    known = {"error": {"forward": exact}, "setup_s": 1e-3, "time": time, "memory": memory, **more}
-    distance = None if computes == "softmax" else Distance(**far)
+    skill = None if error is None else 1 - error
+    record = timed(variant, p.kv_len, seconds, computes=computes, skill=skill)
+    known = {"problem": p, "memory": memory, "error": {"forward": EXACT}, "setup_s": 1e-3}
+    return record.with_(**{**known, **more})
+
+
+def ended(variant, p, status):
     return Record(
-        status=Status.MEASURED,
-        variant=variant,
-        problem=p,
-        computes=computes,
-        distance=distance,
-        **known,
+        status=status, variant=variant, problem=p, reason="the reason", computes="softmax"
     )
-
-
-def ended(variant, p, status, reason="the reason", computes="softmax"):
-    return Record(status=status, variant=variant, problem=p, reason=reason, computes=computes)

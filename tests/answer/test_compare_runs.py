@@ -1,7 +1,6 @@
 """Two run folders written by hand: verdicts, changes of status, and how the two differ."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +9,8 @@ from attnbench.answer.compare_runs import Incomparable, compare_runs
 from attnbench.core.disk import StoreError
 from attnbench.core.record import PROTOCOL, DamagedRun, Record, Status
 from attnbench.core.stats import Verdict
-from impls.loading import load_file
+from tests.answer.run_folders import GPU, ended, samples, timed, verdicts
 
-folders = load_file(Path(__file__).with_name("run_folders.py"))
-ended, samples, timed, verdicts = folders.ended, folders.samples, folders.timed, folders.verdicts
-GPU = folders.GPU
 BUSY = "the machine was busy: 80 %"
 
 # ---- verdicts ------------------------------------------------------------------------------------
