@@ -23,7 +23,7 @@ VERBS = {
     "run": "features.run.verb:run",
     "limits": "features.limits.verb:limits",
     "compare": "features.commits.verb:compare",
-    "history": "features.commits.history_verb:history",
+    "history": "features.commits.verb:history",
     "profile": "features.profile.verb:profile",
     "choose": "features.choose.verb:choose",
     "report": "features.report.verb:report",

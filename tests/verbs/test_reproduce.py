@@ -7,7 +7,7 @@ import pytest
 from attnbench.core.evidence import evidence_of, read_evidence
 from attnbench.core.machine import this_machine
 from attnbench.features.claims import claim as claims
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome, Map
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimMap, ClaimOutcome
 from tests.calling import attnbench_
 
 
@@ -96,7 +96,7 @@ def test_claims_that_can_not_be_tried_here_are_no_finding(reproduce, tmp_path):
 
 
 def test_attention_tables_are_drawn_beside_the_evidence(made_up, reproduce, tmp_path):
-    made_up(maps=(Map("odyssey", "hashed vectors", ["a", "b"], [[0.5, 0.5], [0.1, 0.9]]),))
+    made_up(maps=(ClaimMap("odyssey", "hashed vectors", ["a", "b"], [[0.5, 0.5], [0.1, 0.9]]),))
     reproduce("words-identity")
     _, path = kept(tmp_path)
     picture = path.with_name(f"{path.stem}-odyssey.svg")

@@ -208,7 +208,7 @@ class ClaimTable(Struct, frozen=True):
     rows: Sequence[Sequence[str | int | float | None]]
 
 
-class Map(Struct, frozen=True):
+class ClaimMap(Struct, frozen=True):
     """An attention table of a sentence, to be drawn."""
 
     name: str
@@ -225,7 +225,7 @@ class ClaimFindings(Struct, frozen=True):
     """By the point's name."""
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
-    maps: Sequence[Map] = ()
+    maps: Sequence[ClaimMap] = ()
 
 
 # ---- verdicts ------------------------------------------------------------------------------------

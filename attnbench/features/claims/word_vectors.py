@@ -20,9 +20,9 @@ import numpy as np
 from attnbench.features.claims.claim import (
     ClaimFigure,
     ClaimFindings,
+    ClaimMap,
     ClaimRequest,
     ClaimTable,
-    Map,
 )
 from attnbench.features.show.maps import tokens_of, vectors_of
 from impls import table
@@ -202,7 +202,7 @@ def measure_identity(request: ClaimRequest) -> ClaimFindings:
             both = zip(by_torch(x, dtype), wanted, strict=True)
             apart[dtype] += [_apart(found, each) for found, each in both]
         apart["begun"].append(_apart(by_torch(x, "float64", identity=False)[1], wanted[1]))
-        maps.append(Map(name, whose, tokens, np.round(wanted[1], 4).tolist()))
+        maps.append(ClaimMap(name, whose, tokens, np.round(wanted[1], 4).tolist()))
         tables.append(_table(f"{sentence} ({whose})", tokens, wanted[1]))
     figures = {
         "weights": _largest(weights, SMALL_WEIGHTS),
