@@ -39,6 +39,7 @@ from attnbench.meter.ranks import (
     RanksClock,
     Together,
     attend_of,
+    note_of,
     runs_over_ranks,
     team_for,
 )
@@ -456,10 +457,7 @@ class Bench:
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
             raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
-        note = getattr(attend, "note", None)
-        record = record.with_(
-            status=Status.MEASURED, reason="", note=str(note())[:NOTE] if callable(note) else ""
-        )
+        record = record.with_(status=Status.MEASURED, reason="", note=note_of(attend)[:NOTE])
         return Ready(job, attend, define, judged, verdict, cost, first_s, before), record
 
 

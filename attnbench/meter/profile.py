@@ -37,7 +37,7 @@ from attnbench.meter.memory import (
     shown_name,
     warm_profiler,
 )
-from attnbench.meter.ranks import runs_over_ranks
+from attnbench.meter.ranks import note_of, runs_over_ranks
 from attnbench.meter.timed import Job, Ready
 from attnbench.meter.timeline import BACKWARD, FORWARD, Marks, Timeline, line_values, memory_values
 from impls.loading import load_function
@@ -98,7 +98,6 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
     phases = _profiled_phases(call, dout, rounds, plain, trace)
     timeline = _timeline(call, dout, files)
     memory = memory_values(timeline, problem)
-    note = getattr(attend, "note", None)
     return {
         "variant": variant.label,
         "title": variant.title,
@@ -106,7 +105,7 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
         "problem": problem.to_dict(),
         "slug": problem.slug,
         "threads": torch.get_num_threads(),
-        "note": str(note()) if callable(note) else "",
+        "note": note_of(attend),
         "plain": plain,
         "phases": phases,
         "cost": cost

@@ -29,7 +29,7 @@ from attnbench.gate.inputs import Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
 from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, Pages
+from attnbench.meter.ranks import EXCHANGE, Pages, note_of
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -169,8 +169,7 @@ class Member:
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
         part.built(attend, ranks, before)
         self._parts[question["of"]] = part
-        note = getattr(attend, "note", None)
-        return {"note": str(note()) if callable(note) else ""}
+        return {"note": note_of(attend)}
 
     def _forward(self, part: RankPart) -> dict[str, Any]:
         part.out, inputs = None, part.inputs()

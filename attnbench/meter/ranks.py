@@ -416,3 +416,9 @@ def attend_of(variant: Variant, problem: Problem) -> Attend:
         return Together(team_for(variant.world, problem.device), variant, problem)
     attend: Attend = load_function(variant.build)(problem, **variant.chosen)
     return attend
+
+
+def note_of(attend: Attend) -> str:
+    """What a variant says of itself once it is built."""
+    note = getattr(attend, "note", None)
+    return str(note()) if callable(note) else ""

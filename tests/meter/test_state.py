@@ -9,12 +9,15 @@ import sys
 import threading
 import time
 import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from attnbench.core import settings
+from attnbench.core.settings import Settings, environment
 from attnbench.gate import budget, hygiene, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.watch import changes, check, said, sealed, snapshot, still
@@ -240,3 +243,38 @@ def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeyp
     assert still(before) is before
     monkeypatch.setitem(sys.modules, "a_module_of_somebody", types.ModuleType("new"))
     assert still(before) is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_library_is_told_the_same_number_of_threads(threads):
+    told = environment(threads)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    assert [told[name] for name in names] == [str(threads)] * 3
+    assert told["OMP_WAIT_POLICY"] == "passive"
+    assert all(isinstance(value, str) for value in told.values())
+
+
+def test_apply_sets_threads_and_the_precision_of_float32_products():
+    for given, threads, precision in (
+        (Settings(threads=2, tf32=True), 2, "high"),
+        (Settings(threads=1), 1, "highest"),
+    ):
+        settings.apply(given)
+        assert torch.get_num_threads() == threads
+        assert torch.get_float32_matmul_precision() == precision
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(("gpu", "stream"), [(1, 0), (0, 640)])
+def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
+    at = [0, 0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[0])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=at[1]))
+    before = snapshot()
+    assert changes(before) == []
+    at[:] = gpu, stream
+    assert [str(c) for c in changes(before)] == [
+        f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"
+    ]
