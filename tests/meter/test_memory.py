@@ -255,14 +255,6 @@ def test_a_high_water_mark_is_believed_the_third_time(monkeypatch, methods, coun
     assert grown == [7, 9, 9][: counts + 1]  # what somebody saw is not looked for again
 
 
-def test_a_call_grows_the_process_by_its_highest_mark_above_where_it_stood(monkeypatch):
-    done, stood = [], []
-    monkeypatch.setattr(memory, "_reset_high_water", lambda: stood.append(list(done)) or 10)
-    monkeypatch.setattr(memory, "_kernel_bytes", lambda field: 25 if done else 0)
-    assert memory.growth(lambda: done.append(1)) == 15
-    assert stood == [[]]
-
-
 # ---- whether there is room, on a GPU whose memory is a number ------------------------------------
 
 
@@ -293,14 +285,6 @@ def test_what_does_not_fit_even_then_is_said_with_what_is_free(monkeypatch):
     says = r"^predicted, not run: it needs 37\.0 GiB with its inputs and 40\.0 GiB are free$"
     with pytest.raises(MemoryError, match=says):
         memory.insist(37 * GIB, "cuda", "it", "with")
-
-
-def test_a_context_that_is_gone_has_nothing_to_give_back(monkeypatch):
-    def gone():
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(torch.cuda, "empty_cache", gone)
-    memory.release("cuda")
 
 
 @pytest.mark.parametrize(
