@@ -334,8 +334,9 @@ def recorded_problem(values: Any) -> Problem:
     object.
     """
     try:
-        if odd := [name for name, v in values.items() if type(v) not in (str, int)]:
-            raise InvalidRecord(f"its problem's {odd[0]} is {values[odd[0]]!r}")
+        if odd := set(map(type, values.values())) - {str, int}:
+            name = next(name for name, value in values.items() if type(value) in odd)
+            raise InvalidRecord(f"its problem's {name} is {values[name]!r}")
         return _problem(tuple(values.items()))
     except KeyError as missing:
         raise InvalidRecord(f"its problem has no {missing.args[0]}") from None
