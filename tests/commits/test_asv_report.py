@@ -9,9 +9,8 @@ from asv.runner import BenchmarkResult
 
 from attnbench import cli
 from attnbench.core.checkout import Commit
-from attnbench.features.commits import asv_report
-from attnbench.features.commits.asv import save_entry
-from attnbench.features.commits.asv_report import Value
+from attnbench.features.commits import asv
+from attnbench.features.commits.asv import Value, save_entry
 
 NAME = "attention.Time.time(matmul, 128, forward)"
 COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
@@ -29,10 +28,10 @@ def history(monkeypatch):
 
     def said(*values, files=("impls/x.py",)):
         given, changed = iter(values), iter([files] * 2 if isinstance(files, tuple) else files)
-        monkeypatch.setattr(asv_report, "_values", lambda *_: next(given).items())
-        monkeypatch.setattr(asv_report, "changed", lambda *_: next(changed))
+        monkeypatch.setattr(asv, "_values", lambda *_: next(given).items())
+        monkeypatch.setattr(asv, "changed", lambda *_: next(changed))
         some = COMMITS[: len(values)]
-        return asv_report.report(some, Path("nowhere"), "box", 1.05, Path("root"))
+        return asv.report(some, Path("nowhere"), "box", 1.05, Path("root"))
 
     return said
 
@@ -81,7 +80,7 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
 )
 def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys, after, status, said):
     results = [{NAME: value(0.001)}, {NAME: after}] * 2
-    monkeypatch.setattr(asv_report, "_values", lambda *_: results.pop(0).items())
+    monkeypatch.setattr(asv, "_values", lambda *_: results.pop(0).items())
     assert cli.main(["history", "HEAD~2..HEAD"]) == status
     assert said in capsys.readouterr().out
     assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
@@ -106,7 +105,7 @@ def test_results_are_read_as_asv_wrote_them(tmp_path):
     )
     made.add_result(benchmark, done, record_samples=True)
     made.save(str(tmp_path))
-    found = dict(asv_report._values(tmp_path, "box", sha))
+    found = dict(asv._values(tmp_path, "box", sha))
     assert (found["t.time(a)"].result, found["t.time(b)"].result) == (1.0, None)
     assert found["t.time(c)"].skipped
-    assert dict(asv_report._values(tmp_path, "box", "d" * 40)) == {}
+    assert dict(asv._values(tmp_path, "box", "d" * 40)) == {}

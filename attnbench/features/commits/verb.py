@@ -21,8 +21,7 @@ from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS, NOT_TRIED
 from attnbench.core.settings import Settings
 from attnbench.features.commits import export, instructions, revisions, rounds, view
-from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine
-from attnbench.features.commits.asv_report import report
+from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine, report
 from attnbench.features.commits.pairs import CommitsComparison
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import holding
