@@ -27,15 +27,6 @@ def test_a_line_has_each_number_of_pairs_with_its_interval_and_what_a_step_costs
     assert line(second, "linear.elu ") == f"{shares} 80"
 
 
-def test_the_sentences_stand_under_the_tables_and_in_json(shown):
-    found = recall_evidence(*elu((1.0, 0.98), (1.0, 1.0), (1.0, 0.99)))
-    text = shown(show_recall, found)
-    (lines,) = recall_conclusions(found).values()
-    assert all(sentence[1:] in text for sentence in lines)
-    assert " ?" in line(text.split("0.9 s each")[0], "linear.elu ")
-    assert "can't be told: linear.elu (99.0 ± 2.5 %)" in text
-
-
 def test_what_did_not_train_says_why_once(shown):
     missing = untrained("flash_attn2", "it needs cuda", "run it on a GPU")
     text = shown(show_recall, recall_evidence(missing, missing))
@@ -55,12 +46,6 @@ def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
     cheapest = "or more and linear.elu is not, the cheapest first: n40 w16 h1 d16 l1 lr0.01 cpu."
     assert cheapest in text and "is a hint, no verdict" in text
     assert list(recall_conclusions(found)) == ["scan"]
-
-
-def test_a_table_fits_a_pipe(in_a_pipe):
-    kind = {"computes": "softmax on its own pattern"}
-    wide = trainings("dilated?dilation=1&width=32", *[(1.0, 0.97)] * 3, **kind)
-    assert "dilated?dilation=1&width=32" in in_a_pipe(show_recall, recall_evidence(*wide))
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
 from attnbench.features.report.contents import Contents, headlines, how_sure, missing, only
 from attnbench.features.report.evidence import claims_of, model_cost
-from attnbench.features.report.provenance import about, machine_line, method
+from attnbench.features.report.provenance import about, machine_line
 from attnbench.report.figures import (
     attention,
     closeness,
@@ -139,7 +139,6 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         missing=missing(found),
         comparisons=comparisons,
         incomparable=incomparable,
-        method=method(runs),
         to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
         claims=claims_of(runs),
         model_cost=model_cost([run.path for run in runs], look),

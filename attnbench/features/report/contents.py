@@ -32,14 +32,6 @@ TO_DO = {
     "backward": "To run backward",
     "decode": "To decode",
 }
-AMISS = (
-    ("drifting", "times moved within the cell"),
-    ("drifted", "the machine was not what it was for most of the run"),
-    ("not steady", "the warm-up ended before calls were evenly fast"),
-    ("contended", "others had the processor"),
-    ("waited", "the call slept of its own will"),
-)
-"""What may put a time in doubt: the flag, and what it means."""
 
 
 class Beside(NamedTuple):
@@ -301,7 +293,6 @@ class Contents:
     missing: Sequence[Missing]
     comparisons: Sequence[RunsComparison]
     incomparable: Sequence[str]
-    method: Sequence[str]
     to_run: Mapping[int, str]
     """By the number of a run: the path from the report to its folder."""
     claims: Sequence[Claims] = ()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import MARGIN
 from attnbench.core import format
+from attnbench.features.report.build import SECTIONS
 from attnbench.features.report.cells import MOST, cards, cells_of, linked, packed
-from attnbench.features.report.contents import AMISS, Contents, Missing, distinct_words, margins
+from attnbench.features.report.contents import Contents, Missing, distinct_words, margins
 from attnbench.report.figures import sheet
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Look
@@ -26,36 +27,6 @@ if TYPE_CHECKING:
 
 
 HERE = Path(__file__).parent
-SECTIONS = (
-    ("map", "Winners", "Who wins where",
-     "The fastest exact variant at each length, and by how much; hatched where several can’t be "
-     "told apart."),
-    ("scaling", "Scaling", "How it grows",
-     "Against the number of keys, both axes logarithmic. Bands are 95 % intervals."),
-    ("tradeoffs", "Trade-offs", "What speed costs",
-     "On the stepped line nothing else is better both ways. Full markers are exact softmax, half "
-     "ones near it, hollow ones operators of their own."),
-    ("roofline", "Roofline", "How much of the machine",
-     "Under the ceilings measured on this machine at the start of the run."),
-    ("closeness", "Only one", "If you may choose only one",
-     "On how many of the problems each exact variant stays within so many times the best. Missing "
-     "cells count against it."),
-    ("memory", "Memory", "Where the memory goes", "Above the inputs, at the worst instant."),
-    ("shares", "Operators", "Where the time goes", "By operator, from profiles of single calls."),
-    ("attention", "Attention maps", "What each one looks at",
-     "Who attends to whom in one sentence: rows look at columns."),
-)  # fmt: skip
-"""The sections with figures, in their order: id, name in the contents, heading, lead."""
-CROSSED = "Shaded spans are where one variant overtakes another."
-WIDE = ("map", "shares", "attention")
-"""Sections whose figures are as wide as the page, and scroll where that is too narrow."""
-UNITS = {"ms": "ms", "tflops": "TFLOP/s", "share": "% of ceiling", "baseline": "× baseline"}
-HINTS = {
-    "ratio": "its time over that of the fastest exact variant on the same problem",
-    "worst error": "the largest relative error of its tensors, against what it says it computes",
-    "keeps": "of what softmax does beyond giving every query the average; < 0: it is farther from "
-    "softmax than the average is",
-}
 COMPARED = 400
 INTERVAL = re.compile(r"\[([\d.,]+), ([\d.,]+)\]")
 AXES = ("run", "phase", "mask", "dtype")
@@ -65,6 +36,7 @@ def render(contents: Contents) -> str:
     """The whole page."""
     cells = cells_of(contents)
     shown = cards(contents.scenes, contents.looks, cells)
+    scaled = {figure.regime for figure in contents.figures if figure.section == "scaling"}
     rows = sorted(cells, key=lambda cell: cell.order)[:MOST]
     leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
     families: dict[str, list[Look]] = {}
@@ -76,21 +48,18 @@ def render(contents: Contents) -> str:
         apart=distinct_words(contents.scenes),
         cells=rows,
         all_cells=len(cells),
-        sections=[(*section[:3], *_lead_and_groups(contents, section)) for section in SECTIONS],
+        figures={name: _groups(contents, name) for name in SECTIONS},
+        crossed=any(scene.crossings for scene in contents.scenes if scene.number in scaled),
         colours=_colours(),
         facts=_facts(contents),
-        wide=WIDE,
         choices=_choices(contents),
-        units=UNITS,
         families=families,
         blob=packed(contents, list({c.number: c for c in (*linked(shown), *rows)}.values())),
         headlines=[_in_two(line, leaders) for line in contents.headlines],
         missing=_missing(contents.missing),
         differences=[(run, *_comparison(run)) for run in contents.comparisons],
-        amiss=AMISS,
         margin=margins(contents.runs),
         floor=format.percent(MARGIN),
-        hints=HINTS,
         untimed=[scene for scene in contents.scenes if not scene.timed],
     )
 
@@ -136,19 +105,15 @@ Groups = list[tuple[Scene | None, list[Drawn]]]
 """A section's figures, those of one regime together; None for figures of several."""
 
 
-def _lead_and_groups(contents: Contents, section: tuple[str, ...]) -> tuple[str, Groups]:
-    """The text above a section's figures, and the figures."""
-    name, lead = section[0], section[3]
+def _groups(contents: Contents, section: str) -> Groups:
     by_regime: dict[int | None, list[Drawn]] = {}
     for figure in contents.figures:
-        if figure.section == name:
+        if figure.section == section:
             by_regime.setdefault(figure.regime, []).append(figure)
     scenes = {scene.number: scene for scene in contents.scenes}
-    if name == "scaling" and any(scenes[n].crossings for n in by_regime if n is not None):
-        lead = f"{lead} {CROSSED}"
     if by_regime and all(len(some) == 1 for some in by_regime.values()):
-        return lead, [(None, list(chain(*by_regime.values())))]  # whose titles name the regime
-    return lead, [(None if n is None else scenes[n], some) for n, some in by_regime.items()]
+        return [(None, list(chain(*by_regime.values())))]  # whose titles name the regime
+    return [(None if n is None else scenes[n], some) for n, some in by_regime.items()]
 
 
 def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:

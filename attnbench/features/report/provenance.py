@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import PurePath
 from statistics import median
@@ -15,7 +15,7 @@ from typing import Any
 from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
 from attnbench.core.record import FINDINGS
-from attnbench.features.report.contents import About, margins
+from attnbench.features.report.contents import About
 from attnbench.report.scenes import ReportRun
 
 DRIFT = 0.05
@@ -218,37 +218,3 @@ def _part(values: Any, name: str) -> Mapping[str, Any]:
     """A part of a header; empty where it has another form."""
     part = values.get(name) if isinstance(values, Mapping) else None
     return part if isinstance(part, Mapping) else {}
-
-
-def method(runs: Sequence[ReportRun]) -> tuple[str, ...]:
-    """Sentences on how it was measured."""
-    return tuple(line.replace("MARGIN", margins(runs)) for line in METHOD)
-
-
-METHOD = (
-    "Every variant passes a gate before it is timed. Its output, and for training its gradients, "
-    "are held against float64 on the inputs that are timed, by a budget that the plain form in the "
-    "same dtype sets; a probe sees which keys each row lets in. What fails has no time, and says "
-    "why.",
-    "A time is the median of single calls by one named clock, warmed up, with its 95 % interval "
-    "from order statistics; sampling ends when the interval is within 1 %, when it has stopped "
-    "narrowing, or with its budget. Every sample is kept in the records.",
-    "A second clock and the machine's measured ceilings audit each time: work after the return, "
-    "more processors than threads, or a time that no memory and no product here reaches make "
-    "a record implausible, and it has no time.",
-    "Variants are ranked among those that compute exactly softmax attention. Blocks timed one "
-    "after the other differ by a twentieth through drift alone, and by more where variants that "
-    "ran the same kernels did so in the run, or where its canary scattered: those whose "
-    "intervals come within MARGIN of each other are a tie. A lead's range is from the near to the "
-    "far ends of both intervals.",
-    "What approximates softmax, or is an operator of its own, is shown beside the ranking with its "
-    "distance from softmax on the same inputs. It is called a substitute only where it keeps half "
-    "or more of what softmax does beyond averaging the values. Random inputs are not a trained "
-    "model's: that is a hint, no judgement of quality.",
-    "Memory is what lives above the inputs at the worst instant, output included, and what stays "
-    "between forward and backward. FLOPs are those that the mathematics needs on the pairs that "
-    "the mask lets meet, whatever an implementation does besides; the share of the ceiling is the "
-    "least time that the measured product and copy allow, over the median.",
-    "Exponents are fitted by least squares on the logarithms of the longest four lengths. A "
-    "crossover is a bracket between two measured lengths, with the exponents' estimate inside.",
-)

@@ -1,7 +1,6 @@
 """What was found beside a run: claims of others, and what a variant costs a model."""
 
 import json
-import statistics
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -199,33 +198,6 @@ def test_the_ranking_at_each_level_and_the_picture_are_those_of_the_file(committ
     drawn = {line.split(",")[0]: float(line.split(",")[5]) for line in figure.csv.splitlines()[1:]}
     assert drawn == pytest.approx({v: t["ratio"] for v, (_, t) in points.items()}, rel=1e-5)
     assert all(f">{name}: cosine " in figure.inline for name in points)
-
-
-def test_the_recall_tables_are_those_of_the_file(committed):
-    right, steps = {}, {}
-    after, in_time = committed["recall.json"].tables
-    for each in kept("recall")["rows"]:
-        last = next(x for x in each["curve"] if x["step"] == each["setting"]["steps"])
-        timed = next(x for x in each["curve"] if x["in_time"])
-        for table, look in ((after, last), (in_time, timed)):
-            for pairs, share in look["accuracy"].items():
-                right.setdefault((table.title, each["variant"], pairs), []).append(share)
-        steps.setdefault(each["variant"], []).append((timed["step"], each["state_numbers"]))
-    for table in (after, in_time):
-        heads = [column.head for column in table.columns]
-        assert {cells[0] for cells in table.rows} == set(steps)
-        for cells in table.rows:
-            for pairs in ("4", "8", "16", "32"):
-                shares = right[table.title, cells[0], pairs]
-                half = 4.302653 * statistics.stdev(shares) / 3**0.5  # Student's, two to spare
-                mean = statistics.fmean(shares)
-                ends = max(min(1, mean + half) - mean, mean - max(0, mean - half))
-                cell = cells[heads.index(f"{pairs} pairs, %")].value.split(" ")
-                assert (cell[0], cell[2]) == (f"{100 * mean:.1f}", f"{100 * ends:.1f}")
-    for cells in after.rows:
-        assert cells[-1] == f"{steps[cells[0]][0][1]:,}"
-    for cells in in_time.rows:
-        assert cells[-1] == f"{statistics.fmean(s for s, _ in steps[cells[0]]):,.0f}"
 
 
 def test_the_summary_has_what_the_page_opens_with_and_a_telephone_can_read_it(

@@ -80,23 +80,6 @@ def test_a_time_that_is_none_is_taken_back_with_its_reason(read, name, value):
     assert "finite" in bad.reason and "line 2" in run.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"problem__kv_len": "long"}, "kv_len"),
-        ({"colour": "blue"}, "colour"),
-        ({"schema": 99}, "schema 99"),
-        ({"memory__peak_bytes": NAN}, "peak_bytes"),
-        ({"time__flags": [1]}, "flags"),
-    ],
-)
-def test_what_is_no_record_is_a_sentence_with_its_line(read, change, said):
-    lines = [*runs.small()[:2], runs.changed(runs.small()[2], **change), *runs.small()[3:]]
-    with pytest.raises(StoreError, match="line 3") as caught:
-        read(lines)
-    assert said in str(caught.value)
-
-
 def test_what_has_no_place_in_a_name_is_marked_in_it_and_garbage_is_left_out(read):
     lines = [runs.changed(timed("x"), variant="a\x1b[31m\ud800b"), "no json\n", timed("y")]
     run = read(lines)
