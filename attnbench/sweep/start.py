@@ -274,10 +274,6 @@ def _contradiction(one: _Kept, other: _Kept) -> str:
     )
 
 
-class UnknownPreset(CantBeDone):
-    """No preset has this name; a sentence."""
-
-
 @dataclass
 class Run:
     """A plan, the folder its records go to, and what that folder already holds."""
@@ -297,7 +293,7 @@ def find_preset(name: str | None, machine: Machine) -> Preset:
     """A preset by name; the default for what is there if no name is given."""
     name = name or default_preset(machine.devices)
     if name not in PRESETS:
-        raise UnknownPreset(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
+        raise CantBeDone(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
