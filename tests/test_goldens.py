@@ -9,6 +9,7 @@ After a change that is meant, write the copies anew and read the difference befo
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,12 @@ MEASURES = {  # name: the words of a call that measures; names must be equal
 
 
 def call(words, capsys, monkeypatch, out):
-    """The exit status, standard output and standard error of ``attnbench WORDS``."""
-    monkeypatch.chdir(ROOT)
+    """The exit status, standard output and standard error of ``attnbench WORDS``.
+
+    Pictures are drawn beside the evidence that is read, so it is a copy that is read.
+    """
+    shutil.copytree(ROOT / "results", out / "results")
+    monkeypatch.chdir(out)
     monkeypatch.setenv("COLUMNS", "120")
     try:
         status = main([str(out) if word == "OUT" else word for word in words.split()])
