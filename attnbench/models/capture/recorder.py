@@ -120,7 +120,7 @@ class CapturedCall(NamedTuple):
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
         found = self._mask(Shape(q[0], q[1], q[2], k[2]), times > 1, where, masks)
-        kind: tuple[Any, ...] = (_dtype(self.q), self.q.device, gradients, found)
+        kind: Any = (_dtype(self.q), self.q.device, gradients, found)
         more = self.scale, self.dropout, self.note, self.faithful
         return SiteRequest(where, self.via, q, k, v, *kind, *more)
 

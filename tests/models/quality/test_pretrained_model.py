@@ -31,8 +31,11 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
         "ROWS = [Variant(name='wrong', title='w', family='mine', computes='softmax',\n"
         "                build=':build', masks=('none',))]\n"
     )
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(pretrained.built_in_texts().texts[:16]))
     words = f"sdpa wrong topk mean_v --json --seq 64 --budget 0.1 --distil 2 --table {rows}".split()
-    assert cli.main(["quality", "model", *words, "--out", str(tmp_path / "out")]) == 1
+    words += ["--texts", str(texts), "--out", str(tmp_path / "out")]
+    assert cli.main(["quality", "model", *words]) == 1
     rows_by = {row["variant"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows_by["wrong"]["status"] == "wrong" and not rows_by["wrong"]["steps"]
     assert rows_by["sdpa"]["status"] == "measured"
@@ -42,7 +45,7 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
 
 
 def test_real_inputs_are_judged_by_the_gate_beside_made_up_ones(tmp_path, capsys):
-    words = f"quality real mean_v topk retention --json --seq 64 --batch 2 --out {tmp_path}".split()
+    words = f"quality real mean_v topk retention --json --seq 64 --batch 1 --out {tmp_path}".split()
     assert cli.main(words) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     sources = {row["source"] for row in rows}
