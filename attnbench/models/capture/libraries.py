@@ -248,10 +248,10 @@ def _compiled_request(context: Any) -> SiteRequest:
         shape = Shape(forms[0][0], forms[0][1], forms[0][2], forms[1][2])
         found = FoundMask(causal_of(shape) if causal is True else FULL)
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    kind: Any = (q.dtype, q.device, gradients, found)
     scale = scale if isinstance(scale, float) else None
-    more = scale, dropout if isinstance(dropout, float) else 0.0, COMPILED_NOTE
-    return SiteRequest(first_of(_traced_places(context)), "sdpa, compiled", *forms, *kind, *more)
+    place, form = first_of(_traced_places(context)), (q.dtype, q.device, gradients, found)
+    request = SiteRequest(place, "sdpa, compiled", *forms, *form, scale, note=COMPILED_NOTE)
+    return request._replace(dropout=dropout) if isinstance(dropout, float) else request
 
 
 def _constant(context: Any, name: str) -> Any:

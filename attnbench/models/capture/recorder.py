@@ -58,8 +58,8 @@ class SiteRequest(NamedTuple):
     device: torch.device
     gradients: bool
     found: FoundMask
-    scale: float | None
-    dropout: float
+    scale: float | None = None
+    dropout: float = 0.0
     note: str = ""
     faithful: bool = True
 
@@ -120,9 +120,9 @@ class CapturedCall(NamedTuple):
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
         found = self._mask(Shape(q[0], q[1], q[2], k[2]), times > 1, where, masks)
-        kind: Any = (_dtype(self.q), self.q.device, gradients, found)
+        dtype, device = _dtype(self.q), self.q.device
         more = self.scale, self.dropout, self.note, self.faithful
-        return SiteRequest(where, self.via, q, k, v, *kind, *more)
+        return SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
 
     def _mask(self, shape: Shape, mapped: bool, where: Where, masks: Masks) -> FoundMask:
         mask = self.attn_mask
