@@ -44,7 +44,9 @@ def two(monkeypatch):
 def slots(devices, device):
     places = local.Local(devices)
     with places.slots(Settings(), device) as found:
-        return places.kind, [(s.device, s.engine._variables, s.engine._limited) for s in found]
+        return places.kind, [
+            (s.device, s.engine._variables or {}, s.engine._limited) for s in found
+        ]
 
 
 @pytest.mark.parametrize("number", [0, 1])
