@@ -249,8 +249,9 @@ def _compiled_request(context: Any) -> SiteRequest:
         found = FoundMask(causal_of(shape) if causal is True else FULL)
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     scale = scale if isinstance(scale, float) else None
-    place, form = first_of(_traced_places(context)), (q.dtype, q.device, gradients, found)
-    request = SiteRequest(place, "sdpa, compiled", *forms, *form, scale, note=COMPILED_NOTE)
+    place, via = first_of(_traced_places(context)), "sdpa, compiled"
+    request = SiteRequest(place, via, *forms, q.dtype, q.device, gradients, found, scale)
+    request = request._replace(note=COMPILED_NOTE)
     return request._replace(dropout=dropout) if isinstance(dropout, float) else request
 
 
