@@ -6,6 +6,7 @@ import impls
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.impls import small
 
 SHAPE = {
     "batch": 2,
@@ -34,13 +35,7 @@ def problem(mask="none", **changes):
 
 
 def inputs(p):
-    dice = torch.Generator().manual_seed(7)
-    extents = (
-        (p.batch, p.heads, p.q_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
-    )
-    return [torch.randn(e, generator=dice).requires_grad_(p.gradients) for e in extents]
+    return [x.requires_grad_(p.gradients) for x in small.inputs(p, seed=7)]
 
 
 def truth(p, q, k, v):

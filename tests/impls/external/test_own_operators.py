@@ -12,10 +12,9 @@ import impls
 from impls.external import fla
 from impls.external.sageattention import rounded
 from impls.loading import load_function
-from impls.masks import Mask
-from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported
-from tests.impls.external import stand_ins
+from tests.impls.external import checks, stand_ins
+from tests.impls.small import inputs
 
 OPERATORS = ("linear", "retention", "gla", "simple_gla", "delta")
 KERNELS = {
@@ -28,27 +27,7 @@ KERNELS = {
 
 
 def problem(mask="causal", **changes):
-    shape = {
-        "batch": 2,
-        "heads": 3,
-        "kv_heads": 3,
-        "q_len": 11,
-        "kv_len": 11,
-        "head_dim": 16,
-        "v_head_dim": 24,
-        "phase": "train",
-    }
-    return Problem(**{**shape, **changes}, mask=Mask.parse(mask))
-
-
-def inputs(p, dtype=torch.float64):
-    dice = torch.Generator().manual_seed(5)
-    extents = (
-        (p.batch, p.heads, p.q_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
-    )
-    return [torch.randn(e, generator=dice, dtype=dtype) for e in extents]
+    return checks.problem(mask, **{"heads": 3, "kv_heads": 3, "v_head_dim": 24, **changes})
 
 
 def made(row, p, what="build", **options):
@@ -154,7 +133,7 @@ def kernel(library, operator, p):
 def test_a_kernel_is_given_what_its_definition_uses(operator, library):
     p = problem()
     kernel(library, operator, p)
-    leaves = [x.requires_grad_() for x in inputs(p, torch.float32)]
+    leaves = [x.requires_grad_() for x in inputs(p)]
     wide = [x.detach().double().requires_grad_() for x in leaves]
     out = made(f"fla.{operator}", p)(*leaves)
     want = made(f"fla.{operator}", p, "definition")(*wide, torch.arange(p.q_len))
@@ -199,7 +178,7 @@ def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(libra
     function = library.as_read("sageattention.sageattn", compute)
     library.module("sageattention", sageattn=function)
     p = problem("none", head_dim=64, v_head_dim=64, kv_heads=1, q_len=5, kv_len=64, phase="forward")
-    q, k, v = inputs(p, torch.float32)
+    q, k, v = inputs(p)
     k += 7.0
     kept = k.clone()
     out = made("sageattention", p)(q, k, v)
@@ -261,7 +240,7 @@ def test_natten_sees_a_window_pushed_inwards(window, causal, library):
 
     library.module("natten", na1d=library.as_read("natten.na1d", compute))
     attend = made("natten", p, window=window, backend="cutlass-fna")
-    leaves = inputs(p, torch.float32)
+    leaves = inputs(p)
     rows = torch.arange(p.q_len)
     define = made("natten", p, "definition", window=window)
     want = define(*(x.double() for x in leaves), rows)

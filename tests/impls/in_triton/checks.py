@@ -9,6 +9,7 @@ from attnbench.gate.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.impls.small import inputs
 
 SHAPE = {
     "batch": 1,
@@ -45,14 +46,7 @@ def failing(row, p, attend, seed=3):
 
 def draw(p, seed=7):
     """q, k and v as leaves, in the problem's dtype."""
-    dice = torch.Generator().manual_seed(seed)
-    extents = (
-        (p.batch, p.heads, p.q_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.head_dim),
-        (p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
-    )
-    dtype = getattr(torch, p.dtype)
-    return [torch.randn(e, generator=dice).to(dtype).requires_grad_(p.gradients) for e in extents]
+    return [x.requires_grad_(p.gradients) for x in inputs(p, seed=seed)]
 
 
 FAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
