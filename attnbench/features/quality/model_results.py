@@ -10,7 +10,7 @@ import numpy as np
 
 from attnbench.answer.regimes import frontier
 from attnbench.core.format import NONE
-from attnbench.core.stats import (  # fmt: skip
+from attnbench.core.stats import (
     CONFIDENCE,
     VERDICT_CONFIDENCE,
     Comparison,

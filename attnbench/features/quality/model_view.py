@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.core import format
 from attnbench.core.stats import Pairs, Verdict
 from attnbench.features.commits.view import STYLE
-from attnbench.features.quality.model_results import (  # fmt: skip
+from attnbench.features.quality.model_results import (
     LONG,
     NAMED,
     RANKED,

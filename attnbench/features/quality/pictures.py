@@ -11,7 +11,7 @@ import numpy as np
 
 from attnbench.core import format
 from attnbench.core.disk import write_whole
-from attnbench.features.quality.model_results import (  # fmt: skip
+from attnbench.features.quality.model_results import (
     LEVEL,
     LEVELS,
     CostPoint,
@@ -21,7 +21,7 @@ from attnbench.features.quality.model_results import (  # fmt: skip
     nearest_level,
     points,
 )
-from attnbench.features.quality.recall_results import (  # fmt: skip
+from attnbench.features.quality.recall_results import (
     TARGET,
     SeedInterval,
     SettingResults,

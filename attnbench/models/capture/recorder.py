@@ -26,7 +26,7 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 from attnbench.models.capture.calls import SeenCalls, Site, octave
-from attnbench.models.capture.clocks import (  # fmt: skip
+from attnbench.models.capture.clocks import (
     WITHIN,
     Clocks,
     Entry,
