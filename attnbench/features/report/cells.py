@@ -90,19 +90,22 @@ class PageCell:
 def cells_of(contents: Contents) -> list[PageCell]:
     """All cells, run by run in the order of their files."""
     scenes = {id(r): scene for scene in contents.scenes for r in scene.regime.records}
+    medians: dict[tuple[int, int], tuple[float | None, float | None]] = {}
+    for scene in contents.scenes:  # of the fastest exact variant and of the baseline
+        for length in scene.regime.lengths:
+            base = scene.regime.timed(length).get(contents.baseline)
+            best = min(scene.regime.exact(length).values(), default=None)
+            both = best, base.time.median_s if base and base.time else None
+            medians[scene.number, length] = both
     cells: list[PageCell] = []
     for run in contents.runs:
         for record, line in zip(run.records, run.lines, strict=True):
-            scene = scenes.get(id(record))
-            over: list[float | None] = []
-            if scene and record.time:
-                length, time = record.problem.kv_len, record.time
-                base = scene.regime.timed(length).get(contents.baseline)
-                best = min(scene.regime.exact(length).values(), default=None)
-                medians = (best, base.time.median_s if base and base.time else None)
-                over = [time.median_s / other if other else None for other in medians]
+            found, over = scenes.get(id(record)), list[float | None]()
+            if found and (time := record.time):
+                others = medians[found.number, record.problem.kv_len]
+                over = [time.median_s / other if other else None for other in others]
             look = contents.looks[record.variant]
-            cells.append(PageCell(len(cells), record, run, line, scene, look, *over))
+            cells.append(PageCell(len(cells), record, run, line, found, look, *over))
     return cells
 
 
