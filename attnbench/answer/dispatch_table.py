@@ -131,7 +131,7 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
                 yield each.variant, Problem(batch=batch, q_len=q_len, kv_len=length, **fixed)
 
 
-class Made(Struct):
+class Origin(Struct):
     """What a table says of where it comes from, at the least."""
 
     device: str
@@ -154,7 +154,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "entries", tuple(self.entries))
         try:
-            msgspec.convert(self.made, Made)
+            msgspec.convert(self.made, Origin)
         except msgspec.ValidationError as error:
             raise InvalidTable(f"where it was made can't be read: {error}; {AGAIN}") from None
         if self.fallback != FALLBACK:

@@ -97,7 +97,8 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
         _fault_in((rounds + 2) * once)
     phases = _profiled_phases(call, dout, rounds, plain, trace)
     timeline = _timeline(call, dout, files)
-    memory = memory_values(timeline, problem)
+    p, memory = problem, memory_values(timeline)
+    memory["scores_bytes"] = p.batch * p.heads * p.q_len * p.kv_len * p.item_bytes
     return {
         "variant": variant.label,
         "title": variant.title,

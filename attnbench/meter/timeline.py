@@ -17,7 +17,6 @@ import numpy as np
 from torch._C._profiler import _RecordFunctionFast
 
 from attnbench.meter.memory import ALLOCATES, OPERATORS, shown_name
-from impls.problem import Problem
 
 MARK = "attnbench line: "
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
@@ -208,7 +207,7 @@ def moments(totals: Sequence[int], most: int = MOST_MOMENTS) -> list[int]:
     return sorted({at for s in stretches for at in (max(s, key=totals.__getitem__), s[-1])})
 
 
-def memory_values(timeline: Timeline, problem: Problem) -> dict[str, Any]:
+def memory_values(timeline: Timeline) -> dict[str, Any]:
     """The peak, and what is alive over time by the sources that had most."""
     at_ns = np.array([at for at, _, _ in timeline.steps], dtype=np.int64)
     gained = np.array([nbytes for _, _, nbytes in timeline.steps], dtype=np.int64)
@@ -239,11 +238,6 @@ def memory_values(timeline: Timeline, problem: Problem) -> dict[str, Any]:
         "turn_ms": None if turn is None else ms(turn),
         "turn_bytes": None if turn is None else int(totals[turned - 1]) if turned else 0,
         "end_ms": ms(timeline.end_ns),
-        "scores_bytes": problem.batch
-        * problem.heads
-        * problem.q_len
-        * problem.kv_len
-        * problem.item_bytes,
         "largest": _largest(timeline.steps),
         "at_ms": [ms(int(at_ns[n])) for n in kept],
         "sources": [

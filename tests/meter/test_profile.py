@@ -215,7 +215,7 @@ def test_a_source_is_told_apart_for_its_peak_or_for_holding_long():
         steps += [(200 + 2 * i, s, 50), (201 + 2 * i, s, -50)]
     steps.append((10_000, sources[0], -5))
     timeline = SimpleNamespace(steps=steps, start_ns=0, turn_ns=None, end_ns=10_000)
-    told = memory_values(timeline, Problem())
+    told = memory_values(timeline)
     assert told["peak_bytes"] == sum(nbytes for _, _, nbytes in steps[:21])
     assert {"a.py:0", "a.py:20"} <= {s["place"] for s in told["sources"]}
     assert told["sources"][-1]["operator"] == "all the rest"

@@ -128,7 +128,7 @@ def test_the_conclusions_of_recall_are_in_its_json(call, trained):
     found = json.loads(data)
     assert status == 0 and found["kind"] == "recall"
     ((sentence, *_),) = found["conclusions"].values()
-    assert "reaches 99 %: sdpa" in sentence and "falls short of it: linear.elu" in sentence
+    assert "99 % reached by: sdpa" in sentence and "not by: linear.elu" in sentence
     assert found["made"]["budgets"] and found["made"]["seeds"] == [0, 1, 2]
     assert "not trained: flash_attn2 runs on cuda" in err and "pip install" in err
 

@@ -235,9 +235,9 @@ def _hardest(of: SettingResults, budget: TrainingBudget) -> int | None:
 
 REACHES = TargetStanding.REACHES
 WORDS = {
-    REACHES: f"reaches {GOAL}",
-    TargetStanding.SHORT: "falls short of it",
-    TargetStanding.OPEN: "can't be told",
+    REACHES: f"{GOAL} reached by",
+    TargetStanding.SHORT: "not by",
+    TargetStanding.OPEN: "can't be told of",
 }
 
 

@@ -130,7 +130,7 @@ def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(beside):
     words = (
         "What small models recall",
         'class="follows">After the same',
-        "falls short of it: linear.elu (50.0 ± 0.0 %)",
+        "not by: linear.elu (50.0 ± 0.0 %)",
         "<figure id=",
         "steps each",
         "2.00 [2.00, 2.00]",
