@@ -206,8 +206,19 @@ def _tidy(root: ElementTree.Element, name: str) -> None:
         for key in {"href", "clip-path", "style"} & element.attrib.keys():
             value = element.attrib[key]
             element.set(key, REFERENCE.sub(lambda at: at[1] + new.get(at[2], at[2]), value))
+    _flatten(root)
     look = {"font-family": FONTS, "stroke-linejoin": "round", "style": f"fill:{INK}"}
     root.attrib.update({"role": "img", **look})
+
+
+def _flatten(element: ElementTree.Element) -> None:
+    """Replace groups without attributes by their contents."""
+    children: list[ElementTree.Element] = []
+    for child in element:
+        _flatten(child)
+        bare = child.tag == f"{SVG}g" and not child.attrib
+        children += list(child) if bare else [child]
+    element[:] = children
 
 
 def _shorten(element: ElementTree.Element) -> None:

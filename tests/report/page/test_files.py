@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from attnbench.core import disk
 from attnbench.core.disk import StoreError
 from attnbench.features.report import build, files
 from attnbench.features.report.files import tables
+from attnbench.report.figures.sheet import sheet
 from tests.report.page import runs
 from tests.report.page.runs import OWN, timed, untimed
 
 GOLDEN = Path(__file__).with_name("golden")
-PAGE_BYTES = 1_600_000
+PAGE_BYTES = 1_500_000
+PLAIN_S = 0.15
+"""What a plain figure takes of the processor where the limit is meant."""
 
 
 @pytest.fixture
@@ -139,18 +143,40 @@ def test_what_no_run_ever_wrote_is_a_sentence_with_the_run_and_the_error(
         files.make([unfigured], tmp_path / "out")
 
 
+def seconds(function):
+    """What a call returns, and the processor's time for it."""
+    start = time.process_time()
+    made = function()
+    return made, time.process_time() - start
+
+
+def plain_figure():
+    """What matplotlib itself takes for one, on this host."""
+    with sheet(4.6, 3.4) as figure:
+        axes = figure.add_axes((0.1, 0.1, 0.6, 0.8))
+        for n in range(20):
+            axes.plot(range(1, 9), [n + m for m in range(8)], marker="o")
+            axes.text(8, n, f"variant {n}")
+        for kind in ("svg", "png"):
+            figure.savefig(io.BytesIO(), format=kind)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variants", "lengths", "phases"),
+    ("variants", "lengths", "phases", "limit_s"),
     [
-        (45, 8, ["forward", "train"]),
-        (500, 5, ["train", "forward"]),
+        (45, 8, ["forward", "train"], 10),
+        (500, 5, ["train", "forward"], 15),
     ],
     ids=["of the whole table", "of five hundred variants"],
 )
-def test_a_large_run_has_a_small_page(tmp_path, variants, lengths, phases):
+def test_a_large_run_has_a_small_page(tmp_path, variants, lengths, phases, limit_s):
     records = runs.many(variants, [128 << n for n in range(lengths)], phases)
-    made = files.make([runs.written(tmp_path / "box" / "run", records)], tmp_path / "out")
+    folder = runs.written(tmp_path / "box" / "run", records)
+    plain_figure()  # and what is imported for it
+    slow = max(1.0, min(seconds(plain_figure)[1] for _ in range(3)) / PLAIN_S)
+    made, spent = seconds(lambda: files.make([folder], tmp_path / "out"))
+    assert spent <= limit_s * slow
     assert made.index.stat().st_size <= PAGE_BYTES * (1 if variants == 45 else 6)
     assert (made.index.parent / "data.csv").read_text().count("\n") == len(records) + 1
     assert len((made.index.parent / "summary.md").read_text()) <= 60_000
