@@ -31,7 +31,7 @@ def test_chunks_of_any_size_give_the_quadratic_form(name, chunk):
     tensors, rows = inputs(given), torch.arange(77)
     want = differentiated(lambda q, k, v: define(q, k, v, rows), tensors)
     for got, wanted in zip(differentiated(attend, tensors), want, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("mask", "new"), [("none", 3), ("causal", 1), ("causal", 3)])

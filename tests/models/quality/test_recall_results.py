@@ -86,9 +86,9 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
         for name, verb in claimed.items():
             at = seen[name].accuracy[TrainingBudget.STEPS][pairs]
             reaches, short = at.n > 1 and at.low >= TARGET, at.n > 1 and at.high < TARGET
-            assert verb.startswith("reaches") == reaches, line
-            assert verb.startswith("falls") == short, line
-            assert (verb == "can't be told") == (not reaches and not short), line
+            assert (verb == "99 % reached by") == reaches, line
+            assert (verb == "not by") == short, line
+            assert (verb == "can't be told of") == (not reaches and not short), line
 
 
 GOOD = [(1.0, 1.0)] * 3

@@ -63,7 +63,7 @@ def test_its_words_can_be_read(kept, count):
     drawn = draw(*some, looks=runs.looks([runs.timed(name) for name in names]))
     runs.assert_words_are_readable(kept[0])
     assert "<img" not in drawn.svg and 'class="v v0"' in drawn.svg
-    assert len(drawn.inline) < 150_000
+    assert len(drawn.inline) < 100_000
     assert any("15 more" in word for word in words(drawn)) == (count == 40)
 
 
