@@ -12,15 +12,12 @@ is refused at the call, by a sentence that names the variant and the layer.
 A model whose code has an attention of its own (Bloom, MPT, XGLM) keeps it whatever is set, and
 computes what it computes under eager: its masks are eager's. Its first forward pass warns of that
 (:class:`NotCalledWarning`). One that takes its attention from a table of classes (Falcon, GPT-J)
-is refused at load.
+is refused at load, with all models of that file.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -60,18 +57,10 @@ class NotCalledWarning(UserWarning):
     """A variant was set on a model, and none of the model's layers called it."""
 
 
-class _UnderWay(threading.local):
-    """The models of this thread whose forward pass is under way, the outermost first."""
-
-    def __init__(self) -> None:
-        self.models: list[Any] = []
-
-
-_under_way = _UnderWay()
 _called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Layers that have called a variant."""
-_watched: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
-"""The models whose first forward pass is still to come, with the handles of their hooks."""
+_watched: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""The models whose first forward pass is still to come, with the handle of their hook."""
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
 
 
@@ -95,62 +84,39 @@ def implementation(
             "attn_implementation='eager'"
         )
     if model not in _watched:
-        _watched[model] = [
-            model.register_forward_pre_hook(_begin),
-            model.register_forward_hook(_end, always_call=True),
-        ]
+        _watched[model] = model.register_forward_hook(_after_first_pass)
     return name
 
 
-@cache
 def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
-    """The class within a model that looks its attention up in a table of classes, and the table.
+    """A layer of the model's file that looks its attention up in a table of classes, and the table.
 
-    None where no class that the model's code names, directly or through others, does so.
+    None where that file has none.
     """
     names = vars(sys.modules.get(model.__module__, object))
-    tables = {n for n, x in names.items() if isinstance(x, dict) and _is_class(x.get("eager"))}
-    layers = {n for n, x in names.items() if _is_class(x) and issubclass(x, nn.Module)}
-    layers = {name for name in layers if names[name].__module__ == model.__module__}
-    todo = [model] if tables else []
-    layers -= {base.__name__ for base in model.__mro__}
-    while todo:
-        one = todo.pop()
-        try:
-            words = set(re.findall(r"\w+", inspect.getsource(one)))
-        except (OSError, TypeError):
-            continue
-        if found := tables & words:
-            return one.__name__, min(found)
-        todo += [names[word] for word in words & layers]
-        layers -= words
+    tables = [n for n, x in names.items() if isinstance(x, dict) and _is_layer(x.get("eager"))]
+    for layer in filter(_is_layer, names.values() if tables else ()):
+        words = getattr(getattr(layer.__init__, "__code__", None), "co_names", ())
+        if found := [table for table in tables if table in words]:
+            return layer.__name__, found[0]
     return None
 
 
-def _is_class(value: Any) -> bool:
-    return isinstance(value, type)
+def _is_layer(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
 @torch.compiler.disable
-def _begin(model: nn.Module, args: Any) -> None:
-    if model in _watched:
-        _under_way.models.append(model)
-
-
-@torch.compiler.disable
-def _end(model: Any, args: Any, output: Any) -> None:
-    outer = _under_way.models
-    if not outer or outer[-1] is not model:
-        return
-    outer.pop()
-    if output is None or (handles := _watched.pop(model, None)) is None:
-        return  # it raised, or another thread's pass was the first
-    for handle in handles:
-        handle.remove()
+def _after_first_pass(model: Any, args: Any, output: Any) -> None:
+    if (handle := _watched.pop(model, None)) is None:
+        return  # another thread's pass was the first
+    handle.remove()
     name = str(model.config._attn_implementation)
     if not name.startswith(PREFIX) or any(layer in _called for layer in model.modules()):
         return
-    if outer and (model.config is outer[0].config or model._can_set_attn_implementation()):
+    around = [other for other in _watched if any(part is model for part in other.modules())]
+    shared = any(model.config is other.config for other in around)
+    if shared or (around and model._can_set_attn_implementation()):
         return  # the model around this one warns, or other parts of it may call the variant
     warnings.warn(
         f"{name} is set on {type(model).__name__}, and none of its layers called it in this "

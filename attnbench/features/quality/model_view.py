@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from attnbench.core import format
 from attnbench.core.stats import Pairs, Verdict
 from attnbench.features.commits.view import STYLE
@@ -26,8 +24,7 @@ from attnbench.features.quality.model_results import (
     points,
     timed_steps,
 )
-from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
-from attnbench.report.tables import show as show_table
+from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
     from attnbench.core.evidence import Evidence
@@ -37,27 +34,6 @@ Row = Mapping[str, Any]
 LEVELS_TITLE = "at the same quality, who is fastest"
 KEPT, TOLERATED = "✓", 0.99
 """The cosine of the worst text: a layer that keeps so much tolerates a variant."""
-
-
-def show_model(found: Evidence) -> None:
-    """Print what ``quality model`` found."""
-    _show(model_tables(found), model_conclusions(found), model_lines(found))
-
-
-def show_real(found: Evidence) -> None:
-    """Print what ``quality real`` found."""
-    _show(real_tables(found), (), real_lines(found))
-
-
-def _show(tables: Iterable[Table], conclusions: Iterable[str], lines: Iterable[str]) -> None:
-    out = console()
-    for table in tables:
-        show_table(table)
-    out.print()
-    for line in conclusions:
-        out.print(escape(f"{line[0].upper()}{line[1:]}."))
-    for line in lines:
-        out.print(escape(line), style=FAINT)
 
 
 def status_words(row: Row) -> str:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from rich.markup import escape
 
 from attnbench.core.format import milliseconds
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.recall import Setting, chance
-from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console, show
+from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
     from attnbench.core.evidence import Evidence
@@ -304,42 +302,12 @@ MARKS = {TargetStanding.REACHES: " ✓", TargetStanding.SHORT: "  ", TargetStand
 COLOURS = {TargetStanding.REACHES: GOOD, TargetStanding.SHORT: BAD, TargetStanding.OPEN: ""}
 
 
-def show_recall(found: Evidence) -> None:
-    """Print the tables of every setting and their sentences, and what did not train."""
-    out, conclusions = console(), recall_conclusions(found)
-    parts = {"scan": recall_tables(found)} if found.made["scan"] else {}
-    for of in () if parts else by_setting(found):
-        parts[of.slug] = [_budget_table(of, budget) for budget in of.budgets]
-    tasks = dict(task.split(": ", 1) for task in recall_tasks(found))
-    for slug, tables in parts.items():
-        if slug in tasks:
-            out.print(f"\n[bold]{escape(slug)}[/]  {escape(tasks[slug])}")
-        for table in tables:
-            out.print()
-            show(replace(table, title=""))
-        out.print()
-        for line in conclusions[slug]:
-            out.print(escape(f"{line[0].upper()}{line[1:]}."))
-    for line in recall_lines(found):
-        out.print(escape(line), style=FAINT)
-
-
 def recall_tables(found: Evidence) -> list[Table]:
     """Of each setting one a budget, or one of a scan."""
     settings = by_setting(found)
     if found.made["scan"]:
         return [_scan_table(settings)] if settings else []
     return [_budget_table(of, budget) for of in settings for budget in of.budgets]
-
-
-def recall_tasks(found: Evidence) -> list[str]:
-    """The task of each setting."""
-    return [
-        f"{of.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
-        "sequences of each number of pairs"
-        for of in by_setting(found)
-        for s in [of.setting]
-    ]
 
 
 def _scan_table(scan: Sequence[SettingResults]) -> Table:
@@ -371,7 +339,7 @@ def _budget_table(of: SettingResults, budget: TrainingBudget) -> Table:
         else:
             cells = [f"{each.steps.mean:,.0f}" if each.steps else ""]
         lines.append((each.variant, each.computes, *map(_accuracy_cell, shares), *cells))
-    heads = columns(name, "computes", *right, right=right, wrap=["computes"])
+    heads = columns("variant", "computes", *right, right=right, wrap=["computes"])
     return Table(f"right answers after {name} ({of.slug})", heads, lines)
 
 
@@ -403,7 +371,14 @@ def recall_lines(found: Evidence) -> list[str]:
     )
     if found.partial:
         lines.append(progress_words(found))
+    tasks = [
+        f"{of.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
+        "sequences of each number of pairs"
+        for of in by_setting(found)
+        for s in [of.setting]
+    ]
     return [
+        *tasks,
         *lines,
         f"right answers, ± the farther end of Student's 95 % interval over {seed_words(found)}; "
         f"✓ all of it at {GOAL} or above, ? across it",

@@ -75,7 +75,7 @@ def _keep(args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]
 
 
 def _show(found: Evidence, file: Path, *, as_json: bool) -> None:
-    from attnbench.features.quality import model_view, recall_results
+    from attnbench.features.quality import recall_results, view
 
     if as_json and found.kind == "recall":
         conclusions = recall_results.recall_conclusions(found)
@@ -83,8 +83,7 @@ def _show(found: Evidence, file: Path, *, as_json: bool) -> None:
     elif as_json:
         print(file.read_text(), end="")
     else:
-        show = {"recall": recall_results.show_recall, "model": model_view.show_model}
-        show.get(found.kind, model_view.show_real)(found)
+        view.show(found)
     if found.partial and found.kind != "recall":
         say("stopped before its end: this is a part of what was asked")
 
@@ -191,6 +190,7 @@ def model(args: argparse.Namespace) -> int:
     from attnbench.features.quality import pretrained
     from attnbench.features.quality.model_results import with_ranks, with_verdicts
 
+    variants = pretrained.choose_rows(impls.table(args.table), args.variants)
     lengths = args.seq or SEQ
     start = _start(args, lengths)
     threads = start.settings.threads
@@ -205,7 +205,6 @@ def model(args: argparse.Namespace) -> int:
         train=args.train,
         seed=args.seed,
     )
-    variants = pretrained.choose_rows(impls.table(args.table), args.variants)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(lock_for([start.device]))
@@ -243,8 +242,11 @@ def _try_variants(
 
 def real(args: argparse.Namespace) -> int:
     """``attnbench quality real [VARIANT …]``"""
+    import impls
     from attnbench.core.lock import lock_for
 
+    for name in args.variants:
+        impls.table(args.table).find(name)
     start = _start(args, [args.seq])
     with tempfile.TemporaryDirectory() as folder, lock_for([start.device]):
         rows, stopped = _until_interrupted(_judge_layers(args, start, Path(folder)))

@@ -11,20 +11,8 @@ from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.core.format import NONE
 from attnbench.features.claims.view import FOOTNOTE, MARK, alike, counts, points
 from attnbench.features.quality import pictures
-from attnbench.features.quality.model_view import (
-    LEVELS_TITLE,
-    model_conclusions,
-    model_lines,
-    model_tables,
-    real_lines,
-    real_tables,
-)
-from attnbench.features.quality.recall_results import (
-    recall_conclusions,
-    recall_lines,
-    recall_tables,
-    recall_tasks,
-)
+from attnbench.features.quality.model_view import LEVELS_TITLE
+from attnbench.features.quality.view import shown
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun
@@ -155,34 +143,11 @@ def _show(file: Path, found: Evidence, title: str, known: Looks) -> ShownEvidenc
         source = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
         if found.partial:
             source += "; stopped before its end: a part of what was asked"
-        some, tables, lines = SHOWN[found.kind](found)
-        conclusions = [f"{line[0].upper()}{line[1:]}." for line in some]
+        conclusions, tables, lines = shown(found, ALL)
+        tables = sorted(tables, key=lambda each: each.title != LEVELS_TITLE)
         figure = None if found.kind == "real" else pictures.draw(found, known)
         return ShownEvidence(title, file.name, source, conclusions, tables, lines, figure)
     except MISFORMED as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         why = f"it can't be shown: something in it is not what it should be ({first})"
         return ShownEvidence(title, file.name, why)
-
-
-Shown = tuple[Sequence[str], Sequence[Table], Sequence[str]]
-
-
-def _model(found: Evidence) -> Shown:
-    """Its tables, first the one of the fastest variants at the same quality."""
-    tables = sorted(model_tables(found, ALL), key=lambda each: each.title != LEVELS_TITLE)
-    return model_conclusions(found), tables, model_lines(found)
-
-
-def _recall(found: Evidence) -> Shown:
-    by_setting = recall_conclusions(found).items()
-    several = len(by_setting) > 1
-    follows = [f"in {slug}: " * several + line for slug, some in by_setting for line in some]
-    return follows, recall_tables(found), [*recall_tasks(found), *recall_lines(found)]
-
-
-def _real(found: Evidence) -> Shown:
-    return [], real_tables(found), real_lines(found)
-
-
-SHOWN = {"model": _model, "recall": _recall, "real": _real}
