@@ -32,7 +32,7 @@ from attnbench.features.quality.recall_results import (
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, PAPER, Drawn, finish, sheet
-from attnbench.report.figures.style import Look, Looks, on_a_page
+from attnbench.report.figures.style import End, Look, Looks, on_a_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,8 +64,7 @@ def draw_beside(found: Evidence, file: Path) -> Path | None:
 
 WIDE, HIGH = 500.0, 320.0
 """Points: of the figure, and of its axes."""
-LEFT, RIGHT, ABOVE, BELOW = 52.0, 12.0, 52.0, 32.0
-SIZE = 8.0
+LEFT, RIGHT, ABOVE, BELOW = 52.0, 112.0, 52.0, 32.0
 NEAREST = 1e-4
 """One minus a cosine: what is nearer to the original lies at the top edge."""
 WIDER = 1.5
@@ -113,20 +112,11 @@ def _draw_model(found: Evidence, known: Looks) -> Drawn | None:
         for p in shown:
             _mark(axes, p, looks[p.variant], best=p.variant in front)
         order = sorted(shown, key=lambda p: (p.variant not in front, p.ratio))
-        spots = [
-            labels.Spot(
-                LEFT + (WIDE - LEFT - RIGHT) * style.share(xs, p.ratio[0]),
-                bottom + HIGH * (up(p.cosine[0]) - low) / (high - low),
-                p.variant,
-            )
-            for p in order
+        ends = [
+            End(looks[p.variant], labels.at(axes, p.ratio[0], up(p.cosine[0])), p.variant)
+            for p in order[: int(HIGH / style.NAME_STEP)]
         ]
-        at = [(spot.x, spot.y) for spot in spots]
-        taken = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for x, y in at]
-        for spot, box in zip(spots, labels.place(spots, taken, frame, SIZE, 40, at), strict=True):
-            if box is not None:
-                gid, pale = looks[spot.text].gid(), spot.text not in front
-                labels.name_spot(figure, spot, box, SIZE, gid, pale=pale)
+        style.name_ends(figure, ends, WIDE - RIGHT, bottom + 2, bottom + HIGH - 2, lines=False)
         some = (
             f"{p.variant} (cosine {format_cosine(p.cosine[0])}, {p.ratio[0]:.3f})" for p in cloud
         )
@@ -205,7 +195,7 @@ def _draw_recall(found: Evidence, known: Looks) -> Drawn | None:
         when = f"{found.made['started'][:10]}, {seed_words(found)}"
         labels.heading(figure, title, f"{when}; {under}")
         grid = figure.subplots(len(settings), 3, squeeze=False)
-        left, right = RECALL_LEFT / RECALL_WIDE, 1 - RIGHT / RECALL_WIDE
+        left, right = RECALL_LEFT / RECALL_WIDE, 1 - 12 / RECALL_WIDE
         top, bottom = 1 - ABOVE / high, (foot + BELOW) / high
         figure.subplots_adjust(left, bottom, right, top, wspace=0.16, hspace=0.5)
         handles: dict[str, Any] = {}

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 ABOVE, BELOW = 45.4, 30.2
 MOST = 24
-WIDE = 40.0
-"""If the largest is so many times the least, lengths in proportion would be points."""
-LIGHT = 0.38
 Bars = Mapping[str, Memory]
 """The memory of each variant, the least first."""
 
@@ -42,14 +39,15 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     title = f"Peak memory above the inputs: {scene.regime.phase}, {length:,} tokens"
     with sheet(style.WIDE / 72, (style.ROW * len(bars) + ABOVE + BELOW) / 72) as figure:
         axes = style.bar_axes(figure, len(bars), BELOW)
-        log = _scale(axes, bars)
+        top = max(max(m.peak_bytes, m.expected_bytes or 0) for m in bars.values())
+        least = min(m.peak_bytes for m in bars.values())
+        small = min([least, *(s for m in bars.values() if (s := m.saved_bytes or 0) > least / 30)])
+        style.scale(axes, "x", (small / 1.5, max(top, 2 * small) * 1.15), size, base=2, most=4)
         for row, (variant, memory) in enumerate(bars.items()):
-            _draw_row(axes, row, memory, looks[variant], log)
-        under = _key(bars.values(), log) or str(scene.regime)
-        heading(
-            figure, title, under, _finding(exact or every, "Exact: least" if exact else "Least")
-        )
-        below = ["logarithmic scale"] if log else []
+            _draw_row(axes, row, memory, looks[variant])
+        finding = _finding(exact or every, "Exact: least" if exact else "Least")
+        heading(figure, title, _key(bars.values()), finding)
+        below = ["logarithmic scale"]
         below += [f"{len(every) - len(bars)} more in the CSV"] if len(every) > len(bars) else []
         axes.set_xlabel("; ".join(below), fontsize=6.8, color=FAINT, labelpad=2)
         (least, low), *_, (most, high) = list((exact or every).items()) * 2
@@ -69,44 +67,13 @@ def _choose(every: Sequence[str], looks: Looks) -> set[str]:
     return {*exact, *others[: MOST - len(exact)]}
 
 
-def _scale(axes: Axes, bars: Bars) -> bool:
-    """Set the axis of bytes; returns whether it is logarithmic."""
-    from matplotlib.ticker import MaxNLocator
-
-    top = max(max(m.peak_bytes, m.expected_bytes or 0) for m in bars.values())
-    least = min(m.peak_bytes for m in bars.values())
-    if top > WIDE * least:
-        saved = [m.saved_bytes or 0 for m in bars.values()]
-        small = min([least, *(s for s in saved if s > least / 30)])
-        style.scale(axes, "x", (small / 1.5, top * 1.15), size, base=2, most=4)
-        return True
-    unit = next(unit for unit in (2**40, 2**30, 2**20, 2**10, 1) if unit <= top or unit == 1)
-    ticks = [x * unit for x in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(0, top / unit)]
-    ticks = [tick for tick in ticks if tick <= top]
-    axes.set_xlim(0, top)
-    axes.set_xticks(ticks, [size(tick) if tick else "0" for tick in ticks])
-    return False
-
-
-def _draw_row(axes: Axes, row: int, memory: Memory, look: Look, log: bool) -> None:
+def _draw_row(axes: Axes, row: int, memory: Memory, look: Look) -> None:
+    """The peak as a dot, with a line from what is saved: a log scale has no zero to begin at."""
     peak, saved, expected = memory.peak_bytes, memory.saved_bytes or 0, memory.expected_bytes
     words = f"{look.variant}: peak {size(peak)}"
     words += f", {size(saved)} of it saved for backward" if saved else ""
     words += f"; expected {size(expected)}" if expected else ""
-    if log:
-        _draw_dot(axes, row, (saved, peak), look, words)
-    else:
-        style.bar(axes, row, (0, saved), look, words)
-        style.bar(axes, row, (saved, peak), look, words, LIGHT)
-    if expected and axes.get_xlim()[0] < expected:
-        ends, tick = [row - 0.46, row + 0.46], {"color": INK, "linewidth": 1.1}
-        axes.plot([expected] * 2, ends, clip_on=False, gid=look.name, **tick)  # type: ignore[arg-type]
-    style.name(axes, row, look, size(peak))
-
-
-def _draw_dot(axes: Axes, row: int, ends: tuple[int, int], look: Look, words: str) -> None:
-    """The peak as a dot, with a line from what is saved: a log scale has no zero to begin at."""
-    (saved, peak), start = ends, axes.get_xlim()[0]
+    start = axes.get_xlim()[0]
     mark: dict[str, Any] = {"color": look.colour, "markersize": 5, "clip_on": False}
     if 0 < saved < peak:
         line: dict[str, Any] = {"linewidth": 2.4, "alpha": 0.6, "solid_capstyle": "butt"}
@@ -114,15 +81,17 @@ def _draw_dot(axes: Axes, row: int, ends: tuple[int, int], look: Look, words: st
         if saved < start:  # the line goes on beyond the axis
             axes.plot([start], [row], marker="<", gid=look.name, **mark)
     axes.plot([peak], [row], marker="o", gid=look.gid(words), **mark)
+    if expected and start < expected:
+        tick: dict[str, Any] = {"color": INK, "linewidth": 1.1, "clip_on": False}
+        axes.plot([expected] * 2, [row - 0.46, row + 0.46], gid=look.name, **tick)
+    style.name(axes, row, look, size(peak))
 
 
-def _key(bars: Collection[Memory], log: bool) -> str:
+def _key(bars: Collection[Memory]) -> str:
     """How the figure is read."""
     saved, expected = any(m.saved_bytes for m in bars), any(m.expected_bytes for m in bars)
-    parts = ["full: saved for backward, pale: needed besides"] if saved else []
-    if log:
-        parts = ["dot: the peak" + ", line: from what is saved for backward" * saved]
-    return "; ".join([*parts, *["|: expected by its formula"] * expected])
+    dot = "dot: the peak" + ", line: from what is saved for backward" * saved
+    return dot + "; |: expected by its formula" * expected
 
 
 def _finding(bars: Bars, start: str) -> str:

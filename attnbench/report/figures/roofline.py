@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.format import percent, three
+from attnbench.core.format import three
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten, write
@@ -24,18 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-PALE = 0.6
-ABOVE, BELOW = 45.4, 41.0
-LISTED = 20
-EXACT = 12
-"""Of these, how many are exact where there are others too."""
 HIGH = 277.0
 BOX = (38.0, 64.0, 228.0, 233.0)
 NAMED = {True: 5, False: 4}
 """How many are named, of the exact ones and of the others: those nearest to the roof."""
 MOST = 60
-ALIKE = 1.5
-"""Where eight in ten intensities span less than so many times, points would lie on each other."""
 FAR = 0.01
 """The share of the fastest's FLOP/s below which a variant would shrink all else."""
 
@@ -138,45 +131,7 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     if above is None or not paths:
         return None
     data = Roofline(scene, looks, above, paths)
-    return _draw_list(data) or _draw_roofline(data)
-
-
-def _draw_list(data: Roofline) -> Drawn | None:
-    """A bar each at the longest length that most reach; None where intensities differ."""
-    scene, looks = data.scene, data.looks
-    length = scene.regime.longest()
-    at = {v: p for v, points in data.paths.items() for p in points if p.length == length}
-    intensities = sorted(p.intensity for points in data.paths.values() for p in points)
-    tenth = len(intensities) // 10
-    if not at or length is None or intensities[-1 - tenth] >= ALIKE * intensities[tenth]:
-        return None
-    middle = intensities[len(intensities) // 2]
-    best = {v: [p] for v, p in at.items()}
-    ranked = data.ranked(best)  # the exact ones first, as many as there is room for
-    exact, others = ([v for v in ranked if looks[v].exact is kind] for kind in (True, False))
-    exact = exact[: max(EXACT, LISTED - len(others))]
-    shown = [*exact, *others[: LISTED - len(exact)]]
-    title = f"Share of what the ceilings allow: {scene.regime.phase}, {length:,} tokens"
-    note = (
-        f"about {middle:.2g} FLOP for each byte that goes in or comes out: the copies and the\n"
-        f"product measured here allow {data.roof.over(middle) / 1e9:.3g} GFLOP/s at the most"
-    )
-    if len(at) > len(shown):
-        note += f"; {len(at) - len(shown)} more in the CSV"
-    with sheet(style.WIDE / 72, (style.ROW * len(shown) + ABOVE + BELOW) / 72) as figure:
-        axes = style.bar_axes(figure, len(shown), BELOW)
-        axes.set_xlim(0, max(at[v].share for v in shown))
-        axes.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
-        axes.xaxis.set_major_formatter(lambda share, _: percent(share) if share else "0")
-        for row, variant in enumerate(shown):
-            look, share = looks[variant], at[variant].share
-            words = data.gid(variant, at[variant]).partition("|")[2]
-            style.bar(axes, row, (0, share), look, words, 1.0 if look.exact else PALE)
-            style.name(axes, row, look, percent(share))
-        if 0 < len(exact) < len(shown):
-            axes.axhline(len(exact) - 0.5, color=FAINT, linewidth=0.8)
-        write(figure, 6.6, 3.6, note, 6.8, color=FAINT, va="bottom", linespacing=1.3)
-        return data.finish(figure, title, best)
+    return _draw_roofline(data)
 
 
 def _draw_roofline(data: Roofline) -> Drawn:

@@ -8,7 +8,6 @@ simulations of colour blindness.
 from __future__ import annotations
 
 import io
-import math
 import re
 import warnings
 from bisect import bisect_right
@@ -306,128 +305,6 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
         for rank, (i, first) in enumerate(zip(order, firsts, strict=True))
     }
     return [places[i] for i in range(len(wanted))]
-
-
-@dataclass(frozen=True)
-class Spot:
-    """A point that wants a name."""
-
-    x: float
-    y: float
-    text: str
-
-
-SIDES = (
-    (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (0.5, 1), (0.5, -1),
-    (-0.5, 1), (-0.5, -1),
-)  # fmt: skip
-"""Where a name may stand, to the right and up from its point: the best first."""
-DISTANCES = (5.0, 9.0, 15.0, 22.0, 30.0, 40.0)
-HEIGHT = 1.2
-THREAD = 6.0
-"""A name further from its point than this has a line to it."""
-CLEAR = 1.5
-"""How much further another point must be from a name without a line than its own."""
-
-
-def place(
-    spots: Sequence[Spot],
-    taken: Iterable[Box],
-    frame: Box,
-    size: float,
-    far: float = 30.0,
-    points: Sequence[tuple[float, float]] = (),
-) -> list[Box | None]:
-    """Where each name goes; None where every place nearby is occupied.
-
-    The first in the list choose first. ``taken``: boxes that no name may lie on, such as the marks
-    of the points. No name lies on the line from another to its point. ``points``: all points that a
-    name could be mistaken to belong to; where another is as near as its own, a name stands further
-    off, with a line that crosses none of them.
-    """
-    full, names = list(taken), list[Box]()
-    places: list[Box | None] = []
-    for spot in spots:
-        free = (
-            (box, steps)
-            for box in _candidates(spot, width(spot.text, size), HEIGHT * size, far)
-            if frame[0] <= box[0] and frame[1] <= box[1]
-            if box[2] <= frame[2] and box[3] <= frame[3]
-            if not any(over(box, other) for other in full)
-            if (steps := way(spot.x, spot.y, *nearest(spot, box)))
-            if not any(over(step, name) for step in steps for name in names)
-            if _unambiguous(spot, box, steps, points)
-        )
-        box, steps = next(free, (None, []))
-        places.append(box)
-        if box:
-            names.append(box)
-            full += [margin(box), *steps]
-    return places
-
-
-def _candidates(spot: Spot, wide: float, high: float, far: float) -> Iterator[Box]:
-    """Places near a point, the nearest first."""
-    for distance in DISTANCES:
-        for right, up in SIDES if distance <= far else ():
-            step = distance if 0 in (right, up) else distance * 0.6
-            x = spot.x + right * step - wide * (1 - right) / 2
-            y = spot.y + up * step - high * (1 - up) / 2
-            yield x, y, x + wide, y + high
-
-
-def _unambiguous(
-    spot: Spot, box: Box, steps: Sequence[Box], points: Sequence[tuple[float, float]]
-) -> bool:
-    """Whether a name in this box can't be taken for another point's."""
-    others = [at for at in points if at != (spot.x, spot.y)]
-    if threaded(spot, box):
-        apart = [(x, y) for x, y in others if math.hypot(x - spot.x, y - spot.y) > THREAD]
-        return not any(over(step, (x - 2, y - 2, x + 2, y + 2)) for step in steps for x, y in apart)
-    twins = len(points) - len(others) > 1
-    own = away(spot.x, spot.y, box)
-    return not twins and all(away(x, y, box) > own + CLEAR for x, y in others)
-
-
-def nearest(spot: Spot, box: Box) -> tuple[float, float]:
-    """The place of a box that is nearest to a point."""
-    return min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3])
-
-
-def away(x: float, y: float, box: Box) -> float:
-    """The distance of a point from a box."""
-    return math.dist((x, y), nearest(Spot(x, y, ""), box))
-
-
-def threaded(spot: Spot, box: Box) -> bool:
-    """Whether a name is so far from its point that a line leads there."""
-    return away(spot.x, spot.y, box) > THREAD
-
-
-def margin(box: Box) -> Box:
-    """A name's place with the room around it that keeps the next one apart."""
-    return (box[0] - 3, box[1] - 1, box[2] + 3, box[3] + 1)
-
-
-def way(x: float, y: float, to_x: float, to_y: float, step: float = 3.0) -> list[Box]:
-    """A line, as a row of small boxes."""
-    count = max(1, math.ceil(math.hypot(to_x - x, to_y - y) / step))
-    along = [(x + (to_x - x) * n / count, y + (to_y - y) * n / count) for n in range(count + 1)]
-    return [(a - 0.6, b - 0.6, a + 0.6, b + 0.6) for a, b in along]
-
-
-def over(one: Box, other: Box) -> bool:
-    """Whether two boxes overlap."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def name_spot(figure: Figure, spot: Spot, box: Box, size: float, gid: str, *, pale: bool) -> None:
-    """Write a name where :func:`place` put it, with a line to its point where it is far off."""
-    if threaded(spot, box):
-        x, y = nearest(spot, box)
-        thread = {"color": FAINT, "linewidth": 0.5, "alpha": 0.7}
-        line(figure, [spot.x, x], [spot.y, y], gid=gid, **thread)
-    write(figure, box[0], box[1] + 2, spot.text, size, gid=gid, color=FAINT if pale else INK)
 
 
 def add_axes(figure: Figure, box: Box) -> Axes:

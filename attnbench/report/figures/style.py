@@ -201,8 +201,19 @@ NAME_PLACE = 25.0
 REFERENCE: dict[str, Any] = {"color": FAINT, "linewidth": 1.6, "alpha": 0.55}
 
 
-def name_ends(figure: Figure, ends: Sequence[End], right: float, low: float, high: float) -> None:
-    """Names at the right of axes, each with a thread to the end of its line and a piece of it."""
+def name_ends(
+    figure: Figure,
+    ends: Sequence[End],
+    right: float,
+    low: float,
+    high: float,
+    *,
+    lines: bool = True,
+) -> None:
+    """Names at the right of axes, each with a thread to the end of its line and a piece of it.
+
+    Without lines the ends are points, and of each there is its mark.
+    """
     edge = figure.get_figwidth() * 72
     places = spread([end.at[1] for end in ends], NAME_STEP, low, high)
     for (look, (x, y), name, behind), at in zip(ends, places, strict=True):
@@ -212,7 +223,8 @@ def name_ends(figure: Figure, ends: Sequence[End], right: float, low: float, hig
             continue
         thread = {"color": look.colour, "linewidth": 0.5, "alpha": 0.7}
         line(figure, [x + 3, right + 5], [y, at], gid=look.name, **thread)
-        piece = {"linestyle": look.dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
+        dash = look.dash if lines else "none"
+        piece = {"linestyle": dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
         line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=look.name, **piece)
         taken = width(behind, 7.5) + 5 if behind else 3
         text = shorten(name, edge - right - NAME_PLACE - 2 - taken, 8)
@@ -245,18 +257,6 @@ def name(axes: Axes, row: int, look: Look, amount: str) -> None:
     axes.plot([-0.035], [row], clip_on=False, **sides, **look.marks(4.2))
     axes.text(-0.065, row, shorten(look.variant, ROOM, 7.5), ha="right", **words)
     axes.text(1.02, row, amount, **words)
-
-
-def bar(
-    axes: Axes, row: int, ends: tuple[float, float], look: Look, words: str, alpha: float = 1.0
-) -> None:
-    """Draw a piece of a row's bar."""
-    from matplotlib.patches import Rectangle
-
-    start, end = ends
-    if end > start:
-        kind: dict[str, Any] = {"facecolor": look.colour, "alpha": alpha, "gid": look.gid(words)}
-        axes.add_artist(Rectangle((start, row - 0.36), end - start, 0.72, linewidth=0, **kind))
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
@@ -307,9 +307,3 @@ def fitting(words: Sequence[str], places: Sequence[float], size: float) -> list[
 def number(value: float) -> str:
     """A number for a table: six digits, or all of a whole number."""
     return f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
-
-
-def share(limits: tuple[float, float], value: float) -> float:
-    """The place of a value on a logarithmic axis, as a share of its span."""
-    low, high = limits
-    return math.log(value / low) / math.log(high / low)

@@ -16,7 +16,7 @@ from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.scaling import PHASES, distance, median, peak
 from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
-from attnbench.report.figures.style import Looks
+from attnbench.report.figures.style import End, Looks
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDE, HIGH = style.WIDE, 275.0
-LEFT, RIGHT, ABOVE, BELOW = 44.0, 16.0, 47.5, 32.0
-SIZE = 8.0
-NAMED = 26
-"""How many names are tried, the frontiers' first and then the fastest."""
-ROOM = 120.0
-GAP = 8.0
+LEFT, RIGHT, ABOVE, BELOW = 44.0, 103.0, 57.0, 32.0
+NAMED = 12
+"""How many are named, the frontiers first and then the fastest."""
+GAP = 15.0
 """Points between the exact variants and the others, where errors are drawn."""
 TITLES = {"error": "time × distance from softmax", "memory": "time × peak memory"}
 SAY = {"error": format.three, "memory": format.nbytes}
@@ -73,20 +71,20 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
             box = (LEFT, level, WIDE - RIGHT, level + high)
             made.append((_axes(figure, cloud, box, xs, measure), cloud, box))
             level += high + GAP
-        marks = [labels.at(axes, *at) for axes, cloud, _ in made for at in cloud.values()]
+        ends: dict[str, End] = {}
         for axes, cloud, box in made:
             _draw_points(axes, cloud, looks, fronts, measure)
-            taken = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for x, y in _places(axes, cloud).values()]
-            taken += chain(*(_stairs(axes, cloud, front, box) for front in fronts))
-            taken.append(_label(figure, cloud, looks, measure, box, taken))
-            _names(figure, axes, cloud, looks, fronts, box, taken, marks)
+            exact = all(looks[name].exact for name in cloud)
+            kind = "exact: error of the output" if exact else "distance from softmax attention"
+            text = "peak memory above the inputs" if measure == "memory" else kind
+            labels.write(figure, LEFT, box[3] + 3, text, 7.5, color=FAINT)
+            ends |= {n: End(looks[n], labels.at(axes, *at), n) for n, at in cloud.items()}
+        order = dict.fromkeys([*chain(*fronts), *sorted(points, key=lambda name: points[name])])
+        named = [ends[name] for name in list(order)[:NAMED]]
+        style.name_ends(figure, named, WIDE - RIGHT, bottom + 1, top, lines=False)
         name, told = f"{scene.name}-time-{measure}", _describe(points, fronts, measure)
         rows = _rows(looks, points, fronts, measure)
         return finish(figure, "tradeoffs", name, title, told, rows, regime=scene.number)
-
-
-def _places(axes: Axes, cloud: Points) -> dict[str, tuple[float, float]]:
-    return {name: labels.at(axes, *at) for name, at in cloud.items()}
 
 
 def _axes(
@@ -121,66 +119,6 @@ def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts, measur
             gid=looks[name].gid(f"{name}: {format.seconds(x)}, {SAY[measure](y)}"),
             **looks[name].marks(5.5 if name in best else 4.5),
         )
-
-
-def _stairs(
-    axes: Axes, cloud: Points, front: Sequence[str], box: labels.Box
-) -> Iterator[labels.Box]:
-    """The step line of a front, as boxes that no name may lie on."""
-    corners = [labels.at(axes, *cloud[name]) for name in front if name in cloud]
-    before = box[3]
-    for (x, y), after in zip(corners, [*(x for x, _ in corners[1:]), box[2]], strict=False):
-        yield x - 1, min(before, y) - 1, x + 1, max(before, y) + 1
-        yield x - 1, y - 1, after + 1, y + 1
-        before = y
-
-
-def _label(
-    figure: Figure,
-    cloud: Points,
-    looks: Looks,
-    measure: str,
-    box: labels.Box,
-    taken: Sequence[labels.Box],
-) -> labels.Box:
-    """Write what the vertical axis is, at the top where there is room; returns its place."""
-    left, _, right, top = box
-    exact = all(looks[name].exact for name in cloud)
-    text = "exact: error of the output" if exact else "distance from softmax attention"
-    text = "peak memory above the inputs" if measure == "memory" else text
-    wide = labels.width(text, 7.5)
-    places = [left + 4, *(left + step for step in range(10, int(right - left - wide), 6))]
-    boxes = [(x, top - 10, x + wide, top) for x in places]
-    place = next((b for b in boxes if not any(labels.over(b, t) for t in taken)), boxes[0])
-    labels.write(figure, place[0], top - 8, text, 7.5, color=FAINT)
-    return place
-
-
-def _names(
-    figure: Figure,
-    axes: Axes,
-    cloud: Points,
-    looks: Looks,
-    fronts: Fronts,
-    box: labels.Box,
-    taken: Sequence[labels.Box],
-    marks: Sequence[tuple[float, float]],
-) -> None:
-    """Write the names of the frontiers where there is room, and of the others close by."""
-    best = [name for name in chain(*fronts) if name in cloud]
-    order = list(dict.fromkeys([*best, *sorted(cloud, key=lambda name: cloud[name])]))[:NAMED]
-    places = _places(axes, cloud)
-    spots = [labels.Spot(*places[name], labels.shorten(name, ROOM, SIZE)) for name in order]
-    frame, kept = (box[0] + 1, box[1] + 1, WIDE - 5, box[3] + 4), len(best)
-    boxes = labels.place(spots[:kept], taken, frame, SIZE, 40, marks)
-    full = list(taken)
-    for spot, at in zip(spots, boxes, strict=False):
-        if at:
-            full += [labels.margin(at), *labels.way(spot.x, spot.y, *labels.nearest(spot, at))]
-    boxes += labels.place(spots[kept:], full, frame, SIZE, 15, marks)
-    for name, spot, at in zip(order, spots, boxes, strict=True):
-        if at:
-            labels.name_spot(figure, spot, at, SIZE, looks[name].gid(), pale=name not in best)
 
 
 def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> str:

@@ -18,21 +18,6 @@ def draw(*records):
     return memory.draw(scene, looks)
 
 
-def pieces(figure, name):
-    """Of a variant: where each piece of its bar begins and ends."""
-    some = [p for p in figure.axes[0].patches if str(p.get_gid()).split("|")[0] == name]
-    return [(p.get_x(), p.get_x() + p.get_width()) for p in some]
-
-
-def test_a_bar_is_what_is_saved_and_then_what_is_needed_besides(kept):
-    draw(timed("a", 10 * MIB, 4 * MIB, 11 * MIB), timed("b", 6 * MIB), timed("c", MIB, 2 * MIB))
-    assert pieces(kept[0], "v0") == [(0, 4 * MIB), (4 * MIB, 10 * MIB)]
-    assert pieces(kept[0], "v1") == [(0, 6 * MIB)]
-    assert pieces(kept[0], "v2") == [(0, MIB)]  # more saved than the peak is drawn as the peak
-    (tick,) = [x for x in kept[0].axes[0].lines if list(x.get_xdata()) == [11 * MIB] * 2]
-    assert tick.get_ydata()[0] < 2 < tick.get_ydata()[1]  # in the last row: the least is first
-
-
 def test_where_there_is_no_room_for_all_exact_ones_stay_and_the_table_has_them_all(kept):
     exact = [timed(f"e{n}", (1 + n) * 20 * MIB) for n in range(10)]
     others = [timed(f"x{n}", (1 + n) * MIB, computes=runs.OWN) for n in range(30)]
@@ -44,17 +29,17 @@ def test_where_there_is_no_room_for_all_exact_ones_stay_and_the_table_has_them_a
     assert len(peaks) == 40 and peaks == sorted(peaks)
 
 
-def test_on_a_logarithmic_scale_no_length_stands_for_an_amount(kept):
-    drawn = draw(timed("a", MIB, MIB // 2), timed("b", 50 * MIB, expected=60 * MIB))
+def test_a_dot_is_the_peak_and_a_line_begins_at_what_is_saved(kept):
+    drawn = draw(timed("a", MIB, MIB // 2), timed("b", 50 * MIB, MIB * 99, expected=60 * MIB))
     axes = kept[0].axes[0]
-    assert axes.get_xscale() == "log" and not axes.patches
+    assert axes.get_xscale() == "log"
     lines = [(list(line.get_xdata()), line.get_gid()) for line in axes.lines]
     assert ([MIB // 2, MIB], "v0") in lines
     assert [xs for xs, gid in lines if "peak" in str(gid)] == [[MIB], [50 * MIB]]
     key = "dot: the peak, line: from what is saved for backward; |: expected by its formula"
     assert key in words(drawn) and "logarithmic scale" in words(drawn)
-    draw(timed("a", MIB), timed("b", 30 * MIB))
-    assert kept[-1].axes[0].get_xscale() == "linear"
+    (tick,) = [x for x in axes.lines if list(x.get_xdata()) == [60 * MIB] * 2]
+    assert tick.get_ydata()[0] < 1 < tick.get_ydata()[1]  # in its row: the least is first
 
 
 def test_who_needs_least_of_what_is_exact_is_said():

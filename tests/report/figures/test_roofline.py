@@ -72,23 +72,3 @@ def test_the_sentence_names_the_exact_one_that_comes_nearest():
     assert drawn.description.startswith("b comes nearest to the roof of what is exact: it does 50%")
     assert "Nearest to the ceilings of what is exact: b, 50% of what they allow" in words(drawn)
     assert (drawn.section, drawn.name, drawn.regime) == ("roofline", "roofline-r0", 0)
-
-
-def test_where_all_are_at_one_intensity_there_is_a_list_of_shares(kept):
-    some = [timed("slow", 4e-3), timed("fast", 2e-3), timed("x", computes=OWN)]
-    drawn = draw(*some, timed("odd", nbytes=10**3), *(timed(f"v{n}", 1.0) for n in range(8)))
-    names = [text.get_text().replace("\xa0", " ") for text in kept[0].axes[0].texts]
-    assert names[:6] == ["odd", "100 %", "fast", "50 %", "slow", "25 %"]
-    assert names.index("x") > names.index("v7")  # what is not exact has a rank of its own
-    assert drawn.title.startswith("Share of what the ceilings allow: ")
-    bars = [patch.get_width() for patch in kept[0].axes[0].patches]
-    assert bars[:3] == pytest.approx([1.0, 0.5, 0.25])
-    assert draw(timed("a"), timed("b", nbytes=10**5)).title.startswith("Roofline, ")
-
-
-def test_of_very_many_at_one_intensity_twenty_are_listed(kept):
-    some = [timed(f"v{n}", (1 + n) * 1e-3) for n in range(60)]
-    drawn = draw(*some, *(timed(f"x{n}", computes=OWN) for n in range(60)))
-    assert len(kept[0].axes[0].patches) == 20 and len(rows(drawn)) == 120
-    assert any("100 more in the CSV" in said for said in words(drawn))
-    runs.assert_words_are_readable(kept[0])

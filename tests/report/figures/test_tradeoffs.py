@@ -1,11 +1,6 @@
 """Trade-offs: what nothing of its kind beats, and points that are pale but there."""
 
-import random
-from itertools import pairwise
-
-import pytest
-
-from attnbench.report.figures import sheet, tradeoffs
+from attnbench.report.figures import tradeoffs
 from tests.report.page import runs
 from tests.report.page.runs import error, memory, other, rows, timed, words
 
@@ -58,38 +53,6 @@ def test_what_is_exact_lies_below_and_apart_from_what_is_not(kept):
 def test_where_nothing_has_both_there_is_no_figure():
     assert list(draw(timed("a", memory=None))) == ["error"]
     assert draw(timed("a", memory=None, error=None)) == {}
-
-
-def test_the_frontier_is_named_and_names_are_beside_their_points(kept):
-    draw(*(timed(f"v{k}", 4.0**k, memory=memory(4 ** (9 - k))) for k in range(6)))
-    places = {text.get_text(): text.get_position() for text in kept[-1].texts}
-    for one, after in pairwise(f"v{k}" for k in range(6)):
-        assert places[one][0] < places[after][0]
-        assert places[one][1] > places[after][1]  # less memory is lower down
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_name_without_a_line_is_nearest_to_its_own_mark(monkeypatch, seed):
-    chance = random.Random(seed)
-    named, place = [], sheet.place
-
-    def watched(spots, taken, frame, size, far, points):
-        boxes = place(spots, taken, frame, size, far, points)
-        named.extend((spot, box, points) for spot, box in zip(spots, boxes, strict=True) if box)
-        return boxes
-
-    monkeypatch.setattr(sheet, "place", watched)
-    kinds = [timed, other] * 15
-    sizes = [memory(chance.randint(1, 3) * 2**20) for _ in kinds]
-    times = [chance.lognormvariate(0, 1) for _ in kinds]
-    draw(*(kinds[n](f"v{n}", times[n], memory=sizes[n]) for n in range(30)))
-    loose = [each for each in named if not sheet.threaded(*each[:2])]
-    assert len(loose) > 5
-    for spot, box, points in loose:
-        own = sheet.away(spot.x, spot.y, box)
-        others = [at for at in points if at != (spot.x, spot.y)]
-        assert len(others) >= 29
-        assert all(sheet.away(*at, box) > own for at in others)
 
 
 def test_what_the_figure_shows_is_said_below_its_title():

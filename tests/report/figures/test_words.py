@@ -1,7 +1,6 @@
 """Words in figures, ticks, and looks: short where room is little, never on each other, unlike."""
 
-import math
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -13,27 +12,13 @@ from attnbench.report.figures.sheet import (
     FAMILIES,
     OTHER,
     PAPER,
-    Spot,
-    away,
     listed,
-    nearest,
-    over,
-    place,
     shorten,
     spread,
-    threaded,
-    way,
     width,
 )
 from attnbench.report.figures.style import DASHES, MARKERS, looks
 from tests.report.page.runs import NEAR, OWN, PATTERN, timed
-
-POINTS = st.lists(st.tuples(st.floats(5, 195), st.floats(5, 145)), min_size=1, max_size=25) | (
-    st.randoms(use_true_random=False).map(
-        lambda chance: [(chance.uniform(70, 130), chance.uniform(50, 100)) for _ in range(20)]
-    )
-)
-FRAME = (0.0, 0.0, 200.0, 150.0)
 
 
 def test_what_fits_is_as_it_was_and_the_rest_ends_in_an_ellipsis():
@@ -57,44 +42,6 @@ def test_places_that_are_far_enough_apart_stay_and_too_many_stand_closer():
     assert spread([10, 50, 90], 8, 0, 100) == [10, 50, 90]
     assert spread([50, 50], 8, 0, 100) == [46, 54]
     assert spread([5.0] * 30, 10, 0, 100)[::29] == pytest.approx([0, 100])
-
-
-@given(POINTS)
-def test_no_two_names_lie_on_each_other_or_on_a_point_or_on_the_way_to_one(points):
-    spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
-    taken = [(s.x - 3, s.y - 3, s.x + 3, s.y + 3) for s in spots]
-    placed = zip(spots, place(spots, taken, FRAME, 8), strict=True)
-    found = [(spot, box) for spot, box in placed if box]
-    boxes = [box for _, box in found]
-    assert boxes  # the first has all the room there is
-    assert not any(over(a, b) for a, b in combinations(boxes, 2))
-    assert not any(over(box, point) for box in boxes for point in taken)
-    for spot, own in found:
-        steps = way(spot.x, spot.y, *nearest(spot, own))
-        assert not any(over(step, box) for step in steps for box in boxes if box is not own)
-    assert all(b[0] >= 0 and b[1] >= 0 and b[2] <= 200 and b[3] <= 150 for b in boxes)
-
-
-@given(POINTS)
-def test_a_name_is_nearest_to_its_own_point_or_has_a_thread_that_touches_no_other(points):
-    spots = [Spot(x, y, f"variant {n}") for n, (x, y) in enumerate(points)]
-    placed = zip(spots, place(spots, [], FRAME, 8, 40, points), strict=True)
-    for number, (spot, box) in enumerate(placed):
-        if box and threaded(spot, box):
-            steps = way(spot.x, spot.y, *nearest(spot, box))
-            apart = [(x, y) for x, y in points if math.hypot(x - spot.x, y - spot.y) > 6]
-            assert not any(over(step, (x, y, x, y)) for step in steps for x, y in apart)
-        elif box:
-            others = [at for n, at in enumerate(points) if n != number]
-            assert all(away(*at, box) > away(spot.x, spot.y, box) for at in others)
-
-
-def test_a_lone_point_has_its_name_to_the_right_and_points_on_each_other_have_threads():
-    (box,) = place([Spot(50, 50, "a")], [], FRAME, 8)
-    assert (box[0], (box[1] + box[3]) / 2) == (55, pytest.approx(50))
-    spots = [Spot(100, 70, "one"), Spot(100, 70, "two")]
-    boxes = place(spots, [], FRAME, 8, 40, [(100, 70), (100, 70)])
-    assert all(box and threaded(spot, box) for spot, box in zip(spots, boxes, strict=True))
 
 
 def test_names_are_whole_and_the_rest_is_counted():
@@ -125,7 +72,6 @@ def test_words_that_would_touch_are_left_out_but_the_last_and_whole_numbers_are_
     assert style.fitting(said, [0, 100, 200, 300], 8) == said
     assert style.fitting(said, [0, 4, 8, 12], 8) == ["", "", "", "4k"]
     assert style.number(1048576.0) == "1048576" and style.number(0.123456789) == "0.123457"
-    assert style.share((1, 100), 10) == pytest.approx(0.5)
 
 
 def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_both():
