@@ -4,13 +4,11 @@ Those that are planted by ``attnbench selfcheck`` are tried in tests/selfcheck, 
 """
 
 import re
-import threading
 
 import numpy as np
 import pytest
 import torch
 
-from attnbench.gate.inputs import make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import ROWS
 from impls.masks import Mask
@@ -19,13 +17,9 @@ from impls.masks import Mask
 
 SHORT_Q, SHORT_KV = {"q_len": 9}, {"kv_len": 9}
 MASKS = (  # the problem's mask, its lengths, and the mask that is computed instead
-    ("causal", {}, "inverted"),
-    ("causal", {}, "window:24,1"),
-    ("causal", SHORT_Q, "causal@upper-left"),
     ("causal", SHORT_KV, "causal@upper-left"),
     ("causal@upper-left", SHORT_Q, "causal"),
     ("window:3,2", {}, "window:2,2"),
-    ("window:3,2", {}, "window:3,1"),
     ("causal+window:3,0", {}, "causal"),
     ("none", {}, "padding:23"),
     ("padding:20,3", {}, "none"),
@@ -39,9 +33,7 @@ BETWEEN = (  # these differ in a few keys, which may lie between those that are 
 
 def visible(problem, text):
     """What another mask allows on this problem's shape."""
-    mask = problem.mask if text == "inverted" else Mask.parse(text)
-    table = torch.from_numpy(mask.visible(problem.shape).copy())
-    return ~table if text == "inverted" else table
+    return torch.from_numpy(Mask.parse(text).visible(problem.shape).copy())
 
 
 @pytest.mark.parametrize(("mask", "lengths", "computed"), MASKS)
@@ -142,14 +134,11 @@ def overflowing(inner):
 
 WRONG_KV_HEADS = before(lambda q, k, v: (q, k[:, [1, 0]], v[:, [1, 0]]))
 VALUES = (  # what is done, the mask, what else of the problem, and what the reason has to match
-    (after(setting((1, 0, 5, 3), torch.inf)), "causal", {}, r"row 5 \(batch 1, head 0\).*inf"),
     (overflowing, "causal", {"inputs": "peaky"}, OVERFLOW),
     (before(lambda q, k, v: (q * 8**0.5, k, v)), "causal", {}, "relative error of forward"),
-    (after(scaling((slice(None), 1), 1.001)), "causal", {}, r"error of forward is .*head 1\)"),
     (WRONG_KV_HEADS, "none", {"heads": 4, "kv_heads": 2}, "relative error of forward"),
     (after(scaling(PAST_300, 1.02)), "causal", {"q_len": 340, "kv_len": 340},
      r"of forward is .*worst at row 3\d\d"),
-    (half(torch.float16), "none", {}, "relative error of forward.*the plain form in float32"),
     (half(torch.float32), "none", {"dtype": "float64"}, "relative error of forward"),
     (after(torch.rand_like), "causal", {}, "moved when key"),
 )  # fmt: skip
@@ -201,21 +190,6 @@ def test_the_verdict_on_a_wrong_error_still_holds_the_errors(truth):
     assert verdict.error["forward"].ratio > 1000
 
 
-@pytest.mark.parametrize(("phase", "which"), [("forward", 0), ("train", 1), ("forward", 2)])
-def test_an_input_that_was_changed_and_left_so_is_named(truth, phase, which):
-    problem = truth.problem("causal", phase=phase)
-    inner, own = truth.attention(problem), make(problem, 0).q
-
-    def attend(*qkv):
-        out = inner(*qkv)
-        if phase == "train" or torch.equal(qkv[0], own):  # or on the problem's own values alone
-            qkv[which].data.mul_(1.5)
-        return out
-
-    reason = truth.verdict(problem, lambda _: attend).reason
-    assert f"it changed its input {'qkv'[which]}" in reason
-
-
 # ---- gradients -----------------------------------------------------------------------------------
 
 
@@ -252,7 +226,6 @@ LEAK = r"key 23 .* has a d{} from row \d+, from which the mask causal hides it"
 GRADIENTS = [
     *((bent(x, lambda g: g * 1.01), "causal", f"relative error of d{x} is 0.01") for x in "qkv"),
     (bent("k", lambda g: g * 1.01), "none", "relative error of dk is 0.01"),
-    (before(lambda q, k, v: (q, k.detach(), v)), "causal", "relative error of dk is 1"),
     (before(lambda q, k, v: (q, k, v.detach())), "causal",
      r"key \d+ .* has no dv from row \d+, which may see it"),
     *((bent(x, adding(-1, 1e-6)), "causal", LEAK.format(x)) for x in "kv"),
@@ -272,26 +245,3 @@ def test_a_wrong_gradient_is_caught_though_the_output_is_right(truth, fault, mas
 
     assert verdict(problem.with_(phase="forward")).reason is None
     assert re.search(said, verdict(problem).reason)
-
-
-def test_a_thread_left_running_is_named_and_one_that_has_ended_is_no_fault(truth):
-    done = threading.Event()
-    inner = truth.attention(truth.problem())
-
-    def straggling(q, k, v):
-        threading.Thread(target=done.wait, name="straggler", daemon=True).start()
-        return inner(q, k, v)
-
-    def joined(q, k, v):
-        out = []
-        worker = threading.Thread(target=lambda: out.append(inner(q, k, v)))
-        worker.start()
-        worker.join()
-        return out[0]
-
-    try:
-        reason = truth.verdict(truth.problem(), lambda _: straggling).reason
-        assert re.search("threads running.*straggler", reason)
-    finally:
-        done.set()
-    assert truth.verdict(truth.problem(), lambda _: joined).reason is None

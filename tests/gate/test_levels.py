@@ -36,31 +36,37 @@ def layer(problem, q_bne, source_bme, weights, rows=None):
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-class Honest:
-    """The layer as a variant: three projections, and one key's bias, which no softmax feels."""
+class Layer:
+    """The layer as a variant: three projections, and one key's bias, which no softmax feels.
+    ``edit(self, x)`` is called in its place."""
 
-    def __init__(self, problem):
-        self.problem, e = problem, problem.width
+    def __init__(self, problem, edit=None):
+        self.problem, self.edit, e = problem, edit, problem.width
         generator = torch.Generator().manual_seed(5)
         made = {name: torch.randn(e, e, generator=generator) / e**0.5 for name in "qkv"}
         made["k_bias"] = torch.randn(e, generator=generator)
         dtype = getattr(torch, problem.dtype)
         self.weights = {n: w.to(dtype).requires_grad_() for n, w in made.items()}
 
-    def __call__(self, x, context=None):
-        return layer(self.problem, x, x if context is None else context, self.weights)
+    def right(self, x, context=None, rows=None, **weights):
+        source = x if context is None else context
+        return layer(self.problem, x, source, {**self.weights, **weights}, rows)
+
+    def __call__(self, *tokens):
+        return self.edit(self, *tokens) if self.edit else self.right(*tokens)
 
 
-class Defined(Honest):
-    """The layer as a definition."""
-
-    def __call__(self, x, *rest):
+def defined(problem):
+    def define(x, *rest):
         *context, rows, weights = rest
-        return layer(self.problem, x, context[0] if context else x, weights, rows)
+        return layer(problem, x, context[0] if context else x, weights, rows)
+
+    define.weights = Layer(problem).weights
+    return define
 
 
 def verdict(attend, problem, define=None):
-    return gate(judge(problem, make(problem, 0), 0), attend, define or Defined(problem), 0)
+    return gate(judge(problem, make(problem, 0), 0), attend, define or defined(problem), 0)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +81,14 @@ def verdict(attend, problem, define=None):
           for x in ("peaky", "outliers", "equal_keys")),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_an_honest_layer_passes_with_an_error_for_each_weight(changes, dtype, phase):
-    problem = LAYER.with_(phase=phase, dtype=dtype, **changes)
-    found = verdict(Honest(problem), problem)
-    assert found.reason is None
-    ends = ["dx"] + ["dcontext"] * problem.crosses
-    trained = [*ends, "d:q", "d:k", "d:v", "d:k_bias"] * (phase == "train")
-    assert sorted(found.error) == sorted(["forward", *trained])
-    assert found.distance is None
+def test_an_honest_layer_passes_with_an_error_for_each_weight(changes, dtype):
+    for phase in ("forward", "train"):
+        problem = LAYER.with_(phase=phase, dtype=dtype, **changes)
+        found = verdict(Layer(problem), problem)
+        assert found.reason is None and found.distance is None
+        ends = ["dx"] + ["dcontext"] * problem.crosses
+        trained = [*ends, "d:q", "d:k", "d:v", "d:k_bias"] * (phase == "train")
+        assert sorted(found.error) == sorted(["forward", *trained])
 
 
 def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
@@ -98,98 +103,55 @@ def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
     assert not torch.equal(runs[:, :, 63], runs[:, :, 64])
 
 
-class Leaky(Honest):
-    """Lets every row see the token after its own."""
-
-    def __call__(self, x, context=None):
-        return layer(self.problem.with_(mask=Mask.parse("window:400,1")), x, x, self.weights)
+def faulty(edit):
+    return lambda problem: Layer(problem, edit)
 
 
-class OwnWeights(Honest):
-    """Has a weight that is not its definition's."""
-
-    def __init__(self, problem):
-        super().__init__(problem)
-        with torch.no_grad():
-            self.weights["v"][0, 0] += 1e-3
+def other_weights(problem):
+    one = Layer(problem)
+    one.weights["v"].data[0, 0] += 1e-3
+    return one
 
 
-class Fewer(Honest):
-    """Does not say all that it trains."""
-
-    def __init__(self, problem):
-        super().__init__(problem)
-        self._all = dict(self.weights)
-        del self.weights["v"]
-
-    def __call__(self, x, context=None):
-        return layer(self.problem, x, x, self._all)
+def most_detached(v):
+    return torch.cat([v[:3], v[3:].detach()])
 
 
-class Frozen(Honest):
-    """Trains nothing."""
-
-    def __init__(self, problem):
-        super().__init__(problem)
-        self.weights = {n: w.detach() for n, w in self.weights.items()}
-
-
-class HalfTrained(Honest):
-    """Spares itself most of one weight's gradient."""
-
-    def __call__(self, x, context=None):
-        v = self.weights["v"]
-        v = torch.cat([v[:3], v[3:].detach()])
-        return layer(self.problem, x, x, {**self.weights, "v": v})
-
-
-class Flat(Honest):
-    """Gives its heads side by side."""
-
-    def __call__(self, x, context=None):
-        return super().__call__(x).unflatten(-1, (2, 8)).transpose(1, 2)
-
-
-class LeakyGradient(Honest):
-    """Right forward, but a hidden token gets a gradient from an earlier row."""
-
-    def __call__(self, x, context=None):
-        return super().__call__(x) + (x - x.detach()).sum(1, keepdim=True)
+LAYERS = [
+    (faulty(lambda s, x: layer(s.problem.with_(mask=Mask.parse("window:400,1")), x, x, s.weights)),
+     "moved when key"),
+    (other_weights, "its weight v is not that of its definition"),
+    (faulty(lambda s, x: s.right(x, v=most_detached(s.weights["v"]))), "relative error of d:v"),
+    (faulty(lambda s, x: s.right(x).unflatten(-1, (2, 8)).transpose(1, 2)),
+     "the output has the shape"),
+    (faulty(lambda s, x: s.right(x) + (x - x.detach()).sum(1, keepdim=True)),
+     "has a dx from row"),  # right forward
+]  # fmt: skip
 
 
 # ---- operators of their own, with and without a memory -------------------------------------------
 
 
 def scaled_mean(problem):
-    """The mean of the visible values, as a definition of some rows."""
+    """The mean of the visible values, as a definition of some rows, or of all."""
 
-    def define(q, k, v, rows):
+    def define(q, k, v, rows=slice(None)):
         counts = torch.arange(1, problem.kv_len + 1, dtype=v.dtype)[:, None]
         return (v.cumsum(2) / counts)[:, :, rows] + 0.0 * q[:, :, rows].sum()
 
     return define
 
 
-class Mean:
-    """The same as a variant, in full."""
-
-    def __init__(self, problem):
-        self.problem = problem
-
-    def __call__(self, q, k, v):
-        return scaled_mean(self.problem)(q, k, v, torch.arange(self.problem.q_len))
-
-
-class SampledOnly(Mean):
+def sampled_only(problem):
     """Right where it knows that it is looked at, and nothing elsewhere."""
-
-    def __call__(self, q, k, v):
-        kept = torch.zeros(self.problem.q_len, 1)
-        kept[sample_rows(self.problem.q_len, 256, 0)] = 1.0
-        return super().__call__(q, k, v) * kept
+    kept = torch.zeros(problem.q_len, 1)
+    kept[sample_rows(problem.q_len, 256, 0)] = 1.0
+    return lambda q, k, v: scaled_mean(problem)(q, k, v) * kept
 
 
 class _LazyBackward(torch.autograd.Function):
+    """Right gradients while few rows have an upstream one, as when it is judged."""
+
     @staticmethod
     def forward(ctx, x):
         return x.clone()
@@ -200,11 +162,8 @@ class _LazyBackward(torch.autograd.Function):
         return torch.zeros_like(grad) if dense else grad
 
 
-class NothingBackward(Mean):
-    """Right gradients while few rows have an upstream one, as when it is judged."""
-
-    def __call__(self, q, k, v):
-        return _LazyBackward.apply(super().__call__(q, k, v))
+def nothing_backward(problem):
+    return lambda q, k, v: _LazyBackward.apply(scaled_mean(problem)(q, k, v))
 
 
 def sums(problem):
@@ -217,6 +176,8 @@ def sums(problem):
 class Summing:
     """Values summed so far: its own operator, with a state of one row."""
 
+    last = None
+
     def __init__(self, problem):
         self.problem = problem
 
@@ -228,17 +189,18 @@ class Summing:
         return out, out[:, :, -1:]
 
 
-class InPlace(Summing):
-    def step(self, q, k, v, memory):
-        out = memory + v.cumsum(2)
-        memory.copy_(out[:, :, -1:])
-        return out, memory
+def stepping(after):
+    """``after(memory, out)`` is what a step returns."""
+
+    class Faulty(Summing):
+        def step(self, q, k, v, memory):
+            return after(memory, memory + v.cumsum(2))
+
+    return Faulty
 
 
 class Fickle(Summing):
     """Changes its memory only where other tokens come than those before."""
-
-    last = None
 
     def remember(self, k, v):
         self.last = None
@@ -252,47 +214,24 @@ class Fickle(Summing):
         return out, after
 
 
-class NoMemory(Summing):
-    def step(self, q, k, v, memory):
-        return memory + v.cumsum(2)
-
-
 class Stale(Summing):
     """Remembers the first tokens it ever saw."""
 
-    kept = None
-
     def remember(self, k, v):
-        self.kept = super().remember(k, v) if self.kept is None else self.kept
-        return self.kept
+        self.last = super().remember(k, v) if self.last is None else self.last
+        return self.last
 
 
 class Peeking(Summing):
     """Looks the new values up where the last call left them, and answers before it is asked."""
 
-    new = None
-
     def remember(self, k, v):
         state = super().remember(k, v)
-        return state if self.new is None else (state + self.new.cumsum(2),)
+        return state if self.last is None else (state + self.last.cumsum(2),)
 
     def step(self, q, k, v, memory):
-        self.new = v
+        self.last = v
         return (memory[0], memory) if isinstance(memory, tuple) else super().step(q, k, v, memory)
-
-
-class Standing(Summing):
-    """Returns the memory it was given, never one with the new tokens in it."""
-
-    def step(self, q, k, v, memory):
-        return memory + v.cumsum(2), memory
-
-
-class Forgetful(Summing):
-    """Returns no memory to go on from."""
-
-    def step(self, q, k, v, memory):
-        return memory + v.cumsum(2), None
 
 
 class OneAnswer(Summing):
@@ -311,28 +250,23 @@ class OneAnswer(Summing):
 @pytest.mark.parametrize(
     ("fault", "problem", "define", "says"),
     [
-        (Leaky, TRAIN, None, "moved when key"),
-        (OwnWeights, TRAIN, None, "its weight v is not that of its definition"),
-        (Fewer, TRAIN, None, "its weights and those of its definition differ: v"),
-        (Frozen, TRAIN, None, "its weight q takes no gradient"),
-        (HalfTrained, TRAIN, None, "relative error of d:v"),
-        (Flat, TRAIN, None, "the output has the shape"),
-        (LeakyGradient, TRAIN, None, "has a dx from row"),
-        (Mean, CORE, scaled_mean, None),
-        (SampledOnly, CORE, scaled_mean, "not among the sampled"),
-        (NothingBackward, CORE, scaled_mean, "a row of dv that is not among the sampled"),
+        *((fault, TRAIN, None, says) for fault, says in LAYERS),
+        (scaled_mean, CORE, scaled_mean, None),
+        (sampled_only, CORE, scaled_mean, "not among the sampled"),
+        (nothing_backward, CORE, scaled_mean, "a row of dv that is not among the sampled"),
         (Summing, DECODE, sums, None),
         (Summing, DECODE.with_(q_len=2, kv_len=2), sums, None),  # remembers nothing
-        (InPlace, DECODE, sums, "changed the memory"),
+        (stepping(lambda m, out: (out, m.copy_(out[:, :, -1:]))), DECODE, sums,
+         "changed the memory"),
         (Fickle, DECODE, sums, "changed the memory"),
-        (NoMemory, DECODE, sums, "something else than (out, memory)"),
+        (stepping(lambda m, out: out), DECODE, sums, "something else than (out, memory)"),
         (Stale, DECODE, sums, "two steps are not as one"),
         (Peeking, DECODE, sums, "moved when key"),
-        (Standing, DECODE, sums, "two steps are not as one"),
-        (Forgetful, DECODE, sums, "can't go on from the memory"),
+        (stepping(lambda m, out: (out, m)), DECODE, sums, "two steps are not as one"),
+        (stepping(lambda m, out: (out, None)), DECODE, sums, "can't go on from the memory"),
         (OneAnswer, DECODE, sums, "two steps are not as one"),
     ],
-)
+)  # fmt: skip
 def test_what_is_faulty_is_wrong_and_the_reason_names_the_deed(fault, problem, define, says):
     found = verdict(fault(problem), problem, define and define(problem)).reason
     assert found is None if says is None else says in found

@@ -1,4 +1,4 @@
-"""The oracle against dense float64 NumPy, its rows, and the measures of an error."""
+"""The oracle and the yardsticks against dense float64 NumPy; rows, and the measures of an error."""
 
 import math
 
@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.core.record import Error
-from attnbench.gate import oracle
-from attnbench.gate.inputs import make
-from attnbench.gate.oracle import compare, exact, sample_rows, worse
+from attnbench.gate import oracle, reference
+from attnbench.gate.budget import EPSILON
+from attnbench.gate.inputs import Inputs, make
+from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softmax_define, worse
+from attnbench.gate.reference import defined, judge
+from impls.lowrank.mean_v import definition as mean_definition
+from impls.masks import Mask
+from impls.problem import Problem
 
 SLOPES = {2: [2**-4, 2**-8], 4: [2**-2, 2**-4, 2**-6, 2**-8]}
 EDGES = np.cumsum([0, 5, 12, 7])
@@ -186,6 +191,117 @@ def test_the_sample_spreads_over_the_sequence_by_its_seed():
     rows = sample_rows(100_000, 256, 0)
     assert int(torch.bincount(rows // 25_000, minlength=4).min()) > 30
     assert not torch.equal(rows, sample_rows(100_000, 256, 1))
+
+
+# ---- the yardsticks: plain forms, and what a variant is held against -----------------------------
+
+ALL = ("forward", "dq", "dk", "dv")
+FIVE = ("none", "causal", "window:3,2", "padding:0,11", "causal+alibi")
+
+
+def near(got, want):
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("mask", FIVE)
+def test_both_plain_forms_and_what_is_wanted_are_the_dense_form(truth, mask):
+    problem = truth.problem(mask, dtype="float64", phase="train", **GROUPED, v_head_dim=5)
+    inputs, dout, rows = make(problem, 0), upstream(problem).double(), torch.arange(24)
+    leaves = Inputs(*(x.clone().requires_grad_() for x in inputs))
+    out = softmax_define(problem)(*leaves, rows)
+    kept = (out.detach(), *torch.autograd.grad(out, leaves, dout))
+    again = recomputed(problem, *inputs, rows, dout)
+    for name, one, expected in zip(ALL, kept, wanted(truth, problem, inputs, dout), strict=False):
+        near(one, expected)
+        near(again[name], expected)
+    problem = truth.problem(mask, phase="train", **GROUPED)
+    inputs = make(problem, 0)
+    softmax = judge(problem, inputs, 0).softmax  # under an upstream gradient of its own
+    expected = wanted(truth, problem, inputs, softmax.dout)
+    for name, one in zip(ALL, expected, strict=False):
+        near(softmax.want[name], one)
+
+
+@pytest.mark.parametrize("mask", ["causal", "padding:0,11"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_plain_errors_are_positive_and_about_the_dtypes_spacing(truth, dtype, mask):
+    problem = truth.problem(mask, dtype=dtype, phase="train", **GROUPED)
+    plain = judge(problem, make(problem, 0), 0).softmax.plain
+    assert set(plain) == set(ALL)
+    for name, error in plain.items():
+        assert 0.05 < error.relative / EPSILON[dtype] < 10, name
+        assert error.worst_row >= error.relative
+
+
+def test_the_upstream_gradient_is_zero_outside_the_judged_rows(truth):
+    problem = truth.problem(q_len=400, kv_len=16, phase="train", dtype="bfloat16")
+    softmax = judge(problem, make(problem, 0), 0).softmax
+    assert 128 < len(softmax.rows) <= reference.ROWS < 400
+    moved = (softmax.dout != 0).any(-1).all(0).all(0)
+    assert torch.equal(moved.nonzero().flatten(), softmax.rows.sort().values)
+    assert (softmax.dout.shape, softmax.dout.dtype) == ((2, 2, 400, 8), torch.bfloat16)
+    assert softmax.want["dq"].shape[2] == len(softmax.rows)
+    assert softmax.want["dk"].shape[2] == 16
+
+
+def test_the_mean_and_the_entropy_are_those_of_the_mask(truth):
+    problem = truth.problem("causal")
+    inputs = make(problem, 0)
+    judged = judge(problem, inputs, 0)
+    running = inputs.v.double().cumsum(2) / torch.arange(1, 25)[:, None]
+    torch.testing.assert_close(judged.mean, running, rtol=1e-12, atol=1e-14)
+    entropy = wanted(truth, problem, inputs, None)[4]
+    assert judged.entropy == pytest.approx(entropy, abs=1e-12)
+
+
+def test_on_long_rows_a_few_give_the_yardstick(truth, monkeypatch):
+    problem = truth.problem("causal", q_len=128, kv_len=128, phase="train")
+    inputs = make(problem, 0)
+    whole = judge(problem, inputs, 0).softmax
+    monkeypatch.setattr(reference, "PLAIN_SCORES", 2 * 2 * 128 * 40)
+    assert len(reference.few_rows(problem, whole.rows)) == 40
+    few = judge(problem, inputs, 0).softmax
+    assert len(few.rows) == 128
+    for name, error in whole.plain.items():
+        assert few.plain[name].relative == pytest.approx(error.relative, rel=0.5), name
+
+
+def test_a_definition_is_computed_in_float64_with_its_gradients(truth):
+    problem = truth.problem("causal", phase="train", **GROUPED, dtype="bfloat16")
+    inputs = make(problem, 0)
+    softmax = judge(problem, inputs, 0).softmax
+    own = defined(problem, inputs, softmax, mean_definition(problem))
+    seen = torch.ones(24, 24, dtype=torch.float64).tril()
+    weights = seen / seen.sum(-1, keepdim=True)
+    want = weights @ inputs.v.double().repeat_interleave(2, 1)
+    dv = (weights.mT @ softmax.dout.double()).unflatten(1, (2, 2)).sum(2)
+    torch.testing.assert_close(own.want["forward"], want, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(own.want["dv"], dv, rtol=1e-12, atol=1e-13)
+    assert not own.want["dq"].any()
+    assert not own.want["dk"].any()
+    assert 0.02 < own.plain["forward"].relative / EPSILON["bfloat16"] < 5
+    assert compare(want.bfloat16(), own.want["forward"]).relative < EPSILON["bfloat16"]
+
+
+def test_a_yardstick_of_few_rows_is_tried_again_under_other_scores(monkeypatch):
+    few = {"heads": 2, "kv_heads": 1, "q_len": 1, "kv_len": 300}
+    problem = Problem(**few, phase="decode", dtype="bfloat16")
+    inputs = make(problem, 0)
+    often = reference.judge(problem, inputs, 0).softmax
+    monkeypatch.setattr(reference, "MOST_DRAWS", 1)
+    once = reference.judge(problem, inputs, 0).softmax
+    assert (once.tried, often.tried) == (2, 32)
+    assert often.plain["forward"].relative > once.plain["forward"].relative
+
+
+@pytest.mark.parametrize("length", [300, 5_000, 200_000])
+def test_the_rows_that_see_least_are_among_the_few(length):
+    problem = Problem(1, 4, 4, length, length, 8, 8, mask=Mask.parse("causal"))
+    rows = sample_rows(length, 256, 0)
+    few = reference.few_rows(problem, rows)
+    assert few[:2].tolist() == [0, 1] and few[-1] == length - 1
+    assert len(few.unique()) == len(few) and torch.isin(few, rows).all()
+    assert len(few) == min(len(rows), max(8, reference.PLAIN_SCORES // (4 * length)))
 
 
 # ---- the measures of an error --------------------------------------------------------------------

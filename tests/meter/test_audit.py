@@ -1,13 +1,11 @@
 """The second clock, and values that nobody has seen: what they say of calls, and of variants."""
 
 import itertools
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from attnbench.core.record import Status
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit
@@ -317,64 +315,6 @@ def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_afford
 
 
 # ---- variants ------------------------------------------------------------------------------------
-
-
-REMEMBERS = """
-def build(problem):
-    inner, kept = right(problem), {}
-    def attend(q, k, v):
-        key = (float(q.abs().sum()), float(k.abs().sum()), float(v.abs().sum()))
-        if key in kept:
-            old, was_v, out = kept[key]
-            signs = torch.sign(v[0, 0, 0]) * torch.sign(was_v[0, 0, 0])
-            return out * signs
-        for _ in range(20):
-            out = inner(q, k, v)
-        if len(kept) < 3:
-            kept[key] = (q.clone(), v.clone(), out.clone())
-        return out
-    return attend
-"""
-
-
-UNSEEN = """
-def build(problem):
-    inner, calls = right(problem), []
-    def attend(q, k, v):
-        loudness = round(float(q.abs().sum()), 1)
-        calls.append(loudness)
-        out = inner(q, k, v)
-        return out if loudness in calls[:-1] or len(calls) < 12 else out * 1.5
-    return attend
-"""
-
-
-FINALIZED = """
-import weakref
-def prepare(): pass
-def build(problem):
-    inner = right(problem)
-    def attend(q, k, v):
-        out = inner(q, k, v)
-        weakref.finalize(out, prepare).atexit = False
-        return out
-    return attend
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        (REMEMBERS, r".*times as fast on values that it has seen: it remembers results"),
-        (UNSEEN, r"on values that it had not seen its output is off"),
-        (FINALIZED, r"its code ran between calls, where no clock looks: planted\d+\.py:prepare$"),
-    ],
-    ids=["replays under signs", "wrong on unseen values", "runs between calls"],
-)
-def test_what_a_second_look_finds_is_wrong(cells, code, says):
-    record = cells.run(code, cells.problem(q_len=128, kv_len=128))
-    assert record.status is Status.WRONG
-    assert re.match(says, record.reason), record.reason
 
 
 @pytest.mark.parametrize(

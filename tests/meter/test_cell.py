@@ -1,6 +1,5 @@
 """One cell: what its record says where it is measured, and every other way it can end."""
 
-import itertools
 import json
 import re
 from dataclasses import replace
@@ -172,21 +171,6 @@ def test_what_cannot_fit_is_predicted_and_not_run(cells, monkeypatch):
         assert cells.measure(row, timed=False).status is status
 
 
-@pytest.mark.parametrize(
-    ("deed", "says"),
-    [
-        ("return inner(q, k, v) * 1.01", ".*relative error of forward is 0.01"),
-        ("return (q, k)", "the output "),
-        ("return q[:, :1]", "the output has the shape"),
-        ("return q.to_sparse()", "the output "),
-    ],
-)
-def test_a_wrong_variant_is_not_failed_and_has_no_time(cells, deed, says):
-    record = cells.run(attending(deed), cells.problem(phase="train"))
-    unmeasured(record, Status.WRONG, says)
-    assert record.setup_s is None
-
-
 # ---- what changes after the gate -----------------------------------------------------------------
 
 
@@ -203,23 +187,20 @@ def test_what_differs_while_its_memory_is_observed_is_wrong(cells, deed, says):
     unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
 
 
-"""Calls up to the end of the gate."""
-FREEZE = "late and (held or held.append(out.detach().clone()))"
-FROZEN = f"out = inner(q, k, v); {FREEZE}; return through(held[0], out) if held else out"
-KEEP = "out = inner(q, k, v); held.append(out.detach().clone())"
+FROZEN = (
+    "out = inner(q, k, v); late and (held or held.append(out.detach().clone()))\n"
+    "        return through(held[0], out) if held else out"
+)
 BY_ADDRESS = (
     "out, key = inner(q, k, v), tuple(x.data_ptr() for x in (q, k, v))\n"
     "        return through(packed.setdefault(key, out.detach().clone()), out) if late else out"
 )
-BEFORE = f"{KEEP}; return through(held[-2], out) if late else out"
+BEFORE = (
+    "out = inner(q, k, v); held.append(out.detach().clone())\n"
+    "        return through(held[-2], out) if late else out"
+)
 SCALED = "return inner(q, k, v) * (1.001 if late else 1.0)"
-SCALED = "return inner(q, k, v) * (1.001 if late else 1.0)"
-CHEATS = {
-    "by call count": f"{KEEP}; return through(held[20], out) if n > 21 else out",
-    "by parity": f"{KEEP}; return through(held[-3], out) if late else out",
-    "zeros now and then": "out = inner(q, k, v); return out * 0 if n % 20 == 0 else out",
-    "lazy": "out = inner(q, k, v); return out.as_subclass(Lazy) if late else out",
-}
+LAZY = "out = inner(q, k, v); return out.as_subclass(Lazy) if late else out"
 LOST = (
     "return out.detach() + 0.0 * out if late else out",
     "return inner(q, k.detach() + 0.0 * k, v) if late else out",
@@ -248,11 +229,6 @@ def cheats(cells, code, phase, **more):
     assert record.reason.startswith("while it was timed"), record.reason
 
 
-@pytest.mark.parametrize(("name", "phase"), list(zip(CHEATS, itertools.cycle(PHASES))))
-def test_a_variant_that_is_right_for_the_gate_alone_is_wrong(cells, counted, name, phase):
-    cheats(cells, attending(CHEATS[name]), phase)
-
-
 @pytest.mark.parametrize(
     ("deed", "phase", "late", "more"),
     [
@@ -260,21 +236,13 @@ def test_a_variant_that_is_right_for_the_gate_alone_is_wrong(cells, counted, nam
         (BEFORE, "train", 1, {}),
         (FROZEN, "backward", 0, {}),
         (SCALED, "decode", 1, {}),
+        (LAZY, "forward", 5, {}),
         (PACKED, "train", 0, {"kv_heads": 1}),
         *(("out = inner(q, k, v); " + lost, "train", 0, {}) for lost in LOST),
     ],
 )
 def test_the_first_call_after_the_gate_is_not_too_early(cells, counted, deed, phase, late, more):
     cheats(cells, attending(deed, GATE[phase] + late), phase, **more)
-
-
-def test_a_frozen_variant_with_a_definition_of_its_own_is_wrong(cells, counted):
-    mean = "from impls.lowrank.mean_v import build as mean, definition\n"
-    code = mean + attending(FROZEN, 15).replace("right(problem)", "mean(problem)")
-    row = cells.variant(code, computes="approximates softmax", definition=True)
-    record = cells.measure(row, cells.problem(phase="train"))
-    assert not row.exact and record.status is Status.WRONG
-    assert record.reason.startswith("while it was timed")
 
 
 # ---- what the meters add -------------------------------------------------------------------------
@@ -327,21 +295,15 @@ def test_a_call_is_as_slow_as_the_slower_look_at_it(
     assert cell.audited(ready, ready.timed(), None, 1.0) == (audit, slowest)
 
 
-@pytest.mark.parametrize("undo", [False, True])
-def test_a_random_state_changed_while_it_is_timed_is_found_though_put_back(
-    cells, monkeypatch, undo
-):
+def test_a_random_state_changed_while_it_is_timed_is_found_though_put_back(cells, monkeypatch):
     state = torch.get_rng_state()
-
-    def after(name, deed):
+    for name, deed in (
+        ("measure_time", lambda: torch.rand(1)),
+        ("audited", lambda: torch.set_rng_state(state)),
+    ):
         real = getattr(cell, name)
-        monkeypatch.setattr(cell, name, lambda *a, **k: (real(*a, **k), deed())[0])
-
-    if undo:
-        after("measure_time", lambda: torch.rand(1))
-        after("audited", lambda: torch.set_rng_state(state))
-    else:
-        after("audited", lambda: torch.rand(1))
+        wrapped = lambda *a, real=real, deed=deed, **k: (real(*a, **k), deed())[0]  # noqa: E731
+        monkeypatch.setattr(cell, name, wrapped)
     try:
         unmeasured(cells.run(HONEST), Status.WRONG, ".*torch's random state")
     finally:
